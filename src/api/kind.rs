@@ -1,0 +1,75 @@
+//! One kind as data: what the server needs to know to serve it.
+use serde_json::Value;
+
+use super::field::FieldError;
+
+/// How a cell of a table is computed from the whole object.
+#[derive(Clone, Copy)]
+pub enum Cell {
+    /// A Kubernetes JSONPath such as `.spec.nodeName`, as in a CRD's printer columns.
+    Path(&'static str),
+    /// A function of the whole object, for what no JSONPath can say; the path is what `crds/` carries instead.
+    Computed(&'static str, fn(&Value) -> Value),
+}
+
+/// One printer column. NAME comes first and AGE last by themselves and are not listed.
+#[derive(Clone, Copy)]
+pub struct Column {
+    /// The heading in upper case, such as `PROVIDER`.
+    pub name: &'static str,
+    /// `string`, `integer`, `boolean` or `date`.
+    pub kind: &'static str,
+    /// Shown only with `-o wide` (priority 1) when true.
+    pub wide: bool,
+    /// How the value is found.
+    pub cell: Cell,
+}
+
+/// One kind as data. Adding a kind adds one of these; the server has no code per kind of ours.
+#[derive(Clone)]
+pub struct KindDefinition {
+    /// API group, empty for core.
+    pub group: &'static str,
+    /// API version.
+    pub version: &'static str,
+    /// Kind in camel case.
+    pub kind: &'static str,
+    /// Plural resource name in lower case.
+    pub plural: &'static str,
+    /// Singular name in lower case.
+    pub singular: &'static str,
+    /// Short names, such as `vc`.
+    pub short_names: &'static [&'static str],
+    /// Whether objects live in a namespace.
+    pub namespaced: bool,
+    /// Whether the kind has a status subresource.
+    pub has_status: bool,
+    /// Structural `openAPIV3Schema` of the whole object.
+    pub schema: Value,
+    /// Printer columns between NAME and AGE.
+    pub columns: &'static [Column],
+    /// Field selectors beyond `metadata.name` and `metadata.namespace`, as dotted paths such as `spec.nodeName`.
+    pub selectable: &'static [&'static str],
+    /// The finalizer set at admission, if the kind has one.
+    pub finalizer: Option<&'static str>,
+    /// Fills defaults that the schema cannot express; runs before validation on create and update of the main resource.
+    pub default: fn(&mut Value),
+    /// Lists every fault of the new object, given the stored one on update. Runs after schema validation.
+    pub validate: fn(new: &Value, old: Option<&Value>) -> Vec<FieldError>,
+}
+
+impl KindDefinition {
+    /// `group/version`, or the version alone for core.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.to_owned()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+}
+
+/// Every kind of ours and the core kinds that we serve, in the order of discovery.
+pub fn definitions() -> Vec<KindDefinition> {
+    Vec::new()
+}

@@ -1,0 +1,1 @@
+//! EFFECTS on objects, on kube-runtime; makes no CSI call.

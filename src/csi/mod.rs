@@ -1,0 +1,1 @@
+//! PROTOCOL: one CSI plugin on one socket.

@@ -1,0 +1,1 @@
+//! EFFECTS on this machine: the only caller of csi.

@@ -1,0 +1,1 @@
+//! What the kernel is asked; the only place with `unsafe`.
