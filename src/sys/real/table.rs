@@ -1,4 +1,4 @@
-//! The whole mount table: from `listmount` and `statmount`, or from `/proc/self/mountinfo`.
+//! The whole mount table: from `listmount` and `statmount`, or from `/proc/thread-self/mountinfo`.
 //!
 //! Used at start only. The parser is total: any bytes give rows or the number of the line that is none.
 use crate::sys::ffi;
@@ -23,7 +23,7 @@ pub(crate) fn read(asking: Asking) -> io::Result<Vec<MountRow>> {
     match asking {
         Asking::Statmount => listed(),
         Asking::Statfs => {
-            let content = std::fs::read("/proc/self/mountinfo")?;
+            let content = std::fs::read("/proc/thread-self/mountinfo")?;
             parse(&content).map_err(|bad| io::Error::new(io::ErrorKind::InvalidData, bad))
         }
     }

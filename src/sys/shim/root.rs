@@ -174,13 +174,9 @@ impl Assembly<'_> {
     }
 
     fn entry(&self, into: &OwnedFd, directory: &OwnedFd, from: &Path, name: &OsStr) -> Result<(), Fault> {
-        let seen =
-            match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) {
-                Err(Errno::NOENT) => return Ok(()),
-                // A mount that refuses even this (a dead file system, another user's FUSE) is left out.
-                Err(_) => return Ok(()),
-                Ok(seen) => seen,
-            };
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        // It vanished, or it refuses even this (a dead file system, another user's FUSE): left out.
+        let Ok(seen) = rustix::fs::statat(directory, name, flags) else { return Ok(()) };
         let step = fault("bind", from);
         match FileType::from_raw_mode(seen.st_mode) {
             FileType::Symlink => {
@@ -215,8 +211,8 @@ impl Assembly<'_> {
 /// Makes a new directory of the root look like the host's. One that everybody may write to (`/tmp`) becomes a
 /// writable tmpfs of its own: programs rely on it.
 fn open_up(made: OwnedFd, seen: &rustix::fs::Stat) -> Result<OwnedFd, Errno> {
-    let mode = seen.st_mode & 0o7777;
-    let inner = if mode & 0o1002 == 0o1002 {
+    let bits = seen.st_mode & 0o7777;
+    let inner = if bits & 0o1002 == 0o1002 {
         let own = tmpfs("64m", "1777")?;
         mounts::attach(&own, &made)?;
         own
@@ -230,7 +226,7 @@ fn open_up(made: OwnedFd, seen: &rustix::fs::Stat) -> Result<OwnedFd, Errno> {
         Some(Gid::from_raw(seen.st_gid)),
         AtFlags::EMPTY_PATH,
     )?;
-    rustix::fs::chmodat(&inner, c".", Mode::from_raw_mode(mode), AtFlags::empty())?;
+    rustix::fs::chmodat(&inner, c".", Mode::from_raw_mode(bits), AtFlags::empty())?;
     Ok(inner)
 }
 
