@@ -246,7 +246,7 @@ mod tests {
                 Step::Unstage => assert!(none_up, "unstage under a user: {seen:?}"),
                 Step::Release => assert!(none_up && seen.staged == Level::Down, "{seen:?}"),
                 Step::Unpublish(i) => {
-                    assert!(seen.publications[i].idle, "unpublish under a process: {seen:?}")
+                    assert!(seen.publications[i].idle, "unpublish under a process: {seen:?}");
                 }
                 Step::Stage => assert!(!seen.closed && (!seen.attach_required || seen.attached == Rung::Up)),
                 Step::Publish(i) => {

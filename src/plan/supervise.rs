@@ -114,7 +114,7 @@ fn running_phase(volumes_ready: bool, tasks: &[(Process, RestartPolicy)]) -> All
     };
     let ends: Vec<_> = tasks.iter().map(over).collect();
     let idle = tasks.iter().all(|(process, _)| process.idle());
-    if !tasks.is_empty() && idle && ends.iter().any(|end| *end == Some(false)) {
+    if !tasks.is_empty() && idle && ends.contains(&Some(false)) {
         return AllocationPhase::Failed;
     }
     if !tasks.is_empty() && ends.iter().all(|end| *end == Some(true)) {
