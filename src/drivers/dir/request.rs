@@ -1,5 +1,6 @@
 //! Requests parsed into values that cannot be wrong: what is not in the contract, or more than this driver can do, ends here.
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -44,9 +45,15 @@ pub(super) struct VolumeId(String);
 impl VolumeId {
     const DIGITS: usize = 20;
 
-    /// The id of the volume called `name` on `node`; the same name on another node has another id.
-    pub(super) fn of(node: &str, name: &str) -> Self {
-        let digest = ring::digest::digest(&ring::digest::SHA256, format!("{node}\0{name}").as_bytes());
+    /// The id of the volume called `name` in the data directory `root` of `node`. The same name elsewhere has another
+    /// one, or two drivers on one node would take each other's mounts for their own.
+    pub(super) fn of(node: &str, root: &Path, name: &str) -> Self {
+        let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
+        for part in [node.as_bytes(), root.as_os_str().as_bytes(), name.as_bytes()] {
+            digest.update(&part.len().to_le_bytes());
+            digest.update(part);
+        }
+        let digest = digest.finish();
         let mut id = String::with_capacity(Self::DIGITS);
         for byte in &digest.as_ref()[..Self::DIGITS / 2] {
             let _ = write!(id, "{byte:02x}");

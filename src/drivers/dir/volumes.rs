@@ -200,7 +200,7 @@ impl Volumes {
             return Err(Refusal::Elsewhere { node: self.node.clone() });
         }
         let capacity = self.promise(wanted, self.room_beside(&volumes, &records)?)?;
-        let id = VolumeId::of(&self.node, wanted.name);
+        let id = VolumeId::of(&self.node, &self.root, wanted.name);
         let record = Record::new(id, wanted.name, capacity, wanted.parameters.clone());
         self.make(&volumes, &record)?;
         tracing::info!(volume = record.id.as_str(), name = record.name, capacity, "created");

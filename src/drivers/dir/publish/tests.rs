@@ -10,7 +10,7 @@ fn publication(target: &str, mode: AccessMode, read_only: bool) -> Publication {
 }
 
 fn record(publications: &[&Publication]) -> Record {
-    let mut record = Record::new(VolumeId::of("n", "v"), "v", 0, [].into());
+    let mut record = Record::new(VolumeId::of("n", "/d".as_ref(), "v"), "v", 0, [].into());
     record.publications = publications.iter().map(|one| (*one).clone()).collect();
     record
 }

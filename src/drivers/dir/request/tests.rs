@@ -26,9 +26,12 @@ fn a_name_is_what_the_contract_allows() {
 
 #[test]
 fn an_id_is_derived_and_is_a_file_name() {
-    let id = VolumeId::of("node-a", "../../etc");
-    assert_eq!(id, VolumeId::of("node-a", "../../etc"));
-    assert_ne!(id, VolumeId::of("node-b", "../../etc"));
+    let of = |node, root, name| VolumeId::of(node, Path::new(root), name);
+    let id = of("node-a", "/d", "../../etc");
+    assert_eq!(id, of("node-a", "/d", "../../etc"));
+    for other in [of("node-b", "/d", "../../etc"), of("node-a", "/e", "../../etc"), of("node-a", "/d", "x")] {
+        assert_ne!(id, other);
+    }
     assert_eq!(VolumeId::parse(id.as_str()), Some(id.clone()));
     assert_eq!(id.as_str().len(), 20);
     for bad in [
