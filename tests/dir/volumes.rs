@@ -113,8 +113,7 @@ impl Small {
 #[tokio::test]
 async fn a_volume_for_another_node_is_not_made_here() {
     let rig = Rig::new();
-    let ask =
-        |nodes| proto::CreateVolumeRequest { accessibility_requirements: on(nodes), ..rig::create("web") };
+    let ask = |nodes: &[&str]| on(nodes, rig::create("web"));
     assert_eq!(refused(rig.create(ask(&["node-b"])).await, NODE), Code::ResourceExhausted);
     assert!(rig.ids().await.is_empty());
     let id = rig.create(ask(&["node-b", NODE])).await.unwrap().volume_id;

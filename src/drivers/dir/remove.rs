@@ -154,7 +154,7 @@ mod tests {
         let mut deep = rustix::fs::open(dir.path(), OFlags::RDONLY, Mode::empty()).unwrap();
         rustix::fs::mkdirat(&deep, c"tree", Mode::RWXU).unwrap();
         deep = open(&deep, c"tree").unwrap();
-        for _ in 0..3000 {
+        for _ in 0..1500 {
             rustix::fs::mkdirat(&deep, c"d", Mode::RWXU).unwrap();
             deep = open(&deep, c"d").unwrap();
         }
