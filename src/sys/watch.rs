@@ -12,7 +12,7 @@ pub trait Watches: Send + Sync + fmt::Debug {
     async fn appeared(&self, directory: &Path, name: &str) -> Result<(), WatchError>;
 
     /// What happens in the directory from now on. Ends after [`DirEvent::Gone`].
-    fn changes(&self, directory: &Path) -> Result<BoxStream<'static, DirEvent>, WatchError>;
+    async fn changes(&self, directory: &Path) -> Result<BoxStream<'static, DirEvent>, WatchError>;
 }
 
 /// Something happened in a watched directory.
