@@ -279,7 +279,7 @@ async fn stay_healthy(node: &Arc<Node>, watched: &Watched) {
     reconnects.mark_unchanged();
     let directory = instance.socket.parent().unwrap_or(Path::new("/")).to_owned();
     let name = instance.socket.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut changes = match node.machine.watches.changes(&directory) {
+    let mut changes = match node.machine.watches.changes(&directory).await {
         Ok(changes) => changes,
         Err(_) => futures::stream::pending().boxed(),
     };
