@@ -68,8 +68,3 @@ impl KindDefinition {
         }
     }
 }
-
-/// Every kind of ours and the core kinds that we serve, in the order of discovery.
-pub fn definitions() -> Vec<KindDefinition> {
-    Vec::new()
-}

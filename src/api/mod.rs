@@ -2,11 +2,33 @@
 //!
 //! Nothing here does I/O, reads a clock or knows a client. Every kind is one file; [`definitions`] lists them
 //! as data, which is all that the server needs to serve them.
+pub mod allocation;
+pub mod claim;
+pub mod class;
+pub mod crd;
+pub mod definitions;
 pub mod field;
 pub mod kind;
+pub mod meta;
+pub mod node_agent;
+pub mod plugin;
+pub mod quantity;
+pub mod validate;
+pub mod volume;
 
+pub use allocation::{Allocation, AllocationSpec, AllocationStatus};
+pub use claim::{VolumeClaim, VolumeClaimSpec, VolumeClaimStatus};
+pub use class::{VolumeClass, VolumeClassSpec};
+pub use definitions::definitions;
 pub use field::{FieldError, FieldErrors};
-pub use kind::{Cell, Column, KindDefinition, definitions};
+pub use kind::{Cell, Column, KindDefinition};
+pub use node_agent::{NodeAgent, NodeAgentSpec, NodeAgentStatus, Snapshot};
+pub use plugin::{
+    Plugin, PluginInstance, PluginInstanceSpec, PluginInstanceStatus, PluginSpec, PluginStatus,
+};
+pub use volume::{
+    Volume, VolumeAttachment, VolumeAttachmentSpec, VolumeAttachmentStatus, VolumeSpec, VolumeStatus,
+};
 
 /// The API group of every kind of ours.
 pub const GROUP: &str = "wharfline.dev";

@@ -1,1 +1,41 @@
 //! PROTOCOL: one CSI plugin on one socket.
+//!
+//! Typed calls with a deadline, one outcome class per attempt, capabilities, checks of what a plugin answers, and
+//! redaction. Never decides what to call next, never retries, and knows no object of ours.
+
+mod calls;
+pub mod capabilities;
+pub mod check;
+pub mod connector;
+pub mod failure;
+mod line;
+pub mod observer;
+mod plugin;
+mod rpc;
+mod turns;
+mod witness;
+
+pub use calls::Readiness;
+pub use capabilities::{ControllerCapabilities, NodeCapabilities, PluginCapabilities};
+pub use check::Fault;
+pub use connector::{Connection, Connector, SocketPathError, UnixConnector};
+pub use failure::{Class, Failure, Origin, Remedy};
+pub use observer::{CallRecord, Observer};
+pub use plugin::{Plugin, PluginOptions, Terms};
+pub use rpc::Rpc;
+pub use tonic::Code;
+
+/// Messages, clients and servers generated from `proto/csi.proto`; see `build.rs`.
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::unwrap_used)]
+pub mod proto {
+    tonic::include_proto!("csi.v1");
+
+    // `Debug` of the messages with something to hide: derived ones would print secrets.
+    include!(concat!(env!("OUT_DIR"), "/csi_debug.rs"));
+
+    /// The compiled descriptor of `proto/csi.proto` with its imports, options included.
+    pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/csi_descriptor.bin"));
+
+    /// Full names of the elements that the contract calls alpha, sorted: nothing may send them ungated.
+    pub const ALPHA: &[&str] = include!(concat!(env!("OUT_DIR"), "/csi_alpha.rs"));
+}

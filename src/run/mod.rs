@@ -1,1 +1,2 @@
 //! The commands that run something: wiring.
+pub mod csi;

@@ -1,0 +1,247 @@
+//! Allocation: a workload on one node, tasks plus the claims they use.
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::meta::{Call, Condition, Map, Rung, Time};
+use super::plugin::{Role, Runtime};
+
+/// A workload on one node: tasks plus the claims they use; no tasks at all = keep the volumes mounted there.
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(group = "wharfline.dev", version = "v1alpha1", kind = "Allocation", plural = "allocations")]
+#[kube(shortname = "alloc", namespaced, status = "AllocationStatus", derive = "PartialEq")]
+#[serde(rename_all = "camelCase")]
+pub struct AllocationSpec {
+    /// A pin to one node.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node_name: String,
+    /// Nodes with all these labels.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub node_selector: Map,
+    /// The claims it uses, keyed by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<AllocationVolume>,
+    /// Its tasks, keyed by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<Task>,
+    /// Stopped, its volumes released, and kept.
+    #[serde(default)]
+    pub stop: bool,
+    /// What happens when its node is lost.
+    #[serde(default)]
+    pub on_node_lost: OnNodeLost,
+}
+
+/// What happens to an allocation whose node is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum OnNodeLost {
+    /// It stays bound to that node.
+    #[default]
+    Hold,
+    /// It is bound to another node once the lost one is fenced.
+    Rebind,
+}
+
+/// One claim used by an allocation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AllocationVolume {
+    /// The name that tasks mount it by.
+    pub name: String,
+    /// The claim, in the allocation's namespace.
+    pub claim_name: String,
+    /// Whether it is only read.
+    #[serde(default)]
+    pub read_only: bool,
+    /// A path on the host to publish it at too, beneath a directory that the node allows.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host_path: String,
+}
+
+/// One task.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Task {
+    /// A name unique in the allocation.
+    pub name: String,
+    /// How it is run.
+    pub runtime: Runtime,
+    /// Environment variables.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub env: Map,
+    /// Where it sees the allocation's volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volume_mounts: Vec<VolumeMount>,
+    /// Whether it is started again after it ended.
+    #[serde(default)]
+    pub restart_policy: RestartPolicy,
+    /// From SIGTERM to SIGKILL, such as `10s`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_grace_period: Option<String>,
+    /// Makes the task an instance of a plugin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub csi_plugin: Option<CsiPlugin>,
+}
+
+/// Whether a task is started again after it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+pub enum RestartPolicy {
+    /// Whatever its exit code was.
+    #[default]
+    Always,
+    /// Unless it ended with 0.
+    OnFailure,
+    /// Never.
+    Never,
+}
+
+/// Where a task sees a volume.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeMount {
+    /// One of the allocation's volumes.
+    pub name: String,
+    /// An absolute path in the task.
+    pub mount_path: String,
+    /// Whether this task only reads.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// Makes a task an instance of a plugin.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CsiPlugin {
+    /// The Plugin it serves.
+    pub plugin_name: String,
+    /// Which services.
+    pub role: Role,
+    /// Where the socket's directory is mounted in the task's own root; refused under `process`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub mount_dir: String,
+    /// Where staging and publish paths are mounted in the task's own root; refused under `process`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub stage_publish_base_dir: String,
+    /// How long it may take to become ready, such as `30s`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_timeout: Option<String>,
+}
+
+/// What is seen of an allocation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AllocationStatus {
+    /// The node it is bound to. Written by placement.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node_name: String,
+    /// Where it stands. Written by the node once there is one, before that by placement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<AllocationPhase>,
+    /// A plugin's own allocation may stop: no volume needs it. Written by the plugins controller.
+    #[serde(default)]
+    pub plugin_released: bool,
+    /// Its volumes as the node sees them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumePublication>,
+    /// Its tasks as the node sees them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<TaskStatus>,
+    /// `Placed` (placement), `VolumesReady` and `Ready` (the node).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Where an allocation stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AllocationPhase {
+    /// Not bound to a node.
+    Pending,
+    /// Bound; its volumes are on their way.
+    WaitingVolumes,
+    /// Its tasks run, or its volumes are published if it has no tasks.
+    Running,
+    /// Its tasks ended well and are not started again.
+    Complete,
+    /// A task failed and is not started again.
+    Failed,
+    /// On its way down.
+    Stopping,
+    /// Down: nothing runs, nothing is published.
+    Stopped,
+}
+
+impl AllocationPhase {
+    /// Whether its tasks are over for good.
+    pub fn terminal(self) -> bool {
+        matches!(self, Self::Complete | Self::Failed | Self::Stopped)
+    }
+}
+
+/// One volume of an allocation as its node sees it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumePublication {
+    /// The allocation's name for it.
+    pub name: String,
+    /// The Volume.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub volume: String,
+    /// The rung.
+    pub published: Rung,
+    /// Where it is on the host.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub path: String,
+    /// The last calls that did not end well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<Call>,
+}
+
+/// One task as its node sees it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskStatus {
+    /// The task.
+    pub name: String,
+    /// Where it stands.
+    pub state: TaskState,
+    /// How often it was started again.
+    #[serde(default)]
+    pub restarts: u32,
+    /// The last exit code, or 128 plus the signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The last few things that happened to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<TaskEvent>,
+}
+
+/// Where a task stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+pub enum TaskState {
+    /// Not started yet.
+    #[default]
+    Pending,
+    /// Its process lives.
+    Running,
+    /// Waiting to be started again.
+    Restarting,
+    /// Asked to end.
+    Stopping,
+    /// Over; no process is left.
+    Exited,
+}
+
+/// Something that happened to a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskEvent {
+    /// When.
+    pub time: Time,
+    /// One word, such as `Started`.
+    pub reason: String,
+    /// One sentence.
+    pub message: String,
+}
+
+/// How many events a task keeps.
+pub const TASK_EVENTS_KEPT: usize = 6;

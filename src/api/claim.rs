@@ -1,0 +1,90 @@
+//! VolumeClaim: a person's request for storage.
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::meta::{AccessMode, Condition, ObjectRef, VolumeMode};
+
+/// A person's request for storage.
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(group = "wharfline.dev", version = "v1alpha1", kind = "VolumeClaim", plural = "volumeclaims")]
+#[kube(shortname = "vc", namespaced, status = "VolumeClaimStatus", derive = "PartialEq")]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeClaimSpec {
+    /// The class to make the volume from; the default class when neither this nor `volumeName` is given.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub volume_class_name: String,
+    /// A Volume that exists already.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub volume_name: String,
+    /// How the volume may be used; each is asked for when it is made, the first one is used.
+    #[serde(default)]
+    pub access_modes: Vec<AccessMode>,
+    /// File system or block.
+    #[serde(default)]
+    pub volume_mode: VolumeMode,
+    /// The size.
+    #[serde(default)]
+    pub resources: Resources,
+    /// A snapshot or claim to start from. Not built yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_source: Option<super::plugin::Nothing>,
+}
+
+/// The size wanted and its upper bound.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Resources {
+    /// At least this much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<Storage>,
+    /// At most this much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Storage>,
+}
+
+/// An amount of storage.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Storage {
+    /// A size such as `10Gi`.
+    pub storage: String,
+}
+
+/// What is seen of a claim.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeClaimStatus {
+    /// Where the claim stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<ClaimPhase>,
+    /// The Volume made or found for it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub volume_name: String,
+    /// How many volumes were begun for this claim; part of the volume's name.
+    #[serde(default)]
+    pub series: u32,
+    /// The volume's size.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub capacity: String,
+    /// Late binding: the node of the first consumer. Written by placement alone, by compare-and-swap.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub selected_node: String,
+    /// The allocations that use it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub used_by: Vec<ObjectRef>,
+    /// `Ready` = bound.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Where a claim stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ClaimPhase {
+    /// No volume yet.
+    Pending,
+    /// One volume, ready.
+    Bound,
+    /// Its volume is gone.
+    Lost,
+}

@@ -1,0 +1,292 @@
+//! Every kind of ours as data: schema, columns, selectable fields, finalizer, validation.
+use kube::CustomResourceExt;
+use serde_json::{Value, json};
+
+use super::kind::{Cell, Column, KindDefinition};
+use super::meta::AccessMode;
+use super::validate;
+use super::{
+    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim,
+    VolumeClass,
+};
+
+/// The finalizer of every kind that has one.
+pub const FINALIZER: &str = "wharfline.dev/protection";
+
+const fn column(name: &'static str, path: &'static str) -> Column {
+    Column { name, kind: "string", wide: false, cell: Cell::Path(path) }
+}
+
+const fn wide(name: &'static str, path: &'static str) -> Column {
+    Column { name, kind: "string", wide: true, cell: Cell::Path(path) }
+}
+
+const fn computed(name: &'static str, path: &'static str, value: fn(&Value) -> Value) -> Column {
+    Column { name, kind: "string", wide: false, cell: Cell::Computed(path, value) }
+}
+
+const READY: Column = column("READY", ".status.conditions[?(@.type==\"Ready\")].status");
+const MESSAGE: Column = wide("MESSAGE", ".status.conditions[?(@.type==\"Ready\")].message");
+
+/// Every kind of ours, in the order of discovery.
+pub fn definitions() -> Vec<KindDefinition> {
+    vec![
+        KindDefinition {
+            columns: PLUGIN,
+            finalizer: Some(FINALIZER),
+            validate: validate::plugin,
+            ..of::<Plugin>("plugin", &["plug"], &[])
+        },
+        KindDefinition {
+            columns: PLUGIN_INSTANCE,
+            ..of::<PluginInstance>("plugininstance", &["pi"], &["spec.nodeName", "spec.plugin"])
+        },
+        KindDefinition {
+            columns: CLASS,
+            validate: validate::class,
+            ..of::<VolumeClass>("volumeclass", &["vclass"], &[])
+        },
+        KindDefinition {
+            columns: CLAIM,
+            finalizer: Some(FINALIZER),
+            validate: validate::claim,
+            ..of::<VolumeClaim>("volumeclaim", &["vc"], &[])
+        },
+        KindDefinition {
+            columns: VOLUME,
+            finalizer: Some(FINALIZER),
+            validate: validate::volume,
+            ..of::<Volume>("volume", &["vol"], &["spec.plugin", "status.controller.nodeName"])
+        },
+        KindDefinition {
+            columns: ATTACHMENT,
+            finalizer: Some(FINALIZER),
+            ..of::<VolumeAttachment>("volumeattachment", &["att"], &["spec.nodeName", "spec.host.nodeName"])
+        },
+        KindDefinition {
+            columns: SNAPSHOT,
+            finalizer: Some(FINALIZER),
+            validate: validate::snapshot,
+            ..of::<Snapshot>("snapshot", &["snap"], &[])
+        },
+        KindDefinition {
+            columns: ALLOCATION,
+            finalizer: Some(FINALIZER),
+            validate: validate::allocation,
+            ..of::<Allocation>("allocation", &["alloc"], &["status.nodeName"])
+        },
+        KindDefinition { columns: AGENT, ..of::<NodeAgent>("nodeagent", &["na"], &[]) },
+    ]
+}
+
+const PLUGIN: &[Column] = &[
+    column("PROVIDER", ".status.provider.name"),
+    column("VERSION", ".status.provider.version"),
+    computed("CONTROLLERS", ".status.controllers.healthy", |o| fraction(o, "controllers")),
+    computed("NODES", ".status.nodes.healthy", |o| fraction(o, "nodes")),
+    READY,
+    Column {
+        name: "CAPABILITIES",
+        kind: "string",
+        wide: true,
+        cell: Cell::Computed(".status.capabilities", |o| joined(&o["status"]["capabilities"])),
+    },
+    MESSAGE,
+];
+const PLUGIN_INSTANCE: &[Column] = &[
+    column("PLUGIN", ".spec.plugin"),
+    column("ROLE", ".spec.role"),
+    column("NODE", ".spec.nodeName"),
+    READY,
+    wide("NODEID", ".status.nodeId"),
+    wide("VERSION", ".status.provider.version"),
+    MESSAGE,
+];
+const CLASS: &[Column] = &[
+    column("PLUGIN", ".spec.plugin"),
+    column("RECLAIM", ".spec.reclaimPolicy"),
+    column("BINDING", ".spec.volumeBindingMode"),
+    column("DEFAULT", ".spec.default"),
+];
+const CLAIM: &[Column] = &[
+    column("STATUS", ".status.phase"),
+    column("VOLUME", ".status.volumeName"),
+    column("CAPACITY", ".status.capacity"),
+    computed("MODES", ".spec.accessModes", |o| modes(&o["spec"]["accessModes"])),
+    column("CLASS", ".spec.volumeClassName"),
+    computed("USED-BY", ".status.usedBy[*].name", |o| names(&o["status"]["usedBy"], "name")),
+];
+const VOLUME: &[Column] = &[
+    column("PLUGIN", ".spec.plugin"),
+    column("CAPACITY", ".status.capacity"),
+    computed("MODES", ".spec.accessModes", |o| modes(&o["spec"]["accessModes"])),
+    column("RECLAIM", ".spec.reclaimPolicy"),
+    column("STATUS", ".status.phase"),
+    computed("CLAIM", ".spec.claimRef.name", |o| claim_of(&o["spec"]["claimRef"])),
+    computed("NODES", ".status.holders[*].nodeName", |o| names(&o["status"]["holders"], "nodeName")),
+    wide("HANDLE", ".status.handle"),
+];
+const ATTACHMENT: &[Column] = &[
+    column("VOLUME", ".spec.volume"),
+    column("NODE", ".spec.nodeName"),
+    computed("ATTACHED", ".status.controller.attached", |o| {
+        rung(o, "attachRequired", "controller", "attached")
+    }),
+    computed("STAGED", ".status.node.staged", |o| rung(o, "stageRequired", "node", "staged")),
+    Column { name: "NEXT", kind: "string", wide: true, cell: Cell::Path(".status.node.nextAttemptTime") },
+    wide("MESSAGE", ".status.node.message"),
+];
+const SNAPSHOT: &[Column] =
+    &[column("READY", ".status.ready"), column("SOURCE", ".spec.claimName"), column("SIZE", ".status.size")];
+const ALLOCATION: &[Column] = &[
+    column("STATUS", ".status.phase"),
+    column("NODE", ".status.nodeName"),
+    computed("VOLUMES", ".status.volumes[*].published", published),
+    computed("RESTARTS", ".status.tasks[*].restarts", restarts),
+    MESSAGE,
+];
+const AGENT: &[Column] = &[
+    READY,
+    column("VERSION", ".status.version"),
+    column("KERNEL", ".status.kernel"),
+    wide("BOOT", ".status.bootId"),
+];
+
+/// The columns of core Node, which the server takes from here so that all columns stand on one page.
+pub const NODE: &[Column] = &[
+    computed("STATUS", ".status.conditions[?(@.type==\"Ready\")].status", node_status),
+    wide("KERNEL", ".status.nodeInfo.kernelVersion"),
+    wide("BOOT", ".status.nodeInfo.bootID"),
+];
+
+fn of<K: CustomResourceExt>(
+    singular: &'static str,
+    short_names: &'static [&'static str],
+    selectable: &'static [&'static str],
+) -> KindDefinition {
+    let crd = K::crd();
+    let version = &crd.spec.versions[0];
+    let mut schema = version
+        .schema
+        .as_ref()
+        .and_then(|s| s.open_api_v3_schema.as_ref())
+        .and_then(|s| serde_json::to_value(s).ok())
+        .unwrap_or_default();
+    schema["description"] = schema["properties"]["spec"]["description"].clone();
+    schema["properties"]["apiVersion"] = json!({ "type": "string" });
+    schema["properties"]["kind"] = json!({ "type": "string" });
+    schema["properties"]["metadata"] = json!({ "type": "object" });
+    KindDefinition {
+        group: super::GROUP,
+        version: super::VERSION,
+        kind: String::leak(crd.spec.names.kind.clone()),
+        plural: String::leak(crd.spec.names.plural.clone()),
+        singular,
+        short_names,
+        namespaced: crd.spec.scope == "Namespaced",
+        has_status: version.subresources.as_ref().is_some_and(|s| s.status.is_some()),
+        schema,
+        columns: &[],
+        selectable,
+        finalizer: None,
+        default: |_| {},
+        validate: |_, _| Vec::new(),
+    }
+}
+
+fn fraction(object: &Value, role: &str) -> Value {
+    match object["status"].get(role) {
+        Some(health) => json!(format!(
+            "{}/{}",
+            health["healthy"].as_u64().unwrap_or(0),
+            health["expected"].as_u64().unwrap_or(0)
+        )),
+        None => Value::Null,
+    }
+}
+
+fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn joined(list: &Value) -> Value {
+    json!(items(list).filter_map(Value::as_str).collect::<Vec<_>>().join(","))
+}
+
+fn names(list: &Value, field: &str) -> Value {
+    let mut names: Vec<_> = items(list).filter_map(|v| v[field].as_str()).collect();
+    names.dedup();
+    json!(names.join(","))
+}
+
+fn modes(list: &Value) -> Value {
+    let short = |v: &Value| serde_json::from_value::<AccessMode>(v.clone()).ok().map(AccessMode::short);
+    json!(items(list).filter_map(short).collect::<Vec<_>>().join(","))
+}
+
+fn claim_of(claim: &Value) -> Value {
+    match claim["name"].as_str() {
+        Some(name) => json!(format!("{}/{name}", claim["namespace"].as_str().unwrap_or("default"))),
+        None => Value::Null,
+    }
+}
+
+fn rung(object: &Value, required: &str, side: &str, field: &str) -> Value {
+    if object["spec"][required] == json!(false) {
+        return json!("-");
+    }
+    object["status"][side].get(field).cloned().unwrap_or_else(|| json!("Unknown"))
+}
+
+fn published(object: &Value) -> Value {
+    let up = items(&object["status"]["volumes"]).filter(|v| v["published"] == "Up").count();
+    json!(format!("{up}/{}", items(&object["spec"]["volumes"]).count()))
+}
+
+fn restarts(object: &Value) -> Value {
+    json!(items(&object["status"]["tasks"]).filter_map(|t| t["restarts"].as_u64()).sum::<u64>().to_string())
+}
+
+fn node_status(object: &Value) -> Value {
+    let ready = items(&object["status"]["conditions"]).find(|c| c["type"] == "Ready").map(|c| &c["status"]);
+    let word = match ready.and_then(Value::as_str) {
+        Some("True") => "Ready",
+        Some("False") => "NotReady",
+        _ => "Unknown",
+    };
+    let cordoned = object["spec"]["unschedulable"] == json!(true);
+    json!(if cordoned { format!("{word},SchedulingDisabled") } else { word.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_say_what_a_person_wants_to_know() {
+        let alloc = json!({
+            "spec": { "volumes": [{}, {}] },
+            "status": { "volumes": [{ "published": "Up" }, { "published": "Down" }], "tasks": [{ "restarts": 2 }, {}] },
+        });
+        assert_eq!(published(&alloc), json!("1/2"));
+        assert_eq!(restarts(&alloc), json!("2"));
+        assert_eq!(modes(&json!(["SingleNodeWriter", "MultiNodeMultiWriter"])), json!("RWO,RWX"));
+        assert_eq!(
+            fraction(&json!({ "status": { "nodes": { "healthy": 1, "expected": 3 } } }), "nodes"),
+            json!("1/3")
+        );
+        assert_eq!(
+            rung(&json!({ "spec": { "attachRequired": false } }), "attachRequired", "controller", "attached"),
+            "-"
+        );
+    }
+
+    #[test]
+    fn every_kind_has_a_schema_and_a_status_where_the_design_says_so() {
+        for kind in definitions() {
+            assert_eq!(kind.schema["type"], "object", "{}", kind.kind);
+            assert!(kind.schema["properties"]["spec"].is_object(), "{}", kind.kind);
+            assert_eq!(kind.has_status, kind.kind != "VolumeClass", "{}", kind.kind);
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! What every kind shares: conditions, rungs, calls, references, time.
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A point in time, RFC 3339 on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Time(#[serde(with = "rfc3339")] pub jiff::Timestamp);
+
+impl JsonSchema for Time {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Time".into()
+    }
+    fn inline_schema() -> bool {
+        true
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "format": "date-time" })
+    }
+}
+
+mod rfc3339 {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(time: &jiff::Timestamp, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(&format_args!("{time:.6}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<jiff::Timestamp, D::Error> {
+        String::deserialize(input)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// What is known of one step of the ladder. There is no fourth value: no final answer is `Unknown`.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema,
+)]
+pub enum Rung {
+    /// Known not to be there.
+    Down,
+    /// May be there: attempted, or an executor was assigned and has said nothing yet.
+    #[default]
+    Unknown,
+    /// Known to be there.
+    Up,
+}
+
+/// The truth of a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Truth {
+    /// It holds.
+    True,
+    /// It does not hold.
+    False,
+    /// Nobody can say yet.
+    Unknown,
+}
+
+/// A condition of the Kubernetes shape.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// The name of the condition, such as `Ready`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Whether it holds.
+    pub status: Truth,
+    /// One CamelCase word.
+    #[serde(default)]
+    pub reason: String,
+    /// One sentence that names the blocker, if there is one.
+    #[serde(default)]
+    pub message: String,
+    /// The generation of the spec that this speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// When `status` last changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<Time>,
+}
+
+/// The condition that every kind has.
+pub const READY: &str = "Ready";
+
+/// Puts `new` in its place in the list, keeping the transition time while the truth stays the same.
+pub fn set_condition(conditions: &mut Vec<Condition>, mut new: Condition, now: Time) {
+    match conditions.iter_mut().find(|c| c.kind == new.kind) {
+        Some(old) => {
+            let same = old.status == new.status;
+            new.last_transition_time = if same { old.last_transition_time } else { Some(now) };
+            *old = new;
+        }
+        None => {
+            new.last_transition_time = Some(now);
+            conditions.push(new);
+        }
+    }
+}
+
+/// Whether the named condition is `True`.
+pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
+    conditions.iter().any(|c| c.kind == kind && c.status == Truth::True)
+}
+
+impl Condition {
+    /// A condition with the given truth; `lastTransitionTime` is set by [`set_condition`].
+    pub fn new(kind: &str, status: Truth, reason: &str, message: impl Into<String>) -> Self {
+        Self {
+            kind: kind.to_owned(),
+            status,
+            reason: reason.to_owned(),
+            message: message.into(),
+            observed_generation: None,
+            last_transition_time: None,
+        }
+    }
+
+    /// The same condition speaking of one generation of the spec.
+    #[must_use]
+    pub fn of_generation(mut self, generation: Option<i64>) -> Self {
+        self.observed_generation = generation;
+        self
+    }
+}
+
+/// One CSI call as status and `describe` show it. Never carries a secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Call {
+    /// The RPC, such as `NodePublishVolume`.
+    pub method: String,
+    /// The gRPC code's name as the specification writes it, such as `OK` or `FAILED_PRECONDITION`.
+    pub code: String,
+    /// The plugin's message, shortened.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// When the call was sent.
+    pub start_time: Time,
+    /// How long it took, in milliseconds.
+    pub duration_millis: u64,
+    /// Which attempt of this step it was, from 1.
+    pub attempt: u32,
+}
+
+/// How many calls a status keeps.
+pub const CALLS_KEPT: usize = 8;
+
+/// A Secret by reference; its content is read when the call is made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretRef {
+    /// The Secret's name.
+    pub name: String,
+    /// The Secret's namespace.
+    #[serde(default = "default_namespace")]
+    pub namespace: String,
+}
+
+fn default_namespace() -> String {
+    "default".to_owned()
+}
+
+/// Secret references per family of CSI calls.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretRefs {
+    /// For CreateVolume and DeleteVolume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provision: Option<SecretRef>,
+    /// For ControllerPublishVolume and ControllerUnpublishVolume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller_publish: Option<SecretRef>,
+    /// For NodeStageVolume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_stage: Option<SecretRef>,
+    /// For NodePublishVolume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_publish: Option<SecretRef>,
+}
+
+impl SecretRefs {
+    /// Whether no reference is set.
+    pub fn is_empty(&self) -> bool {
+        self == &Self::default()
+    }
+
+    /// Every reference that is set.
+    pub fn all(&self) -> impl Iterator<Item = &SecretRef> {
+        [&self.provision, &self.controller_publish, &self.node_stage, &self.node_publish]
+            .into_iter()
+            .flatten()
+    }
+}
+
+/// An object in a namespace, with the uid that tells it from a later one of the same name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectRef {
+    /// Its namespace.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid; empty where a person wrote the reference and nothing was bound yet.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+}
+
+/// The node that makes a volume's controller calls, with the number of the assignment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Host {
+    /// The node.
+    pub node_name: String,
+    /// Rises by one at each assignment, so that an old host's word is not taken for the new one's.
+    pub epoch: i64,
+}
+
+/// One term of a topology: all segments must match.
+pub type Segments = std::collections::BTreeMap<String, String>;
+
+/// A string map with a stable order.
+pub type Map = std::collections::BTreeMap<String, String>;
+
+/// CSI's access modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum AccessMode {
+    /// Published on one node at a time, read and write (RWO).
+    SingleNodeWriter,
+    /// Published on one node at a time, read only.
+    SingleNodeReaderOnly,
+    /// One writer in the whole cluster (RWOP).
+    SingleNodeSingleWriter,
+    /// Several writers on one node.
+    SingleNodeMultiWriter,
+    /// Published on many nodes, read only (ROX).
+    MultiNodeReaderOnly,
+    /// Published on many nodes, one of them writes.
+    MultiNodeSingleWriter,
+    /// Published on many nodes, all may write (RWX).
+    MultiNodeMultiWriter,
+}
+
+impl AccessMode {
+    /// The short word that tables show.
+    pub fn short(self) -> &'static str {
+        match self {
+            Self::SingleNodeWriter => "RWO",
+            Self::SingleNodeReaderOnly => "ROO",
+            Self::SingleNodeSingleWriter => "RWOP",
+            Self::SingleNodeMultiWriter => "RWOM",
+            Self::MultiNodeReaderOnly => "ROX",
+            Self::MultiNodeSingleWriter => "RWXS",
+            Self::MultiNodeMultiWriter => "RWX",
+        }
+    }
+
+    /// Whether the volume may be published on one node only.
+    pub fn single_node(self) -> bool {
+        match self {
+            Self::SingleNodeWriter
+            | Self::SingleNodeReaderOnly
+            | Self::SingleNodeSingleWriter
+            | Self::SingleNodeMultiWriter => true,
+            Self::MultiNodeReaderOnly | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter => false,
+        }
+    }
+
+    /// Whether no user may write.
+    pub fn read_only(self) -> bool {
+        matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
+    }
+}
+
+/// Whether a volume is mounted as a file system or handed over as a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+pub enum VolumeMode {
+    /// A directory tree.
+    #[default]
+    Filesystem,
+    /// A block device.
+    Block,
+}
+
+/// What becomes of the backend's volume when its claim is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+pub enum ReclaimPolicy {
+    /// It is deleted.
+    #[default]
+    Delete,
+    /// It stays, and so does the Volume object.
+    Retain,
+}
+
+/// The one capability that a volume is used with, the same in every call about it (CO-GEN-16).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Capability {
+    /// How many nodes and users.
+    pub access_mode: AccessMode,
+    /// File system or block.
+    #[serde(default)]
+    pub volume_mode: VolumeMode,
+    /// The file system, empty for the plugin's choice.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fs_type: String,
+    /// Mount options.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mount_options: Vec<String>,
+}

@@ -1,0 +1,268 @@
+//! Plugin: one CSI driver as the operator names it, and PluginInstance: one process that serves it.
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::meta::{Condition, Map, ObjectRef, Segments, Time};
+
+/// One CSI driver as the operator names it.
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "wharfline.dev",
+    version = "v1alpha1",
+    kind = "Plugin",
+    plural = "plugins",
+    shortname = "plug"
+)]
+#[kube(status = "PluginStatus", derive = "PartialEq")]
+#[serde(rename_all = "camelCase")]
+pub struct PluginSpec {
+    /// The name that GetPluginInfo must answer; any name is taken when empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub driver_name: String,
+    /// Whether any controller instance serves any volume, or each its own node's only.
+    #[serde(default)]
+    pub controller_scope: ControllerScope,
+    /// Namespaces whose tasks may serve this plugin through a `csiPlugin` block.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow_instances_from: Vec<String>,
+    /// Deadlines per RPC, such as `NodePublishVolume: 2m`.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub deadlines: Map,
+    /// The processes that serve it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instances: Vec<PluginInstances>,
+}
+
+/// Which volumes a controller instance knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum ControllerScope {
+    /// Any instance serves any volume.
+    #[default]
+    Cluster,
+    /// Each knows its own node's volumes only.
+    Node,
+}
+
+/// One group of instances of a plugin.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PluginInstances {
+    /// A name unique in the plugin.
+    pub name: String,
+    /// Which CSI services the process serves.
+    pub role: Role,
+    /// Where instances run.
+    #[serde(default)]
+    pub placement: Placement,
+    /// How they are run.
+    pub runtime: Runtime,
+    /// Environment variables of the process.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub env: Map,
+    /// How long an instance may take to become ready before it is restarted, such as `30s`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_timeout: Option<String>,
+}
+
+/// Which CSI services an instance serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum Role {
+    /// The controller service.
+    Controller,
+    /// The node service.
+    Node,
+    /// Both.
+    Monolith,
+}
+
+impl Role {
+    /// Whether an instance of this role makes controller calls.
+    pub fn controller(self) -> bool {
+        matches!(self, Self::Controller | Self::Monolith)
+    }
+    /// Whether an instance of this role makes node calls.
+    pub fn node(self) -> bool {
+        matches!(self, Self::Node | Self::Monolith)
+    }
+    /// The word as manifests write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Controller => "Controller",
+            Self::Node => "Node",
+            Self::Monolith => "Monolith",
+        }
+    }
+}
+
+/// Where instances run: exactly one of these; every node when none is given.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Placement {
+    /// One on every node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every_node: Option<Nothing>,
+    /// One on every node with all these labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_selector: Option<Map>,
+    /// So many in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u32>,
+}
+
+/// An object without fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Nothing {}
+
+/// How a task is run: exactly one of these.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Runtime {
+    /// A process on the host, under a shim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessRuntime>,
+    /// Something else runs it; only its socket is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external: Option<ExternalRuntime>,
+    /// A container from an OCI image. Not built yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oci: Option<Nothing>,
+    /// A container of containerd. Not built yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub containerd: Option<Nothing>,
+    /// A transient systemd unit. Not built yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub systemd: Option<Nothing>,
+}
+
+/// A process on the host.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessRuntime {
+    /// The program and its arguments; `${NODE_NAME}`, `${CSI_ENDPOINT}` and `${DATA_DIR}` are replaced.
+    pub command: Vec<String>,
+    /// The working directory, `/` when empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub working_dir: String,
+}
+
+/// A driver that something else runs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExternalRuntime {
+    /// The absolute path of its Unix socket, at most 107 bytes.
+    pub socket: String,
+}
+
+/// What is seen of a plugin.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PluginStatus {
+    /// What the driver says it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<Provider>,
+    /// Controller instances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controllers: Option<Health>,
+    /// Node instances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Health>,
+    /// What all instances can do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub capabilities: Vec<String>,
+    /// The topology keys that its nodes report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub topology_keys: Vec<String>,
+    /// Set on a Plugin that nobody declared: the namespace whose task serves it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub undeclared_from: String,
+    /// `Ready` = every expected instance is healthy.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// The vendor name and version that the driver itself reports.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Provider {
+    /// GetPluginInfo's name.
+    pub name: String,
+    /// GetPluginInfo's vendor_version.
+    pub version: String,
+}
+
+/// How many instances are healthy of how many wanted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Health {
+    /// Ready instances.
+    pub healthy: u32,
+    /// Instances wanted.
+    pub expected: u32,
+}
+
+/// One process that serves a plugin and owns one socket.
+#[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(group = "wharfline.dev", version = "v1alpha1", kind = "PluginInstance", plural = "plugininstances")]
+#[kube(shortname = "pi", status = "PluginInstanceStatus", derive = "PartialEq")]
+#[serde(rename_all = "camelCase")]
+pub struct PluginInstanceSpec {
+    /// The Plugin served.
+    pub plugin: String,
+    /// Which services.
+    pub role: Role,
+    /// The node it runs on.
+    pub node_name: String,
+    /// The allocation whose task it is.
+    pub allocation: ObjectRef,
+    /// The task in that allocation.
+    pub task: String,
+    /// The driver name to insist on; any when empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub driver_name: String,
+}
+
+/// What is seen of an instance.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PluginInstanceStatus {
+    /// What the driver says it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<Provider>,
+    /// What the driver calls this node.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node_id: String,
+    /// How many volumes the node can take; 0 = no limit known.
+    #[serde(default)]
+    pub max_volumes: i64,
+    /// Where the node is, in the driver's words.
+    #[serde(default, skip_serializing_if = "Segments::is_empty")]
+    pub topology: Segments,
+    /// What this instance can do, such as `controller/CREATE_DELETE_VOLUME`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub capabilities: Vec<String>,
+    /// Since when it has been healthy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// `Connected`, `Probed`, `Fingerprinted`, `Ready`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// The capability words in [`PluginInstanceStatus::capabilities`]: the service, a slash, CSI's own name.
+pub mod capability {
+    /// The controller creates and deletes volumes.
+    pub const CREATE_DELETE: &str = "controller/CREATE_DELETE_VOLUME";
+    /// The controller attaches and detaches.
+    pub const PUBLISH_UNPUBLISH: &str = "controller/PUBLISH_UNPUBLISH_VOLUME";
+    /// The node stages.
+    pub const STAGE_UNSTAGE: &str = "node/STAGE_UNSTAGE_VOLUME";
+    /// Topology must be used when placing.
+    pub const TOPOLOGY: &str = "plugin/VOLUME_ACCESSIBILITY_CONSTRAINTS";
+    /// There is a controller service.
+    pub const CONTROLLER_SERVICE: &str = "plugin/CONTROLLER_SERVICE";
+    /// The controller knows the newer single-node modes.
+    pub const CONTROLLER_MULTI_WRITER: &str = "controller/SINGLE_NODE_MULTI_WRITER";
+    /// The node knows the newer single-node modes.
+    pub const NODE_MULTI_WRITER: &str = "node/SINGLE_NODE_MULTI_WRITER";
+}

@@ -1,0 +1,299 @@
+//! Volume: one volume of a backend, and VolumeAttachment: one volume on one node.
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::meta::{
+    AccessMode, Call, Capability, Condition, Host, Map, ObjectRef, ReclaimPolicy, Rung, SecretRefs, Segments,
+    Time, VolumeMode,
+};
+
+/// One volume of a backend, created for a claim or registered with its handle.
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(group = "wharfline.dev", version = "v1alpha1", kind = "Volume", plural = "volumes", shortname = "vol")]
+#[kube(status = "VolumeStatus", derive = "PartialEq")]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeSpec {
+    /// The Plugin that serves it.
+    pub plugin: String,
+    /// Where it comes from.
+    pub source: VolumeSource,
+    /// How it may be used; the first is the one in use.
+    pub access_modes: Vec<AccessMode>,
+    /// File system or block.
+    #[serde(default)]
+    pub volume_mode: VolumeMode,
+    /// The file system, empty for the plugin's choice.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fs_type: String,
+    /// Mount options.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mount_options: Vec<String>,
+    /// Secrets per family of calls.
+    #[serde(default, skip_serializing_if = "SecretRefs::is_empty")]
+    pub secrets: SecretRefs,
+    /// What becomes of it when its claim is gone.
+    #[serde(default)]
+    pub reclaim_policy: ReclaimPolicy,
+    /// The claim it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim_ref: Option<ObjectRef>,
+}
+
+impl VolumeSpec {
+    /// The one capability that the volume is used with.
+    pub fn capability(&self) -> Capability {
+        Capability {
+            access_mode: self.access_modes.first().copied().unwrap_or(AccessMode::SingleNodeWriter),
+            volume_mode: self.volume_mode,
+            fs_type: self.fs_type.clone(),
+            mount_options: self.mount_options.clone(),
+        }
+    }
+}
+
+/// Where a volume comes from: exactly one of these.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeSource {
+    /// It is created; everything that CreateVolume will be sent, frozen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub create: Option<CreateSource>,
+    /// It exists already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub existing: Option<ExistingSource>,
+}
+
+/// The frozen request to CreateVolume, secrets aside.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CreateSource {
+    /// The name sent, which makes a repetition harmless.
+    pub name: String,
+    /// At least so many bytes.
+    pub required_bytes: i64,
+    /// At most so many bytes; 0 = no bound.
+    #[serde(default)]
+    pub limit_bytes: i64,
+    /// The class's parameters.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub parameters: Map,
+    /// Where the volume must be reachable from; nothing is sent when both lists are empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requisite: Vec<Segments>,
+    /// Where it is wanted, best first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preferred: Vec<Segments>,
+    /// With `controllerScope: Node`, the node whose instance must make it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node_name: String,
+}
+
+/// A volume that exists already.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExistingSource {
+    /// The plugin's id for it.
+    pub handle: String,
+    /// The context that goes with it into every call.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub context: Map,
+    /// Where it can be reached from; anywhere when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub topology: Vec<Segments>,
+    /// With `controllerScope: Node`, the node that has it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node_name: String,
+}
+
+/// What is seen of a volume.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeStatus {
+    /// Where the volume stands. Written by the volumes controller, from `exists` and the claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<VolumePhase>,
+    /// Who makes its controller calls. Written by the volumes controller, by compare-and-swap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<Host>,
+    /// The allocations that may use it. Written by the attachments controller, by compare-and-swap.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<Holder>,
+    /// Whether the backend has it, as the host knows. Absent = the host has said nothing yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exists: Option<Rung>,
+    /// The plugin's id for it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub handle: String,
+    /// The plugin's context for it.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub context: Map,
+    /// Its size as the plugin said; empty when it did not.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub capacity: String,
+    /// Where it can be reached from; anywhere when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub topology: Vec<Segments>,
+    /// The last CSI calls of its host about it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<Call>,
+    /// When the host tries again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_attempt_time: Option<Time>,
+    /// The epoch that the host speaks for.
+    #[serde(default)]
+    pub observed_epoch: i64,
+    /// The host's word on a failure or wait, folded into the `Ready` condition by the volumes controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provisioning: Option<Condition>,
+    /// `Ready`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Where a volume stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum VolumePhase {
+    /// Not made yet.
+    Pending,
+    /// Can be used.
+    Ready,
+    /// On its way out.
+    Releasing,
+    /// Its claim is gone and it is kept.
+    Released,
+    /// It cannot be made or used as asked.
+    Failed,
+}
+
+/// An allocation that may use a volume, from the grant until its release is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Holder {
+    /// The allocation.
+    pub allocation: ObjectRef,
+    /// The node it is granted on.
+    pub node_name: String,
+    /// Whether it only reads.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// One volume on one node: attached and staged there, with all that undoing needs.
+#[derive(CustomResource, Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "wharfline.dev",
+    version = "v1alpha1",
+    kind = "VolumeAttachment",
+    plural = "volumeattachments"
+)]
+#[kube(shortname = "att", status = "VolumeAttachmentStatus", derive = "PartialEq")]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeAttachmentSpec {
+    /// The Volume.
+    pub volume: String,
+    /// Its uid.
+    pub volume_uid: String,
+    /// The claim it is bound to.
+    pub claim: ObjectRef,
+    /// The node.
+    pub node_name: String,
+    /// Who makes the controller calls; kept equal to the volume's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
+    /// Whether ControllerPublish is needed; copied at creation, never derived again.
+    pub attach_required: bool,
+    /// Whether NodeStage is needed; copied at creation, never derived again.
+    pub stage_required: bool,
+    /// The Plugin.
+    pub plugin: String,
+    /// The plugin's id for the volume.
+    pub handle: String,
+    /// The volume context, unchanged in every call.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub volume_context: Map,
+    /// What the plugin calls the node.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node_id: String,
+    /// The one capability that the volume is used with.
+    pub capability: Capability,
+    /// Whether every user of it here only reads.
+    #[serde(default)]
+    pub read_only: bool,
+    /// The uids of the allocations that hold the volume here; nobody else gets it published. Follows the volume's
+    /// holders, which are what decides.
+    #[serde(default)]
+    pub allocations: Vec<String>,
+    /// A fence stands for the node's release: it cannot write any more, though it has not said so.
+    #[serde(default)]
+    pub fenced: bool,
+    /// Secrets per family of calls.
+    #[serde(default, skip_serializing_if = "SecretRefs::is_empty")]
+    pub secrets: SecretRefs,
+}
+
+/// What is seen of an attachment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeAttachmentStatus {
+    /// The host's part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<AttachStatus>,
+    /// The node's part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<StageStatus>,
+    /// `Ready` = attached and staged as far as either is needed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// What the host knows of an attachment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AttachStatus {
+    /// The rung.
+    pub attached: Rung,
+    /// The epoch of the host that says so.
+    pub epoch: i64,
+    /// What ControllerPublish answered, unchanged into stage and publish.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub publish_context: Map,
+    /// The last calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<Call>,
+    /// When it is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_attempt_time: Option<Time>,
+    /// Why it waits or fails; empty while all is well.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// The same in a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// What the node knows of an attachment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StageStatus {
+    /// The rung.
+    pub staged: Rung,
+    /// Never staged again under this uid.
+    #[serde(default)]
+    pub closed: bool,
+    /// The attachment's uid once the node has nothing of the volume any more.
+    #[serde(default, rename = "releasedUID", skip_serializing_if = "String::is_empty")]
+    pub released_uid: String,
+    /// The last calls, stage and publish.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<Call>,
+    /// When it is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_attempt_time: Option<Time>,
+    /// Why it waits or fails; empty while all is well.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// The same in a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
