@@ -132,7 +132,7 @@ fn json_documents(text: &str) -> Option<Vec<Placed>> {
 }
 
 fn line_of(text: &str, offset: usize) -> u64 {
-    1 + text.as_bytes()[..offset].iter().filter(|b| **b == b'\n').count() as u64
+    1 + text[..offset].matches('\n').count() as u64
 }
 
 /// A JSON value whose objects have no key twice.
@@ -339,12 +339,14 @@ mod tests {
         let mut aliases = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for level in 1..9 {
             let line = vec![format!("*a{}", level - 1); 10].join(", ");
-            aliases.push_str(&format!("a{level}: &a{level} [{line}]\n"));
+            aliases += &format!("a{level}: &a{level} [{line}]\n");
         }
         let mut merges = String::from("m0: &m0 {k0: 1}\n");
         for level in 1..40 {
             let below = level - 1;
-            merges.push_str(&format!("m{level}: &m{level} {{a{level}: {{<<: [*m{below}, *m{below}]}}, b{level}: {{<<: *m{below}}}}}\n"));
+            merges += &format!(
+                "m{level}: &m{level} {{a{level}: {{<<: [*m{below}, *m{below}]}}, b{level}: {{<<: *m{below}}}}}\n"
+            );
         }
         let deep = "[".repeat(20_000);
         let many = "a: 1\n---\n".repeat(101);

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 /// What to show around the server's columns.
 #[derive(Debug, Clone, Copy, Default)]
+#[allow(clippy::struct_excessive_bools)] // each is a flag of the command
 pub struct Layout<'a> {
     /// The columns of priority 1 too.
     pub wide: bool,
@@ -19,6 +20,8 @@ pub struct Layout<'a> {
     pub no_headers: bool,
     /// The kind before each name, where several kinds are shown.
     pub prefix: Option<&'a str>,
+    /// A first column that says what happened, in a watch.
+    pub event: Option<&'a str>,
 }
 
 /// Prints rows under headings, growing columns as needed.
@@ -104,12 +107,14 @@ fn lay_out(table: &Value, layout: Layout<'_>) -> (Vec<String>, Vec<Vec<String>>)
     let columns = table["columnDefinitions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let shown = |column: &Value| layout.wide || column["priority"].as_i64().unwrap_or(0) == 0;
     let mut headings: Vec<String> = Vec::new();
+    headings.extend(layout.event.map(|_| "EVENT".to_owned()));
     headings.extend(layout.with_namespace.then(|| "NAMESPACE".to_owned()));
     headings.extend(columns.iter().filter(|c| shown(c)).map(|c| text(&c["name"]).to_uppercase()));
     headings.extend(layout.with_labels.then(|| "LABELS".to_owned()));
     let rows = rows_of(table).iter().map(|row| {
         let meta = &row["object"]["metadata"];
         let mut cells: Vec<String> = Vec::new();
+        cells.extend(layout.event.map(str::to_owned));
         cells.extend(layout.with_namespace.then(|| text(&meta["namespace"])));
         for (index, column) in columns.iter().enumerate().filter(|(_, c)| shown(c)) {
             let cell = text(&row["cells"][index]);
@@ -186,10 +191,11 @@ mod tests {
             with_labels: true,
             prefix: Some("vc"),
             no_headers: true,
+            event: Some("ADDED"),
         };
         assert_eq!(
             printed(all),
-            "shop   vc/data         Bound            3d    a=b\nci     vc/cache-long   7       one...   42s   <none>\n"
+            "ADDED   shop   vc/data         Bound            3d    a=b\nADDED   ci     vc/cache-long   7       one...   42s   <none>\n"
         );
     }
 
