@@ -85,7 +85,7 @@ fn nineteen_messages_carry_secrets() {
 }
 
 fn pool() -> DescriptorPool {
-    DescriptorPool::decode(proto::FILE_DESCRIPTOR_SET).unwrap()
+    DescriptorPool::decode(proto::FILE_DESCRIPTOR_SET).expect("build.rs wrote it")
 }
 
 fn ours(pool: &DescriptorPool) -> impl Iterator<Item = MessageDescriptor> {
@@ -122,7 +122,7 @@ fn rows(pool: &DescriptorPool) -> BTreeSet<String> {
 fn field_row(message: &MessageDescriptor, field: &FieldDescriptor) -> String {
     let (kind, label) = if field.is_map() {
         let Kind::Message(entry) = field.kind() else { panic!("a map has an entry") };
-        let of = |name| kind_name(&entry.get_field_by_name(name).unwrap().kind());
+        let of = |name| kind_name(&entry.get_field_by_name(name).expect("entries have both").kind());
         (format!("map<{},{}>", of("key"), of("value")), "map")
     } else if field.cardinality() == Cardinality::Repeated {
         (kind_name(&field.kind()), "repeated")

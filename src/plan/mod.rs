@@ -1,1 +1,50 @@
-//! DECISIONS: pure functions from what is wanted and seen to the next step.
+//! DECISIONS: pure functions from what is wanted and what is seen to the next step.
+//!
+//! No async, no clock, no lock, no I/O, nothing random: a decision takes values and returns a value. The event that
+//! woke the caller is not an input. Every ladder is climbed one step at a time, and comes down in mirror order.
+//!
+//! | file | decides |
+//! |---|---|
+//! | [`provision`] | create, validate, delete: the backend's volume, on its host |
+//! | [`attach`] | ControllerPublish and its reverse, on the volume's host |
+//! | [`mount`] | close, stage, publish and their reverses, on the node |
+//! | [`supervise`] | start, stop, start again: the tasks of an allocation |
+//! | [`registry`] | which instance of a plugin serves, and the counts |
+//! | [`place`] | which node an allocation and a late-bound claim go to |
+//! | [`release`] | who may hold a volume, and when a holder is let go |
+//! | [`host`] | which node makes a volume's controller calls |
+//! | [`backoff`] | when a failed step is tried again |
+#![deny(clippy::disallowed_methods, clippy::wildcard_enum_match_arm)]
+
+pub mod attach;
+pub mod backoff;
+pub mod host;
+pub mod mount;
+pub mod place;
+pub mod provision;
+pub mod reason;
+pub mod registry;
+pub mod release;
+pub mod supervise;
+
+pub use reason::Reason;
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next<S> {
+    /// Carry out one step.
+    Do(S),
+    /// Nothing can be done until something else changes; this is what it waits for.
+    Wait(Reason),
+    /// What is seen is what is wanted.
+    Converged,
+}
+
+/// Whether something is wanted there or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Wanted {
+    /// It shall be there.
+    Present,
+    /// It shall be gone.
+    Absent,
+}

@@ -1,0 +1,156 @@
+//! Which node makes a volume's controller calls.
+//!
+//! One host at a time. A host is replaced only when it let go, is fenced, or its lease has run out for longer than the
+//! longest call it may have begun; the new one gets a higher epoch and treats every rung as Unknown.
+use super::Reason;
+use crate::api::meta::Host;
+
+/// What is known of the present host's node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostNode {
+    /// Its lease is renewed.
+    Alive,
+    /// Its lease has run out, not long enough ago.
+    Silent,
+    /// Its lease has run out for longer than the longest call deadline, or it is fenced, or its Node is deleted.
+    Gone,
+}
+
+/// A node that could be host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The node, with a healthy controller instance.
+    pub node: String,
+    /// How many volumes it is host of.
+    pub load: usize,
+}
+
+/// Everything the decision needs.
+#[derive(Debug, Clone)]
+pub struct Facts<'a> {
+    /// The present host.
+    pub current: Option<&'a Host>,
+    /// Its node.
+    pub current_node: HostNode,
+    /// Whether its controller instance is healthy.
+    pub current_serves: bool,
+    /// Nodes with a healthy controller instance.
+    pub candidates: &'a [Candidate],
+    /// The only node that will do, with `controllerScope: Node`.
+    pub only: Option<&'a str>,
+    /// The consumer's node, preferred.
+    pub preferred: Option<&'a str>,
+    /// The plugin's name, for the reason.
+    pub plugin: &'a str,
+    /// Whether the plugin has instances that make controller calls at all.
+    pub has_controllers: bool,
+}
+
+/// What to do about the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Leave it.
+    Keep,
+    /// Assign this one.
+    Assign(Host),
+    /// Nobody can be assigned now.
+    Wait(Reason),
+}
+
+/// Decides the host of one volume.
+pub fn decide(facts: &Facts<'_>) -> Decision {
+    let waiting = || {
+        Decision::Wait(Reason::PluginNotReady {
+            plugin: facts.plugin.to_owned(),
+            node: facts.only.unwrap_or_default().to_owned(),
+        })
+    };
+    if let Some(current) = facts.current {
+        let pinned = facts.only.is_none_or(|only| only == current.node_name);
+        if pinned && (facts.current_serves || facts.only.is_some()) && facts.current_node != HostNode::Gone {
+            return Decision::Keep;
+        }
+        if facts.only.is_some() && pinned {
+            // Nobody else knows this node's volumes: keep it and wait for its return.
+            return Decision::Keep;
+        }
+        // A living host whose instance is away is waited for: its last call may still run.
+        if facts.current_node != HostNode::Gone {
+            return Decision::Keep;
+        }
+    }
+    let fits = |c: &&Candidate| facts.only.is_none_or(|only| only == c.node);
+    let best = facts
+        .candidates
+        .iter()
+        .filter(fits)
+        .min_by_key(|c| (facts.preferred != Some(c.node.as_str()), c.load, c.node.clone()));
+    match best {
+        Some(best) => Decision::Assign(Host {
+            node_name: best.node.clone(),
+            epoch: facts.current.map_or(1, |host| host.epoch + 1),
+        }),
+        None => waiting(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidates(list: &[(&str, usize)]) -> Vec<Candidate> {
+        list.iter().map(|(node, load)| Candidate { node: (*node).into(), load: *load }).collect()
+    }
+
+    fn facts(candidates: &[Candidate]) -> Facts<'_> {
+        Facts {
+            current: None,
+            current_node: HostNode::Gone,
+            current_serves: false,
+            candidates,
+            only: None,
+            preferred: None,
+            plugin: "p",
+            has_controllers: true,
+        }
+    }
+
+    fn assigned(decision: Decision) -> Option<(String, i64)> {
+        match decision {
+            Decision::Assign(host) => Some((host.node_name, host.epoch)),
+            Decision::Keep | Decision::Wait(_) => None,
+        }
+    }
+
+    #[test]
+    fn the_consumers_node_is_best_then_the_least_loaded() {
+        let list = candidates(&[("a", 3), ("b", 1), ("c", 1)]);
+        assert_eq!(assigned(decide(&facts(&list))), Some(("b".into(), 1)));
+        assert_eq!(assigned(decide(&Facts { preferred: Some("a"), ..facts(&list) })), Some(("a".into(), 1)));
+        assert_eq!(
+            assigned(decide(&Facts { only: Some("c"), preferred: Some("a"), ..facts(&list) })),
+            Some(("c".into(), 1))
+        );
+        assert!(matches!(decide(&Facts { only: Some("z"), ..facts(&list) }), Decision::Wait(_)));
+    }
+
+    #[test]
+    fn only_a_host_that_is_gone_is_replaced_and_the_epoch_rises() {
+        let list = candidates(&[("b", 0)]);
+        let host = Host { node_name: "a".into(), epoch: 4 };
+        for node in [HostNode::Alive, HostNode::Silent] {
+            for serves in [false, true] {
+                let facts = Facts {
+                    current: Some(&host),
+                    current_node: node,
+                    current_serves: serves,
+                    ..facts(&list)
+                };
+                assert_eq!(decide(&facts), Decision::Keep, "{node:?} {serves}");
+            }
+        }
+        let gone = Facts { current: Some(&host), ..facts(&list) };
+        assert_eq!(assigned(decide(&gone)), Some(("b".into(), 5)));
+        assert_eq!(decide(&Facts { only: Some("a"), ..gone }), Decision::Keep);
+    }
+}

@@ -1,0 +1,279 @@
+//! One volume on one node: close, stage, publish, and back in mirror order.
+//!
+//! ```text
+//!  attached ▶ Stage ▶ Publish(a) ▶ Publish(b)
+//!  Close ▶ (no process left) Unpublish(a), Unpublish(b) ▶ Unstage ▶ Release
+//! ```
+//! Closing is written first and lasts: under a closed attachment nothing is staged or published again.
+//! Coming down goes before going up. A reverse call that is in doubt is finished before the forward call is made again.
+use super::{Next, Reason};
+use crate::api::meta::Rung;
+
+/// What is wanted of the volume on this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attachment {
+    /// It may be used.
+    Open,
+    /// It is being taken away, or its object is gone.
+    Leaving,
+}
+
+/// One rung with the direction of the last attempt, which matters while it is in doubt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Level {
+    /// Never attempted, or the reverse call was confirmed.
+    Down,
+    /// A forward call was attempted and not confirmed.
+    Rising,
+    /// Confirmed and verified.
+    Up,
+    /// A reverse call was attempted and not confirmed.
+    Sinking,
+}
+
+impl Level {
+    /// As status shows it.
+    pub fn rung(self) -> Rung {
+        match self {
+            Self::Down => Rung::Down,
+            Self::Rising | Self::Sinking => Rung::Unknown,
+            Self::Up => Rung::Up,
+        }
+    }
+}
+
+/// One user of the volume here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Publication {
+    /// Whether its allocation wants it now.
+    pub wanted: bool,
+    /// Where it stands.
+    pub level: Level,
+    /// Whether no process of its tasks is left, as their shims reported.
+    pub idle: bool,
+}
+
+/// What is seen of the volume here.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Seen {
+    /// Whether the attachment needs ControllerPublish.
+    pub attach_required: bool,
+    /// Whether the host says that it is attached.
+    pub attached: Rung,
+    /// Whether it needs NodeStage.
+    pub stage_required: bool,
+    /// The staging rung.
+    pub staged: Level,
+    /// Closing is in the journal.
+    pub closed: bool,
+    /// The release was written for this attachment.
+    pub released: bool,
+    /// Its users, in any order.
+    pub publications: Vec<Publication>,
+}
+
+/// One thing to do. Indices are into [`Seen::publications`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Write to the journal that this attachment is closed.
+    Close,
+    /// NodeStageVolume.
+    Stage,
+    /// NodePublishVolume, then verify.
+    Publish(usize),
+    /// NodeUnpublishVolume.
+    Unpublish(usize),
+    /// NodeUnstageVolume.
+    Unstage,
+    /// Say that nothing of the volume is left here.
+    Release,
+}
+
+/// The next step for one volume on this node.
+pub fn next(attachment: Attachment, seen: &Seen) -> Next<Step> {
+    if attachment == Attachment::Leaving && !seen.closed {
+        return Next::Do(Step::Close);
+    }
+    match down(seen) {
+        Next::Converged => {}
+        Next::Do(step) => return Next::Do(step),
+        // A user whose process lives holds up its own way down, not the way up of others.
+        Next::Wait(reason) => {
+            return match if seen.closed { Next::Converged } else { up(seen) } {
+                Next::Do(step) => Next::Do(step),
+                Next::Wait(_) | Next::Converged => Next::Wait(reason),
+            };
+        }
+    }
+    if !seen.closed {
+        return up(seen);
+    }
+    match (seen.staged, seen.released) {
+        (Level::Rising | Level::Up | Level::Sinking, _) => Next::Do(Step::Unstage),
+        (Level::Down, false) => Next::Do(Step::Release),
+        (Level::Down, true) => Next::Converged,
+    }
+}
+
+fn down(seen: &Seen) -> Next<Step> {
+    let mut waiting = false;
+    for (i, user) in seen.publications.iter().enumerate() {
+        let leaving = seen.closed || !user.wanted || user.level == Level::Sinking;
+        match (leaving, user.level, user.idle) {
+            (false, _, _) | (true, Level::Down, _) => {}
+            (true, Level::Rising | Level::Up | Level::Sinking, true) => return Next::Do(Step::Unpublish(i)),
+            (true, Level::Rising | Level::Up | Level::Sinking, false) => waiting = true,
+        }
+    }
+    if waiting { Next::Wait(Reason::TasksRunning) } else { Next::Converged }
+}
+
+fn up(seen: &Seen) -> Next<Step> {
+    let user =
+        seen.publications.iter().position(|p| p.wanted && matches!(p.level, Level::Down | Level::Rising));
+    let Some(user) = user else { return Next::Converged };
+    if seen.attach_required && seen.attached != Rung::Up {
+        return Next::Wait(Reason::NotAttached);
+    }
+    if !seen.stage_required {
+        return Next::Do(Step::Publish(user));
+    }
+    match seen.staged {
+        Level::Up => Next::Do(Step::Publish(user)),
+        Level::Down | Level::Rising => Next::Do(Step::Stage),
+        // Publishing on top of an unstage in doubt is how data was lost elsewhere (kubernetes issue 86360); and it may
+        // be finished only while nobody else is published from it.
+        Level::Sinking if seen.publications.iter().all(|p| p.level == Level::Down) => Next::Do(Step::Unstage),
+        // Cannot come about by these steps; staging again repeats what the user relies on.
+        Level::Sinking => Next::Do(Step::Stage),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEVELS: [Level; 4] = [Level::Down, Level::Rising, Level::Up, Level::Sinking];
+
+    fn publications() -> Vec<Publication> {
+        let mut all = Vec::new();
+        for wanted in [false, true] {
+            for level in LEVELS {
+                for idle in [false, true] {
+                    all.push(Publication { wanted, level, idle });
+                }
+            }
+        }
+        all
+    }
+
+    /// Every state of a volume with two users.
+    fn states() -> Vec<(Attachment, Seen)> {
+        let mut all = Vec::new();
+        for attachment in [Attachment::Open, Attachment::Leaving] {
+            for bits in 0..16_u8 {
+                for attached in [Rung::Down, Rung::Unknown, Rung::Up] {
+                    for staged in LEVELS {
+                        for a in publications() {
+                            for b in publications() {
+                                all.push((
+                                    attachment,
+                                    Seen {
+                                        attach_required: bits & 1 != 0,
+                                        stage_required: bits & 2 != 0,
+                                        closed: bits & 4 != 0,
+                                        released: bits & 8 != 0,
+                                        attached,
+                                        staged,
+                                        publications: vec![a, b],
+                                    },
+                                ));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    fn after(step: Step, seen: &mut Seen) {
+        match step {
+            Step::Close => seen.closed = true,
+            Step::Stage => seen.staged = Level::Up,
+            Step::Unstage => seen.staged = Level::Down,
+            Step::Publish(i) => seen.publications[i].level = Level::Up,
+            Step::Unpublish(i) => seen.publications[i].level = Level::Down,
+            Step::Release => seen.released = true,
+        }
+    }
+
+    #[test]
+    fn every_state_converges_once_the_world_helps() {
+        for (attachment, start) in states() {
+            let mut seen = start.clone();
+            let mut steps = 0;
+            loop {
+                match next(attachment, &seen) {
+                    Next::Do(step) => after(step, &mut seen),
+                    Next::Wait(Reason::NotAttached) => seen.attached = Rung::Up,
+                    Next::Wait(_) => seen.publications.iter_mut().for_each(|p| p.idle = true),
+                    Next::Converged => break,
+                }
+                steps += 1;
+                assert!(steps < 16, "{attachment:?} {start:?}");
+            }
+            if seen.closed {
+                assert!(seen.released && seen.staged == Level::Down, "{start:?}");
+                assert!(seen.publications.iter().all(|p| p.level == Level::Down), "{start:?}");
+            } else {
+                assert!(
+                    seen.publications
+                        .iter()
+                        .all(|p| p.level == if p.wanted { Level::Up } else { Level::Down }),
+                    "{start:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn no_step_breaks_the_mirror_order() {
+        for (attachment, seen) in states() {
+            let Next::Do(step) = next(attachment, &seen) else { continue };
+            let none_up = seen.publications.iter().all(|p| p.level == Level::Down);
+            match step {
+                Step::Unstage => assert!(none_up, "unstage under a user: {seen:?}"),
+                Step::Release => assert!(none_up && seen.staged == Level::Down, "{seen:?}"),
+                Step::Unpublish(i) => {
+                    assert!(seen.publications[i].idle, "unpublish under a process: {seen:?}");
+                }
+                Step::Stage => assert!(!seen.closed && (!seen.attach_required || seen.attached == Rung::Up)),
+                Step::Publish(i) => {
+                    assert!(
+                        !seen.closed && seen.publications[i].wanted && attachment == Attachment::Open,
+                        "{seen:?}"
+                    );
+                    assert!(!seen.stage_required || seen.staged == Level::Up, "{seen:?}");
+                    assert!(!seen.attach_required || seen.attached == Rung::Up, "{seen:?}");
+                }
+                Step::Close => assert!(attachment == Attachment::Leaving),
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_called_for_what_is_in_place() {
+        let user = Publication { wanted: true, level: Level::Up, idle: false };
+        let seen = Seen {
+            attach_required: true,
+            attached: Rung::Unknown, // a new host has not spoken yet: the mount is not touched
+            stage_required: true,
+            staged: Level::Up,
+            closed: false,
+            released: false,
+            publications: vec![user],
+        };
+        assert_eq!(next(Attachment::Open, &seen), Next::Converged);
+    }
+}

@@ -1,0 +1,253 @@
+//! Which node an allocation goes to, with a reason for every node that was refused.
+//!
+//! Pins are placed too. A node fits when it is ready and not cordoned (plugins ignore cordons), carries the labels asked
+//! for, and can have every volume: by topology, by a healthy plugin instance, and within the plugin's limit.
+use std::collections::BTreeSet;
+
+use super::Reason;
+use crate::api::meta::{Map, Segments};
+
+/// One node.
+#[derive(Debug, Clone, Default)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Whether its daemon renews its lease.
+    pub ready: bool,
+    /// Whether a person cordoned it, or it is marked stopped.
+    pub cordoned: bool,
+    /// Its labels.
+    pub labels: Map,
+    /// How many allocations are bound to it.
+    pub load: usize,
+}
+
+/// One node's part of a plugin.
+#[derive(Debug, Clone, Default)]
+pub struct NodePlugin {
+    /// The node.
+    pub node: String,
+    /// What it reports of its place.
+    pub topology: Segments,
+    /// How many volumes it can take; 0 = no limit known.
+    pub max_volumes: i64,
+    /// How many it has, those on their way out included.
+    pub volumes: usize,
+}
+
+/// One claim of the allocation, as far as it limits where it can go.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// Its name.
+    pub name: String,
+    /// Its plugin.
+    pub plugin: String,
+    /// The nodes with a healthy node instance of that plugin.
+    pub nodes: Vec<NodePlugin>,
+    /// Where the volume can be reached from, or where it may be made; anywhere when empty.
+    pub topology: Vec<Segments>,
+    /// The only node that will do: selected before, or held by a single-node volume.
+    pub only: Option<String>,
+    /// Nodes that have it attached already and need no further place for it.
+    pub present_on: BTreeSet<String>,
+}
+
+/// What is wanted of the place.
+#[derive(Debug, Clone, Default)]
+pub struct Wish {
+    /// The only node that a person wants.
+    pub pin: Option<String>,
+    /// Labels that the node must have.
+    pub labels: Map,
+    /// Whether cordons are ignored: the allocation is a plugin's own.
+    pub plugin: bool,
+}
+
+/// Chooses the node, or says why none fits.
+pub fn choose(wish: &Wish, nodes: &[Node], claims: &[Claim]) -> Result<String, Reason> {
+    if nodes.is_empty() {
+        return Err(Reason::NoNodes);
+    }
+    let mut refused = Vec::new();
+    let mut best: Option<&Node> = None;
+    for node in nodes {
+        match refusal(wish, node, claims) {
+            Some(why) => refused.push(format!("{}: {why}", node.name)),
+            None if best.is_none_or(|b| (node.load, &node.name) < (b.load, &b.name)) => best = Some(node),
+            None => {}
+        }
+    }
+    match best {
+        Some(node) => Ok(node.name.clone()),
+        None => {
+            if let Some(pin) = &wish.pin
+                && !nodes.iter().any(|n| n.name == *pin)
+            {
+                return Err(Reason::NotFound { kind: "Node", name: pin.clone() });
+            }
+            refused.truncate(5);
+            Err(Reason::NoNodeFits { details: refused.join("; ") })
+        }
+    }
+}
+
+fn refusal(wish: &Wish, node: &Node, claims: &[Claim]) -> Option<String> {
+    if wish.pin.as_ref().is_some_and(|pin| *pin != node.name) {
+        return Some("the allocation is pinned elsewhere".to_owned());
+    }
+    if !node.ready {
+        return Some("not ready".to_owned());
+    }
+    if node.cordoned && !wish.plugin {
+        return Some("cordoned or stopped".to_owned());
+    }
+    if let Some((key, value)) = wish.labels.iter().find(|(k, v)| node.labels.get(*k) != Some(*v)) {
+        return Some(format!("has no label {key}={value}"));
+    }
+    claims.iter().find_map(|claim| claim_refusal(node, claim))
+}
+
+fn claim_refusal(node: &Node, claim: &Claim) -> Option<String> {
+    if let Some(only) = claim.only.as_ref().filter(|only| **only != node.name) {
+        return Some(format!("claim {} is on node {only}", claim.name));
+    }
+    let Some(plugin) = claim.nodes.iter().find(|p| p.node == node.name) else {
+        return Some(format!("no healthy instance of plugin {}", claim.plugin));
+    };
+    if !reaches(&claim.topology, &plugin.topology) {
+        return Some(format!("claim {} cannot be reached from there", claim.name));
+    }
+    let full = plugin.max_volumes > 0 && i64::try_from(plugin.volumes).is_ok_and(|n| n >= plugin.max_volumes);
+    if full && !claim.present_on.contains(&node.name) {
+        return Some(format!(
+            "plugin {} has its limit of {} volumes there",
+            claim.plugin, plugin.max_volumes
+        ));
+    }
+    None
+}
+
+/// Whether a node with these segments reaches a volume with these terms: any term whose segments the node all has.
+/// A node may report more keys than the volume names. No terms = from anywhere.
+pub fn reaches(volume: &[Segments], node: &Segments) -> bool {
+    volume.is_empty()
+        || volume.iter().any(|term| term.iter().all(|(key, value)| node.get(key) == Some(value)))
+}
+
+/// What CreateVolume is asked about the place: (requisite, preferred).
+pub fn requirement(
+    allowed: &[Segments],
+    selected: Option<&Segments>,
+    all: &[Segments],
+) -> (Vec<Segments>, Vec<Segments>) {
+    let fits = |node: &&Segments| {
+        !node.is_empty()
+            && (allowed.is_empty()
+                || allowed.iter().any(|term| term.iter().all(|(k, v)| node.get(k) == Some(v))))
+    };
+    let mut requisite: Vec<Segments> = all.iter().filter(fits).cloned().collect();
+    requisite.sort();
+    requisite.dedup();
+    match selected.filter(|s| !s.is_empty()) {
+        // The first consumer's node is the only place that serves it.
+        Some(selected) => (vec![selected.clone()], vec![selected.clone()]),
+        None => {
+            let preferred = requisite.clone();
+            (requisite, preferred)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segments(pairs: &[(&str, &str)]) -> Segments {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    fn node(name: &str, load: usize) -> Node {
+        Node { name: name.into(), ready: true, load, ..Node::default() }
+    }
+
+    fn claim(nodes: &[(&str, &[(&str, &str)])]) -> Claim {
+        Claim {
+            name: "c".into(),
+            plugin: "p".into(),
+            nodes: nodes
+                .iter()
+                .map(|(n, t)| NodePlugin {
+                    node: (*n).into(),
+                    topology: segments(t),
+                    ..NodePlugin::default()
+                })
+                .collect(),
+            topology: Vec::new(),
+            only: None,
+            present_on: BTreeSet::new(),
+        }
+    }
+
+    #[test]
+    fn the_least_loaded_fitting_node_is_taken() {
+        let nodes = [node("a", 2), node("b", 1), node("c", 1)];
+        assert_eq!(choose(&Wish::default(), &nodes, &[]), Ok("b".into()));
+        let pin = Wish { pin: Some("a".into()), ..Wish::default() };
+        assert_eq!(choose(&pin, &nodes, &[]), Ok("a".into()));
+        assert_eq!(
+            choose(&Wish { pin: Some("z".into()), ..Wish::default() }, &nodes, &[]).unwrap_err().word(),
+            "NotFound"
+        );
+        assert_eq!(choose(&pin, &[], &[]), Err(Reason::NoNodes));
+    }
+
+    #[test]
+    fn each_refused_node_has_its_reason() {
+        let nodes = [
+            Node { ready: false, ..node("a", 0) },
+            Node { cordoned: true, ..node("b", 0) },
+            node("c", 0),
+            node("d", 0),
+        ];
+        let mut volume = claim(&[("d", &[("zone", "1")])]);
+        volume.topology = vec![segments(&[("zone", "2")])];
+        let Err(Reason::NoNodeFits { details }) = choose(&Wish::default(), &nodes, &[volume]) else {
+            panic!("nothing fits")
+        };
+        assert_eq!(
+            details,
+            "a: not ready; b: cordoned or stopped; c: no healthy instance of plugin p; d: claim c cannot be reached from there"
+        );
+        let plugin = Wish { plugin: true, ..Wish::default() };
+        assert_eq!(choose(&plugin, &nodes[1..2], &[]), Ok("b".into()), "plugins ignore cordons");
+    }
+
+    #[test]
+    fn limits_count_what_is_there() {
+        let mut volume = claim(&[("a", &[])]);
+        volume.nodes[0].max_volumes = 2;
+        volume.nodes[0].volumes = 2;
+        assert!(choose(&Wish::default(), &[node("a", 0)], &[volume.clone()]).is_err());
+        volume.present_on.insert("a".into());
+        assert!(choose(&Wish::default(), &[node("a", 0)], &[volume]).is_ok());
+    }
+
+    #[test]
+    fn a_superset_of_the_segments_reaches() {
+        let term = [segments(&[("zone", "1")])];
+        assert!(reaches(&term, &segments(&[("zone", "1"), ("rack", "x")])));
+        assert!(!reaches(&term, &segments(&[("rack", "x")])));
+        assert!(!reaches(&term, &Segments::new()));
+        assert!(reaches(&[], &Segments::new()));
+    }
+
+    #[test]
+    fn the_first_consumers_node_is_all_that_is_asked_for() {
+        let all = [segments(&[("n", "a")]), segments(&[("n", "b")]), Segments::new()];
+        let (requisite, preferred) = requirement(&[], Some(&all[1]), &all);
+        assert_eq!((requisite.len(), &preferred), (1, &vec![all[1].clone()]));
+        let (requisite, _) = requirement(&[segments(&[("n", "a")])], None, &all);
+        assert_eq!(requisite, [all[0].clone()]);
+        assert_eq!(requirement(&[], None, &[]), (vec![], vec![]));
+    }
+}

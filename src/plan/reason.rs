@@ -1,0 +1,163 @@
+//! Why something waits, as a word for conditions and a sentence for people.
+
+/// A cause of waiting. Each carries the names that its sentence needs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// The named object does not exist yet.
+    NotFound {
+        /// Such as `VolumeClass`.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// No healthy instance of the plugin where one is needed.
+    PluginNotReady {
+        /// The plugin.
+        plugin: String,
+        /// The node, empty when any would do.
+        node: String,
+    },
+    /// The plugin lacks a capability that is needed.
+    PluginLacks {
+        /// The plugin.
+        plugin: String,
+        /// CSI's word for what is missing.
+        capability: &'static str,
+    },
+    /// A late-bound claim waits for its first consumer.
+    WaitingForFirstConsumer,
+    /// The claim's volume is not ready.
+    VolumeNotReady {
+        /// The claim.
+        claim: String,
+        /// What holds it up.
+        message: String,
+    },
+    /// The volume is not attached to this node yet.
+    NotAttached,
+    /// Another user holds the volume.
+    HeldElsewhere {
+        /// The volume.
+        volume: String,
+        /// `namespace/name` of the holder.
+        holder: String,
+        /// Its node.
+        node: String,
+    },
+    /// The node still has the volume or may have it.
+    NotReleased {
+        /// The node.
+        node: String,
+    },
+    /// The node is lost and nobody has said that it cannot write any more.
+    NoFence {
+        /// The node.
+        node: String,
+        /// The command that frees it.
+        command: String,
+    },
+    /// Processes of the task are left.
+    TasksRunning,
+    /// Users are left.
+    InUse {
+        /// Who they are.
+        by: String,
+    },
+    /// No node fits; each with its reason.
+    NoNodeFits {
+        /// Node and reason, joined.
+        details: String,
+    },
+    /// No node has joined.
+    NoNodes,
+    /// The volumes of the allocation are not all published.
+    VolumesNotReady,
+    /// A failed task waits before it is started again.
+    Backoff,
+    /// A Secret that a call needs is not there.
+    SecretMissing {
+        /// `namespace/name`.
+        secret: String,
+    },
+    /// Nobody makes controller calls for the volume.
+    NoHost,
+    /// The host's lease was not renewed in time.
+    LeaseNotRenewed,
+    /// The node is marked stopped.
+    NodeStopped {
+        /// The node.
+        node: String,
+    },
+}
+
+impl Reason {
+    /// One CamelCase word.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::NotFound { .. } => "NotFound",
+            Self::PluginNotReady { .. } => "PluginNotReady",
+            Self::PluginLacks { .. } => "PluginLacksCapability",
+            Self::WaitingForFirstConsumer => "WaitingForFirstConsumer",
+            Self::VolumeNotReady { .. } => "VolumeNotReady",
+            Self::NotAttached => "NotAttached",
+            Self::HeldElsewhere { .. } => "HeldElsewhere",
+            Self::NotReleased { .. } => "NotReleased",
+            Self::NoFence { .. } => "NoFence",
+            Self::TasksRunning => "TasksRunning",
+            Self::InUse { .. } => "InUse",
+            Self::NoNodeFits { .. } => "NoNodeFits",
+            Self::NoNodes => "NoNodes",
+            Self::VolumesNotReady => "VolumesNotReady",
+            Self::Backoff => "Backoff",
+            Self::SecretMissing { .. } => "SecretMissing",
+            Self::NoHost => "NoHost",
+            Self::LeaseNotRenewed => "LeaseNotRenewed",
+            Self::NodeStopped { .. } => "NodeStopped",
+        }
+    }
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotFound { kind, name } => {
+                write!(f, "waits for {kind} \"{name}\", which does not exist yet")
+            }
+            Self::PluginNotReady { plugin, node } if node.is_empty() => {
+                write!(f, "waits for a healthy instance of plugin \"{plugin}\"")
+            }
+            Self::PluginNotReady { plugin, node } => {
+                write!(f, "waits for a healthy instance of plugin \"{plugin}\" on node \"{node}\"")
+            }
+            Self::PluginLacks { plugin, capability } => write!(f, "plugin \"{plugin}\" has no {capability}"),
+            Self::WaitingForFirstConsumer => write!(f, "waits for the first allocation that uses it"),
+            Self::VolumeNotReady { claim, message } if message.is_empty() => {
+                write!(f, "waits for the volume of claim \"{claim}\"")
+            }
+            Self::VolumeNotReady { claim, message } => write!(f, "claim \"{claim}\": {message}"),
+            Self::NotAttached => write!(f, "waits until the volume is attached to this node"),
+            Self::HeldElsewhere { volume, holder, node } => {
+                write!(f, "volume \"{volume}\" is held by allocation \"{holder}\" on node \"{node}\"")
+            }
+            Self::NotReleased { node } => write!(f, "waits until node \"{node}\" has released the volume"),
+            Self::NoFence { node, command } => {
+                write!(
+                    f,
+                    "node \"{node}\" is lost and may still write; once it is surely off, run: {command}"
+                )
+            }
+            Self::TasksRunning => write!(f, "waits until no process of the task is left"),
+            Self::InUse { by } => write!(f, "still in use by {by}"),
+            Self::NoNodeFits { details } => write!(f, "no node fits: {details}"),
+            Self::NoNodes => write!(f, "no node has joined"),
+            Self::VolumesNotReady => write!(f, "waits until all its volumes are published"),
+            Self::Backoff => write!(f, "waits before the next start"),
+            Self::SecretMissing { secret } => write!(f, "waits for Secret \"{secret}\", which a call needs"),
+            Self::NoHost => write!(f, "waits until a node is chosen to make its controller calls"),
+            Self::LeaseNotRenewed => write!(f, "this node's lease is not renewed; no call is started"),
+            Self::NodeStopped { node } => {
+                write!(f, "node \"{node}\" was taken down; the next `wharfline up` brings it back")
+            }
+        }
+    }
+}

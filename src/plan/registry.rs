@@ -1,0 +1,153 @@
+//! Which instance of a plugin serves, and the counts that a Plugin shows.
+//!
+//! Counts are computed from the list at hand, never kept up by adding and subtracting.
+use std::collections::BTreeMap;
+
+use crate::api::meta::Time;
+use crate::api::plugin::{Health, Role};
+
+/// One instance as it is known now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instance {
+    /// What tells it from all others.
+    pub id: String,
+    /// Which services it has.
+    pub role: Role,
+    /// Its node.
+    pub node: String,
+    /// Whether it may be called, and since when; newer serves before older.
+    pub healthy_since: Option<Time>,
+    /// What the driver calls the node.
+    pub node_id: String,
+}
+
+/// Which of the two services a call needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// Controller calls.
+    Controller,
+    /// Node calls.
+    Node,
+}
+
+impl Service {
+    fn of(self, role: Role) -> bool {
+        match self {
+            Self::Controller => role.controller(),
+            Self::Node => role.node(),
+        }
+    }
+}
+
+/// The instance that serves on a node: the newest healthy one. Older ones stay listed and take over when it goes.
+pub fn serving<'a>(instances: &'a [Instance], service: Service, node: &str) -> Option<&'a Instance> {
+    instances
+        .iter()
+        .filter(|i| i.node == node && service.of(i.role) && i.healthy_since.is_some())
+        .max_by(|a, b| (a.healthy_since, &a.id).cmp(&(b.healthy_since, &b.id)))
+}
+
+/// The nodes with a healthy instance of the service.
+pub fn nodes(instances: &[Instance], service: Service) -> Vec<&str> {
+    let mut nodes: Vec<_> = instances
+        .iter()
+        .filter(|i| service.of(i.role) && i.healthy_since.is_some())
+        .map(|i| i.node.as_str())
+        .collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    nodes
+}
+
+/// Controllers and nodes, healthy of wanted.
+pub fn health(instances: &[Instance]) -> (Health, Health) {
+    let count = |service: Service| {
+        let of_it = || instances.iter().filter(move |i| service.of(i.role));
+        Health {
+            healthy: u32::try_from(of_it().filter(|i| i.healthy_since.is_some()).count()).unwrap_or(u32::MAX),
+            expected: u32::try_from(of_it().count()).unwrap_or(u32::MAX),
+        }
+    };
+    (count(Service::Controller), count(Service::Node))
+}
+
+/// Instances whose node id another node reported before them: (id, the node that had it first).
+pub fn duplicate_node_ids(instances: &[Instance]) -> Vec<(&str, &str)> {
+    let mut first: BTreeMap<&str, &Instance> = BTreeMap::new();
+    let mut nodes: Vec<_> = instances.iter().filter(|i| i.role.node() && !i.node_id.is_empty()).collect();
+    nodes.sort_by(|a, b| {
+        (a.healthy_since.is_none(), a.healthy_since, &a.id).cmp(&(
+            b.healthy_since.is_none(),
+            b.healthy_since,
+            &b.id,
+        ))
+    });
+    let mut duplicates = Vec::new();
+    for instance in nodes {
+        match first.get(instance.node_id.as_str()) {
+            Some(holder) if holder.node != instance.node => {
+                duplicates.push((instance.id.as_str(), holder.node.as_str()));
+            }
+            Some(_) => {}
+            None => {
+                first.insert(&instance.node_id, instance);
+            }
+        }
+    }
+    duplicates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(id: &str, role: Role, node: &str, since: Option<i64>) -> Instance {
+        Instance {
+            id: id.into(),
+            role,
+            node: node.into(),
+            healthy_since: since.map(|s| Time(jiff::Timestamp::from_second(s).expect("in range"))),
+            node_id: format!("id-{node}"),
+        }
+    }
+
+    fn serves(list: &[Instance]) -> Option<&str> {
+        serving(list, Service::Node, "n").map(|i| i.id.as_str())
+    }
+
+    #[test]
+    fn the_newest_healthy_one_serves_and_older_ones_take_over() {
+        let a = instance("a", Role::Node, "n", Some(1));
+        let b = instance("b", Role::Monolith, "n", Some(2));
+        assert_eq!(serves(&[a.clone(), b.clone()]), Some("b"));
+        assert_eq!(serves(&[b, a.clone()]), Some("b"));
+        let sick = instance("b", Role::Monolith, "n", None);
+        assert_eq!(serves(&[a.clone(), sick]), Some("a"));
+        assert_eq!(
+            serves(&[instance("c", Role::Controller, "n", Some(9)), instance("d", Role::Node, "m", Some(9))]),
+            None
+        );
+        assert_eq!(serves(&[]), None);
+    }
+
+    #[test]
+    fn counts_come_from_the_list() {
+        let list = [
+            instance("a", Role::Monolith, "n", Some(1)),
+            instance("b", Role::Node, "m", None),
+            instance("c", Role::Controller, "m", Some(1)),
+        ];
+        let (controllers, nodes) = health(&list);
+        assert_eq!((controllers.healthy, controllers.expected), (2, 2));
+        assert_eq!((nodes.healthy, nodes.expected), (1, 2));
+        assert_eq!(super::nodes(&list, Service::Controller), ["m", "n"]);
+    }
+
+    #[test]
+    fn one_node_id_belongs_to_one_node() {
+        let mut late = instance("b", Role::Node, "m", Some(2));
+        late.node_id = "id-n".into();
+        let list = [late, instance("a", Role::Node, "n", Some(1)), instance("a2", Role::Node, "n", Some(3))];
+        assert_eq!(duplicate_node_ids(&list), [("b", "n")]);
+    }
+}

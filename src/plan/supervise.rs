@@ -1,0 +1,217 @@
+//! The tasks of an allocation: start, stop, start again.
+use super::{Next, Reason};
+use crate::api::allocation::{AllocationPhase, RestartPolicy};
+
+/// What is wanted of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// It shall run as its policy says.
+    Running,
+    /// It shall be over.
+    Stopped,
+}
+
+/// What is seen of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Process {
+    /// Never started on this node.
+    Absent,
+    /// Its shim lives.
+    Running,
+    /// Asked to end, its shim lives.
+    Stopping,
+    /// No process is left; whether it ended with 0.
+    Exited {
+        /// Whether the exit code was 0.
+        ok: bool,
+    },
+    /// Its shim is gone without a word; processes may be left.
+    Lost,
+}
+
+impl Process {
+    /// Whether no process can be left.
+    pub fn idle(self) -> bool {
+        matches!(self, Self::Absent | Self::Exited { .. })
+    }
+}
+
+/// What is seen of one task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Seen {
+    /// The process.
+    pub process: Process,
+    /// Whether it is started again.
+    pub policy: RestartPolicy,
+    /// Every volume of the allocation is published and verified.
+    pub volumes_ready: bool,
+    /// The pause after a failure is over.
+    pub pause_over: bool,
+}
+
+/// One thing to do with a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Start it under a shim.
+    Start,
+    /// Start it again.
+    Restart,
+    /// Ask it to end.
+    Stop,
+    /// Kill whatever a lost shim left behind.
+    Clear,
+}
+
+/// The next step for one task.
+pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
+    match (wanted, seen.process) {
+        (_, Process::Lost) => Next::Do(Step::Clear),
+        (Wanted::Running, Process::Running) | (Wanted::Stopped, Process::Absent | Process::Exited { .. }) => {
+            Next::Converged
+        }
+        (Wanted::Stopped, Process::Running) => Next::Do(Step::Stop),
+        // A task that is ending ends first: two of it never run at once.
+        (Wanted::Stopped | Wanted::Running, Process::Stopping) => Next::Wait(Reason::TasksRunning),
+        (Wanted::Running, Process::Absent) if seen.volumes_ready => Next::Do(Step::Start),
+        (Wanted::Running, Process::Absent) => Next::Wait(Reason::VolumesNotReady),
+        (Wanted::Running, Process::Exited { ok }) => {
+            let again = match seen.policy {
+                RestartPolicy::Always => true,
+                RestartPolicy::OnFailure => !ok,
+                RestartPolicy::Never => false,
+            };
+            match (again, seen.volumes_ready, seen.pause_over) {
+                (false, _, _) => Next::Converged,
+                (true, false, _) => Next::Wait(Reason::VolumesNotReady),
+                (true, true, false) => Next::Wait(Reason::Backoff),
+                (true, true, true) => Next::Do(Step::Restart),
+            }
+        }
+    }
+}
+
+/// Where the allocation stands, from its tasks and volumes.
+pub fn phase(
+    wanted: Wanted,
+    volumes_ready: bool,
+    volumes_gone: bool,
+    tasks: &[(Process, RestartPolicy)],
+) -> AllocationPhase {
+    let idle = tasks.iter().all(|(process, _)| process.idle());
+    match wanted {
+        Wanted::Stopped if idle && volumes_gone => AllocationPhase::Stopped,
+        Wanted::Stopped => AllocationPhase::Stopping,
+        Wanted::Running => running_phase(volumes_ready, tasks),
+    }
+}
+
+fn running_phase(volumes_ready: bool, tasks: &[(Process, RestartPolicy)]) -> AllocationPhase {
+    let over = |(process, policy): &(Process, RestartPolicy)| match (process, policy) {
+        (Process::Exited { ok }, RestartPolicy::Never) => Some(*ok),
+        (Process::Exited { ok: true }, RestartPolicy::OnFailure) => Some(true),
+        (Process::Exited { .. }, RestartPolicy::Always | RestartPolicy::OnFailure)
+        | (Process::Absent | Process::Running | Process::Stopping | Process::Lost, _) => None,
+    };
+    let ends: Vec<_> = tasks.iter().map(over).collect();
+    let idle = tasks.iter().all(|(process, _)| process.idle());
+    if !tasks.is_empty() && idle && ends.contains(&Some(false)) {
+        return AllocationPhase::Failed;
+    }
+    if !tasks.is_empty() && ends.iter().all(|end| *end == Some(true)) {
+        return AllocationPhase::Complete;
+    }
+    let started = tasks.iter().all(|(process, _)| *process != Process::Absent);
+    if started && (volumes_ready || !tasks.is_empty()) {
+        return AllocationPhase::Running;
+    }
+    AllocationPhase::WaitingVolumes
+}
+
+/// What the whole allocation wants of its tasks, given that one of them may have failed for good.
+pub fn wanted(stopping: bool, tasks: &[(Process, RestartPolicy)]) -> Wanted {
+    let failed = tasks.iter().any(|(process, policy)| {
+        matches!((process, policy), (Process::Exited { ok: false }, RestartPolicy::Never))
+    });
+    if stopping || failed { Wanted::Stopped } else { Wanted::Running }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROCESSES: [Process; 6] = [
+        Process::Absent,
+        Process::Running,
+        Process::Stopping,
+        Process::Exited { ok: true },
+        Process::Exited { ok: false },
+        Process::Lost,
+    ];
+    const POLICIES: [RestartPolicy; 3] =
+        [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never];
+
+    #[test]
+    fn every_state_converges() {
+        for wanted in [Wanted::Running, Wanted::Stopped] {
+            for process in PROCESSES {
+                for policy in POLICIES {
+                    for bits in 0..4_u8 {
+                        let mut seen =
+                            Seen { process, policy, volumes_ready: bits & 1 != 0, pause_over: bits & 2 != 0 };
+                        let mut steps = 0;
+                        loop {
+                            match next(wanted, seen) {
+                                Next::Do(Step::Start | Step::Restart) => seen.process = Process::Running,
+                                Next::Do(Step::Stop) => seen.process = Process::Stopping,
+                                Next::Do(Step::Clear) => seen.process = Process::Exited { ok: false },
+                                Next::Wait(Reason::TasksRunning) => {
+                                    seen.process = Process::Exited { ok: false }
+                                }
+                                Next::Wait(Reason::VolumesNotReady) => seen.volumes_ready = true,
+                                Next::Wait(_) => seen.pause_over = true,
+                                Next::Converged => break,
+                            }
+                            steps += 1;
+                            assert!(steps < 8, "{wanted:?} {process:?} {policy:?}");
+                        }
+                        assert!(wanted == Wanted::Running || seen.process.idle());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_task_starts_without_its_volumes_or_beside_itself() {
+        for process in PROCESSES {
+            for policy in POLICIES {
+                let seen = Seen { process, policy, volumes_ready: false, pause_over: true };
+                assert!(!matches!(next(Wanted::Running, seen), Next::Do(Step::Start | Step::Restart)));
+                let seen = Seen { volumes_ready: true, ..seen };
+                if matches!(next(Wanted::Running, seen), Next::Do(Step::Start | Step::Restart)) {
+                    assert!(process.idle(), "{process:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn phases_tell_the_story() {
+        use AllocationPhase as P;
+        let run = |tasks: &[(Process, RestartPolicy)]| phase(Wanted::Running, true, false, tasks);
+        assert_eq!(run(&[]), P::Running);
+        assert_eq!(phase(Wanted::Running, false, true, &[]), P::WaitingVolumes);
+        assert_eq!(run(&[(Process::Running, RestartPolicy::Always)]), P::Running);
+        assert_eq!(run(&[(Process::Exited { ok: true }, RestartPolicy::Never)]), P::Complete);
+        assert_eq!(run(&[(Process::Exited { ok: false }, RestartPolicy::Never)]), P::Failed);
+        assert_eq!(run(&[(Process::Exited { ok: false }, RestartPolicy::Always)]), P::Running);
+        assert_eq!(
+            phase(Wanted::Stopped, false, false, &[(Process::Exited { ok: true }, RestartPolicy::Never)]),
+            P::Stopping
+        );
+        assert_eq!(
+            phase(Wanted::Stopped, false, true, &[(Process::Absent, RestartPolicy::Never)]),
+            P::Stopped
+        );
+    }
+}

@@ -1,0 +1,1 @@
+//! The real kernel behind the traits of [`crate::sys`].

@@ -1,0 +1,1 @@
+//! The small process that every task runs under.
