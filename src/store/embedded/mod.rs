@@ -1,0 +1,1 @@
+//! The embedded backend: one file on this machine.
