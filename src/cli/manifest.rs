@@ -201,14 +201,20 @@ fn yaml_documents(text: &str) -> Result<Vec<Placed>, (Position, String)> {
     };
     let values: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         let position = error.location().map(|at| (at.line(), at.column()));
-        (position, first_line(&error.without_snippet().to_string()))
+        (position, words_of(error.without_snippet()))
     })?;
     let line = |index: usize| lines.get(index).copied().unwrap_or(1);
     Ok(values.into_iter().enumerate().map(|(index, value)| (line(index), whole_numbers(value))).collect())
 }
 
-fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+/// The reader's words without the position, which stands in front, and without advice to programmers.
+fn words_of(error: &serde_saphyr::Error) -> String {
+    if let serde_saphyr::Error::DuplicateMappingKey { key, .. } = error {
+        return format!("duplicate key {}", key.as_deref().unwrap_or_default()).trim_end().to_owned();
+    }
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    line.split(" at line ").next().unwrap_or(line).to_owned()
 }
 
 /// Walks the events for what the reader itself lets pass, and finds the line where each document begins.
