@@ -41,9 +41,9 @@ async fn a_volume_goes_up_is_used_survives_a_restart_and_comes_down() {
     world
         .until(&instances, "dir-a", "ready", |i| {
             i["status"]["provider"]["name"] == "dir.csi.wharfline.dev"
-                && i["status"]["conditions"].as_array().is_some_and(|c| {
-                    c.iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
-                })
+                && i["status"]["conditions"]
+                    .as_array()
+                    .is_some_and(|c| c.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
         })
         .await;
 
@@ -101,7 +101,9 @@ async fn a_volume_goes_up_is_used_survives_a_restart_and_comes_down() {
     world.until(&allocs, "app", "stopped", |a| a["status"]["phase"] == "Stopped").await;
     world.delete(&attachments, "att-1").await;
     world
-        .until(&attachments, "att-1", "released", |a| a["status"]["node"]["releasedUID"] == a["metadata"]["uid"])
+        .until(&attachments, "att-1", "released", |a| {
+            a["status"]["node"]["releasedUID"] == a["metadata"]["uid"]
+        })
         .await;
     world.let_go(&attachments, "att-1").await;
     world.let_go(&allocs, "app").await;

@@ -140,24 +140,17 @@ impl World {
     }
 
     /// Waits until the object satisfies the predicate.
-    pub async fn until<K>(&self, api: &Api<K>, name: &str, what: &str, mut holds: impl FnMut(&Value) -> bool) -> K
+    pub async fn until<K>(&self, api: &Api<K>, name: &str, what: &str, holds: impl Fn(&Value) -> bool) -> K
     where
         K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug + Send + 'static,
     {
-        let (seen, result) = (std::sync::Mutex::new(Value::Null), {
-            let condition = |object: Option<&K>| {
-                object.is_some_and(|o| holds(&serde_json::to_value(o).unwrap()))
-            };
-            tokio::time::timeout(DEADLINE, kube::runtime::wait::await_condition(api.clone(), name, condition)).await
-        });
-        match result {
-            Ok(Ok(Some(object))) => object,
-            _ => {
-                let now = api.get_opt(name).await.ok().flatten();
-                *seen.lock().unwrap() = serde_json::to_value(&now).unwrap();
-                panic!("{name} never became {what}: {:#}", seen.lock().unwrap());
-            }
+        let condition = |object: Option<&K>| object.is_some_and(|o| holds(&serde_json::to_value(o).unwrap()));
+        let waiting = kube::runtime::wait::await_condition(api.clone(), name, condition);
+        if let Ok(Ok(Some(object))) = tokio::time::timeout(DEADLINE, waiting).await {
+            return object;
         }
+        let now = serde_json::to_value(api.get_opt(name).await.ok().flatten()).unwrap();
+        panic!("{name} never became {what}: {now:#}");
     }
 
     /// Removes the finalizers of an object that is being deleted, as its controller does.
@@ -201,7 +194,11 @@ pub async fn until(mut holds: impl FnMut() -> bool, what: &str) {
 
 /// Waits for a file's content.
 pub async fn until_file(path: &Path, content: &str) {
-    until(|| std::fs::read_to_string(path).is_ok_and(|c| c == content), &format!("{} holds {content:?}", path.display())).await;
+    until(
+        || std::fs::read_to_string(path).is_ok_and(|c| c == content),
+        &format!("{} holds {content:?}", path.display()),
+    )
+    .await;
 }
 
 impl Place {
