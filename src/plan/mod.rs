@@ -13,19 +13,25 @@
 //! | [`place`] | which node an allocation and a late-bound claim go to |
 //! | [`release`] | who may hold a volume, and when a holder is let go |
 //! | [`host`] | which node makes a volume's controller calls |
+//! | [`claim`] | what a claim needs next: a volume made, found, let go |
+//! | [`volume`] | where a volume stands, and when its object may go |
+//! | [`plugins`] | where a plugin's instances run, and when one may stop |
 //! | [`backoff`] | when a failed step is tried again |
 #![deny(clippy::disallowed_methods, clippy::wildcard_enum_match_arm)]
 
 pub mod attach;
 pub mod backoff;
+pub mod claim;
 pub mod host;
 pub mod mount;
 pub mod place;
+pub mod plugins;
 pub mod provision;
 pub mod reason;
 pub mod registry;
 pub mod release;
 pub mod supervise;
+pub mod volume;
 
 pub use reason::Reason;
 
