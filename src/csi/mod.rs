@@ -3,6 +3,28 @@
 //! Typed calls with a deadline, one outcome class per attempt, capabilities, checks of what a plugin answers, and
 //! redaction. Never decides what to call next, never retries, and knows no object of ours.
 
+mod calls;
+pub mod capabilities;
+pub mod check;
+pub mod connector;
+pub mod failure;
+mod line;
+pub mod observer;
+mod plugin;
+mod rpc;
+mod turns;
+mod witness;
+
+pub use calls::Readiness;
+pub use capabilities::{ControllerCapabilities, NodeCapabilities, PluginCapabilities};
+pub use check::Fault;
+pub use connector::{Connection, Connector, SocketPathError, UnixConnector};
+pub use failure::{Class, Failure, Origin, Remedy};
+pub use observer::{CallRecord, Observer};
+pub use plugin::{Plugin, PluginOptions, Terms};
+pub use rpc::Rpc;
+pub use tonic::Code;
+
 /// Messages, clients and servers generated from `proto/csi.proto`; see `build.rs`.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::unwrap_used)]
 pub mod proto {

@@ -1,1 +1,23 @@
-//! What the kernel is asked; the only place with `unsafe`.
+//! What the kernel is asked: mounts, paths, processes, files, time, randomness.
+//!
+//! Each question is a narrow trait ([`Kernel`], [`Binds`], [`Processes`], [`Files`], [`Watches`], [`Clock`],
+//! [`Random`]) with one real implementation in [`real`]; simulated ones live in test code. This is the only
+//! module with `unsafe`. It knows nothing of volumes, claims or plugins: it decides nothing, it only asks.
+pub mod clock;
+mod ffi;
+pub mod files;
+pub mod kernel;
+pub mod path;
+pub(crate) mod proc;
+pub mod process;
+pub mod random;
+pub mod real;
+pub mod shim;
+pub mod watch;
+
+pub use clock::Clock;
+pub use files::Files;
+pub use kernel::{Binds, Kernel};
+pub use process::{Processes, Task};
+pub use random::Random;
+pub use watch::Watches;

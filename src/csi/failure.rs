@@ -1,0 +1,351 @@
+//! Turns a gRPC status into the one thing that callers need: may the attempt still be running, or already done?
+//!
+//! | class | when | what a caller may do |
+//! |---|---|---|
+//! | final | the peer itself sent the status, and its code says that the attempt is over | report, fix, repeat, or reverse |
+//! | uncertain | everything else, whatever the code | repeat the same request, or call the reverse; never assume that nothing happened |
+//!
+//! This is the only place that reads gRPC codes. Never decides how often or when to repeat.
+use std::borrow::Cow;
+use std::error::Error;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+use super::rpc::Rpc;
+use super::witness;
+
+/// The longest message kept, in bytes: it goes into conditions, events and stored objects.
+pub const MAX_MESSAGE: usize = 1024;
+/// Shorter secrets are not searched for in messages: removing every `1` would leave no message.
+const MIN_SEARCHED_SECRET: usize = 4;
+
+/// What one failed attempt tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// This attempt is over. It may have left effects, and says nothing about earlier attempts.
+    Final,
+    /// The attempt may still be running, or may have succeeded.
+    Uncertain,
+}
+
+/// Who made the status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// The plugin sent it.
+    Peer,
+    /// We made it: no connection, no answer in time, or an answer that cannot be read. Never final.
+    Local,
+}
+
+/// What has to change before the call can succeed; the advice that CSI gives for a code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Remedy {
+    /// Nothing but time: the same request again, after a pause.
+    Repeat,
+    /// The request: repeating it as it is would be wrong.
+    ChangeInput,
+    /// The secrets, or what their owner may do.
+    RepairSecrets,
+    /// The plugin: it does not have this call.
+    Unsupported,
+}
+
+/// One attempt that did not return OK.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{rpc}: {}: {message}", code_name(*.code))]
+pub struct Failure {
+    /// The call.
+    pub rpc: Rpc,
+    /// The code: as the peer sent it, or what fits best if we made it (4 deadline, 14 no connection, 8 too large,
+    /// 13 unreadable, 2 no status).
+    pub code: Code,
+    /// Text for people: one line, at most [`MAX_MESSAGE`] bytes, without the secrets of the request.
+    pub message: String,
+    /// Whether the attempt is over.
+    pub class: Class,
+    /// Who says so.
+    pub origin: Origin,
+}
+
+impl Failure {
+    /// What tonic returned for a call. `secrets` are the values to keep out of the message.
+    pub(crate) fn from_status(rpc: Rpc, status: &Status, secrets: &[String]) -> Self {
+        match witness::peer_code(status.metadata()) {
+            // The note counts, not tonic's code: tonic replaces it when it cannot read the message.
+            Some(code) if code != Code::Ok => Self {
+                rpc,
+                code,
+                message: clean(status.message(), secrets),
+                class: class_of(rpc, code),
+                origin: Origin::Peer,
+            },
+            Some(_) | None => {
+                let (code, message) = local_meaning(status);
+                Self::local(rpc, code, &clean(&message, secrets))
+            }
+        }
+    }
+
+    /// No answer in time. The plugin may go on working.
+    pub(crate) fn deadline(rpc: Rpc, deadline: Duration) -> Self {
+        Self::local(rpc, Code::DeadlineExceeded, &format!("no answer within {deadline:?}"))
+    }
+
+    /// The caller dropped the call before its end.
+    pub(crate) fn abandoned(rpc: Rpc) -> Self {
+        Self::local(rpc, Code::Cancelled, "given up before an answer came")
+    }
+
+    /// An OK whose content cannot be used.
+    pub(crate) fn unusable(rpc: Rpc, fault: &dyn Error) -> Self {
+        Self::local(rpc, Code::Internal, &clean(&format!("the plugin answered OK, but {fault}"), &[]))
+    }
+
+    /// An OK that the peer did not confirm by a status.
+    pub(crate) fn unconfirmed(rpc: Rpc) -> Self {
+        Self::local(rpc, Code::Unknown, "the plugin's answer ended without a status")
+    }
+
+    fn local(rpc: Rpc, code: Code, message: &str) -> Self {
+        Self { rpc, code, message: message.to_owned(), class: Class::Uncertain, origin: Origin::Local }
+    }
+
+    /// The attempt may still be running or already done.
+    pub fn is_uncertain(&self) -> bool {
+        self.class == Class::Uncertain
+    }
+
+    /// The peer said NOT_FOUND: it does not know the volume, or the node. Says nothing about being safely detached.
+    pub fn is_not_found(&self) -> bool {
+        self.peer_said(Code::NotFound)
+    }
+
+    /// The peer said ABORTED: another operation on the volume is pending there.
+    pub fn is_aborted(&self) -> bool {
+        self.peer_said(Code::Aborted)
+    }
+
+    /// The peer said UNIMPLEMENTED: it does not have this call, and must not be asked again as it is.
+    pub fn is_unimplemented(&self) -> bool {
+        self.peer_said(Code::Unimplemented)
+    }
+
+    /// The peer said ALREADY_EXISTS: the thing is there with other arguments.
+    pub fn is_already_exists(&self) -> bool {
+        self.peer_said(Code::AlreadyExists)
+    }
+
+    /// The peer said FAILED_PRECONDITION.
+    pub fn is_failed_precondition(&self) -> bool {
+        self.peer_said(Code::FailedPrecondition)
+    }
+
+    /// The peer said RESOURCE_EXHAUSTED, and the call gives that a meaning: no space, or no free slot on the node.
+    pub fn is_exhausted(&self) -> bool {
+        self.peer_said(Code::ResourceExhausted) && self.class == Class::Final
+    }
+
+    /// Our deadline passed.
+    pub fn is_deadline(&self) -> bool {
+        self.origin == Origin::Local && self.code == Code::DeadlineExceeded
+    }
+
+    /// There was no connection, or it broke.
+    pub fn is_disconnected(&self) -> bool {
+        self.origin == Origin::Local && self.code == Code::Unavailable
+    }
+
+    /// The same request must not be sent again before the input changed.
+    pub fn needs_input_change(&self) -> bool {
+        self.remedy() == Remedy::ChangeInput
+    }
+
+    /// What has to change before the call can succeed.
+    pub fn remedy(&self) -> Remedy {
+        match (self.origin, self.code) {
+            (Origin::Peer, Code::InvalidArgument | Code::AlreadyExists | Code::OutOfRange) => {
+                Remedy::ChangeInput
+            }
+            (Origin::Peer, Code::PermissionDenied | Code::Unauthenticated) => Remedy::RepairSecrets,
+            (Origin::Peer, Code::Unimplemented) => Remedy::Unsupported,
+            (Origin::Peer | Origin::Local, _) => Remedy::Repeat,
+        }
+    }
+
+    /// The code in capitals, as gRPC writes it.
+    pub fn code_name(&self) -> &'static str {
+        code_name(self.code)
+    }
+}
+
+impl Failure {
+    fn peer_said(&self, code: Code) -> bool {
+        self.origin == Origin::Peer && self.code == code
+    }
+}
+
+/// The code in capitals, as gRPC writes it.
+pub fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+/// The class of a code that the peer itself sent.
+fn class_of(rpc: Rpc, code: Code) -> Class {
+    match code {
+        // The same list as Kubernetes' side of CSI: these are also what a server says about work that goes on.
+        Code::Cancelled | Code::DeadlineExceeded | Code::Aborted | Code::Unavailable => Class::Uncertain,
+        // gRPC servers send 8 for limits of their own too; only these calls give it a meaning.
+        Code::ResourceExhausted => match rpc {
+            Rpc::CreateVolume | Rpc::ControllerPublishVolume => Class::Final,
+            Rpc::GetPluginInfo
+            | Rpc::GetPluginCapabilities
+            | Rpc::Probe
+            | Rpc::DeleteVolume
+            | Rpc::ControllerUnpublishVolume
+            | Rpc::ValidateVolumeCapabilities
+            | Rpc::ListVolumes
+            | Rpc::GetCapacity
+            | Rpc::ControllerGetCapabilities
+            | Rpc::NodeStageVolume
+            | Rpc::NodeUnstageVolume
+            | Rpc::NodePublishVolume
+            | Rpc::NodeUnpublishVolume
+            | Rpc::NodeGetCapabilities
+            | Rpc::NodeGetInfo => Class::Uncertain,
+        },
+        Code::Ok
+        | Code::Unknown
+        | Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::Internal
+        | Code::DataLoss
+        | Code::Unauthenticated => Class::Final,
+    }
+}
+
+/// The code that says best what went wrong on our side of the wire, and a sentence for people.
+fn local_meaning(status: &Status) -> (Code, Cow<'_, str>) {
+    let Some(first) = status.source() else {
+        return match status.code() {
+            // tonic's decoder calls a reply above the limit OUT_OF_RANGE, which CSI uses for capacities.
+            Code::OutOfRange => {
+                (Code::ResourceExhausted, format!("the answer is too large: {}", status.message()).into())
+            }
+            code @ (Code::Unavailable | Code::Internal | Code::Unknown) => (code, status.message().into()),
+            other => (
+                Code::Internal,
+                format!("unusable answer ({}): {}", code_name(other), status.message()).into(),
+            ),
+        };
+    };
+    let (mut deepest, mut timed_out) = (first, first.is::<tonic::TimeoutExpired>());
+    while let Some(next) = deepest.source() {
+        deepest = next;
+        timed_out |= deepest.is::<tonic::TimeoutExpired>();
+    }
+    if timed_out {
+        (Code::DeadlineExceeded, "no answer in time".into())
+    } else {
+        (Code::Unavailable, format!("no connection to the plugin, or it broke: {deepest}").into())
+    }
+}
+
+/// One line of at most [`MAX_MESSAGE`] bytes without `secrets`.
+fn clean(text: &str, secrets: &[String]) -> String {
+    let mut text = Cow::Borrowed(text);
+    // Before anything is cut: half a secret is a secret as well.
+    for secret in secrets {
+        if text.contains(secret.as_str()) {
+            text = Cow::Owned(text.replace(secret.as_str(), "<redacted>"));
+        }
+    }
+    let mut line = String::new();
+    for letter in text.trim().chars() {
+        if line.len() + letter.len_utf8() > MAX_MESSAGE - '…'.len_utf8() {
+            line.push('…');
+            break;
+        }
+        line.push(if letter.is_control() { ' ' } else { letter });
+    }
+    line
+}
+
+/// The texts to search for: each secret, and each line of one with several, the longest first.
+pub(crate) fn searched<'a>(secrets: impl IntoIterator<Item = &'a String>) -> Vec<String> {
+    let mut texts = secrets
+        .into_iter()
+        .flat_map(|secret| std::iter::once(secret.as_str()).chain(secret.lines()))
+        .map(str::trim)
+        .filter(|text| text.len() >= MIN_SEARCHED_SECRET)
+        .map(str::to_owned)
+        .collect::<Vec<_>>();
+    texts.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+    texts.dedup();
+    texts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_short_line_without_secrets() {
+        let secrets = searched(&["hunter22".to_owned(), "ab".to_owned(), "line one\nline two\n".to_owned()]);
+        assert_eq!(secrets, ["line one\nline two", "hunter22", "line one", "line two"]);
+        assert_eq!(
+            clean("mount -o\npass=hunter22,ab: line two\u{7}", &secrets),
+            "mount -o pass=<redacted>,ab: <redacted> "
+        );
+        for length in [1020, 1021, 1022, 1024, 1025, 100_000] {
+            let line = clean(&"é".repeat(length / 2), &[]);
+            assert!(line.len() <= MAX_MESSAGE, "{length}: {}", line.len());
+            assert_eq!(line.ends_with('…'), length > 1021, "{length}");
+        }
+        let cut = clean(&format!("{}hunter22", "x".repeat(MAX_MESSAGE - 8)), &secrets);
+        assert!(!cut.contains("hun"), "{cut}");
+    }
+
+    #[test]
+    fn a_status_that_nobody_witnessed_is_never_final() {
+        for number in 1..=16 {
+            let status = Status::new(Code::from_i32(number), "x");
+            let failure = Failure::from_status(Rpc::NodeStageVolume, &status, &[]);
+            assert_eq!((failure.class, failure.origin), (Class::Uncertain, Origin::Local), "{number}");
+            assert_eq!(failure.remedy(), Remedy::Repeat, "{number}");
+            assert!(!failure.is_not_found() && !failure.is_unimplemented(), "{number}");
+        }
+    }
+
+    #[test]
+    fn code_names_are_grpcs() {
+        assert_eq!(code_name(Code::FailedPrecondition), "FAILED_PRECONDITION");
+        assert_eq!(
+            Failure::deadline(Rpc::Probe, Duration::from_secs(5)).to_string(),
+            "Probe: DEADLINE_EXCEEDED: no answer within 5s"
+        );
+    }
+}

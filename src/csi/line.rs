@@ -1,0 +1,92 @@
+//! One warm HTTP/2 channel to a plugin, and the count of its reconnects.
+//!
+//! A channel is made at the first call, connects when it is used, and connects again by itself after the plugin went
+//! away. Never sends keepalive pings: a Go server drops an idle connection for them.
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use tokio::sync::watch;
+use tonic::transport::Endpoint;
+use tower::Service;
+
+use super::connector::{Connection, Connector};
+use super::witness::Witnessed;
+
+/// `:authority` of every call. A socket path there makes Rust and .NET servers reset the stream.
+const ORIGIN: &str = "http://localhost";
+/// Error texts travel in trailers; above the peer's limit the real code is lost, or the whole connection.
+const MAX_HEADER_LIST: u32 = 1024 * 1024;
+/// Calls that may wait for a connection at one time.
+const WAITING_CALLS: usize = 1024;
+
+/// A lazily made channel.
+pub(crate) struct Line {
+    dial: Dial,
+    channel: OnceLock<Witnessed>,
+}
+
+impl Line {
+    /// A channel over `connector`; every connection after the first is counted in `reconnects`.
+    pub(crate) fn new(
+        connector: Arc<dyn Connector>,
+        connect_timeout: Duration,
+        reconnects: watch::Sender<u64>,
+    ) -> Self {
+        let connected = Arc::new(AtomicBool::new(false));
+        Self { dial: Dial { connector, connect_timeout, connected, reconnects }, channel: OnceLock::new() }
+    }
+
+    /// The channel, made now if this is the first use. Needs a tokio runtime.
+    pub(crate) fn channel(&self) -> Witnessed {
+        let make = || {
+            let endpoint = Endpoint::from_static(ORIGIN)
+                .http2_max_header_list_size(MAX_HEADER_LIST)
+                .buffer_size(WAITING_CALLS);
+            Witnessed::new(endpoint.connect_with_connector_lazy(self.dial.clone()))
+        };
+        self.channel.get_or_init(make).clone()
+    }
+}
+
+/// The connector in the form that tonic wants, with a time limit and a count.
+#[derive(Clone)]
+struct Dial {
+    connector: Arc<dyn Connector>,
+    connect_timeout: Duration,
+    connected: Arc<AtomicBool>,
+    reconnects: watch::Sender<u64>,
+}
+
+impl Service<Uri> for Dial {
+    type Response = TokioIo<Box<dyn Connection>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _uri: Uri) -> Self::Future {
+        let dial = self.clone();
+        Box::pin(async move {
+            let connecting = tokio::time::timeout(dial.connect_timeout, dial.connector.connect());
+            let connection = connecting.await.map_err(|_| {
+                io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("no connection within {:?}", dial.connect_timeout),
+                )
+            })??;
+            if dial.connected.swap(true, Ordering::Relaxed) {
+                dial.reconnects.send_modify(|count| *count += 1);
+            }
+            Ok(TokioIo::new(connection))
+        })
+    }
+}

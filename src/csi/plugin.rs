@@ -1,0 +1,168 @@
+//! One plugin on one socket: how a call is made, limited, judged and reported.
+//!
+//! A call about a volume first waits for its turn, then runs under its deadline, which goes to the plugin as
+//! `grpc-timeout` and is kept here too. Its result is OK, or a [`Failure`] of one class; its end is reported to the
+//! observer. Never retries, and never reads a code: that is [`failure`]'s.
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::client::Grpc;
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+
+use super::connector::Connector;
+use super::failure::{self, Failure};
+use super::line::Line;
+use super::observer::{InFlight, Observer};
+use super::rpc::{Key, Unary};
+use super::turns::Turns;
+use super::witness;
+
+/// The largest answer read. `ListVolumes` of a large backend needs more than the 4 MiB that are usual.
+const MAX_ANSWER: usize = 64 * 1024 * 1024;
+
+/// Under what terms one attempt is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// How long an answer is waited for, from sending. Waiting for a turn is not counted.
+    pub deadline: Duration,
+    /// Which attempt this is, from 1; only reported.
+    pub attempt: u32,
+}
+
+impl From<Duration> for Terms {
+    fn from(deadline: Duration) -> Self {
+        Self { deadline, attempt: 1 }
+    }
+}
+
+/// What a [`Plugin`] needs beside its connector.
+#[derive(Clone)]
+pub struct PluginOptions {
+    /// How long one connection may take.
+    pub connect_timeout: Duration,
+    /// Told of each call when it ends.
+    pub observer: Option<Arc<dyn Observer>>,
+}
+
+impl Default for PluginOptions {
+    fn default() -> Self {
+        Self { connect_timeout: Duration::from_secs(5), observer: None }
+    }
+}
+
+/// A plugin reached through one connector. Clones share everything.
+#[derive(Clone)]
+pub struct Plugin {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    calls: Line,
+    /// Probes travel apart: one oversized error text or protocol fault ends all calls of a connection.
+    probes: Line,
+    turns: Turns,
+    observer: Option<Arc<dyn Observer>>,
+    reconnects: watch::Sender<u64>,
+}
+
+impl Plugin {
+    /// A plugin that is connected to when it is first called. Does no I/O.
+    pub fn new(connector: impl Connector, options: PluginOptions) -> Self {
+        let connector: Arc<dyn Connector> = Arc::new(connector);
+        let reconnects = watch::Sender::new(0);
+        let line = || Line::new(Arc::clone(&connector), options.connect_timeout, reconnects.clone());
+        let (calls, probes) = (line(), line());
+        let turns = Turns::default();
+        Self { shared: Arc::new(Shared { calls, probes, turns, observer: options.observer, reconnects }) }
+    }
+
+    /// How often a connection had to be made anew. A change means that the plugin may be another process, even
+    /// another version: whoever relies on its identity and capabilities reads them again. One restart can count
+    /// twice, since probes have a connection of their own.
+    pub fn reconnects(&self) -> watch::Receiver<u64> {
+        self.shared.reconnects.subscribe()
+    }
+
+    /// One attempt over the connection for calls.
+    pub(crate) async fn call<Q: Unary>(
+        &self,
+        request: Q,
+        terms: impl Into<Terms>,
+    ) -> Result<Q::Reply, Failure> {
+        self.attempt(&self.shared.calls, request, terms.into(), |_| Ok(())).await
+    }
+
+    /// Like [`call`](Self::call), with a check without which an OK is worth nothing.
+    pub(crate) async fn call_checked<Q: Unary>(
+        &self,
+        request: Q,
+        terms: impl Into<Terms>,
+        check: impl FnOnce(&Q::Reply) -> Result<(), Failure> + Send,
+    ) -> Result<Q::Reply, Failure> {
+        self.attempt(&self.shared.calls, request, terms.into(), check).await
+    }
+
+    /// One attempt over the connection for probes.
+    pub(crate) async fn call_apart<Q: Unary>(
+        &self,
+        request: Q,
+        terms: impl Into<Terms>,
+    ) -> Result<Q::Reply, Failure> {
+        self.attempt(&self.shared.probes, request, terms.into(), |_| Ok(())).await
+    }
+
+    async fn attempt<Q: Unary>(
+        &self,
+        line: &Line,
+        request: Q,
+        terms: Terms,
+        check: impl FnOnce(&Q::Reply) -> Result<(), Failure>,
+    ) -> Result<Q::Reply, Failure> {
+        let asked = Instant::now();
+        let key = request.key();
+        let volume = key.as_ref().and_then(Key::volume).map(str::to_owned);
+        let _turn = match key {
+            Some(key) => Some(self.shared.turns.take(key).await),
+            None => None,
+        };
+        let call = InFlight::new(self.shared.observer.as_deref(), Q::RPC, volume, terms.attempt, asked);
+        let result = exchange(line, request, terms.deadline).await.and_then(|reply| {
+            check(&reply)?;
+            Ok(reply)
+        });
+        call.end(result.as_ref().map(|_| ()));
+        result
+    }
+}
+
+impl fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plugin")
+            .field("reconnects", &*self.shared.reconnects.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Sends one request and waits for what comes of it.
+async fn exchange<Q: Unary>(line: &Line, request: Q, deadline: Duration) -> Result<Q::Reply, Failure> {
+    let secrets = request.secrets().map(|secrets| failure::searched(secrets.values())).unwrap_or_default();
+    let mut request = Request::new(request);
+    request.set_timeout(deadline);
+    let mut client = Grpc::new(line.channel()).max_decoding_message_size(MAX_ANSWER);
+    let answer = async {
+        client.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
+        let codec = ProstCodec::<Q, Q::Reply>::default();
+        client.unary(request, PathAndQuery::from_static(Q::RPC.path()), codec).await
+    };
+    match tokio::time::timeout(deadline, answer).await {
+        Err(_) => Err(Failure::deadline(Q::RPC, deadline)),
+        Ok(Err(status)) => Err(Failure::from_status(Q::RPC, &status, &secrets)),
+        Ok(Ok(reply)) if witness::peer_code(reply.metadata()) == Some(Code::Ok) => Ok(reply.into_inner()),
+        Ok(Ok(_)) => Err(Failure::unconfirmed(Q::RPC)),
+    }
+}

@@ -1,0 +1,251 @@
+//! Tasks under their shims: started, adopted, stopped, and what is left of them found.
+//!
+//! A task lives in a directory of its own: `spec.json` (written here), `state.json` (written by the shim before
+//! the task runs), `exit.json` (written by the shim when no process is left), `lock` (held by the shim for as
+//! long as it lives). The files alone say what is the case, so any later daemon can go on:
+//!
+//! ```text
+//!                lock held              -> Running (adopted by pidfd)
+//!                lock free, exit.json   -> Exited
+//!                lock free, state.json  -> Lost: clear the leftovers, which writes exit.json
+//!                lock free, neither     -> NeverStarted
+//! ```
+//! Tasks outlive the daemon. Nothing here restarts anything.
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Runs tasks under shims.
+#[async_trait]
+pub trait Processes: Send + Sync + fmt::Debug {
+    /// Starts a task in `directory`, which is made (0700) if missing and must not hold a running or lost one
+    /// ([`ProcessError::Taken`]); records of one that exited are removed. `clones[i]` is what `mounts[i]` of the
+    /// spec moves in. Returns when the task's program runs; then the shim and the task outlive this process.
+    async fn start(
+        &self,
+        directory: &Path,
+        spec: &TaskSpec,
+        clones: Vec<OwnedFd>,
+    ) -> Result<Box<dyn Task>, ProcessError>;
+
+    /// Takes over what is in `directory`.
+    async fn adopt(&self, directory: &Path) -> Result<Adopted, ProcessError>;
+
+    /// Kills every process that a lost shim left behind and returns when none is left, with their number; then
+    /// `exit.json` says [`Outcome::Lost`]. [`ProcessError::StillThere`] when some do not die in time.
+    async fn clear_leftovers(&self, directory: &Path) -> Result<usize, ProcessError>;
+
+    /// The directories of tasks directly beneath `root`, in no order; none when it is missing.
+    async fn list(&self, root: &Path) -> Result<Vec<PathBuf>, ProcessError>;
+
+    /// Removes the records and logs of an exited or never started task, file by file, and its directory if
+    /// that is then empty. [`ProcessError::Taken`] when it is running or lost.
+    async fn forget(&self, directory: &Path) -> Result<(), ProcessError>;
+}
+
+/// One running task. Dropping it leaves the task alone.
+#[async_trait]
+pub trait Task: Send + Sync + fmt::Debug {
+    /// What the shim wrote when it started the task.
+    fn state(&self) -> &TaskState;
+
+    /// Returns when the shim is gone: with the exit record, which says that no process is left, or with
+    /// [`Ended::Lost`] when it died without one. May be called again and by many.
+    async fn wait(&self) -> Result<Ended, ProcessError>;
+
+    /// Asks the shim to stop the task: SIGTERM, and SIGKILL to everything left after `grace`. Returns at once;
+    /// the end is seen by [`Task::wait`]. Asked again, the earlier end counts. Success when it is gone already.
+    fn stop(&self, grace: Duration) -> Result<(), ProcessError>;
+
+    /// Sends the task's main process a signal, such as SIGHUP; nothing when it is gone.
+    fn signal(&self, signal: i32) -> Result<(), ProcessError>;
+}
+
+/// What runs, written to `spec.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskSpec {
+    /// Program and arguments; not empty. `wharfline` alone is the running binary; a name without a slash is
+    /// looked for in the `PATH` of `env`.
+    pub argv: Vec<String>,
+    /// The whole environment; nothing is inherited.
+    pub env: BTreeMap<String, String>,
+    /// Where it starts, in its own root.
+    pub cwd: PathBuf,
+    /// Where its output goes.
+    pub logs: LogSpec,
+    /// Between SIGTERM and SIGKILL, unless a stop says otherwise; in milliseconds.
+    pub grace_ms: u64,
+    /// Whether the task gets mounts of its own. Plugins do not: what they mount must be seen here.
+    pub private_mounts: bool,
+    /// What is moved in; only with `private_mounts`.
+    pub mounts: Vec<TaskMount>,
+    /// Directories that the task does not see: in their place is an empty one. Only with `private_mounts`. A
+    /// mount point among them is detached in the task's namespace, so that it is not held there.
+    pub hide: Vec<PathBuf>,
+}
+
+/// Where a task's output goes, bounded on disk by `max_bytes * files` for each distinct path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogSpec {
+    /// Standard output; older files are `PATH.1`, `PATH.2` and so on. The directory must exist.
+    pub stdout: PathBuf,
+    /// Standard error; the same path as `stdout` keeps the order of both.
+    pub stderr: PathBuf,
+    /// A file is rotated before it grows beyond this; 4 KiB at least.
+    pub max_bytes: u64,
+    /// How many files are kept, the current one included; 1 at least.
+    pub files: u32,
+}
+
+/// One verified mount that is moved into the task's namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskMount {
+    /// The descriptor in the shim; filled in by `start`.
+    pub fd: i32,
+    /// Where, absolute, in the task's root; it need not exist on the host.
+    pub path: PathBuf,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// A block device (its node is bound, devices work) instead of a file system (nodev).
+    pub block: bool,
+}
+
+/// A process that cannot be mistaken for a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ProcessId {
+    /// The number.
+    pub pid: i32,
+    /// `/proc/PID/stat` field 22: clock ticks between boot and the process's start.
+    pub start_time: u64,
+}
+
+/// A mount namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountNamespace {
+    /// The inode of `/proc/PID/ns/mnt`; reused by later namespaces.
+    pub inode: u64,
+    /// Never reused until the next boot; Linux 6.11 and later.
+    pub unique: Option<u64>,
+}
+
+/// What the shim wrote before the task ran, `state.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskState {
+    /// The boot that all the numbers belong to.
+    pub boot_id: String,
+    /// The shim; its pid is also the id of the session that it leads.
+    pub shim: ProcessId,
+    /// The task's main process.
+    pub task: ProcessId,
+    /// The task's own mount namespace; none without `private_mounts`.
+    pub namespace: Option<MountNamespace>,
+    /// A random word in the environment of the task (`WHARFLINE_TASK`), by which its processes are known too.
+    pub cookie: String,
+    /// When it started, milliseconds since 1970.
+    pub started_ms: i64,
+}
+
+/// How a task ended, `exit.json`: no process of it is left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitRecord {
+    /// How the main process ended.
+    pub outcome: Outcome,
+    /// When it started, milliseconds since 1970.
+    pub started_ms: i64,
+    /// When the last process was gone, milliseconds since 1970.
+    pub finished_ms: i64,
+    /// True when the main process was killed while the kernel's count of out-of-memory kills rose and nobody
+    /// had asked for a stop: a strong hint, no proof.
+    pub oom: bool,
+    /// True when somebody had asked for a stop before it ended.
+    pub stopped: bool,
+    /// The boot that it ran in.
+    pub boot_id: String,
+}
+
+/// How a main process ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Outcome {
+    /// It exited with this code.
+    Code(i32),
+    /// This signal killed it.
+    Signal(i32),
+    /// It never ran, for this reason.
+    NotStarted(String),
+    /// Its shim was killed; how it ended is not known.
+    Lost,
+}
+
+/// What was found in a task's directory.
+#[derive(Debug)]
+pub enum Adopted {
+    /// It runs; this is its handle.
+    Running(Box<dyn Task>),
+    /// It ended and nothing of it is left.
+    Exited(ExitRecord),
+    /// Its shim is gone without an exit record: [`Processes::clear_leftovers`] comes next.
+    Lost(TaskState),
+    /// There is no trace of a process.
+    NeverStarted,
+}
+
+/// How a wait ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// Nothing of the task is left.
+    Exited(ExitRecord),
+    /// The shim is gone without an exit record: [`Processes::clear_leftovers`] comes next.
+    Lost,
+}
+
+/// Why a task could not be started, adopted or stopped, by what the caller may do.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// A running or lost task is in the directory: adopt it.
+    #[error("{}: a task is there already", directory.display())]
+    Taken {
+        /// The task's directory.
+        directory: PathBuf,
+    },
+    /// The shim could not run the program: nothing is left of it, and the record says the same.
+    #[error("the task did not start: {0}")]
+    NotStarted(String),
+    /// No answer in time; the task may or may not run: adopt it.
+    #[error("{}: the shim does not answer", directory.display())]
+    NoAnswer {
+        /// The task's directory.
+        directory: PathBuf,
+    },
+    /// Processes that do not die, by number.
+    #[error("still there after SIGKILL: {pids:?}")]
+    StillThere {
+        /// Their numbers.
+        pids: Vec<i32>,
+    },
+    /// A record cannot be understood: a person must look.
+    #[error("{}: unreadable record", path.display())]
+    BadRecord {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The spec cannot be carried out.
+    #[error("spec refused: {0}")]
+    BadSpec(String),
+    /// The kernel said no.
+    #[error("{action} {}", path.display())]
+    Refused {
+        /// What was tried.
+        action: &'static str,
+        /// The file, directory or program.
+        path: PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
