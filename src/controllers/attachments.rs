@@ -1,0 +1,81 @@
+//! One attachment: its host is kept equal to the volume's, a fence is entered once it is sure, its finalizer goes last.
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use super::context::Context;
+use super::drive::Outcome;
+use super::facts::{boot_id, deleting, fence, uid};
+use super::nodes::pulse;
+use super::write::Failure;
+use crate::api::{NodeAgent, VolumeAttachment};
+use crate::plan::host::HostNode;
+use crate::plan::marks::FENCED;
+use crate::plan::release::{self, Fence, Leaving};
+
+/// One look at one attachment.
+pub(crate) async fn reconcile(object: Arc<VolumeAttachment>, context: Arc<Context>) -> Outcome {
+    let seen = leaving(&object);
+    let node = &object.spec.node_name;
+    if deleting(&*object) {
+        let node_gone = context.world.nodes.named(node).is_none();
+        let gone = release::attachment_gone(seen)
+            || node_gone && seen.fence == Fence::Stands && release::holder_free(seen);
+        if gone {
+            context.release(&*object).await?;
+            return Ok(None);
+        }
+        if !seen.released && seen.fence == Fence::None && fence(&context.world, node) == Fence::Stands {
+            let (state, left) = pulse(&context, node);
+            // A node that renews its lease is not off, whatever its taints say.
+            if state == HostNode::Alive {
+                return Ok(left);
+            }
+            let boot = confirmed(&context, node).await?;
+            if let Some(boot) = boot {
+                let version = object.resource_version();
+                let patch = json!({ "metadata": {
+                    "resourceVersion": version, "annotations": { FENCED: boot } } });
+                context.merge(&*object, patch).await?;
+                return Ok(None);
+            }
+        }
+    }
+    let volume = context.world.volumes.named(&object.spec.volume);
+    let host = volume
+        .filter(|v| uid(&**v) == object.spec.volume_uid)
+        .and_then(|v| v.status.as_ref().and_then(|s| s.controller.clone()));
+    if host.is_some() && host != object.spec.host {
+        context.merge(&*object, json!({ "spec": { "host": host } })).await?;
+    }
+    Ok(None)
+}
+
+/// What is seen of an attachment on its way out.
+pub(crate) fn leaving(attachment: &VolumeAttachment) -> Leaving {
+    let status = attachment.status.clone().unwrap_or_default();
+    let uid = uid(attachment);
+    let said = status.controller.map(|c| (c.attached, c.epoch));
+    let fenced = attachment.annotations().contains_key(FENCED);
+    Leaving {
+        released: !uid.is_empty() && status.node.is_some_and(|n| n.released_uid == uid),
+        fence: if fenced && deleting(attachment) { Fence::Stands } else { Fence::None },
+        attach_required: attachment.spec.attach_required,
+        attached: release::attached(attachment.spec.host.as_ref().map(|h| h.epoch), said),
+    }
+}
+
+/// Asks the API itself whether the fence holds: the attachment is closed by now, so a daemon that registers a new boot
+/// after this answer finds it closed. The boot that is off, `deleted`, or nothing.
+async fn confirmed(context: &Context, node: &str) -> Result<Option<String>, Failure> {
+    if context.world.nodes.named(node).is_none() {
+        let there: Option<Value> = context.read(&Node::url_path(&(), None), node).await?;
+        return Ok(there.is_none().then(|| "deleted".to_owned()));
+    }
+    let boot = boot_id(&context.world, node);
+    let agent: Option<NodeAgent> = context.read(&NodeAgent::url_path(&(), None), node).await?;
+    let told = agent.and_then(|a| a.status).map(|s| s.boot_id).unwrap_or_default();
+    Ok((told.is_empty() || told == boot).then_some(boot))
+}
