@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{cluster, down, join, machine};
 use crate::server::{Identity, Pki, Server, ServerOptions, serve, write_private};
-use crate::store::compactor::{KeepPolicy, run_compactor};
+use crate::store::{KeepPolicy, run_compactor};
 use crate::store::embedded::{EmbeddedStore, Options as StoreOptions};
 use crate::store::Store;
 use crate::sys::{Random as _, random::RealRandom};
