@@ -16,10 +16,12 @@ mod events;
 mod handle;
 mod hub;
 mod jsonpath;
+mod listen;
 mod meta;
 mod objects;
 mod openapi;
 mod patch;
+mod pki;
 mod query;
 mod read;
 mod resource;
@@ -48,6 +50,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt;
 
 pub use access::{ADMINS, CONTROLLERS, Identity, NODES};
+pub use listen::serve;
+pub use pki::{Issued, NODE_LIFE, Pki, PkiError, kubeconfig, write_private};
 pub use seal::{SealError, SealingKey};
 
 use crate::api::KindDefinition;
@@ -261,6 +265,10 @@ fn random_bytes<const N: usize>(random: &Random) -> [u8; N] {
     random(&mut bytes);
     bytes
 }
+
+/// Ends the watches of a connection whose listener closes, as an extension of its requests.
+#[derive(Clone, Default)]
+struct HangUp(CancellationToken);
 
 async fn entry(State(server): State<Server>, request: Request) -> axum::response::Response {
     handle::answer(server, request).await
