@@ -192,7 +192,9 @@ stringData: {password: canary-one}
     assert!(table[1].starts_with("token Opaque 1 "));
     assert!(!kubectl.ok("get secrets -o wide").await.contains("canary"));
     assert_eq!(kubectl.ok("get secret token -o jsonpath={.data.password}").await, "Y2FuYXJ5LW9uZQ==");
-    kubectl.ok_with("create -f -", r#"{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop"}}"#).await;
+    kubectl
+        .ok_with("create -f -", r#"{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop"}}"#)
+        .await;
     let namespaces = words(&kubectl.ok("get ns").await);
     assert!(namespaces.iter().any(|line| line.starts_with("shop Active ")), "{namespaces:?}");
     let node = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"}}"#;
