@@ -32,6 +32,7 @@ mod selector;
 mod status;
 mod suggest;
 mod table;
+mod turns;
 mod watch;
 mod write;
 
@@ -62,6 +63,7 @@ use openapi::Documents;
 use query::FieldValidation;
 use resource::{ROOT, Registry};
 use status::Refusal;
+use turns::Turns;
 
 /// The namespaces that exist from the start.
 pub const NAMESPACES: [&str; 2] = ["default", "wharfline-system"];
@@ -137,6 +139,7 @@ struct Inner {
     documents: Documents,
     options: ServerOptions,
     watches: Arc<Semaphore>,
+    turns: Turns,
     closing: CancellationToken,
     follower: Mutex<Option<JoinHandle<()>>>,
     // Ends the follower when the last clone goes without a shutdown.
@@ -161,6 +164,7 @@ impl Server {
                 objects: Arc::new(objects),
                 hub,
                 watches: Arc::new(Semaphore::new(options.watch_limit)),
+                turns: Turns::new(),
                 options,
                 follower: Mutex::new(Some(tokio::spawn(follow))),
                 _guard: closing.clone().drop_guard(),
