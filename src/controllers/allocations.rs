@@ -94,13 +94,13 @@ mod tests {
 
     #[test]
     fn an_allocation_has_ended_when_nothing_of_it_is_left() {
+        use AllocationPhase as P;
         let with = |phase, published, state| AllocationStatus {
             phase: Some(phase),
             volumes: vec![VolumePublication { published, ..VolumePublication::default() }],
             tasks: vec![TaskStatus { state, ..TaskStatus::default() }],
             ..AllocationStatus::default()
         };
-        use AllocationPhase as P;
         assert!(ended(&with(P::Stopped, Rung::Down, TaskState::Exited)));
         assert!(!ended(&with(P::Stopping, Rung::Down, TaskState::Exited)));
         assert!(!ended(&with(P::Stopped, Rung::Unknown, TaskState::Exited)));

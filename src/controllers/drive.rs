@@ -23,8 +23,11 @@ const CONCURRENCY: u16 = 32;
 /// What a look at an object ends with: when to look again if nothing changes, or why a write did not happen.
 pub(crate) type Outcome = Result<Option<Duration>, Failure>;
 
+/// Why it failed, and for which generation of the spec.
+type Cause = (String, Option<i64>);
+
 #[derive(Default)]
-struct Retry(Mutex<HashMap<Name, Failing<(String, Option<i64>)>>>);
+struct Retry(Mutex<HashMap<Name, Failing<Cause>>>);
 
 impl Retry {
     fn remaining(&self, name: &Name, now: Duration) -> Option<Duration> {
@@ -32,7 +35,7 @@ impl Retry {
         failing.get(name).and_then(|record| backoff::remaining(record, now))
     }
 
-    fn failed(&self, name: &Name, cause: (String, Option<i64>), now: Duration, jitter: u8) -> Duration {
+    fn failed(&self, name: &Name, cause: Cause, now: Duration, jitter: u8) -> Duration {
         let mut failing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let record = backoff::failed(failing.get(name), cause, now, jitter);
         let wait = record.due.saturating_sub(now);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 
-use super::attachments::leaving;
+use super::attachments::{holders_on, leaving};
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{Instances, boot_id, can, deleting, node_down, uid};
+use super::facts::{Instances, can, deleting, node_down, uid};
 use super::names::hex;
 use super::world::namespace_or_default;
 use crate::api::meta::{ObjectRef, READY, is_true};
@@ -17,7 +17,6 @@ use crate::api::plugin::capability;
 use crate::api::volume::Holder;
 use crate::api::{Allocation, Volume, VolumeAttachment, VolumeAttachmentSpec, VolumeClaim};
 use crate::plan::holders::{self, Attachment, Facts, Step};
-use crate::plan::marks::BOOT_ID;
 use crate::plan::registry::Service;
 use crate::plan::release::{self, User, UserFacts};
 
@@ -191,13 +190,10 @@ fn new_attachment(
         node_id: here.status.as_ref().map(|s| s.node_id.clone()).unwrap_or_default(),
         capability: volume.spec.capability(),
         read_only,
+        allocations: holders_on(&status.holders, node),
+        fenced: false,
         secrets: volume.spec.secrets.clone(),
     };
-    let boot = boot_id(world, node);
-    let metadata = ObjectMeta {
-        name: Some(attachment_name(volume, node)),
-        annotations: Some([(BOOT_ID.to_owned(), boot)].into()),
-        ..ObjectMeta::default()
-    };
+    let metadata = ObjectMeta { name: Some(attachment_name(volume, node)), ..ObjectMeta::default() };
     Some(VolumeAttachment { metadata, spec, status: None })
 }

@@ -79,7 +79,7 @@ impl Write {
         object: &K,
     ) -> Result<(), Failure> {
         let body = bytes(object)?;
-        let request = path::<K>(object.namespace()).create(&PostParams::default(), body);
+        let request = path(object).create(&PostParams::default(), body);
         self.noted(to, request).await
     }
 
@@ -91,12 +91,12 @@ impl Write {
         patch: Value,
     ) -> Result<(), Failure> {
         let of_status = patch.get("status").is_some();
-        let (path, name, params) = (path::<K>(object.namespace()), object.name_any(), PatchParams::default());
-        let patch = Patch::Merge(patch);
+        let (at, name, params) = (path(object), object.name_any(), PatchParams::default());
+        let body = Patch::Merge(patch);
         let request = if of_status {
-            path.patch_subresource("status", &name, &params, &patch)
+            at.patch_subresource("status", &name, &params, &body)
         } else {
-            path.patch(&name, &params, &patch)
+            at.patch(&name, &params, &body)
         };
         self.noted(to, request).await
     }
@@ -107,7 +107,7 @@ impl Write {
         to: (&Cache<K>, &Ledger),
         object: &K,
     ) -> Result<(), Failure> {
-        let request = path::<K>(object.namespace()).replace_subresource(
+        let request = path(object).replace_subresource(
             "status",
             &object.name_any(),
             &PostParams::default(),
@@ -122,8 +122,7 @@ impl Write {
         to: (&Cache<K>, &Ledger),
         object: &K,
     ) -> Result<(), Failure> {
-        let path = path::<K>(object.namespace());
-        let request = path.replace(&object.name_any(), &PostParams::default(), bytes(object)?);
+        let request = path(object).replace(&object.name_any(), &PostParams::default(), bytes(object)?);
         self.noted(to, request).await
     }
 
@@ -133,7 +132,7 @@ impl Write {
             preconditions: Some(Preconditions { uid: object.uid(), resource_version: None }),
             ..DeleteParams::background()
         };
-        let request = path::<K>(object.namespace()).delete(&object.name_any(), &params);
+        let request = path(object).delete(&object.name_any(), &params);
         match self.send::<Value>(request).await {
             Ok(_) | Err(Failure::Gone) => Ok(()),
             Err(failure) => Err(failure),
@@ -150,8 +149,7 @@ impl Write {
         let patch: json_patch::Patch =
             serde_json::from_value(patch).map_err(|e| Failure::NoAnswer(e.to_string()))?;
         let params = PatchParams::default();
-        let request =
-            path::<K>(object.namespace()).patch(&object.name_any(), &params, &Patch::Json::<()>(patch));
+        let request = path(object).patch(&object.name_any(), &params, &Patch::Json::<()>(patch));
         match self.send::<Value>(request).await {
             Ok(_) | Err(Failure::Gone) => Ok(()),
             // A failed test is answered with 422, which here means nothing but a newer version.
@@ -199,6 +197,6 @@ fn bytes<T: Serialize + Debug>(object: &T) -> Result<Vec<u8>, Failure> {
     serde_json::to_vec(object).map_err(|e| Failure::NoAnswer(e.to_string()))
 }
 
-fn path<K: Resource<DynamicType = ()>>(namespace: Option<String>) -> Request {
-    Request::new(K::url_path(&(), namespace.as_deref()))
+fn path<K: Resource<DynamicType = ()>>(object: &K) -> Request {
+    Request::new(K::url_path(&(), object.meta().namespace.as_deref()))
 }

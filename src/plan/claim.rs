@@ -271,12 +271,13 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named() {
+        type Edit = fn(&mut Facts);
         let with = |edit: fn(&mut Facts)| {
             let mut facts = facts();
             edit(&mut facts);
             next(&facts)
         };
-        let cases: [(fn(&mut Facts), &str); 9] = [
+        let cases: [(Edit, &str); 9] = [
             (|f| f.class.found = false, "NotFound"),
             (|f| f.class.plugin = None, "NotFound"),
             (|f| f.class.plugin.as_mut().unwrap().deleting = true, "BeingDeleted"),
@@ -325,13 +326,14 @@ mod tests {
 
     #[test]
     fn a_named_volume_is_taken_only_when_it_is_free_and_fits() {
+        type Edit = fn(&mut Volume);
         let with = |edit: fn(&mut Volume)| {
             let mut volume = volume();
             edit(&mut volume);
             next(&Facts { named: "v".into(), volume: Some(volume), ..facts() })
         };
         assert_eq!(with(|_| {}).phase, ClaimPhase::Bound);
-        let cases: [(fn(&mut Volume), &str, Option<Step>); 5] = [
+        let cases: [(Edit, &str, Option<Step>); 5] = [
             (|v| v.owner = Owner::Other("d/x".into()), "BoundElsewhere", None),
             (|v| v.owner = Owner::Free, "Binding", Some(Step::Adopt)),
             (|v| v.mismatch = "mode".into(), "VolumeMismatch", None),

@@ -219,7 +219,7 @@ mod tests {
             settle(&mut facts, true);
             assert_eq!(facts.holders, [(one, User::Wants)]);
             assert_eq!(next(&facts).waiting[0].0.uid, "2");
-            wants(&mut facts, &[two.clone()]);
+            wants(&mut facts, std::slice::from_ref(&two));
             settle(&mut facts, false);
             assert_eq!(facts.holders.len(), 1, "the node has not answered: {facts:?}");
             assert_eq!(facts.holders[0].0.allocation.uid, "1");

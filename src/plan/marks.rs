@@ -4,12 +4,6 @@
 pub const OUT_OF_SERVICE: &str = "wharfline.dev/out-of-service";
 /// The annotation of a core Node that `wharfline down` sets and `up` clears.
 pub const STOPPED: &str = "wharfline.dev/stopped";
-/// Set by the attachments controller on a closed VolumeAttachment once its node is surely off; the value is the boot that
-/// is off, or `deleted`. From then on it stands for the node's word, for the host as for everybody, because whoever comes
-/// back on that node finds the attachment closed.
-pub const FENCED: &str = "wharfline.dev/fenced";
-/// The annotation of a VolumeAttachment: the boot of the node for which it was made.
-pub const BOOT_ID: &str = "wharfline.dev/boot-id";
 /// The annotation of a Plugin that nobody declared: the namespace whose task serves it.
 pub const UNDECLARED_FROM: &str = "wharfline.dev/undeclared-from";
 /// The label that a plugin's own allocations carry; a hash where the name is longer than a label may be.

@@ -248,7 +248,7 @@ mod tests {
                     };
                     match super::user(facts) {
                         User::Wants => {
-                            assert!(facts.exists && facts.here && !facts.leaving && !facts.node_down)
+                            assert!(facts.exists && facts.here && !facts.leaving && !facts.node_down);
                         }
                         User::Down => {
                             assert!(
