@@ -82,7 +82,7 @@ pub async fn execute(
         Command::Delete(args) => commands::delete::run(&mut session, args).await,
         Command::Wait(args) => commands::wait::run(&mut session, args).await,
         Command::Events(args) => commands::events::run(&mut session, args).await,
-        Command::Logs(_) => Ok(()),
+        Command::Logs(args) => commands::logs::run(&mut session, args).await,
         Command::Why(_) => Ok(()),
         Command::Patch(args) => commands::edit::patch(&mut session, args).await,
         Command::Label(args) => commands::edit::pairs(&mut session, args, Which::Labels).await,
