@@ -166,6 +166,9 @@ impl Tail {
 fn last_lines_begin(file: &mut (impl Read + Seek), lines: usize) -> io::Result<u64> {
     const BLOCK: u64 = 64 << 10;
     let end = file.seek(SeekFrom::End(0))?;
+    if lines == 0 {
+        return Ok(end);
+    }
     let mut wanted = lines;
     let mut at = end;
     let mut block = Vec::new();
@@ -181,13 +184,13 @@ fn last_lines_begin(file: &mut (impl Read + Seek), lines: usize) -> io::Result<u
             if after == end {
                 continue;
             }
-            wanted -= wanted.min(1);
+            wanted -= 1;
             if wanted == 0 {
                 return Ok(after);
             }
         }
     }
-    Ok(if lines == 0 { end } else { 0 })
+    Ok(0)
 }
 
 /// Copies what is written until the allocation is over or gone.
