@@ -1,8 +1,10 @@
 //! Arguments and wiring only.
+use std::ffi::OsStr;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use wharfline::cli;
+use wharfline::{cli, run};
 
 /// Gives CSI volumes to machines that run no Kubernetes
 #[derive(Parser)]
@@ -18,11 +20,22 @@ struct Arguments {
 enum Command {
     #[command(flatten)]
     Client(cli::Command),
+    /// Serve one of the built-in CSI drivers
+    Csi(run::csi::Args),
 }
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().as_deref() == Some(OsStr::new("shim")) {
+        // Before anything else is touched: a shim stays small.
+        return match (arguments.next(), arguments.next()) {
+            (Some(directory), None) => wharfline::sys::shim::run(Path::new(&directory)),
+            _ => ExitCode::from(2),
+        };
+    }
     let Arguments { options, command } = Arguments::parse();
     match command {
         Command::Client(command) => cli::run(&options, &command),
+        Command::Csi(args) => run::report(run::csi::main(args)),
     }
 }

@@ -1,5 +1,6 @@
 //! The server's rules, one by one, through requests within the process.
 #![allow(dead_code, reason = "the support is shared with other tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 mod support {
     pub(crate) mod memory_store;
     pub(crate) mod server_api;
@@ -168,8 +169,8 @@ async fn status_has_its_own_endpoint_and_never_raises_the_generation() {
     let f = fixture().await;
     let made = post(&f.server, GADGETS, a_gadget("a")).await;
     let path = format!("{}/status", one("a"));
-    let patch = json!({ "metadata": { "labels": { "a": "b" } }, "spec": { "size": 9 }, "status": { "phase": "Ready" } });
-    let done = merge(&f.server, &path, patch).await;
+    let all = json!({ "metadata": { "labels": { "a": "b" } }, "spec": { "size": 9 }, "status": { "phase": "Ready" } });
+    let done = merge(&f.server, &path, all).await;
     assert_eq!(done.code, 200, "{done:?}");
     assert_eq!(done.at("/status"), &json!({ "phase": "Ready" }));
     assert_eq!(done.at("/spec"), made.at("/spec"));

@@ -285,7 +285,7 @@ fn not_strict(
         message,
         field,
     });
-    refusal.causes = causes.chain(faults.iter().map(StatusCause::from)).collect();
+    refusal.details.causes = causes.chain(faults.iter().map(StatusCause::from)).collect();
     refusal
 }
 

@@ -1,7 +1,7 @@
-//! The watch cache: one watch of the store, whose changes stand on one shelf per resource.
+//! The watch cache: one watch of the store, whose changes stand on one lane per resource.
 //!
-//! Watchers read the shelves at their own pace and are woken by a revision number; there is no queue per
-//! watcher. Who falls so far behind that its place is gone from the shelf reads the store's own history.
+//! Watchers read the lanes at their own pace and are woken by a revision number; there is no queue per
+//! watcher. Who falls so far behind that its place is gone from the lane reads the store's own history.
 //! A change is opened and encoded once, whoever reads it.
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,9 +20,9 @@ use super::selector::Traits;
 use super::status::Refusal;
 use crate::store::{Event, Kv, Rev, Store, StoreError};
 
-/// The most bytes of changes that all shelves hold together.
+/// The most bytes of changes that all lanes hold together.
 const BUDGET: usize = 8 << 20;
-/// The most changes that all shelves hold together.
+/// The most changes that all lanes hold together.
 const MOST: usize = 8192;
 /// How many changes a watcher takes at once.
 const BATCH: usize = 128;
@@ -103,17 +103,17 @@ impl Change {
     }
 }
 
-/// What a watcher finds on a shelf.
+/// What a watcher finds on a lane.
 pub(crate) enum Taken {
     /// Changes after its place, in order.
     Changes(Vec<Arc<Change>>),
     /// Nothing: everything up to this revision has been seen.
     Nothing(Rev),
-    /// Its place is no longer on the shelf.
+    /// Its place is no longer on the lane.
     TooOld,
 }
 
-struct Shelf {
+struct Lane {
     ring: Mutex<Ring>,
     news: watch::Sender<u64>,
 }
@@ -124,23 +124,23 @@ struct Ring {
     floor: Rev,
 }
 
-/// The shelves.
+/// The lanes.
 pub(crate) struct Hub {
-    shelves: Vec<Shelf>,
-    /// Everything up to this revision is on the shelves.
+    lanes: Vec<Lane>,
+    /// Everything up to this revision is on the lanes.
     position: AtomicU64,
     ready: watch::Sender<bool>,
 }
 
 impl Hub {
-    /// Empty shelves.
-    pub(crate) fn new(shelves: usize) -> Self {
-        let shelf = || Shelf {
+    /// Empty lanes.
+    pub(crate) fn new(lanes: usize) -> Self {
+        let lane = || Lane {
             ring: Mutex::new(Ring { changes: VecDeque::new(), floor: Rev(u64::MAX) }),
             news: watch::Sender::new(0),
         };
-        let shelves = std::iter::repeat_with(shelf).take(shelves).collect();
-        Self { shelves, position: AtomicU64::new(0), ready: watch::Sender::new(false) }
+        let lanes = std::iter::repeat_with(lane).take(lanes).collect();
+        Self { lanes, position: AtomicU64::new(0), ready: watch::Sender::new(false) }
     }
 
     /// Waits until the store is being followed.
@@ -149,26 +149,26 @@ impl Hub {
         let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
     }
 
-    /// The revision up to which everything is on the shelves.
+    /// The revision up to which everything is on the lanes.
     pub(crate) fn position(&self) -> Rev {
         Rev(self.position.load(Ordering::Acquire))
     }
 
-    /// Wakes when a shelf gets a change.
-    pub(crate) fn news(&self, shelf: usize) -> watch::Receiver<u64> {
-        self.shelves[shelf].news.subscribe()
+    /// Wakes when a lane gets a change.
+    pub(crate) fn news(&self, lane: usize) -> watch::Receiver<u64> {
+        self.lanes[lane].news.subscribe()
     }
 
-    /// Whether a watcher at this place finds all that follows on the shelf.
-    pub(crate) fn covers(&self, shelf: usize, after: Rev) -> bool {
-        self.ring(shelf).floor <= after
+    /// Whether a watcher at this place finds all that follows on the lane.
+    pub(crate) fn covers(&self, lane: usize, after: Rev) -> bool {
+        self.ring(lane).floor <= after
     }
 
-    /// What stands on the shelf after a place.
-    pub(crate) fn take(&self, shelf: usize, after: Rev) -> Taken {
-        // Read before the ring: every change up to it is then on the shelf.
+    /// What stands on the lane after a place.
+    pub(crate) fn take(&self, lane: usize, after: Rev) -> Taken {
+        // Read before the ring: every change up to it is then on the lane.
         let position = self.position();
-        let ring = self.ring(shelf);
+        let ring = self.ring(lane);
         if ring.floor > after {
             return Taken::TooOld;
         }
@@ -179,8 +179,8 @@ impl Hub {
         Taken::Changes(ring.changes.range(from..).take(BATCH).cloned().collect())
     }
 
-    fn ring(&self, shelf: usize) -> MutexGuard<'_, Ring> {
-        self.shelves[shelf].ring.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ring(&self, lane: usize) -> MutexGuard<'_, Ring> {
+        self.lanes[lane].ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Follows the store until told to stop.
@@ -195,11 +195,11 @@ impl Hub {
     }
 }
 
-/// The one writer of the shelves.
+/// The one writer of the lanes.
 struct Keeper<'a> {
     hub: &'a Hub,
     prefixes: Vec<(String, usize)>,
-    /// Shelf and size of every change held, oldest first.
+    /// Lane and size of every change held, oldest first.
     order: VecDeque<(usize, usize)>,
     held: usize,
 }
@@ -216,9 +216,6 @@ impl Keeper<'_> {
         loop {
             let before = at;
             let error = self.session(store, &mut at).await;
-            if at > before {
-                delay = delays();
-            }
             match error {
                 // What was lost cannot be told to anyone: everybody whose place is older lists again.
                 StoreError::Compacted { .. } | StoreError::Future { .. } => at = None,
@@ -228,13 +225,17 @@ impl Keeper<'_> {
                 | StoreError::TooLarge { .. }
                 | StoreError::Corrupt { .. } => {
                     tracing::warn!(error = &error as &dyn std::error::Error, "the store's watch ended");
-                    tokio::time::sleep(delay.next().unwrap_or_default()).await;
                 }
+            }
+            if at > before {
+                delay = delays();
+            } else {
+                tokio::time::sleep(delay.next().unwrap_or_default()).await;
             }
         }
     }
 
-    /// Watches from `at` (none: from now, with empty shelves) until the watch fails.
+    /// Watches from `at` (none: from now, with empty lanes) until the watch fails.
     async fn session(&mut self, store: &dyn Store, at: &mut Option<Rev>) -> StoreError {
         let from = match *at {
             Some(rev) => rev,
@@ -256,7 +257,7 @@ impl Keeper<'_> {
             match watch.next().await {
                 Some(Ok(event)) => {
                     *at = Some(event.rev());
-                    self.shelve(event);
+                    self.lay(event);
                 }
                 Some(Err(error)) => return error,
                 None => {
@@ -270,30 +271,30 @@ impl Keeper<'_> {
     fn clear(&mut self, rev: Rev) {
         self.order.clear();
         self.held = 0;
-        for shelf in 0..self.hub.shelves.len() {
-            let mut ring = self.hub.ring(shelf);
+        for lane in 0..self.hub.lanes.len() {
+            let mut ring = self.hub.ring(lane);
             ring.changes.clear();
             ring.floor = rev;
         }
         self.advance(rev);
-        for shelf in &self.hub.shelves {
-            shelf.news.send_replace(rev.0);
+        for lane in &self.hub.lanes {
+            lane.news.send_replace(rev.0);
         }
     }
 
-    fn shelve(&mut self, event: Event) {
+    fn lay(&mut self, event: Event) {
         let rev = event.rev();
         let place = Change::of(event).and_then(|change| {
             let found = self.prefixes.iter().find(|(prefix, _)| change.key.starts_with(prefix.as_bytes()));
-            found.map(|(_, shelf)| (*shelf, change))
+            found.map(|(_, lane)| (*lane, change))
         });
-        let Some((shelf, change)) = place else {
+        let Some((lane, change)) = place else {
             self.advance(rev);
             return;
         };
         let size = change.size();
-        self.hub.ring(shelf).changes.push_back(Arc::new(change));
-        self.order.push_back((shelf, size));
+        self.hub.ring(lane).changes.push_back(Arc::new(change));
+        self.order.push_back((lane, size));
         self.held += size;
         while self.held > BUDGET || self.order.len() > MOST {
             let Some((oldest, size)) = self.order.pop_front() else { break };
@@ -304,7 +305,7 @@ impl Keeper<'_> {
             }
         }
         self.advance(rev);
-        self.hub.shelves[shelf].news.send_replace(rev.0);
+        self.hub.lanes[lane].news.send_replace(rev.0);
     }
 
     fn advance(&self, rev: Rev) {

@@ -30,8 +30,9 @@ fn follow<'a>(at: &'a Value, step: &Step) -> Vec<&'a Value> {
         Step::Filter { field, equals } => {
             let matches = |item: &&Value| {
                 let found = field.iter().try_fold(*item, |at, name| at.get(name));
-                found
-                    .is_some_and(|value| value.as_str().map_or(value.to_string() == *equals, |s| s == equals))
+                found.is_some_and(|value| {
+                    value.as_str().map_or_else(|| value.to_string(), str::to_owned) == *equals
+                })
             };
             at.as_array().map(|items| items.iter().filter(matches).collect()).unwrap_or_default()
         }

@@ -145,8 +145,8 @@ impl Server {
     pub fn new(store: Arc<dyn Store>, definitions: Vec<KindDefinition>, options: ServerOptions) -> Self {
         let registry = Registry::new(definitions);
         let closing = CancellationToken::new();
-        let hub = Arc::new(Hub::new(registry.shelves()));
-        let prefixes = registry.all().iter().map(|r| (r.prefix.clone(), r.shelf)).collect();
+        let hub = Arc::new(Hub::new(registry.lanes()));
+        let prefixes = registry.all().iter().map(|r| (r.prefix.clone(), r.lane)).collect();
         let follow = Arc::clone(&hub).follow(Arc::clone(&store), prefixes, closing.clone());
         let objects =
             Objects { store, sealing: options.sealing.clone(), random: Arc::clone(&options.random) };

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::resource::{Registry, Resource};
+use super::seal::hex;
 
 /// One document, ready to be sent.
 pub(crate) struct Document {
@@ -30,7 +31,7 @@ impl Documents {
             for version in versions {
                 let bytes = Bytes::from(document(registry, group, version).to_string());
                 let digest = ring::digest::digest(&ring::digest::SHA256, &bytes);
-                let hash = digest.as_ref()[..16].iter().map(|byte| format!("{byte:02X}")).collect();
+                let hash = hex(&digest.as_ref()[..16]).to_uppercase();
                 by_path.insert(path_of(group, version), Document { bytes, hash });
             }
         }

@@ -41,7 +41,7 @@ pub(crate) fn object_response(
         Form::Table => {
             let metadata = json!({ "resourceVersion": object["metadata"]["resourceVersion"] });
             let how = (RowObject::of(query.include_object.as_deref()), inner.now());
-            table::table(resource, [object], metadata, how).to_string()
+            table::table(resource, [object], &metadata, how).to_string()
         }
     };
     json_response(code, text)
@@ -127,10 +127,10 @@ pub(crate) async fn list(
     let values = || listing.items.iter().map(|stored| stored.value(resource)).collect::<Result<Vec<_>, _>>();
     let bytes = match form {
         Form::Whole => whole_list(resource, &listing.items, &metadata)?,
-        Form::Metadata => table::bare_list(values()?, metadata).to_string().into_bytes(),
+        Form::Metadata => table::bare_list(values()?, &metadata).to_string().into_bytes(),
         Form::Table => {
             let how = (RowObject::of(query.include_object.as_deref()), inner.now());
-            table::table(resource, values()?, metadata, how).to_string().into_bytes()
+            table::table(resource, values()?, &metadata, how).to_string().into_bytes()
         }
     };
     Ok(json_response(StatusCode::OK, bytes))
@@ -228,7 +228,7 @@ fn with_fresh_token(mut refusal: Refusal, at: Option<Rev>, after: Option<&[u8]>,
          the results, inconsistently"
             .clone_into(&mut refusal.message);
         let start = String::from_utf8_lossy(&after[range.len()..]).into_owned();
-        refusal.fresh_continue = Some(Token { rev: None, start }.encode());
+        refusal.details.fresh_continue = Some(Token { rev: None, start }.encode());
     }
     if refusal.code == StatusCode::GATEWAY_TIMEOUT
         && let Some(at) = at

@@ -35,8 +35,8 @@ pub(crate) struct Resource {
     pub(crate) nature: Nature,
     /// Prefix of the keys of all its objects, with the closing slash.
     pub(crate) prefix: String,
-    /// Which shelf of the watch cache holds its history; resources of one storage share one.
-    pub(crate) shelf: usize,
+    /// Which lane of the watch cache holds its history; resources of one storage share one.
+    pub(crate) lane: usize,
 }
 
 impl Resource {
@@ -79,7 +79,7 @@ impl Resource {
 /// Every resource served.
 pub(crate) struct Registry {
     all: Vec<Arc<Resource>>,
-    shelves: usize,
+    lanes: usize,
 }
 
 impl Registry {
@@ -89,7 +89,7 @@ impl Registry {
         kinds.retain(|core| !ours.iter().any(|own| own.group == core.group && own.plural == core.plural));
         kinds.extend(ours);
         let mut all: Vec<Arc<Resource>> = Vec::new();
-        let mut shelves = 0;
+        let mut lanes = 0;
         for mut kind in kinds {
             complete(&mut kind);
             let nature = nature(&kind);
@@ -99,14 +99,14 @@ impl Registry {
                 _ => kind.group,
             };
             let prefix = format!("{ROOT}{group}/{}/", kind.plural);
-            let shared = all.iter().find(|known| known.prefix == prefix).map(|known| known.shelf);
-            let shelf = shared.unwrap_or_else(|| {
-                shelves += 1;
-                shelves - 1
+            let shared = all.iter().find(|known| known.prefix == prefix).map(|known| known.lane);
+            let lane = shared.unwrap_or_else(|| {
+                lanes += 1;
+                lanes - 1
             });
-            all.push(Arc::new(Resource { api_version: kind.api_version(), nature, prefix, shelf, kind }));
+            all.push(Arc::new(Resource { api_version: kind.api_version(), nature, prefix, lane, kind }));
         }
-        Self { all, shelves }
+        Self { all, lanes }
     }
 
     /// All resources in the order of discovery.
@@ -114,9 +114,9 @@ impl Registry {
         &self.all
     }
 
-    /// How many shelves the watch cache needs.
-    pub(crate) fn shelves(&self) -> usize {
-        self.shelves
+    /// How many lanes the watch cache needs.
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes
     }
 
     /// The resource served at this place.

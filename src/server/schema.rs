@@ -92,7 +92,7 @@ pub(crate) fn check(value: &Value, schema: &Value, path: &str, faults: &mut Fiel
         Value::Array(items) => check_array(items, schema, path, faults),
         Value::String(text) => check_text(text, schema, path, faults),
         Value::Number(number) => {
-            check_number(number.as_f64().unwrap_or_default(), value, schema, path, faults)
+            check_number(number.as_f64().unwrap_or_default(), value, schema, path, faults);
         }
         Value::Null | Value::Bool(_) => {}
     }
@@ -135,7 +135,7 @@ fn check_object(fields: &Map<String, Value>, schema: &Value, path: &str, faults:
         }
     }
     let count = fields.len() as u64;
-    limits(count, "Properties", "properties", schema, path, faults);
+    limits(count, ("Properties", "properties"), schema, path, faults);
     let properties = schema.get("properties");
     let extra = schema.get("additionalProperties").filter(|extra| extra.is_object());
     for (name, value) in fields {
@@ -146,7 +146,7 @@ fn check_object(fields: &Map<String, Value>, schema: &Value, path: &str, faults:
 }
 
 fn check_array(items: &[Value], schema: &Value, path: &str, faults: &mut FieldErrors) {
-    limits(items.len() as u64, "Items", "items", schema, path, faults);
+    limits(items.len() as u64, ("Items", "items"), schema, path, faults);
     let keys: Vec<&str> = schema["x-kubernetes-list-map-keys"]
         .as_array()
         .into_iter()
@@ -178,7 +178,7 @@ fn check_array(items: &[Value], schema: &Value, path: &str, faults: &mut FieldEr
 }
 
 fn check_text(text: &str, schema: &Value, path: &str, faults: &mut FieldErrors) {
-    limits(text.chars().count() as u64, "Length", "characters", schema, path, faults);
+    limits(text.chars().count() as u64, ("Length", "characters"), schema, path, faults);
     let bad = |what: &str| format!("Invalid value: {}: must be {what}", shown(&Value::from(text)));
     match schema["format"].as_str() {
         Some("date-time") if text.parse::<jiff::Timestamp>().is_err() => {
@@ -224,7 +224,7 @@ fn check_number(number: f64, value: &Value, schema: &Value, path: &str, faults: 
 }
 
 /// `minItems`, `maxLength` and their kin.
-fn limits(count: u64, suffix: &str, noun: &str, schema: &Value, path: &str, faults: &mut FieldErrors) {
+fn limits(count: u64, (suffix, noun): (&str, &str), schema: &Value, path: &str, faults: &mut FieldErrors) {
     if let Some(most) = schema[format!("max{suffix}")].as_u64().filter(|most| count > *most) {
         faults.add(path, Cause::TooLong, format!("Too long: may not be more than {most} {noun}"));
     }
@@ -246,17 +246,14 @@ fn check_combinations(value: &Value, schema: &Value, path: &str, faults: &mut Fi
         return;
     }
     let mismatch = |how: &str| format!("Invalid value: must fit {how} of these: {}", one_of(schema));
-    if let Some(parts) = schema["anyOf"].as_array().filter(|parts| !parts.iter().any(holds)) {
-        if !parts.is_empty() {
-            faults.invalid(path, mismatch("at least one"));
-        }
+    let branches = |key: &str| schema[key].as_array().filter(|parts| !parts.is_empty());
+    if branches("anyOf").is_some_and(|parts| !parts.iter().any(holds)) {
+        faults.invalid(path, mismatch("at least one"));
     }
-    if let Some(parts) = schema["oneOf"].as_array() {
-        if parts.iter().filter(|part| holds(part)).count() != 1 {
-            faults.invalid(path, mismatch("exactly one"));
-        }
+    if branches("oneOf").is_some_and(|parts| parts.iter().filter(|part| holds(part)).count() != 1) {
+        faults.invalid(path, mismatch("exactly one"));
     }
-    if schema.get("not").is_some_and(|not| holds(not)) {
+    if schema.get("not").is_some_and(holds) {
         faults.invalid(path, "Invalid value: must not have this form");
     }
 }
@@ -331,7 +328,7 @@ mod tests {
         } } })
     }
 
-    fn faults(spec: Value) -> Vec<String> {
+    fn faults(spec: &Value) -> Vec<String> {
         let mut faults = FieldErrors::new();
         check(&json!({ "spec": spec }), &schema(), "", &mut faults);
         faults.into_vec().iter().map(ToString::to_string).collect()
@@ -366,8 +363,8 @@ mod tests {
             "labels": { "a": "b" }, "modes": ["x", "y"], "tasks": [{ "name": "a" }, { "name": "b" }],
             "runtime": { "oci": {} }
         });
-        assert_eq!(faults(spec), [""; 0]);
-        assert_eq!(faults(json!({ "plugin": "dir", "size": 7 })), [""; 0]);
+        assert_eq!(faults(&spec), [""; 0]);
+        assert_eq!(faults(&json!({ "plugin": "dir", "size": 7 })), [""; 0]);
     }
 
     #[test]
@@ -378,7 +375,7 @@ mod tests {
             "runtime": { "oci": {}, "process": {} }
         });
         assert_eq!(
-            faults(spec),
+            faults(&spec),
             [
                 "spec.count: Invalid value: 10: must be less than or equal to 9",
                 "spec.labels.a: Invalid value: 1: must be of type string",
@@ -391,11 +388,11 @@ mod tests {
                 "spec.tasks[1]: Duplicate value: name: \"a\"",
             ]
         );
-        assert_eq!(faults(json!({})), ["spec.plugin: Required value"]);
+        assert_eq!(faults(&json!({})), ["spec.plugin: Required value"]);
         assert_eq!(
-            faults(json!({ "plugin": "muchtoolong" })),
+            faults(&json!({ "plugin": "muchtoolong" })),
             ["spec.plugin: Too long: may not be more than 8 characters"]
         );
-        assert_eq!(faults(json!({ "plugin": "a", "count": -3_000_000_000_i64 })).len(), 2);
+        assert_eq!(faults(&json!({ "plugin": "a", "count": -3_000_000_000_i64 })).len(), 2);
     }
 }

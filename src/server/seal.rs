@@ -1,7 +1,8 @@
 //! Sealing of values before they reach the store: AES-256-GCM, bound to the storage key of the object.
 //!
 //! Knows no objects. The sealed form is a header (magic, id of the key, nonce) and the ciphertext with its tag.
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -130,8 +131,12 @@ impl SealingKey {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// Bytes in lower case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[cfg(test)]

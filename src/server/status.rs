@@ -28,6 +28,13 @@ pub(crate) struct Refusal {
     pub(crate) reason: &'static str,
     /// One line for a person.
     pub(crate) message: String,
+    /// What else there is to say; boxed, as refusals travel in many results.
+    pub(crate) details: Box<Details>,
+}
+
+/// The details of a refusal.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Details {
     /// The object or kind concerned: group, kind and name.
     pub(crate) subject: Option<Subject>,
     /// Each single fault.
@@ -59,15 +66,7 @@ impl Subject {
 impl Refusal {
     /// A refusal with nothing but code, reason and message.
     pub(crate) fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            reason,
-            message: message.into(),
-            subject: None,
-            causes: Vec::new(),
-            retry_after: None,
-            fresh_continue: None,
-        }
+        Self { code, reason, message: message.into(), details: Box::default() }
     }
 
     /// 400: the request itself is malformed.
@@ -113,7 +112,7 @@ impl Refusal {
         let list = if all.len() == 1 { all[0].clone() } else { format!("[{}]", all.join(", ")) };
         let message = format!("{} \"{}\" is invalid: {list}", subject.qualified(), subject.name);
         let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(subject);
-        refusal.causes = faults.iter().map(StatusCause::from).collect();
+        refusal.details.causes = faults.iter().map(StatusCause::from).collect();
         refusal
     }
 
@@ -152,19 +151,19 @@ impl Refusal {
     pub(crate) fn too_large_version(asked: u64, current: u64) -> Self {
         let message = format!("Too large resource version: {asked}, current: {current}");
         let mut refusal = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message);
-        refusal.causes.push(StatusCause {
+        refusal.details.causes.push(StatusCause {
             reason: "ResourceVersionTooLarge",
             message: "Too large resource version".to_owned(),
             field: String::new(),
         });
-        refusal.retry_after = Some(1);
+        refusal.details.retry_after = Some(1);
         refusal
     }
 
     /// 503: try again later.
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         let mut refusal = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message);
-        refusal.retry_after = Some(1);
+        refusal.details.retry_after = Some(1);
         refusal
     }
 
@@ -175,14 +174,14 @@ impl Refusal {
 
     /// Names the object concerned.
     pub(crate) fn about(mut self, subject: Subject) -> Self {
-        self.subject = Some(subject);
+        self.details.subject = Some(subject);
         self
     }
 
     /// The Status object.
     pub(crate) fn to_value(&self) -> Value {
         let mut metadata = Map::new();
-        if let Some(token) = &self.fresh_continue {
+        if let Some(token) = &self.details.fresh_continue {
             metadata.insert("continue".to_owned(), Value::from(token.clone()));
         }
         let mut status = json!({
@@ -203,17 +202,17 @@ impl Refusal {
 
     fn details(&self) -> Map<String, Value> {
         let mut details = Map::new();
-        if let Some(subject) = &self.subject {
+        if let Some(subject) = &self.details.subject {
             let parts = [("name", &subject.name), ("group", &subject.group), ("kind", &subject.kind)];
             for (key, text) in parts.into_iter().filter(|(_, text)| !text.is_empty()) {
                 details.insert(key.to_owned(), Value::from(text.clone()));
             }
         }
-        if !self.causes.is_empty() {
-            let causes = self.causes.iter().map(StatusCause::to_value).collect();
+        if !self.details.causes.is_empty() {
+            let causes = self.details.causes.iter().map(StatusCause::to_value).collect();
             details.insert("causes".to_owned(), Value::Array(causes));
         }
-        if let Some(seconds) = self.retry_after {
+        if let Some(seconds) = self.details.retry_after {
             details.insert("retryAfterSeconds".to_owned(), Value::from(seconds));
         }
         details
@@ -242,7 +241,7 @@ impl IntoResponse for Refusal {
         *response.status_mut() = self.code;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(seconds) = self.retry_after {
+        if let Some(seconds) = self.details.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response

@@ -32,7 +32,7 @@ impl RowObject {
 pub(crate) fn table(
     resource: &Resource,
     objects: impl IntoIterator<Item = Value>,
-    metadata: Value,
+    metadata: &Value,
     (include, now): (RowObject, Timestamp),
 ) -> Value {
     let rows: Vec<Value> = objects.into_iter().map(|object| row(resource, object, include, now)).collect();
@@ -104,7 +104,7 @@ pub(crate) fn bare(object: &Value) -> Value {
 }
 
 /// `PartialObjectMetadataList` of several.
-pub(crate) fn bare_list(objects: impl IntoIterator<Item = Value>, metadata: Value) -> Value {
+pub(crate) fn bare_list(objects: impl IntoIterator<Item = Value>, metadata: &Value) -> Value {
     let items: Vec<Value> = objects.into_iter().map(|object| bare(&object)).collect();
     json!({
         "kind": "PartialObjectMetadataList",

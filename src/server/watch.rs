@@ -3,7 +3,7 @@
 //! A watch is a stream that is pulled by its connection. Where it stands:
 //!
 //! ```text
-//! Initial ──> Live <──> Replay (its place left the shelf: the store's own history)
+//! Initial ──> Live <──> Replay (its place left the lane: the store's own history)
 //!    └──────────┴──────────┴──> Done (timeout, shutdown, or an ERROR line was sent)
 //! ```
 use std::sync::Arc;
@@ -74,7 +74,7 @@ pub(crate) async fn start(
             "TooManyRequests",
             "too many watches are open; please try again later",
         );
-        refusal.retry_after = Some(5);
+        refusal.details.retry_after = Some(5);
         refusal
     })?;
     let resource = Arc::clone(&target.resource);
@@ -82,8 +82,8 @@ pub(crate) async fn start(
     tokio::time::timeout(READY_DEADLINE, inner.hub.ready())
         .await
         .map_err(|_| Refusal::unavailable("the server does not follow its store yet"))?;
-    // Subscribed before the first look at the shelf, so that no wake-up is lost.
-    let news = inner.hub.news(resource.shelf);
+    // Subscribed before the first look at the lane, so that no wake-up is lost.
+    let news = inner.hub.news(resource.lane);
     let (phase, cursor) = beginning(inner, query).await?;
     let seconds = query.timeout_seconds.map(Duration::from_secs);
     let now = Instant::now();
@@ -239,11 +239,11 @@ impl Watcher {
         Ok(self.selector.matches(&Traits::of(&object, self.resource.kind.selectable)))
     }
 
-    /// What is new on the shelf, or what comes first: news, a bookmark, the end.
+    /// What is new on the lane, or what comes first: news, a bookmark, the end.
     async fn live(&mut self) -> Result<Vec<u8>, Refusal> {
         let inner = Arc::clone(&self.server.inner);
         self.news.mark_unchanged();
-        let waiting = match inner.hub.take(self.resource.shelf, self.cursor) {
+        let waiting = match inner.hub.take(self.resource.lane, self.cursor) {
             Taken::Changes(changes) => {
                 let mut lines = Vec::new();
                 for change in changes {
@@ -287,7 +287,7 @@ impl Watcher {
             return Vec::new();
         }
         if let (true, Taken::Nothing(seen)) =
-            (self.bookmarks, self.server.inner.hub.take(self.resource.shelf, self.cursor))
+            (self.bookmarks, self.server.inner.hub.take(self.resource.lane, self.cursor))
         {
             self.cursor = seen;
             self.next_bookmark = now + self.server.inner.options.bookmark_interval;
@@ -296,7 +296,7 @@ impl Watcher {
         Vec::new()
     }
 
-    /// One change out of the store's own history, until the shelf holds what follows.
+    /// One change out of the store's own history, until the lane holds what follows.
     async fn replay(&mut self, mut history: Watch) -> Result<Vec<u8>, Refusal> {
         let inner = Arc::clone(&self.server.inner);
         let event = tokio::select! {
@@ -316,7 +316,7 @@ impl Watcher {
             self.tell(&change, &mut lines)?;
         }
         self.cursor = self.cursor.max(rev);
-        let covered = progress && inner.hub.covers(self.resource.shelf, self.cursor);
+        let covered = progress && inner.hub.covers(self.resource.lane, self.cursor);
         self.phase = if covered { Phase::Live } else { Phase::Replay(history) };
         Ok(lines)
     }
@@ -355,7 +355,7 @@ impl Watcher {
                 let object = parsed()?;
                 let metadata = json!({ "resourceVersion": object["metadata"]["resourceVersion"] });
                 let how = (self.rows, self.server.inner.now());
-                let table = table::table(&self.resource, [object], metadata, how);
+                let table = table::table(&self.resource, [object], &metadata, how);
                 lines.extend(line(kind, table.to_string().as_bytes()));
             }
         }

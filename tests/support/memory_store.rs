@@ -1,4 +1,5 @@
 //! A store in memory with the semantics of the trait, for tests of what stands above it.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

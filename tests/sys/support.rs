@@ -1,0 +1,155 @@
+//! A host for one test, and a task on it.
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use wharfline::sys::Processes;
+use wharfline::sys::process::{Ended, ExitRecord, LogSpec, Outcome, Task, TaskMount, TaskSpec};
+use wharfline::sys::real::{Pool, RealKernel, RealProcesses, parse_mountinfo};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Waits for what must come.
+pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, what).await.expect("it comes within half a minute")
+}
+
+/// How the host's root mount propagates.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Propagation {
+    Private,
+    Shared,
+}
+
+/// A host of its own: the calling thread's mount namespace, and a data directory.
+pub(crate) struct Host {
+    pub(crate) pool: Pool,
+    /// Canonical.
+    pub(crate) data: PathBuf,
+    directory: Option<tempfile::TempDir>,
+    before: Vec<String>,
+}
+
+impl Host {
+    pub(crate) fn new() -> Self {
+        Self::with_root(Propagation::Private)
+    }
+
+    pub(crate) fn with_root(propagation: Propagation) -> Self {
+        // Of this thread alone, and of the threads and processes that it starts.
+        #[expect(
+            deprecated,
+            reason = "unsound with FILES only; the other one is unsafe, which tests are not"
+        )]
+        rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).expect("tests of sys need root");
+        use rustix::mount::{MountPropagationFlags as Flags, mount_change};
+        mount_change("/", Flags::REC | Flags::PRIVATE).unwrap();
+        if propagation == Propagation::Shared {
+            mount_change("/", Flags::REC | Flags::SHARED).unwrap();
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().canonicalize().unwrap();
+        let pool = Pool::new(16, Duration::from_secs(20));
+        Self { pool, data, directory: Some(directory), before: table() }
+    }
+
+    pub(crate) fn kernel(&self) -> RealKernel {
+        RealKernel::open(&self.data, self.pool.clone()).unwrap()
+    }
+
+    pub(crate) fn processes(&self) -> RealProcesses {
+        RealProcesses::with_program(env!("CARGO_BIN_EXE_wharfline").into(), self.pool.clone())
+    }
+
+    pub(crate) fn task_directory(&self) -> PathBuf {
+        self.data.join("tasks/one")
+    }
+
+    /// A task of this shell script.
+    pub(crate) fn script(&self, script: &str) -> TaskSpec {
+        let log = |name: &str| self.data.join(name);
+        TaskSpec {
+            argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+            env: BTreeMap::from([("HERE".to_owned(), self.data.to_str().unwrap().to_owned())]),
+            cwd: "/".into(),
+            logs: LogSpec { stdout: log("out"), stderr: log("err"), max_bytes: 1 << 20, files: 2 },
+            grace_ms: 10_000,
+            private_mounts: false,
+            mounts: Vec::new(),
+            hide: Vec::new(),
+        }
+    }
+
+    pub(crate) async fn start(&self, spec: &TaskSpec, clones: Vec<OwnedFd>) -> Box<dyn Task> {
+        self.processes().start(&self.task_directory(), spec, clones).await.unwrap()
+    }
+
+    /// Runs a script to its end; its exit record and its standard output and error.
+    pub(crate) async fn run(&self, spec: &TaskSpec, clones: Vec<OwnedFd>) -> (ExitRecord, String) {
+        let record = exited(&*self.start(spec, clones).await).await;
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+        (record, read(&spec.logs.stdout) + &read(&spec.logs.stderr))
+    }
+
+    /// Waits until a task has written the file.
+    pub(crate) async fn written(&self, name: &str) -> String {
+        use wharfline::sys::Watches;
+        let watches = wharfline::sys::real::RealWatches::new(self.pool.clone());
+        soon(watches.appeared(&self.data, name)).await.unwrap();
+        std::fs::read_to_string(self.data.join(name)).unwrap()
+    }
+
+    /// The mount table is as it was.
+    pub(crate) fn assert_clean(&self) {
+        assert_eq!(table(), self.before);
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // What a failed test left running; the namespace and its mounts go with the thread.
+        let state = std::fs::read(self.task_directory().join("state.json")).unwrap_or_default();
+        let state: Option<serde_json::Value> = serde_json::from_slice(&state).ok();
+        let pid = state.and_then(|state| i32::try_from(state["shim"]["pid"].as_i64()?).ok());
+        let alive = |pid: &i32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.trim() == "wharfline-shim"
+        };
+        if let Some(pid) = pid.filter(alive).and_then(rustix::process::Pid::from_raw) {
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+        }
+        if std::thread::panicking() {
+            // Never delete through a mount that a failed test left.
+            std::mem::forget(self.directory.take());
+        }
+    }
+}
+
+/// The mount table of this thread, without the numbers that differ from time to time.
+pub(crate) fn table() -> Vec<String> {
+    let content = std::fs::read("/proc/thread-self/mountinfo").unwrap();
+    let rows = parse_mountinfo(&content).unwrap();
+    rows.iter().map(|row| format!("{:?}", (&row.mount_point, &row.root, &row.fs_type, row.device))).collect()
+}
+
+pub(crate) async fn exited(task: &dyn Task) -> ExitRecord {
+    match soon(task.wait()).await.unwrap() {
+        Ended::Exited(record) => record,
+        Ended::Lost => panic!("the shim left no record"),
+    }
+}
+
+pub(crate) async fn ended(task: &dyn Task) -> Outcome {
+    exited(task).await.outcome
+}
+
+/// Whether a process with this number lives; a zombie does not.
+pub(crate) fn lives(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+pub(crate) fn mount_at(path: impl Into<PathBuf>) -> TaskMount {
+    TaskMount { fd: -1, path: path.into(), read_only: false, block: false }
+}
