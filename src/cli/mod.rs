@@ -83,7 +83,7 @@ pub async fn execute(
         Command::Wait(args) => commands::wait::run(&mut session, args).await,
         Command::Events(args) => commands::events::run(&mut session, args).await,
         Command::Logs(args) => commands::logs::run(&mut session, args).await,
-        Command::Why(_) => Ok(()),
+        Command::Why(args) => commands::why::run(&mut session, args).await,
         Command::Patch(args) => commands::edit::patch(&mut session, args).await,
         Command::Label(args) => commands::edit::pairs(&mut session, args, Which::Labels).await,
         Command::Annotate(args) => commands::edit::pairs(&mut session, args, Which::Annotations).await,
@@ -98,3 +98,4 @@ pub async fn execute(
     session.terminal.out.flush().ok();
     session.worst()
 }
+pub mod why;

@@ -8,3 +8,4 @@ pub(crate) mod events;
 pub(crate) mod get;
 pub(crate) mod logs;
 pub(crate) mod wait;
+pub(crate) mod why;
