@@ -49,6 +49,11 @@ pub fn run(options: &Options, command: &Command) -> ExitCode {
 }
 
 async fn connect_and_execute(options: &Options, command: &Command, terminal: Terminal<'_>) -> Exit {
+    if let Command::Version(args) = command
+        && args.client
+    {
+        return commands::about::client_version(args, terminal);
+    }
     let places = kubeconfig::Places {
         named: options.kubeconfig.clone(),
         data_dir: options.data_dir.clone(),
