@@ -173,7 +173,8 @@ async fn a_running_task_is_adopted_from_its_directory_alone() {
         task.state().clone()
     };
     host.written("ready").await;
-    assert_eq!(processes.list(&host.data.join("tasks")).await.unwrap(), [directory.clone()]);
+    let listed = processes.list(&host.data.join("tasks")).await.unwrap();
+    assert_eq!(listed, std::slice::from_ref(&directory));
     let taken = processes.start(&directory, &spec, vec![]).await.unwrap_err();
     assert!(matches!(taken, ProcessError::Taken { .. }), "{taken}");
     for result in [processes.forget(&directory).await, processes.clear_leftovers(&directory).await.map(drop)]
@@ -287,4 +288,59 @@ async fn bad_specs_are_refused_before_anything_is_done() {
         assert!(matches!(error, ProcessError::BadSpec(_)), "{error}");
     }
     assert!(!directory.exists());
+}
+
+#[tokio::test]
+async fn a_full_disk_does_not_hold_a_task_up() {
+    let host = Host::new();
+    let logs = host.data.join("logs");
+    std::fs::create_dir(&logs).unwrap();
+    rustix::mount::mount("none", &logs, "tmpfs", rustix::mount::MountFlags::empty(), Some(c"size=64k"))
+        .unwrap();
+    let mut spec = host.script("head -c 4000000 /dev/zero; echo end; exit 8");
+    spec.logs.stdout = logs.join("out");
+    let (record, _) = host.run(&spec, vec![]).await;
+    assert_eq!(record.outcome, Outcome::Code(8));
+    assert!(spec.logs.stdout.metadata().unwrap().len() <= 64 << 10);
+    rustix::mount::unmount(&logs, rustix::mount::UnmountFlags::empty()).unwrap();
+    host.assert_clean();
+}
+
+#[tokio::test]
+async fn a_shim_that_has_not_said_who_it_is_is_waited_for() {
+    use rustix::fs::{FlockOperation, flock};
+    let host = Host::new();
+    let directory = host.task_directory();
+    host.run(&host.script("exit 9"), vec![]).await;
+    // As a daemon finds it that died while it started a shim: the lock is held and nothing is written yet.
+    for name in ["state.json", "exit.json"] {
+        std::fs::rename(directory.join(name), host.data.join(name)).unwrap();
+    }
+    let lock = std::fs::File::open(directory.join("lock")).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    let adopting = tokio::spawn({
+        let (processes, directory) = (host.processes(), directory.clone());
+        async move { processes.adopt(&directory).await }
+    });
+    let taken = host.processes().start(&directory, &host.script(""), vec![]).await.unwrap_err();
+    assert!(matches!(taken, ProcessError::Taken { .. }), "{taken}");
+    assert!(!adopting.is_finished());
+    for name in ["exit.json", "state.json"] {
+        std::fs::rename(host.data.join(name), directory.join(name)).unwrap();
+    }
+    drop(lock);
+    match soon(adopting).await.unwrap().unwrap() {
+        Adopted::Exited(record) => assert_eq!(record.outcome, Outcome::Code(9)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_reported() {
+    let host = Host::new();
+    let directory = host.task_directory();
+    host.run(&host.script("exit 0"), vec![]).await;
+    std::fs::write(directory.join("exit.json"), "{").unwrap();
+    let error = host.processes().adopt(&directory).await.unwrap_err();
+    assert!(matches!(&error, ProcessError::BadRecord { path, .. } if path.ends_with("exit.json")), "{error}");
 }

@@ -1,7 +1,8 @@
 //! A host for one test, and a task on it.
+use rustix::mount::{MountPropagationFlags as Flags, mount_change};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wharfline::sys::Processes;
@@ -43,7 +44,6 @@ impl Host {
             reason = "unsound with FILES only; the other one is unsafe, which tests are not"
         )]
         rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).expect("tests of sys need root");
-        use rustix::mount::{MountPropagationFlags as Flags, mount_change};
         mount_change("/", Flags::REC | Flags::PRIVATE).unwrap();
         if propagation == Propagation::Shared {
             mount_change("/", Flags::REC | Flags::SHARED).unwrap();
@@ -152,4 +152,20 @@ pub(crate) fn lives(pid: &str) -> bool {
 
 pub(crate) fn mount_at(path: impl Into<PathBuf>) -> TaskMount {
     TaskMount { fd: -1, path: path.into(), read_only: false, block: false }
+}
+
+/// A file system whose server never answers.
+pub(crate) struct Dead(
+    #[expect(dead_code, reason = "its being closed makes the kernel give up")] std::fs::File,
+);
+
+impl Dead {
+    pub(crate) fn mount(at: &Path) -> Self {
+        let server = std::fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
+        let options = std::ffi::CString::new(options).unwrap();
+        rustix::mount::mount("dead", at, "fuse", rustix::mount::MountFlags::empty(), options.as_c_str())
+            .unwrap();
+        Self(server)
+    }
 }
