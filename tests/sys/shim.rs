@@ -138,6 +138,7 @@ async fn a_lost_shim_takes_the_task_along_and_what_fled_is_found() {
         let shim = rustix::process::Pid::from_raw(task.state().shim.pid).unwrap();
         rustix::process::kill_process(shim, rustix::process::Signal::KILL).unwrap();
         assert_eq!(soon(task.wait()).await.unwrap(), Ended::Lost);
+        crate::support::gone(&main).await; // with its shim, before anybody looks
 
         let processes = host.processes();
         let directory = host.task_directory();

@@ -150,6 +150,19 @@ pub(crate) fn lives(pid: &str) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
+/// Waits until the process with this number is gone.
+pub(crate) async fn gone(pid: &str) {
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    if let Ok(pidfd) = pidfd_open(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), PidfdFlags::empty()) {
+        let wait = move || {
+            let mut fds = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+            let limit = rustix::event::Timespec { tv_sec: 30, tv_nsec: 0 };
+            rustix::event::poll(&mut fds, Some(&limit)).unwrap()
+        };
+        assert_eq!(tokio::task::spawn_blocking(wait).await.unwrap(), 1, "{pid} lives on");
+    }
+}
+
 pub(crate) fn mount_at(path: impl Into<PathBuf>) -> TaskMount {
     TaskMount { fd: -1, path: path.into(), read_only: false, block: false }
 }
