@@ -27,6 +27,7 @@ async fn a_signal_is_told_from_a_code() {
 #[tokio::test]
 async fn the_environment_is_the_specs_and_nothing_is_inherited() {
     let host = Host::new();
+    let _leak = leak(&host);
     let mut spec = host.script("");
     spec.argv =
         ["sh", "-c", "env | sort; ls /proc/self/fd; cat /proc/self/status"].map(str::to_owned).to_vec();
@@ -121,6 +122,27 @@ async fn a_grandchild_that_fled_is_reaped_before_the_end_is_reported() {
     assert_eq!((record.outcome, record.stopped), (Outcome::Code(5), false));
     assert!(record.finished_ms - record.started_ms >= 100, "it had its grace");
     assert!(!lives(&host.written("fled").await));
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_task_hears_sigterm_first() {
+    let host = Host::new();
+    let script = "setsid sh -c \"trap 'echo bye; exit' TERM; : > $HERE/ready; while :; do sleep 0.01; done\" & \
+        while [ ! -e $HERE/ready ]; do sleep 0.01; done; exit 5";
+    let (record, output) = host.run(&host.script(script), vec![]).await;
+    assert_eq!((record.outcome, output.as_str()), (Outcome::Code(5), "bye\n"));
+}
+
+#[tokio::test]
+async fn processes_that_come_while_others_are_killed_are_killed_too() {
+    let host = Host::new();
+    let script = "trap '' TERM; : > $HERE/ready; \
+        i=0; while [ $i -lt 1500 ]; do (setsid sh -c 'sleep 1000 & sleep 1000' &); i=$((i+1)); done; sleep 1000";
+    let task = host.start(&host.script(script), vec![]).await;
+    host.written("ready").await;
+    task.stop(Duration::from_millis(30)).unwrap();
+    // The shim ends only when it has no child, so that its end is the proof.
+    assert_eq!(ended(&*task).await, Outcome::Signal(9));
 }
 
 #[tokio::test]
@@ -253,9 +275,16 @@ async fn output_is_bounded_on_disk() {
     );
 }
 
+/// A descriptor that somebody in this process forgot to keep to itself.
+fn leak(host: &Host) -> std::os::fd::OwnedFd {
+    use rustix::fs::{Mode, OFlags, open};
+    open(host.data.join("leak"), OFlags::RDWR | OFlags::CREATE, Mode::RUSR).unwrap()
+}
+
 #[tokio::test]
 async fn the_shim_is_small_and_alone() {
     let host = Host::new();
+    let _leak = leak(&host);
     let task = host.start(&host.script(": > $HERE/ready; exec sleep 1000"), vec![]).await;
     host.written("ready").await;
     let pid = task.state().shim.pid;
@@ -265,6 +294,9 @@ async fn the_shim_is_small_and_alone() {
     assert_eq!(field("Threads:"), "1");
     let own: u64 = field("RssAnon:").trim_end_matches(" kB").parse().unwrap();
     assert!(own < 1024, "{own} kB of its own in an unoptimised build\n{status}");
+    let links = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let open: Vec<_> = links.map(|link| std::fs::read_link(link.unwrap().path()).unwrap()).collect();
+    assert!(!open.contains(&host.data.join("leak")), "{open:?}");
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
     assert_eq!(fields[3], pid.to_string(), "leads its own session");

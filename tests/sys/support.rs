@@ -108,20 +108,26 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // What a failed test left running; the namespace and its mounts go with the thread.
-        let state = std::fs::read(self.task_directory().join("state.json")).unwrap_or_default();
-        let state: Option<serde_json::Value> = serde_json::from_slice(&state).ok();
-        let pid = state.and_then(|state| i32::try_from(state["shim"]["pid"].as_i64()?).ok());
-        let alive = |pid: &i32| {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            name.trim() == "wharfline-shim"
-        };
-        if let Some(pid) = pid.filter(alive).and_then(rustix::process::Pid::from_raw) {
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
-        }
         if std::thread::panicking() {
+            // The namespace and its mounts go with the thread; the processes would stay.
+            kill_all_that_name(self.data.to_str().unwrap_or_default());
             // Never delete through a mount that a failed test left.
             std::mem::forget(self.directory.take());
+        }
+    }
+}
+
+/// Kills what was started for a host: its directory is in the arguments or in the environment.
+fn kill_all_that_name(directory: &str) {
+    use rustix::process::{Pid, Signal, kill_process};
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        let names = |file: &str| {
+            let text = std::fs::read(entry.path().join(file)).unwrap_or_default();
+            String::from_utf8_lossy(&text).contains(directory)
+        };
+        if let Some(pid) = pid.filter(|_| names("cmdline") || names("environ")) {
+            kill_process(pid, Signal::KILL).ok();
         }
     }
 }
