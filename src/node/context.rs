@@ -289,9 +289,17 @@ impl Node {
         }
     }
 
-    /// The time now.
+    /// The time now, as exact as statuses carry it: what comes back from the API compares equal.
     pub fn now(&self) -> Time {
-        Time(self.machine.clock.now())
+        let now = self.machine.clock.now();
+        Time(jiff::Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now))
+    }
+
+    /// What this daemon last wrote of a part of an object. Its fields have no other writer, so this is the truth even
+    /// while the cache shows an older one.
+    pub fn last_written<T: DeserializeOwned>(&self, uid: &str, part: &str) -> Option<T> {
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.get(&format!("{uid}/{part}")).and_then(|value| serde_json::from_value(value.clone()).ok())
     }
 
     /// Whether every watch had its first complete list.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::{Resource, ResourceExt};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::context::Node;
 use super::journal::{Change, CreateEntry, Entry};
@@ -22,8 +22,8 @@ use crate::plan::registry::Service;
 use crate::plan::{Next, Reason, Wanted, attach, provision};
 
 /// The host's part of a Volume's status.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct HostPart {
     #[serde(skip_serializing_if = "Option::is_none")]
     exists: Option<Rung>,
@@ -87,9 +87,11 @@ async fn provision_step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> {
         (true, true, ReclaimPolicy::Delete) => provision::Wanted::Deleted,
         (true, false, _) | (true, true, ReclaimPolicy::Retain) => provision::Wanted::Forgotten,
     };
+    let mine: Option<HostPart> = node.last_written(&uid, "host");
+    let mut part = mine.filter(|p| p.observed_epoch == host.epoch).unwrap_or_else(|| HostPart::of(&status));
     let seen = provision::Seen {
-        exists: status.exists.unwrap_or(Rung::Unknown),
-        handle_known: !status.handle.is_empty(),
+        exists: part.exists.unwrap_or(Rung::Unknown),
+        handle_known: !part.handle.is_empty(),
         held: !status.holders.is_empty(),
     };
     let step = match provision::next(wanted, source, seen) {
@@ -100,7 +102,7 @@ async fn provision_step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> {
     if let Some(left) = node.retry.remaining(&retry) {
         return Some(left);
     }
-    let mut part = HostPart::of(&status);
+    part.next_attempt_time = None;
     part.observed_epoch = host.epoch;
     let outcome = if node.lease_valid() {
         carry_out(node, volume, step, &retry, &mut part, host.epoch).await
@@ -363,7 +365,7 @@ async fn delete(node: &Arc<Node>, volume: &Volume, retry: &str, part: &mut HostP
 }
 
 /// The host's part of an attachment's status.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct ControllerPart {
     controller: AttachStatus,
 }

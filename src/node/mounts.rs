@@ -261,6 +261,10 @@ impl Unit {
     }
 
     fn released(&self) -> bool {
+        if self.object.is_none() {
+            // Nobody is left to be told: releasing is forgetting.
+            return false;
+        }
         let said = self.object.as_ref().and_then(|o| o.status.as_ref()).and_then(|s| s.node.as_ref());
         self.entry.as_ref().is_some_and(|e| e.released) || said.is_some_and(|s| s.released_uid == self.uid)
     }
