@@ -1,9 +1,17 @@
 //! The store: one suite over every backend, then what the embedded one promises beyond it.
+// The cases are tests, though the lint cannot see it: a macro makes them so.
+#![allow(clippy::unwrap_used)]
 use std::sync::Arc;
 use std::time::Duration;
 
-use wharfline::store::embedded::{EmbeddedStore, MemoryDisk, Options, Sync};
+use wharfline::store::embedded::{Durability, EmbeddedStore, MemoryDisk, Options};
 
+#[path = "support/store_embedded.rs"]
+mod store_embedded;
+#[path = "support/store_kill.rs"]
+mod store_kill;
+#[path = "support/store_model.rs"]
+mod store_model;
 #[path = "support/store_suite.rs"]
 mod store_suite;
 
@@ -17,7 +25,7 @@ async fn in_time<T>(work: impl Future<Output = T>) -> T {
 }
 
 fn relaxed() -> Options {
-    Options { sync: Sync::Relaxed, ..Options::default() }
+    Options { durability: Durability::Relaxed, ..Options::default() }
 }
 
 /// On a file, each write synced.

@@ -65,3 +65,45 @@ pub async fn run_compactor(store: Arc<dyn Store>, policy: KeepPolicy) {
         tokio::time::sleep(policy.every).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_rules_must_allow_it() {
+        let policy = KeepPolicy { revisions: 100, ..KeepPolicy::default() };
+        let start = Instant::now();
+        let mut history = History::default();
+        let cases = [
+            (0, 500, None),
+            (60, 500, None),
+            (299, 900, None),
+            (300, 900, Some(500)), // what was seen at 0
+            (359, 900, Some(500)), // what was seen at 0: of 60 one second is missing
+            (599, 950, Some(850)), // 900 is old enough, but the newest hundred stay
+            (700, 960, Some(860)),
+            (9999, 960, Some(860)), // a quiet store keeps its newest hundred
+        ];
+        for (seconds, current, forgotten) in cases {
+            let now = start + Duration::from_secs(seconds);
+            assert_eq!(
+                history.forget_below(&policy, now, Rev(current)),
+                forgotten.map(Rev),
+                "at {seconds} s"
+            );
+        }
+        assert_eq!(history.seen.len(), 2); // the aged one that counts, and now
+    }
+
+    #[test]
+    fn a_young_store_forgets_nothing() {
+        let start = Instant::now();
+        let mut history = History::default();
+        for minute in 0..60 {
+            let now = start + Duration::from_secs(60 * minute);
+            assert_eq!(history.forget_below(&KeepPolicy::default(), now, Rev(150 * minute)), None);
+            assert!(history.seen.len() <= 7);
+        }
+    }
+}

@@ -236,3 +236,84 @@ fn holds(expect: Expect, current: Option<&Kv>) -> bool {
         Expect::Rev(rev) => current.is_some_and(|kv| kv.mod_revision == rev),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::embedded::disk::Disk;
+    use crate::store::embedded::memory::MemoryDisk;
+
+    fn writer() -> (MemoryDisk, Writer) {
+        let disk = MemoryDisk::default();
+        let core = Core::open(Disk::Memory(disk.clone()), 1 << 20).unwrap();
+        (disk, Writer::new(Arc::new(core), Durability::Immediate))
+    }
+
+    fn put(key: &'static str, expect: Expect) -> Request {
+        Request::Put { key: Bytes::from_static(key.as_bytes()), value: Bytes::from_static(b"v"), expect }
+    }
+
+    #[test]
+    fn requests_of_a_batch_see_those_before_them() {
+        let (_, mut writer) = writer();
+        let answers = writer.commit(vec![
+            put("/a", Expect::Absent),
+            put("/a", Expect::Absent),
+            put("/a", Expect::Rev(Rev(1))),
+            Request::Delete { key: Bytes::from_static(b"/a"), expect: Expect::Rev(Rev(1)) },
+            Request::Delete { key: Bytes::from_static(b"/a"), expect: Expect::Rev(Rev(2)) },
+            Request::Compact { rev: Rev(4) },
+            Request::Compact { rev: Rev(3) },
+            put("/a", Expect::Absent),
+        ]);
+        let told: Vec<_> = answers
+            .into_iter()
+            .map(|answer| match answer {
+                Ok(event) => format!("{:?}", event.map(|event| event.rev().0)),
+                Err(StoreError::Conflict { current }) => {
+                    format!("conflict with {:?}", current.map(|kv| kv.mod_revision.0))
+                }
+                Err(StoreError::Future { current }) => format!("still at {current}"),
+                Err(other) => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "Some(1)",
+                "conflict with Some(1)",
+                "Some(2)",
+                "conflict with Some(2)",
+                "Some(3)",
+                "still at 3",
+                "None",
+                "Some(4)"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_batch_is_one_commit_and_a_refused_one_is_none() {
+        let (disk, mut writer) = writer();
+        while writer.trim() {}
+        let syncs = |writer: &mut Writer, requests| {
+            let before = disk.syncs();
+            writer.commit(requests);
+            disk.syncs() - before
+        };
+        let one = syncs(&mut writer, vec![put("/0", Expect::Absent)]);
+        assert!(one > 0);
+        let many = (0..BATCH).map(|_| put("/0", Expect::Any)).collect();
+        assert_eq!(syncs(&mut writer, many), one);
+        assert_eq!(syncs(&mut writer, vec![put("/0", Expect::Absent), put("/1", Expect::Rev(Rev(1)))]), 0);
+    }
+
+    #[test]
+    fn forgetting_takes_one_piece_at_a_time() {
+        let (_, mut writer) = writer();
+        let last = TRIM * 2 + 1;
+        writer.commit((0..last).map(|_| put("/0", Expect::Any)).collect());
+        writer.commit(vec![Request::Compact { rev: Rev(last) }]);
+        assert_eq!([writer.trim(), writer.trim(), writer.trim(), writer.trim()], [true, true, false, false]);
+    }
+}

@@ -28,7 +28,7 @@ pub enum OpenError {
         /// The store's file.
         path: PathBuf,
     },
-    /// A newer program has written it: use that one. Nothing was changed.
+    /// A newer program has written it: use that one. Its content was not touched.
     #[error("the store has schema level {found}, this program knows {known} only")]
     SchemaTooNew {
         /// The level in the store.
@@ -36,7 +36,7 @@ pub enum OpenError {
         /// The highest level that this program knows.
         known: u64,
     },
-    /// It is not a store of ours, or broken: restore from a backup. Nothing was changed.
+    /// It is not a store of ours, or broken: restore from a backup. Its content was not touched.
     #[error("{place} is not a readable store")]
     Corrupt {
         /// The store's file.

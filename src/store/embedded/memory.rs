@@ -7,21 +7,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use redb::backends::InMemoryBackend;
 use redb::{BackendError, StorageBackend};
 
-/// Memory that outlives the stores opened on it one after another: a disk for tests and simulation.
+/// Memory that outlives the stores opened on it one after another.
 #[derive(Clone, Debug, Default)]
-pub struct MemoryDisk(Arc<MemoryDiskState>);
+pub struct MemoryDisk(Arc<State>);
 
 #[derive(Debug)]
-struct MemoryDiskState {
+struct State {
     bytes: InMemoryBackend,
     capacity: AtomicU64,
+    operations_left: AtomicU64,
+    syncs: AtomicU64,
     in_use: AtomicBool,
 }
 
-impl Default for MemoryDiskState {
+impl Default for State {
     fn default() -> Self {
-        let bytes = InMemoryBackend::new();
-        MemoryDiskState { bytes, capacity: AtomicU64::new(u64::MAX), in_use: AtomicBool::new(false) }
+        State {
+            bytes: InMemoryBackend::new(),
+            capacity: AtomicU64::new(u64::MAX),
+            operations_left: AtomicU64::new(u64::MAX),
+            syncs: AtomicU64::new(0),
+            in_use: AtomicBool::new(false),
+        }
     }
 }
 
@@ -31,9 +38,20 @@ impl MemoryDisk {
         self.0.bytes.len().unwrap_or(0)
     }
 
+    /// How often it was synced.
+    pub fn syncs(&self) -> u64 {
+        self.0.syncs.load(Ordering::Acquire)
+    }
+
     /// From now on the disk is full at this many bytes; what it holds already stays.
     pub fn set_capacity(&self, bytes: u64) {
         self.0.capacity.store(bytes, Ordering::Release);
+    }
+
+    /// After so many more changes and syncs all others fail, as if the process had been killed there.
+    /// `u64::MAX` lifts it.
+    pub fn cut_after(&self, operations: u64) {
+        self.0.operations_left.store(operations, Ordering::Release);
     }
 
     fn room_for(&self, end: u64) -> io::Result<()> {
@@ -41,6 +59,15 @@ impl MemoryDisk {
             return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(())
+    }
+
+    fn operate(&self) -> io::Result<()> {
+        let one_less = |left| match left {
+            u64::MAX => Some(u64::MAX),
+            left => u64::checked_sub(left, 1),
+        };
+        let done = self.0.operations_left.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less);
+        done.map(drop).map_err(|_| io::Error::other("the disk was cut off"))
     }
 }
 
@@ -71,13 +98,17 @@ impl StorageBackend for OpenMemory {
         self.disk.0.bytes.read(offset, out)
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
+        self.disk.operate()?;
         self.disk.room_for(len)?;
         self.disk.0.bytes.set_len(len)
     }
     fn sync_data(&self) -> io::Result<()> {
+        self.disk.operate()?;
+        self.disk.0.syncs.fetch_add(1, Ordering::AcqRel);
         self.disk.0.bytes.sync_data()
     }
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.disk.operate()?;
         self.disk.0.bytes.write(offset, data)
     }
     fn close(&self) -> io::Result<()> {

@@ -5,7 +5,7 @@
 //!                                                                   └─ published revision ─ watches
 //! get, list, watch ───── snapshots of the file, or the newest events in memory
 //! ```
-//! It never answers a write before it is on the disk ([`Sync::Durable`]), never blocks a runtime on a long
+//! It never answers a write before it is on the disk ([`Durability::Synced`]), never blocks a runtime on a long
 //! read, and holds no more than its cache, its queue and a bounded piece of history in memory.
 mod commit;
 mod core;
@@ -23,7 +23,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use redb::Durability;
 
 use self::commit::{Answer, Request, Writer};
 use self::core::Core;
@@ -38,9 +37,9 @@ use super::{Event, Expect, KEY_LIMIT, Kv, Page, Rev, Store, StoreError, VALUE_LI
 
 /// When a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sync {
+pub enum Durability {
     /// When it would survive a loss of power.
-    Durable,
+    Synced,
     /// At once; a crash may lose it. For tests.
     Relaxed,
 }
@@ -49,7 +48,7 @@ pub enum Sync {
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// When a write counts as done.
-    pub sync: Sync,
+    pub durability: Durability,
     /// Bytes of the file kept in memory.
     pub cache_bytes: usize,
     /// A watch that had caught up and then fell this many revisions behind is cut with
@@ -59,7 +58,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { sync: Sync::Durable, cache_bytes: 4 * 1024 * 1024, watch_lag: 10_000 }
+        Options { durability: Durability::Synced, cache_bytes: 4 * 1024 * 1024, watch_lag: 10_000 }
     }
 }
 
@@ -118,14 +117,14 @@ impl EmbeddedStore {
     /// dropped just before or just after its write, as it may with the others.
     pub fn inline(disk: MemoryDisk, options: Options) -> Result<Self, OpenError> {
         let core = Arc::new(Core::open(Disk::Memory(disk), options.cache_bytes)?);
-        let writer = Mutex::new(Writer::new(core.clone(), options.sync.into()));
+        let writer = Mutex::new(Writer::new(core.clone(), options.durability.into()));
         let watch_lag = options.watch_lag;
         Ok(EmbeddedStore { core, writing: Writing::Inline(writer), reading: Reading::Caller, watch_lag })
     }
 
     fn queued(core: Core, options: Options) -> Result<Self, OpenError> {
         let core = Arc::new(core);
-        let queue = Queue::start(Writer::new(core.clone(), options.sync.into()))?;
+        let queue = Queue::start(Writer::new(core.clone(), options.durability.into()))?;
         let watch_lag = options.watch_lag;
         Ok(EmbeddedStore { core, writing: Writing::Queued(queue), reading: Reading::BlockingPool, watch_lag })
     }
@@ -149,11 +148,11 @@ fn write_now(writer: &mut Writer, request: Request) -> Answer {
     answer.unwrap_or_else(|| Err(Fault::Closed.in_doubt()))
 }
 
-impl From<Sync> for Durability {
-    fn from(sync: Sync) -> Self {
-        match sync {
-            Sync::Durable => Durability::Immediate,
-            Sync::Relaxed => Durability::None,
+impl From<Durability> for redb::Durability {
+    fn from(durability: Durability) -> Self {
+        match durability {
+            Durability::Synced => redb::Durability::Immediate,
+            Durability::Relaxed => redb::Durability::None,
         }
     }
 }
