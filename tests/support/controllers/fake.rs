@@ -100,7 +100,8 @@ impl Ledger {
         self.0.lock().unwrap().off.remove(node);
     }
 
-    fn create(&self, volume: &str) {
+    /// The backend has this volume.
+    pub(crate) fn create(&self, volume: &str) {
         let mut book = self.0.lock().unwrap();
         if book.exists.insert(volume.to_owned()) {
             book.calls.push(format!("create {volume}"));
