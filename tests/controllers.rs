@@ -11,5 +11,15 @@ mod support {
 mod bench;
 #[path = "support/controllers/fake.rs"]
 mod fake;
+#[path = "support/controllers/garbage.rs"]
+mod garbage;
+#[path = "support/controllers/manifests.rs"]
+mod manifests;
+#[path = "support/controllers/nodes.rs"]
+mod nodes;
+#[path = "support/controllers/plugins.rs"]
+mod plugins;
 #[path = "support/controllers/quickstart.rs"]
 mod quickstart;
+#[path = "support/controllers/volumes.rs"]
+mod volumes;

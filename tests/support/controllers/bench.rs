@@ -139,6 +139,8 @@ pub(crate) struct Bench {
     controllers: CancellationToken,
     running: Option<tokio::task::JoinHandle<Result<(), controllers::Error>>>,
     behaviours: BTreeMap<String, watch::Sender<Behaviour>>,
+    /// After how many more writes the controllers are killed; 0 = never.
+    fuse: Arc<Mutex<usize>>,
 }
 
 impl Bench {
@@ -164,6 +166,7 @@ impl Bench {
             controllers: CancellationToken::new(),
             running: None,
             behaviours: BTreeMap::new(),
+            fuse: Arc::default(),
         };
         bench.watch();
         bench.start();
@@ -207,9 +210,10 @@ impl Bench {
     /// Starts the controllers.
     pub(crate) fn start(&mut self) {
         let inner = self.server.client(Identity::controllers());
-        let writes = Arc::clone(&self.writes);
+        self.controllers = CancellationToken::new();
+        let shared = (Arc::clone(&self.writes), Arc::clone(&self.fuse), self.controllers.clone());
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
-            let (inner, writes) = (inner.clone(), Arc::clone(&writes));
+            let (inner, (writes, fuse, kill)) = (inner.clone(), shared.clone());
             async move {
                 let (parts, body) = request.into_parts();
                 let bytes = body.collect_bytes().await.expect("the body of a request is at hand");
@@ -218,13 +222,20 @@ impl Bench {
                     let (method, path) = (parts.method.to_string(), parts.uri.path().to_owned());
                     writes.lock().unwrap().push(Write { method, path, body });
                 }
-                inner.send(Request::from_parts(parts, kube::client::Body::from(bytes.to_vec()))).await
+                let write = parts.method != http::Method::GET;
+                let answer =
+                    inner.send(Request::from_parts(parts, kube::client::Body::from(bytes.to_vec()))).await;
+                if write && burn(&fuse) {
+                    // The write has happened and nobody hears of it.
+                    kill.cancel();
+                    std::future::pending::<()>().await;
+                }
+                answer
             }
         });
         let client = kube::Client::new(service, "default");
         let now = || "2024-05-01T10:00:00Z".parse().unwrap();
         let options = Options { now: Arc::new(now), jitter: Arc::new(|| 0), ..Options::default() };
-        self.controllers = CancellationToken::new();
         let stop = self.controllers.clone();
         self.running =
             Some(tokio::spawn(controllers::run(client, options, async move { stop.cancelled().await })));
@@ -236,6 +247,26 @@ impl Bench {
         if let Some(running) = self.running.take() {
             running.await.unwrap().unwrap();
         }
+    }
+
+    /// Kills the controllers after so many more writes.
+    pub(crate) fn kill_after(&self, writes: usize) {
+        *self.fuse.lock().unwrap() = writes;
+    }
+
+    /// Starts the controllers again if they were killed; waits a while for that to happen.
+    pub(crate) async fn restart_if_killed(&mut self) -> bool {
+        let died = tokio::time::timeout(Duration::from_secs(5), self.controllers.cancelled()).await.is_ok();
+        if died {
+            self.stop().await;
+            self.start();
+        }
+        died
+    }
+
+    /// A volume that a person registers exists before anybody asks for it.
+    pub(crate) fn ledger_exists(&self, volume: &str) {
+        self.ledger.create(volume);
     }
 
     /// Adds a node with its daemon.
@@ -335,6 +366,14 @@ impl Bench {
         self.server.shutdown().await;
         self.ledger.check_end();
     }
+}
+
+/// Whether this write is the last one.
+fn burn(fuse: &Mutex<usize>) -> bool {
+    let mut left = fuse.lock().unwrap();
+    let last = *left == 1;
+    *left = left.saturating_sub(1);
+    last
 }
 
 /// A condition of an object; null when it has none.
