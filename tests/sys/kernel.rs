@@ -1,5 +1,5 @@
 //! Mounts and paths.
-use crate::support::{Host, Propagation, soon, table};
+use crate::support::{Dead, Host, Propagation, soon, table};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -362,20 +362,6 @@ async fn no_swap_of_a_link_makes_a_mount_outside() {
     unmount(&kernel, &path).await;
     kernel.undo_tree().await.unwrap();
     host.assert_clean();
-}
-
-/// A file system whose server never answers.
-struct Dead(#[expect(dead_code, reason = "its being closed makes the kernel give up")] std::fs::File);
-
-impl Dead {
-    fn mount(at: &Path) -> Self {
-        use std::os::fd::AsRawFd;
-        let server = std::fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
-        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
-        let options = std::ffi::CString::new(options).unwrap();
-        mount("dead", at, "fuse", MountFlags::empty(), options.as_c_str()).unwrap();
-        Self(server)
-    }
 }
 
 #[tokio::test]
