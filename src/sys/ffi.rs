@@ -5,6 +5,8 @@
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ffi::{CStr, CString};
 use std::io;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 const SYS_MOUNT_SETATTR: libc::c_long = 442;
 const SYS_STATMOUNT: libc::c_long = 457;
@@ -81,17 +83,23 @@ pub(crate) fn listmount(last: u64, ids: &mut [u64]) -> io::Result<usize> {
     check(result)
 }
 
-/// Sends SIGTERM with a number attached (`sigqueue`), which a `signalfd` reader sees.
-pub(crate) fn pidfd_queue_sigterm(pidfd: impl AsFd, number: i32) -> io::Result<()> {
+/// The signal by which a shim is told to stop its task within a number of milliseconds. A real-time one: of two
+/// SIGTERMs that come close together the second would be lost, with its number.
+pub(crate) fn stop_signal() -> i32 {
+    libc::SIGRTMIN()
+}
+
+/// Sends a signal with a number attached (`sigqueue`), which a `signalfd` reader sees.
+pub(crate) fn pidfd_queue(pidfd: impl AsFd, signal: i32, number: i32) -> io::Result<()> {
     // siginfo_t is 128 bytes: signo, errno, code, padding, pid, uid, value (a union as wide as a pointer).
     let mut info = [0_i32; 32];
-    info[0] = libc::SIGTERM;
+    info[0] = signal;
     info[2] = libc::SI_QUEUE;
     let value = if cfg!(target_pointer_width = "64") { 6 } else { 5 };
     info[value] = number;
     // SAFETY: the kernel reads 128 bytes of a siginfo_t, which is how long the array is.
     let result = unsafe {
-        libc::syscall(SYS_PIDFD_SEND_SIGNAL, pidfd.as_fd().as_raw_fd(), libc::SIGTERM, info.as_ptr(), 0_u32)
+        libc::syscall(SYS_PIDFD_SEND_SIGNAL, pidfd.as_fd().as_raw_fd(), signal, info.as_ptr(), 0_u32)
     };
     check(result).map(drop)
 }
@@ -296,4 +304,10 @@ pub(crate) fn redirect(fd: impl AsFd, standard: Standard) -> io::Result<()> {
 pub(crate) fn inherit_number(fd: i32) -> io::Result<()> {
     // SAFETY: F_SETFD changes a flag; a number that is no descriptor is refused.
     check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }.into()).map(drop)
+}
+
+/// A descriptor that tells the runtime when it can be read; for a pidfd, when its process is gone.
+pub(crate) fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` keeps giving the same open descriptor until it is dropped.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }

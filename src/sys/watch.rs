@@ -26,7 +26,8 @@ pub enum DirEvent {
     Written(String),
     /// Events were lost: look at the whole directory.
     Overflow,
-    /// The directory itself went away, or the watch failed.
+    /// The directory itself went away, or the watch failed. The kernel tells it only when nothing holds the
+    /// directory any more; a socket in it that is still open holds it.
     Gone,
 }
 

@@ -76,8 +76,8 @@ fn bind(source: &Path, target: &Path, access: Access, asking: Asking) -> Result<
     let kind = |fd: &OwnedFd, path| facts::present(fd, asking).map_err(|e| failure("look at", path, e));
     let (what, place) = (kind(&from, source)?.kind, kind(&onto, target)?.kind);
     let fits = match (what, place) {
-        (FileKind::Directory, FileKind::Directory) => true,
-        (FileKind::File | FileKind::Block(_), FileKind::File | FileKind::Block(_)) => true,
+        (FileKind::Directory, FileKind::Directory)
+        | (FileKind::File | FileKind::Block(_), FileKind::File | FileKind::Block(_)) => true,
         (FileKind::Directory | FileKind::File | FileKind::Block(_) | FileKind::Other, _) => false,
     };
     if !fits {

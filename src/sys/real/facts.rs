@@ -71,7 +71,7 @@ pub(crate) fn present(fd: impl AsFd, asking: Asking) -> Result<Present, Errno> {
             Some(MountFacts {
                 id: MountId(seen.stx_mnt_id),
                 device,
-                magic: magic(answer.f_type.into()),
+                magic: magic(answer.f_type),
                 fs_type: None,
                 root: None,
                 read_only: u64::try_from(answer.f_flags).unwrap_or(0) & libc::ST_RDONLY != 0,

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 const CONFINED: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 const HANDLE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+/// Without `NOFOLLOW`: a link in the place of a directory is then told from a file there.
+const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::DIRECTORY);
 
 /// What the kernel said, as what the caller may do.
 pub(crate) fn failure(action: &'static str, path: &Path, errno: Errno) -> KernelError {
@@ -40,8 +42,7 @@ pub(crate) struct Confined {
 impl Confined {
     /// `start` is trusted: it is a path of the daemon or of the operator. `beneath` is not.
     pub(crate) fn open(start: &Path, beneath: PathBuf) -> Result<Self, KernelError> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat2(CWD, start, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
+        let fd = rustix::fs::openat2(CWD, start, DIRECTORY, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
             .map_err(|errno| failure("open", start, errno))?;
         Ok(Self { start: fd, absolute: start.join(&beneath), beneath })
     }
@@ -58,7 +59,7 @@ impl Confined {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        Ok((openat2(&self.start, parent, HANDLE | OFlags::DIRECTORY, Mode::empty())?, name))
+        Ok((openat2(&self.start, parent, DIRECTORY, Mode::empty())?, name))
     }
 
     /// The directory itself, for reading its names.
@@ -89,7 +90,7 @@ impl Confined {
         let mut at = PathBuf::new();
         for component in &components[..wanted] {
             let parent = if at.as_os_str().is_empty() { Path::new(".") } else { &at };
-            let parent = openat2(&self.start, parent, HANDLE | OFlags::DIRECTORY, Mode::empty())?;
+            let parent = openat2(&self.start, parent, DIRECTORY, Mode::empty())?;
             match rustix::fs::mkdirat(&parent, component.as_os_str(), mode) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno),
@@ -98,7 +99,7 @@ impl Confined {
         }
         // What was there already must be a directory.
         let last = if at.as_os_str().is_empty() { Path::new(".") } else { &at };
-        openat2(&self.start, last, HANDLE | OFlags::DIRECTORY, Mode::empty()).map(drop)
+        openat2(&self.start, last, DIRECTORY, Mode::empty()).map(drop)
     }
 }
 

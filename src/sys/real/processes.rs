@@ -79,7 +79,7 @@ impl RealProcesses {
             let state = self.ask(directory, task_files::state).await?;
             return RealTask::new(directory, state, shim.pidfd, self.pool.clone());
         }
-        let pidfd = AsyncFd::new(shim.pidfd).map_err(refused)?;
+        let pidfd = ffi::readable(shim.pidfd).map_err(refused)?;
         match timeout(self.start, gone(&pidfd)).await {
             Err(_) => Err(ProcessError::NoAnswer { directory: directory.to_owned() }),
             Ok(gone) => {
@@ -234,7 +234,7 @@ async fn gone(pidfd: &AsyncFd<OwnedFd>) -> io::Result<()> {
     drop(pidfd.readable().await?);
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
     // ECHILD: adopted, and reaped by whoever is its parent now.
-    drop(rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options));
+    rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options).ok();
     Ok(())
 }
 
@@ -247,7 +247,7 @@ async fn kill(
     let mut dying = Vec::new();
     for (id, pidfd) in found {
         proc::send(&pidfd, Signal::KILL).map_err(fail)?;
-        dying.push((id.pid, AsyncFd::new(pidfd).map_err(fail)?));
+        dying.push((id.pid, ffi::readable(pidfd).map_err(fail)?));
     }
     let mut still = Vec::new();
     for (pid, pidfd) in dying {
@@ -283,7 +283,7 @@ struct RealTask {
 
 impl RealTask {
     fn new(directory: &Path, state: TaskState, pidfd: OwnedFd, pool: Pool) -> Result<Self, ProcessError> {
-        let shim = AsyncFd::new(pidfd).map_err(|error| refused("watch the shim of", directory, error))?;
+        let shim = ffi::readable(pidfd).map_err(|error| refused("watch the shim of", directory, error))?;
         Ok(Self { directory: directory.to_owned(), state, shim, pool })
     }
 }
@@ -302,7 +302,7 @@ impl Task for RealTask {
 
     fn stop(&self, grace: Duration) -> Result<(), ProcessError> {
         let grace = i32::try_from(grace.as_millis()).unwrap_or(i32::MAX);
-        match ffi::pidfd_queue_sigterm(&self.shim, grace) {
+        match ffi::pidfd_queue(&self.shim, ffi::stop_signal(), grace) {
             Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
                 Err(refused("stop", &self.directory, error))
             }

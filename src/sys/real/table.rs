@@ -1,4 +1,4 @@
-//! The whole mount table: from `listmount` and `statmount`, or from `/proc/self/mountinfo`.
+//! The whole mount table: from `listmount` and `statmount`, or from `/proc/thread-self/mountinfo`.
 //!
 //! Used at start only. The parser is total: any bytes give rows or the number of the line that is none.
 use crate::sys::ffi;
@@ -23,7 +23,7 @@ pub(crate) fn read(asking: Asking) -> io::Result<Vec<MountRow>> {
     match asking {
         Asking::Statmount => listed(),
         Asking::Statfs => {
-            let content = std::fs::read("/proc/self/mountinfo")?;
+            let content = std::fs::read("/proc/thread-self/mountinfo")?;
             parse(&content).map_err(|bad| io::Error::new(io::ErrorKind::InvalidData, bad))
         }
     }
@@ -162,7 +162,7 @@ mod tests {
             optional in proptest::collection::vec("(shared|master):[0-9]{1,4}", 0..3),
         ) {
             let (r, p) = (escape(root.as_bytes()), escape(point.as_bytes()));
-            let optional: String = optional.iter().map(|field| format!("{field} ")).collect();
+            let optional: String = optional.iter().flat_map(|field| [field.as_str(), " "]).collect();
             let line = format!("1 2 3:4 {r} {p} rw,relatime {optional}- xfs /dev/x rw\n");
             let rows = parse(line.as_bytes()).unwrap();
             prop_assert_eq!(rows[0].root.as_os_str().as_bytes(), root.as_bytes());

@@ -133,7 +133,7 @@ pub(crate) fn check(spec: &TaskSpec, clones: usize) -> Result<(), ProcessError> 
     if spec.mounts.len() != clones {
         return bad(format!("{} mounts and {clones} clones", spec.mounts.len()));
     }
-    if !spec.private_mounts && !(spec.mounts.is_empty() && spec.hide.is_empty()) {
+    if !(spec.private_mounts || spec.mounts.is_empty() && spec.hide.is_empty()) {
         return bad("mounts and hidden paths need private mounts".to_owned());
     }
     let mounts = spec.mounts.iter().map(|mount| &mount.path);

@@ -2,13 +2,13 @@
 //!
 //! Shared, so that a mount that a plugin makes in a namespace of its own shows here; of its own, so that nothing
 //! of it reaches the peers of the file system that the data directory is in.
-use crate::sys::kernel::{KernelError, Prepared};
-use crate::sys::real::facts::Asking;
+use crate::sys::kernel::{KernelError, MountId, Prepared};
+use crate::sys::real::facts::{self, Asking};
 use crate::sys::real::kernel::unmount;
-use crate::sys::real::mounts;
-use crate::sys::real::open::{Confined, failure, statx};
+use crate::sys::real::open::{Confined, failure};
+use crate::sys::real::{mounts, table};
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, StatxAttributes, StatxFlags};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(crate) fn may_mount() -> bool {
 }
 
 /// Makes the tree as far as it is not there.
-pub(crate) fn prepare(tree: &Path, _asking: Asking) -> Result<Prepared, KernelError> {
+pub(crate) fn prepare(tree: &Path, asking: Asking) -> Result<Prepared, KernelError> {
     if !may_mount() {
         return Err(KernelError::MayNotMount);
     }
@@ -38,7 +38,7 @@ pub(crate) fn prepare(tree: &Path, _asking: Asking) -> Result<Prepared, KernelEr
     if owner.st_mode & 0o7777 != 0o700 {
         rustix::fs::fchmod(&directory, Mode::RWXU).map_err(fail)?;
     }
-    if is_ours(tree, &directory).map_err(fail)? {
+    if is_ours(&directory, asking).map_err(fail)? {
         mounts::share(&directory).map_err(fail)?;
         return Ok(Prepared::Found);
     }
@@ -50,26 +50,30 @@ pub(crate) fn prepare(tree: &Path, _asking: Asking) -> Result<Prepared, KernelEr
 }
 
 /// Undoes the mount.
-pub(crate) fn undo(tree: &Path, _asking: Asking) -> Result<(), KernelError> {
+pub(crate) fn undo(tree: &Path, asking: Asking) -> Result<(), KernelError> {
     let confined = match confined(tree) {
         Err(KernelError::NotFound { .. }) => return Ok(()),
         other => other?,
     };
     let ours = match confined.handle() {
         Err(Errno::NOENT) => return Ok(()),
-        Ok(handle) => is_ours(tree, &handle),
+        Ok(handle) => is_ours(&handle, asking),
         Err(errno) => Err(errno),
     };
     if ours.map_err(|errno| failure("look at", tree, errno))? { unmount(&confined) } else { Ok(()) }
 }
 
-/// Whether what is mounted there is a bind of the directory itself. A file system of the operator's own that is
-/// mounted there is not: it has another device than the directory around it.
-fn is_ours(tree: &Path, directory: &OwnedFd) -> Result<bool, Errno> {
-    let here = statx(directory, StatxFlags::BASIC_STATS)?;
-    let around = rustix::fs::stat(tree.parent().unwrap_or(tree))?;
-    let device = rustix::fs::makedev(here.stx_dev_major, here.stx_dev_minor);
-    Ok(here.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) && device == around.st_dev)
+/// Whether what is mounted there is a bind of the directory itself, and not a file system of the operator's own:
+/// then it shows what the mount beneath it shows at that place. Reads the mount table: for start and end only.
+fn is_ours(directory: &OwnedFd, asking: Asking) -> Result<bool, Errno> {
+    let Some(mount) = facts::present(directory, asking)?.mount else { return Ok(false) };
+    let rows = table::read(asking).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let row = |id: MountId| rows.iter().find(|row| row.id == id);
+    let Some((top, beneath)) = row(mount.id).and_then(|top| Some((top, row(top.parent)?))) else {
+        return Ok(false);
+    };
+    let shown = top.mount_point.strip_prefix(&beneath.mount_point).map(|rest| beneath.root.join(rest));
+    Ok(top.device == beneath.device && shown.is_ok_and(|shown| shown == top.root))
 }
 
 fn confined(tree: &Path) -> Result<Confined, KernelError> {

@@ -1,4 +1,5 @@
 //! [`RealWatches`]: directories watched with inotify.
+use crate::sys::ffi;
 use crate::sys::real::pool::{Pool, Unanswered};
 use crate::sys::watch::{DirEvent, WatchError, Watches};
 use async_trait::async_trait;
@@ -34,7 +35,7 @@ impl RealWatches {
         let refused = |source| WatchError::Refused { path: directory.to_owned(), source };
         match begun.await {
             Ok(Ok((fd, there))) => {
-                let fd = AsyncFd::new(fd).map_err(refused)?;
+                let fd = ffi::readable(fd).map_err(refused)?;
                 Ok((Events { fd, pending: VecDeque::new(), over: false }, there))
             }
             Ok(Err(Errno::NOENT | Errno::NOTDIR)) => Err(WatchError::Gone { path: directory.to_owned() }),
@@ -97,7 +98,11 @@ impl Events {
     async fn next(&mut self) -> Option<DirEvent> {
         loop {
             if let Some(event) = self.pending.pop_front() {
-                self.over = event == DirEvent::Gone;
+                // The kernel tells it more than once, and nothing comes after it.
+                if event == DirEvent::Gone {
+                    self.over = true;
+                    self.pending.clear();
+                }
                 return Some(event);
             }
             if self.over {

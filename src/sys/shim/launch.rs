@@ -76,7 +76,7 @@ pub(crate) fn launch(spec: &TaskSpec, cookie: &str, clones: Vec<OwnedFd>) -> io:
             let mut text = vec![FAILED];
             text.extend_from_slice(message.as_bytes());
             // Nobody is left to tell when this fails.
-            drop(rustix::io::write(&child.tell, &text));
+            rustix::io::write(&child.tell, &text).ok();
             ffi::exit_now(127)
         }
     }

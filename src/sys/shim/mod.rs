@@ -35,7 +35,7 @@ pub(crate) const STARTED: &[u8] = b"started\n";
 /// Runs the task that `directory` describes, to its end. Standard output gets [`STARTED`] or one line that says
 /// why not; then it is closed.
 pub fn run(directory: &Path) -> ExitCode {
-    match Shim::begin(directory).and_then(|shim| shim.run()) {
+    match Shim::begin(directory).and_then(Shim::run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             report(format!("{}: {error}\n", directory.display()).as_bytes());
@@ -60,15 +60,15 @@ impl<'a> Shim<'a> {
     /// Becomes a shim: session, signals, descriptors, lock, and the order read.
     fn begin(directory: &'a Path) -> io::Result<Self> {
         // Fails when the daemon has done it already.
-        drop(rustix::process::setsid());
+        rustix::process::setsid().ok();
         rustix::process::chdir("/")?;
         for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGPIPE, libc::SIGTSTP] {
             ffi::set_disposition(signal, Disposition::Ignore);
         }
-        let awaited = Signals::new(&[libc::SIGTERM, libc::SIGCHLD]);
+        let awaited = Signals::new(&[libc::SIGTERM, libc::SIGCHLD, ffi::stop_signal()]);
         awaited.block_only()?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        drop(rustix::thread::set_name(c"wharfline-shim"));
+        rustix::thread::set_name(c"wharfline-shim").ok();
 
         let order: Order = match record::read(&directory.join(SPEC))? {
             Read::Found(order) => order,
@@ -197,7 +197,7 @@ fn open_logs(spec: &TaskSpec) -> Result<(RotatedLog, Option<RotatedLog>), String
 /// Kills a child that has not run its program, and waits for its end.
 fn abandon(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid) {
-        drop(rustix::process::kill_process(pid, Signal::KILL));
+        rustix::process::kill_process(pid, Signal::KILL).ok();
         loop {
             match rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()) {
                 Err(rustix::io::Errno::INTR) => {}
@@ -209,10 +209,10 @@ fn abandon(pid: i32) {
 
 /// Says something on standard output and closes it: the daemon may be gone, which changes nothing.
 fn report(words: &[u8]) {
-    drop(rustix::io::write(rustix::stdio::stdout(), words));
+    rustix::io::write(rustix::stdio::stdout(), words).ok();
     if let Ok(nothing) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         for standard in [Standard::Output, Standard::Error] {
-            drop(ffi::redirect(&nothing, standard));
+            ffi::redirect(&nothing, standard).ok();
         }
     }
 }

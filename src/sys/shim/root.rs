@@ -168,21 +168,29 @@ impl Assembly<'_> {
             if count > ENTRIES {
                 return Err(format!("{}: too many entries to bind one by one", from.display()));
             }
-            self.entry(into, &directory, &from.join(name), name)?;
+            let kind = match entry.file_type() {
+                FileType::Unknown => {
+                    let Ok(seen) = stat(&directory, name) else { continue };
+                    FileType::from_raw_mode(seen.st_mode)
+                }
+                known => known,
+            };
+            self.entry(into, &directory, &from.join(name), (name, kind))?;
         }
         Ok(())
     }
 
-    fn entry(&self, into: &OwnedFd, directory: &OwnedFd, from: &Path, name: &OsStr) -> Result<(), Fault> {
-        let seen =
-            match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) {
-                Err(Errno::NOENT) => return Ok(()),
-                // A mount that refuses even this (a dead file system, another user's FUSE) is left out.
-                Err(_) => return Ok(()),
-                Ok(seen) => seen,
-            };
+    /// Binds one entry. Its kind comes from the directory that lists it: to ask the entry itself could hang, if
+    /// it is the mount point of a dead file system.
+    fn entry(
+        &self,
+        into: &OwnedFd,
+        directory: &OwnedFd,
+        from: &Path,
+        (name, kind): (&OsStr, FileType),
+    ) -> Result<(), Fault> {
         let step = fault("bind", from);
-        match FileType::from_raw_mode(seen.st_mode) {
+        match kind {
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(directory, name, Vec::new()).map_err(&step)?;
                 rustix::fs::symlinkat(target.as_c_str(), into, name).map_err(&step)
@@ -191,6 +199,7 @@ impl Assembly<'_> {
                 rustix::fs::mkdirat(into, name, Mode::RWXU).map_err(&step)?;
                 let made = openat(into, name).map_err(&step)?;
                 if self.opened.contains(from) {
+                    let seen = stat(directory, name).map_err(&step)?;
                     let inner = open_up(made, &seen).map_err(&step)?;
                     self.fill(&inner, from)
                 } else if self.hidden.contains(from) {
@@ -212,11 +221,15 @@ impl Assembly<'_> {
     }
 }
 
+fn stat(directory: &OwnedFd, name: &OsStr) -> Result<rustix::fs::Stat, Errno> {
+    rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT)
+}
+
 /// Makes a new directory of the root look like the host's. One that everybody may write to (`/tmp`) becomes a
 /// writable tmpfs of its own: programs rely on it.
 fn open_up(made: OwnedFd, seen: &rustix::fs::Stat) -> Result<OwnedFd, Errno> {
-    let mode = seen.st_mode & 0o7777;
-    let inner = if mode & 0o1002 == 0o1002 {
+    let bits = seen.st_mode & 0o7777;
+    let inner = if bits & 0o1002 == 0o1002 {
         let own = tmpfs("64m", "1777")?;
         mounts::attach(&own, &made)?;
         own
@@ -230,7 +243,7 @@ fn open_up(made: OwnedFd, seen: &rustix::fs::Stat) -> Result<OwnedFd, Errno> {
         Some(Gid::from_raw(seen.st_gid)),
         AtFlags::EMPTY_PATH,
     )?;
-    rustix::fs::chmodat(&inner, c".", Mode::from_raw_mode(mode), AtFlags::empty())?;
+    rustix::fs::chmodat(&inner, c".", Mode::from_raw_mode(bits), AtFlags::empty())?;
     Ok(inner)
 }
 

@@ -78,7 +78,7 @@ impl Supervised {
     }
 
     fn arrived(&mut self, arrived: Arrived) {
-        if arrived.signal == libc::SIGTERM {
+        if arrived.signal == libc::SIGTERM || arrived.signal == ffi::stop_signal() {
             let grace = arrived.number.and_then(|number| Millis::try_from(number).ok());
             let act = self.ladder.stop(grace, now());
             self.carry_out(act);
@@ -111,7 +111,7 @@ impl Supervised {
             Act::TermMain => {
                 // The main process is not reaped yet, so the group's number is its own.
                 if let Some(group) = Pid::from_raw(self.main) {
-                    drop(rustix::process::kill_process_group(group, Signal::TERM));
+                    rustix::process::kill_process_group(group, Signal::TERM).ok();
                 }
             }
             Act::TermLeft => signal_all(Signal::TERM),
@@ -125,7 +125,7 @@ fn signal_all(signal: Signal) {
     for id in proc::descendants(ourselves).unwrap_or_default() {
         if let Some(pidfd) = proc::open(id) {
             // One that cannot be signalled will be met again after the next death.
-            drop(proc::send(&pidfd, signal));
+            proc::send(&pidfd, signal).ok();
         }
     }
 }
