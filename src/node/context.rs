@@ -433,11 +433,14 @@ macro_rules! cluster {
 }
 cluster!(Volume, VolumeAttachment, PluginInstance, crate::api::NodeAgent);
 
-impl ObjectApi for Allocation {
-    fn api(client: kube::Client, object: &Self) -> Api<Self> {
-        Api::namespaced(client, &object.namespace().unwrap_or_default())
-    }
+macro_rules! namespaced {
+    ($($kind:ty),*) => { $(impl ObjectApi for $kind {
+        fn api(client: kube::Client, object: &Self) -> Api<Self> {
+            Api::namespaced(client, &object.namespace().unwrap_or_default())
+        }
+    })* };
 }
+namespaced!(Allocation, crate::api::VolumeClaim);
 
 /// Replaces `${NAME}` by its value and `$$` by a dollar sign; everything else stays, shell variables too.
 pub fn substitute(text: &str, variables: &BTreeMap<&'static str, String>) -> String {

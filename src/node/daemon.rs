@@ -201,7 +201,7 @@ async fn serve(
     let work = work(node, identity);
     let begin = begin(node, lost, ready);
     tokio::pin!(work, begin);
-    let mut going = false;
+    let (mut going, mut done) = (false, false);
     let result = loop {
         tokio::select! {
             () = node.stop.cancelled() => break Ok(()),
@@ -216,11 +216,13 @@ async fn serve(
                 Ok(()) => going = true,
                 Err(error) => break Err(error),
             },
-            () = &mut work => break Ok(()),
+            () = &mut work, if !done => done = true,
         }
     };
     node.stop.cancel();
-    work.await;
+    if !done {
+        work.await;
+    }
     lease.abort();
     watches.join_all().await;
     result

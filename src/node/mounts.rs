@@ -200,7 +200,9 @@ fn gather(node: &Node, volume: &str) -> Vec<Unit> {
 
 /// Whether an allocation is on its way out, as far as its volumes go.
 pub fn stopping(node: &Node, allocation: &Allocation) -> bool {
-    let over = allocation.status.as_ref().and_then(|s| s.phase).is_some_and(AllocationPhase::terminal);
+    let phase = allocation.status.as_ref().and_then(|s| s.phase);
+    // Stopped is not over: it may be wanted again.
+    let over = matches!(phase, Some(AllocationPhase::Complete | AllocationPhase::Failed));
     allocation.meta().deletion_timestamp.is_some() || allocation.spec.stop || node.stopped() || over
 }
 

@@ -93,7 +93,7 @@ mod tests {
                 "at {seconds} s"
             );
         }
-        assert_eq!(history.seen.len(), 1);
+        assert_eq!(history.seen.len(), 2); // the aged one that counts, and now
     }
 
     #[test]
