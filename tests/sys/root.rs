@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 use wharfline::sys::kernel::{PathFacts, Present};
 use wharfline::sys::path::TreePath;
-use wharfline::sys::process::{Outcome, TaskSpec};
+use wharfline::sys::process::{Adopted, Outcome, ProcessError, TaskSpec};
 use wharfline::sys::real::RealKernel;
 use wharfline::sys::{Kernel, Processes};
 
@@ -298,4 +298,30 @@ async fn a_dead_file_system_beside_the_mount_path_does_not_stop_a_task() {
     rustix::mount::unmount(host.data.join("beside/dead"), rustix::mount::UnmountFlags::DETACH).unwrap();
     volume.undo().await;
     host.assert_clean();
+}
+
+#[tokio::test]
+async fn a_shim_that_hangs_while_it_prepares_is_given_up() {
+    let host = Host::new();
+    let dead = host.data.join("dead");
+    std::fs::create_dir(&dead).unwrap();
+    let server = Dead::mount(&dead);
+    let mut spec = host.script("exit 0");
+    spec.cwd = dead.join("x");
+    let processes = host.processes().with_start_limit(Duration::from_millis(200));
+    let error = processes.start(&host.task_directory(), &spec, vec![]).await.unwrap_err();
+    assert!(matches!(error, ProcessError::NoAnswer { .. }), "{error}");
+    assert!(matches!(processes.adopt(&host.task_directory()).await.unwrap(), Adopted::NeverStarted));
+    drop(server);
+    rustix::mount::unmount(&dead, rustix::mount::UnmountFlags::DETACH).unwrap();
+    host.assert_clean();
+}
+
+#[test]
+fn no_value_of_an_environment_is_shown() {
+    let host = Host::new();
+    let mut spec = host.script("");
+    spec.env.insert("PASSWORD".to_owned(), "canary".to_owned());
+    let shown = format!("{spec:?}");
+    assert!(shown.contains("PASSWORD") && !shown.contains("canary"), "{shown}");
 }

@@ -129,7 +129,8 @@ async fn what_is_left_of_a_task_hears_sigterm_first() {
     let host = Host::new();
     let script = "setsid sh -c \"trap 'echo bye; exit' TERM; : > $HERE/ready; while :; do sleep 0.01; done\" & \
         while [ ! -e $HERE/ready ]; do sleep 0.01; done; exit 5";
-    let (record, output) = host.run(&host.script(script), vec![]).await;
+    let (record, _) = host.run(&host.script(script), vec![]).await;
+    let output = std::fs::read_to_string(host.data.join("out")).unwrap();
     assert_eq!((record.outcome, output.as_str()), (Outcome::Code(5), "bye\n"));
 }
 
