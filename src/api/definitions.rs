@@ -172,6 +172,7 @@ fn of<K: CustomResourceExt>(
         .and_then(|s| s.open_api_v3_schema.as_ref())
         .and_then(|s| serde_json::to_value(s).ok())
         .unwrap_or_default();
+    schema["description"] = schema["properties"]["spec"]["description"].clone();
     schema["properties"]["apiVersion"] = json!({ "type": "string" });
     schema["properties"]["kind"] = json!({ "type": "string" });
     schema["properties"]["metadata"] = json!({ "type": "object" });

@@ -5,6 +5,7 @@
 pub mod allocation;
 pub mod claim;
 pub mod class;
+pub mod crd;
 pub mod definitions;
 pub mod field;
 pub mod kind;

@@ -1,0 +1,55 @@
+# `make` prints this menu. Everything a target needs beyond Rust and a C compiler it gets by itself.
+CARGO   ?= cargo
+PROFILE ?= dev
+BIN     := target/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/wharfline
+TOOLS   := target/tools/bin
+
+# A Rust that came without its formatter or linter gets them from rustup.
+rustfmt := $(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+clippy  := $(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
+# cargo-nextest is used where it is installed: it runs test binaries side by side.
+tests   := if $(CARGO) nextest --version >/dev/null 2>&1; \
+	then $(CARGO) nextest run --locked --no-fail-fast; \
+	else $(CARGO) test --locked --no-fail-fast --lib --bins --tests; fi
+root    := [ "$$(id -u)" = 0 ] || echo "NOT ROOT: tests that mount need root and will fail; run 'sudo -E make test' for all of them." >&2
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check lint fmt crds deny
+
+help: ## This menu
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## The whole way once: up, a volume in use, all taken down (root; PROFILE=release for speed)
+	$(CARGO) build --locked --profile $(PROFILE) --bin wharfline
+	@deploy/quickstart.sh $(BIN)
+
+test: lint ## Everything that CI runs: format, lints, every test, the examples in the docs
+	@$(root)
+	$(tests) || { $(root); exit 1; }
+	$(CARGO) test --locked --doc
+
+check: ## The quick round while working: lints and the unit tests
+	@$(clippy)
+	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) test --lib
+
+lint: ## Format and lints, changing nothing
+	@$(rustfmt); $(clippy)
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+
+fmt: ## Format the code
+	@$(rustfmt)
+	$(CARGO) fmt
+
+crds: ## Write crds/ anew from the kinds in src/api
+	UPDATE_CRDS=1 $(CARGO) test --locked --test crds
+
+deny: $(TOOLS)/cargo-deny ## Bans, licences, sources and known faults of the dependencies (compiles cargo-deny once; not in CI)
+	$(TOOLS)/cargo-deny --offline check bans licenses sources
+	@if $(TOOLS)/cargo-deny fetch db >/dev/null 2>&1; \
+	then $(TOOLS)/cargo-deny check advisories; \
+	else echo "NOT CHECKED: the advisory database cannot be reached from here."; fi
+
+$(TOOLS)/cargo-deny:
+	$(CARGO) install cargo-deny --locked --root target/tools

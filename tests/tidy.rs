@@ -1,0 +1,161 @@
+//! The tree keeps its own rules: the arrows between modules, where crates may be named, sizes, tests that run.
+use std::fs;
+use std::path::Path;
+
+#[path = "tidy/rules.rs"]
+mod rules;
+#[path = "tidy/source.rs"]
+mod source;
+
+use rules::{ARROWS, Fault, LINES, README_SECTIONS, faults};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every text file of the tree, by its path from the root. What is built or kept by git is not the tree.
+fn tree(folder: &Path, out: &mut Vec<(String, String)>) {
+    let entries = fs::read_dir(folder).expect("the tree can be read");
+    for entry in entries.map(|e| e.expect("the tree can be read")) {
+        let (path, name) = (entry.path(), entry.file_name());
+        if entry.file_type().expect("a file has a type").is_dir() {
+            let built = path.join("CACHEDIR.TAG").exists();
+            if !built && !matches!(name.to_str(), Some(".git" | "target")) {
+                tree(&path, out);
+            }
+        } else if name != ".git"
+            && let Ok(text) = fs::read_to_string(&path)
+        {
+            let file = path.strip_prefix(root()).expect("it lies beneath the root");
+            out.push((file.to_str().expect("names are UTF-8").to_owned(), text));
+        }
+    }
+}
+
+#[test]
+fn the_tree_is_tidy() {
+    let mut files = Vec::new();
+    tree(root(), &mut files);
+    assert!(files.len() > 30, "only {} files were found", files.len());
+    let mut found: Vec<Fault> = files.iter().flat_map(|(file, text)| faults(file, text)).collect();
+    found.sort();
+    let lines: Vec<_> = found.iter().map(|f| format!("  {}:{}: {}", f.file, f.line, f.what)).collect();
+    assert!(found.is_empty(), "{} faults:\n{}", found.len(), lines.join("\n"));
+}
+
+#[test]
+fn the_table_and_the_map_name_the_same_folders() {
+    let map = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("there is a map");
+    for entry in fs::read_dir(root().join("src")).expect("there is src") {
+        let entry = entry.expect("src can be read");
+        let name = entry.file_name().into_string().expect("names are UTF-8");
+        if entry.path().is_dir() && name != "bin" {
+            assert!(ARROWS.iter().any(|(module, _)| *module == name), "src/{name} has no row in the table");
+            assert!(map.contains(&format!("| `src/{name}` |")), "src/{name} is not on the map");
+        }
+    }
+}
+
+/// Text that breaks a rule, in a file where it is forbidden, and what is said of it.
+const FORBIDDEN: &[(&str, &str, &str)] = &[
+    ("src/api/x.rs", "use crate::plan::attach;", "api may not use crate::plan::attach"),
+    ("src/api/x.rs", "fn f() { crate::server::f() }", "api may not use crate::server::f"),
+    ("src/plan/x.rs", "use super::super::node::x;", "plan may not use crate::node::x"),
+    ("src/plan/mod.rs", "use super::csi;", "plan may not use crate::csi"),
+    (
+        "src/plan/x.rs",
+        "mod tests { use super::super::super::{csi::a, api::b}; }",
+        "plan may not use crate::csi::a",
+    ),
+    ("src/store/x.rs", "use crate::{api, store};", "store may not use crate::api"),
+    ("src/csi/x.rs", "use crate::*;", "csi may not use crate::*"),
+    ("src/sys/x.rs", "use crate as c;", "sys may not use crate"),
+    ("src/server/x.rs", "use crate::controllers::c;", "server may not use crate::controllers::c"),
+    ("src/controllers/x.rs", "#[cfg(test)] mod tests { use crate::store::mem; }", "controllers may not use"),
+    ("src/controllers/x.rs", "let a = <crate::csi::A as B>::c;", "controllers may not use crate::csi::A"),
+    ("src/node/x.rs", "use crate::store::Store;", "node may not use crate::store::Store"),
+    ("src/drivers/x.rs", "use crate::csi::client::Client;", "drivers may not use crate::csi::client::Client"),
+    ("src/cli/x.rs", "use crate::plan::Next;", "cli may not use crate::plan::Next"),
+    ("src/main.rs", "use wharfline::node::daemon;", "main may not use crate::node::daemon"),
+    ("src/extra/x.rs", "", "not in the table"),
+    ("src/plan/x.rs", "use tokio::sync::Mutex;", "plan is pure and may not use tokio::sync::Mutex"),
+    ("src/plan/x.rs", "#[tokio::test] async fn f() {}", "plan is pure and may not use tokio::test"),
+    ("src/plan/x.rs", "fn f() -> ::tonic::Code { todo() }", "plan is pure and may not use tonic::Code"),
+    ("src/plan/x.rs", "use std::time::{Duration, Instant};", "may not use std::time::Instant"),
+    ("src/plan/x.rs", "use std::time;", "plan is pure and may not use std::time"),
+    ("src/plan/x.rs", "use std::time::*;", "plan is pure and may not use std::time::*"),
+    ("src/plan/x.rs", "let t = std::time::SystemTime::now();", "may not use std::time::SystemTime::now"),
+    ("src/plan/x.rs", "use std::sync::RwLock;", "may not use std::sync::RwLock"),
+    ("src/plan/x.rs", "use kube::Client;", "plan is pure and may not use kube::Client"),
+    ("src/plan/x.rs", "use jiff::Timestamp;\nfn f() { Timestamp::now(); }", "reads the clock"),
+    ("src/api/x.rs", "use kube::{Api, CustomResource};", "api is pure and may not use kube::Api"),
+    ("src/api/x.rs", "use std::fs;", "api is pure and may not use std::fs"),
+    ("src/api/x.rs", "use reqwest::x; use hyper::y;", "api is pure and may not use hyper::y"),
+    ("src/cli/get.rs", "fn f() { serde_saphyr::from_str(x) }", "serde_saphyr belongs to src/cli/manifest.rs"),
+    ("src/server/x.rs", "use redb::Database;", "redb belongs to src/store/"),
+    ("src/node/x.rs", "extern crate libc;", "libc belongs to src/sys/"),
+    ("src/store/x.rs", "use kube::Client;", "kube belongs to src/api/"),
+    ("src/node/x.rs", "unsafe { f() }", "unsafe code outside src/sys"),
+    ("tests/x.rs", "#![allow(unsafe_code)]", "unsafe code outside src/sys"),
+    ("tests/x.rs", "#[test]\n#[ignore]\nfn f() {}", "an ignored test"),
+    ("src/api/x.rs", "#[ignore = \"slow\"]", "an ignored test"),
+    ("tests/x.rs", "#[cfg_attr(not(root), ignore)]", "an ignored test"),
+    ("src/api/x.rs", "fn f() { todo!() }", "unfinished code"),
+    ("tests/x.rs", "std::thread::sleep(d);", "sleeps in a test"),
+    ("tests/support/x.rs", "use tokio::{task, time::sleep};", "sleeps in a test"),
+    ("tests/x.rs", "use tokio::time; time::sleep(d).await;", "sleeps in a test"),
+    ("docs/x.md", concat!("see /wo", "rk/notes"), "a path of one machine"),
+    ("README.md", "# Wharfline\n## Quickstart\n", "has no section Test"),
+    ("crds/x.yaml", "enum:\n- \"Yes\"\n- Never\n", "a boolean in YAML 1.1"),
+    ("crds/x.yaml", "enum:\n- off\n", "a boolean in YAML 1.1"),
+    ("crds/x.yaml", "properties:\n  \"on\":\n    type: string\n", "a boolean in YAML 1.1"),
+    ("crds/x.yaml", "properties:\n  y:\n    type: string\n", "a boolean in YAML 1.1"),
+    ("crds/x.yaml", "enum:\n- \"True\"\n- \"False\"\n", "a boolean in YAML 1.1"),
+];
+
+#[test]
+fn each_forbidden_thing_is_found() {
+    for (file, text, wanted) in FORBIDDEN {
+        let found = faults(file, text);
+        assert!(
+            found.iter().any(|f| f.what.contains(wanted)),
+            "{file}: {text}\n  wanted: {wanted}\n  {found:?}"
+        );
+    }
+    let long = "// one line\n".repeat(LINES + 1);
+    assert!(faults("src/api/x.rs", &long).iter().any(|f| f.what.contains("split it")));
+}
+
+/// Text that looks like a fault and is none.
+const ALLOWED: &[(&str, &str)] = &[
+    ("src/plan/x.rs", "use super::{Next, Reason};\nuse crate::api::meta::Rung;\nuse std::time::Duration;"),
+    ("src/plan/x.rs", "mod tests { use super::super::mount; use super::*; } use super::attach;"),
+    (
+        "src/plan/x.rs",
+        "// use tokio::sync;\n/* use /* nested */ kube::Client; */ let s = \"use crate::node;\";",
+    ),
+    (
+        "src/plan/x.rs",
+        "let s = r#\"crate::node \"quoted\" unsafe todo!()\"#; let c = '\"'; let l: &'a str = b\"x\\\"\";",
+    ),
+    ("src/api/x.rs", "pub(crate) fn f() {} pub(in crate::api) fn g() {} use crate::api::meta;"),
+    ("src/api/x.rs", "use kube::{CustomResource, CustomResourceExt};\nuse std::sync::OnceLock;"),
+    ("src/drivers/x.rs", "use crate::csi::proto::{self, csi::Thing}; use crate::sys::Clock;"),
+    ("src/cli/manifest.rs", "use serde_saphyr as yaml;"),
+    ("src/store/redb.rs", "use redb::{Database, ReadableTable};"),
+    ("src/sys/x.rs", "unsafe { f() }"),
+    ("src/run/x.rs", "use crate::{api, plan, node, server::Server, sys};"),
+    ("src/main.rs", "fn main() { wharfline::run::main() }"),
+    ("src/server/x.rs", "fn f(ignore: bool) { x.time::<u8>(); todo(); }"),
+    ("tests/x.rs", "use std::time::Duration; // no thread::sleep here\nlet x = time::timeout(d, f);"),
+    ("crds/x.yaml", "enum:\n- \"True\"\n- \"False\"\n- Unknown\ndefault: false\nserved: true\n"),
+];
+
+#[test]
+fn what_is_allowed_is_not_reported() {
+    for (file, text) in ALLOWED {
+        assert_eq!(faults(file, text), [], "{file}: {text}");
+    }
+    assert_eq!(faults("README.md", &format!("## {}\n", README_SECTIONS.join("\n## "))), []);
+    assert_eq!(faults("src/api/x.rs", &"// one line\n".repeat(LINES)), []);
+}
