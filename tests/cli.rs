@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "the support is shared with other tests")]
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 mod support {
-    pub(crate) mod memory_store;
     pub(crate) mod server_api;
 }
 
@@ -12,7 +11,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use support::memory_store::MemoryStore;
+use wharfline::store::embedded::{EmbeddedStore, MemoryDisk};
 use support::server_api::options;
 use wharfline::cli::{self, Exit, Terminal};
 use wharfline::server::{Identity, Server};
@@ -81,7 +80,7 @@ impl Write for Shared {
 
 impl Cluster {
     async fn new() -> Self {
-        let store = Arc::new(MemoryStore::new());
+        let store = Arc::new(EmbeddedStore::inline(MemoryDisk::default(), wharfline::store::embedded::Options::default()).unwrap());
         let server = Server::new(store, wharfline::api::definitions(), options());
         server.bootstrap().await.unwrap();
         Self { server, asked: Arc::default() }

@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "the support is shared with other tests")]
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 mod support {
-    pub(crate) mod memory_store;
     pub(crate) mod server_api;
 }
 
@@ -10,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 
-use support::memory_store::MemoryStore;
+use wharfline::store::embedded::{EmbeddedStore, MemoryDisk};
 use support::server_api::options;
 use wharfline::server::{Identity, Server};
 
@@ -38,7 +37,7 @@ impl Ended {
 
 impl Site {
     async fn new() -> Self {
-        let server = Server::new(Arc::new(MemoryStore::new()), wharfline::api::definitions(), options());
+        let server = Server::new(Arc::new(EmbeddedStore::inline(MemoryDisk::default(), wharfline::store::embedded::Options::default()).unwrap()), wharfline::api::definitions(), options());
         server.bootstrap().await.unwrap();
         let router = server.router().layer(axum::Extension(Identity::admin()));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -4,7 +4,6 @@
 #![allow(dead_code, reason = "the support is shared with other tests")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 mod support {
-    pub(crate) mod memory_store;
     pub(crate) mod server_api;
 }
 #[path = "support/controllers/bench.rs"]

@@ -16,7 +16,7 @@ use wharfline::controllers::{self, Options};
 use wharfline::server::{Identity, Server};
 
 use crate::fake::{Behaviour, FakeNode, Ledger};
-use crate::support::memory_store::MemoryStore;
+use wharfline::store::embedded::{EmbeddedStore, MemoryDisk};
 use crate::support::server_api::options;
 
 /// Far beyond what any step takes, in the time of the test.
@@ -153,7 +153,7 @@ impl Bench {
     pub(crate) async fn with(nodes: &[&str], behaviour: Behaviour) -> Self {
         let mut options = options();
         options.bookmark_interval = Duration::from_secs(60);
-        let server = Server::new(Arc::new(MemoryStore::new()), wharfline::api::definitions(), options);
+        let server = Server::new(Arc::new(EmbeddedStore::inline(MemoryDisk::default(), wharfline::store::embedded::Options::default()).unwrap()), wharfline::api::definitions(), options);
         server.bootstrap().await.unwrap();
         let mut bench = Self {
             seen: Seen::new(),

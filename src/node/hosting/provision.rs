@@ -1,25 +1,36 @@
-//! Volumes whose host this node is: created, deleted, attached, detached.
-//!
-//! Every controller call of a volume, its attachments' included, is made here and one at a time. The intent is the object
-//! itself, which has a finalizer; whether a create was ever attempted stands in the journal too, because a later refusal
-//! does not undo an earlier attempt whose outcome nobody knows (CO-GEN-32). Without a valid lease no call is started.
+//! CreateVolume, ValidateVolumeCapabilities and DeleteVolume of the volumes whose host this node is.
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
-use super::context::Node;
-use super::journal::{Change, CreateEntry, Entry};
-use super::mounts::{BLOCKED, reason_word};
-use super::requests;
-use crate::api::meta::{Call, Condition, Map, ReclaimPolicy, Rung, Segments, Time, Truth};
+use super::super::context::{Node, Part};
+use super::super::journal::{Change, CreateEntry, Entry};
+use super::super::mounts::BLOCKED;
+use super::super::requests;
+use super::{Blocked, Serving, call, serving, settle};
+use crate::api::meta::{Call, Condition, Map, ReclaimPolicy, Rung, Segments, Time};
 use crate::api::quantity;
-use crate::api::volume::AttachStatus;
-use crate::api::{Volume, VolumeAttachment, VolumeStatus};
-use crate::csi::{self, Failure, Remedy, Terms, check};
-use crate::plan::registry::Service;
-use crate::plan::{Next, Reason, Wanted, attach, provision};
+use crate::api::{Volume, VolumeStatus};
+use crate::csi::check;
+use crate::plan::{Next, Reason, provision};
+
+/// The fields of a Volume's status that its host writes.
+const HOST: Part = Part {
+    name: "host",
+    fields: &[
+        "exists",
+        "handle",
+        "context",
+        "capacity",
+        "topology",
+        "calls",
+        "nextAttemptTime",
+        "observedEpoch",
+        "provisioning",
+    ],
+};
 
 /// The host's part of a Volume's status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -59,23 +70,7 @@ impl HostPart {
     }
 }
 
-/// Brings one hosted volume and its attachments as far as they go.
-pub async fn reconcile(node: &Arc<Node>, name: &str) -> Option<Duration> {
-    if !node.synced() {
-        return None;
-    }
-    let mut again: Option<Duration> = None;
-    if let Some(volume) = node.caches.volumes.one(name) {
-        again = provision_step(node, &volume).await;
-    }
-    for attachment in node.caches.hosted.of(name) {
-        let delay = attach_step(node, &attachment).await;
-        again = [again, delay].into_iter().flatten().min();
-    }
-    again.filter(|d| *d < BLOCKED / 2)
-}
-
-async fn provision_step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> {
+pub(super) async fn step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> {
     let status = volume.status.clone().unwrap_or_default();
     let host = status.controller.as_ref().filter(|h| h.node_name == node.options.name)?;
     let uid = volume.uid().unwrap_or_default();
@@ -94,6 +89,8 @@ async fn provision_step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> {
         handle_known: !part.handle.is_empty(),
         held: !status.holders.is_empty(),
     };
+    let generation = volume.meta().generation.unwrap_or_default();
+    node.retry.renew(&key, format!("{generation}/{wanted:?}/{}", host.epoch));
     let step = match provision::next(wanted, source, seen) {
         Next::Do(step) => step,
         Next::Wait(_) | Next::Converged => return None,
@@ -109,97 +106,16 @@ async fn provision_step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> {
     } else {
         Err(Blocked::Wait(Reason::LeaseNotRenewed))
     };
-    let delay = settle(node, &retry, &outcome);
+    let about = (retry.as_str(), volume.object_ref(&()), action(step));
+    let delay = settle(node, about, &outcome);
     part.calls = node.calls.get(&key, &status.calls);
     part.provisioning = outcome.err().map(|blocked| blocked.condition(volume.meta().generation));
     if let (Some(condition), Some(before)) = (&mut part.provisioning, &status.provisioning) {
         condition.last_transition_time = before.last_transition_time;
     }
-    part.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| later(node, d));
-    let written = node.write_status(volume, "host", &part).await;
+    part.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
+    let written = node.write_status(volume, &HOST, &part).await;
     [delay, node.after_write(&format!("{key}/report"), written)].into_iter().flatten().min()
-}
-
-/// Why a step did not succeed.
-enum Blocked {
-    Wait(Reason),
-    Call(Failure),
-    Answer(String),
-}
-
-impl Blocked {
-    fn condition(&self, generation: Option<i64>) -> Condition {
-        let (word, sentence) = match self {
-            Self::Wait(reason) => (reason.word().to_owned(), reason.to_string()),
-            Self::Call(failure) => (reason_word(failure), failure.to_string()),
-            Self::Answer(message) => ("UnusableAnswer".to_owned(), message.clone()),
-        };
-        Condition::new("Provisioned", Truth::False, &word, sentence).of_generation(generation)
-    }
-}
-
-fn settle(node: &Node, step: &str, outcome: &Result<(), Blocked>) -> Option<Duration> {
-    match outcome {
-        Ok(()) => {
-            node.retry.succeeded(step);
-            None
-        }
-        // Woken by the lease, the plugin's registration, or (secrets) by time.
-        Err(Blocked::Wait(reason @ (Reason::SecretMissing { .. } | Reason::LeaseNotRenewed))) => {
-            Some(node.retry.failed(step, reason.word().to_owned()))
-        }
-        Err(Blocked::Wait(_)) => None,
-        Err(Blocked::Call(failure)) => {
-            let delay = node.retry.failed(step, failure.code_name().to_owned());
-            match failure.remedy() {
-                Remedy::Repeat | Remedy::RepairSecrets => Some(delay),
-                Remedy::ChangeInput | Remedy::Unsupported => {
-                    node.retry.block(step, BLOCKED);
-                    None
-                }
-            }
-        }
-        Err(Blocked::Answer(_)) => {
-            node.retry.failed(step, "answer".to_owned());
-            node.retry.block(step, BLOCKED);
-            None
-        }
-    }
-}
-
-struct Serving {
-    client: csi::Plugin,
-    controller: csi::ControllerCapabilities,
-}
-
-fn serving(node: &Node, plugin: &str) -> Result<Serving, Blocked> {
-    match node.registry.serving(plugin, Service::Controller) {
-        Some(instance) => {
-            let controller = instance.progress.fingerprint.map(|f| f.controller).unwrap_or_default();
-            Ok(Serving { client: instance.client, controller })
-        }
-        None => Err(Blocked::Wait(Reason::PluginNotReady {
-            plugin: plugin.to_owned(),
-            node: node.options.name.clone(),
-        })),
-    }
-}
-
-/// One call, measured and remembered under `key`.
-async fn call<T, F>(
-    node: &Node,
-    (key, step, plugin): (&str, &str, &str),
-    method: &'static str,
-    make: impl FnOnce(Terms) -> F,
-) -> Result<T, Failure>
-where
-    F: Future<Output = Result<T, Failure>>,
-{
-    let attempt = node.retry.attempt(step);
-    let started = node.now();
-    let result = make(Terms { deadline: node.deadline(plugin, method), attempt }).await;
-    node.calls.add(key, requests::call(method, &result, attempt, started, node.now()));
-    result
 }
 
 async fn carry_out(
@@ -234,8 +150,10 @@ async fn create(
     let key = format!("vol/{uid}");
     let secrets = node.secrets(volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
     // The very first attempt of the first host: then, and only then, does a refusal say that nothing was made.
-    let fresh =
-        epoch == 1 && !node.journal.create_attempted(&uid) && part.exists.is_none_or(|e| e == Rung::Down);
+    let fresh = epoch == 1
+        && !node.amnesia
+        && !node.journal.create_attempted(&uid)
+        && part.exists.is_none_or(|e| e == Rung::Down);
     let attempted = Entry::Create(CreateEntry { volume: volume.name_any(), uid: uid.clone() });
     if node.journal.put(attempted).await.is_err() {
         return Err(Blocked::Wait(Reason::LeaseNotRenewed));
@@ -270,6 +188,15 @@ async fn create(
             }
             Err(Blocked::Call(failure))
         }
+    }
+}
+
+/// As an event says it.
+fn action(step: provision::Step) -> &'static str {
+    match step {
+        provision::Step::Create => "CreateVolume",
+        provision::Step::Validate => "ValidateVolume",
+        provision::Step::Delete => "DeleteVolume",
     }
 }
 
@@ -362,121 +289,4 @@ async fn delete(node: &Arc<Node>, volume: &Volume, retry: &str, part: &mut HostP
             Err(Blocked::Call(failure))
         }
     }
-}
-
-/// The host's part of an attachment's status.
-#[derive(Serialize, Deserialize)]
-struct ControllerPart {
-    controller: AttachStatus,
-}
-
-async fn attach_step(node: &Arc<Node>, object: &VolumeAttachment) -> Option<Duration> {
-    let host = object.spec.host.as_ref().filter(|h| h.node_name == node.options.name)?;
-    let key = format!("host/{}", object.uid().unwrap_or_default());
-    let before = object.status.as_ref().and_then(|s| s.controller.clone()).unwrap_or_default();
-    let current =
-        object.status.as_ref().is_some_and(|s| s.controller.is_some()) && before.epoch == host.epoch;
-    let released = object.status.as_ref().and_then(|s| s.node.as_ref()).map(|n| n.released_uid.as_str());
-    let wanted = if object.meta().deletion_timestamp.is_some() { Wanted::Absent } else { Wanted::Present };
-    let seen = attach::Seen {
-        required: object.spec.attach_required,
-        attached: if current { before.attached } else { Rung::Unknown },
-        let_go: object.spec.fenced || (object.uid().as_deref() == released && released.is_some()),
-        node: object.spec.node_name.clone(),
-    };
-    let step = match attach::next(wanted, &seen) {
-        Next::Do(step) => step,
-        Next::Wait(_) | Next::Converged => return None,
-    };
-    let retry = format!("{key}/{step:?}");
-    if let Some(left) = node.retry.remaining(&retry) {
-        return Some(left);
-    }
-    let mut status = AttachStatus { attached: seen.attached, epoch: host.epoch, ..before.clone() };
-    let outcome = if node.lease_valid() {
-        attach_or_detach(node, object, step, (&key, &retry), &mut status).await
-    } else {
-        Err(Blocked::Wait(Reason::LeaseNotRenewed))
-    };
-    let delay = settle(node, &retry, &outcome);
-    status.calls = node.calls.get(&key, &before.calls);
-    let condition = outcome.err().map(|blocked| blocked.condition(None));
-    status.reason = condition.as_ref().map(|c| c.reason.clone()).unwrap_or_default();
-    status.message = condition.map(|c| c.message).unwrap_or_default();
-    status.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| later(node, d));
-    let written = node.write_status(object, "controller", &ControllerPart { controller: status }).await;
-    [delay, node.after_write(&format!("{key}/report"), written)].into_iter().flatten().min()
-}
-
-async fn attach_or_detach(
-    node: &Arc<Node>,
-    object: &VolumeAttachment,
-    step: attach::Step,
-    (key, retry): (&str, &str),
-    status: &mut AttachStatus,
-) -> Result<(), Blocked> {
-    let spec = &object.spec;
-    let plugin = serving(node, &spec.plugin)?;
-    if spec.node_id.is_empty() {
-        return Err(Blocked::Answer(
-            "the plugin reported no id for the node; a call without one would detach everywhere".to_owned(),
-        ));
-    }
-    let secrets = node.secrets(spec.secrets.controller_publish.as_ref()).await.map_err(Blocked::Wait)?;
-    let names = (key, retry, spec.plugin.as_str());
-    let detach = requests::detach(spec, secrets.clone());
-    match step {
-        attach::Step::Attach => {
-            let request = requests::attach(spec, secrets, plugin.controller);
-            let answer = call(node, names, "ControllerPublishVolume", |terms| {
-                plugin.client.controller_publish_volume(request, terms)
-            })
-            .await;
-            match answer {
-                Ok(reply) => {
-                    status.attached = Rung::Up;
-                    status.publish_context = reply.publish_context;
-                    tracing::info!(volume = spec.volume, node = spec.node_name, "attached");
-                    Ok(())
-                }
-                Err(failure) => {
-                    status.attached = Rung::Unknown;
-                    if failure.is_already_exists() {
-                        // Attached with other arguments by a record that is gone: it comes down first (CO-CTRL-38).
-                        let undone = call(node, names, "ControllerUnpublishVolume", |terms| {
-                            plugin.client.controller_unpublish_volume(detach, terms)
-                        })
-                        .await;
-                        if undone.is_ok() {
-                            return Err(Blocked::Wait(Reason::NotAttached));
-                        }
-                    }
-                    Err(Blocked::Call(failure))
-                }
-            }
-        }
-        attach::Step::Detach => {
-            let answer = call(node, names, "ControllerUnpublishVolume", |terms| {
-                plugin.client.controller_unpublish_volume(detach, terms)
-            })
-            .await;
-            match answer {
-                Ok(_) => {
-                    status.attached = Rung::Down;
-                    status.publish_context = Map::new();
-                    tracing::info!(volume = spec.volume, node = spec.node_name, "detached");
-                    Ok(())
-                }
-                Err(failure) => {
-                    status.attached = Rung::Unknown;
-                    Err(Blocked::Call(failure))
-                }
-            }
-        }
-    }
-}
-
-fn later(node: &Node, delay: Duration) -> Time {
-    let now = node.now().0;
-    Time(jiff::SignedDuration::try_from(delay).map_or(now, |d| now.saturating_add(d).unwrap_or(now)))
 }
