@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use wharfline::store::embedded::{EmbeddedStore, MemoryDisk};
 use support::server_api::options;
 use wharfline::cli::{self, Exit, Terminal};
 use wharfline::server::{Identity, Server};
+use wharfline::store::embedded::{EmbeddedStore, MemoryDisk};
 
 #[derive(Parser)]
 struct Line {
@@ -80,7 +80,10 @@ impl Write for Shared {
 
 impl Cluster {
     async fn new() -> Self {
-        let store = Arc::new(EmbeddedStore::inline(MemoryDisk::default(), wharfline::store::embedded::Options::default()).unwrap());
+        let store = Arc::new(
+            EmbeddedStore::inline(MemoryDisk::default(), wharfline::store::embedded::Options::default())
+                .unwrap(),
+        );
         let server = Server::new(store, wharfline::api::definitions(), options());
         server.bootstrap().await.unwrap();
         Self { server, asked: Arc::default() }

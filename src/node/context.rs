@@ -190,7 +190,10 @@ impl std::fmt::Debug for NodeClient {
 
 /// Words and sentences by key, and when the next attempt is due.
 #[derive(Debug, Default)]
-pub struct Notes(Mutex<HashMap<String, (String, String, Option<Time>)>>);
+pub struct Notes(Mutex<HashMap<String, Note>>);
+
+/// A word, a sentence, and when it is tried again.
+type Note = (String, String, Option<Time>);
 
 impl Notes {
     /// Sets a note.

@@ -1,5 +1,6 @@
 //! The real server and the real controllers in one process, with eyes on every object and on every write.
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use wharfline::controllers::{self, Options};
 use wharfline::server::{Identity, Server};
 
 use crate::fake::{Behaviour, FakeNode, Ledger};
-use wharfline::store::embedded::{EmbeddedStore, MemoryDisk};
 use crate::support::server_api::options;
+use wharfline::store::embedded::{EmbeddedStore, MemoryDisk};
 
 /// Far beyond what any step takes, in the time of the test.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -153,7 +154,14 @@ impl Bench {
     pub(crate) async fn with(nodes: &[&str], behaviour: Behaviour) -> Self {
         let mut options = options();
         options.bookmark_interval = Duration::from_secs(60);
-        let server = Server::new(Arc::new(EmbeddedStore::inline(MemoryDisk::default(), wharfline::store::embedded::Options::default()).unwrap()), wharfline::api::definitions(), options);
+        let server = Server::new(
+            Arc::new(
+                EmbeddedStore::inline(MemoryDisk::default(), wharfline::store::embedded::Options::default())
+                    .unwrap(),
+            ),
+            wharfline::api::definitions(),
+            options,
+        );
         server.bootstrap().await.unwrap();
         let mut bench = Self {
             seen: Seen::new(),
@@ -333,7 +341,8 @@ impl Bench {
             let mut all = String::new();
             for (key, object) in self.seen.objects.lock().unwrap().iter().filter(|(k, _)| k.0 != "namespaces")
             {
-                all += &format!("{key:?} {} {}\n", object["metadata"]["deletionTimestamp"], object["status"]);
+                let _ =
+                    writeln!(all, "{key:?} {} {}", object["metadata"]["deletionTimestamp"], object["status"]);
             }
             panic!("never: {what}\n{all}\n{:#?}", self.ledger.calls());
         }
