@@ -220,6 +220,13 @@ pub struct VolumeAttachmentSpec {
     /// Whether every user of it here only reads.
     #[serde(default)]
     pub read_only: bool,
+    /// The uids of the allocations that hold the volume here; nobody else gets it published. Follows the volume's
+    /// holders, which are what decides.
+    #[serde(default)]
+    pub allocations: Vec<String>,
+    /// A fence stands for the node's release: it cannot write any more, though it has not said so.
+    #[serde(default)]
+    pub fenced: bool,
     /// Secrets per family of calls.
     #[serde(default, skip_serializing_if = "SecretRefs::is_empty")]
     pub secrets: SecretRefs,

@@ -52,11 +52,11 @@ impl<F: Fn(&CallRecord) + Send + Sync + 'static> Observer for F {
 
 /// A call in flight; reports it once, also when it is dropped.
 pub(crate) struct InFlight<'a> {
-    pub(crate) observer: Option<&'a dyn Observer>,
-    pub(crate) rpc: Rpc,
-    pub(crate) volume: Option<String>,
-    pub(crate) attempt: u32,
-    pub(crate) waited: Duration,
+    observer: Option<&'a dyn Observer>,
+    rpc: Rpc,
+    volume: Option<String>,
+    attempt: u32,
+    waited: Duration,
     started: SystemTime,
     since: Instant,
 }

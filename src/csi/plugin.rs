@@ -2,7 +2,7 @@
 //!
 //! A call about a volume first waits for its turn, then runs under its deadline, which goes to the plugin as
 //! `grpc-timeout` and is kept here too. Its result is OK, or a [`Failure`] of one class; its end is reported to the
-//! observer. Never retries, and never reads a code: that is [`failure`](super::failure)'s.
+//! observer. Never retries, and never reads a code: that is [`failure`]'s.
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

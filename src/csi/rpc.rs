@@ -1,6 +1,6 @@
 //! The calls that this project makes: their names, their paths, and what each request is about.
 //!
-//! Decides nothing. A new call is one line in [`rpcs!`], one in [`unary!`] and one method in `calls.rs`.
+//! Decides nothing. A new call is one line in each of the two tables here and one method in `calls.rs`.
 use std::collections::BTreeMap;
 use std::fmt;
 

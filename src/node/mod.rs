@@ -1,1 +1,45 @@
 //! EFFECTS on this machine: the only caller of csi.
+//!
+//! The daemon watches the objects that name its node, asks `plan` for the next step of each, carries it out, journals
+//! before and after, and writes what came of it. One handler at a time per volume and per allocation; volumes do not
+//! wait for one another. Everything the machine is asked goes through the traits of `sys`, so that the whole daemon also
+//! runs in a simulation.
+//!
+//! | file | does |
+//! |---|---|
+//! | [`daemon`] | starts and ends it all: lock, journal, tree, queue |
+//! | [`recover`] | what a start makes of mounts, tasks and journal |
+//! | [`watches`] | who is woken by what the API shows |
+//! | [`instances`] | what a PluginInstance's status says |
+//! | [`mounts`] | stage, publish and their reverses: one volume on this node |
+//! | [`hosting`] | create, delete, attach, detach: volumes whose host this node is |
+//! | [`allocations`] | tasks, and what an allocation's status says |
+//! | [`tasks`] | the processes: started, adopted, watched to their end |
+//! | [`supervisor`] | one plugin instance: socket, probe, fingerprint, heartbeat |
+//! | [`registry`] | which instance serves |
+//! | [`journal`] | what was attempted |
+//! | [`caches`], [`queue`], [`retry`] | what the API says, what to do next, and when again |
+//! | [`requests`] | CSI requests from records |
+//! | [`agent`] | lease and NodeAgent |
+//! | [`events`] | what happened, for people |
+pub mod agent;
+pub mod allocations;
+pub mod caches;
+pub mod context;
+pub mod daemon;
+pub mod events;
+pub mod hosting;
+pub mod instances;
+pub mod journal;
+pub mod mounts;
+pub mod queue;
+pub mod recover;
+pub mod registry;
+pub mod requests;
+pub mod retry;
+pub mod supervisor;
+pub mod tasks;
+pub mod watches;
+
+pub use context::{Dial, Machine, Options};
+pub use daemon::{Error, run};

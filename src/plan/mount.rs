@@ -19,7 +19,7 @@ pub enum Attachment {
 }
 
 /// One rung with the direction of the last attempt, which matters while it is in doubt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Level {
     /// Never attempted, or the reverse call was confirmed.
     Down,

@@ -1,1 +1,275 @@
-//! The Kubernetes API over the store.
+//! The Kubernetes API over the store: routes, discovery, verbs, watch, patch, admission, tables, access.
+//!
+//! Everything is driven by [`KindDefinition`]s; there is no code per kind of ours. The server never makes a
+//! CSI call and never decides what should become of a volume: it checks, stores and tells.
+//!
+//! Way of a request: `handle` (identity, route, access) → `read`, `write`, `delete` or `watch` → `admission`
+//! and `patch` (values only) → `objects` (the store). One task, `hub`, follows the store and feeds every watch.
+mod access;
+mod admission;
+mod age;
+mod body;
+mod core_kinds;
+mod delete;
+mod discovery;
+mod events;
+mod handle;
+mod hub;
+mod jsonpath;
+mod listen;
+mod meta;
+mod objects;
+mod openapi;
+mod patch;
+mod pki;
+mod query;
+mod read;
+mod resource;
+mod route;
+mod schema;
+mod seal;
+mod selector;
+mod status;
+mod suggest;
+mod table;
+mod turns;
+mod watch;
+mod write;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use jiff::Timestamp;
+use ring::rand::SecureRandom;
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tower::ServiceExt;
+
+pub use access::{ADMINS, CONTROLLERS, Identity, NODES};
+pub use listen::serve;
+pub use pki::{Issued, NODE_LIFE, Pki, PkiError, kubeconfig, write_private};
+pub use seal::{SealError, SealingKey};
+
+use crate::api::KindDefinition;
+use crate::store::Store;
+use admission::{Stamp, Submitted};
+use hub::Hub;
+use objects::{Objects, WriteError};
+use openapi::Documents;
+use query::FieldValidation;
+use resource::{ROOT, Registry};
+use status::Refusal;
+use turns::Turns;
+
+/// The namespaces that exist from the start.
+pub const NAMESPACES: [&str; 2] = ["default", "wharfline-system"];
+
+/// The wall clock.
+pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+/// The source of randomness: fills the slice.
+pub type Random = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
+
+/// What the server takes from its surroundings, so that a whole cluster can be simulated.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// The wall clock.
+    pub now: Now,
+    /// The source of randomness, for uids, name suffixes and nonces.
+    pub random: Random,
+    /// The key that seals Secrets.
+    pub sealing: SealingKey,
+    /// How often an idle watch that allows bookmarks gets one. 5 s.
+    pub bookmark_interval: Duration,
+    /// How long a watch lasts that names no timeout. 30 min.
+    pub watch_timeout: Duration,
+    /// How many watches may be open at once; more get 429. 10,000.
+    pub watch_limit: usize,
+}
+
+impl ServerOptions {
+    /// The real clock, the system's randomness, and the usual limits.
+    pub fn new(sealing: SealingKey) -> Self {
+        let system = ring::rand::SystemRandom::new();
+        Self {
+            now: Arc::new(Timestamp::now),
+            random: Arc::new(move |bytes| {
+                system.fill(bytes).expect("the kernel gives random bytes once it has booted");
+            }),
+            sealing,
+            bookmark_interval: Duration::from_secs(5),
+            watch_timeout: Duration::from_secs(30 * 60),
+            watch_limit: 10_000,
+        }
+    }
+}
+
+/// Why the server cannot serve from this store.
+#[derive(Debug, thiserror::Error)]
+pub enum BootstrapError {
+    /// The store was sealed with another key: give the server the key file of its peers.
+    #[error("the store is sealed with key {found}, this server has key {ours}")]
+    OtherSealingKey {
+        /// Id of the store's key.
+        found: String,
+        /// Id of ours.
+        ours: String,
+    },
+    /// The store did not take the first objects: try again, or look at the store.
+    #[error("the first objects could not be written: {reason}")]
+    Store {
+        /// What the server said.
+        reason: String,
+    },
+}
+
+/// The API server. A clone is the same server.
+#[derive(Clone)]
+pub struct Server {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    registry: Registry,
+    objects: Arc<Objects>,
+    hub: Arc<Hub>,
+    documents: Documents,
+    options: ServerOptions,
+    watches: Arc<Semaphore>,
+    turns: Turns,
+    closing: CancellationToken,
+    follower: Mutex<Option<JoinHandle<()>>>,
+    // Ends the follower when the last clone goes without a shutdown.
+    _guard: DropGuard,
+}
+
+impl Server {
+    /// A server of these kinds, beside the core kinds, over this store. Must be called within a tokio
+    /// runtime: it starts the task that follows the store.
+    pub fn new(store: Arc<dyn Store>, definitions: Vec<KindDefinition>, options: ServerOptions) -> Self {
+        let registry = Registry::new(definitions);
+        let closing = CancellationToken::new();
+        let hub = Arc::new(Hub::new(registry.lanes()));
+        let prefixes = registry.all().iter().map(|r| (r.prefix.clone(), r.lane)).collect();
+        let follow = Arc::clone(&hub).follow(Arc::clone(&store), prefixes, closing.clone());
+        let objects =
+            Objects { store, sealing: options.sealing.clone(), random: Arc::clone(&options.random) };
+        Self {
+            inner: Arc::new(Inner {
+                documents: Documents::new(&registry),
+                registry,
+                objects: Arc::new(objects),
+                hub,
+                watches: Arc::new(Semaphore::new(options.watch_limit)),
+                turns: Turns::new(),
+                options,
+                follower: Mutex::new(Some(tokio::spawn(follow))),
+                _guard: closing.clone().drop_guard(),
+                closing,
+            }),
+        }
+    }
+
+    /// The routes. A request must carry its [`Identity`] as an extension, else it is anonymous.
+    pub fn router(&self) -> Router {
+        Router::new().fallback(entry).with_state(self.clone())
+    }
+
+    /// A client that speaks to this server within the process, as `identity`, without a connection.
+    pub fn client(&self, identity: Identity) -> kube::Client {
+        let service = self.router().into_service::<axum::body::Body>();
+        let service = service.map_request(move |request: http::Request<kube::client::Body>| {
+            let mut request = request.map(axum::body::Body::new);
+            request.extensions_mut().insert(identity.clone());
+            request
+        });
+        kube::Client::new(service, NAMESPACES[0])
+    }
+
+    /// Makes what exists from the start, and refuses a store that other keys have sealed. May be repeated.
+    pub async fn bootstrap(&self) -> Result<(), BootstrapError> {
+        self.claim_sealing().await?;
+        for name in NAMESPACES {
+            self.make_namespace(name).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends all watches and the task that follows the store. Requests that come later find no news.
+    pub async fn shutdown(&self) {
+        self.inner.closing.cancel();
+        let task = self.inner.follower.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(task) = task
+            && let Err(error) = task.await
+        {
+            tracing::error!(%error, "the watch cache had failed");
+        }
+    }
+
+    async fn claim_sealing(&self) -> Result<(), BootstrapError> {
+        let ours = self.inner.options.sealing.id();
+        let key = format!("{ROOT}meta/sealing-key-id");
+        let store = &self.inner.objects.store;
+        let value = bytes::Bytes::from(ours.clone());
+        let found = match store.put(key.as_bytes(), value, crate::store::Expect::Absent).await {
+            Ok(_) => return Ok(()),
+            Err(crate::store::StoreError::Conflict { current: Some(kv) }) => kv.value,
+            Err(error) => return Err(BootstrapError::Store { reason: error.to_string() }),
+        };
+        let found = String::from_utf8_lossy(&found).into_owned();
+        if found == ours { Ok(()) } else { Err(BootstrapError::OtherSealingKey { found, ours }) }
+    }
+
+    async fn make_namespace(&self, name: &str) -> Result<(), BootstrapError> {
+        let failed = |refusal: Refusal| BootstrapError::Store { reason: refusal.message };
+        let Some(resource) = self.inner.registry.namespaces() else { return Ok(()) };
+        let submitted = Submitted {
+            object: json!({ "metadata": { "name": name } }),
+            duplicates: Vec::new(),
+            validation: FieldValidation::Ignore,
+        };
+        let admitted = admission::create(resource, None, submitted, &self.inner.stamp()).map_err(failed)?;
+        let key = resource.key(None, name);
+        let expect = crate::store::Expect::Absent;
+        match self.inner.objects.put(resource, &key, &admitted.object, expect).await {
+            Ok(_) | Err(WriteError::Conflict(_)) => Ok(()),
+            Err(WriteError::Refused(refusal)) => Err(failed(refusal)),
+        }
+    }
+}
+
+impl Inner {
+    fn now(&self) -> Timestamp {
+        (self.options.now)()
+    }
+
+    /// What the server gives a new object.
+    fn stamp(&self) -> Stamp {
+        // The letters of Kubernetes' suffixes: no vowels, no digits that read as letters.
+        const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+        let bytes: [u8; 16] = random_bytes(&self.options.random);
+        let letters: [u8; 5] = random_bytes(&self.options.random);
+        Stamp {
+            now: self.now(),
+            uid: uuid::Builder::from_random_bytes(bytes).into_uuid().to_string(),
+            suffix: letters.iter().map(|b| char::from(LETTERS[usize::from(*b) % LETTERS.len()])).collect(),
+        }
+    }
+}
+
+fn random_bytes<const N: usize>(random: &Random) -> [u8; N] {
+    let mut bytes = [0; N];
+    random(&mut bytes);
+    bytes
+}
+
+/// Ends the watches of a connection whose listener closes, as an extension of its requests.
+#[derive(Clone, Default)]
+struct HangUp(CancellationToken);
+
+async fn entry(State(server): State<Server>, request: Request) -> axum::response::Response {
+    handle::answer(server, request).await
+}

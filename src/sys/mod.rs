@@ -4,9 +4,11 @@
 //! [`Random`]) with one real implementation in [`real`]; simulated ones live in test code. This is the only
 //! module with `unsafe`. It knows nothing of volumes, claims or plugins: it decides nothing, it only asks.
 pub mod clock;
+mod ffi;
 pub mod files;
 pub mod kernel;
 pub mod path;
+pub(crate) mod proc;
 pub mod process;
 pub mod random;
 pub mod real;

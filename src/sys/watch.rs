@@ -12,7 +12,7 @@ pub trait Watches: Send + Sync + fmt::Debug {
     async fn appeared(&self, directory: &Path, name: &str) -> Result<(), WatchError>;
 
     /// What happens in the directory from now on. Ends after [`DirEvent::Gone`].
-    fn changes(&self, directory: &Path) -> Result<BoxStream<'static, DirEvent>, WatchError>;
+    async fn changes(&self, directory: &Path) -> Result<BoxStream<'static, DirEvent>, WatchError>;
 }
 
 /// Something happened in a watched directory.
@@ -26,7 +26,8 @@ pub enum DirEvent {
     Written(String),
     /// Events were lost: look at the whole directory.
     Overflow,
-    /// The directory itself went away, or the watch failed.
+    /// The directory itself went away, or the watch failed. The kernel tells it only when nothing holds the
+    /// directory any more; a socket in it that is still open holds it.
     Gone,
 }
 

@@ -1,1 +1,28 @@
 //! The real kernel behind the traits of [`crate::sys`].
+mod binds;
+mod facts;
+mod files;
+mod host;
+mod kernel;
+mod leftovers;
+pub(crate) mod mounts;
+mod open;
+mod pool;
+mod processes;
+mod table;
+mod task_files;
+mod tree;
+mod watches;
+
+pub use binds::RealBinds;
+pub use files::RealFiles;
+pub use kernel::RealKernel;
+pub use pool::{Pool, Unanswered};
+pub use processes::RealProcesses;
+pub use table::{BadLine, parse as parse_mountinfo};
+pub use watches::RealWatches;
+
+/// The id of this boot.
+pub(crate) fn boot_id() -> std::io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}

@@ -1,1 +1,230 @@
-//! The small process that every task runs under.
+//! The small process that every task runs under: it starts the task, keeps its output, stops it, and reports its
+//! end when no process of it is left.
+//!
+//! It lives in a session of its own and outlives the daemon. It has one thread, no runtime and no network, and
+//! waits in one `poll`. It stays in the host's mount namespace; only the task gets mounts of its own, so that
+//! these are gone with the task's last process, before the end is reported. See [`crate::sys::process`] for the
+//! files that it reads and writes.
+pub(crate) mod ladder;
+mod launch;
+pub(crate) mod logs;
+pub(crate) mod record;
+mod root;
+mod supervise;
+
+use crate::sys::ffi::{self, Disposition, Signals, Standard};
+use crate::sys::proc;
+use crate::sys::process::{ExitRecord, Outcome, TaskSpec, TaskState};
+use crate::sys::real::boot_id;
+use ladder::Ladder;
+use launch::{Launched, News};
+use logs::RotatedLog;
+use record::{EXIT, Keep, LOCK, Order, Read, SPEC, STATE};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::process::{Pid, Signal};
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+use supervise::{Stream, Supervised};
+
+/// What the shim says on its standard output once the task's program runs.
+pub(crate) const STARTED: &[u8] = b"started\n";
+
+/// Runs the task that `directory` describes, to its end. Standard output gets [`STARTED`] or one line that says
+/// why not; then it is closed.
+pub fn run(directory: &Path) -> ExitCode {
+    match Shim::begin(directory).and_then(Shim::run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(format!("{}: {error}\n", directory.display()).as_bytes());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Shim<'a> {
+    directory: &'a Path,
+    order: Order,
+    boot_id: String,
+    signals: OwnedFd,
+    clones: Vec<OwnedFd>,
+    started_ms: i64,
+    oom_kills: u64,
+    /// Held until this process ends; its being held says that we live.
+    _lock: OwnedFd,
+}
+
+impl<'a> Shim<'a> {
+    /// Becomes a shim: session, signals, descriptors, lock, and the order read.
+    fn begin(directory: &'a Path) -> io::Result<Self> {
+        // Fails when the daemon has done it already.
+        rustix::process::setsid().ok();
+        rustix::process::chdir("/")?;
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGPIPE, libc::SIGTSTP] {
+            ffi::set_disposition(signal, Disposition::Ignore);
+        }
+        let awaited = Signals::new(&[libc::SIGTERM, libc::SIGCHLD, ffi::stop_signal()]);
+        awaited.block_only()?;
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        rustix::thread::set_name(c"wharfline-shim").ok();
+
+        let order: Order = match record::read(&directory.join(SPEC))? {
+            Read::Found(order) => order,
+            Read::Absent => return Err(io::Error::from(io::ErrorKind::NotFound)),
+            Read::Bad(error) => return Err(error.into()),
+        };
+        let wanted: Vec<i32> = order.task.mounts.iter().map(|mount| mount.fd).collect();
+        ffi::close_all_but(&wanted.iter().copied().chain(order.lock).collect::<Vec<_>>());
+        let take = |fd: i32| {
+            let fd = ffi::inherited(fd).ok_or(io::Error::from(rustix::io::Errno::BADF))?;
+            ffi::set_inherited(fd.as_fd(), false).map(|()| fd)
+        };
+        let lock = order.lock.map_or_else(|| lock(directory), take)?;
+        let clones = wanted.into_iter().map(take).collect::<io::Result<_>>()?;
+        Ok(Self {
+            directory,
+            boot_id: boot_id()?,
+            signals: awaited.descriptor()?,
+            clones,
+            started_ms: wall_clock(),
+            oom_kills: oom_kills(),
+            _lock: lock,
+            order,
+        })
+    }
+
+    /// Runs the task to its end.
+    fn run(mut self) -> io::Result<()> {
+        let clones = std::mem::take(&mut self.clones);
+        let streams = match self.start(clones) {
+            Ok(started) => started,
+            Err(reason) => {
+                self.finish(Outcome::NotStarted(reason.clone()), false)?;
+                report(reason.as_bytes());
+                return Ok(());
+            }
+        };
+        let (main, streams) = streams;
+        report(STARTED);
+        let ladder = Ladder::new(self.order.task.grace_ms);
+        let signals = self.signals.try_clone()?;
+        let mut supervised = Supervised { main, signals, streams, ladder };
+        let outcome = supervised.until_none_is_left()?;
+        self.finish(outcome, supervised.ladder.stop_asked())
+    }
+
+    /// Starts the program, or says in one sentence why not; then nothing of it is left.
+    fn start(&self, clones: Vec<OwnedFd>) -> Result<(i32, Vec<Stream>), String> {
+        let spec = &self.order.task;
+        let (log, other) = open_logs(spec)?;
+        let launched = launch::launch(spec, &self.order.cookie, clones).map_err(|e| format!("fork: {e}"))?;
+        if let Err(reason) = self.accompany(&launched) {
+            abandon(launched.pid);
+            return Err(reason);
+        }
+        let mut streams = vec![Stream { pipe: Some(launched.stdout), log }];
+        streams.extend(launched.stderr.zip(other).map(|(pipe, log)| Stream { pipe: Some(pipe), log }));
+        Ok((launched.pid, streams))
+    }
+
+    /// Sees the child through its preparation; records who it is before it runs the program.
+    fn accompany(&self, launched: &Launched) -> Result<(), String> {
+        let news = |launched: &Launched| {
+            launched.news(&self.signals).map_err(|error| format!("hear of the task: {error}"))
+        };
+        match news(launched)? {
+            News::Ready => {}
+            News::Failed(reason) => return Err(reason),
+            News::Silent => return Err("the task died while it was prepared".to_owned()),
+            News::Interrupted => return Err("stopped before it ran".to_owned()),
+        }
+        self.record(launched.pid).map_err(|error| format!("record the task: {error}"))?;
+        launched.release().map_err(|error| format!("release the task: {error}"))?;
+        match news(launched)? {
+            News::Failed(reason) => Err(reason),
+            // Whatever came meanwhile is met in the loop.
+            News::Silent | News::Ready | News::Interrupted => Ok(()),
+        }
+    }
+
+    fn record(&self, pid: i32) -> io::Result<()> {
+        let ourselves = rustix::process::getpid().as_raw_nonzero().get();
+        let private = self.order.task.private_mounts;
+        let state = TaskState {
+            boot_id: self.boot_id.clone(),
+            shim: proc::stat(ourselves)?.id,
+            task: proc::stat(pid)?.id,
+            namespace: if private { Some(proc::mount_namespace(pid)?) } else { None },
+            cookie: self.order.cookie.clone(),
+            started_ms: self.started_ms,
+        };
+        record::write(self.directory, STATE, &state, Keep::ThisBoot)
+    }
+
+    fn finish(&self, outcome: Outcome, stopped: bool) -> io::Result<()> {
+        let killed = outcome == Outcome::Signal(libc::SIGKILL);
+        let exit = ExitRecord {
+            oom: killed && !stopped && oom_kills() > self.oom_kills,
+            outcome,
+            started_ms: self.started_ms,
+            finished_ms: wall_clock(),
+            stopped,
+            boot_id: self.boot_id.clone(),
+        };
+        record::write(self.directory, EXIT, &exit, Keep::Always)
+    }
+}
+
+fn lock(directory: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let file = rustix::fs::open(directory.join(LOCK), flags, Mode::RUSR | Mode::WUSR)?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+/// The log of standard output, and that of standard error if it is another.
+fn open_logs(spec: &TaskSpec) -> Result<(RotatedLog, Option<RotatedLog>), String> {
+    let open = |path: &Path| {
+        RotatedLog::open(path, &spec.logs)
+            .map_err(|error| format!("open the log {}: {error}", path.display()))
+    };
+    let other = if spec.logs.stdout == spec.logs.stderr { None } else { Some(open(&spec.logs.stderr)?) };
+    Ok((open(&spec.logs.stdout)?, other))
+}
+
+/// Kills a child that has not run its program, and waits for its end.
+fn abandon(pid: i32) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        rustix::process::kill_process(pid, Signal::KILL).ok();
+        loop {
+            match rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()) {
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(_) | Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Says something on standard output and closes it: the daemon may be gone, which changes nothing.
+fn report(words: &[u8]) {
+    rustix::io::write(rustix::stdio::stdout(), words).ok();
+    if let Ok(nothing) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        for standard in [Standard::Output, Standard::Error] {
+            ffi::redirect(&nothing, standard).ok();
+        }
+    }
+}
+
+fn wall_clock() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// How many processes this kernel has killed for want of memory since it booted.
+fn oom_kills() -> u64 {
+    let counts = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let count = counts.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    count.and_then(|count| count.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,99 @@
+//! `delete`: all objects at once, then each awaited in whatever order they go.
+use std::time::{Duration, Instant};
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::cli::args::{Delete, DryRun};
+use crate::cli::failure::{Exit, Failure};
+use crate::cli::kinds::query;
+use crate::cli::output::Output;
+use crate::cli::session::{Item, Session};
+use crate::cli::wire::{Form, content};
+
+use super::apply::tried;
+use super::wait::{Deadline, blocker};
+
+pub(crate) async fn run(session: &mut Session<'_>, args: &Delete) -> Result<(), Failure> {
+    let by_name = match args.output.as_deref() {
+        None => false,
+        some => Output::parse(some)? == Output::Name,
+    };
+    if args.output.is_some() && !by_name {
+        return Err(Failure::usage("-o takes only name here"));
+    }
+    let items = match (args.files.files.is_empty(), args.targets.is_empty()) {
+        (false, true) => session.items_of_files(&args.files.files, args.files.recursive).await?,
+        (true, false) => session.items_of_words(&args.targets, &args.selection, args.all).await?,
+        (false, false) => return Err(Failure::usage("files and named objects exclude each other")),
+        (true, true) => {
+            return Err(Failure::usage("nothing is named").try_this("write KIND NAME, KIND/NAME or -f FILE"));
+        }
+    };
+    if items.is_empty() {
+        session.note("No resources found.");
+    }
+    let mut leaving = Vec::new();
+    for item in &items {
+        match ask(session, args, item).await {
+            Ok(uid) => {
+                if by_name {
+                    session.say(item.resource.full_label(&item.name))?;
+                } else {
+                    session.say(format_args!("{} deleted{}", item.label(), tried(args.dry_run)))?;
+                }
+                leaving.push((item, uid));
+            }
+            Err(failure) if failure.exit == Exit::NotFound && args.ignore_not_found => {}
+            Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),
+            Err(failure) => session.report(&failure),
+        }
+    }
+    session.terminal.out.flush()?;
+    if args.wait && args.dry_run == DryRun::None {
+        all_gone(session, &leaving, args.timeout).await?;
+    }
+    Ok(())
+}
+
+/// Asks for one deletion; the uid tells the object from a later one of the same name.
+async fn ask(session: &mut Session<'_>, args: &Delete, item: &Item) -> Result<Option<String>, Failure> {
+    if args.dry_run == DryRun::Client {
+        return session.wire.get(&item.path(), Form::Object).await.map(|_| None);
+    }
+    let body =
+        json!({ "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": args.cascade.policy() });
+    let parameters: &[_] = if args.dry_run == DryRun::Server { &[("dryRun", "All")] } else { &[] };
+    let path = format!("{}{}", item.path(), query(parameters));
+    let answer = session.wire.send(Method::DELETE, &path, Some((content::JSON, &body)), Form::Object).await?;
+    session.warn_all(&answer);
+    let uid = answer.body["details"]["uid"].as_str().or(answer.body["metadata"]["uid"].as_str());
+    Ok(uid.map(str::to_owned))
+}
+
+async fn all_gone(
+    session: &mut Session<'_>,
+    leaving: &[(&Item, Option<String>)],
+    timeout: Duration,
+) -> Result<(), Failure> {
+    let deadline = Deadline::new((!timeout.is_zero()).then(|| Instant::now() + timeout));
+    for (item, uid) in leaving {
+        let mut last = Value::Null;
+        let gone = session.follow(item, |seen| match seen {
+            Some(seen) if uid.as_deref().is_none_or(|uid| seen["metadata"]["uid"] == uid) => {
+                last = seen.clone();
+                None
+            }
+            _ => Some(()),
+        });
+        match deadline.limit(gone).await {
+            Some(done) => done?,
+            None => {
+                let what = format!("{} is still there after {} s", item.label(), timeout.as_secs());
+                let failure = Failure::new(Exit::TimedOut, what).because(blocker(&last));
+                session.report(&failure.try_this(format!("wharfline why {}", item.label())));
+            }
+        }
+    }
+    Ok(())
+}

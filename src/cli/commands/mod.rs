@@ -1,0 +1,11 @@
+//! One file per command: what it asks of the server and what it prints.
+pub(crate) mod about;
+pub(crate) mod apply;
+pub(crate) mod delete;
+pub(crate) mod describe;
+pub(crate) mod edit;
+pub(crate) mod events;
+pub(crate) mod get;
+pub(crate) mod logs;
+pub(crate) mod wait;
+pub(crate) mod why;

@@ -1,0 +1,283 @@
+//! Requests over a kube client: one answer with a deadline, or a watch.
+//!
+//! Knows HTTP and the shape of a `Status`; knows no command. Everything else of the command line asks through here.
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use http::{Method, Request, Response, header};
+use http_body_util::BodyExt;
+use kube::Client;
+use kube::client::Body;
+use kube::core::Status;
+use serde_json::Value;
+
+use super::failure::{self, Failure};
+use super::kinds::Kinds;
+
+/// How long a request may take until its whole answer is here.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// How long the server is asked to keep a watch open, in seconds.
+pub(crate) const WATCH_SECONDS: &str = "300";
+/// A watch that says nothing for longer than it may last is dead.
+const WATCH_SILENCE: Duration = Duration::from_secs(330);
+/// No event is larger; the store takes 1 MiB.
+const LONGEST_EVENT: usize = 8 << 20;
+
+/// What form the answer should have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// The object itself.
+    Object,
+    /// A `Table`, rendered by the server.
+    Table,
+}
+
+impl Form {
+    fn accept(self) -> &'static str {
+        match self {
+            Self::Object => "application/json",
+            Self::Table => {
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
+            }
+        }
+    }
+}
+
+/// The content types of bodies.
+pub(crate) mod content {
+    pub(crate) const JSON: &str = "application/json";
+    pub(crate) const MERGE_PATCH: &str = "application/merge-patch+json";
+    pub(crate) const JSON_PATCH: &str = "application/json-patch+json";
+    pub(crate) const APPLY_PATCH: &str = "application/apply-patch+yaml";
+}
+
+/// An answer and the warnings that came with it.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) body: Value,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The way to one server.
+#[derive(Clone)]
+pub(crate) struct Wire {
+    client: Client,
+}
+
+impl Wire {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Asks which kinds there are.
+    pub(crate) async fn kinds(&self) -> Result<Kinds, Failure> {
+        let both = async {
+            let core = self.client.list_core_api_versions_aggregated().await?;
+            let groups = self.client.list_api_groups_aggregated().await?;
+            Ok::<_, kube::Error>([core, groups])
+        };
+        let documents = within(both).await??;
+        Ok(Kinds::from_discovery(&documents))
+    }
+
+    /// Reads one path.
+    pub(crate) async fn get(&self, path: &str, form: Form) -> Result<Value, Failure> {
+        Ok(self.send(Method::GET, path, None, form).await?.body)
+    }
+
+    /// Sends one request and reads the whole answer.
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, &Value)>,
+        form: Form,
+    ) -> Result<Answer, Failure> {
+        let mut request = Request::builder().method(method).uri(path).header(header::ACCEPT, form.accept());
+        let mut bytes = Vec::new();
+        if let Some((content_type, value)) = body {
+            request = request.header(header::CONTENT_TYPE, content_type);
+            bytes = value.to_string().into_bytes();
+        }
+        let request = request.body(Body::from(bytes)).map_err(kube::Error::HttpError)?;
+        within(async {
+            let response = checked(self.client.send(request).await?).await?;
+            let warnings = warnings(&response);
+            let bytes = response.into_body().collect_bytes().await?;
+            let body = serde_json::from_slice(&bytes).map_err(kube::Error::SerdeError)?;
+            Ok(Answer { body, warnings })
+        })
+        .await?
+    }
+
+    /// Reads every page of a list into one answer.
+    pub(crate) async fn list(
+        &self,
+        path: &str,
+        parameters: &[(&str, &str)],
+        form: Form,
+    ) -> Result<Value, Failure> {
+        let field = if form == Form::Table { "rows" } else { "items" };
+        let mut whole: Option<Value> = None;
+        let mut token = String::new();
+        loop {
+            let mut all = vec![("limit", "500")];
+            all.extend_from_slice(parameters);
+            all.extend((!token.is_empty()).then_some(("continue", token.as_str())));
+            let mut page = self.get(&format!("{path}{}", super::kinds::query(&all)), form).await?;
+            let more = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+            match &mut whole {
+                None => whole = Some(page),
+                Some(first) => {
+                    // A server that knows no tables answers a plain list whatever was asked.
+                    let field = if page.get(field).is_some() { field } else { "items" };
+                    if let (Some(all), Some(more)) = (first[field].as_array_mut(), page[field].as_array_mut())
+                    {
+                        all.append(more);
+                    }
+                }
+            }
+            if more.is_empty() {
+                return Ok(whole.unwrap_or_default());
+            }
+            token = more;
+        }
+    }
+
+    /// Opens a watch.
+    pub(crate) async fn watch(
+        &self,
+        path: &str,
+        parameters: &[(&str, &str)],
+        form: Form,
+    ) -> Result<Watch, Failure> {
+        let mut all = parameters.to_vec();
+        all.extend([("watch", "true"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", WATCH_SECONDS)]);
+        let request = Request::get(format!("{path}{}", super::kinds::query(&all)))
+            .header(header::ACCEPT, form.accept())
+            .header(header::ACCEPT_ENCODING, "identity")
+            .body(Body::empty())
+            .map_err(kube::Error::HttpError)?;
+        let opened = async { checked(self.client.send(request).await?).await };
+        match within(opened).await? {
+            Ok(response) => Ok(Watch { body: response.into_body(), buffer: BytesMut::new() }),
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+/// One step of a watch.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Step {
+    /// Something changed; a bookmark only carries a newer resourceVersion.
+    Change(Change, Value),
+    /// The version to begin at is compacted away; list again.
+    Expired,
+    /// The server closed the watch; open it again from the last version seen.
+    Ended,
+}
+
+/// What happened to the object of a watch event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Added,
+    Modified,
+    Deleted,
+    Bookmark,
+}
+
+impl Change {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+            Self::Bookmark => "BOOKMARK",
+        }
+    }
+}
+
+/// An open watch.
+pub(crate) struct Watch {
+    body: Body,
+    buffer: BytesMut,
+}
+
+impl Watch {
+    /// Waits for the next step.
+    pub(crate) async fn next(&mut self) -> Result<Step, Failure> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
+                let line = self.buffer.split_to(end);
+                self.buffer.advance(1);
+                if !line.is_empty() {
+                    return step_of(&line);
+                }
+                continue;
+            }
+            if self.buffer.len() > LONGEST_EVENT {
+                return Err(Failure::failed("the server sent an event that is too large"));
+            }
+            match tokio::time::timeout(WATCH_SILENCE, self.body.frame()).await {
+                Err(_) => return Err(failure::silent(WATCH_SILENCE.as_secs())),
+                Ok(None) => return Ok(Step::Ended),
+                Ok(Some(Err(error))) => {
+                    tracing::debug!(error = %failure::chain(&error), "watch broken");
+                    return Ok(Step::Ended);
+                }
+                Ok(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn step_of(line: &[u8]) -> Result<Step, Failure> {
+    let mut event: Value = serde_json::from_slice(line).map_err(kube::Error::SerdeError)?;
+    let object = event["object"].take();
+    let change = match event["type"].as_str().unwrap_or_default() {
+        "ADDED" => Change::Added,
+        "MODIFIED" => Change::Modified,
+        "DELETED" => Change::Deleted,
+        "BOOKMARK" => Change::Bookmark,
+        "ERROR" if object["code"] == 410 => return Ok(Step::Expired),
+        "ERROR" => {
+            let status: Status = serde_json::from_value(object).map_err(kube::Error::SerdeError)?;
+            return Err(failure::of_status(&status));
+        }
+        other => return Err(Failure::failed(format!("the server sent a watch event of type {other:?}"))),
+    };
+    Ok(Step::Change(change, object))
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
+    tokio::time::timeout(DEADLINE, work).await.map_err(|_| failure::silent(DEADLINE.as_secs()))
+}
+
+async fn checked(response: Response<Body>) -> Result<Response<Body>, Failure> {
+    let code = response.status();
+    if !(code.is_client_error() || code.is_server_error()) {
+        return Ok(response);
+    }
+    let bytes = response.into_body().collect_bytes().await?;
+    let mut status = serde_json::from_slice::<Status>(&bytes).unwrap_or_else(|_| {
+        let text = String::from_utf8_lossy(&bytes);
+        Status::failure(text.trim(), code.canonical_reason().unwrap_or_default())
+    });
+    status.code = code.as_u16();
+    Err(failure::of_status(&status))
+}
+
+/// The texts of `Warning: 299 - "text"` headers.
+fn warnings(response: &Response<Body>) -> Vec<String> {
+    let headers = response.headers().get_all(header::WARNING).iter().filter_map(|h| h.to_str().ok());
+    headers
+        .map(|header| match (header.find('"'), header.rfind('"')) {
+            (Some(from), Some(to)) if from < to => header[from + 1..to].replace("\\\"", "\""),
+            _ => header.to_owned(),
+        })
+        .collect()
+}

@@ -1,0 +1,270 @@
+//! The Controller service: volumes are made, listed and deleted. There is nothing to attach.
+use tonic::{Request, Response, Status, async_trait};
+
+use super::record::Record;
+use super::refusal::Refusal;
+use super::request::{self, CapabilityFault, VolumeId};
+use super::volumes::{Placement, Wanted};
+use super::{Core, Driver};
+use crate::csi::proto;
+use crate::csi::proto::controller_server::Controller;
+use crate::csi::proto::controller_service_capability::rpc::Type as Rpc;
+
+/// The tokens of a list are the last id of a page behind this, so they stay good when that volume is deleted.
+const TOKEN: &str = "after-";
+
+#[async_trait]
+impl Controller for Driver {
+    async fn create_volume(
+        &self,
+        request: Request<proto::CreateVolumeRequest>,
+    ) -> Result<Response<proto::CreateVolumeResponse>, Status> {
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| {
+            let volume = core.create(&request)?;
+            Ok(proto::CreateVolumeResponse { volume: Some(volume) })
+        })
+        .await
+    }
+
+    async fn delete_volume(
+        &self,
+        request: Request<proto::DeleteVolumeRequest>,
+    ) -> Result<Response<proto::DeleteVolumeResponse>, Status> {
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| {
+            // What cannot be an id of ours names no volume, and no volume is what the caller wants.
+            if let Some(id) = request::volume_id(&request.volume_id)? {
+                core.volumes.delete(&id)?;
+            }
+            Ok(proto::DeleteVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn validate_volume_capabilities(
+        &self,
+        request: Request<proto::ValidateVolumeCapabilitiesRequest>,
+    ) -> Result<Response<proto::ValidateVolumeCapabilitiesResponse>, Status> {
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| core.validate(request)).await
+    }
+
+    async fn list_volumes(
+        &self,
+        request: Request<proto::ListVolumesRequest>,
+    ) -> Result<Response<proto::ListVolumesResponse>, Status> {
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| core.list(&request)).await
+    }
+
+    async fn get_capacity(
+        &self,
+        request: Request<proto::GetCapacityRequest>,
+    ) -> Result<Response<proto::GetCapacityResponse>, Status> {
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| core.capacity(&request)).await
+    }
+
+    async fn controller_get_capabilities(
+        &self,
+        _: Request<proto::ControllerGetCapabilitiesRequest>,
+    ) -> Result<Response<proto::ControllerGetCapabilitiesResponse>, Status> {
+        use proto::controller_service_capability::{Rpc as Wrapped, Type};
+        let served =
+            [Rpc::CreateDeleteVolume, Rpc::GetCapacity, Rpc::ListVolumes, Rpc::SingleNodeMultiWriter];
+        let capability = |rpc: Rpc| proto::ControllerServiceCapability {
+            r#type: Some(Type::Rpc(Wrapped { r#type: rpc.into() })),
+        };
+        let capabilities = served.map(capability).to_vec();
+        Ok(Response::new(proto::ControllerGetCapabilitiesResponse { capabilities }))
+    }
+
+    async fn controller_publish_volume(
+        &self,
+        _: Request<proto::ControllerPublishVolumeRequest>,
+    ) -> Result<Response<proto::ControllerPublishVolumeResponse>, Status> {
+        Err(Status::unimplemented("there is nothing to attach"))
+    }
+
+    async fn controller_unpublish_volume(
+        &self,
+        _: Request<proto::ControllerUnpublishVolumeRequest>,
+    ) -> Result<Response<proto::ControllerUnpublishVolumeResponse>, Status> {
+        Err(Status::unimplemented("there is nothing to attach"))
+    }
+
+    async fn create_snapshot(
+        &self,
+        _: Request<proto::CreateSnapshotRequest>,
+    ) -> Result<Response<proto::CreateSnapshotResponse>, Status> {
+        Err(Status::unimplemented("there are no snapshots"))
+    }
+
+    async fn delete_snapshot(
+        &self,
+        _: Request<proto::DeleteSnapshotRequest>,
+    ) -> Result<Response<proto::DeleteSnapshotResponse>, Status> {
+        Err(Status::unimplemented("there are no snapshots"))
+    }
+
+    async fn list_snapshots(
+        &self,
+        _: Request<proto::ListSnapshotsRequest>,
+    ) -> Result<Response<proto::ListSnapshotsResponse>, Status> {
+        Err(Status::unimplemented("there are no snapshots"))
+    }
+
+    async fn get_snapshot(
+        &self,
+        _: Request<proto::GetSnapshotRequest>,
+    ) -> Result<Response<proto::GetSnapshotResponse>, Status> {
+        Err(Status::unimplemented("there are no snapshots"))
+    }
+
+    async fn controller_expand_volume(
+        &self,
+        _: Request<proto::ControllerExpandVolumeRequest>,
+    ) -> Result<Response<proto::ControllerExpandVolumeResponse>, Status> {
+        Err(Status::unimplemented("volumes do not grow"))
+    }
+
+    async fn controller_get_volume(
+        &self,
+        _: Request<proto::ControllerGetVolumeRequest>,
+    ) -> Result<Response<proto::ControllerGetVolumeResponse>, Status> {
+        Err(Status::unimplemented("volumes are listed, not asked for one by one"))
+    }
+
+    async fn controller_modify_volume(
+        &self,
+        _: Request<proto::ControllerModifyVolumeRequest>,
+    ) -> Result<Response<proto::ControllerModifyVolumeResponse>, Status> {
+        Err(Status::unimplemented("nothing of a volume can be changed"))
+    }
+}
+
+impl Core {
+    fn create(&self, asked: &proto::CreateVolumeRequest) -> Result<proto::Volume, Refusal> {
+        let name = request::name(&asked.name)?;
+        request::capabilities("volume_capabilities", &asked.volume_capabilities, &self.fs_type)?;
+        let size = request::size(asked.capacity_range.as_ref())?;
+        request::no_parameters("parameters", asked.parameters.keys())?;
+        request::no_parameters("mutable_parameters", asked.mutable_parameters.keys())?;
+        request::no_source(asked.volume_content_source.as_ref())?;
+        let requirement = asked.accessibility_requirements.as_ref();
+        let here = match request::topology_allows(requirement, &self.topology())? {
+            false => Placement::Elsewhere,
+            true if requirement.is_some() => Placement::Here,
+            true => Placement::Anywhere,
+        };
+        let wanted = Wanted { name, size, parameters: asked.parameters.clone(), here };
+        self.volumes.create(&wanted).map(|record| self.describe(&record))
+    }
+
+    fn describe(&self, record: &Record) -> proto::Volume {
+        proto::Volume {
+            capacity_bytes: wire(record.capacity),
+            volume_id: record.id.as_str().to_owned(),
+            volume_context: [].into(),
+            content_source: None,
+            accessible_topology: vec![self.topology()],
+        }
+    }
+
+    fn validate(
+        &self,
+        asked: proto::ValidateVolumeCapabilitiesRequest,
+    ) -> Result<proto::ValidateVolumeCapabilitiesResponse, Refusal> {
+        const FIELD: &str = "volume_capabilities";
+        let id = request::volume_id(&asked.volume_id)?;
+        if asked.volume_capabilities.is_empty() {
+            return Err(Refusal::Invalid { field: FIELD, problem: "are missing".into() });
+        }
+        let record = id.map_or(Ok(None), |id| self.volumes.find(&id))?;
+        let Some(record) = record else { return Err(Refusal::NoVolume { volume: asked.volume_id }) };
+        let no = |message: String| Ok(proto::ValidateVolumeCapabilitiesResponse { confirmed: None, message });
+        for one in &asked.volume_capabilities {
+            match request::capability(one, &self.fs_type) {
+                Ok(_) => {}
+                Err(CapabilityFault::Unsupported(problem)) => return no(problem),
+                Err(malformed @ CapabilityFault::Malformed(_)) => return Err(malformed.refusal(FIELD)),
+            }
+        }
+        if !asked.volume_context.is_empty() {
+            return no("volume_context is not the one this driver gave".into());
+        }
+        if !asked.parameters.is_empty() && asked.parameters != record.parameters {
+            return no("parameters are not those the volume was made with".into());
+        }
+        if !asked.mutable_parameters.is_empty() {
+            return no("mutable_parameters are not supported".into());
+        }
+        let confirmed = proto::validate_volume_capabilities_response::Confirmed {
+            volume_context: asked.volume_context,
+            volume_capabilities: asked.volume_capabilities,
+            parameters: asked.parameters,
+            mutable_parameters: asked.mutable_parameters,
+        };
+        Ok(proto::ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: String::new() })
+    }
+
+    fn list(&self, asked: &proto::ListVolumesRequest) -> Result<proto::ListVolumesResponse, Refusal> {
+        let max = usize::try_from(asked.max_entries).map_err(|_| Refusal::Invalid {
+            field: "max_entries",
+            problem: format!("{} is negative", asked.max_entries),
+        })?;
+        let after = token(&asked.starting_token)?;
+        let ids = self.volumes.ids()?;
+        let mut rest = ids.iter().filter(|id| after.as_ref().is_none_or(|after| *id > after));
+        let page = rest.by_ref().take(if max == 0 { usize::MAX } else { max }).collect::<Vec<_>>();
+        let next_token = match (rest.next(), page.last()) {
+            (Some(_), Some(last)) => format!("{TOKEN}{}", last.as_str()),
+            _ => String::new(),
+        };
+        let mut entries = Vec::with_capacity(page.len());
+        for id in page {
+            // One that was deleted meanwhile, or whose record only a person can mend, does not stop the list.
+            match self.volumes.find(id) {
+                Ok(record) => entries.extend(record.map(|record| self.entry(&record))),
+                Err(error) => tracing::warn!(volume = id.as_str(), ?error, "not listed"),
+            }
+        }
+        Ok(proto::ListVolumesResponse { entries, next_token })
+    }
+
+    fn entry(&self, record: &Record) -> proto::list_volumes_response::Entry {
+        proto::list_volumes_response::Entry { volume: Some(self.describe(record)), status: None }
+    }
+
+    fn capacity(&self, asked: &proto::GetCapacityRequest) -> Result<proto::GetCapacityResponse, Refusal> {
+        let impossible =
+            asked.volume_capabilities.iter().any(|one| request::capability(one, &self.fs_type).is_err())
+                || asked.accessible_topology.as_ref().is_some_and(|term| !self.is_in(term))
+                || request::no_parameters("parameters", asked.parameters.keys()).is_err();
+        // Nothing can be made of what cannot be made: that is an answer, not a fault of the caller.
+        let available = if impossible { 0 } else { wire(self.volumes.room()?.available) };
+        Ok(proto::GetCapacityResponse {
+            available_capacity: available,
+            maximum_volume_size: Some(available),
+            minimum_volume_size: None,
+        })
+    }
+
+    fn is_in(&self, term: &proto::Topology) -> bool {
+        request::matches(term, &self.topology())
+    }
+}
+
+fn token(token: &str) -> Result<Option<VolumeId>, Refusal> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let id = token.strip_prefix(TOKEN).and_then(VolumeId::parse);
+    id.map(Some).ok_or_else(|| Refusal::BadToken(token.to_owned()))
+}
+
+/// Bytes as the wire has them, which ends at 8 EiB.
+fn wire(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

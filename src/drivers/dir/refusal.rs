@@ -1,0 +1,161 @@
+//! Why a call is refused, and the gRPC code that tells the caller what to do about it.
+use std::error::Error as _;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tonic::{Code, Status};
+
+/// A call that was not carried out. Unless it says otherwise nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// A field of the request is missing, malformed or asks for what this driver cannot do.
+    #[error("{field}: {problem}")]
+    Invalid {
+        /// The field by its name in the contract.
+        field: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// No volume has this id.
+    #[error("volume {volume:?} does not exist")]
+    NoVolume {
+        /// The id as it was sent.
+        volume: String,
+    },
+    /// The name belongs to a volume that was made from a different request.
+    #[error("volume {name:?} exists with another {what}")]
+    NameTaken {
+        /// The name as it was sent.
+        name: String,
+        /// What differs.
+        what: &'static str,
+    },
+    /// The target shows the volume already, published with other arguments.
+    #[error("the volume is published at {target} with another {what}")]
+    PublishedOtherwise {
+        /// Where.
+        target: PathBuf,
+        /// What differs.
+        what: &'static str,
+    },
+    /// The volume is published, which forbids this call.
+    #[error("volume {volume} is in use: {by}")]
+    InUse {
+        /// The id.
+        volume: String,
+        /// What uses it.
+        by: String,
+    },
+    /// The path is in no state to be a target.
+    #[error("target path {target}: {problem}")]
+    BadTarget {
+        /// Where.
+        target: PathBuf,
+        /// What is in the way.
+        problem: &'static str,
+    },
+    /// Data that ought to be there is not.
+    #[error("{path} is gone: {lost}")]
+    Gone {
+        /// The directory that is missing.
+        path: PathBuf,
+        /// What it held.
+        lost: &'static str,
+    },
+    /// Too little space now.
+    #[error("{required} bytes are asked for; {available} are neither used nor promised on node {node}")]
+    NoRoom {
+        /// Bytes asked for.
+        required: u64,
+        /// Bytes that can be promised now.
+        available: u64,
+        /// Whose disk this is.
+        node: String,
+    },
+    /// More than the whole file system.
+    #[error("{required} bytes are asked for; the file system of node {node} has {total} in all")]
+    TooLarge {
+        /// Bytes asked for.
+        required: u64,
+        /// Size of the file system in bytes.
+        total: u64,
+        /// Whose disk this is.
+        node: String,
+    },
+    /// A range that no size satisfies.
+    #[error("capacity_range: limit_bytes {limit} is below required_bytes {required}")]
+    EmptyRange {
+        /// Bytes asked for.
+        required: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// The topology asked for leaves this node out.
+    #[error("volumes of this instance are reachable on node {node} only, which the requirement leaves out")]
+    Elsewhere {
+        /// This node.
+        node: String,
+    },
+    /// Another call on the same volume is still at work.
+    #[error("another call on volume {volume} is still at work")]
+    Pending {
+        /// The id.
+        volume: String,
+    },
+    /// Not a token of this driver.
+    #[error("starting_token {0:?} is not one of this driver")]
+    BadToken(String),
+    /// A record cannot be read; only a person can mend it.
+    #[error("the record {path} is damaged")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The kernel refused a step; the call may be half done and can be repeated.
+    #[error("cannot {step} {path}")]
+    Failed {
+        /// What was tried.
+        step: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+}
+
+impl Refusal {
+    /// For `map_err`: the step that failed and what on.
+    pub(super) fn failed<E: Into<io::Error>>(step: &'static str, path: &Path) -> impl FnOnce(E) -> Self {
+        move |error| Self::Failed { step, path: path.to_owned(), source: error.into() }
+    }
+
+    /// What the caller is told by the code alone.
+    pub(super) fn code(&self) -> Code {
+        match self {
+            Self::Invalid { .. } => Code::InvalidArgument,
+            Self::NoVolume { .. } => Code::NotFound,
+            Self::NameTaken { .. } | Self::PublishedOtherwise { .. } => Code::AlreadyExists,
+            Self::InUse { .. } | Self::BadTarget { .. } | Self::Gone { .. } => Code::FailedPrecondition,
+            Self::NoRoom { .. } | Self::Elsewhere { .. } => Code::ResourceExhausted,
+            Self::TooLarge { .. } | Self::EmptyRange { .. } => Code::OutOfRange,
+            Self::Pending { .. } | Self::BadToken(_) => Code::Aborted,
+            Self::Damaged { .. } | Self::Failed { .. } => Code::Internal,
+        }
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        // The caller sees one text only, so it gets the whole chain.
+        let mut message = refusal.to_string();
+        let mut source = refusal.source();
+        while let Some(error) = source {
+            message.push_str(": ");
+            message.push_str(&error.to_string());
+            source = error.source();
+        }
+        Self::new(refusal.code(), message)
+    }
+}

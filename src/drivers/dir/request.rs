@@ -1,0 +1,305 @@
+//! Requests parsed into values that cannot be wrong: what is not in the contract, or more than this driver can do, ends here.
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::refusal::Refusal;
+use crate::csi::proto;
+use crate::csi::proto::volume_capability::AccessType;
+use crate::csi::proto::volume_capability::access_mode::Mode;
+
+/// Bytes of a name that every plugin must take, and the most that a caller may send.
+const LONGEST_NAME: usize = 128;
+const LONGEST_PATH: usize = 4095;
+/// Keys that Kubernetes' sidecars add for their own bookkeeping; they ask nothing of the driver.
+const FOREIGN_PARAMETERS: &str = "csi.storage.k8s.io/";
+const MOUNT_OPTIONS: [&str; 8] =
+    ["ro", "rw", "nosuid", "nodev", "noexec", "noatime", "nodiratime", "relatime"];
+
+fn invalid(field: &'static str, problem: impl Into<String>) -> Refusal {
+    Refusal::Invalid { field, problem: problem.into() }
+}
+
+/// The name of a volume to be, which is also the key under which a repeated request finds it.
+pub(super) fn name(name: &str) -> Result<&str, Refusal> {
+    // As the contract has it: tab, line feed and carriage return are allowed.
+    let forbidden = |c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r');
+    if name.is_empty() {
+        Err(invalid("name", "is missing"))
+    } else if name.len() > LONGEST_NAME {
+        Err(invalid("name", format!("has {} bytes; at most {LONGEST_NAME} are allowed", name.len())))
+    } else if name.contains(forbidden) {
+        Err(invalid("name", "holds a control character"))
+    } else {
+        Ok(name)
+    }
+}
+
+/// The id of a volume: 20 hexadecimal digits, and so always a safe file name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(super) struct VolumeId(String);
+
+impl VolumeId {
+    const DIGITS: usize = 20;
+
+    /// The id of the volume called `name` in the data directory `root` of `node`. The same name elsewhere has another
+    /// one, or two drivers on one node would take each other's mounts for their own.
+    pub(super) fn of(node: &str, root: &Path, name: &str) -> Self {
+        let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
+        for part in [node.as_bytes(), root.as_os_str().as_bytes(), name.as_bytes()] {
+            digest.update(&part.len().to_le_bytes());
+            digest.update(part);
+        }
+        let digest = digest.finish();
+        let mut id = String::with_capacity(Self::DIGITS);
+        for byte in &digest.as_ref()[..Self::DIGITS / 2] {
+            let _ = write!(id, "{byte:02x}");
+        }
+        Self(id)
+    }
+
+    /// `None` for what cannot be an id of this driver.
+    pub(super) fn parse(id: &str) -> Option<Self> {
+        let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        (id.len() == Self::DIGITS && id.bytes().all(digit)).then(|| Self(id.to_owned()))
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for VolumeId {
+    type Error = String;
+
+    fn try_from(id: String) -> Result<Self, String> {
+        Self::parse(&id).ok_or_else(|| format!("{id:?} is no volume id"))
+    }
+}
+
+impl From<VolumeId> for String {
+    fn from(id: VolumeId) -> Self {
+        id.0
+    }
+}
+
+/// The id in a request; `None` when it is set but cannot be an id of this driver, and so names no volume.
+pub(super) fn volume_id(id: &str) -> Result<Option<VolumeId>, Refusal> {
+    if id.is_empty() { Err(invalid("volume_id", "is missing")) } else { Ok(VolumeId::parse(id)) }
+}
+
+/// How a volume may be used. One node is all that a directory can serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum AccessMode {
+    /// SINGLE_NODE_WRITER, which leaves open how many; one target, as the contract has it.
+    Writer,
+    /// SINGLE_NODE_READER_ONLY
+    ReaderOnly,
+    /// SINGLE_NODE_SINGLE_WRITER
+    SingleWriter,
+    /// SINGLE_NODE_MULTI_WRITER, the only one with several targets
+    MultiWriter,
+}
+
+/// One way of use that this driver can serve.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Capability {
+    pub(super) mode: AccessMode,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) fs_type: String,
+    /// As sent, because a repeated publish must bring the same ones. All are among the options this driver knows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) mount_flags: Vec<String>,
+}
+
+/// Why a capability is not one of ours. The texts never repeat mount flags: people put passwords there.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum CapabilityFault {
+    /// The contract forbids it.
+    Malformed(String),
+    /// The contract allows it and this driver cannot do it.
+    Unsupported(String),
+}
+
+impl CapabilityFault {
+    /// For calls to which both faults are the same.
+    pub(super) fn refusal(self, field: &'static str) -> Refusal {
+        match self {
+            Self::Malformed(problem) | Self::Unsupported(problem) => invalid(field, problem),
+        }
+    }
+}
+
+/// Reads one capability. `fs_type` is the file system below the data directory, the only one to be had.
+pub(super) fn capability(
+    asked: &proto::VolumeCapability,
+    fs_type: &str,
+) -> Result<Capability, CapabilityFault> {
+    use CapabilityFault::{Malformed, Unsupported};
+    let mode = asked.access_mode.as_ref().ok_or_else(|| Malformed("access_mode is missing".into()))?;
+    let access = asked.access_type.as_ref().ok_or_else(|| Malformed("access_type is missing".into()))?;
+    let mode = match Mode::try_from(mode.mode) {
+        Ok(Mode::Unknown) => return Err(Malformed("access_mode is UNKNOWN".into())),
+        Ok(Mode::SingleNodeWriter) => AccessMode::Writer,
+        Ok(Mode::SingleNodeReaderOnly) => AccessMode::ReaderOnly,
+        Ok(Mode::SingleNodeSingleWriter) => AccessMode::SingleWriter,
+        Ok(Mode::SingleNodeMultiWriter) => AccessMode::MultiWriter,
+        Ok(mode @ (Mode::MultiNodeReaderOnly | Mode::MultiNodeSingleWriter | Mode::MultiNodeMultiWriter)) => {
+            let name = mode.as_str_name();
+            return Err(Unsupported(format!(
+                "access mode {name} is not supported: a directory is on one node"
+            )));
+        }
+        Err(_) => return Err(Unsupported(format!("access mode {} is not known", mode.mode))),
+    };
+    let mount = match access {
+        AccessType::Block(_) => {
+            return Err(Unsupported("block volumes are not supported: a directory is no device".into()));
+        }
+        AccessType::Mount(mount) => mount,
+    };
+    if !mount.fs_type.is_empty() && mount.fs_type != fs_type {
+        let problem =
+            format!("fs_type {:?} is not supported: the data directory is on {fs_type}", mount.fs_type);
+        return Err(Unsupported(problem));
+    }
+    if !mount.volume_mount_group.is_empty() {
+        return Err(Unsupported("volume_mount_group is not supported".into()));
+    }
+    if !mount.mount_flags.iter().all(|flag| MOUNT_OPTIONS.contains(&flag.as_str())) {
+        return Err(Unsupported(format!("of mount_flags only {} are supported", MOUNT_OPTIONS.join(", "))));
+    }
+    Ok(Capability { mode, fs_type: mount.fs_type.clone(), mount_flags: mount.mount_flags.clone() })
+}
+
+/// Reads capabilities of which every one must be possible.
+pub(super) fn capabilities(
+    field: &'static str,
+    asked: &[proto::VolumeCapability],
+    fs_type: &str,
+) -> Result<Vec<Capability>, Refusal> {
+    if asked.is_empty() {
+        return Err(invalid(field, "are missing"));
+    }
+    asked.iter().map(|one| capability(one, fs_type).map_err(|fault| fault.refusal(field))).collect()
+}
+
+/// Bytes that a volume must have and may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Size {
+    pub(super) required: u64,
+    pub(super) limit: Option<u64>,
+}
+
+impl Size {
+    /// Whether a volume that was promised `capacity` bytes satisfies this.
+    pub(super) fn allows(self, capacity: u64) -> bool {
+        self.required <= capacity && self.limit.is_none_or(|limit| capacity <= limit)
+    }
+}
+
+/// Reads a capacity range; none at all is a volume of no promised size.
+pub(super) fn size(range: Option<&proto::CapacityRange>) -> Result<Size, Refusal> {
+    let Some(range) = range else { return Ok(Size::default()) };
+    let bytes = |value: i64| {
+        u64::try_from(value).map_err(|_| invalid("capacity_range", format!("{value} bytes are negative")))
+    };
+    let (required, limit) = (bytes(range.required_bytes)?, bytes(range.limit_bytes)?);
+    if required == 0 && limit == 0 {
+        return Err(invalid("capacity_range", "sets neither required_bytes nor limit_bytes"));
+    }
+    if limit != 0 && limit < required {
+        return Err(Refusal::EmptyRange { required, limit });
+    }
+    Ok(Size { required, limit: (limit != 0).then_some(limit) })
+}
+
+/// A place for a volume: an entry of a directory that the caller made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct TargetPath(PathBuf);
+
+impl TargetPath {
+    pub(super) fn as_path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The directory that the caller made.
+    pub(super) fn parent(&self) -> &Path {
+        self.0.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// The entry that this driver makes in it.
+    pub(super) fn leaf(&self) -> &Path {
+        self.0.file_name().map_or(Path::new(""), Path::new)
+    }
+}
+
+/// Reads a target path: absolute, without `..`.
+pub(super) fn target_path(path: &str) -> Result<TargetPath, Refusal> {
+    const FIELD: &str = "target_path";
+    if path.is_empty() {
+        return Err(invalid(FIELD, "is missing"));
+    }
+    let climbs = Path::new(path).components().any(|part| part == Component::ParentDir);
+    if !path.starts_with('/') || climbs || path.contains('\0') {
+        return Err(invalid(FIELD, format!("{path:?} is not absolute or climbs")));
+    }
+    if path.len() > LONGEST_PATH {
+        return Err(invalid(FIELD, format!("has {} bytes; at most {LONGEST_PATH} are possible", path.len())));
+    }
+    // Rebuilt from its parts, so that `/a//b/` and `/a/b` are one target.
+    let whole: PathBuf = Path::new(path).components().collect();
+    if whole.file_name().is_none() {
+        return Err(invalid(FIELD, "is the root directory"));
+    }
+    Ok(TargetPath(whole))
+}
+
+/// Refuses parameters, of which this driver has none.
+pub(super) fn no_parameters<'a>(
+    field: &'static str,
+    keys: impl IntoIterator<Item = &'a String>,
+) -> Result<(), Refusal> {
+    match keys.into_iter().find(|key| !key.starts_with(FOREIGN_PARAMETERS)) {
+        Some(key) => Err(invalid(field, format!("{key:?} is not known; this driver takes none"))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a source: there are no snapshots and no clones.
+pub(super) fn no_source(source: Option<&proto::VolumeContentSource>) -> Result<(), Refusal> {
+    match source {
+        Some(_) => Err(invalid("volume_content_source", "snapshots and clones are not supported")),
+        None => Ok(()),
+    }
+}
+
+/// Whether the requirement lets a volume be reachable from the node with exactly these `segments`.
+pub(super) fn topology_allows(
+    requirement: Option<&proto::TopologyRequirement>,
+    segments: &proto::Topology,
+) -> Result<bool, Refusal> {
+    let Some(requirement) = requirement else { return Ok(true) };
+    if requirement.requisite.is_empty() && requirement.preferred.is_empty() {
+        return Err(invalid(
+            "accessibility_requirements",
+            "names neither requisite nor preferred topologies",
+        ));
+    }
+    // Preferred alone is a wish: the caller chose this instance, and it has one place to offer.
+    let requisite = &requirement.requisite;
+    Ok(requisite.is_empty() || requisite.iter().any(|term| matches(term, segments)))
+}
+
+/// Whether a node with `segments` is in `term`: every key of the term with its value.
+pub(super) fn matches(term: &proto::Topology, segments: &proto::Topology) -> bool {
+    term.segments.iter().all(|(key, value)| segments.segments.get(key) == Some(value))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! The node's lease, and what its NodeAgent says.
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, ResourceExt};
+use tokio::time::Instant;
+
+use super::context::{API_DEADLINE, Key, Node, Part};
+use crate::api::meta::{Condition, READY, Truth, set_condition};
+use crate::api::{NodeAgent, NodeAgentStatus};
+
+/// Where leases and plugin allocations live.
+pub const SYSTEM: &str = "wharfline-system";
+
+/// What stays the same about this daemon.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Kept with the journal.
+    pub incarnation: String,
+    /// The kernel's release.
+    pub kernel: String,
+}
+
+/// Another daemon lives under this node's name.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "another daemon renews the lease of node \"{name}\" (incarnation {other}); give this machine another name"
+)]
+pub struct Impostor {
+    name: String,
+    other: String,
+}
+
+/// Renews the lease until the daemon ends; an error when another incarnation of this node lives.
+pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor> {
+    let period = node.options.lease / 3;
+    let mut beat = tokio::time::interval(period);
+    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut held: Option<Lease> = None;
+    let mut seen_other: Option<MicroTime> = None;
+    loop {
+        tokio::select! {
+            () = node.stop.cancelled() => return Ok(()),
+            _ = beat.tick() => {}
+        }
+        let sent = Instant::now();
+        match tokio::time::timeout(period.min(API_DEADLINE), once(&node, &incarnation, held.take())).await {
+            Ok(Ok(Renewal::Held(lease))) => {
+                let valid = node.lease_valid();
+                node.renewed.send_replace(Some(sent));
+                held = Some(*lease);
+                seen_other = None;
+                if !valid {
+                    wake_hosted(&node);
+                }
+            }
+            Ok(Ok(Renewal::Other { holder, renewed })) => {
+                // Alive is who renews while we look; a dead one's last word stays as it is.
+                if seen_other.is_some() && seen_other != renewed {
+                    return Err(Impostor { name: node.options.name.clone(), other: holder });
+                }
+                if seen_other.is_some() {
+                    let taken = tokio::time::timeout(API_DEADLINE, take_over(&node, &incarnation));
+                    held = taken.await.ok().flatten();
+                }
+                seen_other = renewed.or(Some(MicroTime(node.now().0)));
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(error = &error as &dyn std::error::Error, "lease not renewed");
+            }
+            Err(_) => tracing::debug!("lease not renewed in time"),
+        }
+    }
+}
+
+/// The lease is valid again: what was held back because of it goes on.
+fn wake_hosted(node: &Node) {
+    for volume in node.caches.volumes.all() {
+        node.queue.wake(Key::Host(volume.name_any()));
+    }
+    for attachment in node.caches.hosted.all() {
+        node.queue.wake(Key::Host(attachment.spec.volume.clone()));
+    }
+}
+
+enum Renewal {
+    Held(Box<Lease>),
+    Other { holder: String, renewed: Option<MicroTime> },
+}
+
+async fn once(node: &Node, incarnation: &str, held: Option<Lease>) -> Result<Renewal, kube::Error> {
+    let api: Api<Lease> = Api::namespaced(node.client.0.clone(), SYSTEM);
+    let name = &node.options.name;
+    let current = match held {
+        Some(lease) => Some(lease),
+        None => api.get_opt(name).await?,
+    };
+    let Some(mut lease) = current else {
+        let lease = Lease {
+            metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
+            spec: Some(spec(node, incarnation)),
+        };
+        return Ok(Renewal::Held(Box::new(api.create(&PostParams::default(), &lease).await?)));
+    };
+    let holder = lease.spec.as_ref().and_then(|s| s.holder_identity.clone()).unwrap_or_default();
+    if !holder.is_empty() && holder != incarnation {
+        let renewed = lease.spec.and_then(|s| s.renew_time);
+        return Ok(Renewal::Other { holder, renewed });
+    }
+    lease.spec = Some(spec(node, incarnation));
+    Ok(Renewal::Held(Box::new(api.replace(name, &PostParams::default(), &lease).await?)))
+}
+
+async fn take_over(node: &Node, incarnation: &str) -> Option<Lease> {
+    let api: Api<Lease> = Api::namespaced(node.client.0.clone(), SYSTEM);
+    let mut lease = api.get(&node.options.name).await.ok()?;
+    lease.spec = Some(spec(node, incarnation));
+    api.replace(&node.options.name, &PostParams::default(), &lease).await.ok()
+}
+
+fn spec(node: &Node, incarnation: &str) -> LeaseSpec {
+    LeaseSpec {
+        holder_identity: Some(incarnation.to_owned()),
+        lease_duration_seconds: i32::try_from(node.options.lease.as_secs()).ok(),
+        renew_time: Some(MicroTime(node.now().0)),
+        ..LeaseSpec::default()
+    }
+}
+
+/// The fields of a NodeAgent's status: all of them.
+const AGENT: Part = Part {
+    name: "agent",
+    fields: &[
+        "incarnation",
+        "bootId",
+        "kernel",
+        "version",
+        "runtimes",
+        "hostPaths",
+        "leftovers",
+        "stopped",
+        "conditions",
+    ],
+};
+
+/// Writes what the daemon says of its machine.
+pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {
+    let api: Api<NodeAgent> = Api::all(node.client.0.clone());
+    let step = "agent/report";
+    let object = match tokio::time::timeout(API_DEADLINE, api.get(&node.options.name)).await {
+        Ok(Ok(object)) => object,
+        Ok(Err(error)) => return node.after_write(step, Err(error)),
+        Err(_) => return node.after_write(step, Err(kube::Error::Service("no answer in time".into()))),
+    };
+    let mut status = object.status.clone().unwrap_or_default();
+    let stopped = node.stopped() && node.journal.attachments().is_empty() && node.tasks.all_idle();
+    status = NodeAgentStatus {
+        incarnation: identity.incarnation.clone(),
+        boot_id: node.boot_id.clone(),
+        kernel: identity.kernel.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        runtimes: node.options.runtimes.clone(),
+        host_paths: node.options.host_paths.iter().map(|p| p.to_string_lossy().into_owned()).collect(),
+        leftovers: node.leftovers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        stopped,
+        conditions: std::mem::take(&mut status.conditions),
+    };
+    let condition = match (node.stopped(), stopped) {
+        (false, _) => Condition::new(READY, Truth::True, "Running", ""),
+        (true, false) => {
+            Condition::new(READY, Truth::False, "Stopping", "wharfline down takes everything down here")
+        }
+        (true, true) => Condition::new(READY, Truth::False, "Stopped", "taken down by wharfline down"),
+    };
+    set_condition(&mut status.conditions, condition, node.now());
+    let result = node.write_status(&object, &AGENT, &status).await;
+    node.after_write(step, result)
+}

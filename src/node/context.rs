@@ -1,0 +1,571 @@
+//! What every handler of the daemon shares, and the names of things on this machine.
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node as CoreNode, Secret};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::caches::Cache;
+use super::events::Events;
+use super::journal::Journal;
+use super::queue::Queue;
+use super::registry::{InstanceKey, Registry};
+use super::requests::Secrets;
+use super::retry::Retry;
+use super::supervisor::Supervisors;
+use super::tasks::Tasks;
+use crate::api::meta::{CALLS_KEPT, Call, SecretRef, Time};
+use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment};
+use crate::csi::{self, SocketPathError};
+use crate::plan::Reason;
+use crate::sys::{Clock, Files, Kernel, Processes, Random, Watches};
+
+/// Everything this machine is asked, each behind a trait with a real and a simulated form.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Mounts and paths.
+    pub kernel: Arc<dyn Kernel>,
+    /// Tasks under shims.
+    pub processes: Arc<dyn Processes>,
+    /// Durable files.
+    pub files: Arc<dyn Files>,
+    /// Sockets that appear.
+    pub watches: Arc<dyn Watches>,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub random: Arc<dyn Random>,
+    /// Plugin sockets.
+    pub dial: Arc<dyn Dial>,
+}
+
+/// How plugin sockets are prepared and reached.
+pub trait Dial: Send + Sync + std::fmt::Debug {
+    /// Makes the directory of a socket (0700) and removes a socket that a former instance left there.
+    fn prepare(&self, socket: &Path) -> std::io::Result<()>;
+    /// Removes the directory of a socket.
+    fn discard(&self, socket: &Path);
+    /// A plugin behind a socket; connects when it is first called.
+    fn plugin(&self, socket: &Path, options: csi::PluginOptions) -> Result<csi::Plugin, SocketPathError>;
+}
+
+/// How the daemon is set up.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The node's name.
+    pub name: String,
+    /// Journal, volumes' tree, tasks, logs.
+    pub data_dir: PathBuf,
+    /// Plugin sockets: `/run/wharfline/<hash of the data directory>`.
+    pub run_dir: PathBuf,
+    /// Directories beneath which volumes may be published on the host.
+    pub host_paths: Vec<PathBuf>,
+    /// The runtimes that may be used here.
+    pub runtimes: Vec<String>,
+    /// How long the lease lasts; renewed three times in that time.
+    pub lease: Duration,
+}
+
+/// What the work queue works on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// One volume on this node.
+    Mount(String),
+    /// One volume whose host this node is.
+    Host(String),
+    /// One allocation, by uid.
+    Allocation(String),
+    /// The status of one plugin instance.
+    Instance(InstanceKey),
+    /// Everything that uses a plugin: its health changed.
+    Plugin(String),
+    /// The NodeAgent's status.
+    Agent,
+}
+
+/// The objects that concern this node.
+#[derive(Debug)]
+pub struct Caches {
+    /// Bound here, by uid.
+    pub allocations: Arc<Cache<Allocation>>,
+    /// On this node, by volume.
+    pub attachments: Arc<Cache<VolumeAttachment>>,
+    /// Whose host this is, by volume.
+    pub hosted: Arc<Cache<VolumeAttachment>>,
+    /// Whose host this is, by name.
+    pub volumes: Arc<Cache<Volume>>,
+    /// On this node, by allocation uid and task.
+    pub instances: Arc<Cache<PluginInstance>>,
+    /// All, by name.
+    pub plugins: Arc<Cache<Plugin>>,
+    /// This node, by name.
+    pub node: Arc<Cache<CoreNode>>,
+}
+
+impl Caches {
+    /// Empty caches with their indexes.
+    pub fn new() -> Self {
+        Self {
+            allocations: Arc::new(Cache::new(|a| a.uid().unwrap_or_default())),
+            attachments: Arc::new(Cache::new(|a| a.spec.volume.clone())),
+            hosted: Arc::new(Cache::new(|a| a.spec.volume.clone())),
+            volumes: Arc::new(Cache::new(ResourceExt::name_any)),
+            instances: Arc::new(Cache::new(|i| format!("{}/{}", i.spec.allocation.uid, i.spec.task))),
+            plugins: Arc::new(Cache::new(ResourceExt::name_any)),
+            node: Arc::new(Cache::new(ResourceExt::name_any)),
+        }
+    }
+}
+
+impl Default for Caches {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What every handler shares.
+#[derive(Debug)]
+pub struct Node {
+    /// How the daemon is set up.
+    pub options: Options,
+    /// The machine.
+    pub machine: Machine,
+    /// The API.
+    pub client: NodeClient,
+    /// What was attempted.
+    pub journal: Journal,
+    /// Plugin instances.
+    pub registry: Registry,
+    /// What to do next.
+    pub queue: Queue<Key>,
+    /// When again.
+    pub retry: Retry,
+    /// What the API says.
+    pub caches: Caches,
+    /// The processes.
+    pub tasks: Tasks,
+    /// Who looks after plugin instances.
+    pub supervisors: Supervisors,
+    /// This boot.
+    pub boot_id: String,
+    /// When the lease was last renewed.
+    pub renewed: watch::Sender<Option<Instant>>,
+    /// Every watch had its first complete list.
+    pub synced: AtomicBool,
+    /// Why something waits or fails: by key, a word and a sentence. Shown in status, never decided on.
+    pub notes: Notes,
+    /// The last calls, by key.
+    pub calls: Calls,
+    /// What happened, for people.
+    pub events: Events,
+    /// No trustworthy journal was found at the start: what stands in no record may have been attempted all the same.
+    pub amnesia: bool,
+    /// Mounts in our tree that no record owns, as they were found at the start.
+    pub leftovers: Mutex<Vec<String>>,
+    /// Ends the daemon; workloads and mounts stay.
+    pub stop: CancellationToken,
+    /// What this daemon last wrote of an object, by uid and part.
+    written: Mutex<HashMap<String, Value>>,
+}
+
+/// The API as this node. Wrapped because a client has no useful `Debug`.
+#[derive(Clone)]
+pub struct NodeClient(pub kube::Client);
+
+impl std::fmt::Debug for NodeClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NodeClient")
+    }
+}
+
+/// Words and sentences by key, and when the next attempt is due.
+#[derive(Debug, Default)]
+pub struct Notes(Mutex<HashMap<String, Note>>);
+
+/// A word, a sentence, and when it is tried again.
+type Note = (String, String, Option<Time>);
+
+impl Notes {
+    /// Sets a note.
+    pub fn set(&self, key: &str, word: &str, sentence: &str, next: Option<Time>) {
+        let note = (word.to_owned(), sentence.to_owned(), next);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned(), note);
+    }
+    /// Sets a note from a reason.
+    pub fn wait(&self, key: &str, reason: &Reason) {
+        self.set(key, reason.word(), &reason.to_string(), None);
+    }
+    /// Removes a note.
+    pub fn clear(&self, key: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+    /// The note, empty if there is none.
+    pub fn get(&self, key: &str) -> (String, String, Option<Time>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned().unwrap_or_default()
+    }
+}
+
+/// The last calls by key.
+#[derive(Debug, Default)]
+pub struct Calls(Mutex<HashMap<String, VecDeque<Call>>>);
+
+impl Calls {
+    /// Adds one; the oldest goes. A repetition with the same result replaces the one before.
+    pub fn add(&self, key: &str, call: Call) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let list = all.entry(key.to_owned()).or_default();
+        let same = |last: &Call| {
+            last.method == call.method
+                && last.code == call.code
+                && last.message == call.message
+                && call.code != "OK"
+        };
+        if list.back().is_some_and(same) {
+            list.pop_back();
+        }
+        list.push_back(call);
+        while list.len() > CALLS_KEPT {
+            list.pop_front();
+        }
+    }
+    /// The calls, oldest first; those in `before` come first when nothing is known here yet.
+    pub fn get(&self, key: &str, before: &[Call]) -> Vec<Call> {
+        match self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key) {
+            None => before.to_vec(),
+            Some(list) => {
+                let first = list.front().map(|c| c.start_time);
+                let older = before.iter().filter(|c| Some(c.start_time) < first);
+                let mut all: Vec<_> = older.chain(list.iter()).cloned().collect();
+                let surplus = all.len().saturating_sub(CALLS_KEPT);
+                all.drain(..surplus);
+                all
+            }
+        }
+    }
+    /// Forgets them.
+    pub fn clear(&self, key: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+}
+
+/// One writer's fields of an object's status.
+#[derive(Debug)]
+pub struct Part {
+    /// Tells it from the other parts that this daemon writes of the same object.
+    pub name: &'static str,
+    /// The top-level fields.
+    pub fields: &'static [&'static str],
+}
+
+/// What a fresh daemon is made of.
+pub struct Parts {
+    /// How the daemon is set up.
+    pub options: Options,
+    /// The machine.
+    pub machine: Machine,
+    /// The API.
+    pub client: kube::Client,
+    /// What was attempted.
+    pub journal: Journal,
+    /// This boot.
+    pub boot_id: String,
+    /// Where events are left.
+    pub events: Events,
+    /// No trustworthy journal was found.
+    pub amnesia: bool,
+    /// Ends the daemon.
+    pub stop: CancellationToken,
+}
+
+impl Node {
+    /// A daemon that knows nothing yet.
+    pub fn new(parts: Parts) -> Self {
+        let retry = Retry::new(Arc::clone(&parts.machine.random));
+        Self {
+            options: parts.options,
+            machine: parts.machine,
+            client: NodeClient(parts.client),
+            journal: parts.journal,
+            registry: Registry::default(),
+            queue: Queue::default(),
+            retry,
+            caches: Caches::new(),
+            tasks: Tasks::default(),
+            supervisors: Supervisors::default(),
+            boot_id: parts.boot_id,
+            events: parts.events,
+            amnesia: parts.amnesia,
+            leftovers: Mutex::default(),
+            stop: parts.stop,
+            renewed: watch::Sender::new(None),
+            synced: AtomicBool::new(false),
+            notes: Notes::default(),
+            calls: Calls::default(),
+            written: Mutex::default(),
+        }
+    }
+
+    /// The time now, as exact as statuses carry it: what comes back from the API compares equal.
+    pub fn now(&self) -> Time {
+        let now = self.machine.clock.now();
+        Time(jiff::Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now))
+    }
+
+    /// What this daemon last wrote of a part of an object. Its fields have no other writer, so this is the truth even
+    /// while the cache shows an older one.
+    pub fn last_written<T: DeserializeOwned>(&self, uid: &str, part: &str) -> Option<T> {
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.get(&format!("{uid}/{part}")).and_then(|value| serde_json::from_value(value.clone()).ok())
+    }
+
+    /// The time after so long.
+    pub fn later(&self, delay: Duration) -> Time {
+        let now = self.now().0;
+        Time(jiff::SignedDuration::try_from(delay).map_or(now, |d| now.saturating_add(d).unwrap_or(now)))
+    }
+
+    /// Whether every watch had its first complete list.
+    pub fn synced(&self) -> bool {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    /// Whether this node may start controller calls: its lease was renewed in time.
+    pub fn lease_valid(&self) -> bool {
+        self.renewed.borrow().is_some_and(|at| at.elapsed() < self.options.lease)
+    }
+
+    /// Whether `wharfline down` marked the node.
+    pub fn stopped(&self) -> bool {
+        self.caches.node.one(&self.options.name).is_some_and(|node| node.annotations().contains_key(STOPPED))
+    }
+
+    /// The deadline of an RPC of a plugin: the Plugin's own, else 2 min for node calls, 60 s for controller calls.
+    pub fn deadline(&self, plugin: &str, rpc: &str) -> Duration {
+        let own =
+            self.caches.plugins.one(plugin).and_then(|p| {
+                p.spec.deadlines.get(rpc).and_then(|text| crate::api::quantity::duration(text))
+            });
+        let usual = if rpc.starts_with("Node") { 120 } else { 60 };
+        own.unwrap_or(Duration::from_secs(usual))
+    }
+
+    /// The content of a Secret, read now. `None` reference = no secrets.
+    pub async fn secrets(&self, reference: Option<&SecretRef>) -> Result<Secrets, Reason> {
+        let Some(reference) = reference else { return Ok(Secrets::new()) };
+        let missing =
+            || Reason::SecretMissing { secret: format!("{}/{}", reference.namespace, reference.name) };
+        let api: Api<Secret> = Api::namespaced(self.client.0.clone(), &reference.namespace);
+        let read = tokio::time::timeout(API_DEADLINE, api.get(&reference.name)).await;
+        let secret = read.map_err(|_| missing())?.map_err(|_| missing())?;
+        let text = |(key, bytes): (String, k8s_openapi::ByteString)| {
+            String::from_utf8(bytes.0).ok().map(|value| (key, value))
+        };
+        secret.data.unwrap_or_default().into_iter().map(text).collect::<Option<_>>().ok_or_else(missing)
+    }
+
+    /// Writes one part of an object's status, if it differs from what was written last or stands there. `part` names
+    /// the writer's fields, so that two parts of one object do not disturb one another.
+    pub async fn write_status<K>(
+        &self,
+        object: &K,
+        part: &Part,
+        status: &impl Serialize,
+    ) -> Result<(), kube::Error>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+        K: ObjectApi,
+    {
+        let new = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
+        let key = format!("{}/{}", object.uid().unwrap_or_default(), part.name);
+        let last = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let old = match last {
+            Some(last) => last,
+            None => {
+                let seen = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
+                restrict(&seen["status"], part.fields)
+            }
+        };
+        let patch = merge_diff(&old, &new);
+        if patch.as_object().is_some_and(serde_json::Map::is_empty) {
+            return Ok(());
+        }
+        let api = K::api(self.client.0.clone(), object);
+        let body = serde_json::json!({ "status": patch });
+        let (name, params, patch) = (object.name_any(), PatchParams::default(), Patch::Merge(&body));
+        let write = api.patch_status(&name, &params, &patch);
+        match tokio::time::timeout(API_DEADLINE, write).await {
+            Ok(Ok(_)) => {
+                self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key, new);
+                Ok(())
+            }
+            // Gone: there is nothing to write to any more.
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(()),
+            Ok(Err(error)) => {
+                self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+                Err(error)
+            }
+            Err(_) => {
+                self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+                Err(kube::Error::Service("no answer in time".into()))
+            }
+        }
+    }
+
+    /// Forgets what was written of an object that is gone.
+    pub fn forget_written(&self, uid: &str) {
+        let prefix = format!("{uid}/");
+        self.written
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|key, _| !key.starts_with(&prefix));
+    }
+
+    /// Runs a write to its end and says when to try again if it failed.
+    pub fn after_write(&self, step: &str, result: Result<(), kube::Error>) -> Option<Duration> {
+        match result {
+            Ok(()) => {
+                self.retry.succeeded(step);
+                None
+            }
+            Err(error) => {
+                let delay = self.retry.failed(step, "write".to_owned());
+                tracing::warn!(step, error = &error as &dyn std::error::Error, "status not written");
+                Some(delay)
+            }
+        }
+    }
+
+    /// The variables that stand in commands, environments and socket paths.
+    pub fn variables(&self, endpoint: &str) -> BTreeMap<&'static str, String> {
+        BTreeMap::from([
+            ("NODE_NAME", self.options.name.clone()),
+            ("DATA_DIR", self.options.data_dir.to_string_lossy().into_owned()),
+            ("CSI_ENDPOINT", endpoint.to_owned()),
+        ])
+    }
+}
+
+/// The annotation on a Node that `wharfline down` sets and `wharfline up` clears.
+pub const STOPPED: &str = "wharfline.dev/stopped";
+/// How long one request to the API may take.
+pub const API_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Where an object's API is.
+pub trait ObjectApi: Sized {
+    /// The API that holds the object.
+    fn api(client: kube::Client, object: &Self) -> Api<Self>;
+}
+
+macro_rules! cluster {
+    ($($kind:ty),*) => { $(impl ObjectApi for $kind {
+        fn api(client: kube::Client, _: &Self) -> Api<Self> { Api::all(client) }
+    })* };
+}
+cluster!(Volume, VolumeAttachment, PluginInstance, crate::api::NodeAgent);
+
+macro_rules! namespaced {
+    ($($kind:ty),*) => { $(impl ObjectApi for $kind {
+        fn api(client: kube::Client, object: &Self) -> Api<Self> {
+            Api::namespaced(client, &object.namespace().unwrap_or_default())
+        }
+    })* };
+}
+namespaced!(Allocation, crate::api::VolumeClaim);
+
+/// Replaces `${NAME}` by its value and `$$` by a dollar sign; everything else stays, shell variables too.
+pub fn substitute(text: &str, variables: &BTreeMap<&'static str, String>) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            out.push('$');
+            rest = after;
+            continue;
+        }
+        let name = rest.strip_prefix('{').and_then(|r| r.split_once('}')).map(|(name, _)| name);
+        match name.and_then(|name| variables.get(name).map(|value| (name, value))) {
+            Some((name, value)) => {
+                out.push_str(value);
+                rest = &rest[name.len() + 2..];
+            }
+            None => out.push('$'),
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The merge patch (RFC 7386) that leads from one value to another.
+pub fn merge_diff(old: &Value, new: &Value) -> Value {
+    let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return new.clone() };
+    let mut patch = serde_json::Map::new();
+    for key in old.keys().filter(|key| !new.contains_key(*key)) {
+        patch.insert(key.clone(), Value::Null);
+    }
+    for (key, value) in new {
+        match old.get(key) {
+            Some(before) if before == value => {}
+            Some(before) if before.is_object() && value.is_object() => {
+                patch.insert(key.clone(), merge_diff(before, value));
+            }
+            Some(_) | None => {
+                patch.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    Value::Object(patch)
+}
+
+/// The fields of `seen` that the writer owns: what it no longer says goes, even if a former daemon said it.
+fn restrict(seen: &Value, fields: &[&str]) -> Value {
+    let owned = |(key, value): (&String, &Value)| {
+        fields.contains(&key.as_str()).then(|| (key.clone(), value.clone()))
+    };
+    Value::Object(seen.as_object().into_iter().flatten().filter_map(owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn variables_are_replaced_and_nothing_else() {
+        let vars = BTreeMap::from([("NODE_NAME", "n1".to_owned())]);
+        for (text, wanted) in [
+            ("a-${NODE_NAME}-b", "a-n1-b"),
+            ("$NODE_NAME ${HOME} $$ $", "$NODE_NAME ${HOME} $ $"),
+            ("$${NODE_NAME}", "${NODE_NAME}"),
+            ("${NODE_NAME", "${NODE_NAME"),
+        ] {
+            assert_eq!(substitute(text, &vars), wanted);
+        }
+    }
+
+    #[test]
+    fn a_merge_diff_applied_gives_the_new_value() {
+        let cases = [
+            (json!({ "a": 1, "b": { "c": 2, "d": 3 } }), json!({ "b": { "c": 2, "e": [1] } })),
+            (json!({}), json!({ "x": { "y": 1 } })),
+            (json!({ "x": [1, 2] }), json!({ "x": [2] })),
+        ];
+        for (old, new) in cases {
+            let mut value = old.clone();
+            json_patch::merge(&mut value, &merge_diff(&old, &new));
+            assert_eq!(value, new);
+        }
+        assert_eq!(merge_diff(&json!({ "a": 1 }), &json!({ "a": 1 })), json!({}));
+    }
+}

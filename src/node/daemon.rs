@@ -1,0 +1,227 @@
+//! The daemon from its start to its end.
+//!
+//! First the machine, then the API: the lock, the tree, the journal, what is mounted, what runs; only then are watches
+//! opened, and only when every one had its first complete list does anything begin. Ending leaves workloads and mounts
+//! as they are.
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::agent::{self, Identity, Impostor};
+use super::context::{Key, Machine, Node, Options, Parts};
+use super::events::{self, Events, Happened};
+use super::journal::{Journal, JournalError, Opened};
+use super::{allocations, hosting, instances, mounts, recover, watches};
+use crate::sys::files::FileError;
+use crate::sys::kernel::KernelError;
+
+/// How long the journal may take to write what it was given last.
+const LAST_WRITES: Duration = Duration::from_secs(5);
+
+/// Why the daemon ended or did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another daemon has the data directory.
+    #[error("another wharfline runs on this data directory")]
+    InUse(#[source] FileError),
+    /// The kernel said no.
+    #[error("this machine cannot be used")]
+    Kernel(#[from] KernelError),
+    /// The journal cannot be used.
+    #[error("the journal cannot be used")]
+    Journal(#[from] JournalError),
+    /// A file cannot be used.
+    #[error("the data directory cannot be used")]
+    File(#[from] FileError),
+    /// Another daemon lives under this node's name.
+    #[error(transparent)]
+    Impostor(#[from] Impostor),
+    /// A part that must live as long as the daemon ended.
+    #[error("a part of the daemon ended by itself: {0}")]
+    Ended(&'static str),
+}
+
+/// Runs the daemon until `stop`. `ready` is told once everything is adopted and every watch had its first list.
+pub async fn run(
+    client: kube::Client,
+    machine: Machine,
+    options: Options,
+    ready: oneshot::Sender<()>,
+    stop: CancellationToken,
+) -> Result<(), Error> {
+    // However this ends, even dropped at an await: what it spawned ends too.
+    let _guard = stop.clone().drop_guard();
+    let Started { node, identity, mut writer, told } =
+        Started::start(client, machine, options, stop.clone()).await?;
+    let result = serve(&node, &identity, ready, &mut writer, told).await;
+    stop.cancel();
+    node.tasks.join().await;
+    node.supervisors.join().await;
+    drop(node);
+    // The lock is the writer's: no other daemon opens the journal before the last line of this one is in it.
+    if !writer.is_finished() {
+        let _ended = tokio::time::timeout(LAST_WRITES, writer).await;
+    }
+    result
+}
+
+struct Started {
+    node: Arc<Node>,
+    identity: Identity,
+    writer: JoinHandle<()>,
+    told: mpsc::Receiver<Happened>,
+}
+
+impl Started {
+    async fn start(
+        client: kube::Client,
+        machine: Machine,
+        options: Options,
+        stop: CancellationToken,
+    ) -> Result<Self, Error> {
+        let lock =
+            machine.files.lock(&options.data_dir.join("node.lock")).await.map_err(|error| match error {
+                FileError::Locked { .. } => Error::InUse(error),
+                FileError::Hung { .. } | FileError::Io { .. } => Error::File(error),
+            })?;
+        let facts = machine.kernel.facts().await?;
+        if !facts.may_mount {
+            return Err(KernelError::MayNotMount.into());
+        }
+        machine.kernel.prepare_tree().await?;
+        let path = options.data_dir.join("journal");
+        let random = Arc::clone(&machine.random);
+        let Opened { journal, writer, incarnation, rebooted, lost } =
+            Journal::open(&*machine.files, &path, &facts.boot_id, || random.token()).await?;
+        let writer = tokio::spawn(async move {
+            let _lock = lock;
+            // A writer that panicked has ended like any other: the daemon stops.
+            let _ended = writer.await;
+        });
+        if rebooted {
+            tracing::info!("the machine booted since: every mount is in doubt");
+        }
+        let (events, told) = Events::new();
+        let parts =
+            Parts { options, machine, client, journal, boot_id: facts.boot_id, events, amnesia: lost, stop };
+        let node = Arc::new(Node::new(parts));
+        let table = node.machine.kernel.mount_table().await?;
+        recover::doubt_missing_mounts(&node, &table).await?;
+        recover::adopt(&node).await;
+        let identity = Identity { incarnation, kernel: facts.release };
+        Ok(Self { node, identity, writer, told })
+    }
+}
+
+async fn serve(
+    node: &Arc<Node>,
+    identity: &Identity,
+    ready: oneshot::Sender<()>,
+    writer: &mut JoinHandle<()>,
+    told: mpsc::Receiver<Happened>,
+) -> Result<(), Error> {
+    let mut following: JoinSet<()> = JoinSet::new();
+    watches::open_watches(node, &mut following);
+    let (client, name, stop) = (node.client.0.clone(), node.options.name.clone(), node.stop.clone());
+    following.spawn(events::write(client, name, told, stop));
+    let mut lease = tokio::spawn(agent::renew(Arc::clone(node), identity.incarnation.clone()));
+    let begin = begin(node, ready);
+    let mut going = false;
+    let result = {
+        let work = work(node, identity);
+        tokio::pin!(work, begin);
+        let mut over = false;
+        let result = loop {
+            tokio::select! {
+                () = node.stop.cancelled() => break Ok(()),
+                _ = &mut *writer => break Err(Error::Ended("journal")),
+                _ = following.join_next() => {
+                    break if node.stop.is_cancelled() { Ok(()) } else { Err(Error::Ended("watch")) };
+                }
+                ended = &mut lease => match ended {
+                    Ok(Ok(())) => break Ok(()),
+                    Ok(Err(impostor)) => break Err(impostor.into()),
+                    Err(_) => break Err(Error::Ended("lease")),
+                },
+                result = &mut begin, if !going => match result {
+                    Ok(()) => going = true,
+                    Err(error) => break Err(error),
+                },
+                () = &mut work => {
+                    over = true;
+                    break Ok(());
+                }
+            }
+        };
+        node.stop.cancel();
+        // A future that has ended must not be polled again.
+        if !over {
+            work.await;
+        }
+        result
+    };
+    lease.abort();
+    following.join_all().await;
+    result
+}
+
+/// Waits for every first list, then lets everything go.
+async fn begin(node: &Arc<Node>, ready: oneshot::Sender<()>) -> Result<(), Error> {
+    let caches = &node.caches;
+    let all = [
+        caches.allocations.ready(),
+        caches.attachments.ready(),
+        caches.hosted.ready(),
+        caches.volumes.ready(),
+        caches.instances.ready(),
+        caches.plugins.ready(),
+        caches.node.ready(),
+    ];
+    for mut one in all {
+        if one.wait_for(|ready| *ready).await.is_err() {
+            return Err(Error::Ended("watch"));
+        }
+    }
+    recover::rebuild(node).await?;
+    let table = node.machine.kernel.mount_table().await?;
+    recover::note_leftovers(node, &table);
+    node.synced.store(true, Ordering::Release);
+    watches::wake_all(node);
+    let _ = ready.send(());
+    Ok(())
+}
+
+/// Runs the queue.
+async fn work(node: &Arc<Node>, identity: &Identity) {
+    let identity = Arc::new(identity.clone());
+    node.queue
+        .run(node.stop.clone(), |key| {
+            let (node, identity) = (Arc::clone(node), Arc::clone(&identity));
+            let work: BoxFuture<'static, Option<Duration>> = Box::pin(async move {
+                match key {
+                    Key::Mount(volume) => mounts::reconcile(&node, &volume).await,
+                    Key::Host(volume) => hosting::reconcile(&node, &volume).await,
+                    Key::Allocation(uid) => {
+                        let again = allocations::reconcile(&node, &uid).await;
+                        if node.stopped() {
+                            node.queue.wake(Key::Agent);
+                        }
+                        again
+                    }
+                    Key::Instance(key) => instances::report(&node, &key).await,
+                    Key::Plugin(plugin) => {
+                        watches::plugin_changed(&node, &plugin);
+                        None
+                    }
+                    Key::Agent => agent::report(&node, &identity).await,
+                }
+            });
+            work
+        })
+        .await;
+}

@@ -1,0 +1,567 @@
+//! The node's own record of what it attempted: written before a call and after it, read back before anything else.
+//!
+//! One file, appended to. Each frame is `length (u32 LE), crc32 (u32 LE), JSON`. The first frame is the header with the
+//! version. A torn or damaged tail ends the reading: what was after it was never acknowledged. Many changes that wait at
+//! the same time share one fdatasync. Never holds a secret. Never decides anything.
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::api::meta::{Capability, ObjectRef};
+use crate::api::plugin::Role;
+use crate::plan::mount::Level;
+use crate::sys::Files;
+use crate::sys::files::{AppendFile, FileError};
+use crate::sys::kernel::Present;
+
+/// The version of the format. A journal of a later one is refused.
+const VERSION: u32 = 1;
+/// Frames above this are damage, not data.
+const FRAME_MAX: usize = 1 << 20;
+/// The file is rewritten at start when it holds this many frames more than it has entries.
+const SLACK: usize = 1024;
+/// How many changes may wait for one sync.
+const BATCH: usize = 256;
+
+/// One remembered thing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Entry {
+    /// One volume on this node.
+    Attachment(AttachmentEntry),
+    /// One publication of it.
+    Publication(PublicationEntry),
+    /// One task.
+    Task(TaskEntry),
+    /// A create that was attempted by this node as host: its outcome may be unknown.
+    Create(CreateEntry),
+}
+
+/// One volume on this node, with all that undoing needs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AttachmentEntry {
+    /// The VolumeAttachment's uid.
+    pub uid: String,
+    /// Its name.
+    pub name: String,
+    /// The Volume.
+    pub volume: String,
+    /// The Plugin.
+    pub plugin: String,
+    /// The plugin's id of the volume.
+    pub handle: String,
+    /// How it is used.
+    pub capability: Capability,
+    /// Whether NodeStage was in force when it came up.
+    pub stage_required: bool,
+    /// The directory beneath the tree.
+    pub staging: String,
+    /// Where staging stands.
+    pub staged: Level,
+    /// Never staged again under this uid.
+    pub closed: bool,
+    /// The release was reported.
+    pub released: bool,
+}
+
+/// One publication.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PublicationEntry {
+    /// The VolumeAttachment's uid.
+    pub attachment: String,
+    /// The allocation.
+    pub allocation: ObjectRef,
+    /// The allocation's name for the volume.
+    pub name: String,
+    /// The directory beneath the tree that holds the target.
+    pub directory: String,
+    /// Whether it is read only.
+    pub read_only: bool,
+    /// Where it stands.
+    pub level: Level,
+    /// What was verified there.
+    #[serde(default)]
+    pub verified: Option<Present>,
+    /// The publication on the host, if asked for.
+    #[serde(default)]
+    pub host: Option<HostPublication>,
+}
+
+/// A publication at a path that people look at.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostPublication {
+    /// The directory that the node allows.
+    pub allowed: PathBuf,
+    /// The whole path.
+    pub path: PathBuf,
+    /// How many components at its end we made.
+    pub made: usize,
+}
+
+/// One task of an allocation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskEntry {
+    /// The allocation.
+    pub allocation: ObjectRef,
+    /// The task's name.
+    pub task: String,
+    /// How often it was started again.
+    pub restarts: u32,
+    /// Set when it serves a plugin.
+    #[serde(default)]
+    pub plugin: Option<InstanceEntry>,
+}
+
+/// A plugin instance.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceEntry {
+    /// The Plugin.
+    pub plugin: String,
+    /// Which services.
+    pub role: Role,
+    /// Its socket.
+    pub socket: PathBuf,
+}
+
+/// A create that was attempted here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CreateEntry {
+    /// The Volume.
+    pub volume: String,
+    /// Its uid.
+    pub uid: String,
+}
+
+impl Entry {
+    /// What tells it from all others; a later entry with the same key replaces it.
+    pub fn key(&self) -> String {
+        match self {
+            Self::Attachment(a) => format!("attachment/{}", a.uid),
+            Self::Publication(p) => publication_key(&p.attachment, &p.allocation.uid, &p.name),
+            Self::Task(t) => task_key(&t.allocation.uid, &t.task),
+            Self::Create(c) => format!("create/{}", c.uid),
+        }
+    }
+}
+
+/// The key of a publication.
+pub fn publication_key(attachment: &str, allocation: &str, name: &str) -> String {
+    format!("publication/{attachment}/{allocation}/{name}")
+}
+
+/// The key of a task.
+pub fn task_key(allocation: &str, task: &str) -> String {
+    format!("task/{allocation}/{task}")
+}
+
+/// One change of the journal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Change {
+    /// Put or replace.
+    Put(Entry),
+    /// Forget the entry with this key.
+    Forget(String),
+    /// What a lost journal held is in it again, as far as anybody knows.
+    Rebuilt,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Frame {
+    Header {
+        version: u32,
+        incarnation: String,
+        boot_id: String,
+        /// Its predecessor was lost and nothing was rebuilt yet.
+        #[serde(default)]
+        amnesia: bool,
+    },
+    Change(Change),
+}
+
+/// Why the journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The file could not be read or written.
+    #[error("journal")]
+    File(#[from] FileError),
+    /// It was written by a later version; use that one.
+    #[error("{}: written by a later version of wharfline (format {version}, this one reads {VERSION})", path.display())]
+    TooNew {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        version: u32,
+    },
+    /// The writer ended; the daemon must stop.
+    #[error("the journal is closed")]
+    Closed,
+}
+
+/// What was read at start.
+#[derive(Debug)]
+pub struct Opened {
+    /// The journal.
+    pub journal: Journal,
+    /// Its writer, which the caller must join.
+    pub writer: tokio::task::JoinHandle<()>,
+    /// Tells this installation from another of the same name.
+    pub incarnation: String,
+    /// The machine booted since the journal was written.
+    pub rebooted: bool,
+    /// There was none, or its beginning could not be read.
+    pub lost: bool,
+}
+
+type Image = Arc<Mutex<BTreeMap<String, Entry>>>;
+
+struct Request {
+    changes: Vec<Change>,
+    done: oneshot::Sender<Result<(), FileError>>,
+}
+
+/// A handle on the journal; clones share it.
+#[derive(Debug, Clone)]
+pub struct Journal {
+    image: Image,
+    requests: mpsc::Sender<Request>,
+}
+
+impl Journal {
+    /// Opens the file, reads what is whole, rewrites it when it has grown, and starts the writer.
+    pub async fn open(
+        files: &dyn Files,
+        path: &Path,
+        boot_id: &str,
+        new_incarnation: impl FnOnce() -> String,
+    ) -> Result<Opened, JournalError> {
+        let mut file = files.open_append(path).await?;
+        let content = file.read_all().await?;
+        let read = read(path, &content)?;
+        let lost = read.header.is_none() || read.amnesia;
+        let (incarnation, old_boot) = read.header.unwrap_or_else(|| (new_incarnation(), boot_id.to_owned()));
+        let rebooted = old_boot != boot_id;
+        let mut entries = read.entries;
+        if rebooted {
+            entries.values_mut().for_each(forget_mounts);
+        }
+        if lost || rebooted || read.torn || read.frames > entries.len() + SLACK {
+            file.replace_atomically(whole(&incarnation, boot_id, lost, entries.values())).await?;
+        }
+        let image: Image = Arc::new(Mutex::new(entries));
+        let (requests, waiting) = mpsc::channel(BATCH);
+        let writer = tokio::spawn(write(file, waiting, Arc::clone(&image)));
+        Ok(Opened { journal: Self { image, requests }, writer, incarnation, rebooted, lost })
+    }
+
+    /// Makes changes durable, then visible. All or none of them.
+    pub async fn commit(&self, changes: Vec<Change>) -> Result<(), JournalError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let (done, written) = oneshot::channel();
+        self.requests.send(Request { changes, done }).await.map_err(|_| JournalError::Closed)?;
+        Ok(written.await.map_err(|_| JournalError::Closed)??)
+    }
+
+    /// Puts one entry.
+    pub async fn put(&self, entry: Entry) -> Result<(), JournalError> {
+        self.commit(vec![Change::Put(entry)]).await
+    }
+
+    /// Looks at the entries under a short lock.
+    pub fn look<T>(&self, view: impl FnOnce(&BTreeMap<String, Entry>) -> T) -> T {
+        view(&self.image.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The attachment with this uid.
+    pub fn attachment(&self, uid: &str) -> Option<AttachmentEntry> {
+        self.look(|all| match all.get(&format!("attachment/{uid}")) {
+            Some(Entry::Attachment(entry)) => Some(entry.clone()),
+            _ => None,
+        })
+    }
+
+    /// Every attachment.
+    pub fn attachments(&self) -> Vec<AttachmentEntry> {
+        self.look(|all| all.values().filter_map(Entry::as_attachment).cloned().collect())
+    }
+
+    /// Every attachment of one Volume.
+    pub fn attachments_of(&self, volume: &str) -> Vec<AttachmentEntry> {
+        self.look(|all| {
+            all.values().filter_map(Entry::as_attachment).filter(|a| a.volume == volume).cloned().collect()
+        })
+    }
+
+    /// Every publication of one attachment.
+    pub fn publications(&self, attachment: &str) -> Vec<PublicationEntry> {
+        let prefix = format!("publication/{attachment}/");
+        self.look(|all| {
+            all.range(prefix.clone()..)
+                .take_while(|(key, _)| key.starts_with(&prefix))
+                .filter_map(|(_, entry)| entry.as_publication())
+                .cloned()
+                .collect()
+        })
+    }
+
+    /// Every publication for one allocation.
+    pub fn publications_of(&self, allocation: &str) -> Vec<PublicationEntry> {
+        self.look(|all| {
+            all.values()
+                .filter_map(Entry::as_publication)
+                .filter(|p| p.allocation.uid == allocation)
+                .cloned()
+                .collect()
+        })
+    }
+
+    /// Every task.
+    pub fn tasks(&self) -> Vec<TaskEntry> {
+        self.look(|all| all.values().filter_map(Entry::as_task).cloned().collect())
+    }
+
+    /// Whether a create of this volume was attempted from here.
+    pub fn create_attempted(&self, uid: &str) -> bool {
+        self.look(|all| all.contains_key(&format!("create/{uid}")))
+    }
+}
+
+impl Entry {
+    fn as_attachment(&self) -> Option<&AttachmentEntry> {
+        match self {
+            Self::Attachment(entry) => Some(entry),
+            Self::Publication(_) | Self::Task(_) | Self::Create(_) => None,
+        }
+    }
+    fn as_publication(&self) -> Option<&PublicationEntry> {
+        match self {
+            Self::Publication(entry) => Some(entry),
+            Self::Attachment(_) | Self::Task(_) | Self::Create(_) => None,
+        }
+    }
+    fn as_task(&self) -> Option<&TaskEntry> {
+        match self {
+            Self::Task(entry) => Some(entry),
+            Self::Attachment(_) | Self::Publication(_) | Self::Create(_) => None,
+        }
+    }
+}
+
+/// After a boot no mount is left, but the reverse calls are owed still: Up is in doubt.
+fn forget_mounts(entry: &mut Entry) {
+    match entry {
+        Entry::Attachment(a) if a.staged == Level::Up => a.staged = Level::Rising,
+        Entry::Publication(p) if p.level == Level::Up => p.level = Level::Rising,
+        Entry::Attachment(_) | Entry::Publication(_) | Entry::Task(_) | Entry::Create(_) => {}
+    }
+}
+
+async fn write(mut file: Box<dyn AppendFile>, mut waiting: mpsc::Receiver<Request>, image: Image) {
+    let mut batch = Vec::with_capacity(BATCH);
+    while waiting.recv_many(&mut batch, BATCH).await > 0 {
+        let mut bytes = Vec::new();
+        for change in batch.iter().flat_map(|request| &request.changes) {
+            frame(&mut bytes, &Frame::Change(change.clone()));
+        }
+        let mut result = file.append(bytes).await;
+        if result.is_ok() {
+            result = file.sync().await;
+        }
+        if let Err(error) = result {
+            // After a failed sync nothing may be assumed of the file: every waiter fails, and so does the daemon.
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "journal not written; the daemon stops"
+            );
+            return;
+        }
+        {
+            let mut image = image.lock().unwrap_or_else(PoisonError::into_inner);
+            for change in batch.iter().flat_map(|request| &request.changes) {
+                apply(&mut image, change.clone());
+            }
+        }
+        for request in batch.drain(..) {
+            let _ = request.done.send(Ok(()));
+        }
+    }
+}
+
+fn apply(image: &mut BTreeMap<String, Entry>, change: Change) {
+    match change {
+        Change::Put(entry) => {
+            image.insert(entry.key(), entry);
+        }
+        Change::Forget(key) => {
+            image.remove(&key);
+        }
+        Change::Rebuilt => {}
+    }
+}
+
+fn frame(bytes: &mut Vec<u8>, frame: &Frame) {
+    let body = serde_json::to_vec(frame).expect("journal entries have string keys and no custom serializer");
+    let length = u32::try_from(body.len()).expect("an entry is far below 4 GiB");
+    bytes.extend_from_slice(&length.to_le_bytes());
+    bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
+    bytes.extend_from_slice(&body);
+}
+
+fn whole<'a>(
+    incarnation: &str,
+    boot_id: &str,
+    amnesia: bool,
+    entries: impl Iterator<Item = &'a Entry>,
+) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let header = Frame::Header {
+        version: VERSION,
+        incarnation: incarnation.to_owned(),
+        boot_id: boot_id.to_owned(),
+        amnesia,
+    };
+    frame(&mut bytes, &header);
+    for entry in entries {
+        frame(&mut bytes, &Frame::Change(Change::Put(entry.clone())));
+    }
+    bytes
+}
+
+struct Read {
+    header: Option<(String, String)>,
+    entries: BTreeMap<String, Entry>,
+    frames: usize,
+    torn: bool,
+    amnesia: bool,
+}
+
+fn read(path: &Path, content: &[u8]) -> Result<Read, JournalError> {
+    let mut read = Read { header: None, entries: BTreeMap::new(), frames: 0, torn: false, amnesia: false };
+    let mut rest = content;
+    while !rest.is_empty() {
+        let Some((body, next)) = next_frame(rest) else {
+            read.torn = true;
+            break;
+        };
+        let parsed: Frame = match serde_json::from_slice(body) {
+            Ok(parsed) => parsed,
+            Err(_) => {
+                // A later version may write frames that this one does not know; its header says so.
+                read.torn = true;
+                break;
+            }
+        };
+        rest = next;
+        read.frames += 1;
+        match parsed {
+            Frame::Header { version, .. } if version > VERSION => {
+                return Err(JournalError::TooNew { path: path.to_owned(), version });
+            }
+            Frame::Header { incarnation, boot_id, amnesia, .. } => {
+                read.header = Some((incarnation, boot_id));
+                read.amnesia = amnesia;
+            }
+            Frame::Change(_) if read.header.is_none() => {
+                read.torn = true;
+                break;
+            }
+            Frame::Change(Change::Rebuilt) => read.amnesia = false,
+            Frame::Change(change) => apply(&mut read.entries, change),
+        }
+    }
+    Ok(read)
+}
+
+fn next_frame(rest: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (head, tail) = rest.split_at_checked(8)?;
+    let length = u32::from_le_bytes(head[..4].try_into().ok()?) as usize;
+    let crc = u32::from_le_bytes(head[4..].try_into().ok()?);
+    if length > FRAME_MAX {
+        return None;
+    }
+    let (body, next) = tail.split_at_checked(length)?;
+    (crc32fast::hash(body) == crc).then_some((body, next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(name: &str, restarts: u32) -> Entry {
+        Entry::Task(TaskEntry {
+            allocation: ObjectRef { namespace: "d".into(), name: "a".into(), uid: "u".into() },
+            task: name.into(),
+            restarts,
+            plugin: None,
+        })
+    }
+
+    fn content() -> Vec<u8> {
+        let mut bytes = whole("i", "b", false, [task("x", 1)].iter());
+        frame(&mut bytes, &Frame::Change(Change::Put(task("y", 2))));
+        frame(&mut bytes, &Frame::Change(Change::Put(task("x", 3))));
+        frame(&mut bytes, &Frame::Change(Change::Forget(task_key("u", "y"))));
+        bytes
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let read = read(Path::new("j"), &content()).unwrap();
+        assert_eq!(read.header, Some(("i".into(), "b".into())));
+        assert_eq!(read.entries.into_values().collect::<Vec<_>>(), [task("x", 3)]);
+        assert!(!read.torn);
+    }
+
+    #[test]
+    fn every_torn_tail_and_every_flipped_bit_leaves_a_whole_prefix() {
+        let content = content();
+        let wholes: Vec<_> = {
+            let mut states = vec![BTreeMap::new()];
+            let mut rest = content.as_slice();
+            while let Some((body, next)) = next_frame(rest) {
+                let mut state = states.last().unwrap().clone();
+                if let Frame::Change(change) = serde_json::from_slice(body).unwrap() {
+                    apply(&mut state, change);
+                }
+                states.push(state);
+                rest = next;
+            }
+            states
+        };
+        for cut in 0..content.len() {
+            let read = read(Path::new("j"), &content[..cut]).unwrap();
+            assert!(wholes.contains(&read.entries), "cut at {cut}");
+        }
+        for bit in 0..content.len() * 8 {
+            let mut damaged = content.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let read = read(Path::new("j"), &damaged).unwrap();
+            assert!(wholes.contains(&read.entries) && read.torn, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_later_format_is_refused() {
+        let mut bytes = Vec::new();
+        let header = Frame::Header {
+            version: VERSION + 1,
+            incarnation: String::new(),
+            boot_id: String::new(),
+            amnesia: false,
+        };
+        frame(&mut bytes, &header);
+        assert!(matches!(read(Path::new("j"), &bytes), Err(JournalError::TooNew { .. })));
+    }
+}

@@ -1,0 +1,198 @@
+//! The plugin instances of this node: which socket, what it can do, whether it may be called.
+//!
+//! Handles live in the journal with their task, so a restarted daemon knows them before it judges any consumer. The
+//! newest healthy instance serves; older ones stay and take over at once. No lock is held while waiting, and nobody is
+//! told of a change by a queue that could fill: whoever cares is woken by key.
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use crate::api::meta::{Segments, Time};
+use crate::api::plugin::{Provider, Role};
+use crate::csi;
+use crate::plan::registry::{self, Service};
+
+/// What tells an instance from all others: the allocation's uid and the task.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InstanceKey {
+    /// The allocation's uid.
+    pub allocation: String,
+    /// The task.
+    pub task: String,
+}
+
+/// What an instance says of itself.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Fingerprint {
+    /// GetPluginInfo.
+    pub provider: Provider,
+    /// GetPluginCapabilities.
+    pub plugin: csi::PluginCapabilities,
+    /// ControllerGetCapabilities.
+    pub controller: csi::ControllerCapabilities,
+    /// NodeGetCapabilities.
+    pub node: csi::NodeCapabilities,
+    /// NodeGetInfo: what it calls this node.
+    pub node_id: String,
+    /// NodeGetInfo: how many volumes; 0 = no limit known.
+    pub max_volumes: i64,
+    /// NodeGetInfo: where the node is.
+    pub topology: Segments,
+}
+
+/// How far an instance has come.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Progress {
+    /// Its socket answers.
+    pub connected: bool,
+    /// Probe says ready.
+    pub probed: bool,
+    /// What it says of itself; kept while it is away.
+    pub fingerprint: Option<Fingerprint>,
+    /// Since when it may be called.
+    pub healthy_since: Option<Time>,
+    /// What is wrong: a word and a sentence.
+    pub fault: Option<(String, String)>,
+}
+
+/// One registered instance.
+#[derive(Debug, Clone)]
+pub struct Instance {
+    /// The Plugin.
+    pub plugin: String,
+    /// Which services.
+    pub role: Role,
+    /// Its socket.
+    pub socket: PathBuf,
+    /// The channel to it.
+    pub client: csi::Plugin,
+    /// How far it has come.
+    pub progress: Progress,
+}
+
+/// The registry.
+#[derive(Debug, Default)]
+pub struct Registry(Mutex<BTreeMap<InstanceKey, Instance>>);
+
+impl Registry {
+    /// Adds an instance, or replaces one whose socket or role changed. The same again changes nothing.
+    pub fn register(&self, key: InstanceKey, instance: Instance) -> bool {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |old: &Instance| {
+            old.socket == instance.socket && old.role == instance.role && old.plugin == instance.plugin
+        };
+        if all.get(&key).is_some_and(same) {
+            return false;
+        }
+        all.insert(key, instance);
+        true
+    }
+
+    /// Removes an instance and returns its plugin; one that is not there changes nothing.
+    pub fn deregister(&self, key: &InstanceKey) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key).map(|i| i.plugin)
+    }
+
+    /// Changes the progress of an instance; returns it before and after, if the instance is there.
+    pub fn progress(
+        &self,
+        key: &InstanceKey,
+        change: impl FnOnce(&mut Progress),
+    ) -> Option<(Progress, Progress)> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let progress = &mut all.get_mut(key)?.progress;
+        let before = progress.clone();
+        change(progress);
+        Some((before, progress.clone()))
+    }
+
+    /// The instance, if it is registered.
+    pub fn get(&self, key: &InstanceKey) -> Option<Instance> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    /// The instance that serves a plugin here.
+    pub fn serving(&self, plugin: &str, service: Service) -> Option<Instance> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_plugin: Vec<_> = all.iter().filter(|(_, i)| i.plugin == plugin).collect();
+        let list: Vec<_> = of_plugin
+            .iter()
+            .enumerate()
+            .map(|(n, (_, i))| registry::Instance {
+                id: format!("{n:06}"),
+                role: i.role,
+                node: String::new(),
+                healthy_since: i.progress.healthy_since,
+                node_id: String::new(),
+            })
+            .collect();
+        let chosen = registry::serving(&list, service, "")?;
+        let at = list.iter().position(|i| i.id == chosen.id)?;
+        Some(of_plugin[at].1.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: u32) -> InstanceKey {
+        InstanceKey { allocation: format!("a{n}"), task: "plugin".into() }
+    }
+
+    fn instance(socket: &str) -> Instance {
+        let connector = csi::UnixConnector::new(socket).unwrap();
+        Instance {
+            plugin: "p".into(),
+            role: Role::Monolith,
+            socket: socket.into(),
+            client: csi::Plugin::new(connector, csi::PluginOptions::default()),
+            progress: Progress::default(),
+        }
+    }
+
+    fn healthy(registry: &Registry, n: u32, second: i64) {
+        let since = Time(jiff::Timestamp::from_second(second).unwrap());
+        registry.progress(&key(n), |p| p.healthy_since = Some(since)).unwrap();
+    }
+
+    fn serves(registry: &Registry) -> Option<PathBuf> {
+        registry.serving("p", Service::Node).map(|i| i.socket)
+    }
+
+    #[tokio::test]
+    async fn the_newest_serves_and_the_older_takes_over_at_once() {
+        let registry = Registry::default();
+        assert!(registry.register(key(1), instance("/a.sock")));
+        assert_eq!(serves(&registry), None, "registered is not healthy");
+        healthy(&registry, 1, 1);
+        assert!(registry.register(key(2), instance("/b.sock")));
+        healthy(&registry, 2, 2);
+        assert_eq!(serves(&registry), Some("/b.sock".into()));
+        assert_eq!(registry.deregister(&key(2)), Some("p".into()));
+        assert_eq!(serves(&registry), Some("/a.sock".into()));
+    }
+
+    #[tokio::test]
+    async fn an_unknown_instance_takes_nobody_along() {
+        let registry = Registry::default();
+        assert_eq!(registry.deregister(&key(9)), None, "before any registration");
+        registry.register(key(1), instance("/a.sock"));
+        healthy(&registry, 1, 1);
+        assert_eq!(registry.deregister(&key(9)), None);
+        assert_eq!(serves(&registry), Some("/a.sock".into()));
+    }
+
+    #[tokio::test]
+    async fn a_burst_ends_with_what_came_last() {
+        let registry = Registry::default();
+        for n in 0..20 {
+            assert!(registry.register(key(1), instance(&format!("/{n}.sock"))));
+            assert!(!registry.register(key(1), instance(&format!("/{n}.sock"))), "the same again");
+            assert!(registry.deregister(&key(1)).is_some());
+        }
+        registry.register(key(1), instance("/last.sock"));
+        healthy(&registry, 1, 1);
+        assert_eq!(serves(&registry), Some("/last.sock".into()));
+    }
+}

@@ -1,0 +1,194 @@
+//! CSI requests from our records, and our records from CSI answers. Every field is set here and nowhere else.
+use std::collections::BTreeMap;
+
+use crate::api::VolumeSpec;
+use crate::api::meta::{AccessMode, Call, Capability, Map, Segments, Time, VolumeMode};
+use crate::api::volume::{CreateSource, VolumeAttachmentSpec};
+use crate::csi::proto::volume_capability::{AccessType, BlockVolume, MountVolume, access_mode::Mode};
+use crate::csi::proto::{self, VolumeCapability};
+use crate::csi::{self, Failure};
+
+/// Secrets of one call. Not `Debug`.
+pub type Secrets = BTreeMap<String, String>;
+
+/// CSI's form of a capability. A plugin without the newer single-node modes gets the old one (CO-GEN-18).
+pub fn capability(of: &Capability, newer_modes: bool) -> VolumeCapability {
+    let access_type = match of.volume_mode {
+        VolumeMode::Filesystem => AccessType::Mount(MountVolume {
+            fs_type: of.fs_type.clone(),
+            mount_flags: of.mount_options.clone(),
+            volume_mount_group: String::new(),
+        }),
+        VolumeMode::Block => AccessType::Block(BlockVolume {}),
+    };
+    VolumeCapability {
+        access_mode: Some(proto::volume_capability::AccessMode {
+            mode: mode(of.access_mode, newer_modes).into(),
+        }),
+        access_type: Some(access_type),
+    }
+}
+
+fn mode(mode: AccessMode, newer: bool) -> Mode {
+    match mode {
+        AccessMode::SingleNodeWriter => Mode::SingleNodeWriter,
+        AccessMode::SingleNodeReaderOnly => Mode::SingleNodeReaderOnly,
+        AccessMode::SingleNodeSingleWriter if newer => Mode::SingleNodeSingleWriter,
+        AccessMode::SingleNodeMultiWriter if newer => Mode::SingleNodeMultiWriter,
+        AccessMode::SingleNodeSingleWriter | AccessMode::SingleNodeMultiWriter => Mode::SingleNodeWriter,
+        AccessMode::MultiNodeReaderOnly => Mode::MultiNodeReaderOnly,
+        AccessMode::MultiNodeSingleWriter => Mode::MultiNodeSingleWriter,
+        AccessMode::MultiNodeMultiWriter => Mode::MultiNodeMultiWriter,
+    }
+}
+
+fn capabilities(spec: &VolumeSpec, newer_modes: bool) -> Vec<VolumeCapability> {
+    let of = |access_mode: &AccessMode| Capability { access_mode: *access_mode, ..spec.capability() };
+    spec.access_modes.iter().map(|mode| capability(&of(mode), newer_modes)).collect()
+}
+
+fn topologies(terms: &[Segments]) -> Vec<proto::Topology> {
+    terms.iter().map(|segments| proto::Topology { segments: segments.clone() }).collect()
+}
+
+/// CreateVolume from the frozen request.
+pub fn create(
+    spec: &VolumeSpec,
+    source: &CreateSource,
+    secrets: Secrets,
+    newer_modes: bool,
+) -> proto::CreateVolumeRequest {
+    let requirement = proto::TopologyRequirement {
+        requisite: topologies(&source.requisite),
+        preferred: topologies(&source.preferred),
+    };
+    let asked = !(requirement.requisite.is_empty() && requirement.preferred.is_empty());
+    proto::CreateVolumeRequest {
+        name: source.name.clone(),
+        capacity_range: Some(proto::CapacityRange {
+            required_bytes: source.required_bytes,
+            limit_bytes: source.limit_bytes,
+        }),
+        volume_capabilities: capabilities(spec, newer_modes),
+        parameters: source.parameters.clone(),
+        secrets,
+        volume_content_source: None,
+        accessibility_requirements: asked.then_some(requirement),
+        mutable_parameters: Map::new(),
+    }
+}
+
+/// ValidateVolumeCapabilities for a volume that existed before.
+pub fn validate(
+    spec: &VolumeSpec,
+    handle: &str,
+    context: &Map,
+    secrets: Secrets,
+    newer_modes: bool,
+) -> proto::ValidateVolumeCapabilitiesRequest {
+    proto::ValidateVolumeCapabilitiesRequest {
+        volume_id: handle.to_owned(),
+        volume_context: context.clone(),
+        volume_capabilities: capabilities(spec, newer_modes),
+        parameters: Map::new(),
+        secrets,
+        mutable_parameters: Map::new(),
+    }
+}
+
+/// DeleteVolume.
+pub fn delete(handle: &str, secrets: Secrets) -> proto::DeleteVolumeRequest {
+    proto::DeleteVolumeRequest { volume_id: handle.to_owned(), secrets }
+}
+
+/// ControllerPublishVolume. `readonly` only where the controller knows it (CO-CTRL-32).
+pub fn attach(
+    of: &VolumeAttachmentSpec,
+    secrets: Secrets,
+    controller: csi::ControllerCapabilities,
+) -> proto::ControllerPublishVolumeRequest {
+    proto::ControllerPublishVolumeRequest {
+        volume_id: of.handle.clone(),
+        node_id: of.node_id.clone(),
+        volume_capability: Some(capability(&of.capability, controller.single_node_multi_writer)),
+        readonly: of.read_only && controller.publish_readonly,
+        secrets,
+        volume_context: of.volume_context.clone(),
+    }
+}
+
+/// ControllerUnpublishVolume. Never without a node id: that would detach everywhere (CO-CTRL-46).
+pub fn detach(of: &VolumeAttachmentSpec, secrets: Secrets) -> proto::ControllerUnpublishVolumeRequest {
+    proto::ControllerUnpublishVolumeRequest {
+        volume_id: of.handle.clone(),
+        node_id: of.node_id.clone(),
+        secrets,
+    }
+}
+
+/// NodeStageVolume.
+pub fn stage(
+    of: &VolumeAttachmentSpec,
+    publish_context: &Map,
+    staging: &str,
+    secrets: Secrets,
+    newer_modes: bool,
+) -> proto::NodeStageVolumeRequest {
+    proto::NodeStageVolumeRequest {
+        volume_id: of.handle.clone(),
+        publish_context: publish_context.clone(),
+        staging_target_path: staging.to_owned(),
+        volume_capability: Some(capability(&of.capability, newer_modes)),
+        secrets,
+        volume_context: of.volume_context.clone(),
+    }
+}
+
+/// What a publication is asked with, beside the attachment.
+pub struct Publish<'a> {
+    /// What ControllerPublish answered.
+    pub publish_context: &'a Map,
+    /// The staging path, empty without staging.
+    pub staging: &'a str,
+    /// The target path.
+    pub target: &'a str,
+    /// Whether the user only reads.
+    pub read_only: bool,
+    /// The secrets.
+    pub secrets: Secrets,
+}
+
+/// NodePublishVolume.
+pub fn publish(
+    of: &VolumeAttachmentSpec,
+    with: Publish<'_>,
+    newer_modes: bool,
+) -> proto::NodePublishVolumeRequest {
+    proto::NodePublishVolumeRequest {
+        volume_id: of.handle.clone(),
+        publish_context: with.publish_context.clone(),
+        staging_target_path: with.staging.to_owned(),
+        target_path: with.target.to_owned(),
+        volume_capability: Some(capability(&of.capability, newer_modes)),
+        readonly: with.read_only || of.capability.access_mode.read_only(),
+        secrets: with.secrets,
+        volume_context: of.volume_context.clone(),
+    }
+}
+
+/// A finished call as status shows it. `duration` ends now.
+pub fn call<T>(method: &str, result: &Result<T, Failure>, attempt: u32, started: Time, now: Time) -> Call {
+    let (code, message) = match result {
+        Ok(_) => ("OK", String::new()),
+        Err(failure) => (failure.code_name(), failure.message.clone()),
+    };
+    let took = now.0.duration_since(started.0).as_millis();
+    Call {
+        method: method.to_owned(),
+        code: code.to_owned(),
+        message,
+        start_time: started,
+        duration_millis: u64::try_from(took).unwrap_or(0),
+        attempt,
+    }
+}

@@ -1,0 +1,341 @@
+//! One plugin instance, from its socket to its heartbeat.
+//!
+//! ```text
+//!  socket appears ▶ Connected ▶ Probe says ready ▶ Probed ▶ fingerprint ▶ Fingerprinted = healthy
+//!        ▲                                                         │ reconnect, failed heartbeat, socket gone
+//!        └─────────────────────────────────────────────────────────┘
+//! ```
+//! Three states that people see apart. `ready: false` is no fault. An instance that is not ready within its
+//! healthTimeout is started again by its allocation.
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::Resource;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::context::{Key, Node};
+use super::events::Tone;
+use super::registry::{Fingerprint, InstanceKey};
+use crate::api::plugin::Provider;
+use crate::csi::{self, Failure, Readiness, check};
+use crate::sys::watch::{DirEvent, WatchError};
+
+/// How long Identity and Get* calls may take.
+const ASK: Duration = Duration::from_secs(15);
+/// How long a Probe may take.
+const PROBE: Duration = Duration::from_secs(5);
+/// Between two heartbeats.
+const HEARTBEAT: Duration = Duration::from_secs(30);
+/// Between two probes of a plugin that is not ready: first and longest.
+const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// Longer than any daemon runs.
+const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// The default of `healthTimeout`.
+pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What one supervisor looks after.
+#[derive(Debug, Clone)]
+pub struct Watched {
+    /// The instance.
+    pub key: InstanceKey,
+    /// Whether the process is ours to start again.
+    pub ours: bool,
+    /// How long it may take to become ready.
+    pub health_timeout: Duration,
+}
+
+/// The supervisors of this node, one per running instance.
+#[derive(Debug, Default)]
+pub struct Supervisors(Mutex<HashMap<InstanceKey, (CancellationToken, tokio::task::JoinHandle<()>)>>);
+
+impl Supervisors {
+    /// Starts a supervisor unless one looks after the instance already.
+    pub fn ensure(&self, node: &Arc<Node>, watched: Watched) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.get(&watched.key).is_some_and(|(_, task)| !task.is_finished()) {
+            return;
+        }
+        let (key, stop) = (watched.key.clone(), CancellationToken::new());
+        let task = tokio::spawn(supervise(Arc::clone(node), watched, stop.clone()));
+        all.insert(key, (stop, task));
+    }
+
+    /// Ends the supervisor of an instance, if it has one.
+    pub fn stop(&self, key: &InstanceKey) {
+        if let Some((stop, _)) = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key) {
+            stop.cancel();
+        }
+    }
+
+    /// Waits for all; they end with the daemon.
+    pub async fn join(&self) {
+        let all: Vec<_> = self.0.lock().unwrap_or_else(PoisonError::into_inner).drain().collect();
+        for (_, (stop, task)) in all {
+            stop.cancel();
+            let _ = task.await;
+        }
+    }
+}
+
+/// Looks after one instance until `stop`. Returns early when the instance must be started again.
+pub async fn supervise(node: Arc<Node>, watched: Watched, stop: CancellationToken) {
+    let work = run(&node, &watched);
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = node.stop.cancelled() => {}
+        () = work => {}
+    }
+}
+
+async fn run(node: &Arc<Node>, watched: &Watched) {
+    let mut deadline = Instant::now() + watched.health_timeout;
+    loop {
+        let ready = become_ready(node, watched);
+        // What something else runs is waited for without end: it is not ours to start again.
+        let limit = if watched.ours { deadline } else { Instant::now() + FOREVER };
+        match tokio::time::timeout_at(limit, ready).await {
+            Ok(()) => {}
+            Err(_) => {
+                let missing = note_timeout(node, watched);
+                tracing::warn!(instance = ?watched.key, missing, "plugin not ready in time, started again");
+                node.stop_task(&watched.key.allocation, &watched.key.task, Duration::from_secs(5));
+                return;
+            }
+        }
+        stay_healthy(node, watched).await;
+        deadline = Instant::now() + watched.health_timeout;
+    }
+}
+
+fn note_timeout(node: &Node, watched: &Watched) -> &'static str {
+    let seconds = watched.health_timeout.as_secs();
+    let mut missing = "its socket did not appear";
+    change(node, watched, |p| {
+        if p.probed {
+            missing = "it did not say what it is";
+        } else if p.connected {
+            missing = "Probe did not say ready";
+        }
+        if p.fault.is_none() {
+            p.fault =
+                Some(("HealthTimeout".into(), format!("within {seconds} s {missing}; it is started again")));
+        }
+    });
+    missing
+}
+
+/// Changes the instance's progress and wakes whoever cares.
+fn change(node: &Node, watched: &Watched, change: impl FnOnce(&mut super::registry::Progress)) {
+    let Some((before, after)) = node.registry.progress(&watched.key, change) else { return };
+    if before == after {
+        return;
+    }
+    node.queue.wake(Key::Instance(watched.key.clone()));
+    let told = before.healthy_since != after.healthy_since || before.fingerprint != after.fingerprint;
+    if told && let Some(instance) = node.registry.get(&watched.key) {
+        tracing::info!(plugin = instance.plugin, healthy = after.healthy_since.is_some(), "plugin instance");
+        if before.healthy_since.is_some() != after.healthy_since.is_some() {
+            tell(node, watched, &instance.plugin, &after);
+        }
+        node.queue.wake(Key::Plugin(instance.plugin));
+    }
+}
+
+/// One event per edge of health, about the PluginInstance.
+fn tell(node: &Node, watched: &Watched, plugin: &str, now: &super::registry::Progress) {
+    let index = format!("{}/{}", watched.key.allocation, watched.key.task);
+    let Some(object) = node.caches.instances.one(&index) else { return };
+    let about = object.object_ref(&());
+    match &now.fault {
+        _ if now.healthy_since.is_some() => {
+            let note = format!("plugin {plugin} is healthy here");
+            node.events.tell(about, Tone::Normal, "PluginHealthy", "Probe", &note);
+        }
+        Some((word, sentence)) => node.events.tell(about, Tone::Warning, word, "Probe", sentence),
+        None => node.events.tell(about, Tone::Warning, "PluginUnhealthy", "Probe", "it may not be called"),
+    }
+}
+
+async fn become_ready(node: &Arc<Node>, watched: &Watched) {
+    let mut pause = PROBE_PAUSE.0;
+    loop {
+        let Some(instance) = node.registry.get(&watched.key) else { return std::future::pending().await };
+        wait_for_socket(node, &instance.socket).await;
+        match fingerprint(node, watched, &instance.client).await {
+            Ok(found) => {
+                let now = node.now();
+                change(node, watched, |p| {
+                    p.connected = true;
+                    p.probed = true;
+                    p.fingerprint = Some(found);
+                    p.healthy_since = Some(now);
+                    p.fault = None;
+                });
+                return;
+            }
+            Err((word, sentence)) => {
+                change(node, watched, |p| {
+                    p.healthy_since = None;
+                    p.fault = Some((word, sentence));
+                });
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PROBE_PAUSE.1);
+            }
+        }
+    }
+}
+
+async fn wait_for_socket(node: &Arc<Node>, socket: &Path) {
+    // From the root downwards: any part of the way may be missing still.
+    let mut directory = std::path::PathBuf::from("/");
+    let names: Vec<_> =
+        socket.components().skip(1).map(|c| c.as_os_str().to_string_lossy().into_owned()).collect();
+    let mut at = names.len().saturating_sub(1);
+    // The usual case first: the directory is there and only the socket is missing.
+    directory.extend(&names[..at]);
+    loop {
+        match node.machine.watches.appeared(&directory, &names[at]).await {
+            Ok(()) if at + 1 == names.len() => return,
+            Ok(()) => {
+                directory.push(&names[at]);
+                at += 1;
+            }
+            Err(WatchError::Gone { .. }) if at > 0 => {
+                directory.pop();
+                at -= 1;
+            }
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "socket directory cannot be watched"
+                );
+                tokio::time::sleep(PROBE_PAUSE.1).await;
+            }
+        }
+    }
+}
+
+type Fault = (String, String);
+
+fn call_fault(word: &str) -> impl FnOnce(Failure) -> Fault + '_ {
+    move |failure| (word.to_owned(), failure.to_string())
+}
+
+fn check_fault(fault: &check::Fault) -> Fault {
+    (fault.reason().to_owned(), format!("{fault}; the driver must be corrected"))
+}
+
+/// The driver name that the Plugin insists on now; any when empty.
+fn driver_name(node: &Node, watched: &Watched) -> String {
+    let plugin = node.registry.get(&watched.key).and_then(|i| node.caches.plugins.one(&i.plugin));
+    plugin.map(|p| p.spec.driver_name.clone()).unwrap_or_default()
+}
+
+/// Asks an instance everything that is kept about it, in the order that CSI wants (CO-PLUG-05).
+async fn fingerprint(
+    node: &Arc<Node>,
+    watched: &Watched,
+    client: &csi::Plugin,
+) -> Result<Fingerprint, Fault> {
+    let readiness = client.probe(PROBE).await.map_err(|failure| {
+        change(node, watched, |p| {
+            p.connected = !failure.is_disconnected();
+            p.probed = false;
+        });
+        call_fault("ProbeFailed")(failure)
+    })?;
+    change(node, watched, |p| p.connected = true);
+    if readiness == Readiness::Starting {
+        change(node, watched, |p| p.probed = false);
+        return Err(("Starting".into(), "the plugin answers that it is not ready yet".into()));
+    }
+    change(node, watched, |p| p.probed = true);
+    let info = client.get_plugin_info(ASK).await.map_err(call_fault("GetPluginInfoFailed"))?;
+    check::plugin_info(&info).map_err(|fault| check_fault(&fault))?;
+    let wanted = driver_name(node, watched);
+    if !wanted.is_empty() && wanted != info.name {
+        let message =
+            format!("the driver calls itself \"{}\", spec.driverName wants \"{wanted}\"", info.name);
+        return Err(("OtherDriver".into(), message));
+    }
+    let mut found = Fingerprint {
+        provider: Provider { name: info.name, version: info.vendor_version },
+        plugin: client
+            .get_plugin_capabilities(ASK)
+            .await
+            .map_err(call_fault("GetPluginCapabilitiesFailed"))?,
+        ..Fingerprint::default()
+    };
+    let role = node.registry.get(&watched.key).map(|i| i.role);
+    if role.is_some_and(crate::api::plugin::Role::controller) && found.plugin.services.controller_service {
+        found.controller = client
+            .controller_get_capabilities(ASK)
+            .await
+            .map_err(call_fault("ControllerGetCapabilitiesFailed"))?;
+    }
+    if role.is_some_and(crate::api::plugin::Role::node) {
+        found.node =
+            client.node_get_capabilities(ASK).await.map_err(call_fault("NodeGetCapabilitiesFailed"))?;
+        match client.node_get_info(ASK).await {
+            Ok(info) => {
+                check::node_info(&info).map_err(|fault| check_fault(&fault))?;
+                found.node_id = info.node_id;
+                found.max_volumes = info.max_volumes_per_node;
+                found.topology = info.accessible_topology.map(|t| t.segments).unwrap_or_default();
+            }
+            // Only plugins that attach must have it (CO-NODE-10).
+            Err(failure) if failure.is_unimplemented() && !found.controller.publish_unpublish_volume => {}
+            Err(failure) => return Err(call_fault("NodeGetInfoFailed")(failure)),
+        }
+    }
+    Ok(found)
+}
+
+/// Returns when the instance has to be looked at anew.
+async fn stay_healthy(node: &Arc<Node>, watched: &Watched) {
+    let Some(instance) = node.registry.get(&watched.key) else { return };
+    let mut reconnects = instance.client.reconnects();
+    reconnects.mark_unchanged();
+    let directory = instance.socket.parent().unwrap_or(Path::new("/")).to_owned();
+    let name = instance.socket.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let mut changes = match node.machine.watches.changes(&directory).await {
+        Ok(changes) => changes,
+        Err(_) => futures::stream::pending().boxed(),
+    };
+    let mut beat = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
+    loop {
+        tokio::select! {
+            _ = reconnects.changed() => return,
+            event = changes.next() => match event {
+                Some(DirEvent::Vanished(gone) | DirEvent::Appeared(gone)) if gone == name => {}
+                Some(DirEvent::Overflow) => {}
+                Some(DirEvent::Gone) | None => changes = futures::stream::pending().boxed(),
+                Some(_) => continue,
+            },
+            _ = beat.tick() => {}
+        }
+        match instance.client.probe(PROBE).await {
+            Ok(Readiness::Ready) => {}
+            Ok(Readiness::Starting) => {
+                return unhealthy(
+                    node,
+                    watched,
+                    ("Starting".into(), "the plugin answers that it is not ready".into()),
+                );
+            }
+            Err(failure) => return unhealthy(node, watched, call_fault("ProbeFailed")(failure)),
+        }
+    }
+}
+
+fn unhealthy(node: &Node, watched: &Watched, fault: Fault) {
+    change(node, watched, |p| {
+        p.healthy_since = None;
+        p.probed = false;
+        p.fault = Some(fault);
+    });
+}

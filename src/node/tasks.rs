@@ -1,0 +1,294 @@
+//! The processes of allocations: started, adopted, watched to their end.
+//!
+//! Holds what is known of each task's process now; the truth is in the shims' directories. One watcher task per running
+//! process waits for its end and wakes its allocation.
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio_util::task::TaskTracker;
+
+use super::context::{Key, Node};
+use super::journal::task_key;
+use crate::api::allocation::{TASK_EVENTS_KEPT, TaskEvent};
+use crate::plan::supervise::Process;
+use crate::sys::process::{Adopted, Ended, ExitRecord, Outcome, ProcessError, Task, TaskSpec};
+
+/// What is known of one task's process.
+#[derive(Debug, Clone)]
+struct Slot {
+    process: Process,
+    handle: Option<Arc<dyn Task>>,
+    exit: Option<ExitRecord>,
+    /// Something else runs it.
+    external: bool,
+}
+
+impl Slot {
+    fn of(process: Process) -> Self {
+        Self { process, handle: None, exit: None, external: false }
+    }
+}
+
+/// The processes of this node, by allocation uid and task.
+#[derive(Debug, Default)]
+pub struct Tasks {
+    slots: Mutex<HashMap<String, BTreeMap<String, Slot>>>,
+    events: Mutex<HashMap<String, Vec<TaskEvent>>>,
+    counted: Mutex<HashMap<String, i64>>,
+    watchers: TaskTracker,
+}
+
+impl Tasks {
+    /// What is known of a task's process.
+    pub fn process(&self, allocation: &str, task: &str) -> Process {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.get(allocation).and_then(|t| t.get(task)).map_or(Process::Absent, |slot| slot.process)
+    }
+
+    /// How it ended, if it did.
+    pub fn exit(&self, allocation: &str, task: &str) -> Option<ExitRecord> {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.get(allocation).and_then(|t| t.get(task)).and_then(|slot| slot.exit.clone())
+    }
+
+    /// Whether no process of the allocation can be left.
+    pub fn idle(&self, allocation: &str) -> bool {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.get(allocation).is_none_or(|tasks| tasks.values().all(|slot| slot.process.idle()))
+    }
+
+    /// Whether no process of any allocation can be left.
+    pub fn all_idle(&self) -> bool {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.values().flat_map(BTreeMap::values).all(|slot| slot.process.idle())
+    }
+
+    /// The tasks of an allocation that were ever started here.
+    pub fn names(&self, allocation: &str) -> Vec<String> {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.get(allocation).into_iter().flat_map(BTreeMap::keys).cloned().collect()
+    }
+
+    /// Every allocation with a task that was ever started here.
+    pub fn allocations(&self) -> Vec<String> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
+    /// Says that a process is about to be started; from now on the allocation is not idle.
+    pub fn starting(&self, allocation: &str, task: &str) {
+        self.set(allocation, task, Slot::of(Process::Running));
+    }
+
+    /// The start was given up before anything ran.
+    pub fn not_started(&self, allocation: &str, task: &str, before: Process) {
+        self.set(allocation, task, Slot::of(before));
+    }
+
+    /// A task without a process of ours (`external`) is taken as running, or as over.
+    pub fn set_external(&self, allocation: &str, task: &str, running: bool) {
+        let process = if running { Process::Running } else { Process::Exited { ok: true } };
+        self.set(allocation, task, Slot { external: true, ..Slot::of(process) });
+    }
+
+    /// A task without a process of ours is over at once; one that is being started is not.
+    fn end_external(&self, allocation: &str, task: &str) {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = slots.get_mut(allocation).and_then(|t| t.get_mut(task))
+            && slot.external
+        {
+            slot.process = Process::Exited { ok: true };
+        }
+    }
+
+    /// Forgets everything of an allocation that is gone.
+    pub fn forget(&self, allocation: &str) {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner).remove(allocation);
+        let prefix = task_key(allocation, "");
+        let of_it = |key: &String| key.starts_with(&prefix);
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !of_it(key));
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !of_it(key));
+    }
+
+    /// Something happened to a task.
+    pub fn event(&self, allocation: &str, task: &str, event: TaskEvent) {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let list = events.entry(task_key(allocation, task)).or_default();
+        if list.last().is_some_and(|last| last.reason == event.reason && last.message == event.message) {
+            list.pop();
+        }
+        list.push(event);
+        let surplus = list.len().saturating_sub(TASK_EVENTS_KEPT);
+        list.drain(..surplus);
+    }
+
+    /// The last things that happened to a task, oldest first; `before` is what its status said when this daemon began.
+    pub fn events(&self, allocation: &str, task: &str, before: &[TaskEvent]) -> Vec<TaskEvent> {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = events.get(&task_key(allocation, task)).map(Vec::as_slice).unwrap_or_default();
+        let first = own.first().map(|e| e.time);
+        let older = before.iter().filter(|e| first.is_none_or(|first| e.time < first));
+        let mut all: Vec<_> = older.chain(own).cloned().collect();
+        let surplus = all.len().saturating_sub(TASK_EVENTS_KEPT);
+        all.drain(..surplus);
+        all
+    }
+
+    /// Whether the end at this time is seen for the first time.
+    pub fn count_once(&self, allocation: &str, task: &str, finished_ms: i64) -> bool {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        counted.insert(task_key(allocation, task), finished_ms) != Some(finished_ms)
+    }
+
+    /// Waits for the watchers to end; they end when the daemon stops.
+    pub async fn join(&self) {
+        self.watchers.close();
+        self.watchers.wait().await;
+    }
+
+    fn set(&self, allocation: &str, task: &str, slot: Slot) {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.entry(allocation.to_owned()).or_default().insert(task.to_owned(), slot);
+    }
+
+    fn handle(&self, allocation: &str, task: &str) -> Option<Arc<dyn Task>> {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.get(allocation)?.get(task)?.handle.clone()
+    }
+}
+
+impl Node {
+    /// The directory of a task's shim.
+    pub fn task_directory(&self, allocation: &str, task: &str) -> PathBuf {
+        self.options.data_dir.join("tasks").join(format!("{allocation}.{task}"))
+    }
+
+    /// The directory of a task's logs.
+    pub fn log_directory(&self, allocation: &str, task: &str) -> PathBuf {
+        self.options.data_dir.join("logs").join(allocation).join(task)
+    }
+
+    /// Starts a task. [`Tasks::starting`] was called before.
+    pub async fn start_task(
+        self: &Arc<Self>,
+        allocation: &str,
+        task: &str,
+        spec: &TaskSpec,
+        clones: Vec<OwnedFd>,
+    ) -> Result<(), ProcessError> {
+        let directory = self.task_directory(allocation, task);
+        match self.machine.processes.start(&directory, spec, clones).await {
+            Ok(handle) => {
+                self.watch_task(allocation, task, Arc::from(handle));
+                Ok(())
+            }
+            Err(error @ ProcessError::NotStarted(_)) => {
+                self.adopt_task(allocation, task).await;
+                Err(error)
+            }
+            Err(error) => {
+                // It may run or not: the directory says which.
+                self.adopt_task(allocation, task).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes over what is in the task's directory.
+    pub async fn adopt_task(self: &Arc<Self>, allocation: &str, task: &str) {
+        let directory = self.task_directory(allocation, task);
+        let slot = match self.machine.processes.adopt(&directory).await {
+            Ok(Adopted::Running(handle)) => return self.watch_task(allocation, task, Arc::from(handle)),
+            Ok(Adopted::Exited(record)) => exited(record),
+            Ok(Adopted::Lost(_)) => Slot::of(Process::Lost),
+            Ok(Adopted::NeverStarted) => Slot::of(Process::Absent),
+            Err(error) => {
+                tracing::error!(
+                    allocation,
+                    task,
+                    error = &error as &dyn std::error::Error,
+                    "task not adopted"
+                );
+                // Not knowing is not absence: nothing is unmounted under it.
+                Slot::of(Process::Lost)
+            }
+        };
+        self.tasks.set(allocation, task, slot);
+    }
+
+    fn watch_task(self: &Arc<Self>, allocation: &str, task: &str, handle: Arc<dyn Task>) {
+        let slot = Slot { handle: Some(Arc::clone(&handle)), ..Slot::of(Process::Running) };
+        self.tasks.set(allocation, task, slot);
+        let stop = self.stop.clone();
+        let (node, allocation, task) = (Arc::downgrade(self), allocation.to_owned(), task.to_owned());
+        self.tasks.watchers.spawn(async move {
+            let ended = tokio::select! {
+                () = stop.cancelled() => return,
+                ended = handle.wait() => ended,
+            };
+            let Some(node) = node.upgrade() else { return };
+            let slot = match ended {
+                Ok(Ended::Exited(record)) => exited(record),
+                Ok(Ended::Lost) | Err(_) => Slot::of(Process::Lost),
+            };
+            tracing::info!(allocation, task, process = ?slot.process, "task ended");
+            node.tasks.set(&allocation, &task, slot);
+            node.queue.wake(Key::Allocation(allocation.clone()));
+        });
+    }
+
+    /// Asks a task to end; its end is seen by its watcher.
+    pub fn stop_task(&self, allocation: &str, task: &str, grace: Duration) {
+        let Some(handle) = self.tasks.handle(allocation, task) else {
+            self.tasks.end_external(allocation, task);
+            return;
+        };
+        if let Err(error) = handle.stop(grace) {
+            tracing::warn!(allocation, task, error = &error as &dyn std::error::Error, "stop not sent");
+        }
+        let mut slots = self.tasks.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = slots.get_mut(allocation).and_then(|t| t.get_mut(task))
+            && slot.process == Process::Running
+        {
+            slot.process = Process::Stopping;
+        }
+    }
+
+    /// Kills what a lost shim left behind.
+    pub async fn clear_task(self: &Arc<Self>, allocation: &str, task: &str) -> Result<(), ProcessError> {
+        self.machine.processes.clear_leftovers(&self.task_directory(allocation, task)).await?;
+        self.adopt_task(allocation, task).await;
+        Ok(())
+    }
+}
+
+fn exited(record: ExitRecord) -> Slot {
+    Slot {
+        exit: Some(record.clone()),
+        ..Slot::of(Process::Exited { ok: record.outcome == Outcome::Code(0) })
+    }
+}
+
+/// The exit code that people know: 128 plus the signal for a killed one.
+pub fn exit_code(record: &ExitRecord) -> Option<i32> {
+    match &record.outcome {
+        Outcome::Code(code) => Some(*code),
+        Outcome::Signal(signal) => Some(128 + signal),
+        Outcome::NotStarted(_) => Some(127),
+        Outcome::Lost => None,
+    }
+}
+
+/// How it ended, in a sentence.
+pub fn exit_message(record: &ExitRecord) -> String {
+    let seconds = (record.finished_ms - record.started_ms).max(0) / 1000;
+    let oom = if record.oom { ", probably out of memory" } else { "" };
+    match &record.outcome {
+        Outcome::Code(code) => format!("exited with code {code} after {seconds} s"),
+        Outcome::Signal(signal) => format!("killed by signal {signal} after {seconds} s{oom}"),
+        Outcome::NotStarted(why) => format!("did not start: {why}"),
+        Outcome::Lost => "its shim was killed; what was left of it is gone".to_owned(),
+    }
+}

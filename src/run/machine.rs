@@ -1,0 +1,66 @@
+//! The real machine behind the daemon's traits.
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::csi::{self, SocketPathError, UnixConnector};
+use crate::node::{Dial, Machine};
+use crate::sys::clock::RealClock;
+use crate::sys::kernel::KernelError;
+use crate::sys::random::RealRandom;
+use crate::sys::real::{Pool, RealFiles, RealKernel, RealProcesses, RealWatches};
+
+/// Threads for path calls; more wait.
+const THREADS: usize = 8;
+/// How long one path call may hang.
+const PATH_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Everything real.
+pub fn machine(data_dir: &Path) -> Result<Machine, KernelError> {
+    let pool = Pool::new(THREADS, PATH_DEADLINE);
+    Ok(Machine {
+        kernel: Arc::new(RealKernel::open(data_dir, pool.clone())?),
+        processes: Arc::new(RealProcesses::new(pool.clone())),
+        files: Arc::new(RealFiles::new(pool.clone())),
+        watches: Arc::new(RealWatches::new(pool)),
+        clock: Arc::new(RealClock),
+        random: Arc::new(RealRandom),
+        dial: Arc::new(UnixDial),
+    })
+}
+
+/// Where plugin sockets of a data directory are: short, whatever the directory's path is.
+pub fn run_dir(data_dir: &Path) -> PathBuf {
+    let digest = ring::digest::digest(&ring::digest::SHA256, data_dir.as_os_str().as_encoded_bytes());
+    let short: String = digest.as_ref()[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    Path::new("/run/wharfline").join(short)
+}
+
+/// Unix sockets.
+#[derive(Debug)]
+struct UnixDial;
+
+impl Dial for UnixDial {
+    fn prepare(&self, socket: &Path) -> std::io::Result<()> {
+        let directory = socket.parent().unwrap_or(Path::new("/"));
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700))?;
+        match std::fs::remove_file(socket) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn discard(&self, socket: &Path) {
+        // What is not empty stays: it is not all ours. The run directory itself goes with its last socket.
+        let _ = std::fs::remove_file(socket);
+        for directory in socket.ancestors().skip(1).take(2) {
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
+
+    fn plugin(&self, socket: &Path, options: csi::PluginOptions) -> Result<csi::Plugin, SocketPathError> {
+        Ok(csi::Plugin::new(UnixConnector::new(socket)?, options))
+    }
+}

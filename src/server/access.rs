@@ -1,0 +1,147 @@
+//! Who asks, and whether they may.
+//!
+//! Decides from the identity, the verb and the target alone; it reads no object.
+use http::Method;
+
+use super::resource::Nature;
+use super::route::{Part, Target};
+use super::status::Refusal;
+
+/// Group of the administrators.
+pub const ADMINS: &str = "wharfline:admins";
+/// Group of the controllers.
+pub const CONTROLLERS: &str = "wharfline:controllers";
+/// Group of the node daemons.
+pub const NODES: &str = "system:nodes";
+
+/// Who makes a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The user, such as `system:node:n1`.
+    pub user: String,
+    /// The groups that decide what the user may do.
+    pub groups: Vec<String>,
+}
+
+impl Identity {
+    /// The local administrator.
+    pub fn admin() -> Self {
+        Self { user: "wharfline:admin".to_owned(), groups: vec![ADMINS.to_owned()] }
+    }
+
+    /// The controllers.
+    pub fn controllers() -> Self {
+        Self { user: "wharfline:controllers".to_owned(), groups: vec![CONTROLLERS.to_owned()] }
+    }
+
+    /// The daemon of the node with this name.
+    pub fn node(name: &str) -> Self {
+        Self { user: format!("system:node:{name}"), groups: vec![NODES.to_owned()] }
+    }
+
+    fn is_in(&self, group: &str) -> bool {
+        self.groups.iter().any(|own| own == group)
+    }
+}
+
+/// What a request does, in the words of Kubernetes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Get,
+    List,
+    Watch,
+    Create,
+    Update,
+    Patch,
+    Delete,
+    DeleteCollection,
+}
+
+impl Verb {
+    /// The verb of a method on a target.
+    pub(crate) fn of(method: &Method, named: bool, watch: bool) -> Option<Self> {
+        match (method, named) {
+            (&Method::GET, _) if watch => Some(Self::Watch),
+            (&Method::GET, true) => Some(Self::Get),
+            (&Method::GET, false) => Some(Self::List),
+            (&Method::POST, false) => Some(Self::Create),
+            (&Method::PUT, true) => Some(Self::Update),
+            (&Method::PATCH, true) => Some(Self::Patch),
+            (&Method::DELETE, true) => Some(Self::Delete),
+            (&Method::DELETE, false) => Some(Self::DeleteCollection),
+            _ => None,
+        }
+    }
+
+    /// The word on the wire.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+        }
+    }
+}
+
+/// Lets the request pass or says why not.
+pub(crate) fn authorize(identity: &Identity, verb: Verb, target: &Target) -> Result<(), Refusal> {
+    let may = identity.is_in(ADMINS)
+        || identity.is_in(CONTROLLERS)
+        || (identity.is_in(NODES) && node_may(verb, target));
+    if may {
+        return Ok(());
+    }
+    let kind = &target.resource.kind;
+    let part = if target.part == Part::Status { "/status" } else { "" };
+    let place = match &target.namespace {
+        Some(namespace) => format!("in the namespace \"{namespace}\""),
+        None => "at the cluster scope".to_owned(),
+    };
+    let why = format!(
+        "User \"{}\" cannot {} resource \"{}{part}\" in API group \"{}\" {place}",
+        identity.user,
+        verb.as_str(),
+        kind.plural,
+        kind.group
+    );
+    Err(Refusal::forbidden(target.resource.subject(target.name.as_deref().unwrap_or_default()), &why))
+}
+
+/// A node reads our kinds and what its work refers to, and writes status, leases and events only.
+fn node_may(verb: Verb, target: &Target) -> bool {
+    let resource = &target.resource;
+    match verb {
+        Verb::Get if resource.nature == Nature::Secret => true,
+        Verb::Get | Verb::List | Verb::Watch => {
+            resource.is_ours()
+                || is_lease(target)
+                || matches!(
+                    (resource.kind.group, resource.kind.plural),
+                    ("", "nodes" | "namespaces" | "configmaps")
+                )
+        }
+        Verb::Create => is_lease(target) || is_event(resource.nature),
+        Verb::Update | Verb::Patch => {
+            (resource.is_ours() && target.part == Part::Status)
+                || is_lease(target)
+                || is_event(resource.nature)
+        }
+        Verb::Delete | Verb::DeleteCollection => false,
+    }
+}
+
+fn is_lease(target: &Target) -> bool {
+    target.resource.kind.group == "coordination.k8s.io" && target.resource.kind.plural == "leases"
+}
+
+fn is_event(nature: Nature) -> bool {
+    match nature {
+        Nature::CoreEvent | Nature::NewEvent => true,
+        Nature::Plain | Nature::Secret | Nature::Namespace => false,
+    }
+}

@@ -1,0 +1,171 @@
+//! Request bodies: read within a size, parsed within a depth, duplicate keys reported.
+use std::cell::RefCell;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::StatusCode;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use super::status::Refusal;
+
+/// The most bytes of a request body.
+pub(crate) const MAX_BODY: usize = 1 << 20;
+/// The deepest nesting of a JSON body.
+const MAX_DEPTH: usize = 64;
+
+/// Reads a whole body of at most [`MAX_BODY`] bytes.
+pub(crate) async fn read(body: Body) -> Result<Bytes, Refusal> {
+    match Limited::new(body, MAX_BODY).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Refusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            format!("the request body is larger than {MAX_BODY} bytes"),
+        )),
+        Err(error) => Err(Refusal::bad_request(format!("the request body could not be read: {error}"))),
+    }
+}
+
+/// Parses JSON; of duplicate keys the last one counts.
+pub(crate) fn json(bytes: &[u8]) -> Result<Value, Refusal> {
+    json_with_duplicates(bytes).map(|(value, _)| value)
+}
+
+/// Parses JSON and lists the paths of keys that stand twice.
+pub(crate) fn json_with_duplicates(bytes: &[u8]) -> Result<(Value, Vec<String>), Refusal> {
+    if too_deep(bytes) {
+        return Err(Refusal::bad_request(format!("the body is nested more than {MAX_DEPTH} levels deep")));
+    }
+    let duplicates = RefCell::new(Vec::new());
+    let mut parser = serde_json::Deserializer::from_slice(bytes);
+    let value = Node { path: String::new(), duplicates: &duplicates }
+        .deserialize(&mut parser)
+        .and_then(|value| parser.end().map(|()| value))
+        .map_err(|e| Refusal::bad_request(format!("the body is not valid JSON: {e}")))?;
+    Ok((value, duplicates.into_inner()))
+}
+
+/// Counts brackets outside strings, so that no parser recurses deeper than we allow.
+fn too_deep(bytes: &[u8]) -> bool {
+    let (mut depth, mut text, mut escaped) = (0_usize, false, false);
+    for byte in bytes {
+        match (text, byte) {
+            (true, _) if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (_, b'"') => text = !text,
+            (false, b'{' | b'[') => depth += 1,
+            (false, b'}' | b']') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return true;
+        }
+    }
+    false
+}
+
+/// Builds a [`Value`] while noting keys that stand twice.
+struct Node<'a> {
+    path: String,
+    duplicates: &'a RefCell<Vec<String>>,
+}
+
+impl<'de> DeserializeSeed<'de> for Node<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Node<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        loop {
+            let path = format!("{}[{}]", self.path, items.len());
+            match access.next_element_seed(Node { path, duplicates: self.duplicates })? {
+                Some(item) => items.push(item),
+                None => return Ok(Value::Array(items)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut fields = Map::new();
+        while let Some(key) = access.next_key::<String>()? {
+            let path = if self.path.is_empty() { key.clone() } else { format!("{}.{key}", self.path) };
+            let node = Node { path: path.clone(), duplicates: self.duplicates };
+            if fields.insert(key, access.next_value_seed(node)?).is_some() {
+                self.duplicates.borrow_mut().push(path);
+            }
+        }
+        Ok(Value::Object(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{json, json_with_duplicates};
+
+    #[test]
+    fn depth_is_bounded_before_parsing() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(json(nested(64).as_bytes()).is_ok());
+        assert!(json(nested(65).as_bytes()).is_err());
+        assert!(json("[".repeat(80_000).as_bytes()).is_err());
+        assert_eq!(json(br#""[[[\"[[""#).unwrap(), json!("[[[\"[["), "brackets in text do not count");
+    }
+
+    #[test]
+    fn duplicate_keys_are_reported_by_path() {
+        let (value, twice) =
+            json_with_duplicates(br#"{"spec":{"a":1,"a":2,"l":[{"b":1.5,"b":null}]},"x":-1}"#).unwrap();
+        assert_eq!(value, json!({ "spec": { "a": 2, "l": [{ "b": null }] }, "x": -1 }));
+        assert_eq!(twice, ["spec.a", "spec.l[0].b"]);
+    }
+
+    #[test]
+    fn broken_json_is_refused() {
+        for bad in ["", "{", "{} {}", "nul", "\u{1}"] {
+            assert_eq!(json(bad.as_bytes()).unwrap_err().code, 400, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The kinds of Kubernetes itself that we serve, as data: Secret, ConfigMap, Namespace, Node, Event, Lease.
+//!
+//! Their schemas are open: fields that we do not name are kept. What is special about them besides is in
+//! `resource` (sealing, one storage for both kinds of events) and here in their defaults.
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+
+use crate::api::definitions::{FINALIZER, NODE};
+use crate::api::{Cell, Column, FieldError, FieldErrors, KindDefinition};
+
+/// Every core kind, in the order of discovery.
+pub(crate) fn definitions() -> Vec<KindDefinition> {
+    vec![config_map(), event(""), namespace(), node(), secret(), lease(), event("events.k8s.io")]
+}
+
+fn plain(kind: &'static str, plural: &'static str, singular: &'static str) -> KindDefinition {
+    KindDefinition {
+        group: "",
+        version: "v1",
+        kind,
+        plural,
+        singular,
+        short_names: &[],
+        namespaced: true,
+        has_status: false,
+        schema: open(&[]),
+        columns: &[],
+        selectable: &[],
+        finalizer: None,
+        default: |_| {},
+        validate: |_, _| Vec::new(),
+    }
+}
+
+/// An object schema with the given properties that keeps every other field too.
+fn open(properties: &[(&str, Value)]) -> Value {
+    let mut all: Map<String, Value> = properties.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
+    all.insert("apiVersion".to_owned(), json!({ "type": "string" }));
+    all.insert("kind".to_owned(), json!({ "type": "string" }));
+    all.insert("metadata".to_owned(), json!({ "type": "object" }));
+    json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": all })
+}
+
+fn open_object() -> Value {
+    json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+}
+
+fn texts() -> Value {
+    json!({ "type": "object", "additionalProperties": { "type": "string" } })
+}
+
+fn column(name: &'static str, kind: &'static str, cell: Cell) -> Column {
+    Column { name, kind, wide: false, cell }
+}
+
+fn config_map() -> KindDefinition {
+    const COLUMNS: &[Column] =
+        &[Column { name: "DATA", kind: "integer", wide: false, cell: Cell::Computed(".data", count_data) }];
+    KindDefinition {
+        short_names: &["cm"],
+        schema: open(&[
+            ("data", texts()),
+            ("binaryData", texts()),
+            ("immutable", json!({ "type": "boolean" })),
+        ]),
+        columns: COLUMNS,
+        validate: |new, old| immutable_faults(new, old, &["data", "binaryData"]),
+        ..plain("ConfigMap", "configmaps", "configmap")
+    }
+}
+
+fn secret() -> KindDefinition {
+    const COLUMNS: &[Column] = &[
+        Column { name: "TYPE", kind: "string", wide: false, cell: Cell::Path(".type") },
+        Column { name: "DATA", kind: "integer", wide: false, cell: Cell::Computed(".data", count_data) },
+    ];
+    KindDefinition {
+        schema: open(&[
+            ("data", texts()),
+            ("stringData", texts()),
+            ("type", json!({ "type": "string", "default": "Opaque" })),
+            ("immutable", json!({ "type": "boolean" })),
+        ]),
+        columns: COLUMNS,
+        selectable: &["type"],
+        default: fold_string_data,
+        validate: secret_faults,
+        ..plain("Secret", "secrets", "secret")
+    }
+}
+
+fn namespace() -> KindDefinition {
+    const COLUMNS: &[Column] = &[Column {
+        name: "STATUS",
+        kind: "string",
+        wide: false,
+        cell: Cell::Computed(".status.phase", |object| match object["metadata"].get("deletionTimestamp") {
+            Some(_) => Value::from("Terminating"),
+            None => Value::from("Active"),
+        }),
+    }];
+    KindDefinition {
+        short_names: &["ns"],
+        namespaced: false,
+        schema: open(&[("spec", open_object()), ("status", open_object())]),
+        columns: COLUMNS,
+        selectable: &["status.phase"],
+        finalizer: Some(FINALIZER),
+        default: |object| {
+            let going = object["metadata"].get("deletionTimestamp").is_some();
+            object["status"]["phase"] = Value::from(if going { "Terminating" } else { "Active" });
+        },
+        ..plain("Namespace", "namespaces", "namespace")
+    }
+}
+
+fn node() -> KindDefinition {
+    KindDefinition {
+        short_names: &["no"],
+        namespaced: false,
+        has_status: true,
+        schema: open(&[
+            (
+                "spec",
+                json!({
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                    "properties": {
+                        "unschedulable": { "type": "boolean" },
+                        "taints": { "type": "array", "items": {
+                            "type": "object", "required": ["key", "effect"],
+                            "properties": {
+                                "key": { "type": "string" }, "value": { "type": "string" },
+                                "effect": { "type": "string", "enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"] },
+                                "timeAdded": { "type": "string", "format": "date-time" }
+                            }
+                        } }
+                    }
+                }),
+            ),
+            ("status", open_object()),
+        ]),
+        columns: NODE,
+        selectable: &["spec.unschedulable"],
+        finalizer: Some(FINALIZER),
+        ..plain("Node", "nodes", "node")
+    }
+}
+
+fn lease() -> KindDefinition {
+    const COLUMNS: &[Column] =
+        &[Column { name: "HOLDER", kind: "string", wide: false, cell: Cell::Path(".spec.holderIdentity") }];
+    KindDefinition {
+        group: "coordination.k8s.io",
+        schema: open(&[("spec", open_object())]),
+        columns: COLUMNS,
+        ..plain("Lease", "leases", "lease")
+    }
+}
+
+fn event(group: &'static str) -> KindDefinition {
+    let core = group.is_empty();
+    let columns = vec![
+        column("LAST-SEEN", "date", Cell::Computed(".lastTimestamp", last_seen)),
+        column("TYPE", "string", Cell::Path(".type")),
+        column("REASON", "string", Cell::Path(".reason")),
+        column("OBJECT", "string", Cell::Computed(".involvedObject", event_object)),
+        column("MESSAGE", "string", Cell::Path(if core { ".message" } else { ".note" })),
+    ];
+    KindDefinition {
+        group,
+        short_names: &["ev"],
+        // Two definitions for the life of the process: a leak of some hundred bytes buys plain slices elsewhere.
+        columns: columns.leak(),
+        selectable: if core { CORE_EVENT_FIELDS } else { NEW_EVENT_FIELDS },
+        ..plain("Event", "events", "event")
+    }
+}
+
+const CORE_EVENT_FIELDS: &[&str] = &[
+    "involvedObject.kind",
+    "involvedObject.namespace",
+    "involvedObject.name",
+    "involvedObject.uid",
+    "involvedObject.apiVersion",
+    "involvedObject.resourceVersion",
+    "involvedObject.fieldPath",
+    "reason",
+    "reportingComponent",
+    "source",
+    "type",
+];
+
+const NEW_EVENT_FIELDS: &[&str] = &[
+    "regarding.kind",
+    "regarding.namespace",
+    "regarding.name",
+    "regarding.uid",
+    "regarding.apiVersion",
+    "regarding.resourceVersion",
+    "regarding.fieldPath",
+    "reason",
+    "reportingController",
+    "type",
+];
+
+fn count_data(object: &Value) -> Value {
+    let count = |field: &str| object[field].as_object().map_or(0, Map::len);
+    Value::from(count("data") + count("binaryData"))
+}
+
+fn last_seen(event: &Value) -> Value {
+    let series = &event["series"]["lastObservedTime"];
+    [series, &event["lastTimestamp"], &event["deprecatedLastTimestamp"], &event["eventTime"]]
+        .into_iter()
+        .chain([&event["metadata"]["creationTimestamp"]])
+        .find(|time| time.is_string())
+        .cloned()
+        .unwrap_or_default()
+}
+
+fn event_object(event: &Value) -> Value {
+    let about = event.get("involvedObject").unwrap_or(&event["regarding"]);
+    let text = |field: &str| about[field].as_str().unwrap_or_default().to_owned();
+    Value::from(format!("{}/{}", text("kind").to_lowercase(), text("name")))
+}
+
+/// `stringData` is written plain and kept in `data` as base64.
+fn fold_string_data(secret: &mut Value) {
+    let Some(Value::Object(plain)) = secret.as_object_mut().and_then(|fields| fields.remove("stringData"))
+    else {
+        return;
+    };
+    if !secret["data"].is_object() {
+        secret["data"] = Value::Object(Map::new());
+    }
+    for (key, value) in plain {
+        secret["data"][key] = Value::from(STANDARD.encode(value.as_str().unwrap_or_default()));
+    }
+}
+
+/// Faults never quote a value: it is secret.
+fn secret_faults(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut faults = FieldErrors::new();
+    for (key, value) in new["data"].as_object().into_iter().flatten() {
+        if value.as_str().is_none_or(|text| STANDARD.decode(text.replace(['\n', '\r'], "")).is_err()) {
+            faults.invalid(
+                format!("data.{key}"),
+                "Invalid value: must be base64; plain text goes into stringData",
+            );
+        }
+    }
+    if old.is_some_and(|old| old["type"] != new["type"]) {
+        faults.invalid("type", "Invalid value: field is immutable");
+    }
+    let mut all = faults.into_vec();
+    all.extend(immutable_faults(new, old, &["data"]));
+    all
+}
+
+fn immutable_faults(new: &Value, old: Option<&Value>, fields: &[&str]) -> Vec<FieldError> {
+    let mut faults = FieldErrors::new();
+    if let Some(old) = old.filter(|old| old["immutable"] == Value::Bool(true)) {
+        for field in fields.iter().chain(&["immutable"]).filter(|field| old[**field] != new[**field]) {
+            faults.forbidden(*field, "Forbidden: field is immutable when `immutable` is set");
+        }
+    }
+    faults.into_vec()
+}

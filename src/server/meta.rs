@@ -1,0 +1,173 @@
+//! The metadata that every object has: its schema and the rules of names, labels and owners.
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use crate::api::FieldErrors;
+
+/// The most bytes of all annotations together.
+const MAX_ANNOTATIONS: usize = 256 << 10;
+
+/// The schema of `metadata`, one for all kinds.
+pub(crate) static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
+    let text = || json!({ "type": "string" });
+    let map = || json!({ "type": "object", "additionalProperties": { "type": "string" } });
+    let time = || json!({ "type": "string", "format": "date-time" });
+    json!({
+        "type": "object",
+        "properties": {
+            "name": text(), "generateName": text(), "namespace": text(), "uid": text(), "selfLink": text(),
+            "resourceVersion": text(), "generation": { "type": "integer" },
+            "creationTimestamp": time(), "deletionTimestamp": time(),
+            "deletionGracePeriodSeconds": { "type": "integer" },
+            "labels": map(), "annotations": map(),
+            "finalizers": { "type": "array", "items": { "type": "string" }, "x-kubernetes-list-type": "set" },
+            "ownerReferences": { "type": "array", "items": {
+                "type": "object", "required": ["apiVersion", "kind", "name", "uid"],
+                "properties": {
+                    "apiVersion": text(), "kind": text(), "name": text(), "uid": text(),
+                    "controller": { "type": "boolean" }, "blockOwnerDeletion": { "type": "boolean" }
+                }
+            } },
+            "managedFields": { "type": "array", "items": {
+                "type": "object", "x-kubernetes-preserve-unknown-fields": true
+            } }
+        }
+    })
+});
+
+/// Lists the faults of an object's metadata beyond its schema.
+pub(crate) fn check(metadata: &Value, namespaces: bool, faults: &mut FieldErrors) {
+    let name = metadata["name"].as_str().unwrap_or_default();
+    let longest = if namespaces { 63 } else { 253 };
+    if name.is_empty() {
+        faults.required("metadata.name", "Required value: name or generateName is required");
+    } else if !is_subdomain(name, longest) || (namespaces && name.contains('.')) {
+        let message = format!(
+            "Invalid value: \"{}\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, \
+             '-' or '.', must start and end with an alphanumeric character, and has at most {longest} characters",
+            name.escape_debug()
+        );
+        faults.invalid("metadata.name", message);
+    }
+    check_labels(metadata, faults);
+    check_annotations(metadata, faults);
+    for (index, finalizer) in metadata["finalizers"].as_array().into_iter().flatten().enumerate() {
+        if !is_qualified(finalizer.as_str().unwrap_or_default()) {
+            faults
+                .invalid(format!("metadata.finalizers[{index}]"), "Invalid value: must be a qualified name");
+        }
+    }
+    let owners = metadata["ownerReferences"].as_array().into_iter().flatten();
+    let controllers = owners.filter(|owner| owner["controller"] == Value::Bool(true)).count();
+    if controllers > 1 {
+        let message = "Invalid value: only one reference can have controller set to true";
+        faults.invalid("metadata.ownerReferences", message);
+    }
+}
+
+fn check_labels(metadata: &Value, faults: &mut FieldErrors) {
+    for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
+        let value = value.as_str().unwrap_or_default();
+        if !is_qualified(key) {
+            let message =
+                format!("Invalid value: \"{}\": a label key is PREFIX/NAME or NAME", key.escape_debug());
+            faults.invalid("metadata.labels", message);
+        }
+        if !value.is_empty() && !is_word(value) {
+            let message = format!(
+                "Invalid value: \"{}\": a label value has at most 63 alphanumeric characters, '-', '_' or '.', and \
+                 starts and ends with an alphanumeric one",
+                value.escape_debug()
+            );
+            faults.invalid(format!("metadata.labels.{key}"), message);
+        }
+    }
+}
+
+fn check_annotations(metadata: &Value, faults: &mut FieldErrors) {
+    let mut size = 0;
+    for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
+        size += key.len() + value.as_str().map_or(0, str::len);
+        if !is_qualified(&key.to_lowercase()) {
+            let message = format!(
+                "Invalid value: \"{}\": an annotation key is PREFIX/NAME or NAME",
+                key.escape_debug()
+            );
+            faults.invalid("metadata.annotations", message);
+        }
+    }
+    if size > MAX_ANNOTATIONS {
+        let message = format!("Too long: may not be more than {MAX_ANNOTATIONS} bytes");
+        faults.add("metadata.annotations", crate::api::field::Cause::TooLong, message);
+    }
+}
+
+/// Lower case words joined by dots and dashes, as DNS names are.
+pub(crate) fn is_subdomain(name: &str, longest: usize) -> bool {
+    let part = |part: &str| {
+        let ok = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        !part.is_empty() && part.bytes().all(ok) && !part.starts_with('-') && !part.ends_with('-')
+    };
+    name.len() <= longest && name.split('.').all(part)
+}
+
+/// `NAME` or `DOMAIN/NAME`.
+fn is_qualified(key: &str) -> bool {
+    match key.split_once('/') {
+        Some((prefix, name)) => is_subdomain(prefix, 253) && is_word(name),
+        None => is_word(key),
+    }
+}
+
+fn is_word(word: &str) -> bool {
+    let ends = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
+    word.len() <= 63
+        && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        && ends(word.bytes().next())
+        && ends(word.bytes().last())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::check;
+    use crate::api::FieldErrors;
+
+    #[test]
+    fn bad_metadata_is_listed_fault_by_fault() {
+        let metadata = json!({
+            "name": "Not_A_Name",
+            "labels": { "ok/x": "fine", "bad key": "v", "k": "-x" },
+            "annotations": { "a/b/c": "" },
+            "finalizers": ["wharfline.dev/ok", "no good"],
+            "ownerReferences": [{ "controller": true }, { "controller": true }]
+        });
+        let mut faults = FieldErrors::new();
+        check(&metadata, false, &mut faults);
+        let paths: Vec<String> = faults.into_vec().into_iter().map(|fault| fault.path).collect();
+        assert_eq!(
+            paths,
+            [
+                "metadata.name",
+                "metadata.labels",
+                "metadata.labels.k",
+                "metadata.annotations",
+                "metadata.finalizers[1]",
+                "metadata.ownerReferences"
+            ]
+        );
+    }
+
+    #[test]
+    fn names_of_namespaces_have_no_dots() {
+        for (name, namespaces, good) in
+            [("a.b", false, true), ("a.b", true, false), ("a-1", true, true), ("a-", true, false)]
+        {
+            let mut faults = FieldErrors::new();
+            check(&json!({ "name": name }), namespaces, &mut faults);
+            assert_eq!(faults.is_empty(), good, "{name}");
+        }
+    }
+}

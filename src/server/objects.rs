@@ -1,0 +1,257 @@
+//! Objects in the store: keys, sealing, revisions spliced into JSON, and store errors as refusals.
+//!
+//! An object is kept as JSON bytes without its resourceVersion, which is the store's revision. Lists and
+//! watches hand these bytes on with the revision spliced in; only who must look inside parses them.
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::Value;
+
+use super::events;
+use super::resource::{Nature, Resource};
+use super::seal::SealingKey;
+use super::status::Refusal;
+use super::{Random, random_bytes};
+use crate::store::{Expect, Kv, Outcome, Page, Rev, Store, StoreError};
+
+/// How long the server waits for its store before it answers 503.
+const STORE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The store with what turns objects into its values.
+pub(crate) struct Objects {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) sealing: SealingKey,
+    pub(crate) random: Random,
+}
+
+/// One object as stored: opened, but not parsed.
+#[derive(Clone)]
+pub(crate) struct Stored {
+    /// The revision it was written at.
+    pub(crate) rev: Rev,
+    json: Bytes,
+}
+
+/// Why a write was not done.
+pub(crate) enum WriteError {
+    /// The key is not as expected; what is there, if anything.
+    Conflict(Option<Stored>),
+    /// Anything else.
+    Refused(Refusal),
+}
+
+impl From<Refusal> for WriteError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl Stored {
+    /// The object as this resource shows it, with its resourceVersion.
+    pub(crate) fn value(&self, resource: &Resource) -> Result<Value, Refusal> {
+        let mut value: Value =
+            serde_json::from_slice(&self.json).map_err(|e| damaged(resource, &format!("not JSON: {e}")))?;
+        value["metadata"]["resourceVersion"] = Value::from(self.rev.to_string());
+        if resource.nature == Nature::NewEvent {
+            events::to_new_group(&mut value);
+        }
+        Ok(value)
+    }
+
+    /// The JSON of the object as this resource shows it, with `rev` as its resourceVersion.
+    pub(crate) fn json_at(&self, resource: &Resource, rev: Rev) -> Result<Bytes, Refusal> {
+        if resource.nature == Nature::NewEvent {
+            return Self { rev, json: self.json.clone() }
+                .value(resource)
+                .map(|value| Bytes::from(value.to_string()));
+        }
+        let at = metadata_start(&self.json).ok_or_else(|| damaged(resource, "it has no metadata"))?;
+        let mut spliced = Vec::with_capacity(self.json.len() + 40);
+        spliced.extend_from_slice(&self.json[..at]);
+        spliced.extend_from_slice(format!("\"resourceVersion\":\"{rev}\"").as_bytes());
+        if self.json.get(at) != Some(&b'}') {
+            spliced.push(b',');
+        }
+        spliced.extend_from_slice(&self.json[at..]);
+        Ok(Bytes::from(spliced))
+    }
+
+    /// The JSON of the object with its own revision.
+    pub(crate) fn json(&self, resource: &Resource) -> Result<Bytes, Refusal> {
+        self.json_at(resource, self.rev)
+    }
+}
+
+fn damaged(resource: &Resource, what: &str) -> Refusal {
+    Refusal::internal(format!("a stored object of {} cannot be read: {what}", resource.kind.plural))
+}
+
+/// Where the fields of the top-level `metadata` object begin.
+fn metadata_start(json: &[u8]) -> Option<usize> {
+    const KEY: &[u8] = b"\"metadata\":{";
+    let (mut depth, mut text, mut escaped) = (0_usize, false, false);
+    for (at, byte) in json.iter().enumerate() {
+        match (text, byte) {
+            (true, _) if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (false, b'"') if depth == 1 && json[at..].starts_with(KEY) => return Some(at + KEY.len()),
+            (_, b'"') => text = !text,
+            (false, b'{' | b'[') => depth += 1,
+            (false, b'}' | b']') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    None
+}
+
+impl Objects {
+    /// Opens a value of the store.
+    pub(crate) fn open(&self, resource: &Resource, kv: &Kv) -> Result<Stored, Refusal> {
+        let json = match resource.nature {
+            Nature::Secret => {
+                let place = String::from_utf8_lossy(&kv.key);
+                let opened = self.sealing.open(&place, &kv.value);
+                Bytes::from(opened.map_err(|e| damaged(resource, &e.to_string()))?)
+            }
+            Nature::Plain | Nature::Namespace | Nature::CoreEvent | Nature::NewEvent => kv.value.clone(),
+        };
+        Ok(Stored { rev: kv.mod_revision, json })
+    }
+
+    /// The bytes of an object for the store.
+    fn close(&self, resource: &Resource, key: &str, object: &Value) -> Bytes {
+        match resource.nature {
+            Nature::Secret => {
+                let nonce = random_bytes(&self.random);
+                Bytes::from(self.sealing.seal(key, nonce, object.to_string().as_bytes()))
+            }
+            Nature::NewEvent => {
+                let mut event = object.clone();
+                events::to_core(&mut event);
+                Bytes::from(event.to_string())
+            }
+            Nature::Plain | Nature::Namespace | Nature::CoreEvent => Bytes::from(object.to_string()),
+        }
+    }
+
+    /// The newest revision.
+    pub(crate) async fn revision(&self) -> Result<Rev, Refusal> {
+        timely(self.store.revision()).await
+    }
+
+    /// One object.
+    pub(crate) async fn get(&self, resource: &Resource, key: &str) -> Result<Option<Stored>, Refusal> {
+        let (kv, _) = timely(self.store.get(key.as_bytes())).await?;
+        kv.map(|kv| self.open(resource, &kv)).transpose()
+    }
+
+    /// One page of objects; see [`Store::list`].
+    pub(crate) async fn page(
+        &self,
+        range: &str,
+        after: Option<&[u8]>,
+        limit: usize,
+        at: Option<Rev>,
+    ) -> Result<Page, Refusal> {
+        timely(self.store.list(range.as_bytes(), after, limit, at)).await
+    }
+
+    /// Writes an object and returns it as stored.
+    pub(crate) async fn put(
+        &self,
+        resource: &Resource,
+        key: &str,
+        object: &Value,
+        expect: Expect,
+    ) -> Result<Rev, WriteError> {
+        let value = self.close(resource, key, object);
+        let done = tokio::time::timeout(STORE_DEADLINE, self.store.put(key.as_bytes(), value, expect)).await;
+        self.written(resource, done)
+    }
+
+    /// Deletes an object that is as last seen.
+    pub(crate) async fn delete(&self, resource: &Resource, key: &str, seen: Rev) -> Result<Rev, WriteError> {
+        let delete = self.store.delete(key.as_bytes(), Expect::Rev(seen));
+        let done = tokio::time::timeout(STORE_DEADLINE, delete).await;
+        self.written(resource, done.map(|done| done.map(|(rev, _)| rev)))
+    }
+
+    fn written(
+        &self,
+        resource: &Resource,
+        done: Result<Result<Rev, StoreError>, tokio::time::error::Elapsed>,
+    ) -> Result<Rev, WriteError> {
+        match done {
+            Ok(Ok(rev)) => Ok(rev),
+            Ok(Err(StoreError::Conflict { current })) => {
+                let current = current.map(|kv| self.open(resource, &kv)).transpose()?;
+                Err(WriteError::Conflict(current))
+            }
+            Ok(Err(error)) => Err(WriteError::Refused(refused(error))),
+            Err(_) => Err(WriteError::Refused(in_doubt())),
+        }
+    }
+}
+
+/// A read with a deadline.
+async fn timely<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, Refusal> {
+    match tokio::time::timeout(STORE_DEADLINE, call).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => Err(refused(error)),
+        Err(_) => Err(Refusal::unavailable("the store did not answer in time")),
+    }
+}
+
+/// 504 without Retry-After: a client must look before it repeats.
+fn in_doubt() -> Refusal {
+    let message = "the store did not say whether the write was done; read the object before trying again";
+    Refusal::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message)
+}
+
+/// A store error as the client sees it.
+pub(crate) fn refused(error: StoreError) -> Refusal {
+    match error {
+        StoreError::Compacted { at } => Refusal::expired(format!(
+            "too old resource version: the history up to {at} is compacted; list again"
+        )),
+        StoreError::Future { current } => Refusal::too_large_version(0, current.0),
+        StoreError::Unavailable { outcome: Outcome::Unknown, source } => {
+            tracing::warn!(error = &*source as &dyn std::error::Error, "write in doubt");
+            in_doubt()
+        }
+        StoreError::Unavailable { outcome: Outcome::NotDone, source } => {
+            tracing::warn!(error = &*source as &dyn std::error::Error, "store unavailable");
+            Refusal::unavailable("the store is unavailable")
+        }
+        StoreError::TooSlow { .. } => Refusal::unavailable("the watch fell behind"),
+        StoreError::TooLarge { size, limit } => Refusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            format!("the object has {size} bytes, at most {limit} can be stored"),
+        ),
+        StoreError::Conflict { .. } => Refusal::internal("the store reported a conflict to a read"),
+        StoreError::Corrupt { source } => {
+            tracing::error!(error = &*source as &dyn std::error::Error, "store corrupt");
+            Refusal::internal("the store is corrupt")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::metadata_start;
+
+    #[test]
+    fn the_fields_of_metadata_are_found_at_the_top_level_only() {
+        for (json, expected) in [
+            (r#"{"metadata":{}}"#, Some(13)),
+            (r#"{"data":{"metadata":{"x":"1"}},"metadata":{"name":"a"}}"#, Some(43)),
+            (r#"{"a":"\"metadata\":{","metadata":{"b":1}}"#, Some(34)),
+            (r#"{"spec":{}}"#, None),
+        ] {
+            assert_eq!(metadata_start(json.as_bytes()), expected, "{json}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! What a request asks for beside its path: query parameters and the form of the answer.
+use axum::extract::Query as Pairs;
+use http::{HeaderMap, Uri, header};
+
+use super::status::Refusal;
+
+/// How unknown and duplicate fields are treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum FieldValidation {
+    /// Refused.
+    Strict,
+    /// Dropped with a warning header.
+    #[default]
+    Warn,
+    /// Dropped.
+    Ignore,
+}
+
+/// Which revision a read wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// The newest, or any that the server has: the same here, as every read goes to the store.
+    Newest,
+    /// At least this one.
+    NotOlderThan(u64),
+    /// This one.
+    Exact(u64),
+}
+
+/// The query parameters that we know; unknown ones are ignored, as in Kubernetes.
+#[derive(Debug, Clone, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is one flag of the wire")]
+pub(crate) struct Query {
+    pub(crate) label_selector: Option<String>,
+    pub(crate) field_selector: Option<String>,
+    pub(crate) limit: Option<usize>,
+    pub(crate) continue_token: Option<String>,
+    pub(crate) resource_version: Option<String>,
+    pub(crate) version_match: Option<String>,
+    pub(crate) watch: bool,
+    pub(crate) bookmarks: bool,
+    pub(crate) send_initial_events: Option<bool>,
+    pub(crate) timeout_seconds: Option<u64>,
+    pub(crate) dry_run: bool,
+    pub(crate) field_validation: FieldValidation,
+    pub(crate) include_object: Option<String>,
+    pub(crate) propagation_policy: Option<String>,
+}
+
+impl Query {
+    /// Reads the query of a request.
+    pub(crate) fn parse(uri: &Uri) -> Result<Self, Refusal> {
+        let pairs = Pairs::<Vec<(String, String)>>::try_from_uri(uri)
+            .map_err(|e| Refusal::bad_request(format!("the query cannot be read: {e}")))?;
+        let mut query = Self::default();
+        for (name, value) in pairs.0 {
+            query.set(&name, value)?;
+        }
+        Ok(query)
+    }
+
+    fn set(&mut self, name: &str, value: String) -> Result<(), Refusal> {
+        let some = |value: String| (!value.is_empty()).then_some(value);
+        match name {
+            "labelSelector" => self.label_selector = some(value),
+            "fieldSelector" => self.field_selector = some(value),
+            "limit" => self.limit = number(name, &value)?.filter(|limit| *limit > 0).map(clamped),
+            "continue" => self.continue_token = some(value),
+            "resourceVersion" => self.resource_version = some(value),
+            "resourceVersionMatch" => self.version_match = some(value),
+            "watch" => self.watch = flag(name, &value)?,
+            "allowWatchBookmarks" => self.bookmarks = flag(name, &value)?,
+            "sendInitialEvents" => self.send_initial_events = Some(flag(name, &value)?),
+            "timeoutSeconds" => self.timeout_seconds = number(name, &value)?.filter(|seconds| *seconds > 0),
+            "dryRun" => self.dry_run = dry_run(&value)? || self.dry_run,
+            "fieldValidation" => self.field_validation = field_validation(&value)?,
+            "includeObject" => self.include_object = some(value),
+            "propagationPolicy" => self.propagation_policy = some(value),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The revision as a number; unset and `0` are none.
+    pub(crate) fn version_number(&self) -> Result<Option<u64>, Refusal> {
+        match self.resource_version.as_deref() {
+            None | Some("0") => Ok(None),
+            Some(text) => text.parse().map(Some).map_err(|_| {
+                Refusal::bad_request(format!(
+                    "invalid resourceVersion {text:?}: it is not one of this server's"
+                ))
+            }),
+        }
+    }
+
+    /// What a list asks for.
+    pub(crate) fn list_version(&self) -> Result<Version, Refusal> {
+        let number = self.version_number()?;
+        let paged = self.limit.is_some();
+        match (self.version_match.as_deref(), number) {
+            (Some("Exact"), Some(number)) => Ok(Version::Exact(number)),
+            (Some("Exact"), None) => Err(Refusal::bad_request(
+                "resourceVersionMatch \"Exact\" needs a resourceVersion other than \"0\"",
+            )),
+            (Some("NotOlderThan"), _) if self.resource_version.is_none() => Err(Refusal::bad_request(
+                "resourceVersionMatch is forbidden unless resourceVersion is provided",
+            )),
+            (None, Some(number)) if paged => Ok(Version::Exact(number)),
+            (Some("NotOlderThan") | None, Some(number)) => Ok(Version::NotOlderThan(number)),
+            (Some("NotOlderThan") | None, None) => Ok(Version::Newest),
+            (Some(other), _) => {
+                Err(Refusal::bad_request(format!("resourceVersionMatch {other:?} is unknown")))
+            }
+        }
+    }
+}
+
+/// One `dryRun` value.
+pub(crate) fn dry_run(value: &str) -> Result<bool, Refusal> {
+    match value {
+        "" => Ok(false),
+        "All" => Ok(true),
+        other => Err(Refusal::bad_request(format!("dryRun {other:?} is not supported; supported: \"All\""))),
+    }
+}
+
+fn field_validation(value: &str) -> Result<FieldValidation, Refusal> {
+    match value {
+        "Strict" => Ok(FieldValidation::Strict),
+        "Warn" | "" => Ok(FieldValidation::Warn),
+        "Ignore" => Ok(FieldValidation::Ignore),
+        other => Err(Refusal::bad_request(format!(
+            "fieldValidation {other:?} is not supported; supported: \"Ignore\", \"Strict\", \"Warn\""
+        ))),
+    }
+}
+
+fn flag(name: &str, value: &str) -> Result<bool, Refusal> {
+    match value {
+        "true" | "1" | "True" | "" => Ok(true),
+        "false" | "0" | "False" => Ok(false),
+        other => Err(Refusal::bad_request(format!("{name}: {other:?} is neither true nor false"))),
+    }
+}
+
+fn number(name: &str, value: &str) -> Result<Option<u64>, Refusal> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    value.parse().map(Some).map_err(|_| Refusal::bad_request(format!("{name}: {value:?} is not a number")))
+}
+
+fn clamped(limit: u64) -> usize {
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+/// The form of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Objects as they are.
+    Whole,
+    /// `meta.k8s.io/v1` Table.
+    Table,
+    /// `meta.k8s.io/v1` PartialObjectMetadata.
+    Metadata,
+}
+
+/// The first form of the Accept header that we can give.
+pub(crate) fn accepted(headers: &HeaderMap) -> Result<Form, Refusal> {
+    let mut offers =
+        headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).peekable();
+    if offers.peek().is_none() {
+        return Ok(Form::Whole);
+    }
+    let mut parts = offers.flat_map(|offer| offer.split(','));
+    parts.find_map(form).ok_or_else(|| {
+        let message =
+            "only application/json is served, as whole objects, as Table or as PartialObjectMetadata";
+        Refusal::new(http::StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    })
+}
+
+fn form(offer: &str) -> Option<Form> {
+    let mut words = offer.split(';').map(str::trim);
+    if !matches!(words.next()?, "application/json" | "application/*" | "*/*") {
+        return None;
+    }
+    let mut found = Form::Whole;
+    for (name, value) in words.filter_map(|word| word.split_once('=')) {
+        match (name, value) {
+            ("as", "Table") => found = Form::Table,
+            ("as", "PartialObjectMetadata" | "PartialObjectMetadataList") => found = Form::Metadata,
+            ("v", "v1") | ("g", "meta.k8s.io") => {}
+            ("as" | "v" | "g", _) => return None,
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, HeaderValue, header};
+
+    use super::{Form, Query, Version, accepted};
+
+    fn query(text: &str) -> Query {
+        Query::parse(&format!("/x?{text}").parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn versions_of_lists_follow_the_kubernetes_table() {
+        for (text, expected) in [
+            ("", Some(Version::Newest)),
+            ("resourceVersion=0", Some(Version::Newest)),
+            ("resourceVersion=7", Some(Version::NotOlderThan(7))),
+            ("resourceVersion=7&limit=5", Some(Version::Exact(7))),
+            ("resourceVersion=7&resourceVersionMatch=Exact", Some(Version::Exact(7))),
+            ("resourceVersion=7&limit=5&resourceVersionMatch=NotOlderThan", Some(Version::NotOlderThan(7))),
+            ("resourceVersionMatch=NotOlderThan", None),
+            ("resourceVersion=0&resourceVersionMatch=Exact", None),
+            ("resourceVersion=7&resourceVersionMatch=Older", None),
+            ("resourceVersion=x", None),
+        ] {
+            assert_eq!(query(text).list_version().ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_first_form_that_we_know_wins() {
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        for (accept, expected) in [
+            ("application/json", Some(Form::Whole)),
+            ("*/*", Some(Form::Whole)),
+            ("application/vnd.kubernetes.protobuf, application/json", Some(Form::Whole)),
+            (table, Some(Form::Table)),
+            ("application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", Some(Form::Whole)),
+            ("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", Some(Form::Metadata)),
+            ("application/yaml", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT, HeaderValue::from_str(accept).unwrap());
+            assert_eq!(accepted(&headers).ok(), expected, "{accept}");
+        }
+        assert_eq!(accepted(&HeaderMap::new()).unwrap(), Form::Whole);
+    }
+
+    #[test]
+    fn bad_parameters_are_refused() {
+        for bad in ["limit=x", "watch=maybe", "dryRun=Some", "fieldValidation=Lax", "timeoutSeconds=-1"] {
+            assert!(Query::parse(&format!("/x?{bad}").parse().unwrap()).is_err(), "{bad}");
+        }
+    }
+}

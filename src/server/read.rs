@@ -1,0 +1,239 @@
+//! get and list.
+use axum::body::Body;
+use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
+use serde_json::{Value, json};
+
+use super::Inner;
+use super::objects::Stored;
+use super::query::{Form, Query, Version};
+use super::resource::Resource;
+use super::route::Target;
+use super::selector::{Selector, Traits};
+use super::status::Refusal;
+use super::table::{self, RowObject};
+use crate::store::Rev;
+
+/// How many keys are read from the store at once.
+const PAGE: usize = 500;
+
+/// A JSON answer.
+pub(crate) fn json_response(code: StatusCode, bytes: impl Into<Bytes>) -> Response {
+    let mut response = Response::new(Body::from(bytes.into()));
+    *response.status_mut() = code;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// One object in the form asked for.
+pub(crate) fn object_response(
+    inner: &Inner,
+    resource: &Resource,
+    object: Value,
+    (code, form, query): (StatusCode, Form, &Query),
+) -> Response {
+    let text = match form {
+        Form::Whole => object.to_string(),
+        Form::Metadata => table::bare(&object).to_string(),
+        Form::Table => {
+            let metadata = json!({ "resourceVersion": object["metadata"]["resourceVersion"] });
+            let how = (RowObject::of(query.include_object.as_deref()), inner.now());
+            table::table(resource, [object], &metadata, how).to_string()
+        }
+    };
+    json_response(code, text)
+}
+
+/// One object.
+pub(crate) async fn get(
+    inner: &Inner,
+    target: &Target,
+    query: &Query,
+    form: Form,
+) -> Result<Response, Refusal> {
+    let resource = &target.resource;
+    let name = target.name.as_deref().unwrap_or_default();
+    let key = resource.key(target.namespace.as_deref(), name);
+    if let Some(asked) = query.version_number()? {
+        not_older(asked, inner.objects.revision().await?)?;
+    }
+    let found = inner.objects.get(resource, &key).await?;
+    let stored = found.ok_or_else(|| Refusal::not_found(resource.subject(name)))?;
+    match form {
+        Form::Whole => Ok(json_response(StatusCode::OK, stored.json(resource)?)),
+        Form::Table | Form::Metadata => {
+            let how = (StatusCode::OK, form, query);
+            Ok(object_response(inner, resource, stored.value(resource)?, how))
+        }
+    }
+}
+
+fn not_older(asked: u64, current: Rev) -> Result<(), Refusal> {
+    if asked > current.0 { Err(Refusal::too_large_version(asked, current.0)) } else { Ok(()) }
+}
+
+/// What a list found.
+pub(crate) struct Listing {
+    /// The selected objects in key order.
+    pub(crate) items: Vec<Stored>,
+    /// The revision at which they were so.
+    pub(crate) rev: Rev,
+    /// Where the next page begins.
+    pub(crate) next: Option<String>,
+}
+
+/// Where a page of a list begins, as the client carries it.
+struct Token {
+    /// The revision of the first page; none goes on from the newest state.
+    rev: Option<u64>,
+    /// The last key told, without the prefix of the range.
+    start: String,
+}
+
+impl Token {
+    fn encode(&self) -> String {
+        URL_SAFE_NO_PAD
+            .encode(json!({ "v": "wharfline/v1", "rv": self.rev, "start": self.start }).to_string())
+    }
+
+    fn decode(text: &str) -> Result<Self, Refusal> {
+        let read = || {
+            let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+            let token: Value = serde_json::from_slice(&bytes).ok()?;
+            let start = token["start"].as_str().filter(|_| token["v"] == "wharfline/v1")?;
+            Some(Self { rev: token["rv"].as_u64(), start: start.to_owned() })
+        };
+        read()
+            .ok_or_else(|| Refusal::bad_request("continue key is not valid: it is not one of this server's"))
+    }
+}
+
+/// A collection in the form asked for.
+pub(crate) async fn list(
+    inner: &Inner,
+    target: &Target,
+    query: &Query,
+    form: Form,
+) -> Result<Response, Refusal> {
+    let resource = &target.resource;
+    let listing = find(inner, target, query).await?;
+    let mut metadata = json!({ "resourceVersion": listing.rev.to_string() });
+    if let Some(token) = listing.next {
+        metadata["continue"] = Value::from(token);
+    }
+    let values = || listing.items.iter().map(|stored| stored.value(resource)).collect::<Result<Vec<_>, _>>();
+    let bytes = match form {
+        Form::Whole => whole_list(resource, &listing.items, &metadata)?,
+        Form::Metadata => table::bare_list(values()?, &metadata).to_string().into_bytes(),
+        Form::Table => {
+            let how = (RowObject::of(query.include_object.as_deref()), inner.now());
+            table::table(resource, values()?, &metadata, how).to_string().into_bytes()
+        }
+    };
+    Ok(json_response(StatusCode::OK, bytes))
+}
+
+/// A list put together from the stored bytes, without parsing them.
+pub(crate) fn whole_list(
+    resource: &Resource,
+    items: &[Stored],
+    metadata: &Value,
+) -> Result<Vec<u8>, Refusal> {
+    let head = format!(
+        "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"items\":[",
+        resource.kind.kind, resource.api_version
+    );
+    let mut bytes = head.into_bytes();
+    for (index, stored) in items.iter().enumerate() {
+        if index > 0 {
+            bytes.push(b',');
+        }
+        bytes.extend_from_slice(&stored.json(resource)?);
+    }
+    bytes.extend_from_slice(b"]}");
+    Ok(bytes)
+}
+
+/// Reads the objects that a list asks for.
+pub(crate) async fn find(inner: &Inner, target: &Target, query: &Query) -> Result<Listing, Refusal> {
+    let resource = &target.resource;
+    let range = resource.range(target.namespace.as_deref());
+    let selector = Selector::parse(
+        query.label_selector.as_deref(),
+        query.field_selector.as_deref(),
+        resource.kind.selectable,
+    )?;
+    let (mut after, mut at, floor) = match &query.continue_token {
+        Some(_) if query.version_number()?.is_some() => {
+            let message = "specifying resource version is not allowed when using continue";
+            return Err(Refusal::bad_request(message));
+        }
+        Some(token) => {
+            let token = Token::decode(token)?;
+            (Some(Bytes::from(format!("{range}{}", token.start))), token.rev.map(Rev), None)
+        }
+        None => match query.list_version()? {
+            Version::Newest => (None, None, None),
+            Version::NotOlderThan(rev) => (None, None, Some(rev)),
+            Version::Exact(rev) => (None, Some(Rev(rev)), None),
+        },
+    };
+    let limit = query.limit.unwrap_or(usize::MAX);
+    let mut items = Vec::new();
+    loop {
+        let size = if selector.is_empty() { PAGE.min(limit - items.len()) } else { PAGE };
+        let page = inner.objects.page(&range, after.as_deref(), size, at).await;
+        let page = page.map_err(|refusal| with_fresh_token(refusal, at, after.as_deref(), &range))?;
+        if let Some(floor) = floor {
+            not_older(floor, page.rev)?;
+        }
+        let (count, mut taken) = (page.kvs.len(), 0);
+        for kv in &page.kvs {
+            if items.len() == limit {
+                break;
+            }
+            taken += 1;
+            let stored = inner.objects.open(resource, kv)?;
+            if selector.is_empty() || selector.matches(&traits(resource, &stored)?) {
+                items.push(stored);
+            }
+        }
+        let more = page.more || taken < count;
+        let last = taken.checked_sub(1).map(|index| page.kvs[index].key.clone());
+        if !more || items.len() == limit {
+            let next = last.filter(|_| more).map(|key| {
+                let start = String::from_utf8_lossy(&key[range.len()..]).into_owned();
+                Token { rev: Some(page.rev.0), start }.encode()
+            });
+            return Ok(Listing { items, rev: page.rev, next });
+        }
+        (after, at) = (last, Some(page.rev));
+    }
+}
+
+fn traits(resource: &Resource, stored: &Stored) -> Result<Traits, Refusal> {
+    Ok(Traits::of(&stored.value(resource)?, resource.kind.selectable))
+}
+
+/// An expired page can be gone on from, though not consistently: the token says how. Names the revision asked.
+fn with_fresh_token(mut refusal: Refusal, at: Option<Rev>, after: Option<&[u8]>, range: &str) -> Refusal {
+    if refusal.code == StatusCode::GONE
+        && let Some(after) = after
+    {
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+         without the continue parameter, or use the continue token in this response to retrieve the remainder of \
+         the results, inconsistently"
+            .clone_into(&mut refusal.message);
+        let start = String::from_utf8_lossy(&after[range.len()..]).into_owned();
+        refusal.details.fresh_continue = Some(Token { rev: None, start }.encode());
+    }
+    if refusal.code == StatusCode::GATEWAY_TIMEOUT
+        && let Some(at) = at
+    {
+        refusal.message = refusal.message.replacen(": 0,", &format!(": {at},"), 1);
+    }
+    refusal
+}

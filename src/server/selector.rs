@@ -1,0 +1,233 @@
+//! Label and field selectors: parsing what clients send and matching it against an object's own words.
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::status::Refusal;
+
+/// What is known of an object for matching, without its body.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Traits {
+    /// The labels.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// The declared selectable fields with their values; a missing field is the empty string.
+    pub(crate) fields: BTreeMap<&'static str, String>,
+}
+
+impl Traits {
+    /// Reads the labels and the given fields out of a whole object.
+    pub(crate) fn of(object: &Value, selectable: &'static [&'static str]) -> Self {
+        let labels = object["metadata"]["labels"].as_object().map(|labels| {
+            labels.iter().map(|(k, v)| (k.clone(), v.as_str().unwrap_or_default().to_owned())).collect()
+        });
+        let always = ["metadata.name", "metadata.namespace"];
+        let fields = always.iter().chain(selectable).map(|path| (*path, field_text(object, path))).collect();
+        Self { labels: labels.unwrap_or_default(), fields }
+    }
+}
+
+fn field_text(object: &Value, path: &str) -> String {
+    match path.split('.').try_fold(object, |at, part| at.get(part)) {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Demand {
+    In(Vec<String>),
+    NotIn(Vec<String>),
+    Exists,
+    Missing,
+    Above(i64),
+    Below(i64),
+}
+
+/// A label selector together with a field selector.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Selector {
+    labels: Vec<(String, Demand)>,
+    fields: Vec<(&'static str, Demand)>,
+}
+
+impl Selector {
+    /// Parses both selectors; `selectable` are the fields of the kind beyond name and namespace.
+    pub(crate) fn parse(
+        labels: Option<&str>,
+        fields: Option<&str>,
+        selectable: &'static [&'static str],
+    ) -> Result<Self, Refusal> {
+        let labels = labels.unwrap_or_default();
+        let labels = split(labels).into_iter().map(label_demand).collect::<Result<_, _>>()?;
+        let fields = fields.unwrap_or_default().split(',').filter(|part| !part.trim().is_empty());
+        let fields = fields.map(|part| field_demand(part, selectable)).collect::<Result<_, _>>()?;
+        Ok(Self { labels, fields })
+    }
+
+    /// Whether everything matches.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// Whether an object with these traits is selected.
+    pub(crate) fn matches(&self, traits: &Traits) -> bool {
+        self.labels.iter().all(|(key, demand)| demand.holds(traits.labels.get(key).map(String::as_str)))
+            && self
+                .fields
+                .iter()
+                .all(|(path, demand)| demand.holds(Some(traits.fields.get(path).map_or("", String::as_str))))
+    }
+}
+
+impl Demand {
+    fn holds(&self, value: Option<&str>) -> bool {
+        let number = || value.and_then(|text| text.parse::<i64>().ok());
+        match self {
+            Self::In(values) => value.is_some_and(|text| values.iter().any(|v| v == text)),
+            Self::NotIn(values) => value.is_none_or(|text| values.iter().all(|v| v != text)),
+            Self::Exists => value.is_some(),
+            Self::Missing => value.is_none(),
+            Self::Above(limit) => number().is_some_and(|n| n > *limit),
+            Self::Below(limit) => number().is_some_and(|n| n < *limit),
+        }
+    }
+}
+
+/// Splits at commas outside parentheses.
+fn split(text: &str) -> Vec<&str> {
+    let mut depth = 0_usize;
+    let parts = text.split(|c| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    });
+    parts.map(str::trim).filter(|part| !part.is_empty()).collect()
+}
+
+fn label_demand(part: &str) -> Result<(String, Demand), Refusal> {
+    let bad = || Refusal::bad_request(format!("unable to parse label selector requirement {part:?}"));
+    if let Some((key, values)) = part.split_once('(') {
+        let values = values.strip_suffix(')').ok_or_else(bad)?;
+        let values = values.split(',').map(|value| value.trim().to_owned()).collect();
+        let mut words = key.split_whitespace();
+        let (key, operator) = (words.next().ok_or_else(bad)?, words.next().ok_or_else(bad)?);
+        let demand = match operator {
+            "in" => Demand::In(values),
+            "notin" => Demand::NotIn(values),
+            _ => return Err(bad()),
+        };
+        return label(key, demand).ok_or_else(bad);
+    }
+    let demanded = if let Some((key, value)) = part.split_once("!=") {
+        label(key, Demand::NotIn(vec![value.trim().to_owned()]))
+    } else if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
+        label(key, Demand::In(vec![value.trim().to_owned()]))
+    } else if let Some((key, value)) = part.split_once('>') {
+        value.trim().parse().ok().and_then(|limit| label(key, Demand::Above(limit)))
+    } else if let Some((key, value)) = part.split_once('<') {
+        value.trim().parse().ok().and_then(|limit| label(key, Demand::Below(limit)))
+    } else if let Some(key) = part.strip_prefix('!') {
+        label(key, Demand::Missing)
+    } else {
+        label(part, Demand::Exists)
+    };
+    demanded.ok_or_else(bad)
+}
+
+fn label(key: &str, demand: Demand) -> Option<(String, Demand)> {
+    let key = key.trim();
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    (!key.is_empty() && key.chars().all(allowed)).then(|| (key.to_owned(), demand))
+}
+
+fn field_demand(part: &str, selectable: &'static [&'static str]) -> Result<(&'static str, Demand), Refusal> {
+    let (path, value, equal) = if let Some((path, value)) = part.split_once("!=") {
+        (path, value, false)
+    } else if let Some((path, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
+        (path, value, true)
+    } else {
+        return Err(Refusal::bad_request(format!("invalid selector: {part:?}; can't understand {part:?}")));
+    };
+    let path = path.trim();
+    let always: &'static [&'static str] = &["metadata.name", "metadata.namespace"];
+    let known = always.iter().chain(selectable).find(|known| **known == path);
+    let known = known.ok_or_else(|| {
+        Refusal::bad_request(format!("field label not supported: {path}; supported: {}", listing(selectable)))
+    })?;
+    let values = vec![unescaped(value)];
+    Ok((known, if equal { Demand::In(values) } else { Demand::NotIn(values) }))
+}
+
+fn listing(selectable: &[&str]) -> String {
+    ["metadata.name", "metadata.namespace"].iter().chain(selectable).copied().collect::<Vec<_>>().join(", ")
+}
+
+/// Takes back the escapes that clients put before `\`, `,` and `=`.
+fn unescaped(value: &str) -> String {
+    let mut plain = String::new();
+    let mut chars = value.trim().chars();
+    while let Some(c) = chars.next() {
+        plain.push(if c == '\\' { chars.next().unwrap_or(c) } else { c });
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Selector, Traits};
+
+    const FIELDS: &[&str] = &["spec.nodeName"];
+
+    fn matches(labels: Option<&str>, fields: Option<&str>) -> bool {
+        let object = json!({
+            "metadata": { "name": "a", "labels": { "app": "web", "tier": "3" } },
+            "spec": {}
+        });
+        Selector::parse(labels, fields, FIELDS).unwrap().matches(&Traits::of(&object, FIELDS))
+    }
+
+    #[test]
+    fn label_selectors_follow_the_kubernetes_grammar() {
+        for (selector, expected) in [
+            ("", true),
+            ("app=web", true),
+            ("app==web,tier=3", true),
+            ("app!=web", false),
+            ("other!=web", true),
+            ("app in (web, db),tier", true),
+            ("app notin (web)", false),
+            ("!other", true),
+            ("other", false),
+            ("tier>2", true),
+            ("tier<3", false),
+        ] {
+            assert_eq!(matches(Some(selector), None), expected, "{selector}");
+        }
+        for bad in ["app in web", "a b", "app ~ (x)", "=x"] {
+            assert!(Selector::parse(Some(bad), None, FIELDS).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_missing_field_equals_the_empty_string_and_undeclared_fields_are_refused() {
+        for (selector, expected) in [
+            ("metadata.name=a", true),
+            ("metadata.name==b", false),
+            ("metadata.namespace=", true),
+            ("spec.nodeName=", true),
+            ("spec.nodeName!=n1", true),
+            ("spec.nodeName=n1", false),
+        ] {
+            assert_eq!(matches(None, Some(selector)), expected, "{selector}");
+        }
+        let refusal = Selector::parse(None, Some("spec.size=1"), FIELDS).unwrap_err();
+        assert_eq!(refusal.code, 400);
+        assert!(refusal.message.contains("field label not supported: spec.size"), "{}", refusal.message);
+    }
+}

@@ -1,0 +1,396 @@
+//! Watches: what exists, then every change that the selector lets through, as lines of JSON.
+//!
+//! A watch is a stream that is pulled by its connection. Where it stands:
+//!
+//! ```text
+//! Initial ──> Live <──> Replay (its place left the lane: the store's own history)
+//!    └──────────┴──────────┴──> Done (timeout, shutdown, or an ERROR line was sent)
+//! ```
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use futures::StreamExt;
+use http::{HeaderValue, header};
+use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::Instant;
+
+use super::hub::{Change, Side, Taken, View};
+use super::objects::{Stored, refused};
+use super::query::{Form, Query};
+use super::resource::Resource;
+use super::route::Target;
+use super::selector::{Selector, Traits};
+use super::status::Refusal;
+use super::table::{self, RowObject};
+use super::{HangUp, Inner, Server};
+use crate::api::field::Cause;
+use crate::api::{FieldError, FieldErrors};
+use crate::store::{Event, Rev, Watch};
+
+/// How many objects of the initial state are sent at once.
+const PAGE: usize = 500;
+/// How long a watch waits for the server to follow its store.
+const READY_DEADLINE: Duration = Duration::from_secs(10);
+
+enum Phase {
+    Initial { after: Option<Bytes>, at: Option<Rev>, announce: bool },
+    Live,
+    Replay(Watch),
+    Done,
+}
+
+struct Watcher {
+    server: Server,
+    resource: Arc<Resource>,
+    range: String,
+    selector: Selector,
+    form: Form,
+    rows: RowObject,
+    phase: Phase,
+    /// Everything up to here was told.
+    cursor: Rev,
+    news: watch::Receiver<u64>,
+    bookmarks: bool,
+    next_bookmark: Instant,
+    deadline: Instant,
+    hang_up: HangUp,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Starts a watch.
+pub(crate) async fn start(
+    server: &Server,
+    target: &Target,
+    query: &Query,
+    form: Form,
+    hang_up: HangUp,
+) -> Result<Response, Refusal> {
+    let inner = &server.inner;
+    let permit = Arc::clone(&inner.watches).try_acquire_owned().map_err(|_| {
+        let mut refusal = Refusal::new(
+            http::StatusCode::TOO_MANY_REQUESTS,
+            "TooManyRequests",
+            "too many watches are open; please try again later",
+        );
+        refusal.details.retry_after = Some(5);
+        refusal
+    })?;
+    let resource = Arc::clone(&target.resource);
+    let selector = selector_of(target, query)?;
+    tokio::time::timeout(READY_DEADLINE, inner.hub.ready())
+        .await
+        .map_err(|_| Refusal::unavailable("the server does not follow its store yet"))?;
+    // Subscribed before the first look at the lane, so that no wake-up is lost.
+    let news = inner.hub.news(resource.lane);
+    let (phase, cursor) = beginning(inner, query).await?;
+    let seconds = query.timeout_seconds.map(Duration::from_secs);
+    let now = Instant::now();
+    let mut watcher = Watcher {
+        server: server.clone(),
+        range: resource.range(target.namespace.as_deref()),
+        resource,
+        selector,
+        form,
+        rows: RowObject::of(query.include_object.as_deref()),
+        phase,
+        cursor,
+        news,
+        bookmarks: query.bookmarks,
+        next_bookmark: now + inner.options.bookmark_interval,
+        deadline: now + seconds.unwrap_or(inner.options.watch_timeout).min(Duration::from_secs(86_400)),
+        hang_up,
+        _permit: permit,
+    };
+    // What exists is read now, not when the client first reads: its picture is that of its request.
+    let mut first = Vec::new();
+    if matches!(watcher.phase, Phase::Initial { .. }) {
+        first = watcher.step().await?;
+    }
+    let first = (!first.is_empty()).then(|| Ok(Bytes::from(first)));
+    let rest = futures::stream::unfold(watcher, |mut watcher| async {
+        watcher.next().await.map(|lines| (Ok::<_, std::convert::Infallible>(lines), watcher))
+    });
+    let lines = futures::stream::iter(first).chain(rest);
+    let mut response = Response::new(Body::from_stream(lines));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+/// A watch of one object is a watch of its collection by name.
+fn selector_of(target: &Target, query: &Query) -> Result<Selector, Refusal> {
+    let fields = match (&target.name, &query.field_selector) {
+        (Some(name), Some(fields)) => Some(format!("{fields},metadata.name={name}")),
+        (Some(name), None) => Some(format!("metadata.name={name}")),
+        (None, fields) => fields.clone(),
+    };
+    Selector::parse(query.label_selector.as_deref(), fields.as_deref(), target.resource.kind.selectable)
+}
+
+/// Where a watch begins, by the rules of `resourceVersion` and `sendInitialEvents`.
+async fn beginning(inner: &Inner, query: &Query) -> Result<(Phase, Rev), Refusal> {
+    let version = query.version_number()?.map(Rev);
+    if let Some(asked) = version.filter(|asked| *asked > inner.hub.position()) {
+        let current = inner.objects.revision().await?;
+        if asked > current {
+            return Err(Refusal::too_large_version(asked.0, current.0));
+        }
+    }
+    check_options(query)?;
+    let initial = |announce| Phase::Initial { after: None, at: None, announce };
+    match (query.send_initial_events, version) {
+        (Some(true), _) => Ok((initial(true), Rev::ZERO)),
+        (None, None) => Ok((initial(false), Rev::ZERO)),
+        (Some(false), None) => Ok((Phase::Live, inner.objects.revision().await?)),
+        (Some(false) | None, Some(asked)) => Ok((Phase::Live, asked)),
+    }
+}
+
+fn check_options(query: &Query) -> Result<(), Refusal> {
+    let mut faults = FieldErrors::new();
+    let version_match = query.version_match.as_deref();
+    if query.send_initial_events.is_some() && version_match != Some("NotOlderThan") {
+        let message = "Forbidden: sendInitialEvents requires resourceVersionMatch set to NotOlderThan";
+        faults.add("resourceVersionMatch", Cause::Forbidden, message);
+    }
+    if query.send_initial_events.is_none() && version_match.is_some() {
+        let message =
+            "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+        faults.add("resourceVersionMatch", Cause::Forbidden, message);
+    }
+    let faults: Vec<FieldError> = faults.into_vec();
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let subject = super::status::Subject {
+        group: "meta.k8s.io".to_owned(),
+        kind: "ListOptions".to_owned(),
+        name: String::new(),
+    };
+    Err(Refusal::invalid(subject, &faults))
+}
+
+impl Watcher {
+    /// The next lines; none at the end.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            let lines = match self.step().await {
+                Ok(lines) => lines,
+                Err(refusal) => {
+                    self.phase = Phase::Done;
+                    line("ERROR", refusal.to_value().to_string().as_bytes())
+                }
+            };
+            if !lines.is_empty() {
+                return Some(Bytes::from(lines));
+            }
+            if matches!(self.phase, Phase::Done) {
+                return None;
+            }
+        }
+    }
+
+    /// One step; an empty answer means that another step is due.
+    async fn step(&mut self) -> Result<Vec<u8>, Refusal> {
+        match std::mem::replace(&mut self.phase, Phase::Done) {
+            Phase::Initial { after, at, announce } => self.initial(after, at, announce).await,
+            Phase::Live => self.live().await,
+            Phase::Replay(history) => self.replay(history).await,
+            Phase::Done => Ok(Vec::new()),
+        }
+    }
+
+    /// One page of what exists.
+    async fn initial(
+        &mut self,
+        after: Option<Bytes>,
+        at: Option<Rev>,
+        announce: bool,
+    ) -> Result<Vec<u8>, Refusal> {
+        let objects = &self.server.inner.objects;
+        let page = objects.page(&self.range, after.as_deref(), PAGE, at).await?;
+        let mut lines = Vec::new();
+        for kv in &page.kvs {
+            let stored = objects.open(&self.resource, kv)?;
+            if self.selects(&stored)? {
+                self.write("ADDED", &stored.json(&self.resource)?, &mut lines)?;
+            }
+        }
+        match page.kvs.last() {
+            Some(last) if page.more => {
+                self.phase = Phase::Initial { after: Some(last.key.clone()), at: Some(page.rev), announce };
+            }
+            Some(_) | None => {
+                self.cursor = page.rev;
+                self.phase = Phase::Live;
+                if announce && self.bookmarks {
+                    lines.extend(self.bookmark(true));
+                }
+            }
+        }
+        Ok(lines)
+    }
+
+    fn selects(&self, stored: &Stored) -> Result<bool, Refusal> {
+        if self.selector.is_empty() {
+            return Ok(true);
+        }
+        let object = stored.value(&self.resource)?;
+        Ok(self.selector.matches(&Traits::of(&object, self.resource.kind.selectable)))
+    }
+
+    /// What is new on the lane, or what comes first: news, a bookmark, the end.
+    async fn live(&mut self) -> Result<Vec<u8>, Refusal> {
+        let inner = Arc::clone(&self.server.inner);
+        self.news.mark_unchanged();
+        let waiting = match inner.hub.take(self.resource.lane, self.cursor) {
+            Taken::Changes(changes) => {
+                let mut lines = Vec::new();
+                for change in changes {
+                    self.tell(&change, &mut lines)?;
+                    self.cursor = change.rev;
+                }
+                self.phase = Phase::Live;
+                if !lines.is_empty() {
+                    return Ok(lines);
+                }
+                false
+            }
+            Taken::Nothing(seen) => {
+                self.cursor = seen;
+                true
+            }
+            Taken::TooOld => {
+                let history = inner.objects.store.watch(self.range.as_bytes(), self.cursor).await;
+                self.phase = Phase::Replay(history.map_err(refused)?);
+                return Ok(Vec::new());
+            }
+        };
+        if waiting {
+            let wake = if self.bookmarks { self.next_bookmark.min(self.deadline) } else { self.deadline };
+            tokio::select! {
+                () = inner.closing.cancelled() => return Ok(Vec::new()),
+                () = self.hang_up.0.cancelled() => return Ok(Vec::new()),
+                _ = self.news.changed() => {}
+                () = tokio::time::sleep_until(wake) => {}
+            }
+        }
+        self.phase = Phase::Live;
+        Ok(self.due())
+    }
+
+    /// A bookmark if it is time for one; the last one at the end.
+    fn due(&mut self) -> Vec<u8> {
+        let now = Instant::now();
+        if now >= self.deadline {
+            self.phase = Phase::Done;
+        } else if now < self.next_bookmark {
+            return Vec::new();
+        }
+        if let (true, Taken::Nothing(seen)) =
+            (self.bookmarks, self.server.inner.hub.take(self.resource.lane, self.cursor))
+        {
+            self.cursor = seen;
+            self.next_bookmark = now + self.server.inner.options.bookmark_interval;
+            return self.bookmark(false);
+        }
+        Vec::new()
+    }
+
+    /// One change out of the store's own history, until the lane holds what follows.
+    async fn replay(&mut self, mut history: Watch) -> Result<Vec<u8>, Refusal> {
+        let inner = Arc::clone(&self.server.inner);
+        let event = tokio::select! {
+            () = inner.closing.cancelled() => return Ok(Vec::new()),
+            () = self.hang_up.0.cancelled() => return Ok(Vec::new()),
+            () = tokio::time::sleep_until(self.deadline) => return Ok(Vec::new()),
+            event = history.next() => event,
+        };
+        let Some(event) = event else {
+            // Cut short without a reason: take up the thread where it is.
+            self.phase = Phase::Live;
+            return Ok(Vec::new());
+        };
+        let event = event.map_err(refused)?;
+        let (rev, progress) = (event.rev(), matches!(event, Event::Progress(_)));
+        let mut lines = Vec::new();
+        if let Some(change) = Change::of(event) {
+            self.tell(&change, &mut lines)?;
+        }
+        self.cursor = self.cursor.max(rev);
+        let covered = progress && inner.hub.covers(self.resource.lane, self.cursor);
+        self.phase = if covered { Phase::Live } else { Phase::Replay(history) };
+        Ok(lines)
+    }
+
+    /// Writes the line of a change, if the watcher is to hear of it.
+    fn tell(&self, change: &Change, lines: &mut Vec<u8>) -> Result<(), Refusal> {
+        if !change.key.starts_with(self.range.as_bytes()) {
+            return Ok(());
+        }
+        let (is, was) = (self.chosen(change.new.as_ref())?, self.chosen(change.old.as_ref())?);
+        match (is, was) {
+            (Some(now), None) => self.write("ADDED", &now.json, lines),
+            (Some(now), Some(_)) => self.write("MODIFIED", &now.json, lines),
+            (None, Some(before)) => self.write("DELETED", &before.json, lines),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// The state as seen, if there is one and the selector takes it.
+    fn chosen<'a>(&self, side: Option<&'a Side>) -> Result<Option<&'a View>, Refusal> {
+        let Some(side) = side else { return Ok(None) };
+        let view = side.view(&self.server.inner.objects, &self.resource)?;
+        let chosen = self.selector.is_empty() || self.selector.matches(view.traits(&self.resource));
+        Ok(chosen.then_some(view))
+    }
+
+    fn write(&self, kind: &str, object: &[u8], lines: &mut Vec<u8>) -> Result<(), Refusal> {
+        let parsed = || -> Result<Value, Refusal> {
+            serde_json::from_slice(object)
+                .map_err(|e| Refusal::internal(format!("an event is not JSON: {e}")))
+        };
+        match self.form {
+            Form::Whole => lines.extend(line(kind, object)),
+            Form::Metadata => lines.extend(line(kind, table::bare(&parsed()?).to_string().as_bytes())),
+            Form::Table => {
+                let object = parsed()?;
+                let metadata = json!({ "resourceVersion": object["metadata"]["resourceVersion"] });
+                let how = (self.rows, self.server.inner.now());
+                let table = table::table(&self.resource, [object], &metadata, how);
+                lines.extend(line(kind, table.to_string().as_bytes()));
+            }
+        }
+        Ok(())
+    }
+
+    fn bookmark(&self, initial_end: bool) -> Vec<u8> {
+        let mut metadata = json!({ "resourceVersion": self.cursor.to_string(), "creationTimestamp": null });
+        if initial_end {
+            metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
+        }
+        let (kind, api_version) = match self.form {
+            Form::Whole => (self.resource.kind.kind, self.resource.api_version.as_str()),
+            Form::Table => ("Table", "meta.k8s.io/v1"),
+            Form::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1"),
+        };
+        let mut object = json!({ "kind": kind, "apiVersion": api_version, "metadata": metadata });
+        if self.form == Form::Table {
+            object["rows"] = json!([]);
+        }
+        line("BOOKMARK", object.to_string().as_bytes())
+    }
+}
+
+fn line(kind: &str, object: &[u8]) -> Vec<u8> {
+    let mut line = Vec::with_capacity(object.len() + 40);
+    line.extend_from_slice(b"{\"type\":\"");
+    line.extend_from_slice(kind.as_bytes());
+    line.extend_from_slice(b"\",\"object\":");
+    line.extend_from_slice(object);
+    line.extend_from_slice(b"}\n");
+    line
+}

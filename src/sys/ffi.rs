@@ -1,0 +1,313 @@
+//! The system calls that no safe crate offers yet, each as one small safe function.
+//!
+//! Decides nothing and keeps nothing. Numbers are those of the unified table, which all architectures share.
+#![allow(unsafe_code)] // the one place for it: each block says why it is sound
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ffi::{CStr, CString};
+use std::io;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+const SYS_MOUNT_SETATTR: libc::c_long = 442;
+const SYS_STATMOUNT: libc::c_long = 457;
+const SYS_LISTMOUNT: libc::c_long = 458;
+const SYS_PIDFD_SEND_SIGNAL: libc::c_long = 424;
+/// `_IOR(0xb7, 5, __u64)`: the id of a mount namespace that is never reused.
+const NS_GET_MNTNS_ID: u64 = 0x8008_b705;
+
+fn check(result: libc::c_long) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Attributes and propagation for `mount_setattr(2)`; `MOUNT_ATTR_*` and `MS_*` bits.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct MountAttributes {
+    /// Bits to set.
+    pub(crate) set: u64,
+    /// Bits to clear.
+    pub(crate) clear: u64,
+    /// `MS_SHARED`, `MS_SLAVE`, `MS_PRIVATE`, or 0 to leave it.
+    pub(crate) propagation: u64,
+    /// The user namespace of an id-mapped mount; not used.
+    pub(crate) userns_fd: u64,
+}
+
+/// Changes the mount that `fd` refers to, and with `recursive` everything beneath it.
+pub(crate) fn mount_setattr(fd: impl AsFd, recursive: bool, attributes: MountAttributes) -> io::Result<()> {
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is a C string, the struct lives across the call and its size is its own.
+    let result = unsafe {
+        libc::syscall(
+            SYS_MOUNT_SETATTR,
+            fd.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attributes,
+            size_of::<MountAttributes>(),
+        )
+    };
+    check(result).map(drop)
+}
+
+#[repr(C)]
+struct MountRequest {
+    size: u32,
+    spare: u32,
+    mount: u64,
+    param: u64,
+}
+
+impl MountRequest {
+    fn new(mount: u64, param: u64) -> Self {
+        Self { size: 24, spare: 0, mount, param }
+    }
+}
+
+/// Fills `buffer` with the `struct statmount` of one mount, strings included; `mask` says which fields.
+pub(crate) fn statmount(mount: u64, mask: u64, buffer: &mut [u64]) -> io::Result<()> {
+    let request = MountRequest::new(mount, mask);
+    // SAFETY: both pointers are valid for the sizes given; the kernel writes plain integers and bytes.
+    let result = unsafe {
+        libc::syscall(SYS_STATMOUNT, &raw const request, buffer.as_mut_ptr(), size_of_val(buffer), 0_u32)
+    };
+    check(result).map(drop)
+}
+
+/// The unique ids of the mounts reachable from this process's root, those after `last`; as many as fit.
+pub(crate) fn listmount(last: u64, ids: &mut [u64]) -> io::Result<usize> {
+    let request = MountRequest::new(u64::MAX, last);
+    // SAFETY: both pointers are valid for the counts given; the kernel writes plain integers.
+    let result =
+        unsafe { libc::syscall(SYS_LISTMOUNT, &raw const request, ids.as_mut_ptr(), ids.len(), 0_u32) };
+    check(result)
+}
+
+/// The signal by which a shim is told to stop its task within a number of milliseconds. A real-time one: of two
+/// SIGTERMs that come close together the second would be lost, with its number.
+pub(crate) fn stop_signal() -> i32 {
+    libc::SIGRTMIN()
+}
+
+/// Sends a signal with a number attached (`sigqueue`), which a `signalfd` reader sees.
+pub(crate) fn pidfd_queue(pidfd: impl AsFd, signal: i32, number: i32) -> io::Result<()> {
+    // siginfo_t is 128 bytes: signo, errno, code, padding, pid, uid, value (a union as wide as a pointer).
+    let mut info = [0_i32; 32];
+    info[0] = signal;
+    info[2] = libc::SI_QUEUE;
+    let value = if cfg!(target_pointer_width = "64") { 6 } else { 5 };
+    info[value] = number;
+    // SAFETY: the kernel reads 128 bytes of a siginfo_t, which is how long the array is.
+    let result = unsafe {
+        libc::syscall(SYS_PIDFD_SEND_SIGNAL, pidfd.as_fd().as_raw_fd(), signal, info.as_ptr(), 0_u32)
+    };
+    check(result).map(drop)
+}
+
+/// The id of a mount namespace that is never reused before the next boot (Linux 6.11).
+pub(crate) fn mount_namespace_id(namespace: impl AsFd) -> io::Result<u64> {
+    let mut id = 0_u64;
+    // SAFETY: the ioctl writes one u64 through the pointer.
+    let result = unsafe { libc::ioctl(namespace.as_fd().as_raw_fd(), NS_GET_MNTNS_ID as _, &raw mut id) };
+    check(result.into()).map(|_| id)
+}
+
+/// Puts the descriptor in or out of reach of the next exec.
+pub(crate) fn set_inherited(fd: BorrowedFd<'_>, inherited: bool) -> io::Result<()> {
+    let flags = if inherited { rustix::io::FdFlags::empty() } else { rustix::io::FdFlags::CLOEXEC };
+    Ok(rustix::io::fcntl_setfd(fd, flags)?)
+}
+
+/// Who this process is after [`fork`].
+pub(crate) enum Fork {
+    /// The new process.
+    Child,
+    /// The old one, with the new one's number.
+    Parent(i32),
+}
+
+/// Makes a new process.
+///
+/// # Panics
+/// Never; but call it only while this process has one thread: the child goes on with ordinary code.
+pub(crate) fn fork() -> io::Result<Fork> {
+    // SAFETY: the caller has one thread, so no lock can be left held in the child.
+    match unsafe { libc::fork() } {
+        0 => Ok(Fork::Child),
+        pid if pid > 0 => Ok(Fork::Parent(pid)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Replaces the program: by path, or with an empty path by descriptor. Returns only on failure.
+pub(crate) fn execveat(fd: BorrowedFd<'_>, path: &CStr, argv: &[CString], env: &[CString]) -> io::Error {
+    let pointers = |strings: &[CString]| -> Vec<*mut libc::c_char> {
+        strings.iter().map(|s| s.as_ptr().cast_mut()).chain([std::ptr::null_mut()]).collect()
+    };
+    let (argv, env) = (pointers(argv), pointers(env));
+    let flags = if path.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
+    // SAFETY: both arrays end with null and point to C strings that outlive the call.
+    unsafe { libc::execveat(fd.as_raw_fd(), path.as_ptr(), argv.as_ptr(), env.as_ptr(), flags) };
+    io::Error::last_os_error()
+}
+
+/// A set of signals.
+#[derive(Clone, Copy)]
+pub(crate) struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// A set of these.
+    pub(crate) fn new(signals: &[i32]) -> Self {
+        // SAFETY: an all-zero sigset_t is valid storage, and sigemptyset initialises it.
+        let mut set = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is valid; numbers that are no signals are refused without effect.
+        unsafe {
+            libc::sigemptyset(&raw mut set);
+            for &signal in signals {
+                libc::sigaddset(&raw mut set, signal);
+            }
+        }
+        Self(set)
+    }
+
+    /// Makes these the only blocked signals of this thread.
+    pub(crate) fn block_only(&self) -> io::Result<()> {
+        // SAFETY: the set is initialised; the old mask is not asked for.
+        let result = unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+        check(result.into()).map(drop)
+    }
+
+    /// A descriptor that gives these signals, once they are blocked.
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+        // SAFETY: the set is initialised.
+        let fd = unsafe { libc::signalfd(-1, &raw const self.0, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        check(fd.into())?;
+        // SAFETY: the call made this descriptor and nothing else owns it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+}
+
+/// One signal as a signal descriptor gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Arrived {
+    /// Which signal.
+    pub(crate) signal: i32,
+    /// The number that came with it, if it was sent by `sigqueue`.
+    pub(crate) number: Option<i32>,
+}
+
+/// The next signal; none when there is none now.
+pub(crate) fn next_signal(fd: impl AsFd) -> io::Result<Option<Arrived>> {
+    // struct signalfd_siginfo: ssi_signo at 0, ssi_code at 8, ssi_int at 44; 128 bytes.
+    let mut bytes = [0_u8; 128];
+    let word = |bytes: &[u8; 128], at: usize| {
+        i32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    };
+    match rustix::io::read(fd, &mut bytes) {
+        Ok(128) => {
+            let queued = word(&bytes, 8) == libc::SI_QUEUE;
+            Ok(Some(Arrived { signal: word(&bytes, 0), number: queued.then(|| word(&bytes, 44)) }))
+        }
+        Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What a process does when a signal comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Disposition {
+    /// What the kernel does by itself.
+    Default,
+    /// Nothing.
+    Ignore,
+}
+
+/// Sets what this process does on a signal.
+pub(crate) fn set_disposition(signal: i32, disposition: Disposition) {
+    let action = match disposition {
+        Disposition::Default => libc::SIG_DFL,
+        Disposition::Ignore => libc::SIG_IGN,
+    };
+    // SAFETY: no handler is installed, so no code runs in signal context. Refusal (SIGKILL) has no effect.
+    unsafe { libc::signal(signal, action) };
+}
+
+/// Closes every descriptor from 3 on but these.
+pub(crate) fn close_all_but(keep: &[i32]) {
+    let mut keep: Vec<u32> = keep.iter().filter_map(|&fd| u32::try_from(fd).ok()).collect();
+    keep.sort_unstable();
+    let mut from = 3_u32;
+    for fd in keep.into_iter().filter(|&fd| fd >= 3).chain([u32::MAX]) {
+        if fd > from {
+            // SAFETY: the caller names every descriptor that anything here still owns; the rest were inherited
+            // by mistake and nobody knows them.
+            unsafe { libc::close_range(from, if fd == u32::MAX { fd } else { fd - 1 }, 0) };
+        }
+        from = fd.saturating_add(1);
+    }
+}
+
+/// Takes ownership of a descriptor that was inherited by number. None when there is no such descriptor.
+pub(crate) fn inherited(fd: i32) -> Option<OwnedFd> {
+    if fd < 3 {
+        return None;
+    }
+    // SAFETY: F_GETFD only asks.
+    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        return None;
+    }
+    // SAFETY: it is open, and by contract of the shim's start nothing else in this process owns it.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Runs in the child between fork and exec, before the program is replaced.
+pub(crate) fn before_exec(
+    command: &mut std::process::Command,
+    prepare: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+) {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: the closures given here make system calls only: no allocation, no lock.
+    unsafe { command.pre_exec(prepare) };
+}
+
+/// Ends this process now, without running anything else.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: `_exit` does not return and runs no handler.
+    unsafe { libc::_exit(code) }
+}
+
+/// Gives this process a mount namespace of its own, a copy of the old one.
+pub(crate) fn unshare_mounts() -> io::Result<()> {
+    // SAFETY: only the mount namespace changes; no memory or descriptor is touched.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) }.into()).map(drop)
+}
+
+/// One of the three descriptors that every program expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standard {
+    /// Input, 0.
+    Input = 0,
+    /// Output, 1.
+    Output = 1,
+    /// Errors, 2.
+    Error = 2,
+}
+
+/// Makes a standard descriptor mean what `fd` means; it is inherited.
+pub(crate) fn redirect(fd: impl AsFd, standard: Standard) -> io::Result<()> {
+    // SAFETY: nothing owns descriptors 0 to 2 as values; replacing them is what they are for.
+    let result = unsafe { libc::dup2(fd.as_fd().as_raw_fd(), standard as i32) };
+    check(result.into()).map(drop)
+}
+
+/// Lets the next exec inherit a descriptor by its number. For use between fork and exec: it only makes calls.
+pub(crate) fn inherit_number(fd: i32) -> io::Result<()> {
+    // SAFETY: F_SETFD changes a flag; a number that is no descriptor is refused.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }.into()).map(drop)
+}
+
+/// A descriptor that tells the runtime when it can be read; for a pidfd, when its process is gone.
+pub(crate) fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` keeps giving the same open descriptor until it is dropped.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
+}

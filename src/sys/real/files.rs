@@ -1,0 +1,162 @@
+//! [`RealFiles`]: durable files of this machine.
+use crate::sys::files::{AppendFile, FileError, FileLock, Files};
+use crate::sys::real::pool::{Pool, Unanswered};
+use async_trait::async_trait;
+use rustix::fs::FlockOperation;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Durable files below the data directory.
+#[derive(Debug, Clone)]
+pub struct RealFiles {
+    pool: Pool,
+}
+
+impl RealFiles {
+    /// Calls run on this pool; give it a deadline that a slow disk's flush may reach.
+    pub fn new(pool: Pool) -> Self {
+        Self { pool }
+    }
+}
+
+/// Runs `work`, naming what was tried.
+async fn ask<T: Send + 'static>(
+    pool: &Pool,
+    action: &'static str,
+    path: &Path,
+    work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> Result<T, FileError> {
+    let owned = path.to_owned();
+    match pool.run(path, move || work(&owned)).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(source)) => Err(FileError::Io { action, path: path.to_owned(), source }),
+        Err(Unanswered::Hung | Unanswered::Overloaded) => Err(FileError::Hung { path: path.to_owned() }),
+    }
+}
+
+#[async_trait]
+impl Files for RealFiles {
+    async fn open_append(&self, path: &Path) -> Result<Box<dyn AppendFile>, FileError> {
+        let file = ask(&self.pool, "open", path, |path| {
+            make_parent(path)?;
+            let file = open_append(path)?;
+            sync_parent(path).map(|()| file)
+        });
+        let file = Arc::new(file.await?);
+        Ok(Box::new(RealAppendFile { path: path.to_owned(), file, pool: self.pool.clone() }))
+    }
+
+    async fn read(&self, path: &Path) -> Result<Option<Vec<u8>>, FileError> {
+        ask(&self.pool, "read", path, |path| match std::fs::read(path) {
+            Ok(content) => Ok(Some(content)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        })
+        .await
+    }
+
+    async fn replace(&self, path: &Path, content: Vec<u8>) -> Result<(), FileError> {
+        ask(&self.pool, "replace", path, move |path| {
+            make_parent(path)?;
+            replace(path, &content)
+        })
+        .await
+    }
+
+    async fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>, FileError> {
+        let locked = ask(&self.pool, "lock", path, |path| {
+            make_parent(path)?;
+            let file = open_append(path)?;
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => Ok(Some(file)),
+                Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+                Err(errno) => Err(errno.into()),
+            }
+        });
+        match locked.await? {
+            Some(file) => Ok(Box::new(RealLock { _file: file })),
+            None => Err(FileError::Locked { path: path.to_owned() }),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct RealLock {
+    /// The lock is the open file's; it ends when the last descriptor of it is closed.
+    _file: File,
+}
+
+impl FileLock for RealLock {}
+
+#[derive(Debug)]
+struct RealAppendFile {
+    path: PathBuf,
+    file: Arc<File>,
+    pool: Pool,
+}
+
+#[async_trait]
+impl AppendFile for RealAppendFile {
+    async fn append(&mut self, bytes: Vec<u8>) -> Result<(), FileError> {
+        let file = Arc::clone(&self.file);
+        ask(&self.pool, "append to", &self.path, move |_| (&*file).write_all(&bytes)).await
+    }
+
+    async fn sync(&mut self) -> Result<(), FileError> {
+        let file = Arc::clone(&self.file);
+        ask(&self.pool, "flush", &self.path, move |_| file.sync_data()).await
+    }
+
+    async fn read_all(&mut self) -> Result<Vec<u8>, FileError> {
+        let file = Arc::clone(&self.file);
+        ask(&self.pool, "read", &self.path, move |_| {
+            let mut content = Vec::new();
+            (&*file).seek(SeekFrom::Start(0))?;
+            (&*file).read_to_end(&mut content)?;
+            Ok(content)
+        })
+        .await
+    }
+
+    async fn replace_atomically(&mut self, content: Vec<u8>) -> Result<(), FileError> {
+        let reopened = ask(&self.pool, "replace", &self.path, move |path| {
+            replace(path, &content)?;
+            open_append(path)
+        });
+        self.file = Arc::new(reopened.await?);
+        Ok(())
+    }
+}
+
+fn open_append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn make_parent(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(parent(path))
+}
+
+/// Makes the entry of the file itself durable.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    File::open(parent(path))?.sync_all()
+}
+
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let temporary = PathBuf::from(name);
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(content)?;
+    // Before the rename: else a crash could leave the new name with nothing in it.
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    sync_parent(path)
+}

@@ -1,0 +1,212 @@
+//! What the files of a task's directory say, and their making and removal.
+use crate::sys::process::{ExitRecord, ProcessError, TaskSpec, TaskState};
+use crate::sys::real::boot_id;
+use crate::sys::real::processes::refused;
+use crate::sys::shim::logs::rotated;
+use crate::sys::shim::record::{self, EXIT, Keep, LOCK, Order, Read, SPEC, STATE};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use serde::de::DeserializeOwned;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+
+/// What is the case with a task; see [`crate::sys::process`].
+pub(crate) enum Found {
+    /// A shim holds the lock and has not written who it is.
+    Starting,
+    /// A shim holds the lock.
+    Running(TaskState),
+    /// The lock is free and the end is on record.
+    Exited(ExitRecord),
+    /// The lock is free and there is no end on record.
+    Lost(TaskState),
+    /// No process ever was.
+    NeverStarted,
+}
+
+/// Looks at a task's directory.
+pub(crate) fn find(directory: &Path) -> Result<Found, ProcessError> {
+    let held = is_held(directory).map_err(|error| refused("look at", directory, error))?;
+    // The lock first: a shim that ends between the two has written its record before it let go.
+    match (held, read(directory, EXIT)?, read(directory, STATE)?) {
+        (true, _, None) => Ok(Found::Starting),
+        (true, _, Some(state)) => Ok(Found::Running(state)),
+        (false, Some(exit), _) => Ok(Found::Exited(exit)),
+        (false, None, Some(state)) => Ok(Found::Lost(state)),
+        (false, None, None) => Ok(Found::NeverStarted),
+    }
+}
+
+/// Who runs there; it must be on record.
+pub(crate) fn state(directory: &Path) -> Result<TaskState, ProcessError> {
+    read(directory, STATE)?.ok_or_else(|| refused("read the state of", directory, io::ErrorKind::NotFound))
+}
+
+/// How it ended, if that is on record.
+pub(crate) fn exit(directory: &Path) -> Result<Option<ExitRecord>, ProcessError> {
+    read(directory, EXIT)
+}
+
+fn read<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<Option<T>, ProcessError> {
+    let path = directory.join(name);
+    match record::read(&path) {
+        Ok(Read::Found(record)) => Ok(Some(record)),
+        Ok(Read::Absent) => Ok(None),
+        Ok(Read::Bad(source)) => Err(ProcessError::BadRecord { path, source }),
+        Err(error) => Err(refused("read", &path, error)),
+    }
+}
+
+/// Whether a shim lives.
+fn is_held(directory: &Path) -> io::Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = match rustix::fs::open(directory.join(LOCK), flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(false),
+        other => other?,
+    };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(false),
+        Err(Errno::WOULDBLOCK) => Ok(true),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Takes the lock; none when a shim holds it.
+fn take(directory: &Path) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::open(directory.join(LOCK), flags, Mode::RUSR | Mode::WUSR)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Takes the lock, removes the records of a former run, and writes the order.
+pub(crate) fn begin(
+    directory: &Path,
+    mut task: TaskSpec,
+    clones: &[OwnedFd],
+    cookie: String,
+) -> Result<OwnedFd, ProcessError> {
+    let fail = |error| refused("prepare", directory, error);
+    let taken = || ProcessError::Taken { directory: directory.to_owned() };
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(fail)?;
+    let lock = take(directory).map_err(fail)?.ok_or_else(taken)?;
+    let (exit, state) = (exit(directory)?, read::<TaskState>(directory, STATE)?);
+    // Of another boot nothing is left, so there is nothing to clear.
+    if let (None, Some(lost)) = (exit, state)
+        && lost.boot_id == boot_id().map_err(fail)?
+    {
+        return Err(taken());
+    }
+    // The state goes first: the end alone says that nothing is left, the state alone would say that it is lost.
+    for name in [STATE, EXIT] {
+        remove(&directory.join(name)).map_err(fail)?;
+    }
+    for (mount, clone) in task.mounts.iter_mut().zip(clones) {
+        mount.fd = clone.as_raw_fd();
+    }
+    let order = Order { lock: Some(lock.as_raw_fd()), cookie, task };
+    record::write(directory, SPEC, &order, Keep::ThisBoot).map_err(fail)?;
+    Ok(lock)
+}
+
+/// The numbers of what a shim inherits.
+pub(crate) fn numbers(lock: &OwnedFd, clones: &[OwnedFd]) -> Vec<i32> {
+    [lock].into_iter().chain(clones).map(AsRawFd::as_raw_fd).collect()
+}
+
+/// Whether a spec can be carried out.
+pub(crate) fn check(spec: &TaskSpec, clones: usize) -> Result<(), ProcessError> {
+    let bad = |what: String| Err(ProcessError::BadSpec(what));
+    let plain = |path: &Path| {
+        let part = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+        path.is_absolute() && path.components().all(part)
+    };
+    if spec.argv.first().is_none_or(String::is_empty) {
+        return bad("there is no program to run".to_owned());
+    }
+    if spec.mounts.len() != clones {
+        return bad(format!("{} mounts and {clones} clones", spec.mounts.len()));
+    }
+    if !(spec.private_mounts || spec.mounts.is_empty() && spec.hide.is_empty()) {
+        return bad("mounts and hidden paths need private mounts".to_owned());
+    }
+    let mounts = spec.mounts.iter().map(|mount| &mount.path);
+    let fixed = [&spec.cwd, &spec.logs.stdout, &spec.logs.stderr];
+    for path in mounts.clone().chain(&spec.hide).chain(fixed) {
+        if !plain(path) {
+            return bad(format!("{} is not an absolute path without `..`", path.display()));
+        }
+    }
+    for path in mounts {
+        if let Some(hidden) = spec.hide.iter().find(|hidden| path.starts_with(hidden)) {
+            return bad(format!(
+                "mount path {} is inside {}, which is hidden",
+                path.display(),
+                hidden.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The directories beneath `root` that hold a task.
+pub(crate) fn list(root: &Path) -> Result<Vec<PathBuf>, ProcessError> {
+    let entries = match std::fs::read_dir(root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(|error| refused("list", root, error))?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|error| refused("list", root, error))?.path();
+        if [LOCK, SPEC].iter().any(|name| path.join(name).is_file()) {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// Removes the files of a task that is over.
+pub(crate) fn forget(directory: &Path) -> Result<(), ProcessError> {
+    let fail = |error| refused("remove the records of", directory, error);
+    let taken = || ProcessError::Taken { directory: directory.to_owned() };
+    if !directory.exists() {
+        return Ok(());
+    }
+    let _lock = take(directory).map_err(fail)?.ok_or_else(taken)?;
+    if read::<TaskState>(directory, STATE)?.is_some() && exit(directory)?.is_none() {
+        return Err(taken());
+    }
+    if let Some(order) = read::<Order>(directory, SPEC)? {
+        for log in [&order.task.logs.stdout, &order.task.logs.stderr] {
+            let mut older = 0;
+            // Beyond the number of this spec there may be more, of an earlier one.
+            while remove(&rotated(log, older)).map_err(fail)? || older <= order.task.logs.files {
+                older += 1;
+            }
+        }
+    }
+    // The end goes after the state: while it stands, nothing is lost. The lock goes last.
+    for name in [STATE, EXIT, SPEC, LOCK] {
+        remove(&directory.join(format!("{name}.new"))).map_err(fail)?;
+        remove(&directory.join(name)).map_err(fail)?;
+    }
+    match rustix::fs::rmdir(directory) {
+        Ok(()) | Err(Errno::NOTEMPTY | Errno::NOENT) => Ok(()),
+        Err(errno) => Err(fail(errno.into())),
+    }
+}
+
+/// Removes a file; false when there was none.
+fn remove(path: &Path) -> io::Result<bool> {
+    match std::fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,220 @@
+//! From the shim to the task's program: fork, the child's preparation, exec.
+//!
+//! The child waits for a word of the shim before it replaces itself, so that the record of who it is stands
+//! first. It dies with the shim: a task without one could not be found, stopped or reported.
+use crate::sys::ffi::{self, Disposition, Fork, Signals, Standard};
+use crate::sys::process::TaskSpec;
+use crate::sys::shim::record::COOKIE;
+use crate::sys::shim::root;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, Signal};
+use std::ffi::CString;
+use std::io;
+use std::path::Path;
+
+/// The name under which the running binary is found.
+const OURSELVES: &str = "wharfline";
+/// Where programs are looked for when the task's environment says nothing.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const READY: u8 = b'R';
+const FAILED: u8 = b'E';
+
+/// A child that is prepared or being prepared.
+pub(crate) struct Launched {
+    pub(crate) pid: i32,
+    /// What it prints.
+    pub(crate) stdout: OwnedFd,
+    /// The same for errors; none when both go to one log.
+    pub(crate) stderr: Option<OwnedFd>,
+    /// Says how far it is.
+    news: OwnedFd,
+    /// Takes the word to go on.
+    release: OwnedFd,
+}
+
+/// What the child says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// It is prepared and waits.
+    Ready,
+    /// It said nothing more: it runs the program now, or it died.
+    Silent,
+    /// It could not go on.
+    Failed(String),
+    /// A signal came for the shim meanwhile.
+    Interrupted,
+}
+
+/// Forks. The clones are moved into the child's mounts and closed here.
+pub(crate) fn launch(spec: &TaskSpec, cookie: &str, clones: Vec<OwnedFd>) -> io::Result<Launched> {
+    let (news, tell) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let (go, release) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let (stdout, stdout_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let one = spec.logs.stdout == spec.logs.stderr;
+    let (stderr, stderr_end) = if one {
+        (None, stdout_end.try_clone()?)
+    } else {
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        (Some(read), write)
+    };
+    for end in [Some(&stdout), stderr.as_ref()].into_iter().flatten() {
+        rustix::fs::fcntl_setfl(end, OFlags::NONBLOCK)?;
+    }
+    // The running file itself, even after an upgrade took its name, and even if the task cannot see it.
+    let ourselves = rustix::fs::open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let shim = rustix::process::getpid();
+    match ffi::fork()? {
+        Fork::Parent(pid) => Ok(Launched { pid, stdout, stderr, news, release }),
+        Fork::Child => {
+            drop((news, release, stdout, stderr));
+            let child = Child { spec, cookie, tell, go, ourselves };
+            let message = child.run(shim, clones, &stdout_end, &stderr_end);
+            let mut text = vec![FAILED];
+            text.extend_from_slice(message.as_bytes());
+            // Nobody is left to tell when this fails.
+            rustix::io::write(&child.tell, &text).ok();
+            ffi::exit_now(127)
+        }
+    }
+}
+
+impl Launched {
+    /// Waits for what the child says next, or for a signal to the shim.
+    pub(crate) fn news(&self, signals: &OwnedFd) -> io::Result<News> {
+        let mut fds = [PollFd::new(&self.news, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        while let Err(error) = rustix::event::poll(&mut fds, None) {
+            if error != Errno::INTR {
+                return Err(error.into());
+            }
+        }
+        if fds[0].revents().is_empty() {
+            return Ok(News::Interrupted);
+        }
+        let mut text = [0_u8; 4096];
+        let mut length = 0;
+        loop {
+            match rustix::io::read(&self.news, &mut text[length..]) {
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+                Ok(0) => break,
+                Ok(count) => length += count,
+            }
+            if text[0] == READY || length == text.len() {
+                break;
+            }
+        }
+        Ok(match text[..length].split_first() {
+            None => News::Silent,
+            Some((&READY, _)) => News::Ready,
+            Some((_, message)) => News::Failed(String::from_utf8_lossy(message).into_owned()),
+        })
+    }
+
+    /// Lets the child run its program.
+    pub(crate) fn release(&self) -> io::Result<()> {
+        Ok(rustix::io::write(&self.release, b"g").map(drop)?)
+    }
+}
+
+struct Child<'a> {
+    spec: &'a TaskSpec,
+    cookie: &'a str,
+    tell: OwnedFd,
+    go: OwnedFd,
+    ourselves: OwnedFd,
+}
+
+impl Child<'_> {
+    /// Returns only with the reason why the program does not run.
+    fn run(&self, shim: Pid, clones: Vec<OwnedFd>, stdout: &OwnedFd, stderr: &OwnedFd) -> String {
+        if let Err(error) = settle(shim, stdout, stderr) {
+            return format!("prepare the process: {error}");
+        }
+        if self.spec.private_mounts
+            && let Err(fault) = root::enter(self.spec, clones)
+        {
+            return fault;
+        }
+        if let Err(errno) = rustix::process::chdir(&self.spec.cwd) {
+            return format!("change to {}: {}", self.spec.cwd.display(), io::Error::from(errno));
+        }
+        if rustix::io::write(&self.tell, &[READY]).is_err() || !self.released() {
+            ffi::exit_now(127);
+        }
+        self.exec()
+    }
+
+    /// Waits for the shim's word; its death is none.
+    fn released(&self) -> bool {
+        let mut word = [0_u8; 1];
+        loop {
+            match rustix::io::read(&self.go, &mut word) {
+                Err(Errno::INTR) => {}
+                other => return other == Ok(1),
+            }
+        }
+    }
+
+    fn exec(&self) -> String {
+        let strings = |texts: Vec<String>| -> Result<Vec<CString>, std::ffi::NulError> {
+            texts.into_iter().map(CString::new).collect()
+        };
+        let own = format!("{COOKIE}={}", self.cookie);
+        let variables = self.spec.env.iter().filter(|(name, _)| *name != COOKIE);
+        let env = variables.map(|(name, value)| format!("{name}={value}")).chain([own]).collect();
+        let (Ok(argv), Ok(env)) = (strings(self.spec.argv.clone()), strings(env)) else {
+            return "an argument or a variable holds a zero byte".to_owned();
+        };
+        let Some(program) = self.spec.argv.first() else {
+            return "there is no program to run".to_owned();
+        };
+        if let Err(error) = Signals::new(&[]).block_only() {
+            return format!("unblock signals: {error}");
+        }
+        let error = if program == OURSELVES {
+            ffi::execveat(self.ourselves.as_fd(), c"", &argv, &env)
+        } else if program.contains('/') {
+            ffi::execveat(CWD, &argv[0], &argv, &env)
+        } else {
+            self.search(program, &argv, &env)
+        };
+        format!("run {program}: {error}")
+    }
+
+    /// Tries the directories of `PATH`, as a shell does.
+    fn search(&self, program: &str, argv: &[CString], env: &[CString]) -> io::Error {
+        let path = self.spec.env.get("PATH").map_or(PATH, String::as_str);
+        let mut worst = io::Error::from(Errno::NOENT);
+        for directory in path.split(':').filter(|directory| !directory.is_empty()) {
+            let file = Path::new(directory).join(program);
+            let Ok(file) = CString::new(file.into_os_string().into_encoded_bytes()) else { continue };
+            let error = ffi::execveat(CWD, &file, argv, env);
+            if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) {
+                worst = error;
+            }
+        }
+        worst
+    }
+}
+
+/// Own process group, death with the shim, ordinary signals, input from nowhere, output to the shim.
+fn settle(shim: Pid, stdout: &OwnedFd, stderr: &OwnedFd) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    if rustix::process::getppid() != Some(shim) {
+        ffi::exit_now(127); // it died before we asked to die with it
+    }
+    rustix::process::setpgid(None, None)?;
+    for signal in 1..=libc::SIGRTMAX() {
+        ffi::set_disposition(signal, Disposition::Default);
+    }
+    let nothing = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    ffi::redirect(&nothing, Standard::Input)?;
+    ffi::redirect(stdout, Standard::Output)?;
+    ffi::redirect(stderr, Standard::Error)?;
+    rustix::process::umask(Mode::WGRP | Mode::WOTH);
+    Ok(())
+}

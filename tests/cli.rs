@@ -1,0 +1,537 @@
+//! The command line against the real server within the process: what it prints, how it exits, what it asks.
+#![allow(dead_code, reason = "the support is shared with other tests")]
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+mod support {
+    pub(crate) mod server_api;
+}
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use clap::Parser;
+use serde_json::{Value, json};
+use support::server_api::options;
+use wharfline::cli::{self, Exit, Terminal};
+use wharfline::server::{Identity, Server};
+use wharfline::store::embedded::{EmbeddedStore, MemoryDisk};
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    options: cli::Options,
+    #[command(subcommand)]
+    command: cli::Command,
+}
+
+/// The real server, and a client that notes what it is asked.
+struct Cluster {
+    server: Server,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+/// How one command ended.
+#[derive(Debug)]
+struct Ran {
+    exit: Exit,
+    out: String,
+    err: String,
+    asked: Vec<String>,
+}
+
+impl Ran {
+    #[track_caller]
+    fn ok(self) -> String {
+        assert_eq!((self.exit, self.err.as_str()), (Exit::Done, ""), "{}", self.out);
+        self.out
+    }
+}
+
+/// A writer whose text can be read, and waited for, while the command runs.
+#[derive(Clone, Default)]
+struct Shared(tokio::sync::watch::Sender<String>);
+
+impl Shared {
+    fn text(&self) -> String {
+        self.0.borrow().clone()
+    }
+
+    /// Waits until the text satisfies the condition.
+    async fn until(&self, what: &str, condition: impl Fn(&str) -> bool) -> String {
+        let mut news = self.0.subscribe();
+        let satisfied = news.wait_for(|text| condition(text));
+        match tokio::time::timeout(Duration::from_secs(20), satisfied).await {
+            Ok(Ok(text)) => text.clone(),
+            _ => panic!("never {what}: {}", self.text()),
+        }
+    }
+}
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let more = std::str::from_utf8(bytes).map_err(io::Error::other)?;
+        self.0.send_modify(|text| text.push_str(more));
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Cluster {
+    async fn new() -> Self {
+        let store = Arc::new(
+            EmbeddedStore::inline(MemoryDisk::default(), wharfline::store::embedded::Options::default())
+                .unwrap(),
+        );
+        let server = Server::new(store, wharfline::api::definitions(), options());
+        server.bootstrap().await.unwrap();
+        Self { server, asked: Arc::default() }
+    }
+
+    fn client(&self) -> kube::Client {
+        let inner = self.server.client(Identity::admin());
+        let asked = Arc::clone(&self.asked);
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let line = format!("{} {}", request.method(), request.uri());
+            if !matches!(request.uri().path(), "/api" | "/apis") {
+                asked.lock().unwrap().push(line);
+            }
+            let inner = inner.clone();
+            async move { inner.send(request).await }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    async fn run_with(&self, words: &[&str], stdin: &str, out: Shared) -> Ran {
+        let line = Line::try_parse_from(std::iter::once("wharfline").chain(words.iter().copied()))
+            .unwrap_or_else(|error| panic!("{error}"));
+        self.asked.lock().unwrap().clear();
+        let mut err = Shared::default();
+        let terminal = Terminal { input: &mut stdin.as_bytes(), out: &mut out.clone(), err: &mut err };
+        let exit = cli::execute(self.client(), &line.options, &line.command, terminal).await;
+        let asked = std::mem::take(&mut *self.asked.lock().unwrap());
+        Ran { exit, out: out.text(), err: err.text(), asked }
+    }
+
+    async fn run(&self, words: &[&str]) -> Ran {
+        self.run_with(words, "", Shared::default()).await
+    }
+
+    async fn apply(&self, manifest: &str) -> Ran {
+        self.run_with(&["apply", "-f", "-"], manifest, Shared::default()).await
+    }
+
+    async fn patch(&self, words: &[&str], patch: &Value) {
+        let mut all = vec!["patch"];
+        all.extend(words);
+        let text = patch.to_string();
+        all.extend(["-p", &text]);
+        let ran = self.run(&all).await;
+        assert_eq!(ran.exit, Exit::Done, "{ran:?}");
+    }
+
+    async fn free(&self, what: &str) {
+        self.patch(&[what], &json!({ "metadata": { "finalizers": null } })).await;
+    }
+}
+
+const APP: &str = "
+apiVersion: wharfline.dev/v1alpha1
+kind: Plugin
+metadata: {name: dir}
+spec:
+  instances: [{name: all, role: Monolith, runtime: {process: {command: [wharfline, csi, dir]}}}]
+---
+apiVersion: wharfline.dev/v1alpha1
+kind: VolumeClass
+metadata: {name: dir}
+spec: {plugin: dir}
+---
+apiVersion: wharfline.dev/v1alpha1
+kind: VolumeClaim
+metadata: {name: data, labels: {app: shop}}
+spec:
+  volumeClassName: dir
+  accessModes: [SingleNodeWriter]
+  resources: {requests: {storage: 1Gi}}
+";
+
+#[tokio::test]
+async fn apply_creates_changes_and_leaves_alone() {
+    let cluster = Cluster::new().await;
+    let made = cluster.apply(APP).await;
+    assert_eq!(
+        made.asked,
+        [
+            "GET /apis/wharfline.dev/v1alpha1/plugins/dir",
+            "POST /apis/wharfline.dev/v1alpha1/plugins?fieldManager=kubectl-client-side-apply&fieldValidation=Strict",
+            "GET /apis/wharfline.dev/v1alpha1/volumeclasses/dir",
+            "POST /apis/wharfline.dev/v1alpha1/volumeclasses?fieldManager=kubectl-client-side-apply&fieldValidation=Strict",
+            "GET /apis/wharfline.dev/v1alpha1/namespaces/default/volumeclaims/data",
+            "POST /apis/wharfline.dev/v1alpha1/namespaces/default/volumeclaims?fieldManager=kubectl-client-side-apply&fieldValidation=Strict",
+        ]
+    );
+    assert_eq!(made.ok(), "plugin/dir created\nvolumeclass/dir created\nvolumeclaim/data created\n");
+    let again = cluster.apply(APP).await;
+    // The server filled defaults into the list of instances, and a merge patch replaces lists as a whole.
+    let writes: Vec<&String> = again.asked.iter().filter(|asked| !asked.starts_with("GET ")).collect();
+    assert!(
+        matches!(writes[..], [patch] if patch.starts_with("PATCH /apis/wharfline.dev/v1alpha1/plugins/dir?")),
+        "{writes:?}"
+    );
+    assert_eq!(again.ok(), "plugin/dir unchanged\nvolumeclass/dir unchanged\nvolumeclaim/data unchanged\n");
+
+    // A label of somebody else stays, one that the file dropped goes.
+    cluster.run(&["label", "vc/data", "theirs=1"]).await.ok();
+    let changed = APP.replace("labels: {app: shop}", "labels: {tier: db}");
+    let out = cluster.apply(&changed).await.ok();
+    assert!(out.ends_with("volumeclaim/data configured\n"), "{out}");
+    let labels = cluster.run(&["get", "vc", "data", "-o", "jsonpath={.metadata.labels}"]).await.ok();
+    assert_eq!(labels, r#"{"theirs":"1","tier":"db"}"#);
+}
+
+#[tokio::test]
+async fn apply_tries_only_when_told() {
+    let cluster = Cluster::new().await;
+    let client = cluster.run_with(&["apply", "-f", "-", "--dry-run=client"], APP, Shared::default()).await;
+    assert!(client.out.starts_with("plugin/dir created (dry run)\n"), "{client:?}");
+    let server = cluster.run_with(&["apply", "-f", "-", "--dry-run=server"], APP, Shared::default()).await;
+    assert!(server.asked[1].ends_with("&dryRun=All"), "{server:?}");
+    assert!(server.ok().starts_with("plugin/dir created (server dry run)\n"));
+    assert_eq!(cluster.run(&["get", "plugins"]).await.err, "No resources found.\n");
+}
+
+#[tokio::test]
+async fn a_secret_applied_again_is_unchanged() {
+    let cluster = Cluster::new().await;
+    let secret = "{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {password: correct-horse}}";
+    assert_eq!(cluster.apply(secret).await.ok(), "secret/s created\n");
+    assert_eq!(cluster.apply(secret).await.ok(), "secret/s unchanged\n");
+    let page = cluster.run(&["describe", "secret", "s"]).await.ok();
+    assert!(!page.contains("horse") && page.contains("password: 13 bytes"), "{page}");
+}
+
+#[tokio::test]
+async fn every_fault_is_listed_and_the_rest_goes_on() {
+    let cluster = Cluster::new().await;
+    let bad = "
+apiVersion: wharfline.dev/v1alpha1
+kind: Volume
+metadata: {name: v}
+spec: {plugin: '', source: {}, accessModes: [Whatever]}
+---
+apiVersion: wharfline.dev/v1alpha1
+kind: VolumeClass
+metadata: {name: ok}
+spec: {plugin: dir}
+";
+    let ran = cluster.apply(bad).await;
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Failed, "volumeclass/ok created\n"));
+    assert!(ran.err.starts_with("error: volume/v: the server refused the object, it has "), "{}", ran.err);
+    let causes: Vec<&str> = ran.err.lines().filter(|line| line.starts_with("  why: spec.")).collect();
+    assert!(causes.len() >= 2, "{}", ran.err);
+
+    let unknown =
+        "{apiVersion: wharfline.dev/v1alpha1, kind: VolumeClass, metadata: {name: x}, spec: {plugn: dir}}";
+    let ran = cluster.apply(unknown).await;
+    assert!(ran.err.contains("spec.plugn") && ran.err.contains("\"plugin\""), "{}", ran.err);
+}
+
+#[tokio::test]
+async fn a_file_with_a_fault_sends_nothing() {
+    let cluster = Cluster::new().await;
+    let nameless = format!("{APP}---\n{{apiVersion: wharfline.dev/v1alpha1, kind: Plugin, metadata: {{}}}}");
+    let misnamed =
+        format!("{APP}---\n{{apiVersion: wharfline.dev/v1alpha1, kind: Plugins, metadata: {{name: a}}}}");
+    let twice = format!("{APP}  accessModes: []\n");
+    for (text, told) in [
+        (twice.as_str(), "error: stdin:20:3: duplicate key accessModes"),
+        (&nameless, "error: stdin:21: metadata.name is missing"),
+        (&misnamed, "  try: did you mean kind: Plugin?"),
+        ("---\n", "error: the files hold no objects"),
+    ] {
+        let ran = cluster.apply(text).await;
+        assert_eq!((ran.exit, ran.asked.len()), (Exit::Failed, 0), "{ran:?}");
+        assert!(ran.err.contains(told), "{told}: {ran:?}");
+    }
+}
+
+#[tokio::test]
+async fn get_prints_the_servers_tables_and_other_forms() {
+    let cluster = Cluster::new().await;
+    cluster.apply(APP).await.ok();
+    let claims = cluster.run(&["get", "vc"]).await;
+    assert_eq!(claims.asked, ["GET /apis/wharfline.dev/v1alpha1/namespaces/default/volumeclaims?limit=500"]);
+    let text = claims.ok();
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["NAME", "STATUS", "VOLUME", "CAPACITY", "MODES", "CLASS", "USED-BY", "AGE"]);
+    assert_eq!((lines[1][0], lines[1].last()), ("data", Some(&"0s")));
+
+    let both = cluster.run(&["get", "plugins,vclass"]).await.ok();
+    assert!(both.contains("plugin.wharfline.dev/dir") && both.contains("\n\nNAME"), "{both}");
+    for (words, wanted) in [
+        (vec!["get", "claims", "-o", "name"], "volumeclaim.wharfline.dev/data\n"),
+        (vec!["get", "claim/data", "-o", "jsonpath={.spec.volumeClassName}"], "dir"),
+        (vec!["get", "vc", "-A", "-l", "app=shop", "-o", "custom-columns=N:.metadata.name"], "N\ndata\n"),
+        (vec!["get", "vc", "-l", "app=other", "-o", "name"], ""),
+        (
+            vec!["get", "vc", "--field-selector", "metadata.name=data", "--no-headers", "-o", "name"],
+            "volumeclaim.wharfline.dev/data\n",
+        ),
+        (
+            vec!["get", "namespaces", "--sort-by=.metadata.name", "--no-headers", "-o", "name"],
+            "namespace/default\nnamespace/wharfline-system\n",
+        ),
+    ] {
+        assert_eq!(cluster.run(&words).await.ok(), wanted, "{words:?}");
+    }
+    let yaml = cluster.run(&["get", "vclass/dir", "-o", "yaml"]).await.ok();
+    assert!(yaml.starts_with("apiVersion: wharfline.dev/v1alpha1\nkind: VolumeClass\nmetadata:\n"), "{yaml}");
+    let json: Value =
+        serde_json::from_str(&cluster.run(&["get", "vc,vclass", "-o", "json"]).await.ok()).unwrap();
+    assert_eq!(
+        (&json["kind"], &json["items"][0]["kind"], &json["items"][1]["kind"]),
+        (&json!("List"), &json!("VolumeClaim"), &json!("VolumeClass"))
+    );
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_told_by_the_exit_code() {
+    let cluster = Cluster::new().await;
+    cluster.apply(APP).await.ok();
+    let ran = cluster.run(&["get", "vc", "data", "nope", "-o", "name"]).await;
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::NotFound, "volumeclaim.wharfline.dev/data\n"));
+    assert_eq!(ran.err, "error: volumeclaims.wharfline.dev \"nope\" not found\n");
+    for (words, exit) in [
+        (vec!["get", "pods"], Exit::NotFound),
+        (vec!["get", "vc", "nope", "--ignore-not-found"], Exit::Done),
+        (vec!["get", "vc", "data", "-l", "a=b"], Exit::Usage),
+        (vec!["get", "vc", "data", "-A"], Exit::Usage),
+        (vec!["get", "vc", "-o", "yml"], Exit::Usage),
+        (vec!["get", "vc", "--field-selector", "spec.none=1"], Exit::Failed),
+        (vec!["delete", "vc", "nope"], Exit::NotFound),
+        (vec!["delete", "vc", "nope", "--ignore-not-found"], Exit::Done),
+        (vec!["delete", "vc"], Exit::Usage),
+        (vec!["describe", "vc", "nope"], Exit::NotFound),
+        (vec!["wait", "vc/nope", "--for=condition=Ready"], Exit::NotFound),
+        (vec!["wait", "vc/nope", "--for=delete"], Exit::Done),
+        (vec!["wait", "vc/data", "--for=nothing"], Exit::Usage),
+        (vec!["wait", "vc/data", "--for=condition=Ready", "--timeout=0"], Exit::TimedOut),
+        (vec!["label", "vc/data", "app=other"], Exit::Failed),
+        (vec!["label", "vc/data", "app=other", "--overwrite"], Exit::Done),
+        (vec!["patch", "vc/data", "-p", "{metadata: {resourceVersion: '1'}}"], Exit::Conflict),
+        (vec!["version"], Exit::Done),
+        (vec!["api-resources"], Exit::Done),
+    ] {
+        assert_eq!(cluster.run(&words).await.exit, exit, "{words:?}");
+    }
+}
+
+#[tokio::test]
+async fn get_watches_one_line_per_change() {
+    let cluster = Cluster::new().await;
+    cluster.apply(APP).await.ok();
+    let out = Shared::default();
+    let watching = cluster.run_with(&["get", "vc", "-w", "--output-watch-events"], "", out.clone());
+    let changing = async {
+        out.until("listed", |text| text.contains("data")).await;
+        let phase = json!({ "status": { "phase": "Bound" } });
+        let client = cluster.server.client(Identity::admin());
+        let body = phase.to_string().into_bytes();
+        let request =
+            http::Request::patch("/apis/wharfline.dev/v1alpha1/namespaces/default/volumeclaims/data/status")
+                .header("content-type", "application/merge-patch+json")
+                .body(body)
+                .unwrap();
+        client.request_text(request).await.unwrap();
+        out.until("changed", |text| text.contains("MODIFIED")).await;
+        let request =
+            http::Request::delete("/apis/wharfline.dev/v1alpha1/namespaces/default/volumeclaims/data");
+        client.request_text(request.body(Vec::new()).unwrap()).await.unwrap();
+        let request =
+            http::Request::patch("/apis/wharfline.dev/v1alpha1/namespaces/default/volumeclaims/data")
+                .header("content-type", "application/merge-patch+json")
+                .body(br#"{"metadata": {"finalizers": null}}"#.to_vec())
+                .unwrap();
+        client.request_text(request).await.unwrap();
+        out.until("gone", |text| text.contains("DELETED")).await
+    };
+    let text = tokio::select! {
+        text = changing => text,
+        ran = watching => panic!("the watch ended: {ran:?}"),
+    };
+    let events: Vec<&str> = text.lines().map(|line| line.split_whitespace().next().unwrap()).collect();
+    assert_eq!(events, ["EVENT", "ADDED", "MODIFIED", "MODIFIED", "DELETED"], "{text}");
+    assert!(text.lines().nth(2).unwrap().contains("Bound"), "{text}");
+}
+
+#[tokio::test]
+async fn delete_asks_for_all_at_once_and_awaits_them_in_any_order() {
+    let cluster = Cluster::new().await;
+    cluster.apply(APP).await.ok();
+    let out = Shared::default();
+    let deleting = cluster.run_with(&["delete", "-f", "-"], APP, out.clone());
+    let freeing = async {
+        let all = "plugin/dir deleted\nvolumeclass/dir deleted\nvolumeclaim/data deleted\n";
+        out.until("asked for all", |text| text == all).await;
+        // The last of the file goes first.
+        let client = cluster.server.client(Identity::admin());
+        for path in ["namespaces/default/volumeclaims/data", "plugins/dir"] {
+            let request = http::Request::patch(format!("/apis/wharfline.dev/v1alpha1/{path}"))
+                .header("content-type", "application/merge-patch+json")
+                .body(br#"{"metadata": {"finalizers": null}}"#.to_vec())
+                .unwrap();
+            client.request_text(request).await.unwrap();
+        }
+    };
+    let (ran, ()) = tokio::time::timeout(Duration::from_secs(20), async { tokio::join!(deleting, freeing) })
+        .await
+        .unwrap();
+    let deletes = ran.asked.iter().position(|asked| !asked.starts_with("DELETE "));
+    assert_eq!(deletes, Some(3), "{:?}", ran.asked);
+    ran.ok();
+    for kind in ["plugins", "vclass", "vc"] {
+        assert_eq!(cluster.run(&["get", kind, "-o", "name"]).await.ok(), "");
+    }
+}
+
+#[tokio::test]
+async fn a_deletion_that_does_not_end_says_what_holds_it() {
+    let cluster = Cluster::new().await;
+    cluster.apply(APP).await.ok();
+    let ran = cluster.run(&["delete", "vc/data", "--timeout=1s"]).await;
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::TimedOut, "volumeclaim/data deleted\n"));
+    assert_eq!(
+        ran.err,
+        "error: volumeclaim/data is still there after 1 s\n  why: held by wharfline.dev/protection\n  try: wharfline why volumeclaim/data\n"
+    );
+    assert_eq!(cluster.run(&["delete", "vc/data", "--wait=false"]).await.ok(), "volumeclaim/data deleted\n");
+}
+
+#[tokio::test]
+async fn why_walks_from_the_workload_to_what_is_missing() {
+    let cluster = Cluster::new().await;
+    let app = "
+{apiVersion: wharfline.dev/v1alpha1, kind: VolumeClaim, metadata: {name: data}, spec: {volumeClassName: fast, accessModes: [SingleNodeWriter], resources: {requests: {storage: 1Gi}}}}
+---
+{apiVersion: wharfline.dev/v1alpha1, kind: Allocation, metadata: {name: web}, spec: {volumes: [{name: v, claimName: data}]}}
+";
+    cluster.apply(app).await.ok();
+    let page = cluster.run(&["why", "alloc/web"]).await.ok();
+    assert!(
+        page.starts_with("allocation/web waits. The cause is volumeclass/fast: does not exist\n"),
+        "{page}"
+    );
+    assert!(page.contains("    volumeclass/fast   does not exist  <- cause\n"), "{page}");
+    let same = cluster.run(&["why", "claim", "data"]).await.ok();
+    assert!(same.ends_with("Blocked too:  allocation/web\n"), "{same}");
+    assert_eq!(cluster.run(&["why", "vc/none"]).await.exit, Exit::NotFound);
+    assert_eq!(cluster.run(&["why", "secret/x"]).await.exit, Exit::Usage);
+}
+
+#[tokio::test]
+async fn logs_are_read_here_or_the_right_node_is_named() {
+    let cluster = Cluster::new().await;
+    let app = "{apiVersion: wharfline.dev/v1alpha1, kind: Allocation, metadata: {name: web}, spec: {tasks: [{name: t, runtime: {process: {command: [x]}}}]}}";
+    cluster.apply(app).await.ok();
+    let data = tempfile::tempdir().unwrap();
+    let flag = format!("--data-dir={}", data.path().display());
+    let ran = cluster.run(&["logs", "web", &flag]).await;
+    assert!(ran.exit == Exit::Failed && ran.err.contains("not placed on a node yet"), "{ran:?}");
+    cluster
+        .patch(&["alloc/web", "--subresource=status"], &json!({ "status": { "nodeName": "node-b" } }))
+        .await;
+    let ran = cluster.run(&["logs", "web", &flag]).await;
+    assert!(ran.err.contains("  try: wharfline logs web -n default on node node-b"), "{ran:?}");
+
+    let uid = cluster.run(&["get", "alloc/web", "-o", "jsonpath={.metadata.uid}"]).await.ok();
+    let task = data.path().join("logs").join(uid).join("t");
+    std::fs::create_dir_all(&task).unwrap();
+    std::fs::write(task.join("stdout.log"), "one\ntwo\n").unwrap();
+    std::fs::write(task.join("stderr.log"), "bad\n").unwrap();
+    let ran = cluster.run(&["logs", "alloc/web/t", "--tail=1", &flag]).await;
+    assert_eq!((ran.exit, ran.out.as_str(), ran.err.as_str()), (Exit::Done, "two\n", "bad\n"));
+
+    // Followed until the allocation is over, across a rotation.
+    let out = Shared::default();
+    let words = ["logs", "web", "-f", "--stream=stdout", flag.as_str()];
+    let following = cluster.run_with(&words, "", out.clone());
+    let client = cluster.server.client(Identity::admin());
+    let writing = async {
+        out.until("read", |text| text == "one\ntwo\n").await;
+        std::fs::rename(task.join("stdout.log"), task.join("stdout.log.1")).unwrap();
+        std::fs::write(task.join("stdout.log"), "three\n").unwrap();
+        out.until("followed", |text| text.ends_with("three\n")).await;
+        let request =
+            http::Request::patch("/apis/wharfline.dev/v1alpha1/namespaces/default/allocations/web/status")
+                .header("content-type", "application/merge-patch+json")
+                .body(br#"{"status": {"phase": "Complete"}}"#.to_vec())
+                .unwrap();
+        client.request_text(request).await.unwrap();
+    };
+    let (ran, ()) = tokio::time::timeout(Duration::from_secs(20), async { tokio::join!(following, writing) })
+        .await
+        .unwrap();
+    assert_eq!(ran.ok(), "one\ntwo\nthree\n");
+}
+
+#[tokio::test]
+async fn wait_ends_with_what_it_waits_for() {
+    let cluster = Cluster::new().await;
+    cluster.apply(APP).await.ok();
+    let client = cluster.server.client(Identity::admin());
+    let path = "/apis/wharfline.dev/v1alpha1/namespaces/default/volumeclaims/data/status";
+    let ready = async |status: &str| {
+        let condition = json!({ "type": "Ready", "status": status, "reason": "R", "message": "m", "observedGeneration": 1 });
+        let body =
+            json!({ "status": { "phase": "Bound", "conditions": [condition] } }).to_string().into_bytes();
+        let request = http::Request::patch(path)
+            .header("content-type", "application/merge-patch+json")
+            .body(body)
+            .unwrap();
+        client.request_text(request).await.unwrap();
+    };
+    ready("False").await;
+    let ran = cluster.run(&["wait", "vc/data", "--for=condition=Ready", "--timeout=1s"]).await;
+    assert_eq!(ran.exit, Exit::TimedOut);
+    assert_eq!(
+        ran.err,
+        "error: volumeclaim/data: waited too long\n  why: Ready is False: R: m\n  try: wharfline why volumeclaim/data\n"
+    );
+    let waiting = cluster.run(&["wait", "vc/data", "--for=condition=Ready", "--timeout=20s"]);
+    let (ran, ()) = tokio::join!(waiting, ready("True"));
+    assert_eq!(ran.ok(), "volumeclaim/data condition met\n");
+    for goal in ["jsonpath={.status.phase}=Bound", "create", "condition=ready"] {
+        assert_eq!(
+            cluster.run(&["wait", "vc/data", "--for", goal]).await.ok(),
+            "volumeclaim/data condition met\n",
+            "{goal}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn events_are_listed_and_found_by_their_object() {
+    let cluster = Cluster::new().await;
+    cluster.apply(APP).await.ok();
+    let event = |name: &str, kind: &str, object: &str, minute: u32| {
+        format!(
+            "{{apiVersion: v1, kind: Event, metadata: {{name: {name}}}, involvedObject: {{kind: {kind}, name: {object}, namespace: default}}, \
+             type: Normal, reason: Bound, message: all well, firstTimestamp: '2024-05-01T09:{minute}:00Z', lastTimestamp: '2024-05-01T09:{minute}:00Z', count: 1}}\n---\n"
+        )
+    };
+    let two = event("e2", "VolumeClaim", "data", 59) + &event("e1", "VolumeClaim", "other", 58);
+    let made = cluster.apply(&two).await;
+    assert_eq!(made.out, "event/e2 created\nevent/e1 created\n", "{made:?}");
+    let all = cluster.run(&["events"]).await.ok();
+    let objects: Vec<&str> = all.lines().map(|line| line.split_whitespace().nth(3).unwrap()).collect();
+    assert_eq!(objects, ["REASON", "volumeclaim/other", "volumeclaim/data"], "{all}");
+    let one = cluster.run(&["events", "--for", "vc/data", "--no-headers"]).await;
+    assert!(
+        one.asked[0].contains("fieldSelector=involvedObject.kind%3DVolumeClaim%2CinvolvedObject.name%3Ddata"),
+        "{one:?}"
+    );
+    assert_eq!(one.ok().lines().count(), 1);
+    assert_eq!(cluster.run(&["events", "--types=Warning"]).await.err, "No events found.\n");
+}

@@ -1,0 +1,495 @@
+//! One plugin on one socket, against the scripted plugin: outcomes, deadlines, turns, reconnects, redaction.
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use support::scripted::requests::{Way, create, delete};
+use support::scripted::{Answer, Backend, Canary, Config, End, Gate, Leftover, Scripted, Site};
+use tempfile::TempDir;
+use wharfline::csi::{
+    CallRecord, Class, Code, Connection, Connector, Failure, Origin, Plugin, PluginOptions, Readiness,
+    Remedy, Rpc, Terms, UnixConnector, proto,
+};
+
+const LONG: Duration = Duration::from_secs(20);
+const SHORT: Duration = Duration::from_millis(50);
+
+/// A scripted plugin, a client of it, and what the client reported.
+struct Bench {
+    backend: Arc<Backend>,
+    scripted: Scripted,
+    plugin: Plugin,
+    records: Arc<Mutex<Vec<CallRecord>>>,
+    _dir: TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = TempDir::new().expect("a directory");
+        let backend = Backend::new(Config::full());
+        let scripted = Scripted::start(&backend, Site::new("node-a"), dir.path().join("csi.sock"));
+        let records = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&records);
+        let observer = move |record: &CallRecord| sink.lock().expect("not poisoned").push(record.clone());
+        let options = PluginOptions { observer: Some(Arc::new(observer)), ..PluginOptions::default() };
+        let connector = UnixConnector::new(scripted.socket()).expect("a short path");
+        Self { backend, scripted, plugin: Plugin::new(connector, options), records, _dir: dir }
+    }
+
+    fn records(&self) -> Vec<CallRecord> {
+        self.records.lock().expect("not poisoned").clone()
+    }
+}
+
+/// Makes one call, with a request that names the volume `id`.
+async fn call(plugin: &Plugin, rpc: Rpc, id: &str, terms: impl Into<Terms>) -> Result<(), Failure> {
+    let way = Way::new(id, "node-a");
+    match rpc {
+        Rpc::GetPluginInfo => plugin.get_plugin_info(terms).await.map(drop),
+        Rpc::GetPluginCapabilities => plugin.get_plugin_capabilities(terms).await.map(drop),
+        Rpc::Probe => plugin.probe(terms).await.map(drop),
+        Rpc::CreateVolume => plugin.create_volume(create(id), terms).await.map(drop),
+        Rpc::DeleteVolume => plugin.delete_volume(delete(id), terms).await.map(drop),
+        Rpc::ControllerPublishVolume => plugin.controller_publish_volume(way.attach(), terms).await.map(drop),
+        Rpc::ControllerUnpublishVolume => {
+            plugin.controller_unpublish_volume(way.detach(), terms).await.map(drop)
+        }
+        Rpc::ValidateVolumeCapabilities => {
+            plugin.validate_volume_capabilities(way.validate(), terms).await.map(drop)
+        }
+        Rpc::ListVolumes => plugin.list_volumes(proto::ListVolumesRequest::default(), terms).await.map(drop),
+        Rpc::GetCapacity => plugin.get_capacity(proto::GetCapacityRequest::default(), terms).await.map(drop),
+        Rpc::ControllerGetCapabilities => plugin.controller_get_capabilities(terms).await.map(drop),
+        Rpc::NodeStageVolume => plugin.node_stage_volume(way.stage(), terms).await.map(drop),
+        Rpc::NodeUnstageVolume => plugin.node_unstage_volume(way.unstage(), terms).await.map(drop),
+        Rpc::NodePublishVolume => plugin.node_publish_volume(way.publish("/target"), terms).await.map(drop),
+        Rpc::NodeUnpublishVolume => {
+            plugin.node_unpublish_volume(way.unpublish("/target"), terms).await.map(drop)
+        }
+        Rpc::NodeGetCapabilities => plugin.node_get_capabilities(terms).await.map(drop),
+        Rpc::NodeGetInfo => plugin.node_get_info(terms).await.map(drop),
+    }
+}
+
+/// Makes one call that is answered so, and must fail.
+async fn failing(bench: &Bench, rpc: Rpc, answer: Answer, deadline: Duration) -> Failure {
+    bench.backend.next(rpc, answer);
+    call(&bench.plugin, rpc, "vol-1", deadline).await.expect_err("the answer is a failure")
+}
+
+#[tokio::test]
+async fn every_call_and_every_code_of_the_peer() {
+    let bench = Bench::new();
+    for rpc in Rpc::ALL.iter().copied() {
+        for number in 1..=16 {
+            let code = Code::from_i32(number);
+            let failure = failing(&bench, rpc, Answer::fail(code, format!("no {number}")), LONG).await;
+            let given_a_meaning = matches!(rpc, Rpc::CreateVolume | Rpc::ControllerPublishVolume);
+            let class = match number {
+                1 | 4 | 10 | 14 => Class::Uncertain,
+                8 if !given_a_meaning => Class::Uncertain,
+                _ => Class::Final,
+            };
+            let message = format!("no {number}");
+            assert_eq!(failure, Failure { rpc, code, message, class, origin: Origin::Peer });
+            let remedy = match number {
+                3 | 6 | 11 => Remedy::ChangeInput,
+                7 | 16 => Remedy::RepairSecrets,
+                12 => Remedy::Unsupported,
+                _ => Remedy::Repeat,
+            };
+            assert_eq!(failure.remedy(), remedy, "{failure}");
+            assert_eq!(failure.is_not_found(), number == 5);
+            assert_eq!(failure.is_aborted(), number == 10);
+            assert_eq!(failure.is_unimplemented(), number == 12);
+            assert_eq!(failure.is_exhausted(), number == 8 && given_a_meaning);
+        }
+        for odd in [-1, 17, 1000] {
+            let failure = failing(&bench, rpc, Answer::fail_with_number(odd, "odd"), LONG).await;
+            assert_eq!((failure.class, failure.origin), (Class::Uncertain, Origin::Local), "{failure}");
+        }
+    }
+    bench.backend.assert_clean();
+}
+
+#[tokio::test]
+async fn what_we_made_up_ourselves_is_never_final() {
+    let bench = Bench::new();
+    let cases = [
+        ("cut", Answer::cut(), Code::Unavailable),
+        ("too large", Answer::oversize(65 << 20), Code::ResourceExhausted),
+        ("beyond all limits", Answer::oversize(u32::MAX), Code::ResourceExhausted),
+        ("not decodable", Answer::garbage(), Code::Internal),
+        ("no status", Answer::no_status(), Code::Unknown),
+        ("bad gateway", Answer::http(502), Code::Unavailable),
+        ("forbidden", Answer::http(403), Code::Internal),
+        ("not there", Answer::http(404), Code::Internal),
+    ];
+    for rpc in Rpc::ALL.iter().copied() {
+        for (name, answer, code) in &cases {
+            let failure = failing(&bench, rpc, answer.clone(), LONG).await;
+            assert_eq!(
+                (failure.class, failure.origin, failure.code),
+                (Class::Uncertain, Origin::Local, *code),
+                "{rpc}, {name}: {failure}"
+            );
+            assert_eq!(failure.remedy(), Remedy::Repeat);
+            assert!(!failure.message.is_empty() && failure.message != "transport error", "{failure}");
+        }
+        let failure = failing(&bench, rpc, Answer::honest().hang(&Gate::new()), SHORT).await;
+        assert!(failure.is_deadline() && failure.is_uncertain(), "{failure}");
+    }
+    bench.backend.assert_lawful();
+}
+
+#[tokio::test]
+async fn a_plugin_that_dies_or_is_not_there() {
+    let mut bench = Bench::new();
+    for rpc in Rpc::ALL.iter().copied() {
+        // Dies in the middle of the call.
+        let failure = failing(&bench, rpc, Answer::exit(), LONG).await;
+        assert!(failure.is_disconnected() && failure.is_uncertain(), "{failure}");
+        bench.scripted.kill().await;
+        // A dead socket.
+        let failure = call(&bench.plugin, rpc, "vol-1", LONG).await.unwrap_err();
+        assert!(failure.is_disconnected() && failure.is_uncertain(), "{failure}");
+        assert!(failure.message.contains("refused"), "{failure}");
+        // No socket.
+        std::fs::remove_file(bench.scripted.socket()).unwrap();
+        let failure = call(&bench.plugin, rpc, "vol-1", LONG).await.unwrap_err();
+        assert!(failure.is_disconnected() && failure.is_uncertain(), "{failure}");
+        assert!(failure.message.contains("No such file"), "{failure}");
+        bench.scripted.serve();
+    }
+    bench.backend.assert_clean();
+}
+
+#[tokio::test]
+async fn a_long_error_text_keeps_its_code_and_harms_no_other_call() {
+    let bench = Bench::new();
+    let gate = Gate::new();
+    bench.backend.next_for(Rpc::DeleteVolume, "other", Answer::honest().hang(&gate));
+    let plugin = bench.plugin.clone();
+    let other = tokio::spawn(async move { plugin.delete_volume(delete("other"), LONG).await });
+    bench.backend.until("the other call is in flight", |log| log.len() == 1).await;
+    for length in [20_000, 100_000] {
+        let answer = Answer::fail(Code::NotFound, "é".repeat(length / 2));
+        let failure = failing(&bench, Rpc::NodeStageVolume, answer, LONG).await;
+        assert_eq!(
+            (failure.code, failure.class, failure.origin),
+            (Code::NotFound, Class::Final, Origin::Peer)
+        );
+        assert!(failure.message.len() <= 1024 && failure.message.ends_with("éé…"), "{}", failure.message);
+    }
+    gate.open();
+    other.await.unwrap().unwrap();
+    let connections = bench.backend.calls().iter().map(|call| call.connection).collect::<BTreeSet<_>>();
+    assert_eq!(connections.len(), 1, "one connection for all");
+    bench.backend.assert_clean();
+}
+
+#[tokio::test]
+async fn broken_details_are_survived() {
+    let bench = Bench::new();
+    let failure =
+        failing(&bench, Rpc::NodeStageVolume, Answer::broken_details(Code::Internal, "boom"), LONG).await;
+    assert_eq!(
+        (failure.code, failure.message.as_str(), failure.origin),
+        (Code::Internal, "boom", Origin::Peer)
+    );
+}
+
+#[tokio::test]
+async fn the_plugin_sees_our_deadline_and_a_plain_authority() {
+    let bench = Bench::new();
+    bench.backend.add_volume("vol-1", BTreeMap::new());
+    for rpc in Rpc::ALL.iter().copied() {
+        // Some are refused by the model; all arrive.
+        let _any = call(&bench.plugin, rpc, "vol-1", Duration::from_secs(90)).await;
+    }
+    let calls = bench.backend.calls();
+    assert_eq!(calls.iter().map(|call| call.rpc).collect::<Vec<_>>(), Rpc::ALL);
+    for call in calls {
+        assert_eq!(call.authority, "localhost", "{call:?}");
+        assert_eq!(call.timeout.as_deref(), Some("90000000u"), "{call:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_above_four_mebibytes_is_read() {
+    let bench = Bench::new();
+    let next_token = "x".repeat(20 << 20);
+    let reply = proto::ListVolumesResponse { entries: Vec::new(), next_token: next_token.clone() };
+    bench.backend.next(Rpc::ListVolumes, Answer::reply(&reply));
+    let request = proto::ListVolumesRequest::default();
+    assert_eq!(bench.plugin.list_volumes(request, LONG).await.unwrap().next_token.len(), next_token.len());
+}
+
+#[tokio::test]
+async fn an_ok_without_a_usable_volume_is_doubt() {
+    let bench = Bench::new();
+    let volume = |id: &str| Some(proto::Volume { volume_id: id.into(), ..Default::default() });
+    for (volume, told) in
+        [(None, "holds no volume"), (volume(""), "has no id"), (volume(&"x".repeat(1025)), "has 1025 bytes")]
+    {
+        let answer = Answer::reply(&proto::CreateVolumeResponse { volume });
+        let failure = failing(&bench, Rpc::CreateVolume, answer, LONG).await;
+        assert_eq!((failure.class, failure.origin), (Class::Uncertain, Origin::Local));
+        assert!(failure.message.contains(told), "{failure}");
+        assert!(bench.records().last().unwrap().result.is_err(), "reported as it was returned");
+    }
+    let context = [("k".to_owned(), "v".repeat(70_000))].into();
+    let answer = Answer::reply(&proto::ControllerPublishVolumeResponse { publish_context: context });
+    let failure = failing(&bench, Rpc::ControllerPublishVolume, answer, LONG).await;
+    assert_eq!((failure.class, failure.origin), (Class::Uncertain, Origin::Local));
+}
+
+#[tokio::test]
+async fn late_work_is_found_by_the_same_request() {
+    let bench = Bench::new();
+    let gate = Gate::new();
+    bench.backend.next(Rpc::CreateVolume, Answer::honest().hang(&gate).late());
+    let failure = bench.plugin.create_volume(create("pvc"), SHORT).await.unwrap_err();
+    assert!(failure.is_deadline());
+    bench.backend.until("the plugin saw us go", |log| log.iter().all(|call| !call.in_flight())).await;
+    assert_eq!(bench.backend.calls()[0].ended.map(|(_, how)| how), Some(End::Gone));
+    let made = bench.backend.volumes();
+    assert_eq!(made.len(), 1, "the work went on without us");
+    let volume = bench.plugin.create_volume(create("pvc"), LONG).await.unwrap();
+    assert_eq!(made, [volume.volume_id.as_str()]);
+    bench.plugin.delete_volume(delete(&volume.volume_id), LONG).await.unwrap();
+    bench.backend.assert_clean();
+}
+
+#[tokio::test]
+async fn one_call_per_volume_in_order_and_other_volumes_at_once() {
+    let bench = Bench::new();
+    for volume in ["a", "b"] {
+        bench.backend.add_volume(volume, BTreeMap::new());
+    }
+    let gate = Gate::new();
+    bench.backend.next(Rpc::NodeUnpublishVolume, Answer::honest().hang(&gate));
+    let way = Way::new("a", "node-a");
+    let mut tasks = Vec::new();
+    for rpc in
+        [Rpc::NodeUnpublishVolume, Rpc::NodeUnstageVolume, Rpc::ControllerUnpublishVolume, Rpc::DeleteVolume]
+    {
+        let (plugin, volume) = (bench.plugin.clone(), way.volume.clone());
+        tasks.push(tokio::spawn(async move { call(&plugin, rpc, &volume, LONG).await }));
+        tokio::task::yield_now().await;
+    }
+    // Another volume does not wait, nor do calls about none.
+    call(&bench.plugin, Rpc::NodeUnstageVolume, "b", LONG).await.unwrap();
+    call(&bench.plugin, Rpc::ListVolumes, "", LONG).await.unwrap();
+    let about_a =
+        |log: &[support::scripted::Logged]| log.iter().filter(|call| call.ask.volume() == Some("a")).count();
+    assert_eq!(about_a(&bench.backend.calls()), 1);
+    gate.open();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    let order = bench.backend.calls().into_iter().filter(|call| call.ask.volume() == Some("a"));
+    assert_eq!(
+        order.map(|call| call.rpc).collect::<Vec<_>>(),
+        [Rpc::NodeUnpublishVolume, Rpc::NodeUnstageVolume, Rpc::ControllerUnpublishVolume, Rpc::DeleteVolume]
+    );
+    let waits = bench.records().into_iter().filter(|record| record.volume.as_deref() == Some("a"));
+    assert!(waits.skip(1).all(|record| record.waited > Duration::ZERO));
+    bench.backend.assert_clean();
+}
+
+#[tokio::test]
+async fn waiting_for_a_turn_costs_no_deadline() {
+    let bench = Bench::new();
+    bench.backend.next(Rpc::DeleteVolume, Answer::honest().hang(&Gate::new()));
+    let first = bench.plugin.delete_volume(delete("a"), Duration::from_millis(400));
+    let second = bench.plugin.delete_volume(delete("a"), Duration::from_millis(300));
+    let (first, second) = tokio::join!(first, second);
+    assert!(first.unwrap_err().is_deadline());
+    second.unwrap();
+    assert_eq!(bench.backend.calls()[1].timeout.as_deref(), Some("300000u"));
+    bench.backend.assert_clean();
+}
+
+#[tokio::test]
+async fn a_dropped_call_is_reported_and_frees_its_volume() {
+    let bench = Bench::new();
+    bench.backend.next(Rpc::DeleteVolume, Answer::honest().hang(&Gate::new()));
+    {
+        let pending = bench.plugin.delete_volume(delete("a"), Terms { deadline: LONG, attempt: 3 });
+        let arrived = bench.backend.until("the call is there", |log| !log.is_empty());
+        tokio::select! {
+            _answer = pending => panic!("it hangs"),
+            () = arrived => {}
+        }
+    }
+    let record = bench.records().pop().unwrap();
+    assert_eq!((record.rpc, record.volume.as_deref(), record.attempt), (Rpc::DeleteVolume, Some("a"), 3));
+    assert_eq!(record.code_name(), "CANCELLED");
+    assert!(record.result.unwrap_err().is_uncertain());
+    bench.plugin.delete_volume(delete("a"), LONG).await.unwrap();
+    bench.backend.until("the plugin saw it go", |log| log.iter().all(|call| !call.in_flight())).await;
+    assert_eq!(bench.records().len(), 2);
+    assert_eq!(bench.records()[1].code_name(), "OK");
+    bench.backend.assert_clean();
+}
+
+#[tokio::test]
+async fn a_restarted_plugin_is_reached_again_and_noticed() {
+    let mut bench = Bench::new();
+    let mut reconnects = bench.plugin.reconnects();
+    call(&bench.plugin, Rpc::GetPluginInfo, "", LONG).await.unwrap();
+    assert_eq!(*reconnects.borrow_and_update(), 0, "the first connection is not a reconnect");
+    bench.scripted.kill().await;
+    bench.backend.configure(|config| config.vendor_version = "2.0.0".into());
+    bench.scripted.serve();
+    // The first call may race the end of the old connection; then it is in doubt, never final.
+    let info = loop {
+        match bench.plugin.get_plugin_info(LONG).await {
+            Ok(info) => break info,
+            Err(failure) => assert!(failure.is_uncertain() && failure.is_disconnected(), "{failure}"),
+        }
+    };
+    assert_eq!(info.vendor_version, "2.0.0");
+    assert!(reconnects.has_changed().unwrap());
+    assert_eq!(*reconnects.borrow_and_update(), 1);
+}
+
+#[tokio::test]
+async fn probes_travel_apart_and_one_at_a_time() {
+    let bench = Bench::new();
+    let gate = Gate::new();
+    bench.backend.next(Rpc::Probe, Answer::honest().hang(&gate));
+    bench.backend.configure(|config| config.ready = Some(false));
+    let plugin = bench.plugin.clone();
+    let first = tokio::spawn(async move { plugin.probe(LONG).await });
+    bench.backend.until("the probe is there", |log| log.len() == 1).await;
+    let plugin = bench.plugin.clone();
+    let second = tokio::spawn(async move { plugin.probe(LONG).await });
+    // The connection of the calls breaks; the probe's does not.
+    let failure = failing(&bench, Rpc::NodeGetInfo, Answer::cut(), LONG).await;
+    assert!(failure.is_disconnected());
+    assert_eq!(bench.backend.calls_of(Rpc::Probe).len(), 1, "the second probe waits");
+    gate.open();
+    assert_eq!(first.await.unwrap(), Ok(Readiness::Starting));
+    assert_eq!(second.await.unwrap(), Ok(Readiness::Starting));
+    for (said, meant) in [(Some(true), Readiness::Ready), (None, Readiness::Ready)] {
+        bench.backend.configure(|config| config.ready = said);
+        assert_eq!(bench.plugin.probe(LONG).await, Ok(meant));
+    }
+    let calls = bench.backend.calls();
+    assert_ne!(calls[0].connection, bench.backend.calls_of(Rpc::NodeGetInfo)[0].connection);
+}
+
+struct Nowhere;
+
+#[async_trait]
+impl Connector for Nowhere {
+    async fn connect(&self) -> std::io::Result<Box<dyn Connection>> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_never_comes_is_given_up() {
+    let options = PluginOptions { connect_timeout: Duration::from_secs(5), observer: None };
+    let plugin = Plugin::new(Nowhere, options);
+    let failure = plugin.get_plugin_info(LONG).await.unwrap_err();
+    assert!(failure.is_disconnected(), "{failure}");
+    assert!(failure.message.contains("within 5s"), "{failure}");
+    let failure = plugin.get_plugin_info(Duration::from_secs(2)).await.unwrap_err();
+    assert!(failure.is_deadline(), "{failure}");
+}
+
+#[tokio::test]
+async fn unknown_capabilities_do_no_harm() {
+    let bench = Bench::new();
+    bench.backend.configure(|config| {
+        config.services.push(999);
+        config.expansion = vec![1, 77];
+        config.controller.extend([999, 6, 6, 0]);
+        config.node.push(-5);
+    });
+    let plugin = bench.plugin.get_plugin_capabilities(LONG).await.unwrap();
+    assert!(plugin.services.controller_service && plugin.expansion.online && !plugin.expansion.offline);
+    let controller = bench.plugin.controller_get_capabilities(LONG).await.unwrap();
+    assert!(controller.list_snapshots && !controller.publish_readonly);
+    assert_eq!(
+        bench.plugin.node_get_capabilities(LONG).await.unwrap().names(),
+        ["STAGE_UNSTAGE_VOLUME", "SINGLE_NODE_MULTI_WRITER"]
+    );
+}
+
+/// Everything a process may write: what a subscriber at the highest level got.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("not poisoned").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_secret_is_in_no_failure_record_or_log() {
+    let written = Written::default();
+    let writer = written.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _logging = tracing::subscriber::set_default(subscriber);
+
+    let bench = Bench::new();
+    let canary = Canary::new();
+    bench.backend.add_volume("vol-1", BTreeMap::new());
+    let way = Way { secrets: canary.secrets(), ..Way::new("vol-1", "node-a") };
+    let told = format!("mount -o password={} failed", canary.value());
+    bench.backend.always(Rpc::NodeStageVolume, Answer::fail(Code::Internal, told));
+    let failure = bench.plugin.node_stage_volume(way.stage(), LONG).await.unwrap_err();
+    assert_eq!(failure.message, "mount -o password=<redacted> failed");
+    // It did arrive.
+    let asked = bench.backend.calls_of(Rpc::NodeStageVolume).remove(0).ask;
+    assert!(
+        matches!(asked, support::scripted::Ask::NodeStageVolume(request) if request.secrets == way.secrets)
+    );
+    for text in [
+        format!("{failure:?}"),
+        failure.to_string(),
+        format!("{:?}", bench.records()),
+        format!("{:?}", way.stage()),
+    ] {
+        canary.assert_absent("what a caller gets to see", text);
+    }
+    let log = written.0.lock().unwrap().clone();
+    assert!(!log.is_empty(), "nothing was logged, so nothing was checked");
+    canary.assert_absent("the log", log);
+}
+
+#[tokio::test]
+async fn a_whole_life_leaves_nothing() {
+    let bench = Bench::new();
+    let volume = bench.plugin.create_volume(create("pvc-1"), LONG).await.unwrap();
+    let mut way = Way { volume_context: volume.volume_context, ..Way::new(&volume.volume_id, "node-a") };
+    let attached = bench.plugin.controller_publish_volume(way.attach(), LONG).await.unwrap();
+    way.publish_context = attached.publish_context;
+    bench.plugin.node_stage_volume(way.stage(), LONG).await.unwrap();
+    bench.plugin.node_publish_volume(way.publish("/target"), LONG).await.unwrap();
+    assert_eq!(bench.backend.left().len(), 4);
+    assert!(bench.backend.left().contains(&Leftover::Volume(volume.volume_id.clone())));
+    bench.plugin.node_unpublish_volume(way.unpublish("/target"), LONG).await.unwrap();
+    bench.plugin.node_unstage_volume(way.unstage(), LONG).await.unwrap();
+    bench.plugin.controller_unpublish_volume(way.detach(), LONG).await.unwrap();
+    bench.plugin.delete_volume(delete(&volume.volume_id), LONG).await.unwrap();
+    bench.backend.assert_clean();
+    assert!(bench.records().iter().all(|record| record.result.is_ok() && record.attempt == 1));
+    assert_eq!(bench.records().len(), 8);
+}

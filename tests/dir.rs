@@ -1,0 +1,16 @@
+//! The driver `dir.csi.wharfline.dev` over its socket, on real bind mounts. Root is needed.
+#![allow(clippy::unwrap_used)] // helpers of tests count as tests
+#[path = "dir/arguments.rs"]
+mod arguments;
+#[path = "dir/damage.rs"]
+mod damage;
+#[path = "dir/life.rs"]
+mod life;
+#[path = "dir/process.rs"]
+mod process;
+#[path = "dir/publishing.rs"]
+mod publishing;
+#[path = "dir/rig.rs"]
+mod rig;
+#[path = "dir/volumes.rs"]
+mod volumes;

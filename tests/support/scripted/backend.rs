@@ -1,0 +1,363 @@
+//! One storage system behind any number of plugin instances. Knows no socket, so a simulation can use it as it is.
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use wharfline::csi::{Code, Rpc};
+
+use super::ask::Ask;
+use super::config::Config;
+use super::log::{End, Logged};
+use super::model::{Leftover, Model, Refusal};
+use super::script::{Answer, Effect, Finale, Pause, Script};
+
+/// How long [`Backend::until`] waits.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One instance of the plugin.
+#[derive(Clone)]
+pub struct Site {
+    /// What `NodeGetInfo` says there.
+    pub node_id: String,
+    /// Segments of the node's topology.
+    pub topology: std::collections::BTreeMap<String, String>,
+    /// What [`Answer::exit`] does: a child process ends itself here. None stops the serving.
+    pub on_exit: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl Site {
+    /// An instance on a node.
+    pub fn new(node_id: &str) -> Self {
+        Self { node_id: node_id.into(), topology: std::collections::BTreeMap::new(), on_exit: None }
+    }
+}
+
+/// What is known of a call besides its request.
+#[derive(Clone, Debug, Default)]
+pub struct Wire {
+    /// `:authority`.
+    pub authority: String,
+    /// `grpc-timeout`.
+    pub timeout: Option<String>,
+    /// Number of the connection.
+    pub connection: u64,
+}
+
+/// What to send.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ending {
+    /// OK with this message.
+    Reply(Vec<u8>),
+    /// A status.
+    Status {
+        /// Its number.
+        code: i32,
+        /// Its text.
+        message: String,
+    },
+    /// A status with details that are not base64.
+    BrokenDetails {
+        /// Its code.
+        code: Code,
+        /// Its text.
+        message: String,
+    },
+    /// The head of a message of so many bytes.
+    Oversize(u32),
+    /// This message and the end of the stream.
+    NoStatus,
+    /// An HTTP status alone.
+    Http(u16),
+    /// The end of the connection.
+    Cut,
+    /// The end of the process.
+    Exit,
+}
+
+struct State {
+    config: Config,
+    script: Script,
+    model: Model,
+    log: Vec<Logged>,
+    faults: Vec<String>,
+}
+
+/// The storage system, its script and its books.
+pub struct Backend {
+    state: Mutex<State>,
+    changed: watch::Sender<u64>,
+}
+
+impl Backend {
+    /// An empty one.
+    pub fn new(config: Config) -> Arc<Self> {
+        let state = State {
+            config,
+            script: Script::default(),
+            model: Model::default(),
+            log: Vec::new(),
+            faults: Vec::new(),
+        };
+        Arc::new(Self { state: Mutex::new(state), changed: watch::Sender::new(0) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn tell(&self) {
+        self.changed.send_modify(|version| *version += 1);
+    }
+
+    /// Changes what the plugin says of itself.
+    pub fn configure(&self, change: impl FnOnce(&mut Config)) {
+        change(&mut self.state().config);
+    }
+
+    /// Queues an answer for the next call of `rpc`.
+    pub fn next(&self, rpc: Rpc, answer: Answer) {
+        self.state().script.push(rpc, None, answer, false);
+    }
+
+    /// Queues an answer for the next call of `rpc` about `volume`, by handle or, for `CreateVolume`, name.
+    pub fn next_for(&self, rpc: Rpc, volume: &str, answer: Answer) {
+        self.state().script.push(rpc, Some(volume.to_owned()), answer, false);
+    }
+
+    /// Gives this answer to every call of `rpc` once the queue before it is empty.
+    pub fn always(&self, rpc: Rpc, answer: Answer) {
+        self.state().script.push(rpc, None, answer, true);
+    }
+
+    /// Forgets what is queued for `rpc`.
+    pub fn honest(&self, rpc: Rpc) {
+        self.state().script.clear(rpc);
+    }
+
+    /// Adds a volume that was there before: it may be left at the end.
+    pub fn add_volume(&self, id: &str, context: std::collections::BTreeMap<String, String>) {
+        self.state().model.add_existing(id, context);
+    }
+
+    /// Makes a node known before its first call.
+    pub fn add_node(&self, site: &Site) {
+        self.state().model.see_node(site);
+    }
+
+    /// The node lost power or was restarted: what was staged and published there is gone.
+    pub fn reboot(&self, node: &str) {
+        let mut state = self.state();
+        let State { config, model, .. } = &mut *state;
+        model.reboot(node, &config.effects);
+        drop(state);
+        self.tell();
+    }
+
+    /// The node cannot write any more: its attachments may be taken without its doing.
+    pub fn fence(&self, node: &str) {
+        self.state().model.fence(node);
+    }
+
+    /// Handles of the volumes that exist.
+    pub fn volumes(&self) -> Vec<String> {
+        self.state().model.volume_ids()
+    }
+
+    /// The whole log.
+    pub fn calls(&self) -> Vec<Logged> {
+        self.state().log.clone()
+    }
+
+    /// The calls of one kind.
+    pub fn calls_of(&self, rpc: Rpc) -> Vec<Logged> {
+        self.state().log.iter().filter(|call| call.rpc == rpc).cloned().collect()
+    }
+
+    /// The calls about volumes, in order, by name.
+    pub fn order(&self) -> Vec<&'static str> {
+        self.state()
+            .log
+            .iter()
+            .filter(|call| call.ask.volume().is_some())
+            .map(|call| call.rpc.name())
+            .collect()
+    }
+
+    /// Waits until the log is as wanted. Panics after a while.
+    pub async fn until(&self, what: &str, wanted: impl Fn(&[Logged]) -> bool) {
+        let mut changed = self.changed.subscribe();
+        let seen = async {
+            loop {
+                changed.borrow_and_update();
+                if wanted(&self.state().log) {
+                    return;
+                }
+                changed.changed().await.expect("the backend lives");
+            }
+        };
+        let seen = tokio::time::timeout(PATIENCE, seen).await;
+        assert!(seen.is_ok(), "not seen: {what}; calls: {:#?}", self.calls());
+    }
+
+    /// What exists or is held now.
+    pub fn left(&self) -> Vec<Leftover> {
+        self.state().model.left()
+    }
+
+    /// What was done against the rules.
+    pub fn violations(&self) -> Vec<String> {
+        self.state().faults.clone()
+    }
+
+    /// Panics unless the caller broke no rule, no calls overlapped, and every answer of the script was used.
+    pub fn assert_lawful(&self) {
+        let state = self.state();
+        let faults = state.faults.iter().cloned().chain(state.script.unused()).collect::<Vec<_>>();
+        assert!(faults.is_empty(), "the plugin has to complain:\n{}", faults.join("\n"));
+    }
+
+    /// Like [`assert_lawful`](Self::assert_lawful), and nothing may be left or in flight.
+    pub fn assert_clean(&self) {
+        self.assert_lawful();
+        let left = self.left();
+        assert!(left.is_empty(), "left behind: {left:#?}");
+        let flying = self.calls().into_iter().filter(Logged::in_flight).collect::<Vec<_>>();
+        assert!(flying.is_empty(), "still in flight: {flying:#?}");
+    }
+
+    /// One call from its arrival to what is sent back. Dropping the future means that the caller has gone.
+    pub async fn handle(self: &Arc<Self>, site: &Site, rpc: Rpc, bytes: &[u8], wire: Wire) -> Ending {
+        let ask = match Ask::decode(rpc, bytes) {
+            Ok(ask) => ask,
+            Err(error) => return refused(&Refusal::new(Code::Internal, error.to_string())),
+        };
+        let (number, answer) = self.begin(site, &ask, wire);
+        let mut call = Flying {
+            backend: self,
+            site,
+            number,
+            ask: &ask,
+            late: answer.effect == Effect::Late,
+            over: false,
+        };
+        let mut done = (answer.effect == Effect::First).then(|| self.perform(site, number, &ask));
+        match &answer.pause {
+            Pause::None => {}
+            Pause::For(time) => tokio::time::sleep(*time).await,
+            Pause::Until(gate) => gate.passed().await,
+        }
+        if answer.effect == Effect::Last {
+            done = Some(self.perform(site, number, &ask));
+        }
+        let ending = match answer.finale {
+            Finale::Model => match done.unwrap_or_else(|| self.perform(site, number, &ask)) {
+                Ok(reply) => Ending::Reply(reply),
+                Err(refusal) => refused(&refusal),
+            },
+            Finale::Reply(reply) => Ending::Reply(reply),
+            Finale::Status { code, message } => Ending::Status { code, message },
+            Finale::BrokenDetails { code, message } => Ending::BrokenDetails { code, message },
+            Finale::Oversize(bytes) => Ending::Oversize(bytes),
+            // Field 1 as bytes that go on after the end of the message.
+            Finale::Garbage => Ending::Reply(vec![0x0a, 0xff, 0x01]),
+            Finale::NoStatus => Ending::NoStatus,
+            Finale::Http(status) => Ending::Http(status),
+            Finale::Cut => Ending::Cut,
+            Finale::Exit => Ending::Exit,
+        };
+        call.end(&ending);
+        ending
+    }
+
+    fn begin(&self, site: &Site, ask: &Ask, wire: Wire) -> (usize, Answer) {
+        let mut state = self.state();
+        let State { script, model, log, faults, .. } = &mut *state;
+        model.see_node(site);
+        let call = Logged {
+            number: log.len(),
+            rpc: ask.rpc(),
+            ask: ask.clone(),
+            node: site.node_id.clone(),
+            authority: wire.authority,
+            timeout: wire.timeout,
+            connection: wire.connection,
+            started: Instant::now(),
+            ended: None,
+        };
+        if let Some(volume) = model.subject(ask) {
+            let shared = model.is_shared(&volume);
+            for other in log.iter().filter(|other| other.in_flight()) {
+                let same = model.subject(&other.ask).as_ref() == Some(&volume);
+                if same && call.excludes(other, shared) {
+                    faults.push(format!(
+                        "#{} {} on {} overlaps #{} {} on {}, both about {volume}",
+                        call.number, call.rpc, call.node, other.number, other.rpc, other.node
+                    ));
+                }
+            }
+        }
+        let number = call.number;
+        log.push(call);
+        let answer = script.next(ask.rpc(), ask.volume());
+        drop(state);
+        self.tell();
+        (number, answer)
+    }
+
+    fn perform(&self, site: &Site, number: usize, ask: &Ask) -> Result<Vec<u8>, Refusal> {
+        let mut state = self.state();
+        let State { config, model, faults, .. } = &mut *state;
+        let before = faults.len();
+        let result = model.perform(site, config, ask, faults);
+        for fault in &mut faults[before..] {
+            *fault = format!("#{number} {} on {}: {fault}", ask.rpc(), site.node_id);
+        }
+        result
+    }
+}
+
+fn refused(refusal: &Refusal) -> Ending {
+    Ending::Status { code: refusal.code as i32, message: refusal.message.clone() }
+}
+
+/// A call in flight. Dropped before its end, it books that the caller has gone, and does late work.
+struct Flying<'a> {
+    backend: &'a Backend,
+    site: &'a Site,
+    number: usize,
+    ask: &'a Ask,
+    late: bool,
+    over: bool,
+}
+
+impl Flying<'_> {
+    fn end(&mut self, ending: &Ending) {
+        let how = match ending {
+            Ending::Reply(_) => End::Answered(Code::Ok),
+            Ending::Status { code, .. } => End::Answered(Code::from_i32(*code)),
+            Ending::BrokenDetails { code, .. } => End::Answered(*code),
+            Ending::Oversize(_) | Ending::NoStatus | Ending::Http(_) => End::Broken,
+            Ending::Cut | Ending::Exit => End::Gone,
+        };
+        self.over = true;
+        self.book(how);
+    }
+
+    fn book(&self, how: End) {
+        self.backend.state().log[self.number].ended = Some((Instant::now(), how));
+        self.backend.tell();
+    }
+}
+
+impl Drop for Flying<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            if self.late {
+                // What comes of it is the ledger's to tell; nobody waits for the answer.
+                drop(self.backend.perform(self.site, self.number, self.ask));
+            }
+            self.book(End::Gone);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What the scripted plugin says of itself. May be changed while it runs.
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use wharfline::csi::proto::controller_service_capability::rpc::Type as Controller;
+use wharfline::csi::proto::node_service_capability::rpc::Type as Node;
+use wharfline::csi::proto::plugin_capability::service::Type as Service;
+
+/// What calls do to the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Effects {
+    /// Nothing: the ledger is all there is.
+    #[default]
+    Ledger,
+    /// Real bind mounts of directories beneath the given one. Needs root.
+    Mounts(PathBuf),
+}
+
+/// The answers of the Identity, capability and information calls, and the limits of the backend.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `GetPluginInfo`.
+    pub name: String,
+    /// `GetPluginInfo`.
+    pub vendor_version: String,
+    /// `Probe`; none leaves the field out, which means ready.
+    pub ready: Option<bool>,
+    /// Numbers of `PluginCapability.Service`; any may be given.
+    pub services: Vec<i32>,
+    /// Numbers of `PluginCapability.VolumeExpansion`.
+    pub expansion: Vec<i32>,
+    /// Numbers of `ControllerServiceCapability.RPC`.
+    pub controller: Vec<i32>,
+    /// Numbers of `NodeServiceCapability.RPC`.
+    pub node: Vec<i32>,
+    /// `NodeGetInfo`; also kept to when volumes are attached.
+    pub max_volumes: i64,
+    /// Bytes in all; above it `CreateVolume` answers RESOURCE_EXHAUSTED.
+    pub total_bytes: i64,
+    /// Largest volume; above it `CreateVolume` answers OUT_OF_RANGE.
+    pub max_volume_bytes: i64,
+    /// Put into the context of every new volume.
+    pub volume_context: BTreeMap<String, String>,
+    /// Put into the context of every attachment, beside the node.
+    pub publish_context: BTreeMap<String, String>,
+    /// What calls do to the machine.
+    pub effects: Effects,
+}
+
+impl Config {
+    /// A plugin with all that a volume's way can have: created, attached, staged, published.
+    pub fn full() -> Self {
+        Self {
+            services: vec![Service::ControllerService as i32],
+            controller: vec![
+                Controller::CreateDeleteVolume as i32,
+                Controller::PublishUnpublishVolume as i32,
+                Controller::ListVolumes as i32,
+                Controller::ListVolumesPublishedNodes as i32,
+                Controller::GetCapacity as i32,
+                Controller::SingleNodeMultiWriter as i32,
+            ],
+            node: vec![Node::StageUnstageVolume as i32, Node::SingleNodeMultiWriter as i32],
+            ..Self::node_only()
+        }
+    }
+
+    /// A plugin that creates and publishes, and neither attaches nor stages.
+    pub fn without_attach_and_stage() -> Self {
+        let mut config = Self::full();
+        config.controller = vec![Controller::CreateDeleteVolume as i32, Controller::GetCapacity as i32];
+        config.node.clear();
+        config
+    }
+
+    /// A plugin without a controller service: volumes are there when they are named.
+    pub fn node_only() -> Self {
+        let context = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        Self {
+            name: "scripted.csi.example".into(),
+            vendor_version: "1.0.0".into(),
+            ready: None,
+            services: Vec::new(),
+            expansion: Vec::new(),
+            controller: Vec::new(),
+            node: Vec::new(),
+            max_volumes: 0,
+            total_bytes: 1 << 50,
+            max_volume_bytes: 1 << 40,
+            // Odd on purpose: contexts are opaque and have to arrive unchanged.
+            volume_context: context("pool/Näme", " two  spaces "),
+            publish_context: context("device", "/dev/scripted\t0"),
+            effects: Effects::Ledger,
+        }
+    }
+
+    pub(super) fn has_service(&self, service: Service) -> bool {
+        self.services.contains(&(service as i32))
+    }
+
+    pub(super) fn controller_can(&self, capability: Controller) -> bool {
+        self.controller.contains(&(capability as i32))
+    }
+
+    pub(super) fn node_can(&self, capability: Node) -> bool {
+        self.node.contains(&(capability as i32))
+    }
+}

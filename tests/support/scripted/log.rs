@@ -1,0 +1,65 @@
+//! Every call with its times, and the watch over calls that must not overlap.
+use tokio::time::Instant;
+use wharfline::csi::{Code, Rpc};
+
+use super::ask::Ask;
+
+/// How a call ended, as the plugin saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A status was sent, OK included.
+    Answered(Code),
+    /// Something was sent that is no status.
+    Broken,
+    /// The caller went away, or the connection did.
+    Gone,
+}
+
+/// One call.
+#[derive(Clone, Debug)]
+pub struct Logged {
+    /// Its place in the log.
+    pub number: usize,
+    /// The call.
+    pub rpc: Rpc,
+    /// The request. Secrets included.
+    pub ask: Ask,
+    /// Node id of the instance that got it.
+    pub node: String,
+    /// `:authority` of the request.
+    pub authority: String,
+    /// `grpc-timeout` as it was sent.
+    pub timeout: Option<String>,
+    /// Number of the connection it came over.
+    pub connection: u64,
+    /// When it came.
+    pub started: Instant,
+    /// When it ended, and how; none while it is in flight.
+    pub ended: Option<(Instant, End)>,
+}
+
+impl Logged {
+    /// No answer was given yet, and the caller waits.
+    pub fn in_flight(&self) -> bool {
+        self.ended.is_none()
+    }
+
+    /// Whether both may be in flight at one time. Controller calls of a volume exclude one another everywhere, node
+    /// calls on their node; a controller call excludes the node calls, except those of a volume that may be on
+    /// several nodes when they are on another node than the one it names.
+    pub(super) fn excludes(&self, other: &Self, shared_volume: bool) -> bool {
+        match (self.ask.is_node_call(), other.ask.is_node_call()) {
+            (true, true) => self.node == other.node,
+            (false, false) => true,
+            (node_call, _) => {
+                let (on_node, controller) = if node_call { (self, other) } else { (other, self) };
+                let named = match &controller.ask {
+                    Ask::ControllerPublishVolume(request) => Some(&request.node_id),
+                    Ask::ControllerUnpublishVolume(request) => Some(&request.node_id),
+                    _ => None,
+                };
+                !shared_volume || named.is_none_or(|node| *node == on_node.node)
+            }
+        }
+    }
+}

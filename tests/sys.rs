@@ -1,0 +1,13 @@
+//! The kernel side against the real kernel. Needs root; every test has a mount namespace of its own, which
+//! stands for the host, and leaves its mount table as it found it.
+#![allow(clippy::unwrap_used)] // the exception for tests does not reach their helpers
+#[path = "sys/files.rs"]
+mod files;
+#[path = "sys/kernel.rs"]
+mod kernel;
+#[path = "sys/root.rs"]
+mod root;
+#[path = "sys/shim.rs"]
+mod shim;
+#[path = "sys/support.rs"]
+mod support;
