@@ -168,7 +168,7 @@ pub struct Node {
     pub calls: Calls,
     /// What happened, for people.
     pub events: Events,
-    /// No trustworthy journal was found at the start: what stands in no record may have been attempted all the same.
+    /// No journal was found at the start, or a damaged one: what stands in no record may have been attempted.
     pub amnesia: bool,
     /// Mounts in our tree that no record owns, as they were found at the start.
     pub leftovers: Mutex<Vec<String>>,
@@ -176,6 +176,8 @@ pub struct Node {
     pub stop: CancellationToken,
     /// What this daemon last wrote of an object, by uid and part.
     written: Mutex<HashMap<String, Value>>,
+    /// What it last had to say of it, written or not.
+    said: Mutex<HashMap<String, Value>>,
 }
 
 /// The API as this node. Wrapped because a client has no useful `Debug`.
@@ -309,6 +311,7 @@ impl Node {
             notes: Notes::default(),
             calls: Calls::default(),
             written: Mutex::default(),
+            said: Mutex::default(),
         }
     }
 
@@ -376,6 +379,7 @@ impl Node {
     {
         let new = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
         let key = format!("{}/{}", object.uid().unwrap_or_default(), part.name);
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), new.clone());
         let last = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         let old = match last {
             Some(last) => last,
@@ -410,13 +414,20 @@ impl Node {
         }
     }
 
+    /// What this daemon last had to say of an object, if anything. A cache lags behind it, and the server may not even
+    /// have it; who decided by those would repeat a call that was answered.
+    pub fn said<T: DeserializeOwned>(&self, uid: &str, part: &Part) -> Option<T> {
+        let key = format!("{uid}/{}", part.name);
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()?;
+        serde_json::from_value(said).ok()
+    }
+
     /// Forgets what was written of an object that is gone.
     pub fn forget_written(&self, uid: &str) {
         let prefix = format!("{uid}/");
-        self.written
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|key, _| !key.starts_with(&prefix));
+        for map in [&self.written, &self.said] {
+            map.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !key.starts_with(&prefix));
+        }
     }
 
     /// Runs a write to its end and says when to try again if it failed.

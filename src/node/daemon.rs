@@ -46,7 +46,6 @@ pub enum Error {
     Ended(&'static str),
 }
 
-
 /// Runs the daemon until `stop`. `ready` is told once everything is adopted and every watch had its first list.
 pub async fn run(
     client: kube::Client,
@@ -57,7 +56,8 @@ pub async fn run(
 ) -> Result<(), Error> {
     // However this ends, even dropped at an await: what it spawned ends too.
     let _guard = stop.clone().drop_guard();
-    let Started { node, identity, mut writer, told } = Started::start(client, machine, options, stop.clone()).await?;
+    let Started { node, identity, mut writer, told } =
+        Started::start(client, machine, options, stop.clone()).await?;
     let result = serve(&node, &identity, ready, &mut writer, told).await;
     stop.cancel();
     node.tasks.join().await;
@@ -204,7 +204,13 @@ async fn work(node: &Arc<Node>, identity: &Identity) {
             let (node, identity) = (Arc::clone(node), Arc::clone(&identity));
             let work: BoxFuture<'static, Option<Duration>> = Box::pin(async move {
                 match key {
-                    Key::Mount(volume) => mounts::reconcile(&node, &volume).await,
+                    Key::Mount(volume) => {
+                        let again = mounts::reconcile(&node, &volume).await;
+                        if node.stopped() {
+                            node.queue.wake(Key::Agent);
+                        }
+                        again
+                    }
                     Key::Host(volume) => hosting::reconcile(&node, &volume).await,
                     Key::Allocation(uid) => {
                         let again = allocations::reconcile(&node, &uid).await;

@@ -555,13 +555,12 @@ mod tests {
     #[test]
     fn a_later_format_is_refused() {
         let mut bytes = Vec::new();
-        let header =
-            Frame::Header {
-                version: VERSION + 1,
-                incarnation: String::new(),
-                boot_id: String::new(),
-                amnesia: false,
-            };
+        let header = Frame::Header {
+            version: VERSION + 1,
+            incarnation: String::new(),
+            boot_id: String::new(),
+            amnesia: false,
+        };
         frame(&mut bytes, &header);
         assert!(matches!(read(Path::new("j"), &bytes), Err(JournalError::TooNew { .. })));
     }

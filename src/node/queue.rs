@@ -84,10 +84,8 @@ impl<K: Eq + Hash + Clone + Send + 'static> Queue<K> {
             }
         }
         // A handler may be dropped at any await; a call that hangs must not hold up the end.
-        let _ended = tokio::time::timeout(LAST_HANDLERS, async {
-            while running.join_next().await.is_some() {}
-        })
-        .await;
+        let _ended =
+            tokio::time::timeout(LAST_HANDLERS, async { while running.join_next().await.is_some() {} }).await;
         running.shutdown().await;
     }
 

@@ -67,7 +67,11 @@ async fn die_at(rpc: Rpc, point: Point) {
         let calls = rig.backend.calls_of(other);
         let most = if other == rpc { 2 } else { 1 };
         // What had succeeded before an uncertain reverse call is not made anew, and nothing is skipped.
-        assert!((1..=most).contains(&calls.len()), "{point:?} {rpc}: {other} was called {} times", calls.len());
+        assert!(
+            (1..=most).contains(&calls.len()),
+            "{point:?} {rpc}: {other} was called {} times",
+            calls.len()
+        );
         assert!(calls.windows(2).all(|w| w[0].ask == w[1].ask), "{point:?} {rpc}: {other} changed");
     }
     if waits {

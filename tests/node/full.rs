@@ -116,7 +116,8 @@ async fn a_reader_reads_and_the_volume_keeps_its_mode() {
         panic!("another request");
     };
     assert!(publish.readonly);
-    let Ask::ControllerPublishVolume(attach) = rig.backend.calls_of(Rpc::ControllerPublishVolume)[0].ask.clone()
+    let Ask::ControllerPublishVolume(attach) =
+        rig.backend.calls_of(Rpc::ControllerPublishVolume)[0].ask.clone()
     else {
         panic!("another request");
     };

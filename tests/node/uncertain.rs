@@ -111,7 +111,9 @@ async fn a_refusal_does_not_undo_an_earlier_creation() {
     rig.backend.next(Rpc::CreateVolume, Answer::cut().after_effect());
     rig.backend.next(Rpc::CreateVolume, Answer::fail(Code::InvalidArgument, "no such pool"));
     rig.ask("vol-1", &Special::default()).await;
-    let refused = |v: &serde_json::Value| v["status"]["provisioning"]["message"].as_str().is_some_and(|m| m.contains("no such pool"));
+    let refused = |v: &serde_json::Value| {
+        v["status"]["provisioning"]["message"].as_str().is_some_and(|m| m.contains("no such pool"))
+    };
     let volume = rig.world.until(&rig.volumes, "vol-1", "refused", refused).await;
     assert_eq!(volume.status.unwrap().exists, Some(wharfline::api::meta::Rung::Unknown));
     rig.end_volume("vol-1").await;

@@ -96,7 +96,8 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
     if node.tasks.idle(&uid) && (!idle_before || wanted == Wanted::Stopped) {
         wake_volumes(node, &uid);
     }
-    let written = node.write_status(allocation, &status::NODE, &status::status(node, allocation, wanted)).await;
+    let written =
+        node.write_status(allocation, &status::NODE, &status::status(node, allocation, wanted)).await;
     [again, node.after_write(&format!("alloc/{uid}/report"), written)].into_iter().flatten().min()
 }
 
@@ -165,6 +166,10 @@ async fn run_task(
         Next::Do(Step::Stop) => {
             node.tasks.event(&uid, &task.name, event(node, "Stopping", "asked to end"));
             node.stop_task(&uid, &task.name, grace(task));
+            if task.runtime.external.is_some() {
+                // What something else runs has no end that we see: it is out of service from now on.
+                withdraw(node, &uid, &task.name, plugins::entry(node, &uid, task).as_ref()).await;
+            }
             None
         }
         Next::Do(Step::Clear) => match node.clear_task(&uid, &task.name).await {
@@ -232,7 +237,8 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
     node.retry.failed(step, "exit".to_owned());
     let message = exit_message(&record);
     node.tasks.event(uid, &task.name, event(node, "Exited", &message));
-    let tone = if record.outcome == Outcome::Code(0) || record.stopped { Tone::Normal } else { Tone::Warning };
+    let tone =
+        if record.outcome == Outcome::Code(0) || record.stopped { Tone::Normal } else { Tone::Warning };
     let note = format!("task {} {message}", task.name);
     node.events.tell(about(allocation), tone, "TaskExited", "Run", &note);
     if task.csi_plugin.is_some() {
@@ -251,7 +257,6 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
     }
 }
 
-
 /// Has every volume that is published for an allocation looked at.
 pub fn wake_volumes(node: &Node, uid: &str) {
     for publication in node.journal.publications_of(uid) {
@@ -260,4 +265,3 @@ pub fn wake_volumes(node: &Node, uid: &str) {
         }
     }
 }
-

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 
-use super::plugins::{self, prepare, register, socket};
 use super::super::context::{Node, substitute};
 use super::super::events::Tone;
 use super::super::journal::{Entry, PublicationEntry, TaskEntry, task_key};
 use super::super::mounts::TARGET;
+use super::plugins::{self, prepare, register, socket};
 use super::{about, event, grace, reference};
 use crate::api::Allocation;
 use crate::api::allocation::Task;
@@ -24,7 +24,10 @@ use crate::sys::process::{LogSpec, TaskMount, TaskSpec};
 const LOG: (u64, u32) = (10 << 20, 3);
 
 /// Every publication that the allocation needs, if all are up and wanted.
-pub(super) fn publications(node: &Node, allocation: &Allocation) -> Option<BTreeMap<String, PublicationEntry>> {
+pub(super) fn publications(
+    node: &Node,
+    allocation: &Allocation,
+) -> Option<BTreeMap<String, PublicationEntry>> {
     let uid = allocation.uid().unwrap_or_default();
     let up: BTreeMap<_, _> = node
         .journal
@@ -36,7 +39,12 @@ pub(super) fn publications(node: &Node, allocation: &Allocation) -> Option<BTree
     allocation.spec.volumes.iter().all(|v| up.contains_key(&v.name)).then_some(up)
 }
 
-pub(super) async fn start(node: &Arc<Node>, allocation: &Allocation, task: &Task, again: bool) -> Result<(), String> {
+pub(super) async fn start(
+    node: &Arc<Node>,
+    allocation: &Allocation,
+    task: &Task,
+    again: bool,
+) -> Result<(), String> {
     let uid = allocation.uid().unwrap_or_default();
     let before = node.tasks.process(&uid, &task.name);
     // From here on the allocation is not idle: an unpublish that begins now sees that.
@@ -132,8 +140,7 @@ pub(super) async fn task_spec(
             fd: -1,
             path: PathBuf::from(&mount.mount_path),
             read_only: mount.read_only || publication.read_only,
-            block: verified.mount.is_none()
-                || matches!(verified.kind, FileKind::Block(_)),
+            block: verified.mount.is_none() || matches!(verified.kind, FileKind::Block(_)),
         });
     }
     let logs = node.log_directory(&uid, &task.name);

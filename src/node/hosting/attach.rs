@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::{Resource, ResourceExt};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::super::context::{Node, Part};
 use super::super::mounts::BLOCKED;
@@ -18,7 +18,7 @@ use crate::plan::{Next, Reason, Wanted, attach};
 const CONTROLLER: Part = Part { name: "controller", fields: &["controller"] };
 
 /// The host's part of an attachment's status.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct ControllerPart {
     controller: AttachStatus,
 }
@@ -26,9 +26,11 @@ struct ControllerPart {
 pub(super) async fn step(node: &Arc<Node>, object: &VolumeAttachment) -> Option<Duration> {
     let host = object.spec.host.as_ref().filter(|h| h.node_name == node.options.name)?;
     let key = format!("host/{}", object.uid().unwrap_or_default());
-    let before = object.status.as_ref().and_then(|s| s.controller.clone()).unwrap_or_default();
-    let current =
-        object.status.as_ref().is_some_and(|s| s.controller.is_some()) && before.epoch == host.epoch;
+    let uid = object.uid().unwrap_or_default();
+    let said = node.said::<ControllerPart>(&uid, &CONTROLLER).filter(|s| s.controller.epoch == host.epoch);
+    let seen = object.status.as_ref().and_then(|s| s.controller.clone());
+    let current = said.is_some() || seen.as_ref().is_some_and(|s| s.epoch == host.epoch);
+    let before = said.as_ref().map(|s| s.controller.clone()).or(seen).unwrap_or_default();
     let released = object.status.as_ref().and_then(|s| s.node.as_ref()).map(|n| n.released_uid.as_str());
     let wanted = if object.meta().deletion_timestamp.is_some() { Wanted::Absent } else { Wanted::Present };
     let seen = attach::Seen {
@@ -41,7 +43,11 @@ pub(super) async fn step(node: &Arc<Node>, object: &VolumeAttachment) -> Option<
     node.retry.renew(&key, format!("{generation}/{wanted:?}/{}", host.epoch));
     let step = match attach::next(wanted, &seen) {
         Next::Do(step) => step,
-        Next::Wait(_) | Next::Converged => return None,
+        // What could not be written before is written now.
+        Next::Wait(_) | Next::Converged => {
+            let written = node.write_status(object, &CONTROLLER, &said?).await;
+            return node.after_write(&format!("{key}/report"), written);
+        }
     };
     let retry = format!("{key}/{step:?}");
     if let Some(left) = node.retry.remaining(&retry) {

@@ -47,4 +47,3 @@ pub(super) struct NodePart {
     node: StageStatus,
     conditions: Vec<Condition>,
 }
-

@@ -293,7 +293,13 @@ impl Unit {
 
     /// NOT_FOUND to a reverse call is no success by itself. Repeated, and with nothing mounted there, it is as much as
     /// this plugin will ever say.
-    pub(super) async fn forgiven(&self, node: &Node, failure: &Failure, step: &str, place: &TreePath) -> bool {
+    pub(super) async fn forgiven(
+        &self,
+        node: &Node,
+        failure: &Failure,
+        step: &str,
+        place: &TreePath,
+    ) -> bool {
         failure.is_not_found()
             && node.retry.attempt(step) >= NOT_FOUND_TRIES
             && self.nothing_mounted(node, place).await.is_ok()

@@ -31,7 +31,6 @@ pub(super) struct User {
     pub(super) entry: Option<PublicationEntry>,
 }
 
-
 pub(super) fn gather(node: &Node, volume: &str) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
     let mut entries = node.journal.attachments_of(volume);
@@ -51,8 +50,6 @@ pub(super) fn gather(node: &Node, volume: &str) -> Vec<Unit> {
     }
     units
 }
-
-
 
 impl Unit {
     pub(super) fn new(

@@ -1,4 +1,5 @@
 //! A real node daemon on the real kernel, against a real server within this process.
+mod boot;
 mod link;
 mod rig;
 
@@ -19,6 +20,7 @@ use wharfline::server::{Identity, SealingKey, Server, ServerOptions};
 use wharfline::store::embedded::{EmbeddedStore, MemoryDisk, Options as StoreOptions};
 use wharfline::sys::real::{Pool, RealProcesses};
 
+pub use boot::rebooted;
 pub use link::Link;
 pub use rig::{NODE_ID, Rig, Special, condition, condition_reason};
 

@@ -153,7 +153,8 @@ impl Rig {
     }
 
     pub async fn not_ready(&self, reason: &str) -> PluginInstance {
-        let holds = |i: &Value| condition_reason(i, "Ready") == Some(reason) && condition(i, "Ready", "False");
+        let holds =
+            |i: &Value| condition_reason(i, "Ready") == Some(reason) && condition(i, "Ready", "False");
         self.world.until(&self.instances, "p", reason, holds).await
     }
 
@@ -182,7 +183,9 @@ impl Rig {
         let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Volume",
             "metadata": { "name": name }, "spec": spec });
         let volume = self.world.create(&self.volumes, object).await;
-        self.world.status(&self.volumes, name, json!({ "controller": { "nodeName": NODE, "epoch": 1 } })).await;
+        self.world
+            .status(&self.volumes, name, json!({ "controller": { "nodeName": NODE, "epoch": 1 } }))
+            .await;
         volume
     }
 
@@ -191,7 +194,12 @@ impl Rig {
     }
 
     /// The attachment `att-1` of a volume that is up.
-    pub async fn attach(&self, volume: &str, allocations: &[&Allocation], special: &Special) -> VolumeAttachment {
+    pub async fn attach(
+        &self,
+        volume: &str,
+        allocations: &[&Allocation],
+        special: &Special,
+    ) -> VolumeAttachment {
         let volume = self.volumes.get(volume).await.unwrap();
         let status = volume.status.clone().unwrap();
         let uids: Vec<_> = allocations.iter().map(|a| uid(*a)).collect();
@@ -224,7 +232,8 @@ impl Rig {
     }
 
     pub async fn published(&self, name: &str) -> Allocation {
-        let holds = |a: &Value| a["status"]["phase"] == "Running" && a["status"]["volumes"][0]["published"] == "Up";
+        let holds =
+            |a: &Value| a["status"]["phase"] == "Running" && a["status"]["volumes"][0]["published"] == "Up";
         self.world.until(&self.allocs, name, "published", holds).await
     }
 
@@ -249,6 +258,13 @@ impl Rig {
         };
         self.world.until(&self.attachments, "att-1", "released and detached", holds).await;
         self.world.let_go(&self.attachments, "att-1").await;
+    }
+
+    /// The allocation and the attachment are deleted, and the plugin's node half is done.
+    pub async fn end_node_part(&self) {
+        self.world.delete(&self.allocs, "app").await;
+        self.world.delete(&self.attachments, "att-1").await;
+        self.called(Rpc::NodeUnstageVolume, 1).await;
     }
 
     pub async fn end_volume(&self, name: &str) {
@@ -291,17 +307,14 @@ impl Rig {
 
     /// Waits until a call is in flight for the n-th time, from 1.
     pub async fn in_flight(&self, rpc: Rpc, n: usize) {
-        let wanted = |log: &[Logged]| {
-            log.iter().filter(|c| c.rpc == rpc).nth(n - 1).is_some_and(Logged::in_flight)
-        };
+        let wanted =
+            |log: &[Logged]| log.iter().filter(|c| c.rpc == rpc).nth(n - 1).is_some_and(Logged::in_flight);
         self.backend.until(&format!("{rpc} {n} in flight"), wanted).await;
     }
 
     /// Waits until this was called so often.
     pub async fn called(&self, rpc: Rpc, n: usize) {
-        let wanted = |log: &[Logged]| {
-            log.iter().filter(|c| c.rpc == rpc && !c.in_flight()).count() >= n
-        };
+        let wanted = |log: &[Logged]| log.iter().filter(|c| c.rpc == rpc && !c.in_flight()).count() >= n;
         self.backend.until(&format!("{rpc} called {n} times"), wanted).await;
     }
 
@@ -313,6 +326,24 @@ impl Rig {
     pub fn mounted(&self) -> Vec<String> {
         let tree = self.place.data.path().join("volumes");
         mounts_beneath(&tree).into_iter().filter(|p| *p != tree.to_string_lossy()).collect()
+    }
+
+    /// Reason and note of all events, once there is one with this reason.
+    pub async fn events_until(&self, reason: &str) -> Vec<(String, String)> {
+        let api: Api<k8s_openapi::api::events::v1::Event> = Api::all(self.world.0.clone());
+        let end = tokio::time::Instant::now() + super::DEADLINE;
+        loop {
+            let list = api.list(&kube::api::ListParams::default()).await.unwrap();
+            let found: Vec<_> = list
+                .into_iter()
+                .map(|e| (e.reason.unwrap_or_default(), e.note.unwrap_or_default()))
+                .collect();
+            if found.iter().any(|(r, _)| r == reason) {
+                return found;
+            }
+            assert!(tokio::time::Instant::now() < end, "no event {reason}: {found:?}");
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
     }
 
     /// A Secret in the default namespace.
