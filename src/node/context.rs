@@ -168,7 +168,7 @@ pub struct Node {
     pub calls: Calls,
     /// What happened, for people.
     pub events: Events,
-    /// No trustworthy journal was found at the start: what stands in no record may have been attempted all the same.
+    /// No journal was found at the start, or a damaged one: what stands in no record may have been attempted.
     pub amnesia: bool,
     /// Mounts in our tree that no record owns, as they were found at the start.
     pub leftovers: Mutex<Vec<String>>,
@@ -176,6 +176,8 @@ pub struct Node {
     pub stop: CancellationToken,
     /// What this daemon last wrote of an object, by uid and part.
     written: Mutex<HashMap<String, Value>>,
+    /// What it last had to say of it, written or not.
+    said: Mutex<HashMap<String, Value>>,
 }
 
 /// The API as this node. Wrapped because a client has no useful `Debug`.
@@ -312,6 +314,7 @@ impl Node {
             notes: Notes::default(),
             calls: Calls::default(),
             written: Mutex::default(),
+            said: Mutex::default(),
         }
     }
 
@@ -319,13 +322,6 @@ impl Node {
     pub fn now(&self) -> Time {
         let now = self.machine.clock.now();
         Time(jiff::Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now))
-    }
-
-    /// What this daemon last wrote of a part of an object. Its fields have no other writer, so this is the truth even
-    /// while the cache shows an older one.
-    pub fn last_written<T: DeserializeOwned>(&self, uid: &str, part: &str) -> Option<T> {
-        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        written.get(&format!("{uid}/{part}")).and_then(|value| serde_json::from_value(value.clone()).ok())
     }
 
     /// The time after so long.
@@ -387,6 +383,7 @@ impl Node {
     {
         let new = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
         let key = format!("{}/{}", object.uid().unwrap_or_default(), part.name);
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), new.clone());
         let last = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         let old = match last {
             Some(last) => last,
@@ -421,13 +418,20 @@ impl Node {
         }
     }
 
+    /// What this daemon last had to say of an object, if anything. A cache lags behind it, and the server may not even
+    /// have it; who decided by those would repeat a call that was answered.
+    pub fn said<T: DeserializeOwned>(&self, uid: &str, part: &Part) -> Option<T> {
+        let key = format!("{uid}/{}", part.name);
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()?;
+        serde_json::from_value(said).ok()
+    }
+
     /// Forgets what was written of an object that is gone.
     pub fn forget_written(&self, uid: &str) {
         let prefix = format!("{uid}/");
-        self.written
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|key, _| !key.starts_with(&prefix));
+        for map in [&self.written, &self.said] {
+            map.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !key.starts_with(&prefix));
+        }
     }
 
     /// Runs a write to its end and says when to try again if it failed.

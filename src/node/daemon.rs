@@ -204,7 +204,13 @@ async fn work(node: &Arc<Node>, identity: &Identity) {
             let (node, identity) = (Arc::clone(node), Arc::clone(&identity));
             let work: BoxFuture<'static, Option<Duration>> = Box::pin(async move {
                 match key {
-                    Key::Mount(volume) => mounts::reconcile(&node, &volume).await,
+                    Key::Mount(volume) => {
+                        let again = mounts::reconcile(&node, &volume).await;
+                        if node.stopped() {
+                            node.queue.wake(Key::Agent);
+                        }
+                        again
+                    }
                     Key::Host(volume) => hosting::reconcile(&node, &volume).await,
                     Key::Allocation(uid) => {
                         let again = allocations::reconcile(&node, &uid).await;

@@ -9,10 +9,12 @@ use kube::ResourceExt;
 use super::allocations;
 use super::context::Node;
 use super::daemon::Error;
-use super::journal::{AttachmentEntry, Change, Entry, HostPublication, JournalError, PublicationEntry};
+use super::journal::{
+    AttachmentEntry, Change, CreateEntry, Entry, HostPublication, JournalError, PublicationEntry,
+};
 use super::mounts::{TARGET, allowed_host_path, hash, staging_name};
-use crate::api::VolumeAttachment;
 use crate::api::meta::{ObjectRef, Rung};
+use crate::api::{Volume, VolumeAttachment};
 use crate::plan::mount::Level;
 use crate::plan::supervise::Process;
 use crate::sys::kernel::MountRow;
@@ -135,6 +137,12 @@ pub(super) async fn rebuild(node: &Node) -> Result<(), Error> {
         tracing::warn!(count = changes.len(), "the journal did not know what may be up; it is in doubt now");
     }
     if node.amnesia {
+        // A create that this node may have begun: a refusal that comes later says nothing about it.
+        let unsaid = |v: &&Arc<Volume>| v.status.as_ref().is_none_or(|s| s.exists.is_none());
+        for volume in node.caches.volumes.all().iter().filter(unsaid) {
+            let (volume, uid) = (volume.name_any(), volume.uid().unwrap_or_default());
+            changes.push(Change::Put(Entry::Create(CreateEntry { volume, uid })));
+        }
         changes.push(Change::Rebuilt);
     }
     Ok(node.journal.commit(changes).await?)

@@ -62,9 +62,17 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
         node.queue.wake(Key::Mount(a.spec.volume.clone()));
     });
     open(node, watches, Some("spec.host.nodeName"), &caches.hosted, |node, a| {
+        let uid = a.uid().unwrap_or_default();
+        if !node.caches.hosted.has(&uid) {
+            forget(node, &uid, &format!("host/{uid}"));
+        }
         node.queue.wake(Key::Host(a.spec.volume.clone()));
     });
     open(node, watches, Some("status.controller.nodeName"), &caches.volumes, |node, v| {
+        let uid = v.uid().unwrap_or_default();
+        if !node.caches.volumes.has(&uid) {
+            forget(node, &uid, &format!("vol/{uid}"));
+        }
         node.queue.wake(Key::Host(v.name_any()));
     });
     open(node, watches, Some("spec.nodeName"), &caches.instances, |node, i| {
@@ -74,6 +82,16 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
     open(node, watches, None, &caches.plugins, |node, p| node.queue.wake(Key::Plugin(p.name_any())));
     // Whether the node is marked stopped concerns everything on it.
     open(node, watches, Some("metadata.name"), &caches.node, |node, _| wake_all(node));
+}
+
+/// An object is gone, or no longer ours: nothing of it is kept.
+fn forget(node: &Node, uid: &str, key: &str) {
+    if !node.caches.attachments.has(uid) {
+        node.forget_written(uid);
+    }
+    node.calls.clear(key);
+    node.retry.gone(key);
+    node.events.gone(key);
 }
 
 /// A plugin's health or object changed: everything that waits for it is tried at once.

@@ -166,6 +166,10 @@ async fn run_task(
         Next::Do(Step::Stop) => {
             node.tasks.event(&uid, &task.name, event(node, "Stopping", "asked to end"));
             node.stop_task(&uid, &task.name, grace(task));
+            if task.runtime.external.is_some() {
+                // What something else runs has no end that we see: it is out of service from now on.
+                withdraw(node, &uid, &task.name, plugins::entry(node, &uid, task).as_ref()).await;
+            }
             None
         }
         Next::Do(Step::Clear) => match node.clear_task(&uid, &task.name).await {

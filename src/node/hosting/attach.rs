@@ -26,11 +26,11 @@ struct ControllerPart {
 pub(super) async fn step(node: &Arc<Node>, object: &VolumeAttachment) -> Option<Duration> {
     let host = object.spec.host.as_ref().filter(|h| h.node_name == node.options.name)?;
     let key = format!("host/{}", object.uid().unwrap_or_default());
-    let mine: Option<ControllerPart> = node.last_written(&object.uid().unwrap_or_default(), CONTROLLER.name);
-    let said = object.status.as_ref().and_then(|s| s.controller.clone());
-    let said = mine.map(|part| part.controller).filter(|s| s.epoch == host.epoch).or(said);
-    let current = said.as_ref().is_some_and(|s| s.epoch == host.epoch);
-    let before = said.unwrap_or_default();
+    let uid = object.uid().unwrap_or_default();
+    let said = node.said::<ControllerPart>(&uid, &CONTROLLER).filter(|s| s.controller.epoch == host.epoch);
+    let seen = object.status.as_ref().and_then(|s| s.controller.clone());
+    let current = said.is_some() || seen.as_ref().is_some_and(|s| s.epoch == host.epoch);
+    let before = said.as_ref().map(|s| s.controller.clone()).or(seen).unwrap_or_default();
     let released = object.status.as_ref().and_then(|s| s.node.as_ref()).map(|n| n.released_uid.as_str());
     let wanted = if object.meta().deletion_timestamp.is_some() { Wanted::Absent } else { Wanted::Present };
     let seen = attach::Seen {
@@ -43,7 +43,11 @@ pub(super) async fn step(node: &Arc<Node>, object: &VolumeAttachment) -> Option<
     node.retry.renew(&key, format!("{generation}/{wanted:?}/{}", host.epoch));
     let step = match attach::next(wanted, &seen) {
         Next::Do(step) => step,
-        Next::Wait(_) | Next::Converged => return None,
+        // What could not be written before is written now.
+        Next::Wait(_) | Next::Converged => {
+            let written = node.write_status(object, &CONTROLLER, &said?).await;
+            return node.after_write(&format!("{key}/report"), written);
+        }
     };
     let retry = format!("{key}/{step:?}");
     if let Some(left) = node.retry.remaining(&retry) {

@@ -82,24 +82,28 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> 
         (true, true, ReclaimPolicy::Delete) => provision::Wanted::Deleted,
         (true, false, _) | (true, true, ReclaimPolicy::Retain) => provision::Wanted::Forgotten,
     };
-    let mine: Option<HostPart> = node.last_written(&uid, "host");
-    let mut part = mine.filter(|p| p.observed_epoch == host.epoch).unwrap_or_else(|| HostPart::of(&status));
+    let said = node.said::<HostPart>(&uid, &HOST).filter(|said| said.observed_epoch == host.epoch);
+    let before = said.clone().unwrap_or_else(|| HostPart::of(&status));
     let seen = provision::Seen {
-        exists: part.exists.unwrap_or(Rung::Unknown),
-        handle_known: !part.handle.is_empty(),
+        exists: before.exists.unwrap_or(Rung::Unknown),
+        handle_known: !before.handle.is_empty(),
         held: !status.holders.is_empty(),
     };
     let generation = volume.meta().generation.unwrap_or_default();
     node.retry.renew(&key, format!("{generation}/{wanted:?}/{}", host.epoch));
     let step = match provision::next(wanted, source, seen) {
         Next::Do(step) => step,
-        Next::Wait(_) | Next::Converged => return None,
+        // What could not be written before is written now.
+        Next::Wait(_) | Next::Converged => {
+            let written = node.write_status(volume, &HOST, &said?).await;
+            return node.after_write(&format!("{key}/report"), written);
+        }
     };
     let retry = format!("{key}/{step:?}");
     if let Some(left) = node.retry.remaining(&retry) {
         return Some(left);
     }
-    part.next_attempt_time = None;
+    let mut part = HostPart { next_attempt_time: None, ..before.clone() };
     part.observed_epoch = host.epoch;
     let outcome = if node.lease_valid() {
         carry_out(node, volume, step, &retry, &mut part, host.epoch).await
@@ -108,9 +112,9 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> 
     };
     let about = (retry.as_str(), volume.object_ref(&()), action(step));
     let delay = settle(node, about, &outcome);
-    part.calls = node.calls.get(&key, &status.calls);
+    part.calls = node.calls.get(&key, &before.calls);
     part.provisioning = outcome.err().map(|blocked| blocked.condition(volume.meta().generation));
-    if let (Some(condition), Some(before)) = (&mut part.provisioning, &status.provisioning) {
+    if let (Some(condition), Some(before)) = (&mut part.provisioning, &before.provisioning) {
         condition.last_transition_time = before.last_transition_time;
     }
     part.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
@@ -150,10 +154,8 @@ async fn create(
     let key = format!("vol/{uid}");
     let secrets = node.secrets(volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
     // The very first attempt of the first host: then, and only then, does a refusal say that nothing was made.
-    let fresh = epoch == 1
-        && !node.amnesia
-        && !node.journal.create_attempted(&uid)
-        && part.exists.is_none_or(|e| e == Rung::Down);
+    let fresh =
+        epoch == 1 && !node.journal.create_attempted(&uid) && part.exists.is_none_or(|e| e == Rung::Down);
     let attempted = Entry::Create(CreateEntry { volume: volume.name_any(), uid: uid.clone() });
     if node.journal.put(attempted).await.is_err() {
         return Err(Blocked::Wait(Reason::LeaseNotRenewed));

@@ -1,4 +1,5 @@
 //! A real node daemon on the real kernel, against a real server within this process.
+mod boot;
 mod link;
 mod rig;
 
@@ -19,6 +20,7 @@ use wharfline::server::{Identity, SealingKey, Server, ServerOptions};
 use wharfline::store::embedded::{EmbeddedStore, MemoryDisk, Options as StoreOptions};
 use wharfline::sys::real::{Pool, RealProcesses};
 
+pub use boot::rebooted;
 pub use link::Link;
 pub use rig::{NODE_ID, Rig, Special, condition, condition_reason};
 
@@ -84,11 +86,13 @@ impl Daemon {
     /// Starts it with a client of the test's making. What a killed predecessor still writes is waited for.
     pub async fn start_with(client: kube::Client, machine: Machine, options: Options) -> Self {
         let end = tokio::time::Instant::now() + DEADLINE;
+        // The lock of a daemon that was killed has no event of its own.
+        let mut again = tokio::time::interval(Duration::from_millis(2));
         loop {
             match Self::try_start(client.clone(), machine.clone(), options.clone()).await {
                 Ok(daemon) => return daemon,
                 Err(node::Error::InUse(_)) if tokio::time::Instant::now() < end => {
-                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    again.tick().await;
                 }
                 Err(error) => panic!("the daemon did not start: {error:?}"),
             }

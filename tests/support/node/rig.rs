@@ -260,6 +260,13 @@ impl Rig {
         self.world.let_go(&self.attachments, "att-1").await;
     }
 
+    /// The allocation and the attachment are deleted, and the plugin's node half is done.
+    pub async fn end_node_part(&self) {
+        self.world.delete(&self.allocs, "app").await;
+        self.world.delete(&self.attachments, "att-1").await;
+        self.called(Rpc::NodeUnstageVolume, 1).await;
+    }
+
     pub async fn end_volume(&self, name: &str) {
         self.world.delete(&self.volumes, name).await;
         self.world.until(&self.volumes, name, "deleted", |v| v["status"]["exists"] == "Down").await;
@@ -319,6 +326,25 @@ impl Rig {
     pub fn mounted(&self) -> Vec<String> {
         let tree = self.place.data.path().join("volumes");
         mounts_beneath(&tree).into_iter().filter(|p| *p != tree.to_string_lossy()).collect()
+    }
+
+    /// Reason and note of all events, once there is one with this reason.
+    pub async fn events_until(&self, reason: &str) -> Vec<(String, String)> {
+        let api: Api<k8s_openapi::api::events::v1::Event> = Api::all(self.world.0.clone());
+        let end = tokio::time::Instant::now() + super::DEADLINE;
+        let mut again = tokio::time::interval(std::time::Duration::from_millis(10));
+        loop {
+            let list = api.list(&kube::api::ListParams::default()).await.unwrap();
+            let found: Vec<_> = list
+                .into_iter()
+                .map(|e| (e.reason.unwrap_or_default(), e.note.unwrap_or_default()))
+                .collect();
+            if found.iter().any(|(r, _)| r == reason) {
+                return found;
+            }
+            assert!(tokio::time::Instant::now() < end, "no event {reason}: {found:?}");
+            again.tick().await;
+        }
     }
 
     /// A Secret in the default namespace.
