@@ -167,7 +167,6 @@ fn every_planted_mistake_is_found() {
         (P::AbsenceFromACache, small, ONE_NODE),
         (P::AnyBootServes, losing, ONE_NODE),
         (P::BootFromACache, losing, ONE_NODE),
-        (P::OwnGrantElsewhere, Protocol { attach: true, ..losing }, ONE_ATTACHED),
         (P::BoundIsEnough, Protocol { edits: [1, 0], ..small }, HELD),
         (P::OneOfSeveralGoes, Protocol { mode: AccessMode::SingleNodeMultiWriter, ..small }, HELD),
         (P::DetachUnasked, attaching, MIRROR),

@@ -1,5 +1,4 @@
 //! What nobody else clears away, and controllers that die at any moment.
-use std::time::Duration;
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,4 @@
 //! Nodes that fall silent, come back, are fenced, deleted, or taken down.
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
