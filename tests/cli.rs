@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "the support is shared with other tests")]
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 mod support {
-    pub(crate) mod memory_store;
     pub(crate) mod server_api;
 }
 
@@ -12,8 +11,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use support::memory_store::MemoryStore;
-use support::server_api::options;
+use support::server_api::{options, store};
 use wharfline::cli::{self, Exit, Terminal};
 use wharfline::server::{Identity, Server};
 
@@ -81,7 +79,7 @@ impl Write for Shared {
 
 impl Cluster {
     async fn new() -> Self {
-        let store = Arc::new(MemoryStore::new());
+        let store = store();
         let server = Server::new(store, wharfline::api::definitions(), options());
         server.bootstrap().await.unwrap();
         Self { server, asked: Arc::default() }

@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "the support is shared with other tests")]
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 mod support {
-    pub(crate) mod memory_store;
     pub(crate) mod server_api;
 }
 
@@ -10,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 
-use support::memory_store::MemoryStore;
-use support::server_api::options;
+use support::server_api::{options, store};
 use wharfline::server::{Identity, Server};
 
 /// A server on a loopback port, a home directory and a data directory with the kubeconfig.
@@ -38,7 +36,7 @@ impl Ended {
 
 impl Site {
     async fn new() -> Self {
-        let server = Server::new(Arc::new(MemoryStore::new()), wharfline::api::definitions(), options());
+        let server = Server::new(store(), wharfline::api::definitions(), options());
         server.bootstrap().await.unwrap();
         let router = server.router().layer(axum::Extension(Identity::admin()));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
