@@ -20,6 +20,10 @@ struct Arguments {
 enum Command {
     #[command(flatten)]
     Client(cli::Command),
+    /// Run everything in this process, on an embedded store: the way to begin
+    Up(run::up::Args),
+    /// Take down what `up` left: tasks, mounts, plugins; with a running `up` or without one
+    Down(run::down::Args),
     /// Serve one of the built-in CSI drivers
     Csi(run::csi::Args),
 }
@@ -36,6 +40,8 @@ fn main() -> ExitCode {
     let Arguments { options, command } = Arguments::parse();
     match command {
         Command::Client(command) => cli::run(&options, &command),
+        Command::Up(args) => run::report(run::up::main(&args, &options.data_dir)),
+        Command::Down(args) => run::report(run::down::main(&args, &options.data_dir)),
         Command::Csi(args) => run::report(run::csi::main(args)),
     }
 }

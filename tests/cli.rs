@@ -1,7 +1,7 @@
 //! The command line against the real server within the process: what it prints, how it exits, what it asks.
 #![allow(dead_code, reason = "the support is shared with other tests")]
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 mod support {
-    pub(crate) mod memory_store;
     pub(crate) mod server_api;
 }
 
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use support::memory_store::MemoryStore;
 use support::server_api::options;
 use wharfline::cli::{self, Exit, Terminal};
 use wharfline::server::{Identity, Server};
+use wharfline::store::embedded::{EmbeddedStore, MemoryDisk};
 
 #[derive(Parser)]
 struct Line {
@@ -47,31 +47,31 @@ impl Ran {
     }
 }
 
-/// A writer whose text can be read while the command runs.
+/// A writer whose text can be read, and waited for, while the command runs.
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
+struct Shared(tokio::sync::watch::Sender<String>);
 
 impl Shared {
     fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        self.0.borrow().clone()
     }
 
-    /// Waits until the text satisfies the test; the deadline is far beyond what any step needs.
-    async fn until(&self, what: &str, test: impl Fn(&str) -> bool) -> String {
-        for _ in 0..1000 {
-            let text = self.text();
-            if test(&text) {
-                return text;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+    /// Waits until the text satisfies the condition.
+    async fn until(&self, what: &str, condition: impl Fn(&str) -> bool) -> String {
+        let mut news = self.0.subscribe();
+        let satisfied = news.wait_for(|text| condition(text));
+        match tokio::time::timeout(Duration::from_secs(20), satisfied).await {
+            Ok(Ok(text)) => text.clone(),
+            _ => panic!("never {what}: {}", self.text()),
         }
-        panic!("never {what}: {}", self.text());
     }
 }
 
 impl Write for Shared {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        let more = std::str::from_utf8(bytes).map_err(io::Error::other)?;
+        self.0.send_modify(|text| text.push_str(more));
+        Ok(bytes.len())
     }
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
@@ -80,7 +80,10 @@ impl Write for Shared {
 
 impl Cluster {
     async fn new() -> Self {
-        let store = Arc::new(MemoryStore::new());
+        let store = Arc::new(
+            EmbeddedStore::inline(MemoryDisk::default(), wharfline::store::embedded::Options::default())
+                .unwrap(),
+        );
         let server = Server::new(store, wharfline::api::definitions(), options());
         server.bootstrap().await.unwrap();
         Self { server, asked: Arc::default() }
@@ -404,4 +407,131 @@ async fn a_deletion_that_does_not_end_says_what_holds_it() {
         "error: volumeclaim/data is still there after 1 s\n  why: held by wharfline.dev/protection\n  try: wharfline why volumeclaim/data\n"
     );
     assert_eq!(cluster.run(&["delete", "vc/data", "--wait=false"]).await.ok(), "volumeclaim/data deleted\n");
+}
+
+#[tokio::test]
+async fn why_walks_from_the_workload_to_what_is_missing() {
+    let cluster = Cluster::new().await;
+    let app = "
+{apiVersion: wharfline.dev/v1alpha1, kind: VolumeClaim, metadata: {name: data}, spec: {volumeClassName: fast, accessModes: [SingleNodeWriter], resources: {requests: {storage: 1Gi}}}}
+---
+{apiVersion: wharfline.dev/v1alpha1, kind: Allocation, metadata: {name: web}, spec: {volumes: [{name: v, claimName: data}]}}
+";
+    cluster.apply(app).await.ok();
+    let page = cluster.run(&["why", "alloc/web"]).await.ok();
+    assert!(
+        page.starts_with("allocation/web waits. The cause is volumeclass/fast: does not exist\n"),
+        "{page}"
+    );
+    assert!(page.contains("    volumeclass/fast   does not exist  <- cause\n"), "{page}");
+    let same = cluster.run(&["why", "claim", "data"]).await.ok();
+    assert!(same.ends_with("Blocked too:  allocation/web\n"), "{same}");
+    assert_eq!(cluster.run(&["why", "vc/none"]).await.exit, Exit::NotFound);
+    assert_eq!(cluster.run(&["why", "secret/x"]).await.exit, Exit::Usage);
+}
+
+#[tokio::test]
+async fn logs_are_read_here_or_the_right_node_is_named() {
+    let cluster = Cluster::new().await;
+    let app = "{apiVersion: wharfline.dev/v1alpha1, kind: Allocation, metadata: {name: web}, spec: {tasks: [{name: t, runtime: {process: {command: [x]}}}]}}";
+    cluster.apply(app).await.ok();
+    let data = tempfile::tempdir().unwrap();
+    let flag = format!("--data-dir={}", data.path().display());
+    let ran = cluster.run(&["logs", "web", &flag]).await;
+    assert!(ran.exit == Exit::Failed && ran.err.contains("not placed on a node yet"), "{ran:?}");
+    cluster
+        .patch(&["alloc/web", "--subresource=status"], &json!({ "status": { "nodeName": "node-b" } }))
+        .await;
+    let ran = cluster.run(&["logs", "web", &flag]).await;
+    assert!(ran.err.contains("  try: wharfline logs web -n default on node node-b"), "{ran:?}");
+
+    let uid = cluster.run(&["get", "alloc/web", "-o", "jsonpath={.metadata.uid}"]).await.ok();
+    let task = data.path().join("logs").join(uid).join("t");
+    std::fs::create_dir_all(&task).unwrap();
+    std::fs::write(task.join("stdout.log"), "one\ntwo\n").unwrap();
+    std::fs::write(task.join("stderr.log"), "bad\n").unwrap();
+    let ran = cluster.run(&["logs", "alloc/web/t", "--tail=1", &flag]).await;
+    assert_eq!((ran.exit, ran.out.as_str(), ran.err.as_str()), (Exit::Done, "two\n", "bad\n"));
+
+    // Followed until the allocation is over, across a rotation.
+    let out = Shared::default();
+    let words = ["logs", "web", "-f", "--stream=stdout", flag.as_str()];
+    let following = cluster.run_with(&words, "", out.clone());
+    let client = cluster.server.client(Identity::admin());
+    let writing = async {
+        out.until("read", |text| text == "one\ntwo\n").await;
+        std::fs::rename(task.join("stdout.log"), task.join("stdout.log.1")).unwrap();
+        std::fs::write(task.join("stdout.log"), "three\n").unwrap();
+        out.until("followed", |text| text.ends_with("three\n")).await;
+        let request =
+            http::Request::patch("/apis/wharfline.dev/v1alpha1/namespaces/default/allocations/web/status")
+                .header("content-type", "application/merge-patch+json")
+                .body(br#"{"status": {"phase": "Complete"}}"#.to_vec())
+                .unwrap();
+        client.request_text(request).await.unwrap();
+    };
+    let (ran, ()) = tokio::time::timeout(Duration::from_secs(20), async { tokio::join!(following, writing) })
+        .await
+        .unwrap();
+    assert_eq!(ran.ok(), "one\ntwo\nthree\n");
+}
+
+#[tokio::test]
+async fn wait_ends_with_what_it_waits_for() {
+    let cluster = Cluster::new().await;
+    cluster.apply(APP).await.ok();
+    let client = cluster.server.client(Identity::admin());
+    let path = "/apis/wharfline.dev/v1alpha1/namespaces/default/volumeclaims/data/status";
+    let ready = async |status: &str| {
+        let condition = json!({ "type": "Ready", "status": status, "reason": "R", "message": "m", "observedGeneration": 1 });
+        let body =
+            json!({ "status": { "phase": "Bound", "conditions": [condition] } }).to_string().into_bytes();
+        let request = http::Request::patch(path)
+            .header("content-type", "application/merge-patch+json")
+            .body(body)
+            .unwrap();
+        client.request_text(request).await.unwrap();
+    };
+    ready("False").await;
+    let ran = cluster.run(&["wait", "vc/data", "--for=condition=Ready", "--timeout=1s"]).await;
+    assert_eq!(ran.exit, Exit::TimedOut);
+    assert_eq!(
+        ran.err,
+        "error: volumeclaim/data: waited too long\n  why: Ready is False: R: m\n  try: wharfline why volumeclaim/data\n"
+    );
+    let waiting = cluster.run(&["wait", "vc/data", "--for=condition=Ready", "--timeout=20s"]);
+    let (ran, ()) = tokio::join!(waiting, ready("True"));
+    assert_eq!(ran.ok(), "volumeclaim/data condition met\n");
+    for goal in ["jsonpath={.status.phase}=Bound", "create", "condition=ready"] {
+        assert_eq!(
+            cluster.run(&["wait", "vc/data", "--for", goal]).await.ok(),
+            "volumeclaim/data condition met\n",
+            "{goal}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn events_are_listed_and_found_by_their_object() {
+    let cluster = Cluster::new().await;
+    cluster.apply(APP).await.ok();
+    let event = |name: &str, kind: &str, object: &str, minute: u32| {
+        format!(
+            "{{apiVersion: v1, kind: Event, metadata: {{name: {name}}}, involvedObject: {{kind: {kind}, name: {object}, namespace: default}}, \
+             type: Normal, reason: Bound, message: all well, firstTimestamp: '2024-05-01T09:{minute}:00Z', lastTimestamp: '2024-05-01T09:{minute}:00Z', count: 1}}\n---\n"
+        )
+    };
+    let two = event("e2", "VolumeClaim", "data", 59) + &event("e1", "VolumeClaim", "other", 58);
+    let made = cluster.apply(&two).await;
+    assert_eq!(made.out, "event/e2 created\nevent/e1 created\n", "{made:?}");
+    let all = cluster.run(&["events"]).await.ok();
+    let objects: Vec<&str> = all.lines().map(|line| line.split_whitespace().nth(3).unwrap()).collect();
+    assert_eq!(objects, ["REASON", "volumeclaim/other", "volumeclaim/data"], "{all}");
+    let one = cluster.run(&["events", "--for", "vc/data", "--no-headers"]).await;
+    assert!(
+        one.asked[0].contains("fieldSelector=involvedObject.kind%3DVolumeClaim%2CinvolvedObject.name%3Ddata"),
+        "{one:?}"
+    );
+    assert_eq!(one.ok().lines().count(), 1);
+    assert_eq!(cluster.run(&["events", "--types=Warning"]).await.err, "No events found.\n");
 }

@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "the support is shared with other tests")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 mod support {
-    pub(crate) mod memory_store;
     pub(crate) mod server_api;
 }
 
@@ -77,7 +76,7 @@ async fn generated_names_are_drawn_again_when_taken() {
 #[tokio::test]
 async fn all_faults_are_listed_and_nothing_is_stored() {
     let f = fixture().await;
-    let before = f.store.writes();
+    let before = f.writes().await;
     let mut body = a_gadget("Bad_Name");
     body["spec"] = json!({ "plugin": "forbidden", "size": 0, "mode": "Blok", "parameters": { "a": 1 } });
     let refused = post(&f.server, GADGETS, body).await;
@@ -87,7 +86,7 @@ async fn all_faults_are_listed_and_nothing_is_stored() {
     assert_eq!(fields, ["spec.mode", "spec.parameters.a", "spec.size", "metadata.name", "spec.plugin"]);
     assert_eq!(causes[0]["reason"], "FieldValueNotSupported");
     assert!(refused.message().starts_with("Gadget.test.dev \"Bad_Name\" is invalid: ["));
-    assert_eq!(f.store.writes(), before);
+    assert_eq!(f.writes().await, before);
 }
 
 #[tokio::test]
@@ -147,9 +146,7 @@ async fn put_needs_the_current_version_and_counts_generations() {
 
 #[tokio::test]
 async fn our_own_kinds_and_leases_are_never_replaced_blindly() {
-    let store: std::sync::Arc<dyn wharfline::store::Store> =
-        std::sync::Arc::new(support::memory_store::MemoryStore::new());
-    let server = wharfline::server::Server::new(store, wharfline::api::definitions(), options());
+    let server = wharfline::server::Server::new(store(), wharfline::api::definitions(), options());
     server.bootstrap().await.unwrap();
     let classes = "/apis/wharfline.dev/v1alpha1/volumeclasses";
     let class = json!({ "metadata": { "name": "c" }, "spec": { "plugin": "dir" } });
@@ -194,20 +191,20 @@ async fn status_has_its_own_endpoint_and_never_raises_the_generation() {
 async fn a_write_that_changes_nothing_makes_no_revision() {
     let f = fixture().await;
     let made = post(&f.server, GADGETS, a_gadget("a")).await;
-    let before = f.store.writes();
+    let before = f.writes().await;
     let patched = merge(&f.server, &one("a"), json!({ "spec": { "plugin": "dir", "nodeName": null } })).await;
     assert_eq!(patched.body, made.body);
     assert_eq!(put(&f.server, &one("a"), made.body.clone()).await.body, made.body);
     let status = merge(&f.server, &format!("{}/status", one("a")), json!({ "status": null })).await;
     assert_eq!(status.body, made.body);
-    assert_eq!(f.store.writes(), before);
+    assert_eq!(f.writes().await, before);
 }
 
 #[tokio::test]
 async fn dry_runs_answer_as_if_and_store_nothing() {
     let f = fixture().await;
     post(&f.server, GADGETS, a_gadget("a")).await;
-    let before = f.store.writes();
+    let before = f.writes().await;
     let path = format!("{GADGETS}?dryRun=All");
     assert_eq!(post(&f.server, &path, a_gadget("b")).await.code, 201);
     assert_eq!(post(&f.server, &path, a_gadget("a")).await.code, 409);
@@ -216,7 +213,7 @@ async fn dry_runs_answer_as_if_and_store_nothing() {
     assert_eq!((patched.at("/spec/size"), patched.at("/metadata/generation")), (&json!(7), &json!(2)));
     assert_eq!(delete(&f.server, &one("a"), Some(json!({ "dryRun": ["All"] }))).await.code, 200);
     assert_eq!(delete(&f.server, &format!("{}?dryRun=Some", one("a")), None).await.code, 400);
-    assert_eq!(f.store.writes(), before);
+    assert_eq!(f.writes().await, before);
 }
 
 #[tokio::test]
@@ -285,9 +282,9 @@ async fn deletion_answers_a_status_or_waits_for_finalizers() {
     assert_eq!(marked.at("/metadata/deletionTimestamp"), "2024-05-01T10:00:00Z");
     assert_eq!(marked.at("/metadata/deletionGracePeriodSeconds"), 0);
     assert_eq!(marked.at("/metadata/generation"), 2);
-    let writes = f.store.writes();
+    let writes = f.writes().await;
     assert_eq!(delete(&f.server, &held, None).await.body, marked.body, "a second delete changes nothing");
-    assert_eq!(f.store.writes(), writes);
+    assert_eq!(f.writes().await, writes);
     let more =
         merge(&f.server, &held, json!({ "metadata": { "finalizers": ["test.dev/hold", "x.dev/y"] } })).await;
     assert_eq!(more.at("/details/causes/0/reason"), "FieldValueForbidden");
@@ -381,7 +378,7 @@ async fn pages_stay_at_the_revision_of_the_first() {
     let last = get(&f.server, &format!("{GADGETS}?limit=2&continue={token}")).await;
     assert_eq!((names(&last), last.at("/metadata/continue")), (vec!["e".to_owned()], &Value::Null));
 
-    f.store.compact_all().await;
+    f.compact().await;
     let expired = get(&f.server, &format!("{GADGETS}?limit=2&continue={token}")).await;
     assert_eq!(expired.refusal(), (410, "Expired"));
     let fresh = expired.at("/metadata/continue").as_str().unwrap();
@@ -426,7 +423,7 @@ async fn revisions_of_reads_are_kept() {
     assert!(
         get(&f.server, &exact).await.message().starts_with("Too large resource version: 999999, current:")
     );
-    f.store.compact_all().await;
+    f.compact().await;
     assert_eq!(get(&f.server, &old).await.refusal(), (410, "Expired"));
     assert_eq!(get(&f.server, &format!("{GADGETS}?resourceVersion=x")).await.code, 400);
 }

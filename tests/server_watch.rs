@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "the support is shared with other tests")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 mod support {
-    pub(crate) mod memory_store;
     pub(crate) mod server_api;
 }
 
@@ -24,7 +23,6 @@ use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use support::server_api::*;
 use wharfline::server::{Identity, Server};
-use wharfline::store::Store;
 
 fn one(name: &str) -> String {
     format!("{GADGETS}/{name}")
@@ -53,7 +51,7 @@ async fn a_watch_without_version_begins_with_what_exists() {
     let gone = lines.next().await.unwrap();
     assert_eq!((&gone["type"], &gone["object"]["spec"]["size"]), (&json!("DELETED"), &json!(2)));
     let revision = gone["object"]["metadata"]["resourceVersion"].as_str().unwrap();
-    assert_eq!(revision, f.store.writes().to_string(), "the deletion's own revision");
+    assert_eq!(revision, f.writes().await.to_string(), "the deletion's own revision");
 }
 
 #[tokio::test]
@@ -74,8 +72,7 @@ async fn history_older_than_the_server_comes_from_the_store() {
     let f = fixture().await;
     let first = post(&f.server, GADGETS, a_gadget("a")).await;
     post(&f.server, GADGETS, a_gadget("b")).await;
-    let store: Arc<dyn Store> = f.store.clone();
-    let later = Server::new(store, vec![gadget()], options());
+    let later = f.restarted();
     let mut lines = watch(&later, &format!("{GADGETS}?resourceVersion={}", first.version())).await;
     assert_eq!(lines.told().await, "ADDED b");
     post(&f.server, GADGETS, a_gadget("c")).await;
@@ -169,9 +166,8 @@ async fn a_compacted_watch_is_an_error_in_the_stream() {
     for size in 2..5 {
         merge(&f.server, &one("a"), json!({ "spec": { "size": size } })).await;
     }
-    f.store.compact_all().await;
-    let store: Arc<dyn Store> = f.store.clone();
-    let later = Server::new(store, vec![gadget()], options());
+    f.compact().await;
+    let later = f.restarted();
     let mut lines = watch(&later, &format!("{GADGETS}?resourceVersion={}", made.version())).await;
     let error = lines.next().await.unwrap();
     assert_eq!(error["type"], "ERROR");
@@ -199,10 +195,9 @@ async fn a_watch_ends_at_its_timeout_and_at_shutdown() {
 
 #[tokio::test]
 async fn the_number_of_watches_is_limited() {
-    let store: Arc<dyn Store> = Arc::new(support::memory_store::MemoryStore::new());
     let mut options = options();
     options.watch_limit = 1;
-    let server = Server::new(store, vec![gadget()], options);
+    let server = Server::new(store(), vec![gadget()], options);
     server.bootstrap().await.unwrap();
     let first = watch(&server, GADGETS).await;
     let refused = get(&server, &format!("{GADGETS}?watch=true")).await;
@@ -322,9 +317,8 @@ async fn a_watcher_lists_again_after_compaction() {
                 // Before its watch begins its revision is compacted, and the server starts anew.
                 merge(&f.server, &one("a"), json!({ "spec": { "size": 2 } })).await;
                 merge(&f.server, &one("a"), json!({ "spec": { "size": 3 } })).await;
-                f.store.compact_all().await;
-                let store: Arc<dyn Store> = f.store.clone();
-                *slot.lock().unwrap() = Server::new(store, vec![gadget()], options());
+                f.compact().await;
+                *slot.lock().unwrap() = f.restarted();
             }
             Ok(_) => {}
             Err(watcher::Error::WatchError(status)) => {

@@ -48,7 +48,12 @@ pub fn run(options: &Options, command: &Command) -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-async fn connect_and_execute(options: &Options, command: &Command, terminal: Terminal<'_>) -> Exit {
+async fn connect_and_execute(options: &Options, command: &Command, mut terminal: Terminal<'_>) -> Exit {
+    if let Command::Version(args) = command
+        && args.client
+    {
+        return commands::about::client_version(args, &mut terminal);
+    }
     let places = kubeconfig::Places {
         named: options.kubeconfig.clone(),
         data_dir: options.data_dir.clone(),
@@ -82,8 +87,8 @@ pub async fn execute(
         Command::Delete(args) => commands::delete::run(&mut session, args).await,
         Command::Wait(args) => commands::wait::run(&mut session, args).await,
         Command::Events(args) => commands::events::run(&mut session, args).await,
-        Command::Logs(_) => Ok(()),
-        Command::Why(_) => Ok(()),
+        Command::Logs(args) => commands::logs::run(&mut session, args).await,
+        Command::Why(args) => commands::why::run(&mut session, args).await,
         Command::Patch(args) => commands::edit::patch(&mut session, args).await,
         Command::Label(args) => commands::edit::pairs(&mut session, args, Which::Labels).await,
         Command::Annotate(args) => commands::edit::pairs(&mut session, args, Which::Annotations).await,
@@ -98,3 +103,4 @@ pub async fn execute(
     session.terminal.out.flush().ok();
     session.worst()
 }
+pub mod why;

@@ -167,15 +167,15 @@ mod tests {
 
     #[test]
     fn forms_are_printed() {
-        let one = json!({ "metadata": { "name": "a" }, "n": 1 });
+        let one = json!({ "metadata": { "name": "a" }, "size": 1 });
         let list = list_of(&[one.clone(), json!({ "metadata": { "name": "b" } })]);
         assert_eq!(printed("name", &one), "k/a\n");
         assert_eq!(printed("name", &list), "k/a\nk/b\n");
-        assert_eq!(printed("yaml", &one), "metadata:\n  name: a\nn: 1\n");
+        assert_eq!(printed("yaml", &one), "metadata:\n  name: a\nsize: 1\n");
         assert_eq!(printed("json", &json!({"a": 1})), "{\n  \"a\": 1\n}\n");
         assert_eq!(printed("jsonpath={.items[*].metadata.name}{'\\n'}", &list), "a b\n");
         assert_eq!(
-            printed("custom-columns=NAME:.metadata.name,N:.n", &list),
+            printed("custom-columns=NAME:.metadata.name,N:.size", &list),
             "NAME   N\na      1\nb      <none>\n"
         );
     }

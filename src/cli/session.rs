@@ -295,33 +295,42 @@ impl<'a> Session<'a> {
     pub(crate) async fn follow<T>(
         &self,
         item: &Item,
-        mut judge: impl FnMut(Option<&Value>) -> Option<T>,
+        judge: impl FnMut(Option<&Value>) -> Option<T>,
     ) -> Result<T, Failure> {
-        let path = item.resource.collection(Some(&item.namespace));
-        let name = &item.name;
-        let selector = format!("metadata.name={name}");
-        let only = [("fieldSelector", selector.as_str())];
+        follow(&self.wire, item, judge).await
+    }
+}
+
+/// Follows one object: `judge` sees it at first and after each change, until it gives a verdict.
+pub(crate) async fn follow<T>(
+    wire: &Wire,
+    item: &Item,
+    mut judge: impl FnMut(Option<&Value>) -> Option<T>,
+) -> Result<T, Failure> {
+    let path = item.resource.collection(Some(&item.namespace));
+    let name = &item.name;
+    let selector = format!("metadata.name={name}");
+    let only = [("fieldSelector", selector.as_str())];
+    loop {
+        let list = wire.list(&path, &only, Form::Object).await?;
+        if let Some(verdict) = judge(list["items"].get(0)) {
+            return Ok(verdict);
+        }
+        let mut tail = Tail::new(&list);
         loop {
-            let list = self.wire.list(&path, &only, Form::Object).await?;
-            if let Some(verdict) = judge(list["items"].get(0)) {
-                return Ok(verdict);
-            }
-            let mut tail = Tail::new(&list);
-            loop {
-                match tail.next(&self.wire, &path, &only, Form::Object).await? {
-                    Some((Change::Bookmark, _)) => {}
-                    Some((Change::Deleted, _)) => {
-                        if let Some(verdict) = judge(None) {
-                            return Ok(verdict);
-                        }
+            match tail.next(wire, &path, &only, Form::Object).await? {
+                Some((Change::Bookmark, _)) => {}
+                Some((Change::Deleted, _)) => {
+                    if let Some(verdict) = judge(None) {
+                        return Ok(verdict);
                     }
-                    Some((Change::Added | Change::Modified, object)) => {
-                        if let Some(verdict) = judge(Some(&object)) {
-                            return Ok(verdict);
-                        }
-                    }
-                    None => break,
                 }
+                Some((Change::Added | Change::Modified, object)) => {
+                    if let Some(verdict) = judge(Some(&object)) {
+                        return Ok(verdict);
+                    }
+                }
+                None => break,
             }
         }
     }
@@ -424,3 +433,6 @@ fn collect(path: &PathBuf, recursive: bool, named: bool, found: &mut Vec<PathBuf
     inside.sort();
     inside.iter().try_for_each(|path| collect(path, recursive, false, found))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,8 @@
 //!
 //! One host at a time. A host is replaced only when it let go, is fenced, or its lease has run out for longer than the
 //! longest call it may have begun; the new one gets a higher epoch and treats every rung as Unknown.
+use std::time::Duration;
+
 use super::Reason;
 use crate::api::meta::Host;
 
@@ -14,6 +16,36 @@ pub enum HostNode {
     Silent,
     /// Its lease has run out for longer than the longest call deadline, or it is fenced, or its Node is deleted.
     Gone,
+}
+
+/// What decides whether a node's word still counts. Times are on the controller's own monotonic clock.
+#[derive(Debug, Clone, Copy)]
+pub struct Pulse {
+    /// How long ago a renewal of its lease was seen last.
+    pub silent_for: Duration,
+    /// How long a lease lasts.
+    pub lease: Duration,
+    /// The longest call that the node may have begun while its lease stood.
+    pub longest_call: Duration,
+    /// A fence stands against it.
+    pub fenced: bool,
+    /// Its Node object is gone.
+    pub deleted: bool,
+}
+
+/// What is known of a node as host, and after how much more silence that changes.
+pub fn host_node(pulse: Pulse) -> (HostNode, Option<Duration>) {
+    if pulse.deleted {
+        return (HostNode::Gone, None);
+    }
+    if let Some(left) = pulse.lease.checked_sub(pulse.silent_for).filter(|left| !left.is_zero()) {
+        return (HostNode::Alive, Some(left));
+    }
+    let end = pulse.lease + pulse.longest_call;
+    match end.checked_sub(pulse.silent_for).filter(|left| !left.is_zero()) {
+        Some(left) if !pulse.fenced => (HostNode::Silent, Some(left)),
+        Some(_) | None => (HostNode::Gone, None),
+    }
 }
 
 /// A node that could be host.
@@ -53,6 +85,8 @@ pub enum Decision {
     Keep,
     /// Assign this one.
     Assign(Host),
+    /// The plugin makes no controller calls, so there is nothing to be host of.
+    Unneeded,
     /// Nobody can be assigned now.
     Wait(Reason),
 }
@@ -78,6 +112,9 @@ pub fn decide(facts: &Facts<'_>) -> Decision {
         if facts.current_node != HostNode::Gone {
             return Decision::Keep;
         }
+    }
+    if facts.current.is_none() && !facts.has_controllers {
+        return Decision::Unneeded;
     }
     let fits = |c: &&Candidate| facts.only.is_none_or(|only| only == c.node);
     let best = facts
@@ -115,10 +152,39 @@ mod tests {
         }
     }
 
+    #[test]
+    fn silence_becomes_death_only_after_the_longest_call() {
+        let pulse = |silent| Pulse {
+            silent_for: Duration::from_secs(silent),
+            lease: Duration::from_secs(10),
+            longest_call: Duration::from_secs(150),
+            fenced: false,
+            deleted: false,
+        };
+        for (silent, wanted, left) in [
+            (0, HostNode::Alive, Some(10)),
+            (9, HostNode::Alive, Some(1)),
+            (10, HostNode::Silent, Some(150)),
+            (159, HostNode::Silent, Some(1)),
+            (160, HostNode::Gone, None),
+        ] {
+            assert_eq!(host_node(pulse(silent)), (wanted, left.map(Duration::from_secs)), "{silent}");
+        }
+        let fenced = |silent| host_node(Pulse { fenced: true, ..pulse(silent) }).0;
+        assert_eq!(fenced(9), HostNode::Alive, "a fence of a node that speaks is an old one");
+        assert_eq!(fenced(10), HostNode::Gone);
+        assert_eq!(host_node(Pulse { deleted: true, ..pulse(0) }).0, HostNode::Gone);
+    }
+
+    #[test]
+    fn a_plugin_without_controller_service_needs_no_host() {
+        assert_eq!(decide(&Facts { has_controllers: false, ..facts(&[]) }), Decision::Unneeded);
+    }
+
     fn assigned(decision: Decision) -> Option<(String, i64)> {
         match decision {
             Decision::Assign(host) => Some((host.node_name, host.epoch)),
-            Decision::Keep | Decision::Wait(_) => None,
+            Decision::Keep | Decision::Wait(_) | Decision::Unneeded => None,
         }
     }
 

@@ -12,20 +12,30 @@
 //! | [`registry`] | which instance of a plugin serves, and the counts |
 //! | [`place`] | which node an allocation and a late-bound claim go to |
 //! | [`release`] | who may hold a volume, and when a holder is let go |
+//! | [`holders`] | the holders and attachments of one volume, step by step |
 //! | [`host`] | which node makes a volume's controller calls |
+//! | [`claim`] | what a claim needs next: a volume made, found, let go |
+//! | [`volume`] | where a volume stands, and when its object may go |
+//! | [`plugins`] | where a plugin's instances run, and when one may stop |
+//! | [`marks`] | nothing: the words by which decisions travel |
 //! | [`backoff`] | when a failed step is tried again |
 #![deny(clippy::disallowed_methods, clippy::wildcard_enum_match_arm)]
 
 pub mod attach;
 pub mod backoff;
+pub mod claim;
+pub mod holders;
 pub mod host;
+pub mod marks;
 pub mod mount;
 pub mod place;
+pub mod plugins;
 pub mod provision;
 pub mod reason;
 pub mod registry;
 pub mod release;
 pub mod supervise;
+pub mod volume;
 
 pub use reason::Reason;
 

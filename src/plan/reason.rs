@@ -88,6 +88,44 @@ pub enum Reason {
         /// The node.
         node: String,
     },
+    /// The node is lost and surely off.
+    NodeLost {
+        /// The node.
+        node: String,
+    },
+    /// The named object is on its way out.
+    BeingDeleted {
+        /// Such as `VolumeClaim`.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// The volume belongs to another claim.
+    BoundElsewhere {
+        /// The volume.
+        volume: String,
+        /// `namespace/name` of the claim that has it.
+        claim: String,
+    },
+    /// The volume named is not what the claim asks for.
+    VolumeMismatch {
+        /// The volume.
+        volume: String,
+        /// What differs.
+        details: String,
+    },
+    /// The claim had a volume, and it is gone.
+    VolumeLost {
+        /// The volume.
+        volume: String,
+    },
+    /// An allocation asks for a volume of the plugin that it serves itself.
+    OwnPlugin {
+        /// The plugin.
+        plugin: String,
+    },
+    /// A person stopped it.
+    Stopped,
 }
 
 impl Reason {
@@ -113,6 +151,13 @@ impl Reason {
             Self::NoHost => "NoHost",
             Self::LeaseNotRenewed => "LeaseNotRenewed",
             Self::NodeStopped { .. } => "NodeStopped",
+            Self::NodeLost { .. } => "NodeLost",
+            Self::BeingDeleted { .. } => "BeingDeleted",
+            Self::BoundElsewhere { .. } => "BoundElsewhere",
+            Self::VolumeMismatch { .. } => "VolumeMismatch",
+            Self::VolumeLost { .. } => "VolumeLost",
+            Self::OwnPlugin { .. } => "OwnPlugin",
+            Self::Stopped => "Stopped",
         }
     }
 }
@@ -158,6 +203,19 @@ impl std::fmt::Display for Reason {
             Self::NodeStopped { node } => {
                 write!(f, "node \"{node}\" was taken down; the next `wharfline up` brings it back")
             }
+            Self::NodeLost { node } => write!(f, "node \"{node}\" is lost and surely off"),
+            Self::BeingDeleted { kind, name } => write!(f, "{kind} \"{name}\" is being deleted"),
+            Self::BoundElsewhere { volume, claim } => {
+                write!(f, "volume \"{volume}\" belongs to claim \"{claim}\"")
+            }
+            Self::VolumeMismatch { volume, details } => {
+                write!(f, "volume \"{volume}\" is not what is asked for: {details}")
+            }
+            Self::VolumeLost { volume } => write!(f, "its volume \"{volume}\" is gone"),
+            Self::OwnPlugin { plugin } => {
+                write!(f, "serves plugin \"{plugin}\" and can use no volume of it")
+            }
+            Self::Stopped => write!(f, "was stopped"),
         }
     }
 }

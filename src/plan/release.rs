@@ -3,25 +3,25 @@
 //! A grant is one compare-and-swap of the volume's holders. A holder goes when its node said so, or a fence says that
 //! the node cannot write any more; never because time passed, and never because nobody answers.
 use super::Reason;
+use crate::api::allocation::AllocationPhase;
 use crate::api::meta::{AccessMode, ObjectRef, Rung};
 use crate::api::volume::Holder;
 
 /// Whether a new user may be granted beside the present holders.
 pub fn grant(volume: &str, mode: AccessMode, holders: &[Holder], wanted: &Holder) -> Result<(), Reason> {
-    let conflict =
-        holders.iter().filter(|h| h.allocation.uid != wanted.allocation.uid).find(|h| match mode {
-            AccessMode::SingleNodeSingleWriter => true,
-            // Without the newer modes the specification leaves open whether two users of one node are allowed:
-            // one is what every plugin takes.
-            AccessMode::SingleNodeWriter => {
-                h.node_name != wanted.node_name || !(h.read_only && wanted.read_only)
-            }
-            AccessMode::SingleNodeReaderOnly | AccessMode::SingleNodeMultiWriter => {
-                h.node_name != wanted.node_name
-            }
-            AccessMode::MultiNodeReaderOnly | AccessMode::MultiNodeMultiWriter => false,
-            AccessMode::MultiNodeSingleWriter => !h.read_only && !wanted.read_only,
-        });
+    // Its own grant on another node is a conflict like any other: an allocation that moved waits for itself.
+    let own = |h: &Holder| h.allocation.uid == wanted.allocation.uid && h.node_name == wanted.node_name;
+    let conflict = holders.iter().filter(|h| !own(h)).find(|h| match mode {
+        AccessMode::SingleNodeSingleWriter => true,
+        // Without the newer modes the specification leaves open whether two users of one node are allowed:
+        // one is what every plugin takes.
+        AccessMode::SingleNodeWriter => h.node_name != wanted.node_name || !(h.read_only && wanted.read_only),
+        AccessMode::SingleNodeReaderOnly | AccessMode::SingleNodeMultiWriter => {
+            h.node_name != wanted.node_name
+        }
+        AccessMode::MultiNodeReaderOnly | AccessMode::MultiNodeMultiWriter => false,
+        AccessMode::MultiNodeSingleWriter => !h.read_only && !wanted.read_only,
+    });
     match conflict {
         Some(holder) => Err(Reason::HeldElsewhere {
             volume: volume.to_owned(),
@@ -79,6 +79,45 @@ pub enum User {
     NotDown,
 }
 
+/// What is seen of the allocation behind a holder.
+#[derive(Debug, Clone, Copy)]
+pub struct UserFacts {
+    /// Its object is there, with the same uid. One that is gone without having let go was abandoned.
+    pub exists: bool,
+    /// It is being deleted or was stopped, or no longer names the claim.
+    pub leaving: bool,
+    /// It is bound to the holder's node.
+    pub here: bool,
+    /// That node was taken down.
+    pub node_down: bool,
+    /// Where it stands.
+    pub phase: Option<AllocationPhase>,
+    /// What its node says of this volume; absent when it never had it.
+    pub published: Option<Rung>,
+}
+
+/// Whether an allocation wants its volume still, and if not, whether its node says that it is down.
+pub fn user(facts: UserFacts) -> User {
+    let over = matches!(facts.phase, Some(AllocationPhase::Complete | AllocationPhase::Failed));
+    if facts.exists && facts.here && !facts.leaving && !facts.node_down && !over {
+        return User::Wants;
+    }
+    let ended = facts.phase.is_some_and(AllocationPhase::terminal);
+    // Before the phase says that it is over, "not published" may be older than the publication itself.
+    let down = ended && matches!(facts.published, None | Some(Rung::Down));
+    if facts.exists && facts.here && down { User::Down } else { User::NotDown }
+}
+
+/// The rung as the host of this epoch knows it: another host's word does not count, and no word is doubt.
+pub fn attached(epoch: Option<i64>, said: Option<(Rung, i64)>) -> Rung {
+    match (epoch, said) {
+        // Nobody was ever assigned, so nobody ever attempted it.
+        (None, None) => Rung::Down,
+        (Some(epoch), Some((rung, of))) if of == epoch => rung,
+        (Some(_) | None, _) => Rung::Unknown,
+    }
+}
+
 /// What to do with one holder of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HolderStep {
@@ -110,7 +149,8 @@ pub fn holder_step(facts: HolderFacts) -> HolderStep {
     }
     match facts.attachment {
         None => HolderStep::Remove,
-        Some((_, leaving)) if facts.fence == Fence::Stands && holder_free(leaving) => HolderStep::Remove,
+        // Only once it is closed: whoever comes back on that node then finds it closed and stages nothing under it.
+        Some((true, leaving)) if facts.fence == Fence::Stands && holder_free(leaving) => HolderStep::Remove,
         Some((false, _)) if facts.others_on_node => {
             if facts.user == User::Down {
                 HolderStep::Remove
@@ -177,6 +217,71 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_allocation_that_moved_waits_for_its_own_old_grant() {
+        let old = [user("1", "a", false)];
+        assert!(grant("v", AccessMode::SingleNodeWriter, &old, &user("1", "b", false)).is_err());
+        assert!(grant("v", AccessMode::MultiNodeMultiWriter, &old, &user("1", "b", false)).is_ok());
+    }
+
+    #[test]
+    fn an_allocation_is_down_only_by_its_nodes_last_word() {
+        use AllocationPhase as P;
+        let phases = [
+            None,
+            Some(P::WaitingVolumes),
+            Some(P::Running),
+            Some(P::Stopping),
+            Some(P::Stopped),
+            Some(P::Failed),
+        ];
+        for bits in 0..16_u8 {
+            for phase in phases {
+                for published in [None, Some(Rung::Down), Some(Rung::Unknown), Some(Rung::Up)] {
+                    let facts = UserFacts {
+                        exists: bits & 1 != 0,
+                        leaving: bits & 2 != 0,
+                        here: bits & 4 != 0,
+                        node_down: bits & 8 != 0,
+                        phase,
+                        published,
+                    };
+                    match super::user(facts) {
+                        User::Wants => {
+                            assert!(facts.exists && facts.here && !facts.leaving && !facts.node_down);
+                        }
+                        User::Down => {
+                            assert!(
+                                facts.exists && facts.here && phase.is_some_and(P::terminal),
+                                "{facts:?}"
+                            );
+                            assert!(matches!(published, None | Some(Rung::Down)), "{facts:?}");
+                        }
+                        User::NotDown => {}
+                    }
+                }
+            }
+        }
+        let restarted = UserFacts {
+            exists: true,
+            leaving: false,
+            here: true,
+            node_down: false,
+            phase: Some(P::Stopped),
+            published: Some(Rung::Down),
+        };
+        assert_eq!(super::user(restarted), User::Wants, "stopped and started again");
+        assert_eq!(super::user(UserFacts { leaving: true, ..restarted }), User::Down);
+    }
+
+    #[test]
+    fn only_the_present_hosts_word_counts() {
+        assert_eq!(attached(None, None), Rung::Down);
+        assert_eq!(attached(Some(2), None), Rung::Unknown);
+        assert_eq!(attached(Some(2), Some((Rung::Down, 1))), Rung::Unknown);
+        assert_eq!(attached(Some(2), Some((Rung::Down, 2))), Rung::Down);
+    }
+
     fn all_leaving() -> Vec<Leaving> {
         let mut all = Vec::new();
         for released in [false, true] {
@@ -221,10 +326,8 @@ mod tests {
                         });
                         if step == HolderStep::Remove {
                             let shared = !going && others_on_node && user == User::Down;
-                            assert!(
-                                shared || (fence == Fence::Stands && holder_free(leaving)),
-                                "{leaving:?}"
-                            );
+                            let fenced = going && fence == Fence::Stands && holder_free(leaving);
+                            assert!(shared || fenced, "{leaving:?}");
                         }
                         if user == User::Wants {
                             assert_eq!(step, HolderStep::Keep);

@@ -240,6 +240,16 @@ fn faults(resource: &Resource, part: Part, old: Option<&Value>, object: &Value) 
     }
     let own = (resource.kind.validate)(object, old);
     let mut all = schema::merged(faults.into_vec(), own);
+    if resource.nature == Nature::Secret {
+        // Messages end up in terminals and logs, and these would quote what is secret.
+        for fault in all
+            .iter_mut()
+            .filter(|fault| fault.path.starts_with("data") || fault.path.starts_with("stringData"))
+        {
+            "Invalid value: must be text, base64 in data (it is not shown here)"
+                .clone_into(&mut fault.message);
+        }
+    }
     if part == Part::Status {
         // A stored spec that newer rules would refuse must not keep its status from being written.
         all.retain(|fault| fault.path == "status" || fault.path.starts_with("status."));

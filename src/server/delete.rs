@@ -145,6 +145,7 @@ async fn delete(
     if resource.nature == Nature::Namespace && NAMESPACES.contains(&name) {
         return Err(Refusal::forbidden(resource.subject(name), "this namespace may not be deleted"));
     }
+    let _turn = inner.turns.of(key).await?;
     for _ in 0..TRIES {
         let object = current.value(resource)?;
         check_preconditions(resource, name, options, &object)?;

@@ -13,7 +13,7 @@ use super::query::{Query, accepted};
 use super::read::json_response;
 use super::route::{Route, Target, parse};
 use super::status::Refusal;
-use super::{Server, body, delete, discovery, read, watch, write};
+use super::{HangUp, Server, body, delete, discovery, read, watch, write};
 
 /// How long a request may take to send its body.
 const BODY_DEADLINE: std::time::Duration = std::time::Duration::from_secs(30);
@@ -138,7 +138,10 @@ async fn objects(
     match verb {
         Verb::Get => return read::get(inner, target, &query, form).await,
         Verb::List => return read::list(inner, target, &query, form).await,
-        Verb::Watch => return watch::start(server, target, &query, form).await,
+        Verb::Watch => {
+            let hang_up = parts.extensions.get::<HangUp>().cloned().unwrap_or_default();
+            return watch::start(server, target, &query, form, hang_up).await;
+        }
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {}
     }
     let bytes = tokio::time::timeout(BODY_DEADLINE, body::read(body))

@@ -16,10 +16,12 @@ mod events;
 mod handle;
 mod hub;
 mod jsonpath;
+mod listen;
 mod meta;
 mod objects;
 mod openapi;
 mod patch;
+mod pki;
 mod query;
 mod read;
 mod resource;
@@ -30,6 +32,7 @@ mod selector;
 mod status;
 mod suggest;
 mod table;
+mod turns;
 mod watch;
 mod write;
 
@@ -47,6 +50,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt;
 
 pub use access::{ADMINS, CONTROLLERS, Identity, NODES};
+pub use listen::serve;
+pub use pki::{Issued, NODE_LIFE, Pki, PkiError, kubeconfig, write_private};
 pub use seal::{SealError, SealingKey};
 
 use crate::api::KindDefinition;
@@ -58,6 +63,7 @@ use openapi::Documents;
 use query::FieldValidation;
 use resource::{ROOT, Registry};
 use status::Refusal;
+use turns::Turns;
 
 /// The namespaces that exist from the start.
 pub const NAMESPACES: [&str; 2] = ["default", "wharfline-system"];
@@ -133,6 +139,7 @@ struct Inner {
     documents: Documents,
     options: ServerOptions,
     watches: Arc<Semaphore>,
+    turns: Turns,
     closing: CancellationToken,
     follower: Mutex<Option<JoinHandle<()>>>,
     // Ends the follower when the last clone goes without a shutdown.
@@ -157,6 +164,7 @@ impl Server {
                 objects: Arc::new(objects),
                 hub,
                 watches: Arc::new(Semaphore::new(options.watch_limit)),
+                turns: Turns::new(),
                 options,
                 follower: Mutex::new(Some(tokio::spawn(follow))),
                 _guard: closing.clone().drop_guard(),
@@ -257,6 +265,10 @@ fn random_bytes<const N: usize>(random: &Random) -> [u8; N] {
     random(&mut bytes);
     bytes
 }
+
+/// Ends the watches of a connection whose listener closes, as an extension of its requests.
+#[derive(Clone, Default)]
+struct HangUp(CancellationToken);
 
 async fn entry(State(server): State<Server>, request: Request) -> axum::response::Response {
     handle::answer(server, request).await

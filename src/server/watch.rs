@@ -26,7 +26,7 @@ use super::route::Target;
 use super::selector::{Selector, Traits};
 use super::status::Refusal;
 use super::table::{self, RowObject};
-use super::{Inner, Server};
+use super::{HangUp, Inner, Server};
 use crate::api::field::Cause;
 use crate::api::{FieldError, FieldErrors};
 use crate::store::{Event, Rev, Watch};
@@ -57,6 +57,7 @@ struct Watcher {
     bookmarks: bool,
     next_bookmark: Instant,
     deadline: Instant,
+    hang_up: HangUp,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -66,6 +67,7 @@ pub(crate) async fn start(
     target: &Target,
     query: &Query,
     form: Form,
+    hang_up: HangUp,
 ) -> Result<Response, Refusal> {
     let inner = &server.inner;
     let permit = Arc::clone(&inner.watches).try_acquire_owned().map_err(|_| {
@@ -100,6 +102,7 @@ pub(crate) async fn start(
         bookmarks: query.bookmarks,
         next_bookmark: now + inner.options.bookmark_interval,
         deadline: now + seconds.unwrap_or(inner.options.watch_timeout).min(Duration::from_secs(86_400)),
+        hang_up,
         _permit: permit,
     };
     // What exists is read now, not when the client first reads: its picture is that of its request.
@@ -270,6 +273,7 @@ impl Watcher {
             let wake = if self.bookmarks { self.next_bookmark.min(self.deadline) } else { self.deadline };
             tokio::select! {
                 () = inner.closing.cancelled() => return Ok(Vec::new()),
+                () = self.hang_up.0.cancelled() => return Ok(Vec::new()),
                 _ = self.news.changed() => {}
                 () = tokio::time::sleep_until(wake) => {}
             }
@@ -301,6 +305,7 @@ impl Watcher {
         let inner = Arc::clone(&self.server.inner);
         let event = tokio::select! {
             () = inner.closing.cancelled() => return Ok(Vec::new()),
+            () = self.hang_up.0.cancelled() => return Ok(Vec::new()),
             () = tokio::time::sleep_until(self.deadline) => return Ok(Vec::new()),
             event = history.next() => event,
         };

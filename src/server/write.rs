@@ -20,7 +20,8 @@ use super::status::Refusal;
 use crate::api::FieldErrors;
 use crate::store::{Expect, Rev};
 
-/// How often a change without a resourceVersion is decided anew before the client gets the conflict.
+/// How often a change without a resourceVersion is decided anew, when other servers write too, before the client
+/// gets the conflict.
 const TRIES: usize = 64;
 /// How often a generated name is drawn.
 const DRAWS: usize = 8;
@@ -163,6 +164,7 @@ async fn change(
     let name = target.name.as_deref().unwrap_or_default();
     let key = resource.key(target.namespace.as_deref(), name);
     let missing = || Refusal::not_found(resource.subject(name));
+    let _turn = inner.turns.of(&key).await?;
     let mut current = inner.objects.get(resource, &key).await?.ok_or_else(missing)?;
     for _ in 0..TRIES {
         let old = current.value(resource)?;

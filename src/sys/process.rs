@@ -24,7 +24,8 @@ use std::time::Duration;
 pub trait Processes: Send + Sync + fmt::Debug {
     /// Starts a task in `directory`, which is made (0700) if missing and must not hold a running or lost one
     /// ([`ProcessError::Taken`]); records of one that exited are removed. `clones[i]` is what `mounts[i]` of the
-    /// spec moves in. Returns when the task's program runs; then the shim and the task outlive this process.
+    /// spec moves in. Returns when the task's program runs; then the shim and the task outlive this process. A
+    /// shim that does not get there in time is killed ([`ProcessError::NoAnswer`]).
     async fn start(
         &self,
         directory: &Path,
@@ -65,8 +66,8 @@ pub trait Task: Send + Sync + fmt::Debug {
     fn signal(&self, signal: i32) -> Result<(), ProcessError>;
 }
 
-/// What runs, written to `spec.json`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What runs, written to `spec.json`. Its `Debug` shows no value of the environment: some are secrets.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskSpec {
     /// Program and arguments; not empty. `wharfline` alone is the running binary; a name without a slash is
     /// looked for in the `PATH` of `env`.
@@ -86,6 +87,21 @@ pub struct TaskSpec {
     /// Directories that the task does not see: in their place is an empty one. Only with `private_mounts`. A
     /// mount point among them is detached in the task's namespace, so that it is not held there.
     pub hide: Vec<PathBuf>,
+}
+
+impl fmt::Debug for TaskSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskSpec")
+            .field("argv", &self.argv)
+            .field("env", &self.env.keys())
+            .field("cwd", &self.cwd)
+            .field("logs", &self.logs)
+            .field("grace_ms", &self.grace_ms)
+            .field("private_mounts", &self.private_mounts)
+            .field("mounts", &self.mounts)
+            .field("hide", &self.hide)
+            .finish()
+    }
 }
 
 /// Where a task's output goes, bounded on disk by `max_bytes * files` for each distinct path.

@@ -5,9 +5,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use wharfline::drivers::dir::{Mode, Server, Settings, StartError};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use wharfline::drivers::dir::{Mode, NAME, Server, Settings, StartError};
 use wharfline::drivers::endpoint::EndpointError;
 use wharfline::run::csi::{Args, Driver};
+
+use crate::rig::Rig;
 
 #[derive(Parser)]
 struct Command {
@@ -90,4 +93,50 @@ async fn a_start_that_cannot_be_says_why() {
     assert!(matches!(twice, StartError::Endpoint(EndpointError::InUse { .. })));
     drop(running);
     Server::bind(&settings("unix://ROOT/a.sock", "n", "D")).unwrap();
+}
+
+/// What gRPC for Python, Java and Swift sends: the socket's own path as `:authority`.
+#[tokio::test]
+async fn a_client_that_calls_the_socket_by_its_path_is_answered() {
+    let frame = |kind: u8, flags: u8, payload: &[u8]| {
+        let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
+        frame.extend_from_slice(&[kind, flags, 0, 0, 0, u8::from(kind != 4)]);
+        frame.extend_from_slice(payload);
+        frame
+    };
+    let rig = Rig::new();
+    // The name of the field from HPACK's table, or spelled out as gRPC's C core does.
+    let (listed, spelled) = (&b"\x41"[..], &b"\x40\x0a:authority"[..]);
+    let path = "tmp%2Fcsi%2Fcsi.sock";
+    for (name, authority) in
+        [(listed, path), (spelled, path), (listed, "/tmp/csi/csi.sock"), (spelled, "localhost")]
+    {
+        let mut headers = vec![0x83, 0x86]; // POST, http
+        let fields =
+            [(name, authority), (b"\x44", "/csi.v1.Identity/GetPluginInfo"), (b"\x5f", "application/grpc")];
+        for (field, value) in fields {
+            headers.extend(field);
+            headers.push(u8::try_from(value.len()).unwrap());
+            headers.extend(value.as_bytes());
+        }
+        headers.extend(b"\x40\x02te\x08trailers");
+        let request = [
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            frame(4, 0, b"").as_slice(),
+            frame(1, 4, &headers).as_slice(),
+            frame(0, 1, &[0; 5]).as_slice(),
+        ]
+        .concat();
+        let mut client = tokio::net::UnixStream::connect(rig.path("csi.sock")).await.unwrap();
+        client.write_all(&request).await.unwrap();
+        let mut answer = Vec::new();
+        let answered = async {
+            while !answer.windows(NAME.len()).any(|bytes| bytes == NAME.as_bytes()) {
+                assert!(client.read_buf(&mut answer).await.unwrap() > 0, "{authority}: it hung up");
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(20), answered).await;
+        assert!(waited.is_ok(), "{authority}: no answer");
+    }
+    rig.finish().await;
 }

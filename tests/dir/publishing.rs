@@ -2,6 +2,7 @@
 use std::fs;
 use std::path::Path;
 
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
 use tonic::Code;
 use wharfline::csi::proto;
 use wharfline::csi::proto::volume_capability::access_mode::Mode as Access;
@@ -110,21 +111,21 @@ async fn what_is_mounted_inside_stays_inside() {
     let id = rig.volume("web").await;
     let target = rig.target("web");
     let shared = rig.path("targets");
-    rustix::mount::mount_bind(&shared, &shared).unwrap();
-    rustix::mount::mount_change(&shared, rustix::mount::MountPropagationFlags::SHARED).unwrap();
+    mount_bind(&shared, &shared).unwrap();
+    mount_change(&shared, MountPropagationFlags::SHARED).unwrap();
     let data_dir = rig.data_dir();
-    rustix::mount::mount_bind(&data_dir, &data_dir).unwrap();
-    rustix::mount::mount_change(&data_dir, rustix::mount::MountPropagationFlags::SHARED).unwrap();
+    mount_bind(&data_dir, &data_dir).unwrap();
+    mount_change(&data_dir, MountPropagationFlags::SHARED).unwrap();
     rig.publish(publish(&id, &target)).await.unwrap();
     fs::create_dir(target.join("inner")).unwrap();
-    rustix::mount::mount_bind(target.join("inner"), target.join("inner")).unwrap();
+    mount_bind(target.join("inner"), target.join("inner")).unwrap();
     let own = std::slice::from_ref(&data_dir);
     assert_eq!(mounts_below(&data_dir), own, "it came back into the data directory");
-    rustix::mount::unmount(target.join("inner"), rustix::mount::UnmountFlags::empty()).unwrap();
+    unmount(target.join("inner"), UnmountFlags::empty()).unwrap();
     rig.unpublish(&id, &target).await.unwrap();
     rig.delete(&id).await.unwrap();
     for own in [shared, data_dir] {
-        rustix::mount::unmount(own, rustix::mount::UnmountFlags::empty()).unwrap();
+        unmount(own, UnmountFlags::empty()).unwrap();
     }
     rig.finish().await;
 }
@@ -155,7 +156,7 @@ async fn a_target_that_is_something_else() {
     fs::write(at("full").join("file"), "precious").unwrap();
     std::os::unix::fs::symlink(at("full"), at("link")).unwrap();
     fs::create_dir(at("mounted")).unwrap();
-    rustix::mount::mount_bind(at("full"), at("mounted")).unwrap();
+    mount_bind(at("full"), at("mounted")).unwrap();
     for (name, about) in
         [("file", "no directory"), ("link", "no directory"), ("full", "files"), ("mounted", "mounted")]
     {
@@ -173,7 +174,7 @@ async fn a_target_that_is_something_else() {
     for file in [at("file"), at("full").join("file"), at("link").join("file"), at("mounted").join("file")] {
         assert_eq!(fs::read_to_string(&file).unwrap(), "precious", "{}", file.display());
     }
-    rustix::mount::unmount(at("mounted"), rustix::mount::UnmountFlags::empty()).unwrap();
+    unmount(at("mounted"), UnmountFlags::empty()).unwrap();
     rig.delete(&id).await.unwrap();
     clear(&rig.path("targets"));
     rig.finish().await;
@@ -194,6 +195,31 @@ async fn an_empty_directory_at_the_target_will_do() {
     fs::write(target.join("file"), "x").unwrap();
     rig.unpublish(&id, &target).await.unwrap();
     assert!(!target.exists());
+    rig.delete(&id).await.unwrap();
+    rig.finish().await;
+}
+
+/// A plugin in a mount namespace of its own is seen elsewhere through a shared parent; a peer stands for that here.
+#[tokio::test]
+async fn read_only_holds_wherever_the_mount_is_shared_to() {
+    let rig = Rig::new();
+    let id = rig.volume("web").await;
+    let target = rig.target("web");
+    let (shared, peer) = (rig.path("targets"), rig.path("peer"));
+    fs::create_dir(&peer).unwrap();
+    mount_bind(&shared, &shared).unwrap();
+    mount_change(&shared, MountPropagationFlags::SHARED).unwrap();
+    mount_bind(&shared, &peer).unwrap();
+    rig.publish(proto::NodePublishVolumeRequest { readonly: true, ..publish(&id, &target) }).await.unwrap();
+    for seen in [&target, &peer.join("web")] {
+        let error = fs::write(seen.join("file"), "x").unwrap_err();
+        assert_eq!(error.raw_os_error(), EROFS, "{}", seen.display());
+    }
+    rig.unpublish(&id, &target).await.unwrap();
+    assert_eq!(mounts_below(&rig.path("peer")), [peer.as_path()]);
+    for own in [peer, shared] {
+        unmount(own, UnmountFlags::empty()).unwrap();
+    }
     rig.delete(&id).await.unwrap();
     rig.finish().await;
 }

@@ -42,7 +42,7 @@ async fn ends(script: &str, policy: &str, phase: AllocationPhase, code: i32, res
 async fn what_ends_by_its_policy_releases_its_volumes() {
     ends("exit 3", "Never", AllocationPhase::Failed, 3, 0).await;
     ends("exit 0", "Never", AllocationPhase::Complete, 0, 0).await;
-    ends("kill -9 $$", "Never", AllocationPhase::Failed, 137, 0).await;
+    ends("kill -9 $$$$", "Never", AllocationPhase::Failed, 137, 0).await;
     let second_time = "test -f /data/been && exit 0; touch /data/been; exit 5";
     ends(second_time, "OnFailure", AllocationPhase::Complete, 0, 1).await;
 }
@@ -91,7 +91,7 @@ fn alive(pid: i64) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_shim_is_cleared_up_after_and_its_task_started_again() {
-    let (rig, app) = given("echo $$ >> /data/starts; exec sleep infinity", "Always").await;
+    let (rig, app) = given("echo $$$$ >> /data/starts; exec sleep infinity", "Always").await;
     rig.published("app").await;
     let (shim, task) = pids(&rig, &app);
     rustix::process::kill_process(
@@ -112,7 +112,7 @@ async fn a_lost_shim_is_cleared_up_after_and_its_task_started_again() {
 /// The task's main process ends, and a daemon of its own that holds the volume does not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_volume_is_unpublished_before_the_last_process_is_gone() {
-    let script = "(setsid sh -c 'trap \"\" TERM; exec 3>/data/held; echo $$ > /data/pid; \
+    let script = "(setsid sh -c 'trap \"\" TERM; exec 3>/data/held; echo $$$$ > /data/pid; \
                   while :; do sleep 1; done' &) ; exec sleep infinity";
     let (rig, _) = given(script, "Always").await;
     let app = rig.published("app").await;

@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 use wharfline::api::{Cell, Column, FieldErrors, KindDefinition};
 use wharfline::server::{Identity, SealingKey, Server, ServerOptions};
-use wharfline::store::Store;
-
-use super::memory_store::MemoryStore;
+use wharfline::store::embedded::{EmbeddedStore, MemoryDisk, Options};
+use wharfline::store::{Rev, Store};
 
 /// The collection of gadgets in namespace `default`.
 pub(crate) const GADGETS: &str = "/apis/test.dev/v1/namespaces/default/gadgets";
@@ -118,15 +117,38 @@ pub(crate) fn options() -> ServerOptions {
 /// A server over a store in memory.
 pub(crate) struct Fixture {
     /// The store.
-    pub(crate) store: Arc<MemoryStore>,
+    pub(crate) store: Arc<EmbeddedStore>,
     /// The server.
     pub(crate) server: Server,
 }
 
+impl Fixture {
+    /// How many writes the store has seen.
+    pub(crate) async fn writes(&self) -> u64 {
+        self.store.revision().await.unwrap().0
+    }
+
+    /// Makes the store forget all history.
+    pub(crate) async fn compact(&self) {
+        self.store.compact(Rev(self.writes().await)).await.unwrap();
+    }
+
+    /// Another server over the same store, as after a restart.
+    pub(crate) fn restarted(&self) -> Server {
+        let store: Arc<dyn Store> = Arc::<EmbeddedStore>::clone(&self.store);
+        Server::new(store, vec![gadget(), held()], options())
+    }
+}
+
+/// An empty store in memory.
+pub(crate) fn store() -> Arc<EmbeddedStore> {
+    Arc::new(EmbeddedStore::inline(MemoryDisk::default(), Options::default()).unwrap())
+}
+
 /// A server with the test kinds, bootstrapped.
 pub(crate) async fn fixture() -> Fixture {
-    let store = Arc::new(MemoryStore::new());
-    let shared: Arc<dyn Store> = Arc::<MemoryStore>::clone(&store);
+    let store = store();
+    let shared: Arc<dyn Store> = Arc::<EmbeddedStore>::clone(&store);
     let server = Server::new(shared, vec![gadget(), held()], options());
     server.bootstrap().await.unwrap();
     Fixture { store, server }

@@ -1,5 +1,5 @@
 //! Mounts and paths.
-use crate::support::{Host, Propagation, soon, table};
+use crate::support::{Dead, Host, Propagation, soon, table};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -46,9 +46,12 @@ async fn unmount(kernel: &RealKernel, path: &TreePath) {
 
 #[tokio::test]
 async fn the_tree_is_shared_with_a_child_namespace() {
-    for propagation in [Propagation::Private, Propagation::Shared] {
+    for (propagation, old) in
+        [(Propagation::Private, false), (Propagation::Shared, false), (Propagation::Shared, true)]
+    {
         let host = Host::with_root(propagation);
-        let kernel = host.kernel();
+        let kernel = if old { host.kernel().without_statmount() } else { host.kernel() };
+        assert_eq!(kernel.facts().await.unwrap().statmount, !old);
         assert_eq!(kernel.prepare_tree().await.unwrap(), Prepared::Made);
         assert_eq!(kernel.prepare_tree().await.unwrap(), Prepared::Found);
         let mode = std::fs::metadata(kernel.tree()).unwrap().permissions().mode();
@@ -63,7 +66,7 @@ async fn the_tree_is_shared_with_a_child_namespace() {
         let args = ["-m", "--propagation", "unchanged", "sh", "-c", &script];
         assert!(Command::new("unshare").args(args).status().unwrap().success());
         let seen = present(&kernel, path.clone()).await;
-        assert_eq!(seen.mount.as_ref().unwrap().fs_type.as_deref(), Some("tmpfs"));
+        assert_eq!(seen.mount.as_ref().unwrap().magic, 0x0102_1994, "tmpfs");
         assert_eq!(table().len(), before + 1, "once, not again beneath the tree");
 
         assert!(matches!(kernel.undo_tree().await, Err(KernelError::InUse { .. })));
@@ -362,20 +365,6 @@ async fn no_swap_of_a_link_makes_a_mount_outside() {
     unmount(&kernel, &path).await;
     kernel.undo_tree().await.unwrap();
     host.assert_clean();
-}
-
-/// A file system whose server never answers.
-struct Dead(#[expect(dead_code, reason = "its being closed makes the kernel give up")] std::fs::File);
-
-impl Dead {
-    fn mount(at: &Path) -> Self {
-        use std::os::fd::AsRawFd;
-        let server = std::fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
-        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
-        let options = std::ffi::CString::new(options).unwrap();
-        mount("dead", at, "fuse", MountFlags::empty(), options.as_c_str()).unwrap();
-        Self(server)
-    }
 }
 
 #[tokio::test]

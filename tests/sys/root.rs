@@ -1,10 +1,11 @@
 //! The task's own root.
-use crate::support::{Host, Propagation, exited, mount_at};
+use crate::support::{Dead, Host, Propagation, exited, mount_at};
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 use wharfline::sys::kernel::{PathFacts, Present};
 use wharfline::sys::path::TreePath;
-use wharfline::sys::process::{Outcome, TaskSpec};
+use wharfline::sys::process::{Adopted, Outcome, ProcessError, TaskSpec};
 use wharfline::sys::real::RealKernel;
 use wharfline::sys::{Kernel, Processes};
 
@@ -226,4 +227,101 @@ async fn mount_paths_that_cannot_be_are_refused_with_a_reason() {
     }
     volume.undo().await;
     host.assert_clean();
+}
+
+/// A loop device with a file system; taken apart when dropped.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    fn new(image: &Path) -> Self {
+        std::fs::File::create(image).unwrap().set_len(8 << 20).unwrap();
+        let output = Command::new("losetup").args(["-f", "--show"]).arg(image).output().unwrap();
+        let device = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+        assert!(Command::new("mkfs.ext4").args(["-q", &device]).status().unwrap().success());
+        Self(device)
+    }
+
+    /// Whether a file system on it is alive anywhere: then nobody else gets it alone.
+    fn is_busy(&self) -> bool {
+        use std::os::unix::fs::OpenOptionsExt;
+        std::fs::File::options().read(true).custom_flags(libc::O_EXCL).open(&self.0).is_err()
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        Command::new("losetup").args(["-d", &self.0]).status().ok();
+    }
+}
+
+#[tokio::test]
+async fn when_the_end_is_reported_the_file_system_is_free() {
+    let host = Host::new();
+    let kernel = host.kernel();
+    kernel.prepare_tree().await.unwrap();
+    let device = LoopDevice::new(&host.data.join("image"));
+    let path = TreePath::new(["vol-1", "target"]).unwrap();
+    kernel.make_dir(&path).await.unwrap();
+    let target = kernel.absolute(&path.clone().into());
+    for round in 0..10 {
+        rustix::mount::mount(&device.0, &target, "ext4", rustix::mount::MountFlags::empty(), None).unwrap();
+        let PathFacts::Present(present) = kernel.mount_facts(&path.clone().into()).await.unwrap() else {
+            panic!("it is mounted")
+        };
+        let script =
+            "cd /data; (trap '' TERM; exec sleep 1000) & (setsid sleep 1000) & echo x > f; sleep 1000";
+        let mut spec = private(&host, script, &["/data"]);
+        spec.hide = vec![host.data.join("volumes")];
+        let clone = kernel.clone_mount(&path, &present).await.unwrap();
+        let task = host.start(&spec, vec![clone]).await;
+        // The kernel lets the host go while the task still writes: only the shim's word says when it is over.
+        kernel.unmount(&path.clone().into(), present.mount.unwrap().id).await.unwrap();
+        assert!(device.is_busy(), "{round}");
+        task.stop(Duration::from_millis(20)).unwrap();
+        exited(&*task).await;
+        assert!(!device.is_busy(), "{round}");
+    }
+    kernel.undo_tree().await.unwrap();
+    host.assert_clean();
+}
+
+#[tokio::test]
+async fn a_dead_file_system_beside_the_mount_path_does_not_stop_a_task() {
+    let host = Host::new();
+    let volume = Volume::new(&host).await;
+    std::fs::create_dir_all(host.data.join("beside/dead")).unwrap();
+    let dead = Dead::mount(&host.data.join("beside/dead"));
+    let spec = private(&host, "ls $HERE/beside", &[host.data.join("beside/volume").to_str().unwrap()]);
+    let (record, output) = host.run(&spec, vec![volume.clone().await]).await;
+    assert_eq!((record.outcome, output.as_str()), (Outcome::Code(0), "dead\nvolume\n"));
+    drop(dead);
+    rustix::mount::unmount(host.data.join("beside/dead"), rustix::mount::UnmountFlags::DETACH).unwrap();
+    volume.undo().await;
+    host.assert_clean();
+}
+
+#[tokio::test]
+async fn a_shim_that_hangs_while_it_prepares_is_given_up() {
+    let host = Host::new();
+    let dead = host.data.join("dead");
+    std::fs::create_dir(&dead).unwrap();
+    let server = Dead::mount(&dead);
+    let mut spec = host.script("exit 0");
+    spec.cwd = dead.join("x");
+    let processes = host.processes().with_start_limit(Duration::from_millis(200));
+    let error = processes.start(&host.task_directory(), &spec, vec![]).await.unwrap_err();
+    assert!(matches!(error, ProcessError::NoAnswer { .. }), "{error}");
+    assert!(matches!(processes.adopt(&host.task_directory()).await.unwrap(), Adopted::NeverStarted));
+    drop(server);
+    rustix::mount::unmount(&dead, rustix::mount::UnmountFlags::DETACH).unwrap();
+    host.assert_clean();
+}
+
+#[test]
+fn no_value_of_an_environment_is_shown() {
+    let host = Host::new();
+    let mut spec = host.script("");
+    spec.env.insert("PASSWORD".to_owned(), "canary".to_owned());
+    let shown = format!("{spec:?}");
+    assert!(shown.contains("PASSWORD") && !shown.contains("canary"), "{shown}");
 }

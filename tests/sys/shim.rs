@@ -27,6 +27,7 @@ async fn a_signal_is_told_from_a_code() {
 #[tokio::test]
 async fn the_environment_is_the_specs_and_nothing_is_inherited() {
     let host = Host::new();
+    let _leak = leak(&host);
     let mut spec = host.script("");
     spec.argv =
         ["sh", "-c", "env | sort; ls /proc/self/fd; cat /proc/self/status"].map(str::to_owned).to_vec();
@@ -124,6 +125,28 @@ async fn a_grandchild_that_fled_is_reaped_before_the_end_is_reported() {
 }
 
 #[tokio::test]
+async fn what_is_left_of_a_task_hears_sigterm_first() {
+    let host = Host::new();
+    let script = "setsid sh -c \"trap 'echo bye; exit' TERM; : > $HERE/ready; while :; do sleep 0.01; done\" & \
+        while [ ! -e $HERE/ready ]; do sleep 0.01; done; exit 5";
+    let (record, _) = host.run(&host.script(script), vec![]).await;
+    let output = std::fs::read_to_string(host.data.join("out")).unwrap();
+    assert_eq!((record.outcome, output.as_str()), (Outcome::Code(5), "bye\n"));
+}
+
+#[tokio::test]
+async fn processes_that_come_while_others_are_killed_are_killed_too() {
+    let host = Host::new();
+    let script = "trap '' TERM; : > $HERE/ready; \
+        i=0; while [ $i -lt 1500 ]; do (setsid sh -c 'sleep 1000 & sleep 1000' &); i=$((i+1)); done; sleep 1000";
+    let task = host.start(&host.script(script), vec![]).await;
+    host.written("ready").await;
+    task.stop(Duration::from_millis(30)).unwrap();
+    // The shim ends only when it has no child, so that its end is the proof.
+    assert_eq!(ended(&*task).await, Outcome::Signal(9));
+}
+
+#[tokio::test]
 async fn a_lost_shim_takes_the_task_along_and_what_fled_is_found() {
     for private in [false, true] {
         let host = Host::new();
@@ -138,6 +161,7 @@ async fn a_lost_shim_takes_the_task_along_and_what_fled_is_found() {
         let shim = rustix::process::Pid::from_raw(task.state().shim.pid).unwrap();
         rustix::process::kill_process(shim, rustix::process::Signal::KILL).unwrap();
         assert_eq!(soon(task.wait()).await.unwrap(), Ended::Lost);
+        crate::support::gone(&main).await; // with its shim, before anybody looks
 
         let processes = host.processes();
         let directory = host.task_directory();
@@ -173,7 +197,8 @@ async fn a_running_task_is_adopted_from_its_directory_alone() {
         task.state().clone()
     };
     host.written("ready").await;
-    assert_eq!(processes.list(&host.data.join("tasks")).await.unwrap(), [directory.clone()]);
+    let listed = processes.list(&host.data.join("tasks")).await.unwrap();
+    assert_eq!(listed, std::slice::from_ref(&directory));
     let taken = processes.start(&directory, &spec, vec![]).await.unwrap_err();
     assert!(matches!(taken, ProcessError::Taken { .. }), "{taken}");
     for result in [processes.forget(&directory).await, processes.clear_leftovers(&directory).await.map(drop)]
@@ -251,9 +276,16 @@ async fn output_is_bounded_on_disk() {
     );
 }
 
+/// A descriptor that somebody in this process forgot to keep to itself.
+fn leak(host: &Host) -> std::os::fd::OwnedFd {
+    use rustix::fs::{Mode, OFlags, open};
+    open(host.data.join("leak"), OFlags::RDWR | OFlags::CREATE, Mode::RUSR).unwrap()
+}
+
 #[tokio::test]
 async fn the_shim_is_small_and_alone() {
     let host = Host::new();
+    let _leak = leak(&host);
     let task = host.start(&host.script(": > $HERE/ready; exec sleep 1000"), vec![]).await;
     host.written("ready").await;
     let pid = task.state().shim.pid;
@@ -263,6 +295,9 @@ async fn the_shim_is_small_and_alone() {
     assert_eq!(field("Threads:"), "1");
     let own: u64 = field("RssAnon:").trim_end_matches(" kB").parse().unwrap();
     assert!(own < 1024, "{own} kB of its own in an unoptimised build\n{status}");
+    let links = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let open: Vec<_> = links.map(|link| std::fs::read_link(link.unwrap().path()).unwrap()).collect();
+    assert!(!open.contains(&host.data.join("leak")), "{open:?}");
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
     assert_eq!(fields[3], pid.to_string(), "leads its own session");
@@ -287,4 +322,59 @@ async fn bad_specs_are_refused_before_anything_is_done() {
         assert!(matches!(error, ProcessError::BadSpec(_)), "{error}");
     }
     assert!(!directory.exists());
+}
+
+#[tokio::test]
+async fn a_full_disk_does_not_hold_a_task_up() {
+    let host = Host::new();
+    let logs = host.data.join("logs");
+    std::fs::create_dir(&logs).unwrap();
+    rustix::mount::mount("none", &logs, "tmpfs", rustix::mount::MountFlags::empty(), Some(c"size=64k"))
+        .unwrap();
+    let mut spec = host.script("head -c 4000000 /dev/zero; echo end; exit 8");
+    spec.logs.stdout = logs.join("out");
+    let (record, _) = host.run(&spec, vec![]).await;
+    assert_eq!(record.outcome, Outcome::Code(8));
+    assert!(spec.logs.stdout.metadata().unwrap().len() <= 64 << 10);
+    rustix::mount::unmount(&logs, rustix::mount::UnmountFlags::empty()).unwrap();
+    host.assert_clean();
+}
+
+#[tokio::test]
+async fn a_shim_that_has_not_said_who_it_is_is_waited_for() {
+    use rustix::fs::{FlockOperation, flock};
+    let host = Host::new();
+    let directory = host.task_directory();
+    host.run(&host.script("exit 9"), vec![]).await;
+    // As a daemon finds it that died while it started a shim: the lock is held and nothing is written yet.
+    for name in ["state.json", "exit.json"] {
+        std::fs::rename(directory.join(name), host.data.join(name)).unwrap();
+    }
+    let lock = std::fs::File::open(directory.join("lock")).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    let adopting = tokio::spawn({
+        let (processes, directory) = (host.processes(), directory.clone());
+        async move { processes.adopt(&directory).await }
+    });
+    let taken = host.processes().start(&directory, &host.script(""), vec![]).await.unwrap_err();
+    assert!(matches!(taken, ProcessError::Taken { .. }), "{taken}");
+    assert!(!adopting.is_finished());
+    for name in ["exit.json", "state.json"] {
+        std::fs::rename(host.data.join(name), directory.join(name)).unwrap();
+    }
+    drop(lock);
+    match soon(adopting).await.unwrap().unwrap() {
+        Adopted::Exited(record) => assert_eq!(record.outcome, Outcome::Code(9)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_reported() {
+    let host = Host::new();
+    let directory = host.task_directory();
+    host.run(&host.script("exit 0"), vec![]).await;
+    std::fs::write(directory.join("exit.json"), "{").unwrap();
+    let error = host.processes().adopt(&directory).await.unwrap_err();
+    assert!(matches!(&error, ProcessError::BadRecord { path, .. } if path.ends_with("exit.json")), "{error}");
 }

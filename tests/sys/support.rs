@@ -1,7 +1,8 @@
 //! A host for one test, and a task on it.
+use rustix::mount::{MountPropagationFlags as Flags, mount_change};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wharfline::sys::Processes;
@@ -43,7 +44,6 @@ impl Host {
             reason = "unsound with FILES only; the other one is unsafe, which tests are not"
         )]
         rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNS).expect("tests of sys need root");
-        use rustix::mount::{MountPropagationFlags as Flags, mount_change};
         mount_change("/", Flags::REC | Flags::PRIVATE).unwrap();
         if propagation == Propagation::Shared {
             mount_change("/", Flags::REC | Flags::SHARED).unwrap();
@@ -108,20 +108,26 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // What a failed test left running; the namespace and its mounts go with the thread.
-        let state = std::fs::read(self.task_directory().join("state.json")).unwrap_or_default();
-        let state: Option<serde_json::Value> = serde_json::from_slice(&state).ok();
-        let pid = state.and_then(|state| i32::try_from(state["shim"]["pid"].as_i64()?).ok());
-        let alive = |pid: &i32| {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            name.trim() == "wharfline-shim"
-        };
-        if let Some(pid) = pid.filter(alive).and_then(rustix::process::Pid::from_raw) {
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
-        }
         if std::thread::panicking() {
+            // The namespace and its mounts go with the thread; the processes would stay.
+            kill_all_that_name(self.data.to_str().unwrap_or_default());
             // Never delete through a mount that a failed test left.
             std::mem::forget(self.directory.take());
+        }
+    }
+}
+
+/// Kills what was started for a host: its directory is in the arguments or in the environment.
+fn kill_all_that_name(directory: &str) {
+    use rustix::process::{Pid, Signal, kill_process};
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        let names = |file: &str| {
+            let text = std::fs::read(entry.path().join(file)).unwrap_or_default();
+            String::from_utf8_lossy(&text).contains(directory)
+        };
+        if let Some(pid) = pid.filter(|_| names("cmdline") || names("environ")) {
+            kill_process(pid, Signal::KILL).ok();
         }
     }
 }
@@ -150,6 +156,35 @@ pub(crate) fn lives(pid: &str) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
+/// Waits until the process with this number is gone.
+pub(crate) async fn gone(pid: &str) {
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    if let Ok(pidfd) = pidfd_open(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), PidfdFlags::empty()) {
+        let wait = move || {
+            let mut fds = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+            let limit = rustix::event::Timespec { tv_sec: 30, tv_nsec: 0 };
+            rustix::event::poll(&mut fds, Some(&limit)).unwrap()
+        };
+        assert_eq!(tokio::task::spawn_blocking(wait).await.unwrap(), 1, "{pid} lives on");
+    }
+}
+
 pub(crate) fn mount_at(path: impl Into<PathBuf>) -> TaskMount {
     TaskMount { fd: -1, path: path.into(), read_only: false, block: false }
+}
+
+/// A file system whose server never answers.
+pub(crate) struct Dead(
+    #[expect(dead_code, reason = "its being closed makes the kernel give up")] std::fs::File,
+);
+
+impl Dead {
+    pub(crate) fn mount(at: &Path) -> Self {
+        let server = std::fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
+        let options = std::ffi::CString::new(options).unwrap();
+        rustix::mount::mount("dead", at, "fuse", rustix::mount::MountFlags::empty(), options.as_c_str())
+            .unwrap();
+        Self(server)
+    }
 }

@@ -1,10 +1,12 @@
 //! `version` and `api-resources`: what this program and the server are.
-use serde_json::json;
+use std::io::Write;
+
+use serde_json::{Value, json};
 
 use crate::cli::args::{ApiResources, Version};
-use crate::cli::failure::Failure;
+use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::Output;
-use crate::cli::session::Session;
+use crate::cli::session::{Session, Terminal};
 use crate::cli::table::Printer;
 use crate::cli::wire::Form;
 
@@ -12,25 +14,36 @@ use crate::cli::wire::Form;
 pub(crate) const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
 
 pub(crate) async fn version(session: &mut Session<'_>, args: &Version) -> Result<(), Failure> {
-    let output = Output::of_change(args.output.as_deref())?;
     let server = session.wire.get("/version", Form::Object).await;
-    let known = server.as_ref().ok().cloned();
-    match output {
-        Output::Table { .. } => {
-            session.say(format_args!("Client Version: {VERSION}"))?;
-            if let Some(server) = &known {
-                session.say(format_args!(
-                    "Server Version: {}",
-                    server["gitVersion"].as_str().unwrap_or("unknown")
-                ))?;
-            }
-        }
-        output => {
-            let value = json!({ "clientVersion": { "gitVersion": VERSION }, "serverVersion": known });
-            output.print(session.terminal.out, &value, &|_| String::new())?;
+    print_version(session.terminal.out, args, server.as_ref().ok())?;
+    server.map(|_| ())
+}
+
+/// `version --client`, which needs no server and no kubeconfig.
+pub(crate) fn client_version(args: &Version, terminal: &mut Terminal<'_>) -> Exit {
+    match print_version(terminal.out, args, None) {
+        Ok(()) => Exit::Done,
+        Err(failure) => {
+            writeln!(terminal.err, "{failure}").ok();
+            failure.exit
         }
     }
-    server.map(|_| ())
+}
+
+fn print_version(out: &mut dyn Write, args: &Version, server: Option<&Value>) -> Result<(), Failure> {
+    let output = Output::of_change(args.output.as_deref())?;
+    if !output.is_table() {
+        let mut value = json!({ "clientVersion": { "gitVersion": VERSION } });
+        if let Some(server) = server {
+            value["serverVersion"] = server.clone();
+        }
+        return output.print(out, &value, &|_| String::new());
+    }
+    writeln!(out, "Client Version: {VERSION}")?;
+    if let Some(server) = server {
+        writeln!(out, "Server Version: {}", server["gitVersion"].as_str().unwrap_or("unknown"))?;
+    }
+    Ok(())
 }
 
 pub(crate) async fn api_resources(session: &mut Session<'_>, args: &ApiResources) -> Result<(), Failure> {

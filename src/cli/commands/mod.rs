@@ -6,4 +6,6 @@ pub(crate) mod describe;
 pub(crate) mod edit;
 pub(crate) mod events;
 pub(crate) mod get;
+pub(crate) mod logs;
 pub(crate) mod wait;
+pub(crate) mod why;

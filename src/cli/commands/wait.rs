@@ -227,7 +227,7 @@ mod tests {
             ("condition=Placed=False", true),
             ("condition=Missing", false),
             ("jsonpath={.status.phase}=Bound", true),
-            ("jsonpath='{.status.phase}'=Bound", false), // the shell takes the quotes away
+            ("jsonpath='{.status.phase}'=Bound", true),
             ("jsonpath={.status.phase}=\"Bound\"", true),
             (".status.phase", false),
             ("jsonpath=.status.phase=Bound", true),

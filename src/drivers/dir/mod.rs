@@ -21,12 +21,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::TryStreamExt as _;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Response, Status};
 
 pub use self::refusal::Refusal;
 use self::volumes::Volumes;
+use super::authority::AnyAuthority;
 use super::endpoint::{Endpoint, EndpointError, socket_path};
 use crate::csi::proto;
 use crate::csi::proto::controller_server::ControllerServer;
@@ -137,12 +139,13 @@ impl Server {
         let driver = self.driver;
         tracing::info!(socket = %self.endpoint.path().display(), node = driver.core.node_id, "listening");
         let (stopping, stopped) = tokio::sync::oneshot::channel();
+        let connections = UnixListenerStream::new(listener).map_ok(AnyAuthority::new);
         let serving = tonic::transport::Server::builder()
             .concurrency_limit_per_connection(CALLS_PER_CONNECTION)
             .add_service(IdentityServer::new(driver.clone()))
             .add_optional_service(controller.then(|| ControllerServer::new(driver.clone())))
             .add_optional_service(node.then(|| NodeServer::new(driver.clone())))
-            .serve_with_incoming_shutdown(UnixListenerStream::new(listener), async {
+            .serve_with_incoming_shutdown(connections, async {
                 stop.await;
                 let _ = stopping.send(());
             });

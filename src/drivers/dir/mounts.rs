@@ -3,21 +3,18 @@
 //! Everything is done relative to a descriptor of the target's parent, so that a path swapped meanwhile changes nothing,
 //! and no symbolic link is followed at the target itself. Nothing here is recursive and nothing but an empty directory
 //! is ever removed.
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatVfsMountFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount_change,
-    mount_remount, move_mount, open_tree, unmount,
-};
+use rustix::mount::{MountFlags, mount_remount};
 
 use super::refusal::Refusal;
 use super::request::{Capability, TargetPath, VolumeId};
+use crate::sys::kernel::{Access, MountId, MountRow};
+use crate::sys::real::{mounts, parse_mountinfo};
 
 /// Mounts of ours on top of each other that one unpublish takes off; more than one means that somebody else mounted too.
 const DEEPEST_STACK: usize = 16;
@@ -37,18 +34,11 @@ pub(super) enum Seen {
     /// A directory on which nothing is mounted.
     Directory,
     /// The volume's directory is mounted there.
-    Volume(Writable),
+    Volume(Access),
     /// Something else is mounted there.
     Foreign,
     /// A file, a symbolic link or something odder.
     NoDirectory,
-}
-
-/// Whether a mount takes writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Writable {
-    Yes,
-    No,
 }
 
 impl<'a> Spot<'a> {
@@ -91,7 +81,7 @@ impl<'a> Spot<'a> {
         }
         let flags = rustix::fs::fstatvfs(self.open_leaf()?)?.f_flag;
         let read_only = flags.contains(StatVfsMountFlags::RDONLY);
-        Ok(Seen::Volume(if read_only { Writable::No } else { Writable::Yes }))
+        Ok(Seen::Volume(if read_only { Access::ReadOnly } else { Access::ReadWrite }))
     }
 
     /// Puts the directory `data` on the target, which is an empty directory or nothing yet. After a failure anything
@@ -100,7 +90,7 @@ impl<'a> Spot<'a> {
         &self,
         data: &OwnedFd,
         capability: &Capability,
-        writable: Writable,
+        access: Access,
     ) -> Result<(), Refusal> {
         let path = self.target.as_path();
         match rustix::fs::mkdirat(&self.parent, self.target.leaf(), Mode::from_raw_mode(0o750)) {
@@ -112,23 +102,23 @@ impl<'a> Spot<'a> {
             }
             Err(error) => return Err(Refusal::failed("make directory", path)(error)),
         }
-        self.attach(data, capability, writable).map_err(Refusal::failed("mount on", path))
+        self.attach(data, capability, access).map_err(Refusal::failed("mount on", path))
     }
 
-    fn attach(&self, data: &OwnedFd, capability: &Capability, writable: Writable) -> io::Result<()> {
-        let clone =
-            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-        let tree = open_tree(data, c"", clone)?;
-        let leaf = self.open_leaf()?;
-        let both = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        move_mount(&tree, c"", &leaf, c"", both)?;
-        // `tree` is now the mount itself, so its own descriptor names it, whatever the path leads to meanwhile.
-        let mounted = format!("/proc/self/fd/{}", tree.as_raw_fd());
-        // What somebody mounts inside the published volume must not appear in the data directory.
-        mount_change(&mounted, MountPropagationFlags::PRIVATE)?;
-        let flags = inherited_flags(&tree)? | mount_flags(capability, writable);
-        mount_remount(&mounted, MountFlags::BIND | flags, c"")?;
-        Ok(())
+    fn attach(&self, data: &OwnedFd, capability: &Capability, access: Access) -> rustix::io::Result<()> {
+        let detached = mounts::clone(data)?;
+        // Before it can be seen anywhere: where the target's parent is shared, other namespaces get it as it is now.
+        if access == Access::ReadOnly {
+            mounts::set_access(&detached, access)?;
+        }
+        mounts::attach(&detached, self.open_leaf()?)?;
+        let options = options(capability);
+        if options.is_empty() {
+            return Ok(());
+        }
+        // The descriptor is the mount itself now, whatever the path leads to meanwhile.
+        let mounted = format!("/proc/self/fd/{}", detached.as_raw_fd());
+        mount_remount(mounted, MountFlags::BIND | present_options(&detached)? | options, c"")
     }
 
     /// Takes the volume off the target: nothing happens where it is not mounted.
@@ -138,7 +128,7 @@ impl<'a> Spot<'a> {
             if !matches!(seen, Seen::Volume(_)) {
                 return Ok(seen);
             }
-            match self.detach() {
+            match mounts::unmount(&self.parent, self.target.leaf()) {
                 Ok(()) => {}
                 Err(Errno::BUSY) => {
                     let by = format!("{} is busy", self.target.as_path().display());
@@ -148,13 +138,6 @@ impl<'a> Spot<'a> {
             }
         }
         self.look(volume, data)
-    }
-
-    fn detach(&self) -> rustix::io::Result<()> {
-        let path =
-            PathBuf::from(format!("/proc/self/fd/{}", self.parent.as_raw_fd())).join(self.target.leaf());
-        // Never lazily: a mount that is only hidden would still be written through.
-        unmount(path, UnmountFlags::NOFOLLOW)
     }
 
     /// Removes the directory at the target, unless there is something in it: then it is not what we made.
@@ -201,28 +184,22 @@ fn identity(file: &Statx) -> (u32, u32, u64) {
     (file.stx_dev_major, file.stx_dev_minor, file.stx_ino)
 }
 
-fn mount_flags(capability: &Capability, writable: Writable) -> MountFlags {
-    let mut flags = match writable {
-        Writable::Yes => MountFlags::empty(),
-        Writable::No => MountFlags::RDONLY,
+/// What the mount is to forbid beyond writing, which was decided before.
+fn options(capability: &Capability) -> MountFlags {
+    let option = |name: &String| match name.as_str() {
+        "nosuid" => MountFlags::NOSUID,
+        "nodev" => MountFlags::NODEV,
+        "noexec" => MountFlags::NOEXEC,
+        "noatime" => MountFlags::NOATIME,
+        "nodiratime" => MountFlags::NODIRATIME,
+        "relatime" => MountFlags::RELATIME,
+        _ => MountFlags::empty(),
     };
-    for option in &capability.mount_flags {
-        flags |= match option.as_str() {
-            "nosuid" => MountFlags::NOSUID,
-            "nodev" => MountFlags::NODEV,
-            "noexec" => MountFlags::NOEXEC,
-            "noatime" => MountFlags::NOATIME,
-            "nodiratime" => MountFlags::NODIRATIME,
-            "relatime" => MountFlags::RELATIME,
-            // `ro` and `rw` are decided with the request's own flag.
-            _ => MountFlags::empty(),
-        };
-    }
-    flags
+    capability.mount_flags.iter().map(option).collect()
 }
 
-/// What the mount of the data directory itself forbids: a remount would drop what it does not repeat.
-fn inherited_flags(tree: &OwnedFd) -> rustix::io::Result<MountFlags> {
+/// What the mount has already, as a clone of that of the data directory: a remount drops what it does not repeat.
+fn present_options(mount: &OwnedFd) -> rustix::io::Result<MountFlags> {
     let pairs = [
         (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
         (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
@@ -232,72 +209,37 @@ fn inherited_flags(tree: &OwnedFd) -> rustix::io::Result<MountFlags> {
         (StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
         (StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
     ];
-    let seen = rustix::fs::fstatvfs(tree)?.f_flag;
+    let seen = rustix::fs::fstatvfs(mount)?.f_flag;
     Ok(pairs.into_iter().filter(|(shown, _)| seen.contains(*shown)).map(|(_, flag)| flag).collect())
 }
 
-/// One line of the mount table.
-struct Mount {
-    id: u64,
-    root: String,
-    point: PathBuf,
-    fs_type: String,
-}
-
 /// The mount table of this process.
-fn table() -> io::Result<Vec<Mount>> {
-    Ok(std::fs::read_to_string("/proc/self/mountinfo")?.lines().filter_map(parse).collect())
+fn table() -> io::Result<Vec<MountRow>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    parse_mountinfo(&table).map_err(|bad| io::Error::new(io::ErrorKind::InvalidData, bad))
 }
 
-fn parse(line: &str) -> Option<Mount> {
-    let (before, after) = line.split_once(" - ")?;
-    let mut fields = before.split(' ');
-    let id = fields.next()?.parse().ok()?;
-    let mut rest = fields.skip(2);
-    let (root, point) = (rest.next()?, rest.next()?);
-    let fs_type = after.split(' ').next()?;
-    Some(Mount { id, root: root.to_owned(), point: unescape(point), fs_type: fs_type.to_owned() })
+fn root_of_mount(id: u64) -> io::Result<Option<PathBuf>> {
+    Ok(table()?.into_iter().find(|mount| mount.id == MountId(id)).map(|mount| mount.root))
 }
 
-/// The kernel writes blank, tab, newline and backslash as a backslash and three octal digits.
-fn unescape(field: &str) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
-    while let [first, after @ ..] = rest {
-        let (byte, tail) = match (first, after) {
-            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', tail @ ..]) => {
-                ((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'), tail)
-            }
-            _ => (*first, after),
-        };
-        bytes.push(byte);
-        rest = tail;
-    }
-    PathBuf::from(OsString::from_vec(bytes))
-}
-
-fn root_of_mount(id: u64) -> io::Result<Option<String>> {
-    Ok(table()?.into_iter().find(|mount| mount.id == id).map(|mount| mount.root))
-}
-
-/// Whether the root of a mount is the data directory of `volume`, or lies inside it. The kernel escapes odd characters,
-/// but there are none in this part of the path.
-fn is_data_of(volume: &VolumeId, root: &str) -> bool {
-    let data = format!("/{}/data", volume.as_str());
-    root.match_indices(&data).any(|(at, _)| matches!(root.as_bytes().get(at + data.len()), None | Some(b'/')))
+/// Whether the root of a mount is the data directory of `volume` or lies inside it, even if it is deleted.
+fn is_data_of(volume: &VolumeId, root: &Path) -> bool {
+    let parts = root.iter().collect::<Vec<_>>();
+    parts.windows(2).any(|pair| pair[0] == volume.as_str() && pair[1] == "data")
 }
 
 /// Where the data of `volume` is mounted in this mount namespace, and what is mounted inside its directory `home`.
 pub(super) fn uses(volume: &VolumeId, home: impl AsFd) -> io::Result<Vec<PathBuf>> {
     let home = std::fs::read_link(format!("/proc/self/fd/{}", home.as_fd().as_raw_fd()))?;
-    let used = |mount: &Mount| is_data_of(volume, &mount.root) || mount.point.starts_with(&home);
-    Ok(table()?.into_iter().filter(used).map(|mount| mount.point).collect())
+    let used = |mount: &MountRow| is_data_of(volume, &mount.root) || mount.mount_point.starts_with(&home);
+    Ok(table()?.into_iter().filter(used).map(|mount| mount.mount_point).collect())
 }
 
 /// The type of the file system that `dir` is on.
 pub(super) fn fs_type(dir: impl AsFd) -> io::Result<String> {
     let here = rustix::fs::statx(dir, c"", AtFlags::EMPTY_PATH, FIELDS)?;
-    let mount = table()?.into_iter().find(|mount| mount.id == here.stx_mnt_id);
+    let mount = table()?.into_iter().find(|mount| mount.id == MountId(here.stx_mnt_id));
     Ok(mount.map(|mount| mount.fs_type).unwrap_or_default())
 }
 
@@ -309,21 +251,11 @@ mod tests {
     fn a_mount_of_the_data_is_known_by_its_root() {
         let id = VolumeId::parse("0123456789abcdef0123").unwrap();
         for ours in ["/d/volumes/0123456789abcdef0123/data", "/0123456789abcdef0123/data//deleted"] {
-            assert!(is_data_of(&id, ours), "{ours}");
+            assert!(is_data_of(&id, Path::new(ours)), "{ours}");
         }
-        assert!(is_data_of(&id, "/d/volumes/0123456789abcdef0123/data/sub/path"));
+        assert!(is_data_of(&id, Path::new("/d/volumes/0123456789abcdef0123/data/sub/path")));
         for other in ["/", "/0123456789abcdef0123/database", "/0123456789abcdef0124/data"] {
-            assert!(!is_data_of(&id, other), "{other}");
+            assert!(!is_data_of(&id, Path::new(other)), "{other}");
         }
-    }
-
-    #[test]
-    fn a_line_of_the_table_is_read() {
-        let line =
-            "36 35 98:0 /mnt1 /mnt\\0402 rw,noatime shared:1 master:2 - ext3 /dev/root rw,errors=continue";
-        let mount = parse(line).unwrap();
-        assert_eq!((mount.id, mount.root.as_str(), mount.fs_type.as_str()), (36, "/mnt1", "ext3"));
-        assert_eq!(mount.point, PathBuf::from("/mnt 2"));
-        assert!(parse("nonsense").is_none());
     }
 }

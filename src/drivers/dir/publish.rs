@@ -4,11 +4,12 @@
 //! and forgotten after it is gone, so a driver that was killed in between finds its way.
 use std::os::fd::OwnedFd;
 
-use super::mounts::{Seen, Spot, Writable};
+use super::mounts::{Seen, Spot};
 use super::record::{Publication, Record};
 use super::refusal::Refusal;
 use super::request::{AccessMode, TargetPath, VolumeId};
 use super::volumes::{Locked, Volumes};
+use crate::sys::kernel::Access;
 
 /// What is to be done about a publication that is asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,8 +32,8 @@ pub(super) fn publish(volumes: &Volumes, volume: &VolumeId, asked: Publication) 
     let spot = Spot::open(&asked.target)?.ok_or_else(|| bad("its parent directory does not exist"))?;
     let seen = spot.look(volume, Some(&data))?;
     let elsewhere = published_elsewhere(&locked.record, &asked.target, &data)?;
-    let writable = if asked.is_read_only() { Writable::No } else { Writable::Yes };
-    match next(seen, writable, &locked.record, &asked, &elsewhere)? {
+    let access = if asked.is_read_only() { Access::ReadOnly } else { Access::ReadWrite };
+    match next(seen, access, &locked.record, &asked, &elsewhere)? {
         Next::Converged => return Ok(()),
         Next::Remember => {
             locked.record.set(asked);
@@ -42,10 +43,10 @@ pub(super) fn publish(volumes: &Volumes, volume: &VolumeId, asked: Publication) 
     }
     locked.record.set(asked.clone());
     locked.save()?;
-    let mounted = spot.mount(&data, &asked.capability, writable).and_then(|()| {
+    let mounted = spot.mount(&data, &asked.capability, access).and_then(|()| {
         // What the kernel shows decides, not that every call said yes.
         match spot.look(volume, Some(&data))? {
-            Seen::Volume(found) if found == writable => Ok(()),
+            Seen::Volume(found) if found == access => Ok(()),
             _ => Err(bad("the mount is not what was asked for")),
         }
     });
@@ -99,7 +100,7 @@ fn published_elsewhere<'a>(
 
 fn next(
     seen: Seen,
-    writable: Writable,
+    access: Access,
     record: &Record,
     asked: &Publication,
     elsewhere: &[&Publication],
@@ -114,7 +115,7 @@ fn next(
             Some(known) if known.read_only != asked.read_only => {
                 Err(Refusal::PublishedOtherwise { target, what: "readonly" })
             }
-            _ if found != writable => Err(Refusal::PublishedOtherwise { target, what: "readonly" }),
+            _ if found != access => Err(Refusal::PublishedOtherwise { target, what: "readonly" }),
             Some(_) => Ok(Next::Converged),
             None => Ok(Next::Remember),
         },

@@ -1,6 +1,6 @@
 //! The record of a volume: everything that must outlive the driver, as one small JSON file beside the data.
 //!
-//! It is replaced by rename and synced before anybody is told, so that a crash leaves the old one or the new one.
+//! It is synced and then replaced by rename, so that a crash leaves the old one or the new one.
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -77,7 +77,8 @@ impl Record {
             .map_err(|source| Refusal::Damaged { path: path().join(FILE), source })
     }
 
-    /// Writes the record into the directory `home`. On success it survives a power cut.
+    /// Writes the record into the directory `home`. The caller syncs `home` where the change itself must survive a power
+    /// cut; a publication need not, because its mount does not either.
     pub(super) fn write(&self, home: impl AsFd, path: impl FnOnce() -> PathBuf) -> Result<(), Refusal> {
         self.replace(home.as_fd()).map_err(|error| Refusal::failed("write", &path().join(FILE))(error))
     }
@@ -88,8 +89,7 @@ impl Record {
         let mut file = File::from(file);
         file.write_all(&serde_json::to_vec(self)?)?;
         file.sync_all()?;
-        rustix::fs::renameat(&home, NEXT_FILE, &home, FILE)?;
-        Ok(rustix::fs::fsync(&home)?)
+        Ok(rustix::fs::renameat(&home, NEXT_FILE, &home, FILE)?)
     }
 
     /// The publication at `target`.

@@ -230,6 +230,7 @@ impl Volumes {
         let home = open_beneath(&trash, &draft).map_err(failed("open"))?;
         rustix::fs::mkdirat(&home, DATA, Mode::from_raw_mode(0o755)).map_err(failed("make the data of"))?;
         record.write(&home, || path.clone())?;
+        rustix::fs::fsync(&home).map_err(failed("sync"))?;
         rustix::fs::renameat(&trash, &draft, volumes, record.id.as_str()).map_err(failed("place"))?;
         rustix::fs::fsync(volumes).map_err(failed("sync"))
     }
@@ -242,9 +243,7 @@ impl Volumes {
             self.remove_trash(&trash, id)?; // an older one that had the same name
             let failed = |step| Refusal::failed(step, &volume.path);
             rustix::fs::renameat(&volumes, id.as_str(), &trash, id.as_str()).map_err(failed("retire"))?;
-            for dir in [&volumes, &trash] {
-                rustix::fs::fsync(dir).map_err(failed("sync"))?;
-            }
+            rustix::fs::fsync(&volumes).map_err(failed("sync"))?;
             tracing::info!(volume = id.as_str(), name = volume.record.name, "deleted");
             let trashed = remove::directory(&trash, &name(id.as_str()));
             return trashed.map_err(failed("remove the data of"));

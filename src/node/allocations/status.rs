@@ -46,7 +46,7 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         .iter()
         .map(|t| {
             let known = before.tasks.iter().find(|k| k.name == t.name);
-            task_status(node, &uid, t, known)
+            task_status(node, &uid, t, (wanted, known))
         })
         .collect();
     let processes: Vec<_> =
@@ -171,7 +171,12 @@ pub(super) fn volume_status(
     }
 }
 
-pub(super) fn task_status(node: &Node, uid: &str, task: &Task, known: Option<&TaskStatus>) -> TaskStatus {
+pub(super) fn task_status(
+    node: &Node,
+    uid: &str,
+    task: &Task,
+    (wanted, known): (Wanted, Option<&TaskStatus>),
+) -> TaskStatus {
     let state = match node.tasks.process(uid, &task.name) {
         Process::Absent => TaskState::Pending,
         Process::Running => TaskState::Running,
@@ -180,7 +185,10 @@ pub(super) fn task_status(node: &Node, uid: &str, task: &Task, known: Option<&Ta
         Process::Exited { ok } => {
             let again = task.restart_policy == RestartPolicy::Always
                 || (task.restart_policy == RestartPolicy::OnFailure && !ok);
-            if again && node.retry.remaining(&format!("task/{uid}/{}", task.name)).is_some() {
+            if again
+                && wanted == Wanted::Running
+                && node.retry.remaining(&format!("task/{uid}/{}", task.name)).is_some()
+            {
                 TaskState::Restarting
             } else {
                 TaskState::Exited

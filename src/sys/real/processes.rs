@@ -13,9 +13,10 @@ use crate::sys::real::task_files::{self, Found};
 use crate::sys::real::watches::RealWatches;
 use crate::sys::real::{boot_id, leftovers};
 use crate::sys::shim::STARTED;
-use crate::sys::shim::record::{EXIT, Keep, STATE};
+use crate::sys::shim::record::{EXIT, Keep};
 use crate::sys::watch::Watches;
 use async_trait::async_trait;
+use futures::StreamExt;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::pipe::PipeFlags;
 use rustix::process::{PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open};
@@ -54,12 +55,38 @@ impl RealProcesses {
         Self { program, pool, start: START }
     }
 
+    /// With another limit for a shim to get its task's program running; half a minute is the default.
+    #[must_use]
+    pub fn with_start_limit(mut self, limit: Duration) -> Self {
+        self.start = limit;
+        self
+    }
+
     async fn ask<T: Send + 'static>(
         &self,
         directory: &Path,
         work: impl FnOnce(&Path) -> Result<T, ProcessError> + Send + 'static,
     ) -> Result<T, ProcessError> {
         ask(&self.pool, directory, work).await
+    }
+
+    /// What is in the directory; none when that changes in this moment.
+    async fn look(&self, directory: &Path) -> Result<Option<Adopted>, ProcessError> {
+        Ok(match self.ask(directory, task_files::find).await? {
+            Found::NeverStarted => Some(Adopted::NeverStarted),
+            Found::Exited(record) => Some(Adopted::Exited(record)),
+            Found::Lost(state) => Some(Adopted::Lost(state)),
+            Found::Running(state) => match proc::open(state.shim) {
+                Some(pidfd) => {
+                    let task = RealTask::new(directory, state, pidfd, self.pool.clone())?;
+                    Some(Adopted::Running(Box::new(task)))
+                }
+                // It is gone; its files say how once the lock is free.
+                None => None,
+            },
+            // It was started a moment ago.
+            Found::Starting => None,
+        })
     }
 
     /// Hears from a new shim whether the task's program runs.
@@ -72,7 +99,13 @@ impl RealProcesses {
             (&mut report).take(8192).read_to_end(&mut words).await
         };
         match timeout(self.start, heard).await {
-            Err(_) => return Err(ProcessError::NoAnswer { directory: directory.to_owned() }),
+            Err(_) => {
+                // What it waits for may never come, and what it has prepared dies with it.
+                proc::send(&shim.pidfd, Signal::KILL).map_err(refused)?;
+                let pidfd = ffi::readable(shim.pidfd).map_err(refused)?;
+                drop(timeout(DIE, gone(&pidfd)).await);
+                return Err(ProcessError::NoAnswer { directory: directory.to_owned() });
+            }
             Ok(read) => drop(read.map_err(refused)?),
         }
         if words == STARTED {
@@ -105,33 +138,27 @@ impl Processes for RealProcesses {
     }
 
     async fn adopt(&self, directory: &Path) -> Result<Adopted, ProcessError> {
-        let deadline = Instant::now() + self.start;
+        if let Some(adopted) = self.look(directory).await? {
+            return Ok(adopted);
+        }
+        // A shim begins or ends in this moment: whatever it does next shows in its directory, the release of
+        // its lock too (a file that was open for writing is closed).
         let watches = RealWatches::new(self.pool.clone());
+        let mut changes = watches
+            .changes(directory)
+            .await
+            .map_err(|error| refused("watch", directory, io::Error::other(error)))?;
+        let deadline = Instant::now() + START;
         loop {
-            match self.ask(directory, task_files::find).await? {
-                Found::NeverStarted => return Ok(Adopted::NeverStarted),
-                Found::Exited(record) => return Ok(Adopted::Exited(record)),
-                Found::Lost(state) => return Ok(Adopted::Lost(state)),
-                Found::Running(state) => {
-                    // Gone in this moment: then its files say how, once its lock is free.
-                    if let Some(pidfd) = proc::open(state.shim) {
-                        let task = RealTask::new(directory, state, pidfd, self.pool.clone())?;
-                        return Ok(Adopted::Running(Box::new(task)));
-                    }
-                }
-                // Another daemon started it a moment ago.
-                Found::Starting => {}
+            if let Some(adopted) = self.look(directory).await? {
+                return Ok(adopted);
             }
-            let news = async {
-                tokio::select! {
-                    seen = watches.appeared(directory, STATE) => seen,
-                    seen = watches.appeared(directory, EXIT) => seen,
+            match timeout_at(deadline, changes.next()).await {
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => {
+                    return Err(ProcessError::NoAnswer { directory: directory.to_owned() });
                 }
-            };
-            if timeout_at(deadline, news).await.is_err() {
-                return Err(ProcessError::NoAnswer { directory: directory.to_owned() });
             }
-            tokio::task::yield_now().await;
         }
     }
 

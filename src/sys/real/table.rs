@@ -162,7 +162,7 @@ mod tests {
             optional in proptest::collection::vec("(shared|master):[0-9]{1,4}", 0..3),
         ) {
             let (r, p) = (escape(root.as_bytes()), escape(point.as_bytes()));
-            let optional: String = optional.iter().map(|field| format!("{field} ")).collect();
+            let optional: String = optional.iter().flat_map(|field| [field.as_str(), " "]).collect();
             let line = format!("1 2 3:4 {r} {p} rw,relatime {optional}- xfs /dev/x rw\n");
             let rows = parse(line.as_bytes()).unwrap();
             prop_assert_eq!(rows[0].root.as_os_str().as_bytes(), root.as_bytes());

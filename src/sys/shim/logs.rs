@@ -43,9 +43,10 @@ impl RotatedLog {
                 }
             };
             let (now, later) = bytes.split_at(fits);
-            if self.file.write_all(now).is_ok() {
-                self.size += fits as u64;
-            }
+            self.size = match self.file.write_all(now) {
+                Ok(()) => self.size + fits as u64,
+                Err(_) => self.file.metadata().map_or(self.size, |metadata| metadata.len()),
+            };
             if !later.is_empty() && self.rotate().is_err() {
                 // Without a new file the bound would be broken; the old one begins anew.
                 if self.file.set_len(0).is_err() {

@@ -168,17 +168,29 @@ impl Assembly<'_> {
             if count > ENTRIES {
                 return Err(format!("{}: too many entries to bind one by one", from.display()));
             }
-            self.entry(into, &directory, &from.join(name), name)?;
+            let kind = match entry.file_type() {
+                FileType::Unknown => {
+                    let Ok(seen) = stat(&directory, name) else { continue };
+                    FileType::from_raw_mode(seen.st_mode)
+                }
+                known => known,
+            };
+            self.entry(into, &directory, &from.join(name), (name, kind))?;
         }
         Ok(())
     }
 
-    fn entry(&self, into: &OwnedFd, directory: &OwnedFd, from: &Path, name: &OsStr) -> Result<(), Fault> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        // It vanished, or it refuses even this (a dead file system, another user's FUSE): left out.
-        let Ok(seen) = rustix::fs::statat(directory, name, flags) else { return Ok(()) };
+    /// Binds one entry. Its kind comes from the directory that lists it: to ask the entry itself could hang, if
+    /// it is the mount point of a dead file system.
+    fn entry(
+        &self,
+        into: &OwnedFd,
+        directory: &OwnedFd,
+        from: &Path,
+        (name, kind): (&OsStr, FileType),
+    ) -> Result<(), Fault> {
         let step = fault("bind", from);
-        match FileType::from_raw_mode(seen.st_mode) {
+        match kind {
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(directory, name, Vec::new()).map_err(&step)?;
                 rustix::fs::symlinkat(target.as_c_str(), into, name).map_err(&step)
@@ -187,6 +199,7 @@ impl Assembly<'_> {
                 rustix::fs::mkdirat(into, name, Mode::RWXU).map_err(&step)?;
                 let made = openat(into, name).map_err(&step)?;
                 if self.opened.contains(from) {
+                    let seen = stat(directory, name).map_err(&step)?;
                     let inner = open_up(made, &seen).map_err(&step)?;
                     self.fill(&inner, from)
                 } else if self.hidden.contains(from) {
@@ -206,6 +219,10 @@ impl Assembly<'_> {
             }
         }
     }
+}
+
+fn stat(directory: &OwnedFd, name: &OsStr) -> Result<rustix::fs::Stat, Errno> {
+    rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT)
 }
 
 /// Makes a new directory of the root look like the host's. One that everybody may write to (`/tmp`) becomes a

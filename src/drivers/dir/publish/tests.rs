@@ -20,8 +20,8 @@ fn one_target() {
     let asked = publication("/t", AccessMode::Writer, false);
     let other_mode = publication("/t", AccessMode::MultiWriter, false);
     let read_only = publication("/t", AccessMode::Writer, true);
-    let there = Seen::Volume(Writable::Yes);
-    let next = |seen, known: &[&Publication]| next(seen, Writable::Yes, &record(known), &asked, &[]);
+    let there = Seen::Volume(Access::ReadWrite);
+    let next = |seen, known: &[&Publication]| next(seen, Access::ReadWrite, &record(known), &asked, &[]);
     for seen in [Seen::Nothing, Seen::Directory] {
         for known in [&[][..], &[&asked], &[&other_mode]] {
             // A record without a mount is an attempt that failed, or was before the last boot.
@@ -33,7 +33,7 @@ fn one_target() {
     for known in [&[&other_mode][..], &[&read_only]] {
         assert!(matches!(next(there, known), Err(Refusal::PublishedOtherwise { .. })));
     }
-    let seen = Seen::Volume(Writable::No);
+    let seen = Seen::Volume(Access::ReadOnly);
     assert!(matches!(next(seen, &[&asked]), Err(Refusal::PublishedOtherwise { .. })));
     for seen in [Seen::Foreign, Seen::NoDirectory] {
         assert!(matches!(next(seen, &[&asked]), Err(Refusal::BadTarget { .. })), "{seen:?}");
@@ -45,7 +45,7 @@ fn a_second_target_is_for_several_writers_alone() {
     for one in MODES {
         for two in MODES {
             let (first, asked) = (publication("/one", one, false), publication("/two", two, false));
-            let verdict = next(Seen::Nothing, Writable::Yes, &record(&[&first]), &asked, &[&first]);
+            let verdict = next(Seen::Nothing, Access::ReadWrite, &record(&[&first]), &asked, &[&first]);
             if one == AccessMode::MultiWriter && two == AccessMode::MultiWriter {
                 assert_eq!(verdict.unwrap(), Next::Mount);
             } else {

@@ -1,0 +1,322 @@
+//! `logs`: what a task wrote, read from its files on this machine.
+//!
+//! The API does not carry logs yet, so that this works on the node itself; elsewhere it says which node to ask.
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::cli::args::{Logs, Stream};
+use crate::cli::failure::{Exit, Failure};
+use crate::cli::session::{self, Item, Session};
+use crate::cli::wire::Form;
+
+/// Where a task's output is kept on its node.
+pub(crate) fn file_of(data_dir: &Path, allocation_uid: &str, task: &str, stream: Stream) -> PathBuf {
+    let name = match stream {
+        Stream::Stdout => "stdout.log",
+        Stream::Stderr => "stderr.log",
+    };
+    data_dir.join("logs").join(allocation_uid).join(task).join(name)
+}
+
+pub(crate) async fn run(session: &mut Session<'_>, args: &Logs) -> Result<(), Failure> {
+    let (name, task) = names(&args.target);
+    let kinds = session.kinds().await?;
+    let resource = kinds.find("allocations")?.clone();
+    let namespace = session.namespace();
+    let item = Item { resource, namespace, name: name.to_owned(), object: Value::Null };
+    let allocation = session.wire.get(&item.path(), Form::Object).await?;
+    let task = task_of(&allocation, task)?;
+    let uid = allocation["metadata"]["uid"].as_str().unwrap_or_default();
+    let streams = match args.stream {
+        Some(stream) => vec![stream],
+        None => vec![Stream::Stdout, Stream::Stderr],
+    };
+    let mut tails = Vec::new();
+    for stream in streams {
+        let path = file_of(&session.data_dir, uid, &task, stream);
+        match Tail::open(path, args.tail) {
+            Ok(tail) => tails.push((stream, tail)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let what = format!("the log of task {task} cannot be read");
+                return Err(Failure::failed(what).because(error.to_string()).try_this("run it as root"));
+            }
+        }
+    }
+    if tails.is_empty() {
+        return Err(elsewhere(&item, &allocation, &session.data_dir));
+    }
+    copy(session, &mut tails)?;
+    if args.follow { follow(session, &item, &mut tails).await } else { Ok(()) }
+}
+
+/// `ALLOCATION[/TASK]`, with the kind in front allowed: `allocation/NAME[/TASK]`.
+fn names(target: &str) -> (&str, Option<&str>) {
+    let kinds = ["allocation/", "allocations/", "alloc/"];
+    let target = kinds.iter().find_map(|kind| target.strip_prefix(kind)).unwrap_or(target);
+    target.split_once('/').map_or((target, None), |(name, task)| (name, Some(task)))
+}
+
+/// The task asked for, which must be one of the allocation's own: its name becomes part of a path.
+fn task_of(allocation: &Value, asked: Option<&str>) -> Result<String, Failure> {
+    let name = allocation["metadata"]["name"].as_str().unwrap_or_default();
+    let tasks: Vec<&str> = allocation["spec"]["tasks"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|t| t["name"].as_str())
+        .collect();
+    let safe = |task: &&&str| !task.contains('/') && **task != "..";
+    match (asked, &tasks[..]) {
+        (_, []) => Err(Failure::new(Exit::NotFound, format!("allocation/{name} has no tasks"))),
+        (Some(asked), tasks) => match tasks.iter().find(|task| **task == asked).filter(safe) {
+            Some(task) => Ok((*task).to_owned()),
+            None => {
+                let failure = Failure::new(Exit::NotFound, format!("allocation/{name} has no task {asked}"));
+                Err(failure.try_this(format!("one of {}", tasks.join(", "))))
+            }
+        },
+        (None, [only]) => Ok((*only).to_owned()),
+        (None, several) => {
+            let failure = Failure::usage(format!("allocation/{name} has several tasks"));
+            Err(failure.try_this(format!("write {name}/TASK with one of {}", several.join(", "))))
+        }
+    }
+}
+
+fn elsewhere(item: &Item, allocation: &Value, data_dir: &Path) -> Failure {
+    let failure = Failure::failed(format!("no log of {} is on this machine", item.label()));
+    let searched = format!("nothing of it under {}", data_dir.join("logs").display());
+    match allocation["status"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
+        Some(node) => failure.because(format!("it runs on node {node}; {searched}")).try_this(format!(
+            "wharfline logs {} -n {} on node {node}, with that node's --data-dir",
+            item.name, item.namespace
+        )),
+        None => failure
+            .because("it was not placed on a node yet, so that it has written nothing")
+            .try_this(format!("wharfline why {} -n {}", item.label(), item.namespace)),
+    }
+}
+
+/// Copies what is new of each stream to where it belongs: standard error to standard error.
+fn copy(session: &mut Session<'_>, tails: &mut [(Stream, Tail)]) -> Result<(), Failure> {
+    for (stream, tail) in tails {
+        let out: &mut dyn Write = match stream {
+            Stream::Stdout => session.terminal.out,
+            Stream::Stderr => session.terminal.err,
+        };
+        tail.copy_to(out)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// One log file, followed over its rotation.
+struct Tail {
+    path: PathBuf,
+    file: File,
+}
+
+impl Tail {
+    fn open(path: PathBuf, last_lines: Option<usize>) -> io::Result<Self> {
+        let mut file = File::open(&path)?;
+        if let Some(lines) = last_lines {
+            let from = last_lines_begin(&mut file, lines)?;
+            file.seek(SeekFrom::Start(from))?;
+        }
+        Ok(Self { path, file })
+    }
+
+    fn copy_to(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        loop {
+            if self.file.metadata()?.len() < self.file.stream_position()? {
+                // Rotated by cutting it down.
+                self.file.seek(SeekFrom::Start(0))?;
+            }
+            io::copy(&mut self.file, out)?;
+            if !self.was_rotated() {
+                return Ok(());
+            }
+            // What was written between the copy and the rotation is still in the old file.
+            io::copy(&mut self.file, out)?;
+            self.file = File::open(&self.path)?;
+        }
+    }
+
+    #[cfg(unix)]
+    fn was_rotated(&self) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let identity = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
+        match (self.file.metadata(), std::fs::metadata(&self.path)) {
+            (Ok(open), Ok(named)) => identity(open) != identity(named),
+            _ => false,
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn was_rotated(&self) -> bool {
+        false
+    }
+}
+
+/// The offset at which the last so many lines begin, found from the end so that a long file is not read whole.
+fn last_lines_begin(file: &mut (impl Read + Seek), lines: usize) -> io::Result<u64> {
+    const BLOCK: u64 = 64 << 10;
+    let end = file.seek(SeekFrom::End(0))?;
+    if lines == 0 {
+        return Ok(end);
+    }
+    let mut wanted = lines;
+    let mut at = end;
+    let mut block = Vec::new();
+    while at > 0 {
+        let size = at.min(BLOCK);
+        at -= size;
+        file.seek(SeekFrom::Start(at))?;
+        block.clear();
+        file.by_ref().take(size).read_to_end(&mut block)?;
+        for (offset, _) in block.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
+            let after = at + offset as u64 + 1;
+            // The newline at the very end closes the last line and begins none.
+            if after == end {
+                continue;
+            }
+            wanted -= 1;
+            if wanted == 0 {
+                return Ok(after);
+            }
+        }
+    }
+    Ok(0)
+}
+
+/// Copies what is written until the allocation is over or gone.
+#[cfg(target_os = "linux")]
+async fn follow(session: &mut Session<'_>, item: &Item, tails: &mut [(Stream, Tail)]) -> Result<(), Failure> {
+    let unwatchable =
+        |error: io::Error| Failure::failed("the log cannot be followed").because(error.to_string());
+    let directories = tails.iter().filter_map(|(_, tail)| tail.path.parent());
+    let news = Directories::watch(directories).map_err(unwatchable)?;
+    let wire = session.wire.clone();
+    let over = session::follow(&wire, item, |seen| is_over(seen).then_some(()));
+    let mut over = std::pin::pin!(over);
+    loop {
+        // After the watch was set up, and after each change, so that nothing falls in between.
+        copy(session, tails)?;
+        tokio::select! {
+            done = &mut over => {
+                done?;
+                return copy(session, tails);
+            }
+            changed = news.changed() => changed.map_err(unwatchable)?,
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+async fn follow(_: &mut Session<'_>, _: &Item, _: &mut [(Stream, Tail)]) -> Result<(), Failure> {
+    Err(Failure::failed("logs can be followed on Linux only"))
+}
+
+#[cfg(target_os = "linux")]
+fn is_over(allocation: Option<&Value>) -> bool {
+    match allocation {
+        None => true,
+        Some(allocation) => {
+            matches!(allocation["status"]["phase"].as_str(), Some("Complete" | "Failed" | "Stopped"))
+        }
+    }
+}
+
+/// Wakes when something in one of the directories is written, made or renamed.
+#[cfg(target_os = "linux")]
+struct Directories {
+    queue: tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>,
+}
+
+#[cfg(target_os = "linux")]
+impl Directories {
+    fn watch<'a>(paths: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
+        use rustix::fs::inotify::{CreateFlags, WatchFlags, add_watch, init};
+        let queue = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+        for path in paths {
+            add_watch(&queue, path, WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO)?;
+        }
+        // Deprecated for types whose descriptor may change under tokio; an OwnedFd keeps its own until it is dropped.
+        #[allow(deprecated)]
+        let queue = tokio::io::unix::AsyncFd::new(queue)?;
+        Ok(Self { queue })
+    }
+
+    async fn changed(&self) -> io::Result<()> {
+        loop {
+            let mut ready = self.queue.readable().await?;
+            // Which file it was does not matter: every file is looked at.
+            let mut events = [0; 4096];
+            match rustix::io::read(self.queue.get_ref(), &mut events) {
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_last_lines_are_found_from_the_end() {
+        let long = "x".repeat(100_000);
+        let big = format!("{long}\n{long}\nlast\n");
+        for (text, lines, wanted) in [
+            ("a\nb\nc\n", 1, "c\n"),
+            ("a\nb\nc\n", 2, "b\nc\n"),
+            ("a\nb\nc", 1, "c"),
+            ("a\nb\nc\n", 9, "a\nb\nc\n"),
+            ("a\n\n\n", 2, "\n\n"),
+            ("a\nb\n", 0, ""),
+            ("", 3, ""),
+            (big.as_str(), 1, "last\n"),
+            (big.as_str(), 2, &big[100_001..]),
+        ] {
+            let mut file = io::Cursor::new(text);
+            let from = usize::try_from(last_lines_begin(&mut file, lines).unwrap()).unwrap();
+            assert_eq!(text[from..], *wanted, "{lines} of {} bytes", text.len());
+        }
+    }
+
+    #[test]
+    fn only_the_allocations_own_tasks_become_paths() {
+        let allocation = json!({ "metadata": { "name": "a" }, "spec": { "tasks": [{ "name": "web" }, { "name": ".." }] } });
+        assert_eq!(task_of(&allocation, Some("web")), Ok("web".to_owned()));
+        for asked in [Some("../../x"), Some(".."), Some("db"), None] {
+            assert!(task_of(&allocation, asked).is_err(), "{asked:?}");
+        }
+        let one = json!({ "spec": { "tasks": [{ "name": "web" }] } });
+        assert_eq!(task_of(&one, None), Ok("web".to_owned()));
+        assert_eq!(names("alloc/a/web"), ("a", Some("web")));
+        assert_eq!(names("a"), ("a", None));
+    }
+
+    #[test]
+    fn a_rotated_file_is_read_to_its_end_and_the_new_one_from_its_beginning() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stdout.log");
+        std::fs::write(&path, "one\n").unwrap();
+        let mut tail = Tail::open(path.clone(), None).unwrap();
+        let mut out = Vec::new();
+        tail.copy_to(&mut out).unwrap();
+        let mut old = File::options().append(true).open(&path).unwrap();
+        std::fs::rename(&path, dir.path().join("stdout.log.1")).unwrap();
+        old.write_all(b"two\n").unwrap();
+        std::fs::write(&path, "three\n").unwrap();
+        tail.copy_to(&mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "one\ntwo\nthree\n");
+    }
+}

@@ -1,0 +1,274 @@
+//! Why an object is not where it should be: the chain of causes down to the one that must change first.
+//!
+//! A pure function from a set of objects to a tree. It reads conditions, rungs and recorded CSI calls, follows the
+//! references between objects, and never asks a server or a clock: what it says can be checked in a table.
+//!
+//! An object is blocked when it waits for something; the first blocked branch is followed down, and the last one is
+//! the root cause. Everything else that ends at the same root is blocked by it too.
+mod walk;
+
+use std::fmt;
+
+use k8s_openapi::api::core::v1::Node;
+
+use crate::api::meta::{Call, Time};
+use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass};
+use walk::Walk;
+
+/// All objects that can be part of a cause.
+#[derive(Debug, Clone, Default)]
+pub struct Objects {
+    /// Plugins.
+    pub plugins: Vec<Plugin>,
+    /// Their instances.
+    pub instances: Vec<PluginInstance>,
+    /// Classes.
+    pub classes: Vec<VolumeClass>,
+    /// Claims of all namespaces.
+    pub claims: Vec<VolumeClaim>,
+    /// Volumes.
+    pub volumes: Vec<Volume>,
+    /// Attachments.
+    pub attachments: Vec<VolumeAttachment>,
+    /// Allocations of all namespaces.
+    pub allocations: Vec<Allocation>,
+    /// Nodes.
+    pub nodes: Vec<Node>,
+}
+
+/// The kinds that causes run through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A workload.
+    Allocation,
+    /// A request for storage.
+    Claim,
+    /// A class of claims.
+    Class,
+    /// A volume.
+    Volume,
+    /// A volume on a node.
+    Attachment,
+    /// A driver.
+    Plugin,
+    /// One process of a driver.
+    Instance,
+    /// A machine.
+    Node,
+}
+
+impl Kind {
+    /// The kind by its name in manifests.
+    pub fn of(kind: &str) -> Option<Self> {
+        let kinds = [
+            ("Allocation", Self::Allocation),
+            ("VolumeClaim", Self::Claim),
+            ("VolumeClass", Self::Class),
+            ("Volume", Self::Volume),
+            ("VolumeAttachment", Self::Attachment),
+            ("Plugin", Self::Plugin),
+            ("PluginInstance", Self::Instance),
+            ("Node", Self::Node),
+        ];
+        kinds.into_iter().find(|(name, _)| *name == kind).map(|(_, kind)| kind)
+    }
+
+    fn singular(self) -> &'static str {
+        match self {
+            Self::Allocation => "allocation",
+            Self::Claim => "volumeclaim",
+            Self::Class => "volumeclass",
+            Self::Volume => "volume",
+            Self::Attachment => "volumeattachment",
+            Self::Plugin => "plugin",
+            Self::Instance => "plugininstance",
+            Self::Node => "node",
+        }
+    }
+}
+
+/// One object by its names; the namespace is empty for kinds that have none.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Subject {
+    /// The kind.
+    pub kind: Kind,
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl Subject {
+    /// An object in a namespace.
+    pub fn namespaced(kind: Kind, namespace: &str, name: &str) -> Self {
+        Self { kind, namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    /// An object of a kind without namespaces.
+    pub fn global(kind: Kind, name: &str) -> Self {
+        Self::namespaced(kind, "", name)
+    }
+
+    /// The words that name it on a command line where `-n` says `namespace`.
+    pub fn words(&self, namespace: &str) -> String {
+        if self.namespace.is_empty() || self.namespace == namespace {
+            self.to_string()
+        } else {
+            format!("{self} -n {}", self.namespace)
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind.singular(), self.name)
+    }
+}
+
+/// Whether an object holds others up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It is as it should be.
+    Fine,
+    /// It waits or fails.
+    Blocked,
+    /// It does not exist.
+    Missing,
+}
+
+/// One object in the tree, and what it waits for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Branch {
+    /// The object.
+    pub subject: Subject,
+    /// Whether it holds others up.
+    pub state: State,
+    /// One CamelCase word, empty where nobody gave one.
+    pub reason: String,
+    /// What is to be said of it, without its name.
+    pub text: String,
+    /// The last CSI call about it that did not end well.
+    pub call: Option<Call>,
+    /// When it is tried again.
+    pub next: Option<Time>,
+    /// What it waits for, the nearest cause first.
+    pub because: Vec<Branch>,
+}
+
+impl Branch {
+    fn new(subject: Subject, state: State, text: impl Into<String>) -> Self {
+        let (reason, text) = (String::new(), text.into());
+        Self { subject, state, reason, text, call: None, next: None, because: Vec::new() }
+    }
+
+    /// Whether it or anything below it holds others up.
+    pub fn blocked(&self) -> bool {
+        self.state != State::Fine || self.because.iter().any(Branch::blocked)
+    }
+
+    /// The way from this object down to the root cause: always the first branch that is blocked.
+    pub fn path(&self) -> Vec<&Branch> {
+        let mut path = vec![self];
+        while let Some(next) = path.last().and_then(|at| at.because.iter().find(|b| b.blocked())) {
+            path.push(next);
+        }
+        path
+    }
+}
+
+/// What `why` has to say of one object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explanation {
+    /// The chain of causes.
+    pub tree: Branch,
+    /// The cause that must change first; none when all is well.
+    pub root: Option<Root>,
+    /// What else is blocked by the same cause.
+    pub also: Vec<Subject>,
+}
+
+/// The cause that must change first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Root {
+    /// The object to look at.
+    pub subject: Subject,
+    /// One CamelCase word, possibly empty.
+    pub reason: String,
+    /// One sentence.
+    pub text: String,
+    /// The last CSI call on the way to it that did not end well.
+    pub call: Option<Call>,
+    /// When something on the way to it is tried again.
+    pub next: Option<Time>,
+    /// What a person can do.
+    pub advice: String,
+}
+
+/// Explains one object, or nothing when it does not exist.
+pub fn explain(objects: &Objects, subject: &Subject) -> Option<Explanation> {
+    let walk = Walk::new(objects);
+    if !walk.exists(subject) {
+        return None;
+    }
+    let tree = walk.branch(subject);
+    let root = tree.blocked().then(|| root_of(&tree));
+    let also = match &root {
+        Some(root) => also_blocked(objects, &walk, root, &tree),
+        None => Vec::new(),
+    };
+    Some(Explanation { tree, root, also })
+}
+
+fn root_of(tree: &Branch) -> Root {
+    let path = tree.path();
+    let last = path[path.len() - 1];
+    Root {
+        subject: last.subject.clone(),
+        reason: last.reason.clone(),
+        text: last.text.clone(),
+        call: path.iter().rev().find_map(|b| b.call.clone()),
+        next: path.iter().rev().find_map(|b| b.next),
+        advice: advice(last, &path),
+    }
+}
+
+/// Every workload, claim and volume that ends at the same cause, apart from those on the way to it.
+fn also_blocked(objects: &Objects, walk: &Walk<'_>, root: &Root, tree: &Branch) -> Vec<Subject> {
+    let shown: Vec<&Subject> = tree.path().into_iter().map(|b| &b.subject).collect();
+    let subjects = walk::subjects_of(objects);
+    let same_root = |subject: &Subject| {
+        let other = walk.branch(subject);
+        other.blocked() && other.path().last().is_some_and(|b| b.subject == root.subject)
+    };
+    subjects.into_iter().filter(|s| !shown.contains(&s) && *s != root.subject && same_root(s)).collect()
+}
+
+fn advice(last: &Branch, path: &[&Branch]) -> String {
+    let subject = &last.subject;
+    let words = subject.words("");
+    match (last.state, last.reason.as_str(), subject.kind) {
+        (State::Missing, _, Kind::Node) => {
+            format!("join it with `wharfline node --name {}`", subject.name)
+        }
+        (State::Missing, _, _) => format!("apply a manifest of {words}; what waits goes on by itself"),
+        (_, "InUse", _) => format!("`wharfline delete {words}`, or leave it"),
+        (_, "WaitingForFirstConsumer", _) => "apply an allocation that uses it".to_owned(),
+        (_, "SecretMissing", _) => "create the Secret; the call is then made by itself".to_owned(),
+        (_, "NoFence", _) => "run the command in the message once the node is surely off".to_owned(),
+        (_, "NodeStopped", _) => "start `wharfline up` there".to_owned(),
+        (_, _, Kind::Node) => {
+            format!("start the node daemon on {} or look at its log there", subject.name)
+        }
+        (_, _, Kind::Instance) => format!("`wharfline describe {words}`, and the logs of its task"),
+        (_, "NoInstance", Kind::Plugin) => {
+            format!("give {words} instances that reach there: `wharfline describe {words}`")
+        }
+        _ if path.iter().any(|b| b.next.is_some()) => {
+            format!("it is tried again by itself; `wharfline describe {words}` shows all calls")
+        }
+        _ => format!("`wharfline describe {words}`"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

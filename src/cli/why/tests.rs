@@ -1,0 +1,482 @@
+#![allow(clippy::too_many_lines)] // tables of cases
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A small cluster in which all is well: plugin `nfs` on nodes a and b, two workloads with one claim each on b.
+fn healthy() -> Value {
+    let truth = |kind: &str| json!([{ "type": kind, "status": "True" }]);
+    let node =
+        |name: &str| json!({ "metadata": { "name": name }, "status": { "conditions": truth("Ready") } });
+    let instance = |node: &str| {
+        json!({
+            "metadata": { "name": format!("nfs-{node}") },
+            "spec": {
+                "plugin": "nfs", "role": "Monolith", "nodeName": node, "task": "driver",
+                "allocation": { "namespace": "wharfline-system", "name": format!("nfs-all-{node}") },
+            },
+            "status": { "conditions": truth("Ready") },
+        })
+    };
+    let claim = |name: &str| {
+        json!({
+            "metadata": { "namespace": "shop", "name": name },
+            "spec": { "volumeClassName": "fast" },
+            "status": { "phase": "Bound", "volumeName": format!("vol-{name}"), "conditions": truth("Ready") },
+        })
+    };
+    let volume = |name: &str| {
+        json!({
+            "metadata": { "name": format!("vol-{name}"), "uid": format!("uid-{name}") },
+            "spec": {
+                "plugin": "nfs", "accessModes": ["SingleNodeWriter"],
+                "source": { "existing": { "handle": name } }, "claimRef": { "namespace": "shop", "name": name },
+            },
+            "status": {
+                "phase": "Ready", "controller": { "nodeName": "a", "epoch": 1 },
+                "holders": [{ "allocation": { "namespace": "shop", "name": format!("web-{name}") }, "nodeName": "b" }],
+            },
+        })
+    };
+    let attachment = |name: &str| {
+        json!({
+            "metadata": { "name": format!("att-{name}"), "uid": format!("att-uid-{name}") },
+            "spec": {
+                "volume": format!("vol-{name}"), "volumeUid": format!("uid-{name}"),
+                "claim": { "namespace": "shop", "name": name }, "nodeName": "b",
+                "host": { "nodeName": "a", "epoch": 1 }, "attachRequired": true, "stageRequired": true,
+                "plugin": "nfs", "handle": name, "capability": { "accessMode": "SingleNodeWriter" },
+            },
+            "status": { "controller": { "attached": "Up", "epoch": 1 }, "node": { "staged": "Up" } },
+        })
+    };
+    let allocation = |name: &str| {
+        json!({
+            "metadata": { "namespace": "shop", "name": format!("web-{name}") },
+            "spec": { "volumes": [{ "name": "v", "claimName": name }], "tasks": [{ "name": "t", "runtime": {} }] },
+            "status": {
+                "nodeName": "b", "phase": "Running", "conditions": truth("Ready"),
+                "volumes": [{ "name": "v", "volume": format!("vol-{name}"), "published": "Up" }],
+                "tasks": [{ "name": "t", "state": "Running" }],
+            },
+        })
+    };
+    let driver = |node: &str| {
+        json!({
+            "metadata": { "namespace": "wharfline-system", "name": format!("nfs-all-{node}") },
+            "spec": { "nodeName": node, "tasks": [{
+                "name": "driver", "runtime": {}, "csiPlugin": { "pluginName": "nfs", "role": "Monolith" },
+            }] },
+            "status": { "nodeName": node, "phase": "Running", "tasks": [{ "name": "driver", "state": "Running" }] },
+        })
+    };
+    json!({
+        "plugins": [{ "metadata": { "name": "nfs" }, "spec": {} }],
+        "instances": [instance("a"), instance("b")],
+        "classes": [{ "metadata": { "name": "fast" }, "spec": { "plugin": "nfs" } }],
+        "claims": [claim("data"), claim("logs")],
+        "volumes": [volume("data"), volume("logs")],
+        "attachments": [attachment("data"), attachment("logs")],
+        "allocations": [allocation("data"), allocation("logs"), driver("a"), driver("b")],
+        "nodes": [node("a"), node("b")],
+    })
+}
+
+fn objects(cluster: &Value) -> Objects {
+    fn list<K: serde::de::DeserializeOwned>(cluster: &Value, field: &str) -> Vec<K> {
+        serde_json::from_value(cluster[field].clone()).unwrap()
+    }
+    Objects {
+        plugins: list(cluster, "plugins"),
+        instances: list(cluster, "instances"),
+        classes: list(cluster, "classes"),
+        claims: list(cluster, "claims"),
+        volumes: list(cluster, "volumes"),
+        attachments: list(cluster, "attachments"),
+        allocations: list(cluster, "allocations"),
+        nodes: list(cluster, "nodes"),
+    }
+}
+
+/// The cluster after merge patches on some objects, named by their place: `volumes/0`.
+fn with(changes: &[(&str, Value)]) -> Value {
+    let mut cluster = healthy();
+    for (place, patch) in changes {
+        let object = cluster.pointer_mut(&format!("/{place}")).unwrap();
+        json_patch::merge(object, patch);
+    }
+    cluster
+}
+
+fn without(mut cluster: Value, field: &str, index: usize) -> Value {
+    cluster[field].as_array_mut().unwrap().remove(index);
+    cluster
+}
+
+fn subject(words: &str) -> Subject {
+    let (kind, name) = words.split_once('/').unwrap();
+    let kind = Kind::of(kind).unwrap();
+    match kind {
+        Kind::Allocation | Kind::Claim => Subject::namespaced(kind, "shop", name),
+        _ => Subject::global(kind, name),
+    }
+}
+
+fn waiting(volume: &str) -> Value {
+    json!({ "status": {
+        "phase": "WaitingVolumes",
+        "volumes": [{ "name": "v", "volume": volume, "published": "Down" }],
+        "conditions": [{ "type": "Ready", "status": "False", "reason": "VolumesNotReady", "message": "" }],
+    } })
+}
+
+fn unmet(kind: &str, reason: &str, message: &str) -> Value {
+    json!({ "status": { "conditions": [{ "type": kind, "status": "False", "reason": reason, "message": message }] } })
+}
+
+fn call(code: &str, time: &str, message: &str) -> Value {
+    json!({ "method": "NodeStageVolume", "code": code, "message": message, "startTime": time, "durationMillis": 3, "attempt": 4 })
+}
+
+const DELETED: &str = "2026-01-01T00:00:00Z";
+
+fn deleted() -> Value {
+    json!({ "metadata": { "deletionTimestamp": DELETED, "finalizers": ["wharfline.dev/protection"] } })
+}
+
+struct Case {
+    name: &'static str,
+    cluster: Value,
+    asked: &'static str,
+    /// The way down to the cause.
+    way: &'static [&'static str],
+    says: &'static str,
+    advice: &'static str,
+}
+
+fn going_up() -> Vec<Case> {
+    let claimless = json!({ "status": { "phase": "Pending", "volumeName": "" } });
+    vec![
+        Case {
+            name: "the class is missing",
+            cluster: without(with(&[("claims/0", claimless.clone())]), "classes", 0),
+            asked: "VolumeClaim/data",
+            way: &["volumeclaim/data", "volumeclass/fast"],
+            says: "does not exist",
+            advice: "apply a manifest of volumeclass/fast",
+        },
+        Case {
+            name: "the plugin is missing",
+            cluster: without(with(&[("claims/0", claimless.clone())]), "plugins", 0),
+            asked: "VolumeClaim/data",
+            way: &["volumeclaim/data", "volumeclass/fast", "plugin/nfs"],
+            says: "does not exist",
+            advice: "apply a manifest of plugin/nfs",
+        },
+        Case {
+            name: "nobody uses a late-bound claim",
+            cluster: without(
+                with(&[
+                    ("claims/0", claimless.clone()),
+                    ("classes/0", json!({ "spec": { "volumeBindingMode": "WaitForFirstConsumer" } })),
+                ]),
+                "allocations",
+                0,
+            ),
+            asked: "VolumeClaim/data",
+            way: &["volumeclaim/data"],
+            says: "not bound: waits for the first allocation that uses it",
+            advice: "apply an allocation that uses it",
+        },
+        Case {
+            name: "no default class",
+            cluster: with(&[
+                ("claims/0", claimless),
+                ("claims/0", json!({ "spec": { "volumeClassName": "" } })),
+            ]),
+            asked: "VolumeClaim/data",
+            way: &["volumeclaim/data", "volumeclass/(default)"],
+            says: "the claim names no class and no class is the default",
+            advice: "apply a manifest",
+        },
+        Case {
+            name: "the claim is missing",
+            cluster: without(with(&[("allocations/0", waiting(""))]), "claims", 0),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data", "volumeclaim/data"],
+            says: "does not exist",
+            advice: "apply a manifest of volumeclaim/data -n shop",
+        },
+        Case {
+            name: "staging fails",
+            cluster: with(&[
+                ("allocations/0", waiting("vol-data")),
+                (
+                    "attachments/0",
+                    json!({ "status": { "node": {
+                    "staged": "Unknown", "reason": "StageFailed", "message": "staging path is not on a shared mount",
+                    "nextAttemptTime": "2026-01-01T00:00:08Z",
+                    "calls": [
+                        call("DEADLINE_EXCEEDED", "2026-01-01T00:00:00Z", "slow"),
+                        call("FAILED_PRECONDITION", "2026-01-01T00:00:02Z", "not shared"),
+                    ],
+                } } }),
+                ),
+            ]),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data", "volumeclaim/data", "volume/vol-data", "volumeattachment/att-data"],
+            says: "attached to b, not staged: staging path is not on a shared mount",
+            advice: "it is tried again by itself",
+        },
+        Case {
+            name: "attaching waits for the host's driver, which cannot be reached",
+            cluster: with(&[
+                ("allocations/0", waiting("vol-data")),
+                (
+                    "attachments/0",
+                    json!({ "status": { "controller": { "attached": "Unknown", "reason": "PluginNotReady", "message": "m" } } }),
+                ),
+                ("instances/0", unmet("Connected", "NoSocket", "no socket at /run/x")),
+            ]),
+            asked: "Allocation/web-data",
+            way: &[
+                "allocation/web-data",
+                "volumeclaim/data",
+                "volume/vol-data",
+                "volumeattachment/att-data",
+                "plugin/nfs",
+                "plugininstance/nfs-a",
+            ],
+            says: "not healthy on a: no socket at /run/x",
+            advice: "`wharfline describe plugininstance/nfs-a`",
+        },
+        Case {
+            name: "the host is lost",
+            cluster: with(&[
+                (
+                    "volumes/0",
+                    json!({ "status": { "phase": "Pending", "provisioning": { "type": "Provisioned", "status": "False", "reason": "NoHost", "message": "m" } } }),
+                ),
+                ("claims/0", json!({ "status": { "phase": "Pending" } })),
+                ("nodes/0", unmet("Ready", "LeaseExpired", "no sign of life since 12:00")),
+            ]),
+            asked: "VolumeClaim/data",
+            way: &["volumeclaim/data", "volume/vol-data", "node/a"],
+            says: "not ready: no sign of life since 12:00",
+            advice: "start the node daemon on a",
+        },
+        Case {
+            name: "no instance reaches the node, because the driver's task fails",
+            cluster: without(
+                with(&[
+                    ("allocations/0", waiting("vol-data")),
+                    (
+                        "attachments/0",
+                        json!({ "status": { "node": { "staged": "Down", "reason": "PluginNotReady", "message": "m" } } }),
+                    ),
+                    (
+                        "allocations/3",
+                        json!({ "status": { "phase": "Failed", "tasks": [{ "name": "driver", "state": "Exited", "exitCode": 3, "restarts": 2 }] } }),
+                    ),
+                ]),
+                "instances",
+                1,
+            ),
+            asked: "Allocation/web-data",
+            way: &[
+                "allocation/web-data",
+                "volumeclaim/data",
+                "volume/vol-data",
+                "volumeattachment/att-data",
+                "plugin/nfs",
+                "allocation/nfs-all-b",
+            ],
+            says: "Failed on b; task driver ended with 3, started again 2 times",
+            advice: "`wharfline describe allocation/nfs-all-b -n wharfline-system`",
+        },
+        Case {
+            name: "no node fits",
+            cluster: with(&[(
+                "allocations/0",
+                json!({ "status": { "nodeName": "", "phase": "Pending", "volumes": [{ "name": "v", "published": "Up" }],
+                "conditions": [{ "type": "Placed", "status": "False", "reason": "NoNodeFits", "message": "no node fits: a: cordoned" }] } }),
+            )]),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data"],
+            says: "Pending: no node fits: a: cordoned",
+            advice: "`wharfline describe allocation/web-data -n shop`",
+        },
+    ]
+}
+
+fn coming_down() -> Vec<Case> {
+    vec![
+        Case {
+            name: "another allocation holds the volume on another node",
+            cluster: with(&[
+                ("allocations/0", json!({ "status": { "nodeName": "a" } })),
+                ("allocations/0", waiting("vol-data")),
+                (
+                    "volumes/0",
+                    json!({ "status": { "holders": [{ "allocation": { "namespace": "shop", "name": "web-logs" }, "nodeName": "b" }] } }),
+                ),
+            ]),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data", "volumeclaim/data", "volume/vol-data", "allocation/web-logs"],
+            says: "uses it",
+            advice: "`wharfline delete allocation/web-logs -n shop`",
+        },
+        Case {
+            name: "the holder's node is lost",
+            cluster: with(&[
+                ("allocations/0", json!({ "status": { "nodeName": "a" } })),
+                ("allocations/0", waiting("vol-data")),
+                (
+                    "volumes/0",
+                    json!({ "status": { "holders": [{ "allocation": { "namespace": "shop", "name": "web-logs" }, "nodeName": "b" }] } }),
+                ),
+                ("nodes/1", unmet("Ready", "NoFence", "run: taint")),
+            ]),
+            asked: "Allocation/web-data",
+            way: &[
+                "allocation/web-data",
+                "volumeclaim/data",
+                "volume/vol-data",
+                "allocation/web-logs",
+                "node/b",
+            ],
+            says: "not ready: run: taint",
+            advice: "run the command in the message",
+        },
+        Case {
+            name: "a claim in use",
+            cluster: with(&[("claims/0", deleted())]),
+            asked: "VolumeClaim/data",
+            way: &["volumeclaim/data", "allocation/web-data"],
+            says: "uses it",
+            advice: "`wharfline delete allocation/web-data -n shop`",
+        },
+        Case {
+            name: "a plugin that volumes need",
+            cluster: with(&[("plugins/0", deleted())]),
+            asked: "Plugin/nfs",
+            way: &["plugin/nfs", "volumeclaim/data"],
+            says: "needs it for vol-data",
+            advice: "`wharfline delete volumeclaim/data -n shop`",
+        },
+        Case {
+            name: "a volume whose node does not release it",
+            cluster: with(&[
+                ("volumes/0", deleted()),
+                ("attachments/0", deleted()),
+                (
+                    "attachments/0",
+                    json!({ "status": { "node": { "reason": "UnstageFailed", "message": "target is busy" } } }),
+                ),
+            ]),
+            asked: "Volume/vol-data",
+            way: &["volume/vol-data", "volumeattachment/att-data"],
+            says: "not released by b yet: target is busy",
+            advice: "`wharfline describe volumeattachment/att-data`",
+        },
+        Case {
+            name: "a released attachment that is not detached",
+            cluster: with(&[
+                ("attachments/0", deleted()),
+                (
+                    "attachments/0",
+                    json!({ "status": {
+                    "node": { "staged": "Down", "releasedUID": "att-uid-data" },
+                    "controller": { "reason": "Failed", "message": "backend says no" },
+                } }),
+                ),
+            ]),
+            asked: "VolumeAttachment/att-data",
+            way: &["volumeattachment/att-data"],
+            says: "released by b, not detached yet: backend says no",
+            advice: "`wharfline describe volumeattachment/att-data`",
+        },
+        Case {
+            name: "an allocation whose tasks do not end",
+            cluster: with(&[
+                ("allocations/0", deleted()),
+                ("allocations/0", json!({ "status": { "phase": "Stopping" } })),
+            ]),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data"],
+            says: "being deleted; task t is Running",
+            advice: "`wharfline describe allocation/web-data -n shop`",
+        },
+    ]
+}
+
+#[test]
+fn the_way_to_the_cause_is_found() {
+    for case in going_up().into_iter().chain(coming_down()) {
+        let name = case.name;
+        let explanation = explain(&objects(&case.cluster), &subject(case.asked)).expect(name);
+        let way: Vec<String> = explanation.tree.path().iter().map(|b| b.subject.to_string()).collect();
+        assert_eq!(way, case.way, "{name}: {explanation:#?}");
+        let root = explanation.root.expect(name);
+        assert_eq!(root.text, case.says, "{name}");
+        assert!(root.advice.starts_with(case.advice), "{name}: {}", root.advice);
+    }
+}
+
+#[test]
+fn what_is_well_has_no_cause() {
+    let cluster = objects(&healthy());
+    for asked in [
+        "Allocation/web-data",
+        "VolumeClaim/data",
+        "VolumeClass/fast",
+        "Volume/vol-data",
+        "VolumeAttachment/att-data",
+        "Plugin/nfs",
+        "PluginInstance/nfs-a",
+        "Node/a",
+    ] {
+        let explanation = explain(&cluster, &subject(asked)).expect(asked);
+        assert_eq!((explanation.root, explanation.also), (None, Vec::new()), "{asked}");
+    }
+    assert_eq!(explain(&cluster, &subject("Volume/none")), None);
+}
+
+#[test]
+fn the_last_failed_call_and_the_next_attempt_come_with_the_cause() {
+    let staging = going_up().into_iter().find(|case| case.name == "staging fails").unwrap();
+    let root = explain(&objects(&staging.cluster), &subject(staging.asked)).unwrap().root.unwrap();
+    assert_eq!(root.call.map(|call| call.code).as_deref(), Some("FAILED_PRECONDITION"));
+    assert_eq!(root.next.map(|time| time.0.to_string()).as_deref(), Some("2026-01-01T00:00:08Z"));
+    assert_eq!(root.reason, "StageFailed");
+}
+
+#[test]
+fn others_with_the_same_cause_are_named() {
+    let down =
+        json!({ "status": { "node": { "staged": "Down", "reason": "PluginNotReady", "message": "m" } } });
+    let cluster = with(&[
+        ("allocations/0", waiting("vol-data")),
+        ("allocations/1", waiting("vol-logs")),
+        ("attachments/0", down.clone()),
+        ("attachments/1", down),
+        ("instances/1", unmet("Probed", "ProbeFailed", "not ready")),
+    ]);
+    let explanation = explain(&objects(&cluster), &subject("Allocation/web-data")).unwrap();
+    let also: Vec<String> = explanation.also.iter().map(|s| s.words("shop")).collect();
+    assert_eq!(also, ["allocation/web-logs"]);
+    assert_eq!(explanation.also[0].words("other"), "allocation/web-logs -n shop");
+}
+
+#[test]
+fn references_that_run_in_a_circle_end() {
+    // The driver of the plugin waits for a volume of that very plugin.
+    let mut cluster = with(&[("instances/1", unmet("Connected", "NoSocket", "none"))]);
+    let own = json!({ "spec": { "volumes": [{ "name": "v", "claimName": "data" }] } });
+    json_patch::merge(&mut cluster["allocations"][3], &own);
+    json_patch::merge(&mut cluster["allocations"][3], &waiting("vol-data"));
+    cluster["claims"][0]["metadata"]["namespace"] = json!("wharfline-system");
+    json_patch::merge(&mut cluster["attachments"][0], &json!({ "status": { "node": { "staged": "Down" } } }));
+    let explanation = explain(&objects(&cluster), &subject("PluginInstance/nfs-b")).unwrap();
+    assert!(explanation.root.is_some());
+}

@@ -1,0 +1,617 @@
+//! From one object to what it waits for, kind by kind. Going up and coming down are told apart by the deletion mark.
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use super::{Branch, Kind, Objects, State, Subject};
+use crate::api::allocation::{AllocationPhase, AllocationVolume, TaskState};
+use crate::api::claim::ClaimPhase;
+use crate::api::class::VolumeBindingMode;
+use crate::api::meta::{Call, Condition, Rung, Truth};
+use crate::api::volume::VolumePhase;
+use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass};
+
+/// How many users of one kind a branch names.
+const MOST: usize = 3;
+
+type Named<'a, K> = BTreeMap<(String, String), &'a K>;
+
+/// The objects by name, and the way walked so far.
+pub(super) struct Walk<'a> {
+    allocations: Named<'a, Allocation>,
+    claims: Named<'a, VolumeClaim>,
+    classes: Named<'a, VolumeClass>,
+    volumes: Named<'a, Volume>,
+    attachments: Named<'a, VolumeAttachment>,
+    /// By volume, then by attachment.
+    attached: BTreeMap<&'a str, Vec<&'a VolumeAttachment>>,
+    plugins: Named<'a, Plugin>,
+    instances: Named<'a, PluginInstance>,
+    nodes: Named<'a, Node>,
+    way: RefCell<Vec<Subject>>,
+}
+
+/// Which instances of a plugin would do.
+#[derive(Clone, Copy)]
+enum Service<'a> {
+    /// One that makes controller calls, on a node if one was chosen.
+    Controller(Option<&'a str>),
+    /// One that makes node calls on this node.
+    Node(&'a str),
+    /// Any.
+    Any,
+}
+
+/// Every workload, claim and volume as a subject.
+pub(super) fn subjects_of(objects: &Objects) -> Vec<Subject> {
+    let of = |kind, namespace: Option<String>, name: String| Subject {
+        kind,
+        namespace: namespace.unwrap_or_default(),
+        name,
+    };
+    let mut all = Vec::new();
+    all.extend(objects.allocations.iter().map(|o| of(Kind::Allocation, o.namespace(), o.name_any())));
+    all.extend(objects.claims.iter().map(|o| of(Kind::Claim, o.namespace(), o.name_any())));
+    all.extend(objects.volumes.iter().map(|o| of(Kind::Volume, None, o.name_any())));
+    all
+}
+
+fn by_name<K: ResourceExt>(objects: &[K]) -> Named<'_, K> {
+    objects.iter().map(|o| ((o.namespace().unwrap_or_default(), o.name_any()), o)).collect()
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(objects: &'a Objects) -> Self {
+        let mut attached: BTreeMap<&str, Vec<&VolumeAttachment>> = BTreeMap::new();
+        for attachment in &objects.attachments {
+            attached.entry(&attachment.spec.volume).or_default().push(attachment);
+        }
+        Self {
+            allocations: by_name(&objects.allocations),
+            claims: by_name(&objects.claims),
+            classes: by_name(&objects.classes),
+            volumes: by_name(&objects.volumes),
+            attachments: by_name(&objects.attachments),
+            attached,
+            plugins: by_name(&objects.plugins),
+            instances: by_name(&objects.instances),
+            nodes: by_name(&objects.nodes),
+            way: RefCell::default(),
+        }
+    }
+
+    pub(super) fn exists(&self, subject: &Subject) -> bool {
+        let key = &(subject.namespace.clone(), subject.name.clone());
+        match subject.kind {
+            Kind::Allocation => self.allocations.contains_key(key),
+            Kind::Claim => self.claims.contains_key(key),
+            Kind::Class => self.classes.contains_key(key),
+            Kind::Volume => self.volumes.contains_key(key),
+            Kind::Attachment => self.attachments.contains_key(key),
+            Kind::Plugin => self.plugins.contains_key(key),
+            Kind::Instance => self.instances.contains_key(key),
+            Kind::Node => self.nodes.contains_key(key),
+        }
+    }
+
+    /// The branch of one object.
+    pub(super) fn branch(&self, subject: &Subject) -> Branch {
+        match subject.kind {
+            Kind::Allocation => self.allocation(&subject.namespace, &subject.name),
+            Kind::Claim => self.claim(&subject.namespace, &subject.name, ""),
+            Kind::Class => self.class(&subject.name),
+            Kind::Volume => self.volume(&subject.name, ""),
+            Kind::Attachment => self.attachment(&subject.name),
+            Kind::Plugin => self.plugin(&subject.name, Service::Any),
+            Kind::Instance => self.instance(&subject.name),
+            Kind::Node => self.node(&subject.name),
+        }
+    }
+
+    /// Makes one branch, unless the object is missing or the way has come from it.
+    fn enter<K>(
+        &self,
+        subject: Subject,
+        found: Option<&&'a K>,
+        tell: impl FnOnce(&'a K, Branch) -> Branch,
+    ) -> Branch {
+        let Some(object) = found else {
+            return Branch::new(subject, State::Missing, "does not exist");
+        };
+        if self.way.borrow().contains(&subject) {
+            return Branch::new(subject, State::Fine, "see above");
+        }
+        self.way.borrow_mut().push(subject.clone());
+        let branch = tell(object, Branch::new(subject, State::Fine, ""));
+        self.way.borrow_mut().pop();
+        branch
+    }
+
+    fn allocation(&self, namespace: &str, name: &str) -> Branch {
+        let found = self.allocations.get(&(namespace.to_owned(), name.to_owned()));
+        self.enter(Subject::namespaced(Kind::Allocation, namespace, name), found, |allocation, branch| {
+            if allocation.metadata.deletion_timestamp.is_some() {
+                self.allocation_leaving(allocation, branch)
+            } else {
+                self.allocation_coming(allocation, branch)
+            }
+        })
+    }
+
+    fn allocation_coming(&self, allocation: &Allocation, mut branch: Branch) -> Branch {
+        let status = allocation.status.clone().unwrap_or_default();
+        let node = status.node_name.as_str();
+        let phase = status.phase.map_or_else(|| "Pending".to_owned(), |phase| format!("{phase:?}"));
+        branch.text = if node.is_empty() { phase } else { format!("{phase} on {node}") };
+        let settled = match status.phase {
+            Some(AllocationPhase::Running | AllocationPhase::Complete) => true,
+            Some(AllocationPhase::Stopped | AllocationPhase::Stopping) => allocation.spec.stop,
+            Some(AllocationPhase::Pending | AllocationPhase::WaitingVolumes | AllocationPhase::Failed)
+            | None => false,
+        };
+        let told =
+            ["Placed", "VolumesReady", "Ready"].iter().find_map(|kind| unmet(&status.conditions, kind));
+        if settled && told.is_none_or(|condition| condition.kind != "Ready") {
+            return branch;
+        }
+        branch.state = State::Blocked;
+        add_told(&mut branch, told);
+        if !node.is_empty() {
+            branch.because.extend(Some(self.node(node)).filter(Branch::blocked));
+        }
+        let namespace = branch.subject.namespace.clone();
+        for volume in allocation.spec.volumes.iter().filter(|v| !is_published(&status.volumes, &v.name)) {
+            branch.because.push(self.claim(&namespace, &volume.claim_name, node));
+        }
+        add_call(&mut branch, status.volumes.iter().flat_map(|v| &v.calls));
+        if let Some(task) = status.tasks.iter().find(|t| t.exit_code.is_some_and(|code| code != 0)) {
+            let code = task.exit_code.unwrap_or_default();
+            branch.add(&format!(
+                "; task {} ended with {code}, started again {} times",
+                task.name, task.restarts
+            ));
+        }
+        branch
+    }
+
+    fn allocation_leaving(&self, allocation: &Allocation, mut branch: Branch) -> Branch {
+        let status = allocation.status.clone().unwrap_or_default();
+        branch.state = State::Blocked;
+        branch.say("being deleted");
+        add_told(&mut branch, unmet(&status.conditions, "Ready"));
+        let node = status.node_name.as_str();
+        if !node.is_empty() {
+            branch.because.extend(Some(self.node(node)).filter(Branch::blocked));
+        }
+        let plugins = allocation.spec.tasks.iter().filter_map(|task| task.csi_plugin.as_ref());
+        for served in plugins.filter(|_| !status.plugin_released) {
+            branch.because.extend(self.volumes_of(&served.plugin_name));
+        }
+        let running = status.tasks.iter().find(|task| task.state != TaskState::Exited);
+        if let (Some(task), true) = (running, branch.because.is_empty()) {
+            branch.add(&format!("; task {} is {:?}", task.name, task.state));
+        }
+        for publication in status.volumes.iter().filter(|v| v.published != Rung::Down) {
+            let here = self.on_node(&publication.volume, node);
+            branch.because.extend(here.map(|a| self.attachment(&a.name_any())).filter(Branch::blocked));
+        }
+        add_call(&mut branch, status.volumes.iter().flat_map(|v| &v.calls));
+        branch
+    }
+
+    fn claim(&self, namespace: &str, name: &str, node: &str) -> Branch {
+        let found = self.claims.get(&(namespace.to_owned(), name.to_owned()));
+        self.enter(Subject::namespaced(Kind::Claim, namespace, name), found, |claim, branch| {
+            if claim.metadata.deletion_timestamp.is_some() {
+                self.claim_leaving(claim, branch)
+            } else {
+                self.claim_coming(claim, node, branch)
+            }
+        })
+    }
+
+    fn claim_coming(&self, claim: &VolumeClaim, node: &str, mut branch: Branch) -> Branch {
+        let status = claim.status.clone().unwrap_or_default();
+        let bound = status.phase == Some(ClaimPhase::Bound);
+        let volume =
+            if status.volume_name.is_empty() { &claim.spec.volume_name } else { &status.volume_name };
+        branch.text = match status.phase {
+            Some(ClaimPhase::Bound) => format!("bound to {volume}"),
+            Some(ClaimPhase::Lost) => "its volume is lost".to_owned(),
+            Some(ClaimPhase::Pending) | None => "not bound".to_owned(),
+        };
+        if !bound {
+            branch.state = State::Blocked;
+            add_told(&mut branch, unmet(&status.conditions, "Ready"));
+        }
+        if !volume.is_empty() {
+            branch.because.push(self.volume(volume, node));
+            return branch;
+        }
+        let class = claim.spec.volume_class_name.as_str();
+        branch.because.push(self.class(class));
+        let late = self.classes.get(&key(class)).map(|class| class.spec.volume_binding_mode);
+        if late == Some(VolumeBindingMode::WaitForFirstConsumer) && status.selected_node.is_empty() {
+            let used = self.users_of(&branch.subject.namespace, &branch.subject.name).next().is_some();
+            if !used {
+                branch.name_reason("WaitingForFirstConsumer");
+                branch.say("not bound: waits for the first allocation that uses it");
+            }
+        }
+        branch
+    }
+
+    fn claim_leaving(&self, claim: &VolumeClaim, mut branch: Branch) -> Branch {
+        let status = claim.status.clone().unwrap_or_default();
+        branch.state = State::Blocked;
+        branch.say("being deleted");
+        add_told(&mut branch, unmet(&status.conditions, "Ready"));
+        let (namespace, name) = (&branch.subject.namespace, &branch.subject.name);
+        let users: Vec<&Allocation> = self.users_of(namespace, name).take(MOST).collect();
+        branch.because.extend(users.into_iter().map(|user| self.user(user)));
+        let leaving = self.volumes.get(&key(&status.volume_name));
+        if leaving.is_some_and(|volume| volume.metadata.deletion_timestamp.is_some()) {
+            branch.because.push(self.volume(&status.volume_name, ""));
+        }
+        branch
+    }
+
+    /// An allocation that keeps something from going: on its way out itself, or simply in use.
+    fn user(&self, allocation: &Allocation) -> Branch {
+        let namespace = allocation.namespace().unwrap_or_default();
+        if allocation.metadata.deletion_timestamp.is_some() {
+            return self.allocation(&namespace, &allocation.name_any());
+        }
+        let subject = Subject::namespaced(Kind::Allocation, &namespace, &allocation.name_any());
+        let mut branch = Branch::new(subject, State::Blocked, "uses it");
+        branch.name_reason("InUse");
+        branch
+    }
+
+    /// The allocations that use a claim and have not ended.
+    fn users_of<'w>(
+        &'w self,
+        namespace: &'w str,
+        claim: &'w str,
+    ) -> impl Iterator<Item = &'a Allocation> + 'w {
+        let within = (namespace.to_owned(), String::new())..;
+        let here = self.allocations.range(within).take_while(move |((of, _), _)| of == namespace);
+        let uses = move |volume: &AllocationVolume| volume.claim_name == claim;
+        let ended =
+            |a: &Allocation| a.status.as_ref().and_then(|s| s.phase).is_some_and(AllocationPhase::terminal);
+        here.map(|(_, allocation)| *allocation).filter(move |a| !ended(a) && a.spec.volumes.iter().any(uses))
+    }
+
+    fn class(&self, name: &str) -> Branch {
+        let default = || self.classes.values().find(|class| class.spec.default);
+        let found = if name.is_empty() { default() } else { self.classes.get(&key(name)) };
+        let shown = found.map_or_else(|| name.to_owned(), |class| class.name_any());
+        let mut branch = self.enter(Subject::global(Kind::Class, &shown), found, |class, mut branch| {
+            branch.text = format!("of plugin {}", class.spec.plugin);
+            branch.because.push(self.plugin(&class.spec.plugin, Service::Controller(None)));
+            branch
+        });
+        if name.is_empty() && found.is_none() {
+            "(default)".clone_into(&mut branch.subject.name);
+            branch.say("the claim names no class and no class is the default");
+        }
+        branch
+    }
+
+    fn volume(&self, name: &str, node: &str) -> Branch {
+        self.enter(Subject::global(Kind::Volume, name), self.volumes.get(&key(name)), |volume, branch| {
+            if volume.metadata.deletion_timestamp.is_some() {
+                self.volume_leaving(volume, branch)
+            } else {
+                self.volume_coming(volume, node, branch)
+            }
+        })
+    }
+
+    fn volume_coming(&self, volume: &Volume, node: &str, mut branch: Branch) -> Branch {
+        let status = volume.status.clone().unwrap_or_default();
+        let phase = status.phase.map_or_else(|| "Pending".to_owned(), |phase| format!("{phase:?}"));
+        branch.text = phase;
+        if status.phase != Some(VolumePhase::Ready) {
+            branch.state = State::Blocked;
+            let own = status.provisioning.as_ref().filter(|c| c.status != Truth::True);
+            add_told(&mut branch, own.or_else(|| unmet(&status.conditions, "Ready")));
+            add_call(&mut branch, &status.calls);
+            branch.next = status.next_attempt_time;
+            let host = status.controller.as_ref().map(|host| host.node_name.as_str());
+            self.add_host(&mut branch, &volume.spec.plugin, host);
+            return branch;
+        }
+        if node.is_empty() {
+            return branch;
+        }
+        let single = volume.spec.capability().access_mode.single_node();
+        let elsewhere = status.holders.iter().filter(|holder| single && holder.node_name != node);
+        for holder in elsewhere.take(MOST) {
+            branch.text = format!("{}, held on {}", branch.text, holder.node_name);
+            branch.because.push(self.holder(&holder.allocation.namespace, &holder.allocation.name));
+        }
+        match self.on_node(&branch.subject.name, node) {
+            Some(attachment) => branch.because.push(self.attachment(&attachment.name_any())),
+            None => {
+                branch.state = State::Blocked;
+                branch.name_reason("NotAttached");
+                branch.add(&format!(", not attached to {node} yet"));
+            }
+        }
+        branch
+    }
+
+    /// The allocation that keeps a volume on another node, which must let go first.
+    fn holder(&self, namespace: &str, name: &str) -> Branch {
+        match self.allocations.get(&(namespace.to_owned(), name.to_owned())) {
+            Some(allocation) => {
+                let node = allocation.status.as_ref().map(|s| s.node_name.clone()).unwrap_or_default();
+                let mut branch = self.user(allocation);
+                branch.because.extend(Some(self.node(&node)).filter(|b| !node.is_empty() && b.blocked()));
+                branch
+            }
+            None => Branch::new(
+                Subject::namespaced(Kind::Allocation, namespace, name),
+                State::Blocked,
+                "is gone, and its node has not released the volume",
+            ),
+        }
+    }
+
+    fn volume_leaving(&self, volume: &Volume, mut branch: Branch) -> Branch {
+        let status = volume.status.clone().unwrap_or_default();
+        branch.state = State::Blocked;
+        branch.say("being deleted");
+        let own = status.provisioning.as_ref().filter(|c| c.status != Truth::True);
+        add_told(&mut branch, own.or_else(|| unmet(&status.conditions, "Ready")));
+        add_call(&mut branch, &status.calls);
+        branch.next = status.next_attempt_time;
+        let name = branch.subject.name.clone();
+        for attachment in self.attached.get(name.as_str()).into_iter().flatten() {
+            branch.because.push(self.attachment(&attachment.name_any()));
+        }
+        let users = status.holders.iter().map(|holder| &holder.allocation);
+        for user in users.filter_map(|u| self.allocations.get(&(u.namespace.clone(), u.name.clone()))) {
+            branch.because.push(self.user(user));
+        }
+        let host = status.controller.as_ref().map(|host| host.node_name.as_str());
+        self.add_host(&mut branch, &volume.spec.plugin, host);
+        branch
+    }
+
+    /// The node and the plugin that make a volume's controller calls, where they hold it up.
+    fn add_host(&self, branch: &mut Branch, plugin: &str, host: Option<&str>) {
+        let node = host.map(|host| self.node(host));
+        let serving = self.plugin(plugin, Service::Controller(host));
+        branch.because.extend(node.into_iter().chain([serving]).filter(Branch::blocked));
+    }
+
+    fn on_node(&self, volume: &str, node: &str) -> Option<&'a VolumeAttachment> {
+        let there = self.attached.get(volume).into_iter().flatten().copied();
+        // While one closes and the next is not made yet, the one that closes is what is waited for.
+        there.filter(|a| a.spec.node_name == node).max_by_key(|a| a.metadata.deletion_timestamp.is_none())
+    }
+
+    fn attachment(&self, name: &str) -> Branch {
+        let found = self.attachments.get(&key(name));
+        self.enter(Subject::global(Kind::Attachment, name), found, |attachment, mut branch| {
+            let status = attachment.status.clone().unwrap_or_default();
+            let (host, here) = (status.controller.unwrap_or_default(), status.node.unwrap_or_default());
+            let spec = &attachment.spec;
+            let leaving = attachment.metadata.deletion_timestamp.is_some();
+            let on_host = if leaving {
+                here.released_uid == attachment.uid().unwrap_or_default()
+            } else {
+                spec.attach_required && host.attached != Rung::Up
+            };
+            let node = &spec.node_name;
+            branch.state = State::Blocked;
+            branch.text = match (leaving, on_host) {
+                (true, true) => format!("released by {node}, not detached yet"),
+                (true, false) => format!("not released by {node} yet"),
+                (false, true) => format!("not attached to {node}"),
+                (false, false) if spec.stage_required && here.staged != Rung::Up => {
+                    format!("attached to {node}, not staged")
+                }
+                (false, false) if !here.reason.is_empty() => format!("staged on {node}, not published"),
+                (false, false) => {
+                    branch.state = State::Fine;
+                    format!("up on {node}")
+                }
+            };
+            if branch.state == State::Fine {
+                return branch;
+            }
+            if on_host {
+                add_words(&mut branch, &host.reason, &host.message);
+                add_call(&mut branch, &host.calls);
+                branch.next = host.next_attempt_time;
+                self.add_host(&mut branch, &spec.plugin, spec.host.as_ref().map(|h| h.node_name.as_str()));
+            } else {
+                add_words(&mut branch, &here.reason, &here.message);
+                add_call(&mut branch, &here.calls);
+                branch.next = here.next_attempt_time;
+                let below = [self.node(node), self.plugin(&spec.plugin, Service::Node(node))];
+                branch.because.extend(below.into_iter().filter(Branch::blocked));
+            }
+            branch
+        })
+    }
+
+    fn plugin(&self, name: &str, service: Service<'_>) -> Branch {
+        self.enter(Subject::global(Kind::Plugin, name), self.plugins.get(&key(name)), |plugin, mut branch| {
+            if plugin.metadata.deletion_timestamp.is_some() && matches!(service, Service::Any) {
+                branch.state = State::Blocked;
+                branch.say("being deleted");
+                branch.because = self.volumes_of(name);
+                add_told(&mut branch, unmet(&plugin.status.clone().unwrap_or_default().conditions, "Ready"));
+                return branch;
+            }
+            let of_plugin = self.instances.values().filter(|i| i.spec.plugin == name);
+            let serving: Vec<_> = of_plugin.filter(|i| service.fits(i)).collect();
+            let healthy = serving.iter().filter(|i| is_healthy(i)).count();
+            let all_needed = matches!(service, Service::Any);
+            branch.text = format!("{healthy} of {} instances{} healthy", serving.len(), service.place());
+            if healthy > 0 && !(all_needed && healthy < serving.len()) {
+                return branch;
+            }
+            branch.state = State::Blocked;
+            let sick = serving.iter().filter(|i| !is_healthy(i)).take(MOST);
+            branch.because.extend(sick.map(|i| self.instance(&i.name_any())));
+            if serving.is_empty() {
+                branch.name_reason("NoInstance");
+                branch.text = format!("has no {}instance{}", service.role(), service.place());
+                branch.because.extend(self.unstarted(name));
+            }
+            branch
+        })
+    }
+
+    /// The plugin's own allocations that are not up, which is why there is no instance.
+    fn unstarted(&self, plugin: &str) -> Vec<Branch> {
+        let serves = |a: &&&Allocation| {
+            a.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref()).any(|p| p.plugin_name == plugin)
+        };
+        let name = |a: &Allocation| (a.namespace().unwrap_or_default(), a.name_any());
+        let branches = self.allocations.values().filter(serves).map(|a| {
+            let (namespace, name) = name(a);
+            self.allocation(&namespace, &name)
+        });
+        branches.filter(Branch::blocked).take(MOST).collect()
+    }
+
+    /// The volumes that still need a plugin which is to go.
+    fn volumes_of(&self, plugin: &str) -> Vec<Branch> {
+        let needing = self.volumes.values().filter(|v| v.spec.plugin == plugin).take(MOST);
+        let branch = |volume: &&Volume| {
+            let name = volume.name_any();
+            if volume.metadata.deletion_timestamp.is_some() {
+                return self.volume(&name, "");
+            }
+            let mut branch = Branch::new(Subject::global(Kind::Volume, &name), State::Blocked, "needs it");
+            branch.name_reason("InUse");
+            if let Some(claim) = &volume.spec.claim_ref {
+                branch.subject = Subject::namespaced(Kind::Claim, &claim.namespace, &claim.name);
+                branch.text = format!("needs it for {name}");
+            }
+            branch
+        };
+        needing.map(branch).collect()
+    }
+
+    fn instance(&self, name: &str) -> Branch {
+        let found = self.instances.get(&key(name));
+        self.enter(Subject::global(Kind::Instance, name), found, |instance, mut branch| {
+            branch.text = format!("healthy on {}", instance.spec.node_name);
+            if is_healthy(instance) {
+                return branch;
+            }
+            branch.state = State::Blocked;
+            branch.text = format!("not healthy on {}", instance.spec.node_name);
+            let status = instance.status.clone().unwrap_or_default();
+            let order = ["Connected", "Probed", "Fingerprinted", "Ready"];
+            add_told(&mut branch, order.iter().find_map(|kind| unmet(&status.conditions, kind)));
+            let of = &instance.spec.allocation;
+            let node = self.node(&instance.spec.node_name);
+            let served = self.allocations.get(&(of.namespace.clone(), of.name.clone()));
+            let task = served.map(|_| self.allocation(&of.namespace, &of.name));
+            branch.because.extend([Some(node), task].into_iter().flatten().filter(Branch::blocked));
+            branch
+        })
+    }
+
+    fn node(&self, name: &str) -> Branch {
+        self.enter(Subject::global(Kind::Node, name), self.nodes.get(&key(name)), |node, mut branch| {
+            let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+            let ready = conditions.iter().find(|c| c.type_ == "Ready");
+            branch.say("ready");
+            if ready.is_none_or(|c| c.status != "True") {
+                branch.state = State::Blocked;
+                branch.say("not ready");
+                let word = |text: Option<&String>| text.cloned().unwrap_or_default();
+                let reason = word(ready.and_then(|c| c.reason.as_ref()));
+                add_words(&mut branch, &reason, &word(ready.and_then(|c| c.message.as_ref())));
+            }
+            branch
+        })
+    }
+}
+
+impl Service<'_> {
+    fn fits(self, instance: &PluginInstance) -> bool {
+        let (role, node) = (instance.spec.role, instance.spec.node_name.as_str());
+        match self {
+            Self::Controller(place) => role.controller() && place.is_none_or(|place| place == node),
+            Self::Node(place) => role.node() && place == node,
+            Self::Any => true,
+        }
+    }
+
+    fn place(self) -> String {
+        match self {
+            Self::Controller(Some(node)) | Self::Node(node) => format!(" on {node}"),
+            Self::Controller(None) | Self::Any => String::new(),
+        }
+    }
+
+    fn role(self) -> &'static str {
+        match self {
+            Self::Controller(_) => "controller ",
+            Self::Node(_) => "node ",
+            Self::Any => "",
+        }
+    }
+}
+
+fn key(name: &str) -> (String, String) {
+    (String::new(), name.to_owned())
+}
+
+fn is_healthy(instance: &PluginInstance) -> bool {
+    instance.status.as_ref().is_some_and(|s| crate::api::meta::is_true(&s.conditions, "Ready"))
+}
+
+fn is_published(volumes: &[crate::api::allocation::VolumePublication], name: &str) -> bool {
+    volumes.iter().any(|v| v.name == name && v.published == Rung::Up)
+}
+
+impl Branch {
+    fn say(&mut self, text: &str) {
+        text.clone_into(&mut self.text);
+    }
+
+    fn add(&mut self, text: &str) {
+        self.text.push_str(text);
+    }
+
+    fn name_reason(&mut self, reason: &str) {
+        reason.clone_into(&mut self.reason);
+    }
+}
+
+/// The named condition, if it is there and does not hold.
+fn unmet<'c>(conditions: &'c [Condition], kind: &str) -> Option<&'c Condition> {
+    conditions.iter().find(|c| c.kind == kind && c.status != Truth::True)
+}
+
+fn add_told(branch: &mut Branch, told: Option<&Condition>) {
+    if let Some(told) = told {
+        add_words(branch, &told.reason, &told.message);
+    }
+}
+
+fn add_words(branch: &mut Branch, reason: &str, message: &str) {
+    branch.name_reason(reason);
+    let said = if message.is_empty() { reason } else { message };
+    if !said.is_empty() {
+        branch.add(&format!(": {said}"));
+    }
+}
+
+fn add_call<'c>(branch: &mut Branch, calls: impl IntoIterator<Item = &'c Call>) {
+    let last = calls.into_iter().max_by_key(|call| call.start_time);
+    branch.call = last.filter(|call| call.code != "OK").cloned().or(branch.call.take());
+}

@@ -1,0 +1,109 @@
+//! Allocations whose node cannot speak for them: the end of one that is deleted, and what becomes of a lost node's.
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+
+use super::context::Context;
+use super::drive::Outcome;
+use super::facts::{deleting, fence, uid, with_condition};
+use super::nodes::pulse;
+use super::wake::fence_command;
+use crate::api::allocation::{AllocationPhase, OnNodeLost, TaskState};
+use crate::api::meta::{Condition, READY, Rung, Truth};
+use crate::api::{Allocation, AllocationStatus};
+use crate::plan::Reason;
+use crate::plan::host::HostNode;
+use crate::plan::release::Fence;
+
+/// One look at one allocation.
+pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) -> Outcome {
+    let status = object.status.clone().unwrap_or_default();
+    let node = &status.node_name;
+    let off = !node.is_empty() && node_off(&context, node);
+    if deleting(&*object) {
+        let held = !context.world.volumes.names(&format!("user:{}", uid(&*object))).is_empty();
+        if !held && (node.is_empty() || off || ended(&status)) {
+            context.release(&*object).await?;
+            return Ok(None);
+        }
+    }
+    let over = status.phase.is_some_and(AllocationPhase::terminal);
+    // A plugin's own allocation stays with its node, whatever becomes of that.
+    if node.is_empty() || over || serves(&object) {
+        return Ok(None);
+    }
+    let lost = match context.world.nodes.named(node) {
+        None => true,
+        Some(node) => silent(&node),
+    };
+    if !lost {
+        return Ok(None);
+    }
+    let mut new = status.clone();
+    let (truth, reason) = if !off {
+        let command = fence_command(&context, node);
+        (Truth::Unknown, Reason::NoFence { node: node.clone(), command })
+    } else if object.spec.on_node_lost == OnNodeLost::Hold {
+        new.phase = Some(AllocationPhase::Failed);
+        (Truth::False, Reason::NodeLost { node: node.clone() })
+    } else {
+        // Placement binds it anew.
+        return Ok(None);
+    };
+    let condition = Condition::new(READY, truth, reason.word(), reason.to_string());
+    let condition = condition.of_generation(object.metadata.generation);
+    new.conditions = with_condition(&context, &status.conditions, condition);
+    if new != status {
+        let patch = json!({ "status": { "phase": new.phase, "conditions": new.conditions } });
+        context.merge(&*object, patch).await?;
+    }
+    Ok(None)
+}
+
+/// Whether the node is surely off: fenced and silent, or its Node is gone.
+pub(crate) fn node_off(context: &Context, node: &str) -> bool {
+    fence(&context.world, node) == Fence::Stands && pulse(context, node).0 != HostNode::Alive
+}
+
+/// Whether an allocation serves a plugin.
+pub(crate) fn serves(allocation: &Allocation) -> bool {
+    allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some())
+}
+
+fn silent(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
+    conditions.into_iter().flatten().any(|c| c.type_ == READY && c.status == "Unknown")
+}
+
+/// Whether its node said that nothing of it is left: no process, no publication.
+fn ended(status: &AllocationStatus) -> bool {
+    let over = status.phase.is_some_and(AllocationPhase::terminal);
+    let down = status.volumes.iter().all(|v| v.published == Rung::Down);
+    let idle = status.tasks.iter().all(|t| match t.state {
+        TaskState::Pending | TaskState::Exited => true,
+        TaskState::Running | TaskState::Restarting | TaskState::Stopping => false,
+    });
+    over && down && idle
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::allocation::{TaskStatus, VolumePublication};
+
+    #[test]
+    fn an_allocation_has_ended_when_nothing_of_it_is_left() {
+        use AllocationPhase as P;
+        let with = |phase, published, state| AllocationStatus {
+            phase: Some(phase),
+            volumes: vec![VolumePublication { published, ..VolumePublication::default() }],
+            tasks: vec![TaskStatus { state, ..TaskStatus::default() }],
+            ..AllocationStatus::default()
+        };
+        assert!(ended(&with(P::Stopped, Rung::Down, TaskState::Exited)));
+        assert!(!ended(&with(P::Stopping, Rung::Down, TaskState::Exited)));
+        assert!(!ended(&with(P::Stopped, Rung::Unknown, TaskState::Exited)));
+        assert!(!ended(&with(P::Failed, Rung::Down, TaskState::Running)));
+    }
+}

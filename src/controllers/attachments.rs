@@ -1,0 +1,93 @@
+//! One attachment: its host is kept equal to the volume's, a fence is entered once it is sure, its finalizer goes last.
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use super::context::Context;
+use super::drive::Outcome;
+use super::facts::{boot_id, deleting, fence, uid};
+use super::nodes::pulse;
+use super::write::Failure;
+use crate::api::volume::Holder;
+use crate::api::{NodeAgent, VolumeAttachment};
+use crate::plan::host::HostNode;
+use crate::plan::release::{self, Fence, Leaving};
+
+/// One look at one attachment.
+pub(crate) async fn reconcile(object: Arc<VolumeAttachment>, context: Arc<Context>) -> Outcome {
+    let seen = leaving(&object);
+    let node = &object.spec.node_name;
+    if deleting(&*object) {
+        let node_gone = context.world.nodes.named(node).is_none();
+        let gone = release::attachment_gone(seen)
+            || node_gone && seen.fence == Fence::Stands && release::holder_free(seen);
+        if gone {
+            context.release(&*object).await?;
+            return Ok(None);
+        }
+        if !seen.released && seen.fence == Fence::None && fence(&context.world, node) == Fence::Stands {
+            let (state, left) = pulse(&context, node);
+            // A node that renews its lease is not off, whatever its taints say.
+            if state == HostNode::Alive {
+                return Ok(left);
+            }
+            if confirmed(&context, node).await? {
+                return fields(&context, &object, json!({ "fenced": true })).await;
+            }
+        }
+    }
+    let volume = context.world.volumes.named(&object.spec.volume);
+    let Some(volume) = volume.filter(|v| uid(&**v) == object.spec.volume_uid) else { return Ok(None) };
+    let status = volume.status.clone().unwrap_or_default();
+    if status.controller.is_some() && status.controller != object.spec.host {
+        return fields(&context, &object, json!({ "host": status.controller })).await;
+    }
+    let holders = holders_on(&status.holders, node);
+    if !deleting(&*object) && holders != object.spec.allocations {
+        return fields(&context, &object, json!({ "allocations": holders })).await;
+    }
+    Ok(None)
+}
+
+/// Writes fields of the spec, unless somebody wrote since the object was read.
+async fn fields(context: &Context, object: &VolumeAttachment, spec: Value) -> Outcome {
+    let patch = json!({ "metadata": { "resourceVersion": object.resource_version() }, "spec": spec });
+    context.merge(object, patch).await?;
+    Ok(None)
+}
+
+/// The uids of the allocations that hold a volume on one node.
+pub(crate) fn holders_on(holders: &[Holder], node: &str) -> Vec<String> {
+    let mut uids: Vec<_> =
+        holders.iter().filter(|h| h.node_name == node).map(|h| h.allocation.uid.clone()).collect();
+    uids.sort();
+    uids
+}
+
+/// What is seen of an attachment on its way out.
+pub(crate) fn leaving(attachment: &VolumeAttachment) -> Leaving {
+    let status = attachment.status.clone().unwrap_or_default();
+    let uid = uid(attachment);
+    let said = status.controller.map(|c| (c.attached, c.epoch));
+    Leaving {
+        released: !uid.is_empty() && status.node.is_some_and(|n| n.released_uid == uid),
+        fence: if attachment.spec.fenced && deleting(attachment) { Fence::Stands } else { Fence::None },
+        attach_required: attachment.spec.attach_required,
+        attached: release::attached(attachment.spec.host.as_ref().map(|h| h.epoch), said),
+    }
+}
+
+/// Asks the API itself whether the fence holds: the attachment is closed by now, so a daemon that registers a new boot
+/// after this answer finds it closed.
+async fn confirmed(context: &Context, node: &str) -> Result<bool, Failure> {
+    if context.world.nodes.named(node).is_none() {
+        let there: Option<Value> = context.read(&Node::url_path(&(), None), node).await?;
+        return Ok(there.is_none());
+    }
+    let boot = boot_id(&context.world, node);
+    let agent: Option<NodeAgent> = context.read(&NodeAgent::url_path(&(), None), node).await?;
+    let told = agent.and_then(|a| a.status).map(|s| s.boot_id).unwrap_or_default();
+    Ok(told.is_empty() || told == boot)
+}

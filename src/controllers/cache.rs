@@ -1,0 +1,224 @@
+//! What the controllers know: one reflector store per kind with an index beside it.
+//!
+//! A cache is filled by one watcher (see `watch`) and read by everybody. It never asks the API.
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher::Event;
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use super::queue::Queue;
+
+/// What can be kept in a cache.
+pub(crate) trait Kind:
+    Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static
+{
+    /// The words under which the object is found, such as `plugin:dir`.
+    fn index(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Namespace and name. The namespace is empty for kinds of the whole cluster.
+pub(crate) type Name = (String, String);
+
+/// The name of an object.
+pub(crate) fn name_of<K: ResourceExt>(object: &K) -> Name {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+/// The reference that kube-runtime knows an object by.
+pub(crate) fn reference<K: Resource<DynamicType = ()>>(name: &Name) -> ObjectRef<K> {
+    let reference = ObjectRef::new(&name.1);
+    if name.0.is_empty() { reference } else { reference.within(&name.0) }
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    by_word: HashMap<String, BTreeSet<Name>>,
+    words: HashMap<Name, Vec<String>>,
+}
+
+impl Index {
+    fn remove(&mut self, name: &Name) {
+        for word in self.words.remove(name).unwrap_or_default() {
+            if let Some(names) = self.by_word.get_mut(&word) {
+                names.remove(name);
+                if names.is_empty() {
+                    self.by_word.remove(&word);
+                }
+            }
+        }
+    }
+
+    fn insert<K: Kind>(&mut self, name: Name, object: &K) {
+        self.remove(&name);
+        let mut words = object.index();
+        words.extend(object.owner_references().iter().map(|owner| format!("owner:{}", owner.uid)));
+        for word in &words {
+            self.by_word.entry(word.clone()).or_default().insert(name.clone());
+        }
+        self.words.insert(name, words);
+    }
+}
+
+/// Everything known of one kind.
+#[derive(Debug)]
+pub(crate) struct Cache<K: Kind> {
+    store: Store<K>,
+    index: Mutex<Index>,
+    /// Objects whose owners are to be looked at.
+    pub(crate) dependents: Queue<K>,
+}
+
+/// The old and the new state of one object.
+pub(crate) type Change<K> = (Option<Arc<K>>, Option<Arc<K>>);
+
+impl<K: Kind> Cache<K> {
+    /// An empty cache and the end that fills it.
+    pub(crate) fn new() -> (Self, Writer<K>) {
+        let writer = Writer::default();
+        (Self { store: writer.as_reader(), index: Mutex::default(), dependents: Queue::default() }, writer)
+    }
+
+    /// The store, for kube-runtime.
+    pub(crate) fn store(&self) -> Store<K> {
+        self.store.clone()
+    }
+
+    /// An object of the whole cluster.
+    pub(crate) fn named(&self, name: &str) -> Option<Arc<K>> {
+        self.store.get(&ObjectRef::new(name))
+    }
+
+    /// An object.
+    pub(crate) fn get(&self, name: &Name) -> Option<Arc<K>> {
+        self.store.get(&reference(name))
+    }
+
+    /// Every object.
+    pub(crate) fn all(&self) -> Vec<Arc<K>> {
+        self.store.state()
+    }
+
+    /// The objects under one word of the index, in the order of their names.
+    pub(crate) fn by(&self, word: &str) -> Vec<Arc<K>> {
+        self.names(word).iter().filter_map(|name| self.get(name)).collect()
+    }
+
+    /// The names under one word of the index, in order.
+    pub(crate) fn names(&self, word: &str) -> Vec<Name> {
+        let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        index.by_word.get(word).into_iter().flatten().cloned().collect()
+    }
+
+    /// Takes in one event of the watcher and says what changed. Called by the one watcher only.
+    pub(crate) fn apply(&self, writer: &mut Writer<K>, event: &Event<K>) -> Vec<Change<K>> {
+        match event {
+            Event::Apply(object) => {
+                let name = name_of(object);
+                let old = self.get(&name);
+                writer.apply_watcher_event(event);
+                self.change(|index| index.insert(name.clone(), object));
+                vec![(old, self.get(&name))]
+            }
+            Event::Delete(object) => {
+                let name = name_of(object);
+                let old = self.get(&name);
+                writer.apply_watcher_event(event);
+                self.change(|index| index.remove(&name));
+                vec![(Some(old.unwrap_or_else(|| Arc::new(object.clone()))), None)]
+            }
+            Event::Init | Event::InitApply(_) => {
+                writer.apply_watcher_event(event);
+                Vec::new()
+            }
+            Event::InitDone => {
+                let before: BTreeMap<_, _> = self.all().into_iter().map(|o| (name_of(&*o), o)).collect();
+                writer.apply_watcher_event(event);
+                let after: BTreeMap<_, _> = self.all().into_iter().map(|o| (name_of(&*o), o)).collect();
+                self.change(|index| {
+                    *index = Index::default();
+                    for (name, object) in &after {
+                        index.insert(name.clone(), &**object);
+                    }
+                });
+                let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+                let pair = |name: &&Name| (before.get(*name).cloned(), after.get(*name).cloned());
+                let version = |o: &Option<Arc<K>>| o.as_ref().map(|o| o.resource_version());
+                let changed = |(old, new): &Change<K>| version(old) != version(new);
+                names.iter().map(pair).filter(changed).collect()
+            }
+        }
+    }
+
+    fn change(&self, edit: impl FnOnce(&mut Index)) {
+        edit(&mut self.index.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    impl Kind for ConfigMap {
+        fn index(&self) -> Vec<String> {
+            self.data.iter().flatten().map(|(k, v)| format!("{k}:{v}")).collect()
+        }
+    }
+
+    fn object(name: &str, version: &str, color: &str) -> ConfigMap {
+        let mut object = ConfigMap::default();
+        object.metadata.name = Some(name.into());
+        object.metadata.namespace = Some("d".into());
+        object.metadata.resource_version = Some(version.into());
+        object.data = Some([("color".to_owned(), color.to_owned())].into());
+        object
+    }
+
+    fn names(cache: &Cache<ConfigMap>, word: &str) -> Vec<String> {
+        cache.by(word).iter().map(|o| o.name_any()).collect()
+    }
+
+    #[test]
+    fn the_index_follows_the_store() {
+        let (cache, mut writer) = Cache::<ConfigMap>::new();
+        let mut apply = |event| cache.apply(&mut writer, &event);
+        apply(Event::Apply(object("a", "1", "red")));
+        apply(Event::Apply(object("b", "2", "red")));
+        assert_eq!(names(&cache, "color:red"), ["a", "b"]);
+        let changes = apply(Event::Apply(object("a", "3", "blue")));
+        assert_eq!(changes.len(), 1);
+        assert!(changes[0].0.is_some() && changes[0].1.is_some());
+        assert_eq!(
+            (names(&cache, "color:red"), names(&cache, "color:blue")),
+            (vec!["b".into()], vec!["a".into()])
+        );
+        let changes = apply(Event::Delete(object("a", "4", "blue")));
+        assert!(changes[0].1.is_none() && names(&cache, "color:blue").is_empty());
+    }
+
+    #[test]
+    fn a_new_list_tells_only_what_differs() {
+        let (cache, mut writer) = Cache::<ConfigMap>::new();
+        let mut apply = |event| cache.apply(&mut writer, &event);
+        for (name, version) in [("a", "1"), ("b", "2"), ("c", "3")] {
+            apply(Event::Apply(object(name, version, "red")));
+        }
+        apply(Event::Init);
+        apply(Event::InitApply(object("a", "1", "red")));
+        apply(Event::InitApply(object("b", "9", "blue")));
+        assert_eq!(names(&cache, "color:red"), ["a", "b", "c"], "nothing is lost in the middle of a list");
+        let changes = apply(Event::InitDone);
+        assert_eq!(changes.len(), 2, "b changed, c is gone");
+        assert_eq!(
+            (names(&cache, "color:red"), names(&cache, "color:blue")),
+            (vec!["a".into()], vec!["b".into()])
+        );
+    }
+}

@@ -1,0 +1,291 @@
+//! Claims: the Volume of a claim is made, found and let go; the claim says where it stands.
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::api::ObjectMeta;
+use serde_json::{Value, json};
+
+use super::cache::name_of;
+use super::context::Context;
+use super::drive::Outcome;
+use super::facts::{Instances, can, deleting, uid, with_condition};
+use super::world::{World, namespace_or_default};
+use crate::api::claim::ClaimPhase;
+use crate::api::class::VolumeBindingMode;
+use crate::api::meta::{Condition, ObjectRef, READY, ReclaimPolicy, Segments, Truth, is_true};
+use crate::api::plugin::{ControllerScope, capability};
+use crate::api::quantity;
+use crate::api::volume::{CreateSource, VolumeSource};
+use crate::api::{Volume, VolumeClaim, VolumeClaimStatus, VolumeClass, VolumeSpec};
+use crate::plan::claim::{self as plan, Class, Facts, Owner, Plugin, Step, Verdict};
+use crate::plan::place;
+use crate::plan::registry::Service;
+
+/// One look at one claim.
+pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -> Outcome {
+    let class = class_of(&context.world, &object);
+    let volume = volume_of(&context.world, &object);
+    let facts = gather(&context.world, &object, volume.as_deref(), class.as_deref());
+    let verdict = plan::next(&facts);
+    match (&verdict.step, &volume, &class) {
+        (Some(Step::Create { node }), _, Some(class)) => {
+            context.create(&new_volume(&context.world, &object, class, node)).await?;
+            return Ok(None);
+        }
+        (Some(Step::Adopt), Some(volume), _) => {
+            let mut volume = (**volume).clone();
+            volume.spec.claim_ref = Some(reference(&object));
+            context.replace(&volume).await?;
+            return Ok(None);
+        }
+        (Some(Step::Release), _, _) => {
+            context.release(&*object).await?;
+            return Ok(None);
+        }
+        (Some(Step::DeleteVolume), Some(volume), _) => context.delete(&**volume).await?,
+        (Some(_) | None, _, _) => {}
+    }
+    let patch = status(&context, &object, volume.as_deref(), &verdict);
+    if !patch.is_null() {
+        context.merge(&*object, json!({ "status": patch })).await?;
+    }
+    Ok(None)
+}
+
+fn reference(claim: &VolumeClaim) -> ObjectRef {
+    ObjectRef { namespace: claim.namespace().unwrap_or_default(), name: claim.name_any(), uid: uid(claim) }
+}
+
+/// The class that a claim names, or the default one; of several the newest, as Kubernetes has it.
+pub(crate) fn class_of(world: &World, claim: &VolumeClaim) -> Option<Arc<VolumeClass>> {
+    if !claim.spec.volume_class_name.is_empty() {
+        return world.classes.named(&claim.spec.volume_class_name);
+    }
+    let born = |c: &Arc<VolumeClass>| (c.metadata.creation_timestamp.as_ref().map(|t| t.0), c.name_any());
+    world.classes.all().into_iter().filter(|c| c.spec.default).max_by_key(born)
+}
+
+/// The volume that a claim names, or the last one made for it.
+pub(crate) fn volume_of(world: &World, claim: &VolumeClaim) -> Option<Arc<Volume>> {
+    if !claim.spec.volume_name.is_empty() {
+        return world.volumes.named(&claim.spec.volume_name);
+    }
+    let (namespace, name) = name_of(claim);
+    let made = world.volumes.by(&format!("claim:{namespace}/{name}"));
+    let of_it = |v: &Arc<Volume>| {
+        let owner = v.spec.claim_ref.as_ref().map(|c| c.uid.as_str());
+        v.spec.source.create.is_some() && owner == Some(&uid(claim))
+    };
+    made.into_iter().filter(of_it).max_by_key(|v| series_of(&v.name_any()))
+}
+
+fn series_of(volume: &str) -> u32 {
+    volume.rsplit('-').next().and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+fn gather(world: &World, claim: &VolumeClaim, volume: Option<&Volume>, class: Option<&VolumeClass>) -> Facts {
+    let status = claim.status.clone().unwrap_or_default();
+    let plugin_name = class.map(|c| c.spec.plugin.clone()).unwrap_or_default();
+    let instances = Instances::of(world, &plugin_name);
+    let serves_there = instances.serving(Service::Node, &status.selected_node).is_some();
+    let wanted_class = &claim.spec.volume_class_name;
+    Facts {
+        deleting: deleting(claim),
+        users: users(world, claim, volume),
+        named: claim.spec.volume_name.clone(),
+        volume: volume.map(|v| known(world, claim, v)),
+        phase: status.phase,
+        had: status.volume_name,
+        selected: (status.selected_node, serves_there),
+        class: Class {
+            name: if wanted_class.is_empty() { "default".to_owned() } else { wanted_class.clone() },
+            found: class.is_some(),
+            late: class
+                .is_some_and(|c| c.spec.volume_binding_mode == VolumeBindingMode::WaitForFirstConsumer),
+            plugin: class.and_then(|c| plugin_of(world, c, &instances)),
+            plugin_name,
+        },
+    }
+}
+
+/// Allocations that have the claim's volume or are bound and on their way to it.
+fn users(world: &World, claim: &VolumeClaim, volume: Option<&Volume>) -> Vec<String> {
+    let (namespace, name) = name_of(claim);
+    let mut users = BTreeSet::new();
+    for allocation in world.allocations.by(&format!("claim:{namespace}/{name}")) {
+        let status = allocation.status.clone().unwrap_or_default();
+        let over = status.phase.is_some_and(crate::api::allocation::AllocationPhase::terminal);
+        if !status.node_name.is_empty() && !over {
+            users.insert(format!("{namespace}/{}", allocation.name_any()));
+        }
+    }
+    let holders = volume.and_then(|v| v.status.as_ref()).into_iter().flat_map(|s| &s.holders);
+    users.extend(holders.map(|h| format!("{}/{}", h.allocation.namespace, h.allocation.name)));
+    users.into_iter().collect()
+}
+
+fn known(world: &World, claim: &VolumeClaim, volume: &Volume) -> plan::Volume {
+    let status = volume.status.clone().unwrap_or_default();
+    let ready = status.conditions.iter().find(|c| c.kind == READY);
+    let word = if deleting(volume) { plan::RELEASING } else { plan::PROVISIONING };
+    let default = || (word.to_owned(), format!("waits for volume \"{}\"", volume.name_any()));
+    plan::Volume {
+        name: volume.name_any(),
+        owner: owner(world, claim, volume),
+        mismatch: mismatch(claim, volume),
+        ready: is_true(&status.conditions, READY),
+        why: ready
+            .filter(|c| c.status != Truth::True && !plan::UNDER_WAY.contains(&c.reason.as_str()))
+            .map_or_else(default, |c| (c.reason.clone(), c.message.clone())),
+        deleting: deleting(volume),
+        kept: volume.spec.source.existing.is_some() || volume.spec.reclaim_policy == ReclaimPolicy::Retain,
+    }
+}
+
+fn owner(world: &World, claim: &VolumeClaim, volume: &Volume) -> Owner {
+    let Some(of) = &volume.spec.claim_ref else { return Owner::Free };
+    let (namespace, name) = name_of(claim);
+    let by_name = namespace_or_default(&of.namespace) == namespace && of.name == name;
+    if !by_name {
+        return Owner::Other(format!("{}/{}", namespace_or_default(&of.namespace), of.name));
+    }
+    if of.uid == uid(claim) {
+        return Owner::Mine;
+    }
+    let held = volume.status.as_ref().is_some_and(|s| !s.holders.is_empty());
+    let attached = !world.attachments.names(&format!("volume:{}", volume.name_any())).is_empty();
+    // An earlier claim of this name is gone, or there is none yet: the name in the reference is what a person wrote.
+    if held || attached { Owner::Other(format!("{namespace}/{name} (an earlier one)")) } else { Owner::Free }
+}
+
+/// What the claim asks for and the volume is not.
+fn mismatch(claim: &VolumeClaim, volume: &Volume) -> String {
+    let mut faults = Vec::new();
+    if let Some(mode) = claim.spec.access_modes.iter().find(|m| !volume.spec.access_modes.contains(m)) {
+        faults.push(format!("it has no access mode {mode:?}"));
+    }
+    if claim.spec.volume_mode != volume.spec.volume_mode {
+        faults.push(format!("its mode is {:?}", volume.spec.volume_mode));
+    }
+    let capacity = volume.status.as_ref().and_then(|s| quantity::bytes(&s.capacity).ok());
+    if let (Some(wanted), Some(has)) = (requested(claim), capacity)
+        && has > 0
+        && has < wanted
+    {
+        faults.push(format!("it has {}", quantity::display(has)));
+    }
+    faults.join(", ")
+}
+
+fn requested(claim: &VolumeClaim) -> Option<i64> {
+    claim.spec.resources.requests.as_ref().and_then(|s| quantity::bytes(&s.storage).ok())
+}
+
+fn plugin_of(world: &World, class: &VolumeClass, instances: &Instances) -> Option<Plugin> {
+    let plugin = world.plugins.named(&class.spec.plugin)?;
+    let controllers = instances.nodes(Service::Controller);
+    let allowed = |node: &&str| {
+        let allowed = &class.spec.allowed_topologies;
+        allowed.is_empty() || place::reaches(allowed, &segments(instances, node))
+    };
+    let load = |node: &str| {
+        let hosted = world.volumes.by(&format!("host:{node}"));
+        hosted.iter().filter(|v| v.spec.plugin == class.spec.plugin).count()
+    };
+    let nodes = (plugin.spec.controller_scope == ControllerScope::Node).then(|| {
+        controllers.iter().copied().filter(allowed).map(|node| (node.to_owned(), load(node))).collect()
+    });
+    Some(Plugin {
+        deleting: deleting(&*plugin),
+        serves: !controllers.is_empty(),
+        creates: instances.healthy(Service::Controller).any(|i| can(i, capability::CREATE_DELETE)),
+        nodes,
+    })
+}
+
+/// What the plugin's instance on a node reports of its place.
+fn segments(instances: &Instances, node: &str) -> Segments {
+    let instance = instances.serving(Service::Node, node);
+    instance.and_then(|i| i.status.as_ref()).map(|s| s.topology.clone()).unwrap_or_default()
+}
+
+/// The Volume with everything that CreateVolume will be sent, frozen.
+fn new_volume(world: &World, claim: &VolumeClaim, class: &VolumeClass, node: &str) -> Volume {
+    let status = claim.status.clone().unwrap_or_default();
+    let name = format!("vol-{}-{}", uid(claim), status.series + 1);
+    let instances = Instances::of(world, &class.spec.plugin);
+    let selected = if node.is_empty() { &status.selected_node } else { node };
+    let here = Some(segments(&instances, selected)).filter(|s| !s.is_empty());
+    let topology = instances.objects.values().any(|i| can(i, capability::TOPOLOGY));
+    let (requisite, preferred) = if topology {
+        place::requirement(&class.spec.allowed_topologies, here.as_ref(), &instances.topologies())
+    } else {
+        (Vec::new(), Vec::new())
+    };
+    let limit = claim.spec.resources.limits.as_ref().and_then(|s| quantity::bytes(&s.storage).ok());
+    let create = CreateSource {
+        name: name.clone(),
+        required_bytes: requested(claim).unwrap_or(0),
+        limit_bytes: limit.unwrap_or(0),
+        parameters: class.spec.parameters.clone(),
+        requisite,
+        preferred,
+        node_name: node.to_owned(),
+    };
+    Volume {
+        metadata: ObjectMeta { name: Some(name), ..ObjectMeta::default() },
+        spec: VolumeSpec {
+            plugin: class.spec.plugin.clone(),
+            source: VolumeSource { create: Some(create), existing: None },
+            access_modes: claim.spec.access_modes.clone(),
+            volume_mode: claim.spec.volume_mode,
+            fs_type: class.spec.fs_type.clone(),
+            mount_options: class.spec.mount_options.clone(),
+            secrets: class.spec.secrets.clone(),
+            reclaim_policy: class.spec.reclaim_policy,
+            claim_ref: Some(reference(claim)),
+        },
+        status: None,
+    }
+}
+
+/// The part of the status that is to be written; null when nothing is.
+fn status(context: &Context, claim: &VolumeClaim, volume: Option<&Volume>, verdict: &Verdict) -> Value {
+    let old = claim.status.clone().unwrap_or_default();
+    let smooth =
+        verdict.step.is_some() || matches!(&verdict.ready, Err((word, _)) if word == plan::RELEASING);
+    if deleting(claim) && smooth {
+        return Value::Null;
+    }
+    let mut new = old.clone();
+    new.phase = Some(verdict.phase);
+    if let Some(volume) = volume.filter(|v| owner(&context.world, claim, v) == Owner::Mine) {
+        new.volume_name = volume.name_any();
+        new.capacity = volume.status.as_ref().map(|s| s.capacity.clone()).unwrap_or_default();
+        if volume.spec.source.create.is_some() && claim.spec.volume_name.is_empty() {
+            new.series = old.series.max(series_of(&new.volume_name));
+        }
+    }
+    let (namespace, name) = name_of(claim);
+    let by = context.world.allocations.by(&format!("claim:{namespace}/{name}"));
+    new.used_by = by
+        .iter()
+        .map(|a| ObjectRef { namespace: namespace.clone(), name: a.name_any(), uid: uid(&**a) })
+        .collect();
+    let condition = match &verdict.ready {
+        Ok(()) => Condition::new(READY, Truth::True, "Bound", "has a volume that can be used"),
+        Err((reason, message)) => Condition::new(READY, Truth::False, reason, message),
+    };
+    let condition = condition.of_generation(claim.metadata.generation);
+    new.conditions = with_condition(context, &old.conditions, condition);
+    // Who waits for a claim with them is written with the next news.
+    let users_only = VolumeClaimStatus { used_by: old.used_by.clone(), ..new.clone() } == old;
+    if users_only && (new.used_by == old.used_by || verdict.phase != ClaimPhase::Bound) {
+        return Value::Null;
+    }
+    json!({
+        "phase": new.phase, "volumeName": new.volume_name, "series": new.series, "capacity": new.capacity,
+        "usedBy": new.used_by, "conditions": new.conditions,
+    })
+}

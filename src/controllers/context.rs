@@ -1,0 +1,200 @@
+//! What every controller is given: the caches, the queues, the writing end, the clocks.
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Event, Namespace, Node};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::cache::{Kind, Name};
+use super::ledger::Ledger;
+use super::queue::Queue;
+use super::tell::Teller;
+use super::world::{Cached, World};
+use super::write::{Failure, Writable, Write};
+use crate::api::meta::Time;
+use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim};
+
+/// The namespace of leases and of the allocations that plugins run in.
+pub const SYSTEM_NAMESPACE: &str = "wharfline-system";
+
+/// What the controllers are told from outside. Monotonic time is tokio's, so that a test may pause it.
+#[derive(Clone)]
+pub struct Options {
+    /// The wall clock, for what people read.
+    pub now: Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>,
+    /// A random byte, to spread retries.
+    pub jitter: Arc<dyn Fn() -> u8 + Send + Sync>,
+    /// How long a node's lease lasts without renewal, on the controllers' own clock.
+    pub lease_duration: Duration,
+    /// The longest CSI call that a node may have begun while its lease stood.
+    pub longest_call: Duration,
+    /// The namespace of leases and of the plugins' own allocations.
+    pub system_namespace: String,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("lease_duration", &self.lease_duration)
+            .field("longest_call", &self.longest_call)
+            .field("system_namespace", &self.system_namespace)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            now: Arc::new(jiff::Timestamp::now),
+            jitter: Arc::new(|| uuid::Uuid::new_v4().as_bytes()[0]),
+            lease_duration: Duration::from_secs(10),
+            longest_call: Duration::from_secs(150),
+            system_namespace: SYSTEM_NAMESPACE.to_owned(),
+        }
+    }
+}
+
+/// One queue per controller.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    pub(crate) plugins: Queue<Plugin>,
+    pub(crate) plugin_tasks: Queue<Allocation>,
+    pub(crate) instances: Queue<PluginInstance>,
+    pub(crate) nodes: Queue<Node>,
+    pub(crate) claims: Queue<VolumeClaim>,
+    pub(crate) placement: Queue<Allocation>,
+    pub(crate) volumes: Queue<Volume>,
+    pub(crate) holders: Queue<Volume>,
+    pub(crate) attachments: Queue<VolumeAttachment>,
+    pub(crate) allocations: Queue<Allocation>,
+    pub(crate) events: Queue<Event>,
+    pub(crate) namespaces: Queue<Namespace>,
+}
+
+/// What every controller is given.
+pub(crate) struct Context {
+    pub(crate) world: World,
+    pub(crate) queues: Queues,
+    pub(crate) options: Options,
+    write: Write,
+    teller: Teller,
+    ledger: Ledger,
+    leases: Mutex<HashMap<String, Renewal>>,
+    started: Instant,
+}
+
+/// The last renewal of a lease that was seen.
+#[derive(Debug, Clone)]
+struct Renewal {
+    version: String,
+    seen: Instant,
+}
+
+impl Context {
+    /// Nothing known yet.
+    pub(crate) fn new(world: World, client: kube::Client, options: Options) -> Self {
+        Self {
+            world,
+            queues: Queues::default(),
+            options,
+            write: Write::new(client.clone()),
+            teller: Teller::new(client),
+            ledger: Ledger::default(),
+            leases: Mutex::default(),
+            started: Instant::now(),
+        }
+    }
+
+    /// The writer of events.
+    pub(crate) fn teller(&self) -> &Teller {
+        &self.teller
+    }
+
+    /// The time as people read it.
+    pub(crate) fn now(&self) -> Time {
+        Time((self.options.now)())
+    }
+
+    /// The controllers' own clock.
+    pub(crate) fn monotonic(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Notes that a node's lease was seen in this version.
+    pub(crate) fn lease_seen(&self, node: &str, version: String) {
+        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = leases.get(node).is_some_and(|renewal| renewal.version == version);
+        if !known {
+            leases.insert(node.to_owned(), Renewal { version, seen: Instant::now() });
+        }
+    }
+
+    /// Notes that a node's lease is gone.
+    pub(crate) fn lease_gone(&self, node: &str) {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
+    }
+
+    /// How long ago a node's lease was renewed; absent when it has none.
+    pub(crate) fn lease_age(&self, node: &str) -> Option<Duration> {
+        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.get(node).map(|renewal| renewal.seen.elapsed())
+    }
+
+    /// How long the controllers have been looking.
+    pub(crate) fn looking_for(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Notes that the watcher saw this state of an object, or that this was its last one.
+    pub(crate) fn saw<K: Kind>(&self, object: &K, end: bool) {
+        self.ledger.saw(object, end);
+    }
+
+    /// How long to wait at most until the cache shows our own last write to the object.
+    pub(crate) fn behind<K: Kind>(&self, name: &Name) -> Option<Duration> {
+        self.ledger.behind::<K>(name)
+    }
+
+    /// Creates an object.
+    pub(crate) async fn create<K: Cached + Writable>(&self, object: &K) -> Result<(), Failure> {
+        self.write.create((K::cache(&self.world), &self.ledger), object).await
+    }
+
+    /// Merges `patch` into an object, under its status if it has a `status` key.
+    pub(crate) async fn merge<K: Cached + Writable>(&self, object: &K, patch: Value) -> Result<(), Failure> {
+        self.write.merge((K::cache(&self.world), &self.ledger), object, patch).await
+    }
+
+    /// Replaces the status by compare-and-swap.
+    pub(crate) async fn replace_status<K: Cached + Writable>(&self, object: &K) -> Result<(), Failure> {
+        self.write.replace_status((K::cache(&self.world), &self.ledger), object).await
+    }
+
+    /// Replaces all but the status by compare-and-swap.
+    pub(crate) async fn replace<K: Cached + Writable>(&self, object: &K) -> Result<(), Failure> {
+        self.write.replace((K::cache(&self.world), &self.ledger), object).await
+    }
+
+    /// Asks for the end of this very object.
+    pub(crate) async fn delete<K: Cached>(&self, object: &K) -> Result<(), Failure> {
+        self.write.delete((K::cache(&self.world), &self.ledger), object).await
+    }
+
+    /// Removes our finalizer by compare-and-swap.
+    pub(crate) async fn release<K: Cached>(&self, object: &K) -> Result<(), Failure> {
+        self.write.release((K::cache(&self.world), &self.ledger), object).await
+    }
+
+    /// Reads an object from the API itself, for the few decisions that no cache may take.
+    pub(crate) async fn read<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        name: &str,
+    ) -> Result<Option<T>, Failure> {
+        self.write.read(path, name).await
+    }
+}

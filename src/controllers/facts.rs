@@ -1,0 +1,227 @@
+//! What several controllers read from the caches: nodes and the instances of a plugin. Reads only.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use super::context::Context;
+use super::world::World;
+use crate::api::meta::{Condition, READY, Segments, Time, is_true, set_condition};
+use crate::api::plugin::{Role, capability};
+use crate::api::{Plugin, PluginInstance};
+use crate::plan::marks::{OUT_OF_SERVICE, STOPPED};
+use crate::plan::registry::{self, Instance, Service};
+use crate::plan::release::Fence;
+
+/// Whether the node's `Ready` condition is `True`.
+pub(crate) fn node_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
+    conditions.into_iter().flatten().any(|c| c.type_ == READY && c.status == "True")
+}
+
+/// Whether `wharfline down` took the node down.
+pub(crate) fn node_down(world: &World, node: &str) -> bool {
+    let marked = world.nodes.named(node).is_some_and(|n| n.annotations().contains_key(STOPPED));
+    let said = world.agents.named(node).and_then(|a| a.status.clone()).is_some_and(|s| s.stopped);
+    marked || said
+}
+
+/// The boot id that the node told last, empty when it never did.
+pub(crate) fn boot_id(world: &World, node: &str) -> String {
+    let agent = world.agents.named(node).and_then(|a| a.status.as_ref().map(|s| s.boot_id.clone()));
+    if let Some(id) = agent.filter(|id| !id.is_empty()) {
+        return id;
+    }
+    let node = world.nodes.named(node);
+    let info = node.as_ref().and_then(|n| n.status.as_ref()?.node_info.as_ref());
+    info.map(|info| info.boot_id.clone()).unwrap_or_default()
+}
+
+/// Whether an operator's fence stands against the node's last boot, or its Node is gone.
+pub(crate) fn fence(world: &World, node: &str) -> Fence {
+    let Some(object) = world.nodes.named(node) else { return Fence::Stands };
+    let boot = boot_id(world, node);
+    let taints = object.spec.iter().flat_map(|s| s.taints.iter().flatten());
+    let off = taints.filter(|t| t.key == OUT_OF_SERVICE).filter_map(|t| t.value.as_ref());
+    if !boot.is_empty() && off.into_iter().any(|id| *id == boot) { Fence::Stands } else { Fence::None }
+}
+
+/// All instances of one plugin as they are now.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Instances {
+    /// For decisions.
+    pub(crate) list: Vec<Instance>,
+    /// The objects by name.
+    pub(crate) objects: BTreeMap<String, Arc<PluginInstance>>,
+}
+
+impl Instances {
+    /// The instances of a plugin. One that is on a node without lease, or that took another's node id, is not healthy.
+    pub(crate) fn of(world: &World, plugin: &str) -> Self {
+        let objects = world.instances.by(&format!("plugin:{plugin}"));
+        let mut list: Vec<_> = objects.iter().map(|o| instance(world, o)).collect();
+        let twice: Vec<_> =
+            registry::duplicate_node_ids(&list).into_iter().map(|(id, _)| id.to_owned()).collect();
+        for one in list.iter_mut().filter(|i| twice.contains(&i.id)) {
+            one.healthy_since = None;
+        }
+        Self { list, objects: objects.into_iter().map(|o| (o.name_any(), o)).collect() }
+    }
+
+    /// The instance that serves on a node.
+    pub(crate) fn serving(&self, service: Service, node: &str) -> Option<&Arc<PluginInstance>> {
+        registry::serving(&self.list, service, node).and_then(|i| self.objects.get(&i.id))
+    }
+
+    /// The nodes with a healthy instance.
+    pub(crate) fn nodes(&self, service: Service) -> Vec<&str> {
+        registry::nodes(&self.list, service)
+    }
+
+    /// The healthy instances of one service.
+    pub(crate) fn healthy(&self, service: Service) -> impl Iterator<Item = &Arc<PluginInstance>> {
+        let nodes = self.nodes(service);
+        nodes.into_iter().filter_map(move |node| self.serving(service, node))
+    }
+
+    /// Whether any instance that made controller calls possible knows this capability.
+    pub(crate) fn controller_can(&self, word: &str) -> bool {
+        self.objects.values().filter(|i| i.spec.role.controller()).any(|i| can(i, word))
+    }
+
+    /// Whether a controller instance is known well enough to say what controllers of this plugin can do.
+    pub(crate) fn controller_known(&self) -> bool {
+        self.objects.values().filter(|i| i.spec.role.controller()).any(|i| known(i))
+    }
+
+    /// Whether the plugin makes controller calls at all, as far as is known; doubt counts as yes.
+    pub(crate) fn has_controllers(&self, plugin: Option<&Plugin>) -> bool {
+        let declared = plugin.is_some_and(|p| p.spec.instances.iter().any(|i| i.role.controller()));
+        let roles: Vec<_> = self.objects.values().filter(|i| i.spec.role.controller()).collect();
+        if roles.is_empty() {
+            // A plugin whose instances come from elsewhere, none of which has come yet, may still get some.
+            return declared || self.objects.is_empty() && plugin.is_none_or(|p| p.spec.instances.is_empty());
+        }
+        // What one of them told holds for all: it is a matter of the driver. Before that, doubt counts as yes.
+        let mut told = roles.iter().filter(|i| known(i)).peekable();
+        told.peek().is_none() || told.any(|i| can(i, capability::CONTROLLER_SERVICE))
+    }
+
+    /// What every node reports of its place.
+    pub(crate) fn topologies(&self) -> Vec<Segments> {
+        let status = |i: &Arc<PluginInstance>| i.status.as_ref().map(|s| s.topology.clone());
+        self.healthy(Service::Node).filter_map(status).collect()
+    }
+}
+
+/// Whether the instance told what it can do.
+fn known(instance: &PluginInstance) -> bool {
+    instance.status.as_ref().is_some_and(|s| {
+        is_true(&s.conditions, "Fingerprinted") || is_true(&s.conditions, READY) || !s.capabilities.is_empty()
+    })
+}
+
+/// Whether the instance has a capability.
+pub(crate) fn can(instance: &PluginInstance, word: &str) -> bool {
+    instance.status.as_ref().is_some_and(|s| s.capabilities.iter().any(|c| c == word))
+}
+
+fn instance(world: &World, object: &PluginInstance) -> Instance {
+    let status = object.status.clone().unwrap_or_default();
+    let node_ready = world.nodes.named(&object.spec.node_name).is_some_and(|n| node_ready(&n));
+    let healthy =
+        is_true(&status.conditions, READY) && node_ready && object.metadata.deletion_timestamp.is_none();
+    let created = object.metadata.creation_timestamp.as_ref().map(|t| Time(t.0));
+    // A driver without a controller service is one for nodes only, whatever role it was given.
+    let half =
+        object.spec.role == Role::Monolith && known(object) && !can(object, capability::CONTROLLER_SERVICE);
+    Instance {
+        id: object.name_any(),
+        role: if half { Role::Node } else { object.spec.role },
+        node: object.spec.node_name.clone(),
+        healthy_since: if healthy { status.since.or(created) } else { None },
+        node_id: status.node_id,
+    }
+}
+
+/// Whether an instance of this role can be asked for this service.
+pub(crate) fn serves(role: Role, service: Service) -> bool {
+    match service {
+        Service::Controller => role.controller(),
+        Service::Node => role.node(),
+    }
+}
+
+/// The list with one condition put in its place; equal to the old list when nothing is new.
+pub(crate) fn with_condition(context: &Context, old: &[Condition], new: Condition) -> Vec<Condition> {
+    let mut conditions = old.to_vec();
+    set_condition(&mut conditions, new, context.now());
+    conditions
+}
+
+/// Whether an object is being deleted.
+pub(crate) fn deleting<K: ResourceExt>(object: &K) -> bool {
+    object.meta().deletion_timestamp.is_some()
+}
+
+/// An object's uid.
+pub(crate) fn uid<K: ResourceExt>(object: &K) -> String {
+    object.meta().uid.clone().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::meta::Truth;
+    use crate::controllers::cache::Cache;
+    use kube::runtime::reflector::store::Writer;
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
+
+    fn put<K: super::super::cache::Kind>(cache: &Cache<K>, writer: &mut Writer<K>, value: serde_json::Value) {
+        cache.apply(writer, &Event::Apply(serde_json::from_value(value).unwrap()));
+    }
+
+    fn instance(name: &str, node: &str, node_id: &str, ready: Truth) -> serde_json::Value {
+        json!({ "metadata": { "name": name, "creationTimestamp": "2026-01-01T00:00:00Z" },
+            "spec": { "plugin": "p", "role": "Monolith", "nodeName": node, "task": "t",
+                "allocation": { "namespace": "s", "name": name, "uid": name } },
+            "status": { "nodeId": node_id, "since": format!("2026-01-01T00:00:0{}Z", name.len()),
+                "conditions": [{ "type": "Ready", "status": ready }] } })
+    }
+
+    fn node(name: &str, ready: &str, taint: &str) -> serde_json::Value {
+        json!({ "metadata": { "name": name },
+            "spec": { "taints": [{ "key": OUT_OF_SERVICE, "value": taint, "effect": "NoExecute" }] },
+            "status": { "conditions": [{ "type": "Ready", "status": ready }], "nodeInfo": { "bootID": "boot-1" } } })
+    }
+
+    #[test]
+    fn an_instance_is_healthy_only_on_a_ready_node_with_its_own_node_id() {
+        let (world, mut writers) = World::new();
+        for (name, ready) in [("a", "True"), ("b", "Unknown"), ("c", "True")] {
+            put(&world.nodes, &mut writers.nodes, node(name, ready, ""));
+        }
+        for (name, on, id) in [("i", "a", "id-a"), ("ii", "b", "id-b"), ("iii", "c", "id-a")] {
+            put(&world.instances, &mut writers.instances, instance(name, on, id, Truth::True));
+        }
+        let instances = Instances::of(&world, "p");
+        assert_eq!(instances.nodes(Service::Node), ["a"], "b has no lease, c took a's id");
+        put(&world.instances, &mut writers.instances, instance("i", "a", "id-a", Truth::False));
+        assert_eq!(Instances::of(&world, "p").nodes(Service::Node), ["c"]);
+    }
+
+    #[test]
+    fn a_fence_names_the_boot_that_is_off() {
+        let (world, mut writers) = World::new();
+        assert_eq!(fence(&world, "a"), Fence::Stands, "its Node is gone");
+        for (taint, wanted) in [("", Fence::None), ("boot-0", Fence::None), ("boot-1", Fence::Stands)] {
+            put(&world.nodes, &mut writers.nodes, node("a", "Unknown", taint));
+            assert_eq!(fence(&world, "a"), wanted, "{taint}");
+        }
+        let agent = json!({ "metadata": { "name": "a" }, "spec": {}, "status": { "bootId": "boot-2" } });
+        put(&world.agents, &mut writers.agents, agent);
+        assert_eq!(fence(&world, "a"), Fence::None, "it booted again since");
+    }
+}

@@ -1,0 +1,200 @@
+//! Holders and attachments: who may use a volume, and the attachment of each node that does.
+//!
+//! A grant is one compare-and-swap of the volume's holders; an attachment is made only after its holder stands.
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::api::ObjectMeta;
+
+use super::attachments::{holders_on, leaving};
+use super::context::Context;
+use super::drive::Outcome;
+use super::facts::{Instances, can, deleting, node_down, uid};
+use super::names::hex;
+use super::world::namespace_or_default;
+use crate::api::meta::{ObjectRef, READY, is_true};
+use crate::api::plugin::capability;
+use crate::api::volume::Holder;
+use crate::api::{Allocation, Volume, VolumeAttachment, VolumeAttachmentSpec, VolumeClaim};
+use crate::plan::holders::{self, Attachment, Facts, Step};
+use crate::plan::registry::Service;
+use crate::plan::release::{self, User, UserFacts};
+
+/// One look at one volume.
+pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Outcome {
+    let claim = claim_of(&context, &object);
+    let attachments = attachments_of(&context, &object);
+    let facts = gather(&context, &object, claim.as_deref(), &attachments);
+    // What we made and the cache does not show yet must not be taken for absent.
+    let nodes = facts.holders.iter().map(|(holder, _)| &holder.node_name);
+    for node in nodes.chain(facts.attachments.iter().map(|a| &a.node)) {
+        let name = (String::new(), attachment_name(&object, node));
+        if let Some(wait) = context.behind::<VolumeAttachment>(&name) {
+            return Ok(Some(wait));
+        }
+    }
+    let verdict = holders::next(&facts);
+    for (allocation, reason) in &verdict.waiting {
+        context.tell_waiting::<Allocation>(allocation, reason).await;
+    }
+    for step in verdict.steps {
+        match step {
+            Step::Holders(new) => {
+                let mut volume = (*object).clone();
+                volume.status.get_or_insert_default().holders = new;
+                context.replace_status(&volume).await?;
+            }
+            Step::Close { node } => {
+                if let Some(attachment) = attachments.iter().find(|a| a.spec.node_name == node) {
+                    context.delete(&**attachment).await?;
+                }
+            }
+            Step::Attach { node, read_only } => {
+                if let Some(attachment) = new_attachment(&context, &object, &node, read_only) {
+                    context.create(&attachment).await?;
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// `att-` and the hash of volume and node: one attachment per volume and node.
+pub(crate) fn attachment_name(volume: &Volume, node: &str) -> String {
+    format!("att-{}", hex(&[&uid(volume), node], 16))
+}
+
+fn attachments_of(context: &Context, volume: &Volume) -> Vec<Arc<VolumeAttachment>> {
+    let uid = uid(volume);
+    let named = context.world.attachments.by(&format!("volume:{}", volume.name_any()));
+    named.into_iter().filter(|a| a.spec.volume_uid == uid).collect()
+}
+
+/// The claim that the volume is bound to, if it is there.
+fn claim_of(context: &Context, volume: &Volume) -> Option<Arc<VolumeClaim>> {
+    let of = volume.spec.claim_ref.as_ref()?;
+    let claim =
+        context.world.claims.get(&(namespace_or_default(&of.namespace).to_owned(), of.name.clone()))?;
+    let bound = claim.status.as_ref().is_some_and(|s| s.volume_name == volume.name_any());
+    (bound && uid(&*claim) == of.uid).then_some(claim)
+}
+
+fn gather(
+    context: &Context,
+    volume: &Volume,
+    claim: Option<&VolumeClaim>,
+    attachments: &[Arc<VolumeAttachment>],
+) -> Facts {
+    let status = volume.status.clone().unwrap_or_default();
+    let mode = volume.spec.capability().access_mode;
+    let mut wanting = Vec::new();
+    if let Some(claim) = claim {
+        let (namespace, name) = super::cache::name_of(claim);
+        let mut users = context.world.allocations.by(&format!("claim:{namespace}/{name}"));
+        users.sort_by_key(|a| (a.metadata.creation_timestamp.as_ref().map(|t| t.0), uid(&**a)));
+        for allocation in users {
+            let node = allocation.status.as_ref().map(|s| s.node_name.clone()).unwrap_or_default();
+            if !node.is_empty() && user(context, Some(&allocation), &name, &node) == User::Wants {
+                wanting.push(holder(&allocation, &name, node, mode.read_only()));
+            }
+        }
+    }
+    let claim_name = volume.spec.claim_ref.as_ref().map(|c| c.name.clone()).unwrap_or_default();
+    let known = |h: Holder| {
+        let of = &h.allocation;
+        let allocation = context.world.allocations.get(&(of.namespace.clone(), of.name.clone()));
+        let allocation = allocation.filter(|a| uid(&**a) == of.uid);
+        let user = user(context, allocation.as_deref(), &claim_name, &h.node_name);
+        (h, user)
+    };
+    let ready = is_true(&status.conditions, READY) && !deleting(volume);
+    Facts {
+        volume: volume.name_any(),
+        mode,
+        open: ready && claim.is_some_and(|c| !deleting(c)),
+        holders: status.holders.into_iter().map(known).collect(),
+        attachments: attachments.iter().map(|a| seen(a)).collect(),
+        wanting,
+    }
+}
+
+fn seen(attachment: &VolumeAttachment) -> Attachment {
+    Attachment {
+        node: attachment.spec.node_name.clone(),
+        going: deleting(attachment),
+        read_only: attachment.spec.read_only,
+        seen: leaving(attachment),
+    }
+}
+
+fn holder(allocation: &Allocation, claim: &str, node: String, read_only: bool) -> Holder {
+    let of = ObjectRef {
+        namespace: allocation.namespace().unwrap_or_default(),
+        name: allocation.name_any(),
+        uid: uid(allocation),
+    };
+    let reads = allocation.spec.volumes.iter().any(|v| v.claim_name == claim && v.read_only);
+    Holder { allocation: of, node_name: node, read_only: reads || read_only }
+}
+
+/// What is known of the allocation behind a holder on `node`.
+fn user(context: &Context, allocation: Option<&Allocation>, claim: &str, node: &str) -> User {
+    let status = allocation.and_then(|a| a.status.clone()).unwrap_or_default();
+    let name =
+        allocation.and_then(|a| a.spec.volumes.iter().find(|v| v.claim_name == claim)).map(|v| &v.name);
+    release::user(UserFacts {
+        exists: allocation.is_some(),
+        leaving: name.is_none() || allocation.is_some_and(|a| deleting(a) || a.spec.stop),
+        here: status.node_name == node,
+        node_down: node_down(&context.world, node),
+        phase: status.phase,
+        published: status.volumes.iter().find(|v| Some(&v.name) == name).map(|v| v.published),
+    })
+}
+
+/// The attachment with all that undoing it needs; absent while something that it needs is not known yet.
+fn new_attachment(
+    context: &Context,
+    volume: &Volume,
+    node: &str,
+    read_only: bool,
+) -> Option<VolumeAttachment> {
+    let world = &context.world;
+    let plugin = world.plugins.named(&volume.spec.plugin);
+    let instances = Instances::of(world, &volume.spec.plugin);
+    let here = instances.serving(Service::Node, node)?;
+    let attach_required = if instances.has_controllers(plugin.as_deref()) {
+        if !instances.controller_known() {
+            return None;
+        }
+        instances.controller_can(capability::PUBLISH_UNPUBLISH)
+    } else {
+        false
+    };
+    let status = volume.status.clone().unwrap_or_default();
+    if attach_required && status.controller.is_none() {
+        return None;
+    }
+    let existing = volume.spec.source.existing.clone().unwrap_or_default();
+    let known = !status.handle.is_empty();
+    let spec = VolumeAttachmentSpec {
+        volume: volume.name_any(),
+        volume_uid: uid(volume),
+        claim: volume.spec.claim_ref.clone()?,
+        node_name: node.to_owned(),
+        host: status.controller,
+        attach_required,
+        stage_required: can(here, capability::STAGE_UNSTAGE),
+        plugin: volume.spec.plugin.clone(),
+        handle: if known { status.handle } else { existing.handle },
+        volume_context: if known { status.context } else { existing.context },
+        node_id: here.status.as_ref().map(|s| s.node_id.clone()).unwrap_or_default(),
+        capability: volume.spec.capability(),
+        read_only,
+        allocations: holders_on(&status.holders, node),
+        fenced: false,
+        secrets: volume.spec.secrets.clone(),
+    };
+    let metadata = ObjectMeta { name: Some(attachment_name(volume, node)), ..ObjectMeta::default() };
+    Some(VolumeAttachment { metadata, spec, status: None })
+}

@@ -1,0 +1,94 @@
+//! Nodes: `Ready` from the lease, facts from the daemon, and the end of a Node that a person deleted.
+//!
+//! Never frees anything: a lease that ran out only says that nobody knows.
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::context::Context;
+use super::drive::Outcome;
+use super::facts::{deleting, fence, node_down};
+use crate::api::meta::READY;
+use crate::plan::Reason;
+use crate::plan::host::{HostNode, Pulse, host_node};
+use crate::plan::release::Fence;
+
+/// One look at one Node.
+pub(crate) async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Outcome {
+    let name = node.name_any();
+    let (state, left) = pulse(&context, &name);
+    if deleting(&*node) && (state != HostNode::Alive || unused(&context, &name)) {
+        context.release(&*node).await?;
+        return Ok(None);
+    }
+    let patch = status(&context, &node, state);
+    if !patch.is_null() {
+        context.merge(&*node, json!({ "status": patch })).await?;
+    }
+    Ok(left.filter(|_| state == HostNode::Alive))
+}
+
+/// Whether the node's word still counts, and after how much more silence that changes.
+pub(crate) fn pulse(context: &Context, node: &str) -> (HostNode, Option<Duration>) {
+    host_node(Pulse {
+        // Without a lease it has been silent at least since we began to look, and then some.
+        silent_for: context.lease_age(node).unwrap_or(context.looking_for() + context.options.lease_duration),
+        lease: context.options.lease_duration,
+        longest_call: context.options.longest_call,
+        fenced: fence(&context.world, node) == Fence::Stands,
+        deleted: context.world.nodes.named(node).is_none(),
+    })
+}
+
+fn unused(context: &Context, node: &str) -> bool {
+    let word = format!("node:{node}");
+    context.world.attachments.names(&word).is_empty() && context.world.allocations.names(&word).is_empty()
+}
+
+/// The part of the status that is to be written; null when nothing is.
+fn status(context: &Context, node: &Node, state: HostNode) -> Value {
+    let name = node.name_any();
+    let (truth, reason, message) = if node_down(&context.world, &name) {
+        let reason = Reason::NodeStopped { node: name.clone() };
+        ("False", reason.word(), reason.to_string())
+    } else if state == HostNode::Alive {
+        ("True", "LeaseRenewed", "its daemon renews its lease".to_owned())
+    } else if context.lease_age(&name).is_none() {
+        ("Unknown", "NoLease", "its daemon has not taken a lease".to_owned())
+    } else {
+        ("Unknown", "LeaseNotRenewed", "its daemon has not renewed its lease in time".to_owned())
+    };
+    let seen = node.status.clone().unwrap_or_default();
+    let mut conditions = seen.conditions.unwrap_or_default();
+    let old = conditions.iter().find(|c| c.type_ == READY);
+    let same = old.is_some_and(|c| {
+        c.status == truth && c.reason.as_deref() == Some(reason) && c.message.as_deref() == Some(&message)
+    });
+    let mut patch = json!({});
+    if !same {
+        let kept = old.filter(|c| c.status == truth).and_then(|c| c.last_transition_time.clone());
+        let now = Time((context.options.now)());
+        conditions.retain(|c| c.type_ != READY);
+        conditions.push(NodeCondition {
+            type_: READY.to_owned(),
+            status: truth.to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message),
+            last_transition_time: Some(kept.unwrap_or(now)),
+            last_heartbeat_time: None,
+        });
+        patch["conditions"] = json!(conditions);
+    }
+    if let Some(told) = context.world.agents.named(&name).and_then(|a| a.status.clone()) {
+        let info = seen.node_info.as_ref();
+        let known = info.map(|i| (i.boot_id.as_str(), i.kernel_version.as_str()));
+        if known.unwrap_or_default() != (told.boot_id.as_str(), told.kernel.as_str()) {
+            patch["nodeInfo"] = json!({ "bootID": told.boot_id, "kernelVersion": told.kernel });
+        }
+    }
+    if patch == json!({}) { Value::Null } else { patch }
+}

@@ -1,0 +1,290 @@
+//! Placement: an allocation gets its node, a late-bound claim the node of its first consumer.
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kube::ResourceExt;
+
+use super::allocations::{node_off, serves};
+use super::claims::{class_of, volume_of};
+use super::context::Context;
+use super::drive::Outcome;
+use super::facts::{Instances, deleting, node_down, node_ready, with_condition};
+use super::volumes;
+use crate::api::allocation::{AllocationPhase, OnNodeLost};
+use crate::api::class::VolumeBindingMode;
+use crate::api::meta::{AccessMode, Condition, READY, Truth, is_true};
+use crate::api::plugin::ControllerScope;
+use crate::api::{Allocation, AllocationStatus, Volume, VolumeClaim};
+use crate::plan::Reason;
+use crate::plan::claim;
+use crate::plan::place::{self, Claim, Node, NodePlugin, Wish};
+use crate::plan::registry::Service;
+
+/// What to do with an allocation.
+enum Decision {
+    /// It has what it needs.
+    Leave,
+    /// Enter the node of the first consumer into this claim.
+    Select(Arc<VolumeClaim>, String),
+    /// Bind it.
+    Bind(String),
+    /// Nothing can be done now.
+    Wait(Reason),
+}
+
+/// One look at one allocation.
+pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) -> Outcome {
+    let status = object.status.clone().unwrap_or_default();
+    let new = match decide(&context, &object, &status) {
+        Decision::Leave => return Ok(None),
+        Decision::Select(claim, node) => {
+            let mut claim = (*claim).clone();
+            claim.status.get_or_insert_default().selected_node = node;
+            context.replace_status(&claim).await?;
+            return Ok(None);
+        }
+        Decision::Bind(node) => bound(&context, &object, &status, node),
+        Decision::Wait(reason) => waiting(&context, &object, &status, &reason),
+    };
+    if new != status {
+        let mut object = (*object).clone();
+        object.status = Some(new);
+        context.replace_status(&object).await?;
+    }
+    Ok(None)
+}
+
+fn decide(context: &Context, object: &Allocation, status: &AllocationStatus) -> Decision {
+    let over = matches!(status.phase, Some(AllocationPhase::Complete | AllocationPhase::Failed));
+    if deleting(object) || over {
+        return Decision::Leave;
+    }
+    if !status.node_name.is_empty() {
+        let rebind = object.spec.on_node_lost == OnNodeLost::Rebind && !serves(object);
+        if !rebind || object.spec.stop || !node_off(context, &status.node_name) {
+            return Decision::Leave;
+        }
+    } else if object.spec.stop {
+        return Decision::Wait(Reason::Stopped);
+    }
+    let pin = Some(object.spec.node_name.clone()).filter(|pin| !pin.is_empty());
+    if let (Some(pin), true, true) = (&pin, serves(object), object.spec.volumes.is_empty()) {
+        // A plugin's instance belongs to its node and waits there for whatever is missing.
+        return match context.world.nodes.named(pin) {
+            Some(_) => Decision::Bind(pin.clone()),
+            None => Decision::Wait(Reason::NotFound { kind: "Node", name: pin.clone() }),
+        };
+    }
+    match place(context, object, status, pin) {
+        Ok(decision) => decision,
+        Err(reason) => Decision::Wait(reason),
+    }
+}
+
+/// A claim of the allocation with what was found for it.
+struct Wanted {
+    claim: Arc<VolumeClaim>,
+    volume: Option<Arc<Volume>>,
+    late: bool,
+    /// Late, without volume, and without a selected node that can still serve it.
+    unselected: bool,
+    facts: Claim,
+}
+
+fn place(
+    context: &Context,
+    object: &Allocation,
+    status: &AllocationStatus,
+    pin: Option<String>,
+) -> Result<Decision, Reason> {
+    let mut wanted = Vec::new();
+    for volume in &object.spec.volumes {
+        wanted.push(look_up(context, object, &volume.claim_name)?);
+    }
+    for one in wanted.iter().filter(|w| !w.late) {
+        ready(one)?;
+    }
+    let wish = Wish { pin, labels: object.spec.node_selector.clone(), plugin: serves(object) };
+    let claims: Vec<_> = wanted.iter().map(|w| w.facts.clone()).collect();
+    let mut nodes = nodes(context);
+    // A node that is off may not have renewed its condition yet.
+    nodes.retain(|n| n.name != status.node_name);
+    let node = place::choose(&wish, &nodes, &claims)?;
+    if let Some(one) = wanted.iter().find(|w| w.unselected) {
+        return Ok(Decision::Select(Arc::clone(&one.claim), node));
+    }
+    for one in &wanted {
+        ready(one)?;
+    }
+    Ok(Decision::Bind(node))
+}
+
+fn ready(wanted: &Wanted) -> Result<(), Reason> {
+    let volume = wanted.volume.as_ref().and_then(|v| v.status.as_ref());
+    let claim = wanted.claim.status.as_ref();
+    let bound = claim.is_some_and(|s| is_true(&s.conditions, READY));
+    if bound && volume.is_some_and(|s| is_true(&s.conditions, READY)) {
+        return Ok(());
+    }
+    let said = claim.and_then(|s| s.conditions.iter().find(|c| c.kind == READY && c.status != Truth::True));
+    // What goes on by itself is not worth a write per step; what is missing is named.
+    let said = said.filter(|c| !claim::UNDER_WAY.contains(&c.reason.as_str()));
+    let message = said.map(|c| c.message.clone()).unwrap_or_default();
+    Err(Reason::VolumeNotReady { claim: wanted.claim.name_any(), message })
+}
+
+fn look_up(context: &Context, object: &Allocation, name: &str) -> Result<Wanted, Reason> {
+    let world = &context.world;
+    let key = (object.namespace().unwrap_or_default(), name.to_owned());
+    let Some(claim) = world.claims.get(&key) else {
+        return Err(Reason::NotFound { kind: "VolumeClaim", name: name.to_owned() });
+    };
+    if deleting(&*claim) {
+        return Err(Reason::BeingDeleted { kind: "VolumeClaim", name: name.to_owned() });
+    }
+    let volume = volume_of(world, &claim);
+    let class = if claim.spec.volume_name.is_empty() { class_of(world, &claim) } else { None };
+    let late =
+        class.as_ref().is_some_and(|c| c.spec.volume_binding_mode == VolumeBindingMode::WaitForFirstConsumer);
+    let plugin = match (&volume, &class) {
+        (Some(volume), _) => volume.spec.plugin.clone(),
+        (None, Some(class)) => class.spec.plugin.clone(),
+        (None, None) => String::new(),
+    };
+    if object.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref()).any(|p| p.plugin_name == plugin) {
+        return Err(Reason::OwnPlugin { plugin });
+    }
+    let instances = Instances::of(world, &plugin);
+    let selected = claim.status.as_ref().map(|s| s.selected_node.clone()).unwrap_or_default();
+    let local =
+        world.plugins.named(&plugin).is_some_and(|p| p.spec.controller_scope == ControllerScope::Node);
+    // A node that was selected for a volume not begun yet, and cannot serve it any more, is selected no longer.
+    let usable = |node: &str| {
+        instances.serving(Service::Node, node).is_some()
+            && (!local || instances.serving(Service::Controller, node).is_some())
+    };
+    let unselected = late && volume.is_none() && !usable(&selected);
+    let only = match &volume {
+        Some(volume) => held_on(volume),
+        None => Some(selected).filter(|node| late && !unselected && !node.is_empty()),
+    };
+    let topology = match &volume {
+        Some(volume) => reachable_from(volume),
+        None => class.map(|c| c.spec.allowed_topologies.clone()).unwrap_or_default(),
+    };
+    let mut nodes = serving_nodes(context, &plugin, &instances);
+    if volume.is_none() {
+        nodes.retain(|n| usable(&n.node));
+    }
+    let attached = volume.iter().flat_map(|v| world.attachments.by(&format!("volume:{}", v.name_any())));
+    let present_on: BTreeSet<_> = attached.map(|a| a.spec.node_name.clone()).collect();
+    let facts = Claim { name: name.to_owned(), plugin, nodes, topology, only, present_on };
+    Ok(Wanted { claim, volume, late, unselected, facts })
+}
+
+/// The only node that will do for a volume that is there.
+fn held_on(volume: &Volume) -> Option<String> {
+    let shared_on_one_node = match volume.spec.capability().access_mode {
+        AccessMode::SingleNodeMultiWriter | AccessMode::SingleNodeReaderOnly => true,
+        // The next user waits for the present one wherever it is.
+        AccessMode::SingleNodeWriter | AccessMode::SingleNodeSingleWriter => false,
+        AccessMode::MultiNodeReaderOnly
+        | AccessMode::MultiNodeSingleWriter
+        | AccessMode::MultiNodeMultiWriter => false,
+    };
+    let holder = volume.status.as_ref().and_then(|s| s.holders.first()).filter(|_| shared_on_one_node);
+    let local = volumes::only(volume).filter(|_| reachable_from(volume).is_empty());
+    holder.map(|h| h.node_name.clone()).or(local.map(ToOwned::to_owned))
+}
+
+fn reachable_from(volume: &Volume) -> Vec<crate::api::meta::Segments> {
+    let seen = volume.status.as_ref().map(|s| s.topology.clone()).unwrap_or_default();
+    let told = volume.spec.source.existing.as_ref().map(|e| e.topology.clone()).unwrap_or_default();
+    if seen.is_empty() { told } else { seen }
+}
+
+fn serving_nodes(context: &Context, plugin: &str, instances: &Instances) -> Vec<NodePlugin> {
+    let of = |instance: &Arc<crate::api::PluginInstance>| {
+        let status = instance.status.clone().unwrap_or_default();
+        let node = &instance.spec.node_name;
+        let there = context.world.attachments.by(&format!("node:{node}"));
+        NodePlugin {
+            node: node.clone(),
+            topology: status.topology,
+            max_volumes: status.max_volumes,
+            volumes: there.iter().filter(|a| a.spec.plugin == plugin).count(),
+        }
+    };
+    instances.healthy(Service::Node).map(of).collect()
+}
+
+fn nodes(context: &Context) -> Vec<Node> {
+    let world = &context.world;
+    let mut nodes: Vec<_> = world
+        .nodes
+        .all()
+        .iter()
+        .map(|node| {
+            let name = node.name_any();
+            let cordoned = node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false);
+            Node {
+                ready: node_ready(node),
+                cordoned: cordoned || node_down(world, &name) || deleting(&**node),
+                labels: node.labels().clone(),
+                load: world.allocations.names(&format!("node:{name}")).len(),
+                name,
+            }
+        })
+        .collect();
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    nodes
+}
+
+fn conditions(
+    context: &Context,
+    object: &Allocation,
+    status: &AllocationStatus,
+    placed: (Truth, &str, &str),
+    ready: &Reason,
+) -> Vec<Condition> {
+    let generation = object.metadata.generation;
+    let placed = Condition::new("Placed", placed.0, placed.1, placed.2).of_generation(generation);
+    let ready =
+        Condition::new(READY, Truth::False, ready.word(), ready.to_string()).of_generation(generation);
+    let with_placed = with_condition(context, &status.conditions, placed);
+    with_condition(context, &with_placed, ready)
+}
+
+fn bound(
+    context: &Context,
+    object: &Allocation,
+    status: &AllocationStatus,
+    node: String,
+) -> AllocationStatus {
+    let message = format!("runs on node \"{node}\"");
+    let placed = (Truth::True, "Placed", message.as_str());
+    let conditions = conditions(context, object, status, placed, &Reason::VolumesNotReady);
+    // What another node said of it before does not speak of this one.
+    AllocationStatus {
+        node_name: node,
+        phase: Some(AllocationPhase::WaitingVolumes),
+        conditions,
+        ..AllocationStatus::default()
+    }
+}
+
+fn waiting(
+    context: &Context,
+    object: &Allocation,
+    status: &AllocationStatus,
+    why: &Reason,
+) -> AllocationStatus {
+    let message = why.to_string();
+    let placed = (Truth::False, why.word(), message.as_str());
+    let phase = if *why == Reason::Stopped { AllocationPhase::Stopped } else { AllocationPhase::Pending };
+    AllocationStatus {
+        phase: Some(phase),
+        conditions: conditions(context, object, status, placed, why),
+        ..AllocationStatus::default()
+    }
+}

@@ -1,0 +1,38 @@
+//! PluginInstances: gone after their task, and the Plugin of one that nobody declared.
+use std::sync::Arc;
+
+use kube::api::ObjectMeta;
+
+use super::super::context::Context;
+use super::super::drive::Outcome;
+use super::super::facts::{deleting, uid};
+use crate::api::meta::{READY, is_true};
+use crate::api::{Plugin, PluginInstance, PluginSpec};
+use crate::plan::marks::UNDECLARED_FROM;
+
+/// One look at one instance.
+pub(crate) async fn reconcile(object: Arc<PluginInstance>, context: Arc<Context>) -> Outcome {
+    let of = &object.spec.allocation;
+    let allocation = context.world.allocations.get(&(of.namespace.clone(), of.name.clone()));
+    if allocation.is_none_or(|a| uid(&*a) != of.uid) {
+        if !deleting(&*object) {
+            context.delete(&*object).await?;
+        }
+        return Ok(None);
+    }
+    let healthy = object.status.as_ref().is_some_and(|s| is_true(&s.conditions, READY));
+    if healthy && context.world.plugins.named(&object.spec.plugin).is_none() {
+        context.create(&undeclared(&object)).await?;
+    }
+    Ok(None)
+}
+
+fn undeclared(instance: &PluginInstance) -> Plugin {
+    let from = (UNDECLARED_FROM.to_owned(), instance.spec.allocation.namespace.clone());
+    let metadata = ObjectMeta {
+        name: Some(instance.spec.plugin.clone()),
+        annotations: Some([from].into()),
+        ..ObjectMeta::default()
+    };
+    Plugin { metadata, spec: PluginSpec::default(), status: None }
+}

@@ -1,0 +1,213 @@
+//! Plugins: their instances run as allocations, their status is counted, and they stop only when no volume needs them.
+mod instances;
+mod tasks;
+mod wanted;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::context::Context;
+use super::drive::Outcome;
+use super::facts::{Instances, deleting, with_condition};
+use super::write::Failure;
+use crate::api::meta::{Condition, READY, Truth};
+use crate::api::plugin::{Health, Provider};
+use crate::api::{Allocation, Plugin, PluginStatus};
+use crate::plan::Reason;
+use crate::plan::marks::{PLUGIN_NAME, UNDECLARED_FROM};
+use crate::plan::registry::{self, Instance, Service};
+
+pub(crate) use instances::reconcile as reconcile_instance;
+pub(crate) use tasks::reconcile as reconcile_task;
+use wanted::{HASH, Wanted};
+
+/// One look at one Plugin.
+pub(crate) async fn reconcile(plugin: Arc<Plugin>, context: Arc<Context>) -> Outcome {
+    let name = plugin.name_any();
+    let own = own_allocations(&context, &name);
+    let needed = tasks::needing(&context, &name);
+    let wanted = wanted::wanted(&context, &plugin, &own);
+    if deleting(&*plugin) {
+        if needed.is_empty() && own.is_empty() {
+            context.release(&*plugin).await?;
+            return Ok(None);
+        }
+        if needed.is_empty() {
+            for allocation in own.iter().filter(|a| !deleting(&***a)) {
+                context.delete(&**allocation).await?;
+            }
+        }
+    } else if undeclared(&plugin).is_some() && unused(&context, &name) {
+        context.delete(&*plugin).await?;
+        return Ok(None);
+    } else {
+        place(&context, &own, &wanted).await?;
+    }
+    let patch = status(&context, &plugin, &wanted, &needed);
+    if !patch.is_null() {
+        context.merge(&*plugin, json!({ "status": patch })).await?;
+    }
+    Ok(None)
+}
+
+/// The namespace that an undeclared Plugin belongs to. A person who writes anything into its spec declares it.
+pub(crate) fn undeclared(plugin: &Plugin) -> Option<&String> {
+    let empty = plugin.spec == crate::api::PluginSpec::default();
+    plugin.annotations().get(UNDECLARED_FROM).filter(|_| empty)
+}
+
+fn unused(context: &Context, plugin: &str) -> bool {
+    let (world, of_it) = (&context.world, format!("plugin:{plugin}"));
+    world.instances.names(&of_it).is_empty()
+        && world.volumes.names(&of_it).is_empty()
+        && world.attachments.names(&of_it).is_empty()
+        && world.allocations.names(&format!("serves:{plugin}")).is_empty()
+}
+
+/// The allocations that were made for this plugin.
+fn own_allocations(context: &Context, plugin: &str) -> Vec<Arc<Allocation>> {
+    let mut own = context.world.allocations.by(&format!("of:{plugin}"));
+    own.retain(|a| ours(context, a));
+    own
+}
+
+/// Whether an allocation was made by this controller.
+fn ours(context: &Context, allocation: &Allocation) -> bool {
+    allocation.namespace().as_deref() == Some(&context.options.system_namespace)
+        && allocation.annotations().contains_key(PLUGIN_NAME)
+}
+
+/// Makes what is missing and asks for the end of what is too many or has another spec.
+async fn place(context: &Context, own: &[Arc<Allocation>], wanted: &[Wanted]) -> Result<(), Failure> {
+    for allocation in own.iter().filter(|a| !deleting(&***a)) {
+        let same = wanted
+            .iter()
+            .any(|w| w.name == allocation.name_any() && allocation.annotations().get(HASH) == Some(&w.hash));
+        if !same {
+            context.delete(&**allocation).await?;
+        }
+    }
+    for one in wanted.iter().filter(|w| !own.iter().any(|a| a.name_any() == w.name)) {
+        match context.create(&one.allocation(&context.options.system_namespace)).await {
+            // It is there already, and on its way into the cache.
+            Ok(()) | Err(Failure::Conflict) => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(())
+}
+
+/// The instances that are and those that shall be, so that one that has not come up yet counts as missing.
+fn counted(context: &Context, instances: &Instances, wanted: &[Wanted]) -> Vec<Instance> {
+    let mut list = instances.list.clone();
+    for one in wanted {
+        let of_it = |i: &Instance| {
+            instances.objects.get(&i.id).is_some_and(|o| {
+                o.spec.allocation.name == one.name
+                    && o.spec.allocation.namespace == context.options.system_namespace
+            })
+        };
+        if !list.iter().any(of_it) {
+            list.push(Instance {
+                id: one.name.clone(),
+                role: one.role,
+                node: one.node.clone(),
+                healthy_since: None,
+                node_id: String::new(),
+            });
+        }
+    }
+    list
+}
+
+/// The part of the status that is to be written; null when nothing is.
+fn status(context: &Context, plugin: &Plugin, wanted: &[Wanted], needed: &BTreeSet<String>) -> Value {
+    let old = plugin.status.clone().unwrap_or_default();
+    let instances = Instances::of(&context.world, &plugin.name_any());
+    let list = counted(context, &instances, wanted);
+    let (controllers, nodes) = registry::health(&list);
+    let mut new = PluginStatus {
+        provider: provider(&instances).or_else(|| old.provider.clone()),
+        controllers: Some(controllers),
+        nodes: Some(nodes),
+        capabilities: capabilities(&instances).unwrap_or_else(|| old.capabilities.clone()),
+        topology_keys: topology_keys(&instances).unwrap_or_else(|| old.topology_keys.clone()),
+        undeclared_from: undeclared(plugin).cloned().unwrap_or_default(),
+        conditions: Vec::new(),
+    };
+    let condition = ready(context, plugin, &list, (controllers, nodes), needed);
+    let condition = condition.of_generation(plugin.metadata.generation);
+    new.conditions = with_condition(context, &old.conditions, condition);
+    if new == old {
+        return Value::Null;
+    }
+    let undeclared = Some(&new.undeclared_from).filter(|from| !from.is_empty());
+    json!({
+        "provider": new.provider, "controllers": new.controllers, "nodes": new.nodes,
+        "capabilities": new.capabilities, "topologyKeys": new.topology_keys,
+        "undeclaredFrom": undeclared, "conditions": new.conditions,
+    })
+}
+
+fn ready(
+    context: &Context,
+    plugin: &Plugin,
+    list: &[Instance],
+    (controllers, nodes): (Health, Health),
+    needed: &BTreeSet<String>,
+) -> Condition {
+    let not = |reason: &str, message: String| Condition::new(READY, Truth::False, reason, message);
+    if deleting(plugin) {
+        if needed.is_empty() {
+            return not("Stopping", "no volume needs it; its instances are being stopped".to_owned());
+        }
+        let reason = crate::plan::plugins::in_use(needed);
+        return not(reason.word(), reason.to_string());
+    }
+    if let Some(reason) = tasks::held(context, &plugin.name_any()) {
+        return not(reason.word(), reason.to_string());
+    }
+    if list.is_empty() {
+        return not(Reason::NoNodes.word(), "no node has an instance of it".to_owned());
+    }
+    let healthy = controllers.healthy == controllers.expected && nodes.healthy == nodes.expected;
+    if healthy {
+        return Condition::new(READY, Truth::True, "Ready", "every instance is healthy");
+    }
+    if let Some((_, holder)) = registry::duplicate_node_ids(list).first() {
+        let message =
+            format!("two nodes report one node id, node \"{holder}\" first; its later instance is not used");
+        return not("DuplicateNodeID", message);
+    }
+    let missing: BTreeSet<_> =
+        list.iter().filter(|i| i.healthy_since.is_none()).map(|i| i.node.as_str()).collect();
+    let nodes = missing.into_iter().take(5).collect::<Vec<_>>().join(", ");
+    not("PluginNotReady", format!("waits for a healthy instance on {nodes}"))
+}
+
+fn provider(instances: &Instances) -> Option<Provider> {
+    let mut healthy = instances.healthy(Service::Node).chain(instances.healthy(Service::Controller));
+    healthy.find_map(|i| i.status.as_ref().and_then(|s| s.provider.clone()))
+}
+
+/// What all healthy instances of a service can do; absent while none is healthy, so that a restart changes nothing.
+fn capabilities(instances: &Instances) -> Option<Vec<String>> {
+    let mut all = BTreeSet::new();
+    for (service, prefix) in [(Service::Controller, "controller/"), (Service::Node, "node/")] {
+        let of_it = instances.healthy(service).filter_map(|i| i.status.as_ref()).map(|s| {
+            let words = s.capabilities.iter().filter(|c| c.starts_with(prefix) || c.starts_with("plugin/"));
+            words.cloned().collect::<BTreeSet<String>>()
+        });
+        all.extend(of_it.reduce(|a, b| a.intersection(&b).cloned().collect()).into_iter().flatten());
+    }
+    (!all.is_empty()).then(|| all.into_iter().collect())
+}
+
+fn topology_keys(instances: &Instances) -> Option<Vec<String>> {
+    let keys: BTreeSet<_> =
+        instances.topologies().into_iter().flat_map(std::collections::BTreeMap::into_keys).collect();
+    (!keys.is_empty()).then(|| keys.into_iter().collect())
+}

@@ -1,0 +1,113 @@
+//! The allocations that a Plugin's `instances` ask for.
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::api::ObjectMeta;
+
+use super::super::context::Context;
+use super::super::facts::{deleting, node_down, node_ready};
+use super::super::names::{hex, joined};
+use crate::api::allocation::{AllocationSpec, CsiPlugin, RestartPolicy, Task};
+use crate::api::plugin::{PluginInstances, Role};
+use crate::api::{Allocation, Plugin};
+use crate::plan::marks::{PLUGIN_LABEL, PLUGIN_NAME};
+use crate::plan::plugins::{Node, wanted_nodes};
+
+/// The annotation with the hash of what an allocation was made from.
+pub(super) const HASH: &str = "wharfline.dev/instances-hash";
+/// The annotation with the name of the entry in `instances`.
+const ENTRY: &str = "wharfline.dev/instances-name";
+/// The task's name in such an allocation.
+const TASK: &str = "plugin";
+
+/// One allocation that shall be.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    pub(super) name: String,
+    pub(super) hash: String,
+    pub(super) node: String,
+    pub(super) role: Role,
+    plugin: String,
+    entry: PluginInstances,
+}
+
+/// Every allocation that the Plugin asks for. One that is being deleted asks for those that it has.
+pub(super) fn wanted(context: &Context, plugin: &Plugin, own: &[Arc<Allocation>]) -> Vec<Wanted> {
+    let nodes = nodes(context);
+    let mut all = Vec::new();
+    for entry in &plugin.spec.instances {
+        let of_it = |a: &&Arc<Allocation>| a.annotations().get(ENTRY) == Some(&entry.name);
+        let present: BTreeSet<_> = own.iter().filter(of_it).map(|a| a.spec.node_name.clone()).collect();
+        for node in wanted_nodes(&entry.placement, &nodes, &present) {
+            let uid = plugin.uid().unwrap_or_default();
+            let stem = joined(&[&plugin.name_any(), &entry.name], 200);
+            all.push(Wanted {
+                name: format!("{stem}-{}", hex(&[&uid, &entry.name, &node], 8)),
+                hash: hash(entry),
+                node,
+                role: entry.role,
+                plugin: plugin.name_any(),
+                entry: entry.clone(),
+            });
+        }
+    }
+    all
+}
+
+/// What the process is started from; where it runs is not part of it.
+fn hash(entry: &PluginInstances) -> String {
+    let parts = (&entry.role, &entry.runtime, &entry.env, &entry.health_timeout);
+    // A value of ours always has a JSON form.
+    hex(&[&serde_json::to_string(&parts).unwrap_or_default()], 16)
+}
+
+fn nodes(context: &Context) -> Vec<Node> {
+    let nodes = context.world.nodes.all();
+    let staying = nodes.iter().filter(|n| !deleting(&***n));
+    staying
+        .map(|node| {
+            let name = node.name_any();
+            let ready = node_ready(node) && !node_down(&context.world, &name);
+            Node { ready, labels: node.labels().clone(), name }
+        })
+        .collect()
+}
+
+impl Wanted {
+    /// The object to create.
+    pub(super) fn allocation(&self, namespace: &str) -> Allocation {
+        let label = if self.plugin.len() > 63 { hex(&[&self.plugin], 32) } else { self.plugin.clone() };
+        let annotations =
+            [(PLUGIN_NAME, self.plugin.clone()), (ENTRY, self.entry.name.clone()), (HASH, self.hash.clone())];
+        let task = Task {
+            name: TASK.to_owned(),
+            runtime: self.entry.runtime.clone(),
+            env: self.entry.env.clone(),
+            restart_policy: RestartPolicy::Always,
+            csi_plugin: Some(CsiPlugin {
+                plugin_name: self.plugin.clone(),
+                role: self.entry.role,
+                mount_dir: String::new(),
+                stage_publish_base_dir: String::new(),
+                health_timeout: self.entry.health_timeout.clone(),
+            }),
+            ..Task::default()
+        };
+        Allocation {
+            metadata: ObjectMeta {
+                name: Some(self.name.clone()),
+                namespace: Some(namespace.to_owned()),
+                labels: Some([(PLUGIN_LABEL.to_owned(), label)].into()),
+                annotations: Some(annotations.map(|(k, v)| (k.to_owned(), v)).into()),
+                ..ObjectMeta::default()
+            },
+            spec: AllocationSpec {
+                node_name: self.node.clone(),
+                tasks: vec![task],
+                ..AllocationSpec::default()
+            },
+            status: None,
+        }
+    }
+}

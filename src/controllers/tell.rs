@@ -1,0 +1,87 @@
+//! Events: what a person should read about an object that another process owns the status of.
+//!
+//! Said once per object and sentence, and never waited for: an event that cannot be written is lost.
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Client, Resource};
+
+use super::context::Context;
+use super::write::{DEADLINE, MANAGER};
+use crate::api::meta::ObjectRef;
+use crate::plan::Reason;
+
+/// How many objects' last sentences are remembered; past that all are forgotten, and said again if they still hold.
+const REMEMBERED: usize = 4096;
+
+/// The writer of events.
+pub(crate) struct Teller {
+    recorder: Recorder,
+    said: Mutex<HashMap<String, String>>,
+}
+
+impl Teller {
+    /// Writes through this client.
+    pub(crate) fn new(client: Client) -> Self {
+        let reporter = Reporter { controller: MANAGER.to_owned(), instance: None };
+        Self { recorder: Recorder::new(client, reporter), said: Mutex::default() }
+    }
+
+    fn is_new(&self, uid: &str, sentence: &str) -> bool {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.get(uid).is_some_and(|last| last == sentence) {
+            return false;
+        }
+        if said.len() >= REMEMBERED {
+            said.clear();
+        }
+        said.insert(uid.to_owned(), sentence.to_owned());
+        true
+    }
+}
+
+impl Context {
+    /// Tells why an object waits, where that is somebody else's doing.
+    pub(crate) async fn tell_waiting<K: Resource<DynamicType = ()>>(
+        &self,
+        about: &ObjectRef,
+        reason: &Reason,
+    ) {
+        self.tell::<K>(about, reason.word(), &reason.to_string()).await;
+    }
+
+    /// Tells one sentence about an object.
+    pub(crate) async fn tell<K: Resource<DynamicType = ()>>(
+        &self,
+        about: &ObjectRef,
+        reason: &str,
+        sentence: &str,
+    ) {
+        if !self.teller().is_new(&about.uid, sentence) {
+            return;
+        }
+        let reference = ObjectReference {
+            api_version: Some(K::api_version(&()).into_owned()),
+            kind: Some(K::kind(&()).into_owned()),
+            namespace: Some(about.namespace.clone()).filter(|n| !n.is_empty()),
+            name: Some(about.name.clone()),
+            uid: Some(about.uid.clone()),
+            ..ObjectReference::default()
+        };
+        let event = Event {
+            type_: EventType::Warning,
+            reason: reason.to_owned(),
+            note: Some(sentence.to_owned()),
+            action: "Waiting".to_owned(),
+            secondary: None,
+        };
+        let sent = self.teller().recorder.publish(&event, &reference);
+        match tokio::time::timeout(DEADLINE, sent).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(name = about.name, %error, "event not written"),
+            Err(_) => tracing::warn!(name = about.name, "event not written in time"),
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Volumes: who makes their controller calls, where they stand, and when their object goes.
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::ResourceExt;
+use serde_json::json;
+
+use super::context::Context;
+use super::drive::Outcome;
+use super::facts::{Instances, deleting, with_condition};
+use super::nodes::pulse;
+use super::world::namespace_or_default;
+use crate::api::meta::Host;
+use crate::api::{Volume, VolumeStatus};
+use crate::plan::Reason;
+use crate::plan::host::{self, Candidate, Decision, HostNode};
+use crate::plan::registry::Service;
+use crate::plan::volume::{self, Claim, Facts};
+
+/// One look at one volume.
+pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Outcome {
+    let status = object.status.clone().unwrap_or_default();
+    let (decision, again) = host_of(&context, &object, &status);
+    let waits = match &decision {
+        Decision::Wait(reason) if status.controller.is_none() => Some(reason),
+        Decision::Wait(_) | Decision::Keep | Decision::Assign(_) | Decision::Unneeded => None,
+    };
+    let mut new = status.clone();
+    if let Decision::Assign(host) = &decision {
+        new.controller = Some(host.clone());
+    }
+    let facts = gather(&context, &object, &new, waits);
+    if volume::gone(&facts) {
+        context.release(&*object).await?;
+        return Ok(None);
+    }
+    let (phase, condition) = volume::standing(&facts);
+    let condition = condition.of_generation(object.metadata.generation);
+    let conditions = with_condition(&context, &status.conditions, condition);
+    new.phase = Some(phase);
+    new.conditions = conditions;
+    if new.controller != status.controller {
+        let mut object = (*object).clone();
+        object.status = Some(new);
+        context.replace_status(&object).await?;
+    } else if new != status {
+        let patch = json!({ "status": { "phase": new.phase, "conditions": new.conditions } });
+        context.merge(&*object, patch).await?;
+    }
+    Ok(again)
+}
+
+fn gather<'a>(
+    context: &Context,
+    object: &'a Volume,
+    status: &'a VolumeStatus,
+    no_host: Option<&'a Reason>,
+) -> Facts<'a> {
+    let claim = match &object.spec.claim_ref {
+        Some(of) if !of.uid.is_empty() => {
+            let name = (namespace_or_default(&of.namespace).to_owned(), of.name.clone());
+            let there =
+                context.world.claims.get(&name).is_some_and(|c| c.metadata.uid.as_deref() == Some(&of.uid));
+            if there { Claim::Live } else { Claim::Gone }
+        }
+        Some(_) | None => Claim::None,
+    };
+    let attached = !context.world.attachments.names(&format!("volume:{}", object.name_any())).is_empty();
+    Facts {
+        deleting: deleting(object),
+        existing: object.spec.source.existing.is_some(),
+        reclaim: object.spec.reclaim_policy,
+        claim,
+        host: status.controller.as_ref(),
+        no_host,
+        exists: status.exists.map(|rung| (rung, status.observed_epoch)),
+        provisioning: status.provisioning.as_ref(),
+        held: attached || !status.holders.is_empty(),
+    }
+}
+
+/// Who makes its controller calls, and when to ask again if nothing changes.
+fn host_of(context: &Context, object: &Volume, status: &VolumeStatus) -> (Decision, Option<Duration>) {
+    let current = status.controller.as_ref();
+    // What was never attempted needs nobody to undo it.
+    if deleting(object) && current.is_none() {
+        return (Decision::Wait(Reason::NoHost), None);
+    }
+    let world = &context.world;
+    let plugin = world.plugins.named(&object.spec.plugin);
+    if plugin.is_none() && current.is_none() {
+        let reason = Reason::NotFound { kind: "Plugin", name: object.spec.plugin.clone() };
+        return (Decision::Wait(reason), None);
+    }
+    let instances = Instances::of(world, &object.spec.plugin);
+    let load = |node: &str| world.volumes.names(&format!("host:{node}")).len();
+    let candidates: Vec<_> = instances
+        .nodes(Service::Controller)
+        .into_iter()
+        .map(|node| Candidate { node: node.to_owned(), load: load(node) })
+        .collect();
+    let (node, again) = current.map_or((HostNode::Gone, None), |host| pulse(context, &host.node_name));
+    let preferred = consumer(context, object, status);
+    let decision = host::decide(&host::Facts {
+        current,
+        current_node: node,
+        current_serves: current.is_some_and(|h| serves(&instances, h)),
+        candidates: &candidates,
+        only: only(object),
+        preferred: preferred.as_deref(),
+        plugin: &object.spec.plugin,
+        has_controllers: instances.has_controllers(plugin.as_deref()),
+    });
+    let decision = match decision {
+        Decision::Unneeded if object.spec.source.create.is_some() => Decision::Wait(Reason::PluginLacks {
+            plugin: object.spec.plugin.clone(),
+            capability: "CREATE_DELETE_VOLUME",
+        }),
+        Decision::Keep | Decision::Assign(_) | Decision::Wait(_) | Decision::Unneeded => decision,
+    };
+    (decision, again.filter(|_| node == HostNode::Silent))
+}
+
+fn serves(instances: &Instances, host: &Host) -> bool {
+    instances.serving(Service::Controller, &host.node_name).is_some()
+}
+
+/// The only node whose instance knows the volume, with `controllerScope: Node`.
+pub(crate) fn only(object: &Volume) -> Option<&str> {
+    let source = &object.spec.source;
+    let made = source.create.as_ref().map(|c| c.node_name.as_str());
+    let found = source.existing.as_ref().map(|e| e.node_name.as_str());
+    made.or(found).filter(|node| !node.is_empty())
+}
+
+/// The node of the first consumer, where one is known.
+fn consumer(context: &Context, object: &Volume, status: &VolumeStatus) -> Option<String> {
+    if let Some(holder) = status.holders.first() {
+        return Some(holder.node_name.clone());
+    }
+    let of = object.spec.claim_ref.as_ref()?;
+    let name = (namespace_or_default(&of.namespace).to_owned(), of.name.clone());
+    let claim = context.world.claims.get(&name)?;
+    claim.status.as_ref().map(|s| s.selected_node.clone()).filter(|node| !node.is_empty())
+}

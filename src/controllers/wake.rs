@@ -1,0 +1,322 @@
+//! What a change of one object means for the others: the only place that says which controller looks again, and at what.
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Event, Namespace, Node};
+use kube::ResourceExt;
+
+use super::cache::{Name, name_of};
+use super::context::Context;
+use super::facts::{boot_id, deleting, node_down, node_ready};
+use super::world::{Cached, ConfigMapMeta, SecretMeta, namespace_or_default};
+use crate::api::meta::{ObjectRef, READY, is_true};
+use crate::api::{
+    Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
+};
+use crate::plan::marks::{OUT_OF_SERVICE, PLUGIN_NAME, STOPPED};
+
+/// A kind whose changes wake controllers.
+pub(crate) trait Wakes: Cached {
+    /// Called after the cache shows the change.
+    fn changed(context: &Context, old: Option<&Self>, new: Option<&Self>) {
+        ownership(context, old, new);
+        let both = [old, new];
+        let Some(name) = both.into_iter().flatten().map(name_of).next() else { return };
+        Self::wake(context, &name, old, new);
+    }
+
+    /// Wakes whom the change concerns.
+    fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>);
+}
+
+fn ownership<K: Cached>(context: &Context, old: Option<&K>, new: Option<&K>) {
+    if let Some(new) = new.filter(|n| !n.owner_references().is_empty()) {
+        K::cache(&context.world).dependents.add(name_of(new));
+    }
+    let gone = old.and_then(|o| o.meta().uid.as_deref());
+    if gone != new.and_then(|n| n.meta().uid.as_deref())
+        && let Some(uid) = gone
+    {
+        context.world.owner_gone(uid);
+    }
+}
+
+/// Whether `part` of the object differs; coming and going differ.
+fn differs<K, P: PartialEq>(old: Option<&K>, new: Option<&K>, part: impl Fn(&K) -> P) -> bool {
+    old.map(&part) != new.map(&part)
+}
+
+fn cluster(name: &str) -> Name {
+    (String::new(), name.to_owned())
+}
+
+fn name_in(reference: &ObjectRef) -> Name {
+    (namespace_or_default(&reference.namespace).to_owned(), reference.name.clone())
+}
+
+/// Everything that waits for a healthy instance of the plugin, or for the plugin itself.
+fn users_of_plugin(context: &Context, plugin: &str) {
+    let (world, queues) = (&context.world, &context.queues);
+    let volumes = world.volumes.names(&format!("plugin:{plugin}"));
+    queues.volumes.add_all(volumes.clone());
+    queues.holders.add_all(volumes);
+    queues.claims.add_all(world.claims.names("unbound"));
+    queues.placement.add_all(world.allocations.names("unplaced"));
+}
+
+/// A plugin, or an allocation that serves it, that shall stop and may wait for what just changed.
+fn leaving_plugin(context: &Context, plugin: &str) {
+    let (world, queues) = (&context.world, &context.queues);
+    let undeclared = |p: &Plugin| p.spec.instances.is_empty();
+    if world.plugins.named(plugin).is_some_and(|p| deleting(&*p) || undeclared(&p)) {
+        queues.plugins.add(cluster(plugin));
+    }
+    for allocation in world.allocations.by(&format!("serves:{plugin}")) {
+        let node = allocation.status.as_ref().map(|s| s.node_name.as_str()).unwrap_or_default();
+        if deleting(&*allocation) || allocation.spec.stop || node_down(world, node) {
+            queues.plugin_tasks.add(name_of(&*allocation));
+        }
+    }
+}
+
+/// Everything that depends on whether a node is ready, where it is, and whether it is fenced.
+fn users_of_node(context: &Context, node: &str) {
+    let (world, queues) = (&context.world, &context.queues);
+    queues.plugins.add_all(world.plugins.all().iter().map(|p| name_of(&**p)));
+    queues.placement.add_all(world.allocations.names("unplaced"));
+    queues.claims.add_all(world.claims.names("unbound"));
+    queues.volumes.add_all(world.volumes.names(&format!("host:{node}")));
+    queues.holders.add_all(world.volumes.names(&format!("holder:{node}")));
+    for attachment in world.attachments.by(&format!("node:{node}")) {
+        queues.attachments.add(name_of(&*attachment));
+        queues.holders.add(cluster(&attachment.spec.volume));
+    }
+    for allocation in world.allocations.by(&format!("node:{node}")) {
+        let name = name_of(&*allocation);
+        queues.placement.add(name.clone());
+        queues.plugin_tasks.add(name.clone());
+        queues.allocations.add(name);
+        volumes_of(context, &allocation);
+    }
+    for instance in world.instances.by(&format!("node:{node}")) {
+        users_of_plugin(context, &instance.spec.plugin);
+    }
+}
+
+/// The volumes that an allocation uses, for the holders controller.
+fn volumes_of(context: &Context, allocation: &Allocation) {
+    let namespace = allocation.namespace().unwrap_or_default();
+    for volume in &allocation.spec.volumes {
+        let word = format!("claim:{namespace}/{}", volume.claim_name);
+        context.queues.holders.add_all(context.world.volumes.names(&word));
+    }
+}
+
+impl Wakes for Plugin {
+    fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>) {
+        context.queues.plugins.add(name.clone());
+        if differs(old, new, |p| (p.metadata.generation, deleting(p), p.metadata.uid.clone())) {
+            users_of_plugin(context, &name.1);
+            let serving = context.world.allocations.names(&format!("serves:{}", name.1));
+            context.queues.plugin_tasks.add_all(serving);
+            context.queues.instances.add_all(context.world.instances.names(&format!("plugin:{}", name.1)));
+        }
+    }
+}
+
+impl Wakes for PluginInstance {
+    fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>) {
+        context.queues.instances.add(name.clone());
+        let told = |i: &Self| {
+            let status = i.status.clone().unwrap_or_default();
+            let ready = is_true(&status.conditions, READY);
+            (ready, status.node_id, status.topology, status.capabilities, status.max_volumes, status.since)
+        };
+        let new_word = differs(old, new, told);
+        for instance in [old, new].into_iter().flatten() {
+            let spec = &instance.spec;
+            context.queues.plugins.add(cluster(&spec.plugin));
+            let allocation = (spec.allocation.namespace.clone(), spec.allocation.name.clone());
+            context.queues.plugin_tasks.add(allocation);
+            if new_word {
+                users_of_plugin(context, &spec.plugin);
+                leaving_plugin(context, &spec.plugin);
+            }
+        }
+    }
+}
+
+impl Wakes for VolumeClass {
+    fn wake(context: &Context, _: &Name, _: Option<&Self>, _: Option<&Self>) {
+        context.queues.claims.add_all(context.world.claims.names("unbound"));
+        context.queues.placement.add_all(context.world.allocations.names("unplaced"));
+    }
+}
+
+impl Wakes for VolumeClaim {
+    fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>) {
+        let (world, queues) = (&context.world, &context.queues);
+        queues.claims.add(name.clone());
+        let claim = format!("claim:{}/{}", name.0, name.1);
+        queues.placement.add_all(world.allocations.names(&claim));
+        let volumes = world.volumes.names(&claim);
+        queues.volumes.add_all(volumes.clone());
+        queues.holders.add_all(volumes);
+        for claim in [old, new].into_iter().flatten() {
+            let status = claim.status.as_ref().map(|s| s.volume_name.as_str()).unwrap_or_default();
+            for volume in [status, &claim.spec.volume_name].into_iter().filter(|v| !v.is_empty()) {
+                queues.volumes.add(cluster(volume));
+                queues.holders.add(cluster(volume));
+            }
+        }
+        queues.namespaces.add(cluster(&name.0));
+    }
+}
+
+impl Wakes for Volume {
+    fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>) {
+        let (world, queues) = (&context.world, &context.queues);
+        queues.volumes.add(name.clone());
+        queues.holders.add(name.clone());
+        queues.claims.add_all(world.claims.names(&format!("volume:{}", name.1)));
+        queues.attachments.add_all(world.attachments.names(&format!("volume:{}", name.1)));
+        for volume in [old, new].into_iter().flatten() {
+            if let Some(claim) = &volume.spec.claim_ref {
+                let claim = name_in(claim);
+                queues.placement.add_all(world.allocations.names(&format!("claim:{}/{}", claim.0, claim.1)));
+                queues.claims.add(claim);
+            }
+            let holders = volume.status.iter().flat_map(|s| &s.holders);
+            queues.allocations.add_all(holders.map(|h| name_in(&h.allocation)));
+        }
+        let needs = |v: &Self| {
+            let status = v.status.clone().unwrap_or_default();
+            let nodes: Vec<_> = status.holders.into_iter().map(|h| h.node_name).collect();
+            (deleting(v), status.exists, status.controller, status.observed_epoch, nodes)
+        };
+        if differs(old, new, needs) {
+            for volume in [old, new].into_iter().flatten() {
+                leaving_plugin(context, &volume.spec.plugin);
+            }
+        }
+    }
+}
+
+impl Wakes for VolumeAttachment {
+    fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>) {
+        context.queues.attachments.add(name.clone());
+        for attachment in [old, new].into_iter().flatten() {
+            let spec = &attachment.spec;
+            context.queues.holders.add(cluster(&spec.volume));
+            context.queues.nodes.add(cluster(&spec.node_name));
+            if old.is_none() || new.is_none() {
+                // A node may have room again.
+                context.queues.placement.add_all(context.world.allocations.names("unplaced"));
+                context.queues.volumes.add(cluster(&spec.volume));
+                leaving_plugin(context, &spec.plugin);
+            }
+        }
+    }
+}
+
+impl Wakes for Allocation {
+    fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>) {
+        let (world, queues) = (&context.world, &context.queues);
+        queues.placement.add(name.clone());
+        queues.allocations.add(name.clone());
+        queues.plugin_tasks.add(name.clone());
+        queues.instances.add_all(world.instances.names(&format!("allocation:{}/{}", name.0, name.1)));
+        queues.namespaces.add(cluster(&name.0));
+        for allocation in [old, new].into_iter().flatten() {
+            let claims = allocation.spec.volumes.iter().map(|v| (name.0.clone(), v.claim_name.clone()));
+            queues.claims.add_all(claims);
+            volumes_of(context, allocation);
+            queues.plugins.add_all(allocation.annotations().get(PLUGIN_NAME).map(|p| cluster(p)));
+            let serves = allocation.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref());
+            queues.plugins.add_all(serves.map(|p| cluster(&p.plugin_name)));
+            let node = allocation.status.as_ref().map(|s| s.node_name.as_str()).unwrap_or_default();
+            if world.nodes.named(node).is_some_and(|n| deleting(&*n)) {
+                queues.nodes.add(cluster(node));
+            }
+        }
+    }
+}
+
+impl Wakes for Node {
+    fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>) {
+        context.queues.nodes.add(name.clone());
+        let matters = |n: &Self| {
+            let spec = n.spec.clone().unwrap_or_default();
+            let down = n.annotations().contains_key(STOPPED);
+            (node_ready(n), n.labels().clone(), down, spec.unschedulable, spec.taints, deleting(n))
+        };
+        if differs(old, new, matters) {
+            users_of_node(context, &name.1);
+        }
+    }
+}
+
+impl Wakes for NodeAgent {
+    fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>) {
+        context.queues.nodes.add(name.clone());
+        let matters = |a: &Self| a.status.as_ref().map(|s| (s.boot_id.clone(), s.stopped));
+        if differs(old, new, matters) {
+            users_of_node(context, &name.1);
+        }
+    }
+}
+
+impl Wakes for Lease {
+    fn wake(context: &Context, name: &Name, _: Option<&Self>, new: Option<&Self>) {
+        match new {
+            Some(lease) => {
+                let spec = lease.spec.clone().unwrap_or_default();
+                let holder = spec.holder_identity.unwrap_or_default();
+                let renewed = spec.renew_time.map(|t| t.0.to_string()).unwrap_or_default();
+                context.lease_seen(&name.1, format!("{holder} {renewed}"));
+            }
+            None => context.lease_gone(&name.1),
+        }
+        // A renewal of a node that is ready changes nothing: its timer looks at the lease when it fires.
+        let ready = context.world.nodes.named(&name.1).is_some_and(|n| node_ready(&n));
+        if !ready || new.is_none() {
+            context.queues.nodes.add(cluster(&name.1));
+        }
+    }
+}
+
+impl Wakes for Namespace {
+    fn wake(context: &Context, name: &Name, _: Option<&Self>, _: Option<&Self>) {
+        context.queues.namespaces.add(name.clone());
+    }
+}
+
+impl Wakes for Event {
+    fn wake(context: &Context, name: &Name, _: Option<&Self>, new: Option<&Self>) {
+        if new.is_some() {
+            context.queues.events.add(name.clone());
+        }
+        content_of_namespace(context, name);
+    }
+}
+
+impl Wakes for SecretMeta {
+    fn wake(context: &Context, name: &Name, _: Option<&Self>, _: Option<&Self>) {
+        content_of_namespace(context, name);
+    }
+}
+
+impl Wakes for ConfigMapMeta {
+    fn wake(context: &Context, name: &Name, _: Option<&Self>, _: Option<&Self>) {
+        content_of_namespace(context, name);
+    }
+}
+
+fn content_of_namespace(context: &Context, name: &Name) {
+    if context.world.namespaces.named(&name.0).is_some_and(|n| deleting(&*n)) {
+        context.queues.namespaces.add(cluster(&name.0));
+    }
+}
+
+/// The boot id by which an operator may fence the node, with the command that does it.
+pub(crate) fn fence_command(context: &Context, node: &str) -> String {
+    format!("wharfline taint node {node} {}={}", OUT_OF_SERVICE, boot_id(&context.world, node))
+}

@@ -1,0 +1,204 @@
+//! Every kind that the controllers watch, how its objects are found, and the caches together.
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::store::Writer;
+use kube::{Resource, ResourceExt};
+
+use super::cache::{Cache, Kind};
+use crate::api::claim::ClaimPhase;
+use crate::api::{
+    Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
+};
+use crate::plan::marks::PLUGIN_NAME;
+
+impl Kind for Plugin {}
+
+impl Kind for PluginInstance {
+    fn index(&self) -> Vec<String> {
+        let from = &self.spec.allocation;
+        vec![
+            format!("plugin:{}", self.spec.plugin),
+            format!("node:{}", self.spec.node_name),
+            format!("allocation:{}/{}", from.namespace, from.name),
+        ]
+    }
+}
+
+impl Kind for VolumeClass {
+    fn index(&self) -> Vec<String> {
+        vec![format!("plugin:{}", self.spec.plugin)]
+    }
+}
+
+impl Kind for VolumeClaim {
+    fn index(&self) -> Vec<String> {
+        let status = self.status.as_ref();
+        let mut words = Vec::new();
+        let made = status.map(|s| s.volume_name.as_str()).unwrap_or_default();
+        for volume in [made, &self.spec.volume_name] {
+            if !volume.is_empty() {
+                words.push(format!("volume:{volume}"));
+            }
+        }
+        if status.and_then(|s| s.phase) != Some(ClaimPhase::Bound) {
+            words.push("unbound".to_owned());
+        }
+        words
+    }
+}
+
+impl Kind for Volume {
+    fn index(&self) -> Vec<String> {
+        let mut words = vec![format!("plugin:{}", self.spec.plugin)];
+        if let Some(claim) = &self.spec.claim_ref {
+            words.push(format!("claim:{}/{}", namespace_or_default(&claim.namespace), claim.name));
+        }
+        if let Some(status) = &self.status {
+            words.extend(status.controller.iter().map(|host| format!("host:{}", host.node_name)));
+            words.extend(status.holders.iter().map(|h| format!("user:{}", h.allocation.uid)));
+            words.extend(status.holders.iter().map(|h| format!("holder:{}", h.node_name)));
+        }
+        words
+    }
+}
+
+impl Kind for VolumeAttachment {
+    fn index(&self) -> Vec<String> {
+        vec![
+            format!("volume:{}", self.spec.volume),
+            format!("node:{}", self.spec.node_name),
+            format!("plugin:{}", self.spec.plugin),
+        ]
+    }
+}
+
+impl Kind for Allocation {
+    fn index(&self) -> Vec<String> {
+        let namespace = self.namespace().unwrap_or_default();
+        let mut words: Vec<_> =
+            self.spec.volumes.iter().map(|v| format!("claim:{namespace}/{}", v.claim_name)).collect();
+        match self.status.as_ref().map(|s| s.node_name.as_str()).filter(|node| !node.is_empty()) {
+            Some(node) => words.push(format!("node:{node}")),
+            None => words.push("unplaced".to_owned()),
+        }
+        let plugins = self.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref());
+        words.extend(plugins.map(|p| format!("serves:{}", p.plugin_name)));
+        words.extend(self.annotations().get(PLUGIN_NAME).map(|plugin| format!("of:{plugin}")));
+        words
+    }
+}
+
+impl Kind for NodeAgent {}
+impl Kind for Node {}
+impl Kind for Lease {}
+impl Kind for Namespace {}
+impl Kind for Event {}
+
+impl Kind for SecretMeta {}
+impl Kind for ConfigMapMeta {}
+
+/// A Secret without its content, which no controller needs.
+pub(crate) type SecretMeta = PartialObjectMeta<Secret>;
+/// A ConfigMap without its content.
+pub(crate) type ConfigMapMeta = PartialObjectMeta<ConfigMap>;
+
+/// A reference written by a person may leave the namespace out.
+pub(crate) fn namespace_or_default(namespace: &str) -> &str {
+    if namespace.is_empty() { "default" } else { namespace }
+}
+
+macro_rules! world {
+    ($($field:ident: $kind:ty, $scope:ident;)*) => {
+        /// All caches.
+        #[derive(Debug)]
+        pub(crate) struct World { $(pub(crate) $field: Cache<$kind>,)* }
+
+        /// The ends that fill them.
+        pub(crate) struct Writers { $(pub(crate) $field: Writer<$kind>,)* }
+
+        impl World {
+            /// Empty caches and the ends that fill them.
+            pub(crate) fn new() -> (Self, Writers) {
+                $(let $field = Cache::<$kind>::new();)*
+                (Self { $($field: $field.0,)* }, Writers { $($field: $field.1,)* })
+            }
+
+            /// Asks for a look at every object that this one owned.
+            pub(crate) fn owner_gone(&self, uid: &str) {
+                let word = format!("owner:{uid}");
+                $(self.$field.dependents.add_all(self.$field.names(&word));)*
+            }
+
+            /// What is known of an owner named by an object of this namespace.
+            pub(crate) fn owner(&self, owner: &OwnerReference, namespace: &str) -> Owner {
+                $(if <$kind>::kind(&()) == owner.kind && <$kind>::api_version(&()) == owner.api_version {
+                    let namespace = if Scope::$scope == Scope::Namespaced { namespace } else { "" };
+                    let name = (namespace.to_owned(), owner.name.clone());
+                    let there = self.$field.get(&name).is_some_and(|o| o.uid().as_deref() == Some(&owner.uid));
+                    let within = Some(namespace).filter(|n| !n.is_empty());
+                    let path = <$kind>::url_path(&(), within);
+                    return if there { Owner::There } else { Owner::NotSeen { path } };
+                })*
+                Owner::Unknown
+            }
+        }
+
+        $(impl Cached for $kind {
+            fn cache(world: &World) -> &Cache<Self> {
+                &world.$field
+            }
+        })*
+
+        /// Calls a macro with every field.
+        macro_rules! for_each_kind {
+            ($call:ident) => { $($call!($field);)* };
+        }
+        pub(crate) use for_each_kind;
+    };
+}
+
+/// Where objects of a kind live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Cluster,
+    Namespaced,
+}
+
+/// What the caches know of an object that another names as its owner.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// It is there.
+    There,
+    /// It is not in the cache; this is where its kind is found.
+    NotSeen {
+        /// The path of the collection.
+        path: String,
+    },
+    /// A kind that we do not watch.
+    Unknown,
+}
+
+/// A kind with a cache.
+pub(crate) trait Cached: Kind {
+    /// Its cache.
+    fn cache(world: &World) -> &Cache<Self>;
+}
+
+world! {
+    plugins: Plugin, Cluster;
+    instances: PluginInstance, Cluster;
+    classes: VolumeClass, Cluster;
+    claims: VolumeClaim, Namespaced;
+    volumes: Volume, Cluster;
+    attachments: VolumeAttachment, Cluster;
+    allocations: Allocation, Namespaced;
+    agents: NodeAgent, Cluster;
+    nodes: Node, Cluster;
+    leases: Lease, Namespaced;
+    namespaces: Namespace, Cluster;
+    events: Event, Namespaced;
+    secrets: SecretMeta, Namespaced;
+    config_maps: ConfigMapMeta, Namespaced;
+}

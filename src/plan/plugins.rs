@@ -1,0 +1,184 @@
+//! Where a plugin's instances run, and when one of them may stop.
+use std::collections::BTreeSet;
+
+use super::Reason;
+use crate::api::meta::Map;
+use crate::api::plugin::{Placement, Role};
+
+/// One node, as far as it matters for plugins. Cordons do not.
+#[derive(Debug, Clone, Default)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Its lease is renewed and it was not taken down.
+    pub ready: bool,
+    /// Its labels.
+    pub labels: Map,
+}
+
+/// The nodes that shall have an instance. `present` are those that have one; so many replicas stay where they are.
+pub fn wanted_nodes(placement: &Placement, nodes: &[Node], present: &BTreeSet<String>) -> BTreeSet<String> {
+    let named = |node: &Node| node.name.clone();
+    if let Some(replicas) = placement.replicas {
+        let mut order: Vec<_> = nodes.iter().collect();
+        // A lost node's replica goes elsewhere only while there is an elsewhere.
+        order.sort_by_key(|n| (!n.ready, !present.contains(&n.name), n.name.clone()));
+        let usable = order.into_iter().filter(|n| n.ready || present.contains(&n.name));
+        return usable.take(replicas as usize).map(named).collect();
+    }
+    let selector = placement.node_selector.as_ref();
+    let fits = |node: &&Node| {
+        selector.is_none_or(|labels| labels.iter().all(|(k, v)| node.labels.get(k) == Some(v)))
+    };
+    nodes.iter().filter(fits).map(named).collect()
+}
+
+/// Why an instance shall stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Going {
+    /// It shall not.
+    No,
+    /// Its spec changed: it is started again with the new one, and mounts outlive that.
+    Replaced,
+    /// Its node was taken down.
+    NodeDown,
+    /// Its allocation or its plugin is being deleted.
+    Deleted,
+}
+
+/// One instance, and what needs it. Lists name volumes.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Why it shall stop.
+    pub going: Going,
+    /// Its services.
+    pub role: Role,
+    /// Volumes that its node may still have staged or published.
+    pub on_node: BTreeSet<String>,
+    /// Volumes whose controller calls it makes.
+    pub hosted: BTreeSet<String>,
+    /// Volumes that still need somebody to make their controller calls.
+    pub unhosted: BTreeSet<String>,
+    /// Another healthy instance serves the node as well.
+    pub other_here: bool,
+    /// Another healthy instance makes controller calls somewhere.
+    pub other_controller: bool,
+}
+
+/// Whether the instance may stop; if it shall but may not, why.
+pub fn released(facts: &Facts) -> Result<bool, Reason> {
+    let mut by: BTreeSet<&String> = BTreeSet::new();
+    match facts.going {
+        Going::No => return Ok(false),
+        Going::Replaced => return Ok(true),
+        Going::NodeDown => by.extend(&facts.on_node),
+        Going::Deleted => {
+            if facts.role.node() && !facts.other_here {
+                by.extend(&facts.on_node);
+            }
+            if facts.role.controller() && !facts.other_here {
+                by.extend(&facts.hosted);
+            }
+            if facts.role.controller() && !facts.other_here && !facts.other_controller {
+                by.extend(&facts.unhosted);
+            }
+        }
+    }
+    if by.is_empty() { Ok(true) } else { Err(in_use(by)) }
+}
+
+/// The sentence that names the volumes which hold a plugin.
+pub fn in_use<'a>(volumes: impl IntoIterator<Item = &'a String>) -> Reason {
+    let volumes: Vec<_> = volumes.into_iter().collect();
+    let shown: Vec<_> = volumes.iter().take(5).map(|v| v.as_str()).collect();
+    let more = volumes.len().saturating_sub(shown.len());
+    let rest = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let word = if volumes.len() == 1 { "volume" } else { "volumes" };
+    Reason::InUse { by: format!("{word} {}{rest}", shown.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::plugin::Nothing;
+
+    fn nodes() -> Vec<Node> {
+        ["a", "b", "c"]
+            .iter()
+            .map(|n| Node {
+                name: (*n).into(),
+                ready: *n != "b",
+                labels: Map::from([("on".into(), (*n).into())]),
+            })
+            .collect()
+    }
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|n| (*n).to_owned()).collect()
+    }
+
+    #[test]
+    fn instances_go_where_the_placement_says() {
+        let every = Placement { every_node: Some(Nothing {}), ..Placement::default() };
+        for placement in [every, Placement::default()] {
+            assert_eq!(wanted_nodes(&placement, &nodes(), &set(&[])), set(&["a", "b", "c"]));
+        }
+        let selector = Some(Map::from([("on".into(), "b".into())]));
+        let placement = Placement { node_selector: selector, ..Placement::default() };
+        assert_eq!(wanted_nodes(&placement, &nodes(), &set(&[])), set(&["b"]));
+    }
+
+    #[test]
+    fn replicas_stay_and_leave_lost_nodes_for_ready_ones() {
+        let replicas = |n, present: &[&str]| {
+            let placement = Placement { replicas: Some(n), ..Placement::default() };
+            wanted_nodes(&placement, &nodes(), &set(present))
+        };
+        assert_eq!(replicas(1, &[]), set(&["a"]));
+        assert_eq!(replicas(1, &["c"]), set(&["c"]), "it stays where it is");
+        assert_eq!(replicas(1, &["b"]), set(&["a"]), "b is lost");
+        assert_eq!(replicas(3, &["b"]), set(&["a", "b", "c"]), "nowhere else to go");
+        assert_eq!(replicas(3, &[]), set(&["a", "c"]), "none is begun on a lost node");
+        assert_eq!(replicas(0, &["a"]), set(&[]));
+    }
+
+    #[test]
+    fn nothing_that_a_volume_needs_stops() {
+        for going in [Going::No, Going::Replaced, Going::NodeDown, Going::Deleted] {
+            for role in [Role::Controller, Role::Node, Role::Monolith] {
+                for bits in 0..32_u8 {
+                    let some = |bit: u8| if bits & bit == 0 { set(&[]) } else { set(&["v"]) };
+                    let facts = Facts {
+                        going,
+                        role,
+                        on_node: some(1),
+                        hosted: some(2),
+                        unhosted: some(4),
+                        other_here: bits & 8 != 0,
+                        other_controller: bits & 16 != 0,
+                    };
+                    let may = released(&facts);
+                    let idle = !(bits & 1 != 0 || bits & 2 != 0 || bits & 4 != 0);
+                    match going {
+                        Going::No => assert_eq!(may, Ok(false)),
+                        Going::Replaced => assert_eq!(may, Ok(true)),
+                        Going::NodeDown => assert_eq!(may.is_ok(), bits & 1 == 0),
+                        Going::Deleted if idle => assert_eq!(may, Ok(true)),
+                        Going::Deleted => {
+                            let node = role.node() && bits & 1 != 0 && !facts.other_here;
+                            let host = role.controller() && bits & 2 != 0 && !facts.other_here;
+                            assert!(may.is_err() || !(node || host), "{facts:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_sentence_names_a_few() {
+        let many: Vec<_> = (0..7).map(|i| format!("v{i}")).collect();
+        assert_eq!(in_use(&many).to_string(), "still in use by volumes v0, v1, v2, v3, v4 and 2 more");
+        assert_eq!(in_use(&many[..1]).to_string(), "still in use by volume v0");
+    }
+}

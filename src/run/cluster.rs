@@ -1,0 +1,58 @@
+//! Server, controllers and node daemon in one process, put together.
+//!
+//! The controllers and the daemon speak to the server through clients that never leave the process, each with its own
+//! identity, so that the same rules hold for them as over the wire.
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::controllers;
+use crate::node::{self, Machine, Options};
+use crate::server::{Identity, Server};
+
+/// Why the parts could not be put together, or one of them ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The daemon ended.
+    #[error("node daemon")]
+    Node(#[from] node::Error),
+    /// The controllers ended.
+    #[error("controllers")]
+    Controllers(#[from] controllers::Error),
+}
+
+/// Runs controllers and one daemon on a server until `stop`, or until one of them fails.
+pub async fn run(
+    server: &Server,
+    machine: Machine,
+    options: Options,
+    ready: oneshot::Sender<()>,
+    stop: CancellationToken,
+) -> Result<(), Error> {
+    let node_client = server.client(Identity::node(&options.name));
+    let ending = stop.child_token();
+    let control = controllers::Options {
+        now: Arc::new(jiff::Timestamp::now),
+        lease_duration: options.lease,
+        ..controllers::Options::default()
+    };
+    let shutdown = ending.clone();
+    let controllers = controllers::run(server.client(Identity::controllers()), control, async move {
+        shutdown.cancelled().await
+    });
+    let daemon = node::run(node_client, machine, options, ready, ending.clone());
+    tokio::pin!(controllers, daemon);
+    // Whoever ends first ends the other, and is waited for.
+    let (first, rest) = tokio::select! {
+        result = &mut controllers => {
+            ending.cancel();
+            (result.map_err(Error::from), daemon.await.map_err(Error::from))
+        }
+        result = &mut daemon => {
+            ending.cancel();
+            (result.map_err(Error::from), controllers.await.map_err(Error::from))
+        }
+    };
+    first.and(rest)
+}

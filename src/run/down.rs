@@ -1,0 +1,219 @@
+//! `wharfline down`: takes down what `up` left on this machine, through a running `up` or without one.
+//!
+//! It edits no spec. The node is marked stopped; the same controllers and the same daemon that brought everything up
+//! then take it down in mirror order, plugins last. The next `up` clears the mark.
+#![allow(clippy::print_stdout)] // says what it does
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Node as CoreNode;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::wait::await_condition;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::up::{Core, prepare, stop_on_signal};
+use super::{cluster, join, machine};
+use crate::api::{Allocation, NodeAgent, Volume, VolumeClaim};
+use crate::node::context::STOPPED;
+use crate::server::Identity;
+use crate::store::embedded::OpenError;
+
+/// Where the plugins' own allocations are: they stop last, by their controller.
+const SYSTEM: &str = "wharfline-system";
+
+/// Arguments of `wharfline down`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Delete allocations, claims and volumes first, with what is in them
+    #[arg(long)]
+    pub delete_volumes: bool,
+    /// How long to wait, such as 90s or 5m
+    #[arg(long, default_value = "3m", value_parser = duration)]
+    pub timeout: Duration,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    crate::api::quantity::duration(text).ok_or_else(|| "write 90s, 5m or 500ms".to_owned())
+}
+
+/// Takes everything down.
+///
+/// # Errors
+/// When something does not come down in time: then it says what.
+pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
+    super::log();
+    if !data_dir.join("store.redb").exists() {
+        println!("nothing to take down: {} holds no store", data_dir.display());
+        return Ok(());
+    }
+    let data_dir = prepare(data_dir)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let stop = CancellationToken::new();
+        let signals = tokio::spawn(stop_on_signal(stop.clone())?);
+        let work = tokio::time::timeout(args.timeout, run(args, &data_dir, stop.clone()));
+        let result = tokio::select! {
+            result = work => result.unwrap_or_else(|_| Err(anyhow!("not everything came down in time"))),
+            () = stop.cancelled() => Err(anyhow!("interrupted; run it again to go on")),
+        };
+        signals.abort();
+        result
+    })
+}
+
+async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::Result<()> {
+    match Core::open(data_dir).await {
+        Ok(core) => alone(args, data_dir, core, stop).await,
+        Err(error) if in_use(&error) => through_up(args, data_dir).await,
+        Err(error) => Err(error),
+    }
+}
+
+fn in_use(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| matches!(cause.downcast_ref(), Some(OpenError::InUse { .. })))
+}
+
+/// Nothing runs: the same parts are started here, for as long as it takes.
+async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken) -> anyhow::Result<()> {
+    let client = core.server.client(Identity::controllers());
+    let Some(name) = node_name(&client).await? else {
+        println!("nothing to take down: no node has joined");
+        return Ok(());
+    };
+    // With volumes to delete, their plugins have to run once more before they stop.
+    join::join(&core.server, &name, !args.delete_volumes).await?;
+    let machine = machine::machine(data_dir)?;
+    let kernel = std::sync::Arc::clone(&machine.kernel);
+    let options = join::options(&name, data_dir.to_owned(), machine::run_dir(data_dir));
+    let (tell, ready) = oneshot::channel();
+    let running = stop.child_token();
+    let cluster = cluster::run(&core.server, machine, options, tell, running.clone());
+    let work = async {
+        ready.await.context("the daemon did not start")?;
+        take_down(client, &name, args.delete_volumes).await
+    };
+    tokio::pin!(cluster);
+    tokio::select! {
+        ended = &mut cluster => {
+            ended?;
+            return Err(anyhow!("the daemon ended before everything was down"));
+        }
+        result = work => {
+            running.cancel();
+            cluster.await?;
+            result?;
+        }
+    }
+    core.server.shutdown().await;
+    kernel.undo_tree().await?;
+    println!("down");
+    Ok(())
+}
+
+/// An `up` has the directory: it is asked over its own API, and ends by itself when all is down.
+async fn through_up(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
+    let path = data_dir.join("kubeconfig");
+    let kubeconfig = Kubeconfig::read_from(&path).with_context(|| format!("{}", path.display()))?;
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let client = Client::try_from(config)?;
+    let name = node_name(&client).await?.ok_or_else(|| anyhow!("no node has joined"))?;
+    // It ends as soon as it is down; whether its last word reaches us does not matter, its lock does.
+    let asked = take_down(client, &name, args.delete_volumes).await;
+    let store = data_dir.join("store.redb.lock");
+    let mut again = tokio::time::interval(Duration::from_millis(50));
+    for _ in 0..200 {
+        again.tick().await;
+        if free(&store) {
+            println!("down");
+            return Ok(());
+        }
+    }
+    asked.and(Err(anyhow!("everything is down, but the running `up` did not end")))
+}
+
+/// Whether nobody has the store open.
+fn free(store: &Path) -> bool {
+    let file = std::fs::File::open(store);
+    file.is_ok_and(|file| {
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
+    })
+}
+
+async fn node_name(client: &Client) -> anyhow::Result<Option<String>> {
+    let agents: Api<NodeAgent> = Api::all(client.clone());
+    Ok(agents.list(&ListParams::default()).await?.items.first().map(ResourceExt::name_any))
+}
+
+async fn take_down(client: Client, name: &str, delete_volumes: bool) -> anyhow::Result<()> {
+    if delete_volumes {
+        delete_all::<Allocation>(&client, |a| a.namespace().as_deref() != Some(SYSTEM)).await?;
+        delete_all::<VolumeClaim>(&client, |_| true).await?;
+        delete_all::<Volume>(&client, |_| true).await?;
+    }
+    let nodes: Api<CoreNode> = Api::all(client.clone());
+    let mark = serde_json::json!({ "metadata": { "annotations": { STOPPED: "true" } } });
+    nodes.patch(name, &PatchParams::default(), &Patch::Merge(&mark)).await?;
+    taken_down(client, name).await
+}
+
+/// Deletes every object of a kind that `chosen` picks, and waits until they are gone.
+async fn delete_all<K>(client: &Client, chosen: fn(&K) -> bool) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    K: crate::node::context::ObjectApi,
+{
+    let all: Api<K> = Api::all(client.clone());
+    for object in all.list(&ListParams::default()).await?.items.iter().filter(|o| chosen(o)) {
+        println!("deleting {}/{}", K::kind(&()).to_lowercase(), object.name_any());
+        match K::api(client.clone(), object).delete(&object.name_any(), &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            other => drop(other?),
+        }
+    }
+    let mut left: std::collections::HashSet<String> = std::collections::HashSet::new();
+    let mut events = watcher::watcher(all, watcher::Config::default()).default_backoff().boxed();
+    while let Some(event) = events.next().await {
+        let uid = |o: &K| o.uid().unwrap_or_default();
+        let mut whole = true;
+        match event? {
+            watcher::Event::Init => {
+                left.clear();
+                whole = false;
+            }
+            watcher::Event::InitApply(object) => {
+                left.extend(chosen(&object).then(|| uid(&object)));
+                whole = false;
+            }
+            watcher::Event::Apply(object) => left.extend(chosen(&object).then(|| uid(&object))),
+            watcher::Event::Delete(object) => {
+                left.remove(&uid(&object));
+            }
+            watcher::Event::InitDone => {}
+        }
+        if whole && left.is_empty() {
+            return Ok(());
+        }
+    }
+    Err(anyhow!("the watch ended"))
+}
+
+/// Returns once the node is marked stopped and its daemon says that nothing is left.
+pub(super) async fn taken_down(client: Client, name: &str) -> anyhow::Result<()> {
+    let nodes: Api<CoreNode> = Api::all(client.clone());
+    await_condition(nodes, name, |node: Option<&CoreNode>| {
+        node.is_some_and(|n| n.annotations().contains_key(STOPPED))
+    })
+    .await?;
+    let agents: Api<NodeAgent> = Api::all(client);
+    let stopped =
+        |agent: Option<&NodeAgent>| agent.and_then(|a| a.status.as_ref()).is_some_and(|s| s.stopped);
+    await_condition(agents, name, stopped).await?;
+    Ok(())
+}

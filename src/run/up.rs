@@ -1,0 +1,180 @@
+//! `wharfline up`: server, controllers and node daemon in one process on the embedded store, in the foreground.
+#![allow(clippy::print_stdout)] // the line that says that it is ready
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, anyhow};
+use jiff::Timestamp;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::{cluster, down, join, machine};
+use crate::server::{Identity, Pki, Server, ServerOptions, serve, write_private};
+use crate::store::Store;
+use crate::store::embedded::{EmbeddedStore, Options as StoreOptions};
+use crate::store::{KeepPolicy, run_compactor};
+use crate::sys::{Random as _, random::RealRandom};
+
+/// Arguments of `wharfline up`; the data directory is a flag of every command.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Where the API listens
+    #[arg(long, default_value = "127.0.0.1:7443", value_name = "ADDR:PORT")]
+    pub listen: SocketAddr,
+    /// This node's name; the host name in lower case when not given
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+}
+
+/// Runs until SIGTERM or SIGINT. Workloads and mounts stay as they are.
+///
+/// # Errors
+/// One line that says what was in the way: a data directory or port in use, a missing capability to mount.
+pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
+    super::log();
+    let data_dir = prepare(data_dir)?;
+    let name = node_name(args.node_name.as_deref())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let stop = CancellationToken::new();
+        let signals = tokio::spawn(stop_on_signal(stop.clone())?);
+        let result = Up::open(args.listen, name, data_dir).await?.run(stop).await;
+        signals.abort();
+        result
+    })
+}
+
+/// The data directory, made if missing, for root alone.
+pub(super) fn prepare(data_dir: &Path) -> anyhow::Result<PathBuf> {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let whole = std::path::absolute(data_dir)?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&whole)
+        .with_context(|| format!("data directory {} cannot be made", whole.display()))?;
+    // The kernel shows mounts at their real path.
+    std::fs::canonicalize(&whole).with_context(|| format!("data directory {}", whole.display()))
+}
+
+fn node_name(given: Option<&str>) -> anyhow::Result<String> {
+    let name = match given {
+        Some(name) => name.to_owned(),
+        None => rustix::system::uname().nodename().to_string_lossy().to_lowercase(),
+    };
+    let allowed =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let inner = !name.starts_with(['-', '.']) && !name.ends_with(['-', '.']);
+    if name.is_empty() || name.len() > 63 || !name.bytes().all(allowed) || !inner {
+        return Err(anyhow!(
+            "\"{name}\" is no node name: 1 to 63 of a-z, 0-9, '-' and '.'; give one with --node-name"
+        ));
+    }
+    Ok(name)
+}
+
+/// Cancels the token on SIGTERM or SIGINT.
+pub(super) fn stop_on_signal(stop: CancellationToken) -> anyhow::Result<impl Future<Output = ()>> {
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        stop.cancel();
+    })
+}
+
+/// The store and the server over it.
+pub(super) struct Core {
+    /// The store, for the compactor.
+    pub(super) store: Arc<dyn Store>,
+    /// The server.
+    pub(super) server: Server,
+    /// Its keys.
+    pub(super) pki: Pki,
+}
+
+impl Core {
+    /// Opens the store and makes what the server needs at its first start.
+    pub(super) async fn open(data_dir: &Path) -> anyhow::Result<Self> {
+        let store = EmbeddedStore::open(&data_dir.join("store.redb"), StoreOptions::default())
+            .with_context(|| format!("data directory {}", data_dir.display()))?;
+        let store: Arc<dyn Store> = Arc::new(store);
+        let pki =
+            Pki::load_or_create(&data_dir.join("pki"), Timestamp::now(), &|bytes| RealRandom.fill(bytes))?;
+        let options = ServerOptions::new(pki.sealing());
+        let server = Server::new(Arc::clone(&store), crate::api::definitions(), options);
+        server.bootstrap().await?;
+        Ok(Self { store, server, pki })
+    }
+}
+
+/// Everything opened, nothing running yet.
+struct Up {
+    name: String,
+    data_dir: PathBuf,
+    listener: TcpListener,
+    address: SocketAddr,
+    pki: Pki,
+    store: Arc<dyn Store>,
+    server: Server,
+}
+
+impl Up {
+    async fn open(listen: SocketAddr, name: String, data_dir: PathBuf) -> anyhow::Result<Self> {
+        let Core { store, server, pki } = Core::open(&data_dir).await?;
+        let listener = TcpListener::bind(listen)
+            .await
+            .with_context(|| format!("cannot listen on {listen}; give another address with --listen"))?;
+        let address = listener.local_addr()?;
+        join::join(&server, &name, false).await.context("the node's own objects could not be written")?;
+        Ok(Self { name, data_dir, listener, address, pki, store, server })
+    }
+
+    async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let machine = machine::machine(&self.data_dir)?;
+        let options = join::options(&self.name, self.data_dir.clone(), machine::run_dir(&self.data_dir));
+        let url = format!("https://{}", self.address);
+        let tls = self.pki.server_config(&[])?;
+        let kubeconfig = self.pki.admin_kubeconfig(&url)?;
+        write_private(&self.data_dir.join("kubeconfig"), &kubeconfig)?;
+        let serving = tokio::spawn(serve(self.listener, tls, self.server.clone(), stop.clone()));
+        let compactor = tokio::spawn(run_compactor(self.store, KeepPolicy::default()));
+        let (tell, ready) = oneshot::channel();
+        let announce = async {
+            if ready.await.is_ok() {
+                println!("ready {url}");
+            }
+            std::future::pending().await
+        };
+        let kernel = Arc::clone(&machine.kernel);
+        let taken_down = down::taken_down(self.server.client(Identity::controllers()), &self.name);
+        let running = stop.child_token();
+        let cluster = cluster::run(&self.server, machine, options, tell, running.clone());
+        tokio::pin!(cluster);
+        let mut down = false;
+        let result = tokio::select! {
+            result = &mut cluster => result,
+            never = announce => never,
+            result = taken_down => {
+                down = result.is_ok();
+                running.cancel();
+                cluster.await
+            }
+        };
+        stop.cancel();
+        compactor.abort();
+        serving.await?;
+        self.server.shutdown().await;
+        result?;
+        if down {
+            kernel.undo_tree().await?;
+        }
+        Ok(())
+    }
+}

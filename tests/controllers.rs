@@ -1,0 +1,24 @@
+//! The controllers on the real server, with nodes played by the test.
+//!
+//! Covers A10, A18, A20, A31, A32, A41, A43, A45, A47, A49, A60, A67, A68, A70 and rules 5, 6, 8 and 10 of the design.
+#![allow(dead_code, reason = "the support is shared with other tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+mod support {
+    pub(crate) mod server_api;
+}
+#[path = "support/controllers/bench.rs"]
+mod bench;
+#[path = "support/controllers/fake.rs"]
+mod fake;
+#[path = "support/controllers/garbage.rs"]
+mod garbage;
+#[path = "support/controllers/manifests.rs"]
+mod manifests;
+#[path = "support/controllers/nodes.rs"]
+mod nodes;
+#[path = "support/controllers/plugins.rs"]
+mod plugins;
+#[path = "support/controllers/quickstart.rs"]
+mod quickstart;
+#[path = "support/controllers/volumes.rs"]
+mod volumes;

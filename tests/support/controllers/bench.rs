@@ -1,0 +1,390 @@
+//! The real server and the real controllers in one process, with eyes on every object and on every write.
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::StreamExt;
+use http::Request;
+use kube::api::{Api, DynamicObject};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::runtime::watcher::{self, watcher};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use wharfline::controllers::{self, Options};
+use wharfline::server::{Identity, Server};
+
+use crate::fake::{Behaviour, FakeNode, Ledger};
+use crate::support::server_api::options;
+use wharfline::store::embedded::{EmbeddedStore, MemoryDisk};
+
+/// Far beyond what any step takes, in the time of the test.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+/// Kind, plural, whether in namespaces, whether ours.
+pub(crate) const KINDS: &[(&str, &str, bool, bool)] = &[
+    ("Plugin", "plugins", false, true),
+    ("PluginInstance", "plugininstances", false, true),
+    ("VolumeClass", "volumeclasses", false, true),
+    ("VolumeClaim", "volumeclaims", true, true),
+    ("Volume", "volumes", false, true),
+    ("VolumeAttachment", "volumeattachments", false, true),
+    ("Allocation", "allocations", true, true),
+    ("NodeAgent", "nodeagents", false, true),
+    ("Node", "nodes", false, false),
+    ("Event", "events", true, false),
+    ("Namespace", "namespaces", false, false),
+    ("ConfigMap", "configmaps", true, false),
+];
+
+/// Plural, namespace (empty for none), name.
+pub(crate) type Key = (String, String, String);
+
+/// Everything that there is, as a watcher sees it.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    objects: Arc<Mutex<BTreeMap<Key, Value>>>,
+    news: watch::Sender<u64>,
+}
+
+impl Seen {
+    fn new() -> Self {
+        Self { objects: Arc::default(), news: watch::Sender::new(0) }
+    }
+
+    fn put(&self, key: Key, object: Option<Value>) {
+        let mut objects = self.objects.lock().unwrap();
+        match object {
+            Some(object) => objects.insert(key, object),
+            None => objects.remove(&key),
+        };
+        drop(objects);
+        self.news.send_modify(|n| *n += 1);
+    }
+
+    /// One object; null when there is none.
+    pub(crate) fn get(&self, plural: &str, namespace: &str, name: &str) -> Value {
+        let key = (plural.to_owned(), namespace.to_owned(), name.to_owned());
+        self.objects.lock().unwrap().get(&key).cloned().unwrap_or_default()
+    }
+
+    /// All objects of a kind.
+    pub(crate) fn all(&self, plural: &str) -> Vec<Value> {
+        let objects = self.objects.lock().unwrap();
+        objects.iter().filter(|(key, _)| key.0 == plural).map(|(_, object)| object.clone()).collect()
+    }
+
+    /// The only object of a kind; null when there is none or more than one.
+    pub(crate) fn only(&self, plural: &str) -> Value {
+        let mut all = self.all(plural);
+        if all.len() == 1 { all.remove(0) } else { Value::Null }
+    }
+
+    /// Tells when anything has changed.
+    pub(crate) fn news(&self) -> watch::Receiver<u64> {
+        self.news.subscribe()
+    }
+}
+
+/// The namespace and name of an object.
+pub(crate) fn key_of(plural: &str, object: &Value) -> Key {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    (plural.to_owned(), text("namespace"), text("name"))
+}
+
+/// Where an object is found.
+pub(crate) fn path_of(key: &Key) -> String {
+    let (.., ours) = KINDS.iter().find(|(_, plural, ..)| *plural == key.0).expect("a kind of the bench");
+    let root = if *ours { "/apis/wharfline.dev/v1alpha1" } else { "/api/v1" };
+    let namespace = if key.1.is_empty() { String::new() } else { format!("/namespaces/{}", key.1) };
+    format!("{root}{namespace}/{}/{}", key.0, key.2)
+}
+
+/// One request; the answer's code and body.
+pub(crate) async fn ask(
+    client: &kube::Client,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> (u16, Value) {
+    let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+    let bytes = body.map(|b| serde_json::to_vec(b).unwrap()).unwrap_or_default();
+    let request =
+        Request::builder().method(method).uri(path).header("content-type", kind).body(bytes).unwrap();
+    match client.request::<Value>(request).await {
+        Ok(answer) => (200, answer),
+        Err(kube::Error::Api(status)) => (status.code, json!({ "message": status.message })),
+        Err(error) => panic!("{method} {path}: {error}"),
+    }
+}
+
+/// One write of the controllers: method, path and body.
+#[derive(Debug, Clone)]
+pub(crate) struct Write {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) body: Value,
+}
+
+/// The whole.
+pub(crate) struct Bench {
+    pub(crate) seen: Seen,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) admin: kube::Client,
+    writes: Arc<Mutex<Vec<Write>>>,
+    server: Server,
+    tasks: JoinSet<()>,
+    stop: CancellationToken,
+    controllers: CancellationToken,
+    running: Option<tokio::task::JoinHandle<Result<(), controllers::Error>>>,
+    behaviours: BTreeMap<String, watch::Sender<Behaviour>>,
+    /// After how many more writes the controllers are killed; 0 = never.
+    fuse: Arc<Mutex<usize>>,
+}
+
+impl Bench {
+    /// A server with controllers and these nodes, each ready.
+    pub(crate) async fn new(nodes: &[&str]) -> Self {
+        Self::with(nodes, Behaviour::default()).await
+    }
+
+    /// The same with nodes that behave so.
+    pub(crate) async fn with(nodes: &[&str], behaviour: Behaviour) -> Self {
+        let mut options = options();
+        options.bookmark_interval = Duration::from_secs(60);
+        let server = Server::new(
+            Arc::new(
+                EmbeddedStore::inline(MemoryDisk::default(), wharfline::store::embedded::Options::default())
+                    .unwrap(),
+            ),
+            wharfline::api::definitions(),
+            options,
+        );
+        server.bootstrap().await.unwrap();
+        let mut bench = Self {
+            seen: Seen::new(),
+            ledger: Arc::default(),
+            admin: server.client(Identity::admin()),
+            writes: Arc::default(),
+            server,
+            tasks: JoinSet::new(),
+            stop: CancellationToken::new(),
+            controllers: CancellationToken::new(),
+            running: None,
+            behaviours: BTreeMap::new(),
+            fuse: Arc::default(),
+        };
+        bench.watch();
+        bench.start();
+        for node in nodes {
+            bench.join(node, behaviour.clone()).await;
+        }
+        for node in nodes {
+            let ready = |seen: &Seen| condition(&seen.get("nodes", "", node), "Ready")["status"] == "True";
+            bench.until("the node is ready", ready).await;
+        }
+        bench
+    }
+
+    fn watch(&mut self) {
+        for (kind, plural, _, ours) in KINDS {
+            let (group, version) = if *ours { ("wharfline.dev", "v1alpha1") } else { ("", "v1") };
+            let gvk = GroupVersionKind::gvk(group, version, kind);
+            let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
+            let api = Api::<DynamicObject>::all_with(self.admin.clone(), &resource);
+            let (seen, stop) = (self.seen.clone(), self.stop.clone());
+            self.tasks.spawn(async move {
+                let mut events = std::pin::pin!(watcher(api, watcher::Config::default()));
+                while let Some(event) = tokio::select! {
+                    event = events.next() => event,
+                    () = stop.cancelled() => None,
+                } {
+                    let value = |o: &DynamicObject| serde_json::to_value(o).unwrap();
+                    match event.unwrap() {
+                        watcher::Event::Apply(o) | watcher::Event::InitApply(o) => {
+                            let object = value(&o);
+                            seen.put(key_of(plural, &object), Some(object));
+                        }
+                        watcher::Event::Delete(o) => seen.put(key_of(plural, &value(&o)), None),
+                        watcher::Event::Init | watcher::Event::InitDone => {}
+                    }
+                }
+            });
+        }
+    }
+
+    /// Starts the controllers.
+    pub(crate) fn start(&mut self) {
+        let inner = self.server.client(Identity::controllers());
+        self.controllers = CancellationToken::new();
+        let shared = (Arc::clone(&self.writes), Arc::clone(&self.fuse), self.controllers.clone());
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let (inner, (writes, fuse, kill)) = (inner.clone(), shared.clone());
+            async move {
+                let (parts, body) = request.into_parts();
+                let bytes = body.collect_bytes().await.expect("the body of a request is at hand");
+                if parts.method != http::Method::GET {
+                    let body = serde_json::from_slice(&bytes).unwrap_or_default();
+                    let (method, path) = (parts.method.to_string(), parts.uri.path().to_owned());
+                    writes.lock().unwrap().push(Write { method, path, body });
+                }
+                let write = parts.method != http::Method::GET;
+                let answer =
+                    inner.send(Request::from_parts(parts, kube::client::Body::from(bytes.to_vec()))).await;
+                if write && burn(&fuse) {
+                    // The write has happened and nobody hears of it.
+                    kill.cancel();
+                    std::future::pending::<()>().await;
+                }
+                answer
+            }
+        });
+        let client = kube::Client::new(service, "default");
+        let now = || "2024-05-01T10:00:00Z".parse().unwrap();
+        let options = Options { now: Arc::new(now), jitter: Arc::new(|| 0), ..Options::default() };
+        let stop = self.controllers.clone();
+        self.running =
+            Some(tokio::spawn(controllers::run(client, options, async move { stop.cancelled().await })));
+    }
+
+    /// Stops the controllers.
+    pub(crate) async fn stop(&mut self) {
+        self.controllers.cancel();
+        if let Some(running) = self.running.take() {
+            running.await.unwrap().unwrap();
+        }
+    }
+
+    /// Kills the controllers after so many more writes.
+    pub(crate) fn kill_after(&self, writes: usize) {
+        *self.fuse.lock().unwrap() = writes;
+    }
+
+    /// Starts the controllers again if they were killed; waits a while for that to happen.
+    pub(crate) async fn restart_if_killed(&mut self) -> bool {
+        let died = tokio::time::timeout(Duration::from_secs(5), self.controllers.cancelled()).await.is_ok();
+        if died {
+            self.stop().await;
+            self.start();
+        }
+        died
+    }
+
+    /// A volume that a person registers exists before anybody asks for it.
+    pub(crate) fn ledger_exists(&self, volume: &str) {
+        self.ledger.create(volume);
+    }
+
+    /// Adds a node with its daemon.
+    pub(crate) async fn join(&mut self, name: &str, behaviour: Behaviour) {
+        self.make("nodes", json!({ "metadata": { "name": name, "labels": { "name": name } } })).await;
+        self.make("nodeagents", json!({ "metadata": { "name": name }, "spec": {} })).await;
+        let (sender, receiver) = watch::channel(behaviour);
+        self.behaviours.insert(name.to_owned(), sender);
+        let node = FakeNode {
+            name: name.to_owned(),
+            client: self.server.client(Identity::node(name)),
+            seen: self.seen.clone(),
+            ledger: Arc::clone(&self.ledger),
+            behaviour: receiver,
+        };
+        self.tasks.spawn(node.run(self.stop.clone()));
+    }
+
+    /// Changes how a node behaves.
+    pub(crate) fn behave(&self, node: &str, change: impl FnOnce(&mut Behaviour)) {
+        self.behaviours[node].send_modify(change);
+    }
+
+    /// Creates an object, which must be granted.
+    pub(crate) async fn make(&self, plural: &str, object: Value) {
+        let mut object = object;
+        let (kind, _, namespaced, ours) = KINDS.iter().find(|(_, p, ..)| *p == plural).unwrap();
+        object["kind"] = json!(kind);
+        object["apiVersion"] = json!(if *ours { "wharfline.dev/v1alpha1" } else { "v1" });
+        if *namespaced && object["metadata"]["namespace"].is_null() {
+            object["metadata"]["namespace"] = json!("default");
+        }
+        let key = key_of(plural, &object);
+        let path = path_of(&key);
+        let (code, answer) = ask(&self.admin, "POST", path.rsplit_once('/').unwrap().0, Some(&object)).await;
+        assert_eq!(code, 200, "{answer}");
+    }
+
+    /// Merges into an object; its status when the patch has one.
+    pub(crate) async fn patch(&self, plural: &str, namespace: &str, name: &str, patch: Value) {
+        let key = (plural.to_owned(), namespace.to_owned(), name.to_owned());
+        let part = if patch.get("status").is_some() { "/status" } else { "" };
+        let (code, answer) =
+            ask(&self.admin, "PATCH", &format!("{}{part}", path_of(&key)), Some(&patch)).await;
+        assert_eq!(code, 200, "{answer}");
+    }
+
+    /// Deletes an object, which must be there.
+    pub(crate) async fn delete(&self, plural: &str, namespace: &str, name: &str) {
+        let key = (plural.to_owned(), namespace.to_owned(), name.to_owned());
+        let (code, answer) = ask(&self.admin, "DELETE", &path_of(&key), None).await;
+        assert_eq!(code, 200, "{answer}");
+    }
+
+    /// Waits until this is true of what is seen.
+    pub(crate) async fn until(&self, what: &str, test: impl Fn(&Seen) -> bool) {
+        let mut news = self.seen.news();
+        let waiting = async {
+            while !test(&self.seen) {
+                news.changed().await.unwrap();
+            }
+        };
+        if tokio::time::timeout(DEADLINE, waiting).await.is_err() {
+            let mut all = String::new();
+            for (key, object) in self.seen.objects.lock().unwrap().iter().filter(|(k, _)| k.0 != "namespaces")
+            {
+                all += &format!("{key:?} {} {}\n", object["metadata"]["deletionTimestamp"], object["status"]);
+            }
+            panic!("never: {what}\n{all}\n{:#?}", self.ledger.calls());
+        }
+    }
+
+    /// Lets everything settle, then lets a long time pass; every write of the controllers in that time.
+    pub(crate) async fn quiet(&self) -> Vec<Write> {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let before = self.writes().len();
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        self.writes().split_off(before)
+    }
+
+    /// Every write of the controllers so far.
+    pub(crate) fn writes(&self) -> Vec<Write> {
+        self.writes.lock().unwrap().clone()
+    }
+
+    /// Ends everything; the controllers must not have ended by themselves.
+    pub(crate) async fn end(mut self) {
+        assert!(
+            self.running.as_ref().is_none_or(|r| !r.is_finished()),
+            "the controllers ended by themselves"
+        );
+        self.stop().await;
+        self.stop.cancel();
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.unwrap();
+        }
+        self.server.shutdown().await;
+        self.ledger.check_end();
+    }
+}
+
+/// Whether this write is the last one.
+fn burn(fuse: &Mutex<usize>) -> bool {
+    let mut left = fuse.lock().unwrap();
+    let last = *left == 1;
+    *left = left.saturating_sub(1);
+    last
+}
+
+/// A condition of an object; null when it has none.
+pub(crate) fn condition(object: &Value, kind: &str) -> Value {
+    let list = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    list.into_iter().find(|c| c["type"] == kind).unwrap_or_default()
+}

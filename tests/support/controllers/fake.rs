@@ -1,0 +1,455 @@
+//! A node daemon played by the test: it writes the statuses that a daemon writes, and keeps a ledger of what would have
+//! happened to volumes. The ledger itself refuses what must never happen.
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::bench::{Seen, ask, key_of, path_of};
+
+/// How a daemon behaves. Everything may be changed while it runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Behaviour {
+    /// It renews its lease and does anything at all.
+    pub(crate) alive: bool,
+    /// Its boot id.
+    pub(crate) boot: String,
+    /// It stops tasks and unpublishes.
+    pub(crate) unpublishes: bool,
+    /// It reports that nothing is left.
+    pub(crate) releases: bool,
+    /// As host it creates volumes.
+    pub(crate) creates: bool,
+    /// As host it detaches.
+    pub(crate) detaches: bool,
+    /// Its plugin instances are healthy.
+    pub(crate) healthy: bool,
+    /// What its plugin instances can do.
+    pub(crate) capabilities: Vec<&'static str>,
+    /// How many volumes its plugin instances take.
+    pub(crate) max_volumes: i64,
+}
+
+impl Default for Behaviour {
+    fn default() -> Self {
+        Self {
+            alive: true,
+            boot: "boot-1".to_owned(),
+            unpublishes: true,
+            releases: true,
+            creates: true,
+            detaches: true,
+            healthy: true,
+            capabilities: DIR.to_vec(),
+            max_volumes: 0,
+        }
+    }
+}
+
+/// A driver of directories: no attach, no stage, local to its node.
+pub(crate) const DIR: &[&str] = &[
+    "plugin/CONTROLLER_SERVICE",
+    "plugin/VOLUME_ACCESSIBILITY_CONSTRAINTS",
+    "controller/CREATE_DELETE_VOLUME",
+];
+/// A driver that attaches and stages.
+pub(crate) const DISK: &[&str] = &[
+    "plugin/CONTROLLER_SERVICE",
+    "controller/CREATE_DELETE_VOLUME",
+    "controller/PUBLISH_UNPUBLISH_VOLUME",
+    "node/STAGE_UNSTAGE_VOLUME",
+];
+
+/// What would have happened to volumes.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger(Mutex<Book>);
+
+#[derive(Debug, Default)]
+struct Book {
+    calls: Vec<String>,
+    exists: BTreeSet<String>,
+    attached: BTreeSet<(String, String)>,
+    published: BTreeMap<(String, String), BTreeSet<String>>,
+    /// Nodes that are surely off.
+    off: BTreeSet<String>,
+}
+
+impl Ledger {
+    /// Every call in order.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        self.0.lock().unwrap().calls.clone()
+    }
+
+    /// The calls of one sort.
+    pub(crate) fn count(&self, verb: &str) -> usize {
+        self.calls().iter().filter(|call| call.split(' ').next() == Some(verb)).count()
+    }
+
+    /// From here on this node is off, and whatever it had is no danger.
+    pub(crate) fn power_off(&self, node: &str) {
+        let mut book = self.0.lock().unwrap();
+        book.off.insert(node.to_owned());
+        book.published.retain(|(_, n), _| n != node);
+    }
+
+    /// The node runs again.
+    pub(crate) fn power_on(&self, node: &str) {
+        self.0.lock().unwrap().off.remove(node);
+    }
+
+    /// The backend has this volume.
+    pub(crate) fn create(&self, volume: &str) {
+        let mut book = self.0.lock().unwrap();
+        if book.exists.insert(volume.to_owned()) {
+            book.calls.push(format!("create {volume}"));
+        }
+    }
+
+    fn delete(&self, volume: &str) {
+        let mut book = self.0.lock().unwrap();
+        assert!(
+            !book.published.keys().any(|(v, _)| v == volume),
+            "{volume} is deleted while it is published"
+        );
+        assert!(!book.attached.iter().any(|(v, _)| v == volume), "{volume} is deleted while it is attached");
+        if book.exists.remove(volume) {
+            book.calls.push(format!("delete {volume}"));
+        }
+    }
+
+    fn attach(&self, volume: &str, node: &str, single: bool) {
+        let mut book = self.0.lock().unwrap();
+        if book.attached.insert((volume.to_owned(), node.to_owned())) {
+            let nodes: Vec<_> = book.attached.iter().filter(|(v, _)| v == volume).collect();
+            assert!(!single || nodes.len() == 1, "{volume} is attached to two nodes: {nodes:?}");
+            book.calls.push(format!("attach {volume} {node}"));
+        }
+    }
+
+    fn detach(&self, volume: &str, node: &str) {
+        let mut book = self.0.lock().unwrap();
+        let key = (volume.to_owned(), node.to_owned());
+        assert!(
+            !book.published.contains_key(&key),
+            "{volume} is detached from {node} while it is published there"
+        );
+        if book.attached.remove(&key) {
+            book.calls.push(format!("detach {volume} {node}"));
+        }
+    }
+
+    fn publish(&self, volume: &str, node: &str, user: &str, single: bool) {
+        let mut book = self.0.lock().unwrap();
+        assert!(book.exists.contains(volume), "{volume} is published and does not exist");
+        let users = book.published.entry((volume.to_owned(), node.to_owned())).or_default();
+        if users.insert(user.to_owned()) {
+            let nodes: Vec<_> = book.published.keys().filter(|(v, _)| v == volume).cloned().collect();
+            assert!(!single || nodes.len() == 1, "{volume} is published on two nodes: {nodes:?}");
+            book.calls.push(format!("publish {volume} {node} {user}"));
+        }
+    }
+
+    fn unpublish(&self, volume: &str, node: &str, user: &str) {
+        let mut book = self.0.lock().unwrap();
+        let key = (volume.to_owned(), node.to_owned());
+        let Some(users) = book.published.get_mut(&key) else { return };
+        let there = users.remove(user);
+        if users.is_empty() {
+            book.published.remove(&key);
+        }
+        if there {
+            book.calls.push(format!("unpublish {volume} {node} {user}"));
+        }
+    }
+
+    fn users(&self, volume: &str, node: &str) -> BTreeSet<String> {
+        let key = (volume.to_owned(), node.to_owned());
+        self.0.lock().unwrap().published.get(&key).cloned().unwrap_or_default()
+    }
+
+    /// Whether anything is left of any volume.
+    pub(crate) fn is_empty(&self) -> bool {
+        let book = self.0.lock().unwrap();
+        book.exists.is_empty() && book.attached.is_empty() && book.published.is_empty()
+    }
+
+    /// What must hold at the end of every test.
+    pub(crate) fn check_end(&self) {
+        let book = self.0.lock().unwrap();
+        for (volume, node) in book.published.keys() {
+            assert!(book.exists.contains(volume), "{volume} is published on {node} and does not exist");
+        }
+    }
+}
+
+/// One daemon.
+pub(crate) struct FakeNode {
+    pub(crate) name: String,
+    pub(crate) client: kube::Client,
+    pub(crate) seen: Seen,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) behaviour: watch::Receiver<Behaviour>,
+}
+
+type Patch = (String, Value);
+
+impl FakeNode {
+    /// Plays the daemon until it is stopped.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut news = self.seen.news();
+        let mut beat = tokio::time::interval(Duration::from_secs(3));
+        let mut beats = 0;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = news.changed() => if changed.is_err() { return },
+                changed = self.behaviour.changed() => if changed.is_err() { return },
+                _ = beat.tick() => {
+                    beats += 1;
+                    if self.behaviour.borrow().alive {
+                        self.renew(beats).await;
+                    }
+                }
+            }
+            if !self.behaviour.borrow().alive {
+                continue;
+            }
+            for (path, status) in self.step() {
+                let patch = json!({ "status": status });
+                let (code, answer) =
+                    ask(&self.client, "PATCH", &format!("{path}/status"), Some(&patch)).await;
+                assert!(matches!(code, 200 | 404), "{path}: {answer}");
+            }
+        }
+    }
+
+    async fn renew(&self, beats: u64) {
+        let leases = "/apis/coordination.k8s.io/v1/namespaces/wharfline-system/leases";
+        let time = format!("2024-05-01T{:02}:{:02}:{:02}.000000Z", beats / 3600, beats / 60 % 60, beats % 60);
+        let spec = json!({ "holderIdentity": self.name, "renewTime": time });
+        let patch = json!({ "spec": spec });
+        let (code, _) = ask(&self.client, "PATCH", &format!("{leases}/{}", self.name), Some(&patch)).await;
+        if code == 404 {
+            let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                "metadata": { "name": self.name, "namespace": "wharfline-system" }, "spec": spec });
+            let (code, answer) = ask(&self.client, "POST", leases, Some(&lease)).await;
+            assert_eq!(code, 200, "{answer}");
+        }
+    }
+
+    /// Everything that the daemon would write now; each patch differs from what is seen.
+    fn step(&self) -> Vec<Patch> {
+        let behaviour = self.behaviour.borrow().clone();
+        let mut patches = Vec::new();
+        let agent = self.seen.get("nodeagents", "", &self.name);
+        push(&mut patches, "nodeagents", &agent, json!({ "bootId": behaviour.boot, "kernel": "6.1" }));
+        for volume in self.seen.all("volumes") {
+            self.host(&behaviour, &volume, &mut patches);
+        }
+        for attachment in self.seen.all("volumeattachments") {
+            self.attach(&behaviour, &attachment, &mut patches);
+        }
+        for allocation in self.seen.all("allocations") {
+            self.allocation(&behaviour, &allocation, &mut patches);
+        }
+        for attachment in self.seen.all("volumeattachments") {
+            self.release(&behaviour, &attachment, &mut patches);
+        }
+        for instance in self.seen.all("plugininstances") {
+            self.instance(&behaviour, &instance, &mut patches);
+        }
+        patches
+    }
+
+    fn host(&self, behaviour: &Behaviour, volume: &Value, patches: &mut Vec<Patch>) {
+        let (spec, status, name) = (&volume["spec"], &volume["status"], text(&volume["metadata"]["name"]));
+        if status["controller"]["nodeName"] != self.name.as_str() || !behaviour.creates {
+            return;
+        }
+        let epoch = &status["controller"]["epoch"];
+        let held = status["holders"].as_array().is_some_and(|h| !h.is_empty());
+        let leaving = !volume["metadata"]["deletionTimestamp"].is_null();
+        let create = spec["source"]["create"].is_object();
+        if !leaving {
+            self.ledger.create(name);
+            let handle =
+                if create { format!("h-{name}") } else { text(&spec["source"]["existing"]["handle"]).into() };
+            let context = if create {
+                json!({ "from": self.name })
+            } else {
+                spec["source"]["existing"]["context"].clone()
+            };
+            let mut said =
+                json!({ "exists": "Up", "handle": handle, "observedEpoch": epoch, "context": context });
+            if let Some(first) = spec["source"]["create"]["requisite"].get(0) {
+                said["topology"] = json!([first]);
+            }
+            push(patches, "volumes", volume, said);
+        } else if create && !held && spec["reclaimPolicy"] != "Retain" {
+            self.ledger.delete(name);
+            push(patches, "volumes", volume, json!({ "exists": "Down", "observedEpoch": epoch }));
+        }
+    }
+
+    fn attach(&self, behaviour: &Behaviour, attachment: &Value, patches: &mut Vec<Patch>) {
+        let (spec, status) = (&attachment["spec"], &attachment["status"]);
+        if spec["host"]["nodeName"] != self.name.as_str() || spec["attachRequired"] != true {
+            return;
+        }
+        let (volume, node) = (text(&spec["volume"]), text(&spec["nodeName"]));
+        let leaving = !attachment["metadata"]["deletionTimestamp"].is_null();
+        let said = |rung: &str| json!({ "controller": { "attached": rung, "epoch": spec["host"]["epoch"] } });
+        let let_go = status["node"]["releasedUID"] == attachment["metadata"]["uid"] || spec["fenced"] == true;
+        if !leaving {
+            self.ledger.attach(volume, node, single(spec));
+            push(patches, "volumeattachments", attachment, said("Up"));
+        } else if let_go && behaviour.detaches {
+            self.ledger.detach(volume, node);
+            push(patches, "volumeattachments", attachment, said("Down"));
+        }
+    }
+
+    fn allocation(&self, behaviour: &Behaviour, allocation: &Value, patches: &mut Vec<Patch>) {
+        let (spec, status) = (&allocation["spec"], &allocation["status"]);
+        let metadata = &allocation["metadata"];
+        if status["nodeName"] != self.name.as_str() {
+            self.clear(behaviour, text(&metadata["uid"]));
+            return;
+        }
+        let down = self.down();
+        let plugin = spec["tasks"].as_array().is_some_and(|t| t.iter().any(|t| t["csiPlugin"].is_object()));
+        let over = matches!(text(&status["phase"]), "Failed" | "Complete");
+        let asked = !metadata["deletionTimestamp"].is_null() || spec["stop"] == true || down || over;
+        let stop = asked && (!plugin || status["pluginReleased"] == true);
+        let mut volumes = Vec::new();
+        let mut up = true;
+        for volume in spec["volumes"].as_array().into_iter().flatten() {
+            let rung = self.publication(behaviour, allocation, volume, stop);
+            up &= rung == "Up";
+            volumes.push(json!({ "name": volume["name"], "published": rung }));
+        }
+        let gone = volumes.iter().all(|v| v["published"] == "Down");
+        let phase = match (stop, gone, up) {
+            (true, _, _) if over => text(&status["phase"]),
+            (true, true, _) => "Stopped",
+            (true, false, _) => "Stopping",
+            (false, _, true) => "Running",
+            (false, _, false) => "WaitingVolumes",
+        };
+        let state = if stop && gone {
+            "Exited"
+        } else if up {
+            "Running"
+        } else {
+            "Pending"
+        };
+        let tasks: Vec<_> = spec["tasks"].as_array().into_iter().flatten().collect();
+        let tasks: Vec<_> = tasks.iter().map(|t| json!({ "name": t["name"], "state": state })).collect();
+        let said = json!({ "phase": phase, "volumes": volumes, "tasks": tasks });
+        push(patches, "allocations", allocation, said);
+    }
+
+    /// Where one volume of an allocation stands after this step.
+    fn publication(
+        &self,
+        behaviour: &Behaviour,
+        allocation: &Value,
+        volume: &Value,
+        stop: bool,
+    ) -> &'static str {
+        let uid = text(&allocation["metadata"]["uid"]);
+        let of_claim = |a: &&Value| {
+            a["spec"]["claim"]["name"] == volume["claimName"]
+                && a["spec"]["claim"]["namespace"] == allocation["metadata"]["namespace"]
+                && a["spec"]["nodeName"] == self.name.as_str()
+        };
+        let attachments = self.seen.all("volumeattachments");
+        let Some(attachment) = attachments.iter().find(of_claim) else { return "Down" };
+        let spec = &attachment["spec"];
+        let name = text(&spec["volume"]);
+        let closed = !attachment["metadata"]["deletionTimestamp"].is_null();
+        let listed = spec["allocations"].as_array().is_some_and(|a| a.iter().any(|a| a == uid));
+        let attached =
+            spec["attachRequired"] != true || attachment["status"]["controller"]["attached"] == "Up";
+        if self.ledger.users(name, &self.name).contains(uid) {
+            if (stop || closed) && behaviour.unpublishes {
+                self.ledger.unpublish(name, &self.name, uid);
+                return "Down";
+            }
+            return "Up";
+        }
+        if stop || closed || !listed || !attached {
+            return "Down";
+        }
+        self.ledger.publish(name, &self.name, uid, single(spec));
+        "Up"
+    }
+
+    /// An allocation that is not ours any more, though something of it may be here.
+    fn clear(&self, behaviour: &Behaviour, uid: &str) {
+        for attachment in self.seen.all("volumeattachments") {
+            let name = text(&attachment["spec"]["volume"]);
+            if behaviour.unpublishes && self.ledger.users(name, &self.name).contains(uid) {
+                self.ledger.unpublish(name, &self.name, uid);
+            }
+        }
+    }
+
+    fn release(&self, behaviour: &Behaviour, attachment: &Value, patches: &mut Vec<Patch>) {
+        let (spec, uid) = (&attachment["spec"], &attachment["metadata"]["uid"]);
+        if spec["nodeName"] != self.name.as_str() {
+            return;
+        }
+        let volume = text(&spec["volume"]);
+        if attachment["metadata"]["deletionTimestamp"].is_null() {
+            push(patches, "volumeattachments", attachment, json!({ "node": { "staged": "Up" } }));
+        } else if behaviour.releases && self.ledger.users(volume, &self.name).is_empty() {
+            let said = json!({ "node": { "staged": "Down", "closed": true, "releasedUID": uid } });
+            push(patches, "volumeattachments", attachment, said);
+        }
+    }
+
+    fn instance(&self, behaviour: &Behaviour, instance: &Value, patches: &mut Vec<Patch>) {
+        if instance["spec"]["nodeName"] != self.name.as_str() {
+            return;
+        }
+        let of = &instance["spec"]["allocation"];
+        let allocation = self.seen.get("allocations", text(&of["namespace"]), text(&of["name"]));
+        let runs = allocation["status"]["phase"] == "Running" && behaviour.healthy;
+        let ready = json!({ "type": "Ready", "status": if runs { "True" } else { "False" },
+            "reason": "Probed", "message": "as told" });
+        let said = json!({ "nodeId": format!("id-{}", self.name), "maxVolumes": behaviour.max_volumes,
+            "topology": { "dir/node": self.name }, "capabilities": behaviour.capabilities,
+            "provider": { "name": "fake.csi", "version": "1" }, "conditions": [ready] });
+        push(patches, "plugininstances", instance, said);
+    }
+
+    fn down(&self) -> bool {
+        self.seen.get("nodes", "", &self.name)["metadata"]["annotations"]
+            .get("wharfline.dev/stopped")
+            .is_some()
+    }
+}
+
+fn single(spec: &Value) -> bool {
+    text(&spec["capability"]["accessMode"]).starts_with("SingleNode")
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// Adds a patch if it would change what is seen.
+fn push(patches: &mut Vec<Patch>, plural: &str, object: &Value, said: Value) {
+    if object.is_null() {
+        return;
+    }
+    let mut after = object["status"].clone();
+    json_patch::merge(&mut after, &said);
+    if after != object["status"] {
+        patches.push((path_of(&key_of(plural, object)), said));
+    }
+}

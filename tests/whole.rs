@@ -1,0 +1,8 @@
+//! The real binary on the real machine: up, apply, use, kill, restart, delete, down. Root is needed.
+#![allow(clippy::unwrap_used)] // helpers of tests count as tests
+#[path = "whole/quickstart.rs"]
+mod quickstart;
+#[path = "whole/refusals.rs"]
+mod refusals;
+#[path = "whole/rig.rs"]
+mod rig;

@@ -1,0 +1,106 @@
+//! The quickstart manifest, as `make run` applies it.
+use serde_json::Value;
+
+use crate::rig::{Rig, until};
+
+const QUICKSTART: &str = include_str!("../../manifests/quickstart.yaml");
+
+fn greeting(rig: &Rig) -> String {
+    let path = rig.get("allocation", "hello")["status"]["volumes"][0]["path"].as_str().unwrap().to_owned();
+    let file = std::path::Path::new(&path).join("greeting");
+    until("the greeting is written", || std::fs::read_to_string(&file).is_ok_and(|t| t.ends_with('\n')));
+    std::fs::read_to_string(file).unwrap()
+}
+
+fn started(rig: &Rig) {
+    rig.apply(QUICKSTART);
+    rig.wait_ready("allocation/hello");
+    assert_eq!(greeting(rig), "hello from wharfline\n");
+}
+
+fn volume_calls(rig: &Rig) -> Vec<String> {
+    let of = |calls: &Value| -> Vec<String> {
+        let text =
+            |c: &Value| format!("{} {}", c["method"].as_str().unwrap(), c["startTime"].as_str().unwrap());
+        calls.as_array().into_iter().flatten().map(text).collect()
+    };
+    let mut all: Vec<_> = rig.list("volumes").iter().flat_map(|v| of(&v["status"]["calls"])).collect();
+    all.extend(rig.list("volumeattachments").iter().flat_map(|a| of(&a["status"]["node"]["calls"])));
+    all
+}
+
+#[test]
+fn one_file_up_and_all_the_way_back() {
+    let mut rig = Rig::new();
+    rig.up();
+    started(&rig);
+    let plugin = rig.get("plugin", "dir");
+    assert_eq!(plugin["status"]["provider"]["name"], "dir.csi.wharfline.dev");
+    assert_eq!(plugin["status"]["nodes"]["healthy"], 1);
+    assert_eq!(rig.get("volumeclaim", "data")["status"]["phase"], "Bound");
+    let table = rig.run(&["get", "plugins,volumeclaims,allocations"]);
+    for word in ["dir.csi.wharfline.dev", "1/1", "Bound", "64Mi", "RWO", "Running", "node-a"] {
+        assert!(table.contains(word), "{word} is missing in\n{table}");
+    }
+    let file = rig.data.path().with_extension("yaml");
+    rig.run(&["delete", "-f", file.to_str().unwrap()]);
+    for kind in [
+        "plugins",
+        "plugininstances",
+        "volumeclasses",
+        "volumeclaims",
+        "volumes",
+        "volumeattachments",
+        "allocations",
+    ] {
+        until(&format!("no {kind} are left"), || rig.list(kind).is_empty());
+    }
+    let volumes = rig.data.path().join("drivers/dir/volumes");
+    assert_eq!(std::fs::read_dir(volumes).unwrap().count(), 0, "a backend volume is left");
+    rig.terminate();
+    assert_eq!(rig.mounts().len(), 1, "only the tree itself: {:?}", rig.mounts());
+    rig.run(&["down"]);
+    rig.assert_nothing_left();
+}
+
+#[test]
+fn sigkill_costs_nothing_but_time() {
+    let mut rig = Rig::new();
+    rig.up();
+    started(&rig);
+    let before = (rig.mounts(), volume_calls(&rig));
+    let tasks = |rig: &Rig| -> Vec<String> {
+        rig.processes().into_iter().filter(|p| !p.contains(" up ") && !p.contains("--kubeconfig")).collect()
+    };
+    let running = tasks(&rig);
+    rig.kill();
+    assert_eq!(rig.mounts(), before.0, "the workload goes on without the daemon");
+    assert_eq!(tasks(&rig), running);
+    rig.up();
+    rig.wait_ready("allocation/hello");
+    rig.wait_ready("plugin/dir");
+    assert_eq!((rig.mounts(), volume_calls(&rig)), before, "no mount was touched, no mutating call made");
+    assert_eq!(tasks(&rig), running, "no task was started again");
+    assert_eq!(greeting(&rig), "hello from wharfline\n");
+    rig.run(&["down", "--delete-volumes"]);
+    rig.ended();
+    rig.assert_nothing_left();
+}
+
+#[test]
+fn down_takes_down_and_the_next_up_brings_back() {
+    let mut rig = Rig::new();
+    rig.up();
+    started(&rig);
+    rig.run(&["down"]);
+    rig.ended();
+    rig.assert_nothing_left();
+    rig.up();
+    rig.wait_ready("allocation/hello");
+    // The task ran a second time, on the same volume.
+    until("the second greeting", || greeting(&rig) == "hello from wharfline\nhello from wharfline\n");
+    rig.kill();
+    rig.run(&["down", "--delete-volumes"]);
+    rig.assert_nothing_left();
+    assert_eq!(std::fs::read_dir(rig.data.path().join("drivers/dir/volumes")).unwrap().count(), 0);
+}

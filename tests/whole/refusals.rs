@@ -1,0 +1,65 @@
+//! What bad input gets: one clear line and an exit code, and nothing half done.
+use std::process::Stdio;
+
+use crate::rig::Rig;
+
+fn fails(rig: &Rig, args: &[&str]) -> String {
+    let output = rig.up_command(args).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.is_empty(), "it never said ready");
+    let text = String::from_utf8(output.stderr).unwrap();
+    let errors: Vec<_> = text.lines().filter(|l| l.starts_with("error: ")).collect();
+    assert_eq!(errors.len(), 1, "{text}");
+    errors[0].to_owned()
+}
+
+#[test]
+fn a_second_up_and_a_taken_port_get_one_line() {
+    let mut rig = Rig::new();
+    rig.up();
+    let line = fails(&rig, &["--listen", "127.0.0.1:0"]);
+    assert!(line.contains("in use") && line.contains(rig.data.path().to_str().unwrap()), "{line}");
+    let other = Rig::new();
+    let line = fails(&other, &["--listen", rig.address()]);
+    assert!(line.contains(rig.address()) && line.contains("--listen"), "{line}");
+    let line = fails(&other, &["--listen", "127.0.0.1:0", "--node-name", "Node_A"]);
+    assert!(line.contains("Node_A") && line.contains("--node-name"), "{line}");
+    rig.run(&["down"]);
+    rig.ended();
+    rig.assert_nothing_left();
+}
+
+#[test]
+fn three_faults_are_three_lines_and_nothing_is_stored() {
+    let mut rig = Rig::new();
+    rig.up();
+    let file = rig.data.path().with_extension("yaml");
+    std::fs::write(
+        &file,
+        "apiVersion: wharfline.dev/v1alpha1\nkind: VolumeClaim\nmetadata: {name: bad, namespace: default}\n\
+         spec:\n  volumeClassName: x\n  accessModes: []\n  resources: {requests: {storage: ten}, limits: {storage: \"0\"}}\n",
+    )
+    .unwrap();
+    let output = rig.try_run(&["apply", "-f", file.to_str().unwrap()]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for path in ["spec.accessModes", "spec.resources.requests.storage", "spec.resources.limits.storage"] {
+        assert!(text.contains(path), "{path} is missing in\n{text}");
+    }
+    assert!(rig.list("volumeclaims").is_empty());
+    std::fs::write(
+        &file,
+        "apiVersion: wharfline.dev/v1alpha1\nkind: VolumeClass\nmetadata: {name: bad}\nspec: {plugin: x, reclaimPolcy: Retain}\n",
+    )
+    .unwrap();
+    let output = rig.try_run(&["apply", "-f", file.to_str().unwrap()]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        text.contains("reclaimPolcy") && text.contains("reclaimPolicy"),
+        "the nearest known name: {text}"
+    );
+    assert!(rig.list("volumeclasses").is_empty());
+    rig.run(&["down"]);
+    rig.ended();
+    rig.assert_nothing_left();
+}
