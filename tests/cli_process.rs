@@ -7,7 +7,6 @@ mod support {
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
 
 use support::server_api::{options, store};
 use wharfline::server::{Identity, Server};

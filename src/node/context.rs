@@ -194,8 +194,8 @@ impl std::fmt::Debug for NodeClient {
 #[derive(Debug, Default)]
 pub struct Notes(Mutex<HashMap<String, Note>>);
 
-/// A word, a sentence, and when it is tried again.
-type Note = (String, String, Option<Time>);
+/// A word, a sentence, and when the next attempt is due.
+pub type Note = (String, String, Option<Time>);
 
 impl Notes {
     /// Sets a note.
@@ -212,7 +212,7 @@ impl Notes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
     /// The note, empty if there is none.
-    pub fn get(&self, key: &str) -> (String, String, Option<Time>) {
+    pub fn get(&self, key: &str) -> Note {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned().unwrap_or_default()
     }
 }
@@ -226,13 +226,7 @@ impl Calls {
     pub fn add(&self, key: &str, call: Call) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let list = all.entry(key.to_owned()).or_default();
-        let same = |last: &Call| {
-            last.method == call.method
-                && last.code == call.code
-                && last.message == call.message
-                && call.code != "OK"
-        };
-        if list.back().is_some_and(same) {
+        if call.code != "OK" && list.back().is_some_and(|last| same(last, &call)) {
             list.pop_back();
         }
         list.push_back(call);
@@ -246,7 +240,9 @@ impl Calls {
             None => before.to_vec(),
             Some(list) => {
                 let first = list.front().map(|c| c.start_time);
-                let older = before.iter().filter(|c| Some(c.start_time) < first);
+                // What a repetition replaced in the list is not taken from the status again.
+                let replaced = |c: &Call| list.front().is_some_and(|f| c.code != "OK" && same(c, f));
+                let older = before.iter().filter(|c| Some(c.start_time) < first && !replaced(c));
                 let mut all: Vec<_> = older.chain(list.iter()).cloned().collect();
                 let surplus = all.len().saturating_sub(CALLS_KEPT);
                 all.drain(..surplus);
@@ -258,6 +254,11 @@ impl Calls {
     pub fn clear(&self, key: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
+}
+
+/// The same call with the same result.
+fn same(a: &Call, b: &Call) -> bool {
+    a.method == b.method && a.code == b.code && a.message == b.message
 }
 
 /// One writer's fields of an object's status.

@@ -207,7 +207,11 @@ mod tests {
         assert_eq!(run(&[(Process::Exited { ok: false }, RestartPolicy::Never)]), P::Failed);
         assert_eq!(run(&[(Process::Exited { ok: false }, RestartPolicy::Always)]), P::Running);
         let ended = [(Process::Exited { ok: false }, RestartPolicy::Always)];
-        assert_eq!(phase(Wanted::Running, false, true, &ended), P::WaitingVolumes, "brought back after a down");
+        assert_eq!(
+            phase(Wanted::Running, false, true, &ended),
+            P::WaitingVolumes,
+            "brought back after a down"
+        );
         assert_eq!(
             phase(Wanted::Stopped, false, false, &[(Process::Exited { ok: true }, RestartPolicy::Never)]),
             P::Stopping
