@@ -7,9 +7,9 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use crate::controllers;
 use crate::node::{self, Machine, Options};
 use crate::server::{Identity, Server};
-use crate::controllers;
 
 /// Why the parts could not be put together, or one of them ended.
 #[derive(Debug, thiserror::Error)]
@@ -38,8 +38,9 @@ pub async fn run(
         ..controllers::Options::default()
     };
     let shutdown = ending.clone();
-    let controllers =
-        controllers::run(server.client(Identity::controllers()), control, async move { shutdown.cancelled().await });
+    let controllers = controllers::run(server.client(Identity::controllers()), control, async move {
+        shutdown.cancelled().await
+    });
     let daemon = node::run(node_client, machine, options, ready, ending.clone());
     tokio::pin!(controllers, daemon);
     // Whoever ends first ends the other, and is waited for.

@@ -207,10 +207,13 @@ where
 /// Returns once the node is marked stopped and its daemon says that nothing is left.
 pub(super) async fn taken_down(client: Client, name: &str) -> anyhow::Result<()> {
     let nodes: Api<CoreNode> = Api::all(client.clone());
-    await_condition(nodes, name, |node: Option<&CoreNode>| node.is_some_and(|n| n.annotations().contains_key(STOPPED)))
-        .await?;
+    await_condition(nodes, name, |node: Option<&CoreNode>| {
+        node.is_some_and(|n| n.annotations().contains_key(STOPPED))
+    })
+    .await?;
     let agents: Api<NodeAgent> = Api::all(client);
-    let stopped = |agent: Option<&NodeAgent>| agent.and_then(|a| a.status.as_ref()).is_some_and(|s| s.stopped);
+    let stopped =
+        |agent: Option<&NodeAgent>| agent.and_then(|a| a.status.as_ref()).is_some_and(|s| s.stopped);
     await_condition(agents, name, stopped).await?;
     Ok(())
 }

@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{cluster, down, join, machine};
 use crate::server::{Identity, Pki, Server, ServerOptions, serve, write_private};
-use crate::store::{KeepPolicy, run_compactor};
-use crate::store::embedded::{EmbeddedStore, Options as StoreOptions};
 use crate::store::Store;
+use crate::store::embedded::{EmbeddedStore, Options as StoreOptions};
+use crate::store::{KeepPolicy, run_compactor};
 use crate::sys::{Random as _, random::RealRandom};
 
 /// Arguments of `wharfline up`; the data directory is a flag of every command.
@@ -66,10 +66,13 @@ fn node_name(given: Option<&str>) -> anyhow::Result<String> {
         Some(name) => name.to_owned(),
         None => rustix::system::uname().nodename().to_string_lossy().to_lowercase(),
     };
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let allowed =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     let inner = !name.starts_with(['-', '.']) && !name.ends_with(['-', '.']);
     if name.is_empty() || name.len() > 63 || !name.bytes().all(allowed) || !inner {
-        return Err(anyhow!("\"{name}\" is no node name: 1 to 63 of a-z, 0-9, '-' and '.'; give one with --node-name"));
+        return Err(anyhow!(
+            "\"{name}\" is no node name: 1 to 63 of a-z, 0-9, '-' and '.'; give one with --node-name"
+        ));
     }
     Ok(name)
 }
@@ -102,7 +105,8 @@ impl Core {
         let store = EmbeddedStore::open(&data_dir.join("store.redb"), StoreOptions::default())
             .with_context(|| format!("data directory {}", data_dir.display()))?;
         let store: Arc<dyn Store> = Arc::new(store);
-        let pki = Pki::load_or_create(&data_dir.join("pki"), Timestamp::now(), &|bytes| RealRandom.fill(bytes))?;
+        let pki =
+            Pki::load_or_create(&data_dir.join("pki"), Timestamp::now(), &|bytes| RealRandom.fill(bytes))?;
         let options = ServerOptions::new(pki.sealing());
         let server = Server::new(Arc::clone(&store), crate::api::definitions(), options);
         server.bootstrap().await?;

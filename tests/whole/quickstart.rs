@@ -20,7 +20,8 @@ fn started(rig: &Rig) {
 
 fn volume_calls(rig: &Rig) -> Vec<String> {
     let of = |calls: &Value| -> Vec<String> {
-        let text = |c: &Value| format!("{} {}", c["method"].as_str().unwrap(), c["startTime"].as_str().unwrap());
+        let text =
+            |c: &Value| format!("{} {}", c["method"].as_str().unwrap(), c["startTime"].as_str().unwrap());
         calls.as_array().into_iter().flatten().map(text).collect()
     };
     let mut all: Vec<_> = rig.list("volumes").iter().flat_map(|v| of(&v["status"]["calls"])).collect();
@@ -43,7 +44,15 @@ fn one_file_up_and_all_the_way_back() {
     }
     let file = rig.data.path().with_extension("yaml");
     rig.run(&["delete", "-f", file.to_str().unwrap()]);
-    for kind in ["plugins", "plugininstances", "volumeclasses", "volumeclaims", "volumes", "volumeattachments", "allocations"] {
+    for kind in [
+        "plugins",
+        "plugininstances",
+        "volumeclasses",
+        "volumeclaims",
+        "volumes",
+        "volumeattachments",
+        "allocations",
+    ] {
         until(&format!("no {kind} are left"), || rig.list(kind).is_empty());
     }
     let volumes = rig.data.path().join("drivers/dir/volumes");

@@ -54,7 +54,10 @@ fn three_faults_are_three_lines_and_nothing_is_stored() {
     .unwrap();
     let output = rig.try_run(&["apply", "-f", file.to_str().unwrap()]);
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("reclaimPolcy") && text.contains("reclaimPolicy"), "the nearest known name: {text}");
+    assert!(
+        text.contains("reclaimPolcy") && text.contains("reclaimPolicy"),
+        "the nearest known name: {text}"
+    );
     assert!(rig.list("volumeclasses").is_empty());
     rig.run(&["down"]);
     rig.ended();

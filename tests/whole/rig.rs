@@ -30,7 +30,8 @@ impl Rig {
         let mut line = String::new();
         BufReader::new(up.stdout.take().unwrap()).read_line(&mut line).unwrap();
         self.up = Some(up);
-        let address = line.strip_prefix("ready ").unwrap_or_else(|| panic!("not ready: {line:?}\n{}", self.log()));
+        let address =
+            line.strip_prefix("ready ").unwrap_or_else(|| panic!("not ready: {line:?}\n{}", self.log()));
         self.address = address.trim().to_owned();
     }
 
