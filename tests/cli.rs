@@ -1,7 +1,7 @@
 //! The command line against the real server within the process: what it prints, how it exits, what it asks.
 #![allow(dead_code, reason = "the support is shared with other tests")]
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 mod support {
-    pub(crate) mod memory_store;
     pub(crate) mod server_api;
 }
 
@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use support::memory_store::MemoryStore;
-use support::server_api::options;
+use support::server_api::{options, store};
 use wharfline::cli::{self, Exit, Terminal};
 use wharfline::server::{Identity, Server};
 
@@ -47,31 +46,31 @@ impl Ran {
     }
 }
 
-/// A writer whose text can be read while the command runs.
+/// A writer whose text can be read, and waited for, while the command runs.
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
+struct Shared(tokio::sync::watch::Sender<String>);
 
 impl Shared {
     fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        self.0.borrow().clone()
     }
 
-    /// Waits until the text satisfies the test; the deadline is far beyond what any step needs.
-    async fn until(&self, what: &str, test: impl Fn(&str) -> bool) -> String {
-        for _ in 0..1000 {
-            let text = self.text();
-            if test(&text) {
-                return text;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+    /// Waits until the text satisfies the condition.
+    async fn until(&self, what: &str, condition: impl Fn(&str) -> bool) -> String {
+        let mut news = self.0.subscribe();
+        let satisfied = news.wait_for(|text| condition(text));
+        match tokio::time::timeout(Duration::from_secs(20), satisfied).await {
+            Ok(Ok(text)) => text.clone(),
+            _ => panic!("never {what}: {}", self.text()),
         }
-        panic!("never {what}: {}", self.text());
     }
 }
 
 impl Write for Shared {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        let more = std::str::from_utf8(bytes).map_err(io::Error::other)?;
+        self.0.send_modify(|text| text.push_str(more));
+        Ok(bytes.len())
     }
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
@@ -80,7 +79,7 @@ impl Write for Shared {
 
 impl Cluster {
     async fn new() -> Self {
-        let store = Arc::new(MemoryStore::new());
+        let store = store();
         let server = Server::new(store, wharfline::api::definitions(), options());
         server.bootstrap().await.unwrap();
         Self { server, asked: Arc::default() }

@@ -1,7 +1,7 @@
 //! The command line as a process: the real binary and real kubectl against the same server, over HTTP.
 #![allow(dead_code, reason = "the support is shared with other tests")]
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 mod support {
-    pub(crate) mod memory_store;
     pub(crate) mod server_api;
 }
 
@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 
-use support::memory_store::MemoryStore;
-use support::server_api::options;
+use support::server_api::{options, store};
 use wharfline::server::{Identity, Server};
 
 /// A server on a loopback port, a home directory and a data directory with the kubeconfig.
@@ -37,7 +36,7 @@ impl Ended {
 
 impl Site {
     async fn new() -> Self {
-        let server = Server::new(Arc::new(MemoryStore::new()), wharfline::api::definitions(), options());
+        let server = Server::new(store(), wharfline::api::definitions(), options());
         server.bootstrap().await.unwrap();
         let router = server.router().layer(axum::Extension(Identity::admin()));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -209,4 +208,18 @@ async fn kubectl_and_we_continue_each_others_work() {
         site.kubectl(&["apply", "--dry-run=server", "-f", &back, "-o", "name"]).await.ok(),
         "volumeclaim.wharfline.dev/data\n"
     );
+
+    // Texts that YAML readers like to take for something else come back as they were.
+    let texts = serde_json::json!({
+        "a": "yes", "b": "0777", "c": "1e3", "d": "null", "e": "", "f": " x ", "g": "a: b", "h": "# c", "i": "1_000",
+        "j": "one\n\n  two\n", "k": "\ttab", "l": "é😀\u{7}\u{2028}", "m": "2024-01-01", "n": "12:30:45", "on": "off", "y": "~",
+        "o": "0o17", "p": "0x1f", "q": ".5", "r": "-", "s": "=", "t": "<<", "u": "- a", "v": "trail \n", "w": "!x", "x": "&a *b",
+    });
+    let map = serde_json::json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "odd" }, "data": texts });
+    let file = site.write("odd.json", &map.to_string());
+    assert_eq!(site.wharfline(&["apply", "-f", &file]).await.ok(), "configmap/odd created\n");
+    let back = site.write("odd.yaml", &site.wharfline(&["get", "configmap", "odd", "-o", "yaml"]).await.ok());
+    let read = site.kubectl(&["apply", "--dry-run=client", "-f", &back, "-o", "json"]).await.ok();
+    let read: serde_json::Value = serde_json::from_str(&read).unwrap();
+    assert_eq!(read["data"], texts);
 }

@@ -4,12 +4,21 @@
 #![allow(dead_code, reason = "the support is shared with other tests")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 mod support {
-    pub(crate) mod memory_store;
     pub(crate) mod server_api;
 }
 #[path = "support/controllers/bench.rs"]
 mod bench;
 #[path = "support/controllers/fake.rs"]
 mod fake;
+#[path = "support/controllers/garbage.rs"]
+mod garbage;
+#[path = "support/controllers/manifests.rs"]
+mod manifests;
+#[path = "support/controllers/nodes.rs"]
+mod nodes;
+#[path = "support/controllers/plugins.rs"]
+mod plugins;
 #[path = "support/controllers/quickstart.rs"]
 mod quickstart;
+#[path = "support/controllers/volumes.rs"]
+mod volumes;

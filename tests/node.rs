@@ -1,6 +1,26 @@
 //! The node daemon on the real kernel: tasks under shims, plugins over sockets, mounts. Root is needed.
-#![allow(clippy::unwrap_used)] // helpers of tests count as tests
+#![allow(clippy::unwrap_used, clippy::too_many_lines)] // helpers of tests count as tests
 mod support;
 
+#[path = "node/crash.rs"]
+mod crash;
+#[path = "node/full.rs"]
+mod full;
+#[path = "node/journal.rs"]
+mod journal;
+#[path = "node/kernel.rs"]
+mod kernel;
 #[path = "node/life.rs"]
 mod life;
+#[path = "node/plugins.rs"]
+mod plugins;
+#[path = "node/refused.rs"]
+mod refused;
+#[path = "node/secrets.rs"]
+mod secrets;
+#[path = "node/server.rs"]
+mod server;
+#[path = "node/tasks.rs"]
+mod tasks;
+#[path = "node/uncertain.rs"]
+mod uncertain;

@@ -345,15 +345,16 @@ mod tests {
         let mut aliases = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for level in 1..9 {
             let line = vec![format!("*a{}", level - 1); 10].join(", ");
-            aliases += &format!("a{level}: &a{level} [{line}]\n");
+            aliases.extend(["a", &level.to_string(), ": &a", &level.to_string(), " [", &line, "]\n"]);
         }
-        let mut merges = String::from("m0: &m0 {k0: 1}\n");
-        for level in 1..40 {
+        let deeper = |level: u32| {
             let below = level - 1;
-            merges += &format!(
+            format!(
                 "m{level}: &m{level} {{a{level}: {{<<: [*m{below}, *m{below}]}}, b{level}: {{<<: *m{below}}}}}\n"
-            );
-        }
+            )
+        };
+        let merges: String =
+            std::iter::once("m0: &m0 {k0: 1}\n".to_owned()).chain((1..40).map(deeper)).collect();
         let deep = "[".repeat(20_000);
         let many = "a: 1\n---\n".repeat(101);
         let large = format!("a: {}", "x".repeat(MAX_BYTES));

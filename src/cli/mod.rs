@@ -48,11 +48,11 @@ pub fn run(options: &Options, command: &Command) -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-async fn connect_and_execute(options: &Options, command: &Command, terminal: Terminal<'_>) -> Exit {
+async fn connect_and_execute(options: &Options, command: &Command, mut terminal: Terminal<'_>) -> Exit {
     if let Command::Version(args) = command
         && args.client
     {
-        return commands::about::client_version(args, terminal);
+        return commands::about::client_version(args, &mut terminal);
     }
     let places = kubeconfig::Places {
         named: options.kubeconfig.clone(),

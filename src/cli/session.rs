@@ -433,3 +433,6 @@ fn collect(path: &PathBuf, recursive: bool, named: bool, found: &mut Vec<PathBuf
     inside.sort();
     inside.iter().try_for_each(|path| collect(path, recursive, false, found))
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,13 +11,14 @@ use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, can, deleting, uid, with_condition};
 use super::world::{World, namespace_or_default};
+use crate::api::claim::ClaimPhase;
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{Condition, ObjectRef, READY, ReclaimPolicy, Segments, Truth, is_true};
 use crate::api::plugin::{ControllerScope, capability};
 use crate::api::quantity;
 use crate::api::volume::{CreateSource, VolumeSource};
-use crate::api::{Volume, VolumeClaim, VolumeClass, VolumeSpec};
-use crate::plan::claim::{self, Class, Facts, Owner, Plugin, Step, Verdict};
+use crate::api::{Volume, VolumeClaim, VolumeClaimStatus, VolumeClass, VolumeSpec};
+use crate::plan::claim::{self as plan, Class, Facts, Owner, Plugin, Step, Verdict};
 use crate::plan::place;
 use crate::plan::registry::Service;
 
@@ -26,7 +27,7 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
     let class = class_of(&context.world, &object);
     let volume = volume_of(&context.world, &object);
     let facts = gather(&context.world, &object, volume.as_deref(), class.as_deref());
-    let verdict = claim::next(&facts);
+    let verdict = plan::next(&facts);
     match (&verdict.step, &volume, &class) {
         (Some(Step::Create { node }), _, Some(class)) => {
             context.create(&new_volume(&context.world, &object, class, node)).await?;
@@ -124,16 +125,19 @@ fn users(world: &World, claim: &VolumeClaim, volume: Option<&Volume>) -> Vec<Str
     users.into_iter().collect()
 }
 
-fn known(world: &World, claim: &VolumeClaim, volume: &Volume) -> claim::Volume {
+fn known(world: &World, claim: &VolumeClaim, volume: &Volume) -> plan::Volume {
     let status = volume.status.clone().unwrap_or_default();
     let ready = status.conditions.iter().find(|c| c.kind == READY);
-    let default = || ("Provisioning".to_owned(), format!("waits for volume \"{}\"", volume.name_any()));
-    claim::Volume {
+    let word = if deleting(volume) { plan::RELEASING } else { plan::PROVISIONING };
+    let default = || (word.to_owned(), format!("waits for volume \"{}\"", volume.name_any()));
+    plan::Volume {
         name: volume.name_any(),
         owner: owner(world, claim, volume),
         mismatch: mismatch(claim, volume),
         ready: is_true(&status.conditions, READY),
-        why: ready.map_or_else(default, |c| (c.reason.clone(), c.message.clone())),
+        why: ready
+            .filter(|c| c.status != Truth::True && !plan::UNDER_WAY.contains(&c.reason.as_str()))
+            .map_or_else(default, |c| (c.reason.clone(), c.message.clone())),
         deleting: deleting(volume),
         kept: volume.spec.source.existing.is_some() || volume.spec.reclaim_policy == ReclaimPolicy::Retain,
     }
@@ -249,6 +253,11 @@ fn new_volume(world: &World, claim: &VolumeClaim, class: &VolumeClass, node: &st
 /// The part of the status that is to be written; null when nothing is.
 fn status(context: &Context, claim: &VolumeClaim, volume: Option<&Volume>, verdict: &Verdict) -> Value {
     let old = claim.status.clone().unwrap_or_default();
+    let smooth =
+        verdict.step.is_some() || matches!(&verdict.ready, Err((word, _)) if word == plan::RELEASING);
+    if deleting(claim) && smooth {
+        return Value::Null;
+    }
     let mut new = old.clone();
     new.phase = Some(verdict.phase);
     if let Some(volume) = volume.filter(|v| owner(&context.world, claim, v) == Owner::Mine) {
@@ -270,7 +279,9 @@ fn status(context: &Context, claim: &VolumeClaim, volume: Option<&Volume>, verdi
     };
     let condition = condition.of_generation(claim.metadata.generation);
     new.conditions = with_condition(context, &old.conditions, condition);
-    if new == old {
+    // Who waits for a claim with them is written with the next news.
+    let users_only = VolumeClaimStatus { used_by: old.used_by.clone(), ..new.clone() } == old;
+    if users_only && (new.used_by == old.used_by || verdict.phase != ClaimPhase::Bound) {
         return Value::Null;
     }
     json!({

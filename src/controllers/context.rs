@@ -149,9 +149,9 @@ impl Context {
         self.started.elapsed()
     }
 
-    /// Notes that the watcher saw this state of an object, or its end.
-    pub(crate) fn saw<K: Kind>(&self, object: &K) {
-        self.ledger.saw(object);
+    /// Notes that the watcher saw this state of an object, or that this was its last one.
+    pub(crate) fn saw<K: Kind>(&self, object: &K, end: bool) {
+        self.ledger.saw(object, end);
     }
 
     /// How long to wait at most until the cache shows our own last write to the object.
@@ -181,12 +181,12 @@ impl Context {
 
     /// Asks for the end of this very object.
     pub(crate) async fn delete<K: Cached>(&self, object: &K) -> Result<(), Failure> {
-        self.write.delete(object).await
+        self.write.delete((K::cache(&self.world), &self.ledger), object).await
     }
 
     /// Removes our finalizer by compare-and-swap.
     pub(crate) async fn release<K: Cached>(&self, object: &K) -> Result<(), Failure> {
-        self.write.release(object).await
+        self.write.release((K::cache(&self.world), &self.ledger), object).await
     }
 
     /// Reads an object from the API itself, for the few decisions that no cache may take.

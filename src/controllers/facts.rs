@@ -103,7 +103,9 @@ impl Instances {
             // A plugin whose instances come from elsewhere, none of which has come yet, may still get some.
             return declared || self.objects.is_empty() && plugin.is_none_or(|p| p.spec.instances.is_empty());
         }
-        roles.iter().any(|i| !known(i) || can(i, capability::CONTROLLER_SERVICE))
+        // What one of them told holds for all: it is a matter of the driver. Before that, doubt counts as yes.
+        let mut told = roles.iter().filter(|i| known(i)).peekable();
+        told.peek().is_none() || told.any(|i| can(i, capability::CONTROLLER_SERVICE))
     }
 
     /// What every node reports of its place.
@@ -131,9 +133,12 @@ fn instance(world: &World, object: &PluginInstance) -> Instance {
     let healthy =
         is_true(&status.conditions, READY) && node_ready && object.metadata.deletion_timestamp.is_none();
     let created = object.metadata.creation_timestamp.as_ref().map(|t| Time(t.0));
+    // A driver without a controller service is one for nodes only, whatever role it was given.
+    let half =
+        object.spec.role == Role::Monolith && known(object) && !can(object, capability::CONTROLLER_SERVICE);
     Instance {
         id: object.name_any(),
-        role: object.spec.role,
+        role: if half { Role::Node } else { object.spec.role },
         node: object.spec.node_name.clone(),
         healthy_since: if healthy { status.since.or(created) } else { None },
         node_id: status.node_id,

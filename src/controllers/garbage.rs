@@ -42,13 +42,9 @@ pub(crate) async fn dependent<K: Cached>(object: Arc<K>, context: Arc<Context>) 
 /// One look at one event: deleted an hour after it was last seen.
 pub(crate) async fn event(object: Arc<Event>, context: Arc<Context>) -> Outcome {
     let series = object.series.as_ref().and_then(|s| s.last_observed_time.as_ref()).map(|t| t.0);
-    let times = [
-        series,
-        object.last_timestamp.as_ref().map(|t| t.0),
-        object.event_time.as_ref().map(|t| t.0),
-        object.metadata.creation_timestamp.as_ref().map(|t| t.0),
-    ];
-    let Some(last) = times.into_iter().flatten().max() else { return Ok(None) };
+    let told = [series, object.last_timestamp.as_ref().map(|t| t.0), object.event_time.as_ref().map(|t| t.0)];
+    let created = object.metadata.creation_timestamp.as_ref().map(|t| t.0);
+    let Some(last) = told.into_iter().flatten().max().or(created) else { return Ok(None) };
     let age = context.now().0.duration_since(last);
     let age = Duration::try_from(age).unwrap_or(Duration::ZERO);
     match EVENT_AGE.checked_sub(age).filter(|left| !left.is_zero()) {

@@ -26,8 +26,9 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     let attachments = attachments_of(&context, &object);
     let facts = gather(&context, &object, claim.as_deref(), &attachments);
     // What we made and the cache does not show yet must not be taken for absent.
-    for (holder, _) in &facts.holders {
-        let name = (String::new(), attachment_name(&object, &holder.node_name));
+    let nodes = facts.holders.iter().map(|(holder, _)| &holder.node_name);
+    for node in nodes.chain(facts.attachments.iter().map(|a| &a.node)) {
+        let name = (String::new(), attachment_name(&object, node));
         if let Some(wait) = context.behind::<VolumeAttachment>(&name) {
             return Ok(Some(wait));
         }

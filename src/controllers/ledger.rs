@@ -13,6 +13,9 @@ use super::cache::{Cache, Kind, Name, name_of};
 /// After so long a write that never showed up is no longer waited for: its object was deleted in the meantime.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The version of an object that is gone.
+const GONE: u64 = u64::MAX;
+
 #[derive(Debug, Default)]
 pub(crate) struct Ledger(Mutex<HashMap<(&'static str, Name), Entry>>);
 
@@ -33,11 +36,20 @@ impl Ledger {
         }
     }
 
-    /// Records that the watcher has seen this state, or the end, of an object.
-    pub(crate) fn saw<K: Kind>(&self, object: &K) {
+    /// Records that an object was asked to go and may be gone by now.
+    pub(crate) fn ended<K: Kind>(&self, cache: &Cache<K>, name: Name) {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.get(&name).is_some() {
+            entries.insert((kind::<K>(), name), Entry { version: GONE, written: Instant::now() });
+        }
+    }
+
+    /// Records that the watcher has seen this state of an object, which is its end if there is none after it.
+    pub(crate) fn saw<K: Kind>(&self, object: &K, end: bool) {
         let key = (kind::<K>(), name_of(object));
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.get(&key).is_some_and(|entry| entry.version <= version(object)) {
+        let seen = |entry: &Entry| entry.version <= version(object) || end && entry.version == GONE;
+        if entries.get(&key).is_some_and(seen) {
             entries.remove(&key);
         }
     }
@@ -88,9 +100,14 @@ mod tests {
         assert!(!behind(), "a write that changed nothing, or was seen already");
         ledger.wrote(&cache, &object("7"));
         assert!(behind());
-        ledger.saw(&object("6"));
+        ledger.saw(&object("6"), false);
         assert!(behind(), "an older state");
-        ledger.saw(&object("7"));
+        ledger.saw(&object("7"), false);
+        assert!(!behind());
+        ledger.ended(&cache, name.clone());
+        ledger.saw(&object("8"), false);
+        assert!(behind(), "its end has not been seen");
+        ledger.saw(&object("8"), true);
         assert!(!behind());
         ledger.wrote(&cache, &object("9"));
         tokio::time::advance(PATIENCE).await;

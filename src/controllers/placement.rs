@@ -16,6 +16,7 @@ use crate::api::meta::{AccessMode, Condition, READY, Truth, is_true};
 use crate::api::plugin::ControllerScope;
 use crate::api::{Allocation, AllocationStatus, Volume, VolumeClaim};
 use crate::plan::Reason;
+use crate::plan::claim;
 use crate::plan::place::{self, Claim, Node, NodePlugin, Wish};
 use crate::plan::registry::Service;
 
@@ -126,6 +127,8 @@ fn ready(wanted: &Wanted) -> Result<(), Reason> {
         return Ok(());
     }
     let said = claim.and_then(|s| s.conditions.iter().find(|c| c.kind == READY && c.status != Truth::True));
+    // What goes on by itself is not worth a write per step; what is missing is named.
+    let said = said.filter(|c| !claim::UNDER_WAY.contains(&c.reason.as_str()));
     let message = said.map(|c| c.message.clone()).unwrap_or_default();
     Err(Reason::VolumeNotReady { claim: wanted.claim.name_any(), message })
 }

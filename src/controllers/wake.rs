@@ -189,7 +189,8 @@ impl Wakes for Volume {
         }
         let needs = |v: &Self| {
             let status = v.status.clone().unwrap_or_default();
-            (deleting(v), status.exists, status.controller, status.observed_epoch)
+            let nodes: Vec<_> = status.holders.into_iter().map(|h| h.node_name).collect();
+            (deleting(v), status.exists, status.controller, status.observed_epoch, nodes)
         };
         if differs(old, new, needs) {
             for volume in [old, new].into_iter().flatten() {
@@ -207,6 +208,8 @@ impl Wakes for VolumeAttachment {
             context.queues.holders.add(cluster(&spec.volume));
             context.queues.nodes.add(cluster(&spec.node_name));
             if old.is_none() || new.is_none() {
+                // A node may have room again.
+                context.queues.placement.add_all(context.world.allocations.names("unplaced"));
                 context.queues.volumes.add(cluster(&spec.volume));
                 leaving_plugin(context, &spec.plugin);
             }

@@ -42,7 +42,7 @@ pub(crate) async fn watch<K: Wakes>(
                 (_, None, None) => None,
             };
             if let Some(state) = state {
-                context.saw(state);
+                context.saw(state, new.is_none());
             }
             K::changed(&context, old.as_deref(), new.as_deref());
         }

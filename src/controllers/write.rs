@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::cache::{Cache, Kind};
+use super::cache::{Cache, Kind, name_of};
 use super::ledger::Ledger;
 use crate::api::definitions::FINALIZER;
 
@@ -127,20 +127,28 @@ impl Write {
     }
 
     /// Asks for the end of this very object.
-    pub(crate) async fn delete<K: Kind>(&self, object: &K) -> Result<(), Failure> {
+    pub(crate) async fn delete<K: Kind>(&self, to: (&Cache<K>, &Ledger), object: &K) -> Result<(), Failure> {
         let params = DeleteParams {
             preconditions: Some(Preconditions { uid: object.uid(), resource_version: None }),
             ..DeleteParams::background()
         };
         let request = path(object).delete(&object.name_any(), &params);
         match self.send::<Value>(request).await {
-            Ok(_) | Err(Failure::Gone) => Ok(()),
+            Ok(answer) => {
+                // A Status means that it is gone; else it stays for its finalizers.
+                match serde_json::from_value::<K>(answer) {
+                    Ok(left) if left.meta().deletion_timestamp.is_some() => to.1.wrote(to.0, &left),
+                    Ok(_) | Err(_) => to.1.ended(to.0, name_of(object)),
+                }
+                Ok(())
+            }
+            Err(Failure::Gone) => Ok(()),
             Err(failure) => Err(failure),
         }
     }
 
     /// Removes our finalizer; a conflict unless nobody wrote since `object` was read.
-    pub(crate) async fn release<K: Kind>(&self, object: &K) -> Result<(), Failure> {
+    pub(crate) async fn release<K: Kind>(&self, to: (&Cache<K>, &Ledger), object: &K) -> Result<(), Failure> {
         let left: Vec<_> = object.finalizers().iter().filter(|f| *f != FINALIZER).collect();
         let patch = json!([
             { "op": "test", "path": "/metadata/resourceVersion", "value": object.resource_version() },
@@ -151,6 +159,10 @@ impl Write {
         let params = PatchParams::default();
         let request = path(object).patch(&object.name_any(), &params, &Patch::Json::<()>(patch));
         match self.send::<Value>(request).await {
+            Ok(_) if left.is_empty() => {
+                to.1.ended(to.0, name_of(object));
+                Ok(())
+            }
             Ok(_) | Err(Failure::Gone) => Ok(()),
             // A failed test is answered with 422, which here means nothing but a newer version.
             Err(Failure::Refused { code: 422, .. }) => Err(Failure::Conflict),

@@ -38,6 +38,9 @@ const PRIORITY: u8 = 0x20;
 
 /// `:authority` in the static table of HPACK.
 const AUTHORITY: usize = 1;
+/// The same name spelled out, which is how gRPC's C core sends it, and in HPACK's Huffman code. Both with their length.
+const SPELLED: &[u8] = b"\x0a:authority";
+const CODED: &[u8] = b"\x88\xb8\x3b\x53\x39\xec\x32\x7d\x7f";
 /// One character, and so never longer than what it replaces; as a string of HPACK.
 const REPLACEMENT: [u8; 2] = [1, b'x'];
 
@@ -297,14 +300,16 @@ fn rewritten(block: &[u8]) -> Option<Vec<u8>> {
         };
         let (index, behind) = number(block, at, bits)?;
         at = behind;
+        let mut ours = literal && index == AUTHORITY;
         if literal && index == 0 {
             at = string(block, at)?;
+            ours = matches!(&block[behind..at], SPELLED | CODED);
         }
         let value = at;
         if literal {
             at = string(block, at)?;
         }
-        if literal && index == AUTHORITY && block[value] & 0x7f != 0 {
+        if ours && block[value] & 0x7f != 0 {
             out.extend_from_slice(&block[start..value]);
             out.extend_from_slice(&REPLACEMENT);
             replaced = true;

@@ -1,5 +1,5 @@
 //! The node's lease, and what its NodeAgent says.
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -8,7 +8,7 @@ use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, ResourceExt};
 use tokio::time::Instant;
 
-use super::context::{API_DEADLINE, Key, Node};
+use super::context::{API_DEADLINE, Key, Node, Part};
 use crate::api::meta::{Condition, READY, Truth, set_condition};
 use crate::api::{NodeAgent, NodeAgentStatus};
 
@@ -22,8 +22,6 @@ pub struct Identity {
     pub incarnation: String,
     /// The kernel's release.
     pub kernel: String,
-    /// Mounts in our tree that no record owns.
-    pub leftovers: Vec<String>,
 }
 
 /// Another daemon lives under this node's name.
@@ -51,11 +49,12 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor>
         let sent = Instant::now();
         match tokio::time::timeout(period.min(API_DEADLINE), once(&node, &incarnation, held.take())).await {
             Ok(Ok(Renewal::Held(lease))) => {
-                let first = node.renewed.send_replace(Some(sent)).is_none();
+                let valid = node.lease_valid();
+                node.renewed.send_replace(Some(sent));
                 held = Some(*lease);
                 seen_other = None;
-                if first {
-                    node.caches.volumes.all().iter().for_each(|v| node.queue.wake(Key::Host(v.name_any())));
+                if !valid {
+                    wake_hosted(&node);
                 }
             }
             Ok(Ok(Renewal::Other { holder, renewed })) => {
@@ -64,7 +63,8 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor>
                     return Err(Impostor { name: node.options.name.clone(), other: holder });
                 }
                 if seen_other.is_some() {
-                    held = take_over(&node, &incarnation).await;
+                    let taken = tokio::time::timeout(API_DEADLINE, take_over(&node, &incarnation));
+                    held = taken.await.ok().flatten();
                 }
                 seen_other = renewed.or(Some(MicroTime(node.now().0)));
             }
@@ -73,6 +73,16 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor>
             }
             Err(_) => tracing::debug!("lease not renewed in time"),
         }
+    }
+}
+
+/// The lease is valid again: what was held back because of it goes on.
+fn wake_hosted(node: &Node) {
+    for volume in node.caches.volumes.all() {
+        node.queue.wake(Key::Host(volume.name_any()));
+    }
+    for attachment in node.caches.hosted.all() {
+        node.queue.wake(Key::Host(attachment.spec.volume.clone()));
     }
 }
 
@@ -120,6 +130,22 @@ fn spec(node: &Node, incarnation: &str) -> LeaseSpec {
     }
 }
 
+/// The fields of a NodeAgent's status: all of them.
+const AGENT: Part = Part {
+    name: "agent",
+    fields: &[
+        "incarnation",
+        "bootId",
+        "kernel",
+        "version",
+        "runtimes",
+        "hostPaths",
+        "leftovers",
+        "stopped",
+        "conditions",
+    ],
+};
+
 /// Writes what the daemon says of its machine.
 pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {
     let api: Api<NodeAgent> = Api::all(node.client.0.clone());
@@ -130,8 +156,11 @@ pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {
         Err(_) => return node.after_write(step, Err(kube::Error::Service("no answer in time".into()))),
     };
     let mut status = object.status.clone().unwrap_or_default();
-    let stopped =
-        node.stopped() && node.journal.attachments().is_empty() && node.tasks.allocations().is_empty();
+    // Not before the API has heard it of every allocation: whoever waits for this word may end the server next.
+    let told = node.caches.allocations.all().iter().all(|a| {
+        a.status.as_ref().and_then(|s| s.phase).is_some_and(crate::api::allocation::AllocationPhase::terminal)
+    });
+    let stopped = node.stopped() && node.journal.attachments().is_empty() && node.tasks.all_idle() && told;
     status = NodeAgentStatus {
         incarnation: identity.incarnation.clone(),
         boot_id: node.boot_id.clone(),
@@ -139,7 +168,7 @@ pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         runtimes: node.options.runtimes.clone(),
         host_paths: node.options.host_paths.iter().map(|p| p.to_string_lossy().into_owned()).collect(),
-        leftovers: identity.leftovers.clone(),
+        leftovers: node.leftovers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         stopped,
         conditions: std::mem::take(&mut status.conditions),
     };
@@ -151,6 +180,6 @@ pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {
         (true, true) => Condition::new(READY, Truth::False, "Stopped", "taken down by wharfline down"),
     };
     set_condition(&mut status.conditions, condition, node.now());
-    let result = node.write_status(&object, "agent", &status).await;
+    let result = node.write_status(&object, &AGENT, &status).await;
     node.after_write(step, result)
 }

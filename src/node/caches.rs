@@ -52,6 +52,11 @@ impl<K: Resource> Cache<K> {
         self.of(index).into_iter().next()
     }
 
+    /// Whether the object with this uid is there.
+    pub fn has(&self, uid: &str) -> bool {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).by_uid.contains_key(uid)
+    }
+
     /// All objects.
     pub fn all(&self) -> Vec<Arc<K>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).by_uid.values().cloned().collect()

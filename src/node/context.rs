@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::caches::Cache;
+use super::events::Events;
 use super::journal::Journal;
 use super::queue::Queue;
 use super::registry::{InstanceKey, Registry};
@@ -165,10 +166,18 @@ pub struct Node {
     pub notes: Notes,
     /// The last calls, by key.
     pub calls: Calls,
+    /// What happened, for people.
+    pub events: Events,
+    /// No journal was found at the start, or a damaged one: what stands in no record may have been attempted.
+    pub amnesia: bool,
+    /// Mounts in our tree that no record owns, as they were found at the start.
+    pub leftovers: Mutex<Vec<String>>,
     /// Ends the daemon; workloads and mounts stay.
     pub stop: CancellationToken,
     /// What this daemon last wrote of an object, by uid and part.
     written: Mutex<HashMap<String, Value>>,
+    /// What it last had to say of it, written or not.
+    said: Mutex<HashMap<String, Value>>,
 }
 
 /// The API as this node. Wrapped because a client has no useful `Debug`.
@@ -181,26 +190,29 @@ impl std::fmt::Debug for NodeClient {
     }
 }
 
-/// Words and sentences by key.
+/// Words and sentences by key, and when the next attempt is due.
 #[derive(Debug, Default)]
-pub struct Notes(Mutex<HashMap<String, (String, String)>>);
+pub struct Notes(Mutex<HashMap<String, Note>>);
+
+/// A word, a sentence, and when it is tried again.
+type Note = (String, String, Option<Time>);
 
 impl Notes {
     /// Sets a note.
-    pub fn set(&self, key: &str, word: &str, sentence: &str) {
-        let note = (word.to_owned(), sentence.to_owned());
+    pub fn set(&self, key: &str, word: &str, sentence: &str, next: Option<Time>) {
+        let note = (word.to_owned(), sentence.to_owned(), next);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned(), note);
     }
     /// Sets a note from a reason.
     pub fn wait(&self, key: &str, reason: &Reason) {
-        self.set(key, reason.word(), &reason.to_string());
+        self.set(key, reason.word(), &reason.to_string(), None);
     }
     /// Removes a note.
     pub fn clear(&self, key: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
     /// The note, empty if there is none.
-    pub fn get(&self, key: &str) -> (String, String) {
+    pub fn get(&self, key: &str) -> (String, String, Option<Time>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned().unwrap_or_default()
     }
 }
@@ -248,6 +260,15 @@ impl Calls {
     }
 }
 
+/// One writer's fields of an object's status.
+#[derive(Debug)]
+pub struct Part {
+    /// Tells it from the other parts that this daemon writes of the same object.
+    pub name: &'static str,
+    /// The top-level fields.
+    pub fields: &'static [&'static str],
+}
+
 /// What a fresh daemon is made of.
 pub struct Parts {
     /// How the daemon is set up.
@@ -260,6 +281,10 @@ pub struct Parts {
     pub journal: Journal,
     /// This boot.
     pub boot_id: String,
+    /// Where events are left.
+    pub events: Events,
+    /// No trustworthy journal was found.
+    pub amnesia: bool,
     /// Ends the daemon.
     pub stop: CancellationToken,
 }
@@ -280,18 +305,29 @@ impl Node {
             tasks: Tasks::default(),
             supervisors: Supervisors::default(),
             boot_id: parts.boot_id,
+            events: parts.events,
+            amnesia: parts.amnesia,
+            leftovers: Mutex::default(),
             stop: parts.stop,
             renewed: watch::Sender::new(None),
             synced: AtomicBool::new(false),
             notes: Notes::default(),
             calls: Calls::default(),
             written: Mutex::default(),
+            said: Mutex::default(),
         }
     }
 
-    /// The time now.
+    /// The time now, as exact as statuses carry it: what comes back from the API compares equal.
     pub fn now(&self) -> Time {
-        Time(self.machine.clock.now())
+        let now = self.machine.clock.now();
+        Time(jiff::Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now))
+    }
+
+    /// The time after so long.
+    pub fn later(&self, delay: Duration) -> Time {
+        let now = self.now().0;
+        Time(jiff::SignedDuration::try_from(delay).map_or(now, |d| now.saturating_add(d).unwrap_or(now)))
     }
 
     /// Whether every watch had its first complete list.
@@ -338,7 +374,7 @@ impl Node {
     pub async fn write_status<K>(
         &self,
         object: &K,
-        part: &str,
+        part: &Part,
         status: &impl Serialize,
     ) -> Result<(), kube::Error>
     where
@@ -346,13 +382,14 @@ impl Node {
         K: ObjectApi,
     {
         let new = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
-        let key = format!("{}/{part}", object.uid().unwrap_or_default());
+        let key = format!("{}/{}", object.uid().unwrap_or_default(), part.name);
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), new.clone());
         let last = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         let old = match last {
             Some(last) => last,
             None => {
                 let seen = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
-                restrict(&seen["status"], &new)
+                restrict(&seen["status"], part.fields)
             }
         };
         let patch = merge_diff(&old, &new);
@@ -381,13 +418,20 @@ impl Node {
         }
     }
 
+    /// What this daemon last had to say of an object, if anything. A cache lags behind it, and the server may not even
+    /// have it; who decided by those would repeat a call that was answered.
+    pub fn said<T: DeserializeOwned>(&self, uid: &str, part: &Part) -> Option<T> {
+        let key = format!("{uid}/{}", part.name);
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()?;
+        serde_json::from_value(said).ok()
+    }
+
     /// Forgets what was written of an object that is gone.
     pub fn forget_written(&self, uid: &str) {
         let prefix = format!("{uid}/");
-        self.written
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|key, _| !key.starts_with(&prefix));
+        for map in [&self.written, &self.said] {
+            map.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !key.starts_with(&prefix));
+        }
     }
 
     /// Runs a write to its end and says when to try again if it failed.
@@ -488,14 +532,12 @@ pub fn merge_diff(old: &Value, new: &Value) -> Value {
     Value::Object(patch)
 }
 
-/// The top-level fields of `seen` that `new` speaks of: the rest belongs to other writers.
-fn restrict(seen: &Value, new: &Value) -> Value {
-    let (Some(seen), Some(new)) = (seen.as_object(), new.as_object()) else {
-        return Value::Object(serde_json::Map::new());
+/// The fields of `seen` that the writer owns: what it no longer says goes, even if a former daemon said it.
+fn restrict(seen: &Value, fields: &[&str]) -> Value {
+    let owned = |(key, value): (&String, &Value)| {
+        fields.contains(&key.as_str()).then(|| (key.clone(), value.clone()))
     };
-    Value::Object(
-        seen.iter().filter(|(key, _)| new.contains_key(*key)).map(|(k, v)| (k.clone(), v.clone())).collect(),
-    )
+    Value::Object(seen.as_object().into_iter().flatten().filter_map(owned).collect())
 }
 
 #[cfg(test)]

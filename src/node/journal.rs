@@ -171,12 +171,21 @@ pub enum Change {
     Put(Entry),
     /// Forget the entry with this key.
     Forget(String),
+    /// What a lost journal held is in it again, as far as anybody knows.
+    Rebuilt,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Frame {
-    Header { version: u32, incarnation: String, boot_id: String },
+    Header {
+        version: u32,
+        incarnation: String,
+        boot_id: String,
+        /// Its predecessor was lost and nothing was rebuilt yet.
+        #[serde(default)]
+        amnesia: bool,
+    },
     Change(Change),
 }
 
@@ -239,7 +248,7 @@ impl Journal {
         let mut file = files.open_append(path).await?;
         let content = file.read_all().await?;
         let read = read(path, &content)?;
-        let lost = read.header.is_none();
+        let lost = read.header.is_none() || read.amnesia;
         let (incarnation, old_boot) = read.header.unwrap_or_else(|| (new_incarnation(), boot_id.to_owned()));
         let rebooted = old_boot != boot_id;
         let mut entries = read.entries;
@@ -247,7 +256,7 @@ impl Journal {
             entries.values_mut().for_each(forget_mounts);
         }
         if lost || rebooted || read.torn || read.frames > entries.len() + SLACK {
-            file.replace_atomically(whole(&incarnation, boot_id, entries.values())).await?;
+            file.replace_atomically(whole(&incarnation, boot_id, lost, entries.values())).await?;
         }
         let image: Image = Arc::new(Mutex::new(entries));
         let (requests, waiting) = mpsc::channel(BATCH);
@@ -398,6 +407,7 @@ fn apply(image: &mut BTreeMap<String, Entry>, change: Change) {
         Change::Forget(key) => {
             image.remove(&key);
         }
+        Change::Rebuilt => {}
     }
 }
 
@@ -409,10 +419,19 @@ fn frame(bytes: &mut Vec<u8>, frame: &Frame) {
     bytes.extend_from_slice(&body);
 }
 
-fn whole<'a>(incarnation: &str, boot_id: &str, entries: impl Iterator<Item = &'a Entry>) -> Vec<u8> {
+fn whole<'a>(
+    incarnation: &str,
+    boot_id: &str,
+    amnesia: bool,
+    entries: impl Iterator<Item = &'a Entry>,
+) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let header =
-        Frame::Header { version: VERSION, incarnation: incarnation.to_owned(), boot_id: boot_id.to_owned() };
+    let header = Frame::Header {
+        version: VERSION,
+        incarnation: incarnation.to_owned(),
+        boot_id: boot_id.to_owned(),
+        amnesia,
+    };
     frame(&mut bytes, &header);
     for entry in entries {
         frame(&mut bytes, &Frame::Change(Change::Put(entry.clone())));
@@ -425,10 +444,11 @@ struct Read {
     entries: BTreeMap<String, Entry>,
     frames: usize,
     torn: bool,
+    amnesia: bool,
 }
 
 fn read(path: &Path, content: &[u8]) -> Result<Read, JournalError> {
-    let mut read = Read { header: None, entries: BTreeMap::new(), frames: 0, torn: false };
+    let mut read = Read { header: None, entries: BTreeMap::new(), frames: 0, torn: false, amnesia: false };
     let mut rest = content;
     while !rest.is_empty() {
         let Some((body, next)) = next_frame(rest) else {
@@ -449,11 +469,15 @@ fn read(path: &Path, content: &[u8]) -> Result<Read, JournalError> {
             Frame::Header { version, .. } if version > VERSION => {
                 return Err(JournalError::TooNew { path: path.to_owned(), version });
             }
-            Frame::Header { incarnation, boot_id, .. } => read.header = Some((incarnation, boot_id)),
+            Frame::Header { incarnation, boot_id, amnesia, .. } => {
+                read.header = Some((incarnation, boot_id));
+                read.amnesia = amnesia;
+            }
             Frame::Change(_) if read.header.is_none() => {
                 read.torn = true;
                 break;
             }
+            Frame::Change(Change::Rebuilt) => read.amnesia = false,
             Frame::Change(change) => apply(&mut read.entries, change),
         }
     }
@@ -485,7 +509,7 @@ mod tests {
     }
 
     fn content() -> Vec<u8> {
-        let mut bytes = whole("i", "b", [task("x", 1)].iter());
+        let mut bytes = whole("i", "b", false, [task("x", 1)].iter());
         frame(&mut bytes, &Frame::Change(Change::Put(task("y", 2))));
         frame(&mut bytes, &Frame::Change(Change::Put(task("x", 3))));
         frame(&mut bytes, &Frame::Change(Change::Forget(task_key("u", "y"))));
@@ -531,8 +555,12 @@ mod tests {
     #[test]
     fn a_later_format_is_refused() {
         let mut bytes = Vec::new();
-        let header =
-            Frame::Header { version: VERSION + 1, incarnation: String::new(), boot_id: String::new() };
+        let header = Frame::Header {
+            version: VERSION + 1,
+            incarnation: String::new(),
+            boot_id: String::new(),
+            amnesia: false,
+        };
         frame(&mut bytes, &header);
         assert!(matches!(read(Path::new("j"), &bytes), Err(JournalError::TooNew { .. })));
     }

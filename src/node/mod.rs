@@ -7,7 +7,10 @@
 //!
 //! | file | does |
 //! |---|---|
-//! | [`daemon`] | starts and ends it all: lock, journal, tree, adoption, watches, queue |
+//! | [`daemon`] | starts and ends it all: lock, journal, tree, queue |
+//! | [`recover`] | what a start makes of mounts, tasks and journal |
+//! | [`watches`] | who is woken by what the API shows |
+//! | [`instances`] | what a PluginInstance's status says |
 //! | [`mounts`] | stage, publish and their reverses: one volume on this node |
 //! | [`hosting`] | create, delete, attach, detach: volumes whose host this node is |
 //! | [`allocations`] | tasks, and what an allocation's status says |
@@ -18,20 +21,25 @@
 //! | [`caches`], [`queue`], [`retry`] | what the API says, what to do next, and when again |
 //! | [`requests`] | CSI requests from records |
 //! | [`agent`] | lease and NodeAgent |
+//! | [`events`] | what happened, for people |
 pub mod agent;
 pub mod allocations;
 pub mod caches;
 pub mod context;
 pub mod daemon;
+pub mod events;
 pub mod hosting;
+pub mod instances;
 pub mod journal;
 pub mod mounts;
 pub mod queue;
+pub mod recover;
 pub mod registry;
 pub mod requests;
 pub mod retry;
 pub mod supervisor;
 pub mod tasks;
+pub mod watches;
 
 pub use context::{Dial, Machine, Options};
 pub use daemon::{Error, run};

@@ -13,6 +13,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+/// How long handlers that run at the end may go on.
+const LAST_HANDLERS: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Slot {
     /// To be run from this moment on.
@@ -56,7 +59,7 @@ impl<K: Eq + Hash + Clone + Send + 'static> Queue<K> {
         self.changed.notify_one();
     }
 
-    /// Runs handlers until `stop`, then waits for those that run. A handler returns when it wants to be run again.
+    /// Runs handlers until `stop`, then gives those that run a moment. A handler returns when it wants to be run again.
     pub async fn run<F, Fut>(&self, stop: CancellationToken, handler: F)
     where
         F: Fn(K) -> Fut,
@@ -80,7 +83,10 @@ impl<K: Eq + Hash + Clone + Send + 'static> Queue<K> {
                 () = sleep_until(next) => {}
             }
         }
-        running.join_all().await;
+        // A handler may be dropped at any await; a call that hangs must not hold up the end.
+        let _ended =
+            tokio::time::timeout(LAST_HANDLERS, async { while running.join_next().await.is_some() {} }).await;
+        running.shutdown().await;
     }
 
     fn take_due(&self) -> (Vec<K>, Option<Instant>) {

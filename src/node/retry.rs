@@ -14,12 +14,13 @@ pub struct Retry {
     start: Instant,
     random: Arc<dyn Random>,
     failing: Mutex<HashMap<String, Failing<String>>>,
+    versions: Mutex<HashMap<String, String>>,
 }
 
 impl Retry {
     /// Nothing has failed yet.
     pub fn new(random: Arc<dyn Random>) -> Self {
-        Self { start: Instant::now(), random, failing: Mutex::default() }
+        Self { start: Instant::now(), random, failing: Mutex::default(), versions: Mutex::default() }
     }
 
     /// One more failure of this step; how long to wait.
@@ -39,6 +40,22 @@ impl Retry {
         if let Some(record) = self.failing.lock().unwrap_or_else(PoisonError::into_inner).get_mut(step) {
             record.due = due;
         }
+    }
+
+    /// Tells which version of an object is worked on: another one than before lets all its steps be tried at once.
+    pub fn renew(&self, object: &str, version: String) {
+        let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = versions.insert(object.to_owned(), version.clone());
+        drop(versions);
+        if before.is_some_and(|before| before != version) {
+            self.forget(object);
+        }
+    }
+
+    /// The object is gone.
+    pub fn gone(&self, object: &str) {
+        self.versions.lock().unwrap_or_else(PoisonError::into_inner).remove(object);
+        self.forget(object);
     }
 
     /// How long this step must wait still.

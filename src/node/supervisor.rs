@@ -13,10 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
+use kube::Resource;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::context::{Key, Node};
+use super::events::Tone;
 use super::registry::{Fingerprint, InstanceKey};
 use crate::api::plugin::Provider;
 use crate::csi::{self, Failure, Readiness, check};
@@ -40,8 +42,6 @@ pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Watched {
     /// The instance.
     pub key: InstanceKey,
-    /// The driver name to insist on; any when empty.
-    pub driver_name: String,
     /// Whether the process is ours to start again.
     pub ours: bool,
     /// How long it may take to become ready.
@@ -138,7 +138,25 @@ fn change(node: &Node, watched: &Watched, change: impl FnOnce(&mut super::regist
     let told = before.healthy_since != after.healthy_since || before.fingerprint != after.fingerprint;
     if told && let Some(instance) = node.registry.get(&watched.key) {
         tracing::info!(plugin = instance.plugin, healthy = after.healthy_since.is_some(), "plugin instance");
+        if before.healthy_since.is_some() != after.healthy_since.is_some() {
+            tell(node, watched, &instance.plugin, &after);
+        }
         node.queue.wake(Key::Plugin(instance.plugin));
+    }
+}
+
+/// One event per edge of health, about the PluginInstance.
+fn tell(node: &Node, watched: &Watched, plugin: &str, now: &super::registry::Progress) {
+    let index = format!("{}/{}", watched.key.allocation, watched.key.task);
+    let Some(object) = node.caches.instances.one(&index) else { return };
+    let about = object.object_ref(&());
+    match &now.fault {
+        _ if now.healthy_since.is_some() => {
+            let note = format!("plugin {plugin} is healthy here");
+            node.events.tell(about, Tone::Normal, "PluginHealthy", "Probe", &note);
+        }
+        Some((word, sentence)) => node.events.tell(about, Tone::Warning, word, "Probe", sentence),
+        None => node.events.tell(about, Tone::Warning, "PluginUnhealthy", "Probe", "it may not be called"),
     }
 }
 
@@ -211,6 +229,12 @@ fn check_fault(fault: &check::Fault) -> Fault {
     (fault.reason().to_owned(), format!("{fault}; the driver must be corrected"))
 }
 
+/// The driver name that the Plugin insists on now; any when empty.
+fn driver_name(node: &Node, watched: &Watched) -> String {
+    let plugin = node.registry.get(&watched.key).and_then(|i| node.caches.plugins.one(&i.plugin));
+    plugin.map(|p| p.spec.driver_name.clone()).unwrap_or_default()
+}
+
 /// Asks an instance everything that is kept about it, in the order that CSI wants (CO-PLUG-05).
 async fn fingerprint(
     node: &Arc<Node>,
@@ -232,11 +256,10 @@ async fn fingerprint(
     change(node, watched, |p| p.probed = true);
     let info = client.get_plugin_info(ASK).await.map_err(call_fault("GetPluginInfoFailed"))?;
     check::plugin_info(&info).map_err(|fault| check_fault(&fault))?;
-    if !watched.driver_name.is_empty() && watched.driver_name != info.name {
-        let message = format!(
-            "the driver calls itself \"{}\", spec.driverName wants \"{}\"",
-            info.name, watched.driver_name
-        );
+    let wanted = driver_name(node, watched);
+    if !wanted.is_empty() && wanted != info.name {
+        let message =
+            format!("the driver calls itself \"{}\", spec.driverName wants \"{wanted}\"", info.name);
         return Err(("OtherDriver".into(), message));
     }
     let mut found = Fingerprint {

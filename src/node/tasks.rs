@@ -22,6 +22,14 @@ struct Slot {
     process: Process,
     handle: Option<Arc<dyn Task>>,
     exit: Option<ExitRecord>,
+    /// Something else runs it.
+    external: bool,
+}
+
+impl Slot {
+    fn of(process: Process) -> Self {
+        Self { process, handle: None, exit: None, external: false }
+    }
 }
 
 /// The processes of this node, by allocation uid and task.
@@ -52,6 +60,18 @@ impl Tasks {
         slots.get(allocation).is_none_or(|tasks| tasks.values().all(|slot| slot.process.idle()))
     }
 
+    /// Whether no process of any allocation can be left.
+    pub fn all_idle(&self) -> bool {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.values().flat_map(BTreeMap::values).all(|slot| slot.process.idle())
+    }
+
+    /// The tasks of an allocation that were ever started here.
+    pub fn names(&self, allocation: &str) -> Vec<String> {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.get(allocation).into_iter().flat_map(BTreeMap::keys).cloned().collect()
+    }
+
     /// Every allocation with a task that was ever started here.
     pub fn allocations(&self) -> Vec<String> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
@@ -59,18 +79,28 @@ impl Tasks {
 
     /// Says that a process is about to be started; from now on the allocation is not idle.
     pub fn starting(&self, allocation: &str, task: &str) {
-        self.set(allocation, task, Slot { process: Process::Running, handle: None, exit: None });
+        self.set(allocation, task, Slot::of(Process::Running));
     }
 
     /// The start was given up before anything ran.
     pub fn not_started(&self, allocation: &str, task: &str, before: Process) {
-        self.set(allocation, task, Slot { process: before, handle: None, exit: None });
+        self.set(allocation, task, Slot::of(before));
     }
 
     /// A task without a process of ours (`external`) is taken as running, or as over.
     pub fn set_external(&self, allocation: &str, task: &str, running: bool) {
         let process = if running { Process::Running } else { Process::Exited { ok: true } };
-        self.set(allocation, task, Slot { process, handle: None, exit: None });
+        self.set(allocation, task, Slot { external: true, ..Slot::of(process) });
+    }
+
+    /// A task without a process of ours is over at once; one that is being started is not.
+    fn end_external(&self, allocation: &str, task: &str) {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = slots.get_mut(allocation).and_then(|t| t.get_mut(task))
+            && slot.external
+        {
+            slot.process = Process::Exited { ok: true };
+        }
     }
 
     /// Forgets everything of an allocation that is gone.
@@ -172,8 +202,8 @@ impl Node {
         let slot = match self.machine.processes.adopt(&directory).await {
             Ok(Adopted::Running(handle)) => return self.watch_task(allocation, task, Arc::from(handle)),
             Ok(Adopted::Exited(record)) => exited(record),
-            Ok(Adopted::Lost(_)) => Slot { process: Process::Lost, handle: None, exit: None },
-            Ok(Adopted::NeverStarted) => Slot { process: Process::Absent, handle: None, exit: None },
+            Ok(Adopted::Lost(_)) => Slot::of(Process::Lost),
+            Ok(Adopted::NeverStarted) => Slot::of(Process::Absent),
             Err(error) => {
                 tracing::error!(
                     allocation,
@@ -182,14 +212,14 @@ impl Node {
                     "task not adopted"
                 );
                 // Not knowing is not absence: nothing is unmounted under it.
-                Slot { process: Process::Lost, handle: None, exit: None }
+                Slot::of(Process::Lost)
             }
         };
         self.tasks.set(allocation, task, slot);
     }
 
     fn watch_task(self: &Arc<Self>, allocation: &str, task: &str, handle: Arc<dyn Task>) {
-        let slot = Slot { process: Process::Running, handle: Some(Arc::clone(&handle)), exit: None };
+        let slot = Slot { handle: Some(Arc::clone(&handle)), ..Slot::of(Process::Running) };
         self.tasks.set(allocation, task, slot);
         let stop = self.stop.clone();
         let (node, allocation, task) = (Arc::downgrade(self), allocation.to_owned(), task.to_owned());
@@ -201,7 +231,7 @@ impl Node {
             let Some(node) = node.upgrade() else { return };
             let slot = match ended {
                 Ok(Ended::Exited(record)) => exited(record),
-                Ok(Ended::Lost) | Err(_) => Slot { process: Process::Lost, handle: None, exit: None },
+                Ok(Ended::Lost) | Err(_) => Slot::of(Process::Lost),
             };
             tracing::info!(allocation, task, process = ?slot.process, "task ended");
             node.tasks.set(&allocation, &task, slot);
@@ -212,8 +242,7 @@ impl Node {
     /// Asks a task to end; its end is seen by its watcher.
     pub fn stop_task(&self, allocation: &str, task: &str, grace: Duration) {
         let Some(handle) = self.tasks.handle(allocation, task) else {
-            // An external one has no process: it is over at once.
-            self.tasks.set_external(allocation, task, false);
+            self.tasks.end_external(allocation, task);
             return;
         };
         if let Err(error) = handle.stop(grace) {
@@ -237,9 +266,8 @@ impl Node {
 
 fn exited(record: ExitRecord) -> Slot {
     Slot {
-        process: Process::Exited { ok: record.outcome == Outcome::Code(0) },
-        handle: None,
-        exit: Some(record),
+        exit: Some(record.clone()),
+        ..Slot::of(Process::Exited { ok: record.outcome == Outcome::Code(0) })
     }
 }
 

@@ -9,6 +9,15 @@
 use super::Reason;
 use crate::api::claim::ClaimPhase;
 
+/// The volume is being made.
+pub const PROVISIONING: &str = "Provisioning";
+/// The volume is being deleted.
+pub const RELEASING: &str = "Releasing";
+/// The claim's uid is being entered into the volume.
+pub const BINDING: &str = "Binding";
+/// Words of what goes on by itself, step by step: others who wait for it need not repeat each step.
+pub const UNDER_WAY: [&str; 4] = [PROVISIONING, RELEASING, BINDING, "WaitingForFirstConsumer"];
+
 /// Whose the volume is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
@@ -152,7 +161,11 @@ fn leaving(facts: &Facts) -> Verdict {
     match &facts.volume {
         Some(volume) if volume.owner == Owner::Mine && !volume.kept => Verdict {
             phase,
-            ready: being_deleted("Volume", &volume.name),
+            ready: if volume.deleting {
+                Err(volume.why.clone())
+            } else {
+                being_deleted("Volume", &volume.name)
+            },
             step: (!volume.deleting).then_some(Step::DeleteVolume),
         },
         Some(_) | None => {
@@ -180,7 +193,7 @@ fn with_volume(facts: &Facts, volume: &Volume) -> Verdict {
         return Verdict { phase: ClaimPhase::Bound, ready: Ok(()), step };
     }
     let why = match step {
-        Some(_) => ("Binding".to_owned(), format!("is being bound to volume \"{}\"", volume.name)),
+        Some(_) => (BINDING.to_owned(), format!("is being bound to volume \"{}\"", volume.name)),
         None => volume.why.clone(),
     };
     Verdict { phase: ClaimPhase::Pending, ready: Err(why), step }
@@ -225,7 +238,7 @@ fn make(facts: &Facts) -> Verdict {
             None => return not_ready(""),
         },
     };
-    let ready = Err(("Provisioning".to_owned(), "its volume is being made".to_owned()));
+    let ready = Err((PROVISIONING.to_owned(), "its volume is being made".to_owned()));
     Verdict { phase: ClaimPhase::Pending, ready, step: Some(Step::Create { node }) }
 }
 

@@ -66,7 +66,7 @@ pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
             None if facts.held => {
                 not_ready(VolumePhase::Releasing, "InUse", "waits until no allocation has it any more".into())
             }
-            None => not_ready(VolumePhase::Releasing, "Releasing", "is being deleted".into()),
+            None => not_ready(VolumePhase::Releasing, super::claim::RELEASING, "is being deleted".into()),
         };
     }
     match (exists(facts), failing) {
@@ -85,7 +85,11 @@ pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
             Some(reason) => not_ready(VolumePhase::Pending, reason.word(), reason.to_string()),
             None => {
                 let node = facts.host.map(|h| h.node_name.as_str()).unwrap_or_default();
-                not_ready(VolumePhase::Pending, "Provisioning", format!("waits for node \"{node}\""))
+                not_ready(
+                    VolumePhase::Pending,
+                    super::claim::PROVISIONING,
+                    format!("waits for node \"{node}\""),
+                )
             }
         },
     }

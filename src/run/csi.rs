@@ -49,6 +49,7 @@ pub struct DirArgs {
 /// # Errors
 /// When the arguments, the data directory or the socket cannot be used.
 pub fn main(args: Args) -> anyhow::Result<()> {
+    super::log();
     let Driver::Dir(args) = args.driver;
     let settings = dir::Settings {
         endpoint: args.endpoint,

@@ -113,6 +113,7 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
     }
     core.server.shutdown().await;
     kernel.undo_tree().await?;
+    machine::sweep_run_dir(&machine::run_dir(data_dir));
     println!("down");
     Ok(())
 }
@@ -126,7 +127,7 @@ async fn through_up(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     let name = node_name(&client).await?.ok_or_else(|| anyhow!("no node has joined"))?;
     // It ends as soon as it is down; whether its last word reaches us does not matter, its lock does.
     let asked = take_down(client, &name, args.delete_volumes).await;
-    let store = data_dir.join("store.redb");
+    let store = data_dir.join("store.redb.lock");
     let mut again = tokio::time::interval(Duration::from_millis(50));
     for _ in 0..200 {
         again.tick().await;

@@ -105,12 +105,18 @@ async fn a_client_that_calls_the_socket_by_its_path_is_answered() {
         frame
     };
     let rig = Rig::new();
-    for authority in ["tmp%2Fcsi%2Fcsi.sock", "/tmp/csi/csi.sock", "localhost"] {
+    // The name of the field from HPACK's table, or spelled out as gRPC's C core does.
+    let (listed, spelled) = (&b"\x41"[..], &b"\x40\x0a:authority"[..]);
+    let path = "tmp%2Fcsi%2Fcsi.sock";
+    for (name, authority) in
+        [(listed, path), (spelled, path), (listed, "/tmp/csi/csi.sock"), (spelled, "localhost")]
+    {
         let mut headers = vec![0x83, 0x86]; // POST, http
         let fields =
-            [(0x41, authority), (0x44, "/csi.v1.Identity/GetPluginInfo"), (0x5f, "application/grpc")];
+            [(name, authority), (b"\x44", "/csi.v1.Identity/GetPluginInfo"), (b"\x5f", "application/grpc")];
         for (field, value) in fields {
-            headers.extend([field, u8::try_from(value.len()).unwrap()]);
+            headers.extend(field);
+            headers.push(u8::try_from(value.len()).unwrap());
             headers.extend(value.as_bytes());
         }
         headers.extend(b"\x40\x02te\x08trailers");

@@ -133,7 +133,7 @@ impl World {
             Choice::Any => (Expect::Any, true),
             Choice::Absent => (Expect::Absent, current.is_none()),
             Choice::Present => (Expect::Rev(modified), current.is_some()),
-            Choice::Stale => (Expect::Rev(Rev(modified.0 + 1)), false),
+            Choice::Stale => (Expect::Rev(Rev(modified.0.saturating_sub(1))), false),
         };
         (expect, holds, current)
     }

@@ -20,7 +20,7 @@ pub(crate) async fn version(session: &mut Session<'_>, args: &Version) -> Result
 }
 
 /// `version --client`, which needs no server and no kubeconfig.
-pub(crate) fn client_version(args: &Version, terminal: Terminal<'_>) -> Exit {
+pub(crate) fn client_version(args: &Version, terminal: &mut Terminal<'_>) -> Exit {
     match print_version(terminal.out, args, None) {
         Ok(()) => Exit::Done,
         Err(failure) => {

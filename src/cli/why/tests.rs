@@ -1,3 +1,4 @@
+#![allow(clippy::too_many_lines)] // tables of cases
 use serde_json::{Value, json};
 
 use super::*;

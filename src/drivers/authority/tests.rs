@@ -33,6 +33,13 @@ fn the_value_is_replaced_in_every_kind_of_literal() {
     for representation in [0x41, 0x01, 0x11] {
         assert_eq!(rewritten(&block(representation, PATH)), Some(block(representation, "x")));
     }
+    for name in
+        [&b"\x40\x0a:authority"[..], b"\x40\x88\xb8\x3b\x53\x39\xec\x32\x7d\x7f", b"\x00\x0a:authority"]
+    {
+        let spelled = |value: &[u8]| [b"\x40\x05:path\x01/", name, value, b"\x83\x86"].concat();
+        assert_eq!(rewritten(&spelled(b"\x0etmp%2Fcsi.sock")), Some(spelled(b"\x01x")));
+    }
+    assert_eq!(rewritten(b"\x40\x0a:authoritz\x01a"), None, "another name");
     assert_eq!(rewritten(&block(0x41, "")), None, "nothing shorter would fit");
     assert_eq!(rewritten(&block(0x44, "/path")), None, "another field");
     assert_eq!(rewritten(b"\x41\x7f"), None, "cut short");

@@ -1,5 +1,6 @@
 //! The real server and the real controllers in one process, with eyes on every object and on every write.
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use wharfline::controllers::{self, Options};
 use wharfline::server::{Identity, Server};
 
 use crate::fake::{Behaviour, FakeNode, Ledger};
-use crate::support::memory_store::MemoryStore;
 use crate::support::server_api::options;
+use wharfline::store::embedded::{EmbeddedStore, MemoryDisk};
 
 /// Far beyond what any step takes, in the time of the test.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -139,6 +140,8 @@ pub(crate) struct Bench {
     controllers: CancellationToken,
     running: Option<tokio::task::JoinHandle<Result<(), controllers::Error>>>,
     behaviours: BTreeMap<String, watch::Sender<Behaviour>>,
+    /// After how many more writes the controllers are killed; 0 = never.
+    fuse: Arc<Mutex<usize>>,
 }
 
 impl Bench {
@@ -151,7 +154,14 @@ impl Bench {
     pub(crate) async fn with(nodes: &[&str], behaviour: Behaviour) -> Self {
         let mut options = options();
         options.bookmark_interval = Duration::from_secs(60);
-        let server = Server::new(Arc::new(MemoryStore::new()), wharfline::api::definitions(), options);
+        let server = Server::new(
+            Arc::new(
+                EmbeddedStore::inline(MemoryDisk::default(), wharfline::store::embedded::Options::default())
+                    .unwrap(),
+            ),
+            wharfline::api::definitions(),
+            options,
+        );
         server.bootstrap().await.unwrap();
         let mut bench = Self {
             seen: Seen::new(),
@@ -164,6 +174,7 @@ impl Bench {
             controllers: CancellationToken::new(),
             running: None,
             behaviours: BTreeMap::new(),
+            fuse: Arc::default(),
         };
         bench.watch();
         bench.start();
@@ -207,9 +218,10 @@ impl Bench {
     /// Starts the controllers.
     pub(crate) fn start(&mut self) {
         let inner = self.server.client(Identity::controllers());
-        let writes = Arc::clone(&self.writes);
+        self.controllers = CancellationToken::new();
+        let shared = (Arc::clone(&self.writes), Arc::clone(&self.fuse), self.controllers.clone());
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
-            let (inner, writes) = (inner.clone(), Arc::clone(&writes));
+            let (inner, (writes, fuse, kill)) = (inner.clone(), shared.clone());
             async move {
                 let (parts, body) = request.into_parts();
                 let bytes = body.collect_bytes().await.expect("the body of a request is at hand");
@@ -218,13 +230,20 @@ impl Bench {
                     let (method, path) = (parts.method.to_string(), parts.uri.path().to_owned());
                     writes.lock().unwrap().push(Write { method, path, body });
                 }
-                inner.send(Request::from_parts(parts, kube::client::Body::from(bytes.to_vec()))).await
+                let write = parts.method != http::Method::GET;
+                let answer =
+                    inner.send(Request::from_parts(parts, kube::client::Body::from(bytes.to_vec()))).await;
+                if write && burn(&fuse) {
+                    // The write has happened and nobody hears of it.
+                    kill.cancel();
+                    std::future::pending::<()>().await;
+                }
+                answer
             }
         });
         let client = kube::Client::new(service, "default");
         let now = || "2024-05-01T10:00:00Z".parse().unwrap();
         let options = Options { now: Arc::new(now), jitter: Arc::new(|| 0), ..Options::default() };
-        self.controllers = CancellationToken::new();
         let stop = self.controllers.clone();
         self.running =
             Some(tokio::spawn(controllers::run(client, options, async move { stop.cancelled().await })));
@@ -236,6 +255,26 @@ impl Bench {
         if let Some(running) = self.running.take() {
             running.await.unwrap().unwrap();
         }
+    }
+
+    /// Kills the controllers after so many more writes.
+    pub(crate) fn kill_after(&self, writes: usize) {
+        *self.fuse.lock().unwrap() = writes;
+    }
+
+    /// Starts the controllers again if they were killed; waits a while for that to happen.
+    pub(crate) async fn restart_if_killed(&mut self) -> bool {
+        let died = tokio::time::timeout(Duration::from_secs(5), self.controllers.cancelled()).await.is_ok();
+        if died {
+            self.stop().await;
+            self.start();
+        }
+        died
+    }
+
+    /// A volume that a person registers exists before anybody asks for it.
+    pub(crate) fn ledger_exists(&self, volume: &str) {
+        self.ledger.create(volume);
     }
 
     /// Adds a node with its daemon.
@@ -302,7 +341,8 @@ impl Bench {
             let mut all = String::new();
             for (key, object) in self.seen.objects.lock().unwrap().iter().filter(|(k, _)| k.0 != "namespaces")
             {
-                all += &format!("{key:?} {} {}\n", object["metadata"]["deletionTimestamp"], object["status"]);
+                let _ =
+                    writeln!(all, "{key:?} {} {}", object["metadata"]["deletionTimestamp"], object["status"]);
             }
             panic!("never: {what}\n{all}\n{:#?}", self.ledger.calls());
         }
@@ -310,9 +350,9 @@ impl Bench {
 
     /// Lets everything settle, then lets a long time pass; every write of the controllers in that time.
     pub(crate) async fn quiet(&self) -> Vec<Write> {
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        pass(2).await;
         let before = self.writes().len();
-        tokio::time::sleep(Duration::from_secs(120)).await;
+        pass(120).await;
         self.writes().split_off(before)
     }
 
@@ -337,8 +377,21 @@ impl Bench {
     }
 }
 
+/// Whether this write is the last one.
+fn burn(fuse: &Mutex<usize>) -> bool {
+    let mut left = fuse.lock().unwrap();
+    let last = *left == 1;
+    *left = left.saturating_sub(1);
+    last
+}
+
 /// A condition of an object; null when it has none.
 pub(crate) fn condition(object: &Value, kind: &str) -> Value {
     let list = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     list.into_iter().find(|c| c["type"] == kind).unwrap_or_default()
+}
+
+/// Lets simulated time pass: the clock is paused, so this takes none, and whatever is due in it happens.
+pub(crate) async fn pass(seconds: u64) {
+    let _passed = tokio::time::timeout(Duration::from_secs(seconds), std::future::pending::<()>()).await;
 }

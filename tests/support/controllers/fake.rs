@@ -100,7 +100,8 @@ impl Ledger {
         self.0.lock().unwrap().off.remove(node);
     }
 
-    fn create(&self, volume: &str) {
+    /// The backend has this volume.
+    pub(crate) fn create(&self, volume: &str) {
         let mut book = self.0.lock().unwrap();
         if book.exists.insert(volume.to_owned()) {
             book.calls.push(format!("create {volume}"));
@@ -276,8 +277,13 @@ impl FakeNode {
             self.ledger.create(name);
             let handle =
                 if create { format!("h-{name}") } else { text(&spec["source"]["existing"]["handle"]).into() };
-            let mut said = json!({ "exists": "Up", "handle": handle, "observedEpoch": epoch,
-                "context": { "from": self.name } });
+            let context = if create {
+                json!({ "from": self.name })
+            } else {
+                spec["source"]["existing"]["context"].clone()
+            };
+            let mut said =
+                json!({ "exists": "Up", "handle": handle, "observedEpoch": epoch, "context": context });
             if let Some(first) = spec["source"]["create"]["requisite"].get(0) {
                 said["topology"] = json!([first]);
             }

@@ -1,4 +1,8 @@
 //! A real node daemon on the real kernel, against a real server within this process.
+mod boot;
+mod link;
+mod rig;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +19,10 @@ use wharfline::run::{join, machine};
 use wharfline::server::{Identity, SealingKey, Server, ServerOptions};
 use wharfline::store::embedded::{EmbeddedStore, MemoryDisk, Options as StoreOptions};
 use wharfline::sys::real::{Pool, RealProcesses};
+
+pub use boot::rebooted;
+pub use link::Link;
+pub use rig::{NODE_ID, Rig, Special, condition, condition_reason};
 
 /// How long a test waits for anything before it fails.
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -72,14 +80,42 @@ impl Daemon {
     }
 
     pub async fn start_on(server: &Server, machine: Machine, options: Options) -> Self {
+        Self::start_with(server.client(Identity::node(&options.name)), machine, options).await
+    }
+
+    /// Starts it with a client of the test's making. What a killed predecessor still writes is waited for.
+    pub async fn start_with(client: kube::Client, machine: Machine, options: Options) -> Self {
+        let end = tokio::time::Instant::now() + DEADLINE;
+        // The lock of a daemon that was killed has no event of its own.
+        let mut again = tokio::time::interval(Duration::from_millis(2));
+        loop {
+            match Self::try_start(client.clone(), machine.clone(), options.clone()).await {
+                Ok(daemon) => return daemon,
+                Err(node::Error::InUse(_)) if tokio::time::Instant::now() < end => {
+                    again.tick().await;
+                }
+                Err(error) => panic!("the daemon did not start: {error:?}"),
+            }
+        }
+    }
+
+    /// Starts it, or says why not.
+    pub async fn try_start(
+        client: kube::Client,
+        machine: Machine,
+        options: Options,
+    ) -> Result<Self, node::Error> {
         let (tell, ready) = oneshot::channel();
         let stop = CancellationToken::new();
-        let client = server.client(Identity::node(&options.name));
-        let task = tokio::spawn(node::run(client, machine, options, tell, stop.clone()));
-        if tokio::time::timeout(DEADLINE, ready).await.is_ok_and(|r| r.is_ok()) {
-            return Self { stop, task };
+        let mut task = tokio::spawn(node::run(client, machine, options, tell, stop.clone()));
+        tokio::select! {
+            ready = tokio::time::timeout(DEADLINE, ready) => match ready {
+                Ok(Ok(())) => Ok(Self { stop, task }),
+                Ok(Err(_)) => Err(task.await.unwrap().unwrap_err()),
+                Err(_) => panic!("the daemon did not get ready"),
+            },
+            ended = &mut task => Err(ended.unwrap().unwrap_err()),
         }
-        panic!("the daemon did not get ready: {:?}", task.await);
     }
 
     /// Ends it as SIGTERM does: workloads and mounts stay.

@@ -1,0 +1,267 @@
+//! Allocations bound here: their tasks started and stopped by `plan::supervise`, and what their status says.
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::{Resource, ResourceExt};
+
+mod plugins;
+mod start;
+mod status;
+
+use super::context::{Key, Node};
+use super::events::{Tone, about_allocation};
+use super::journal::{Change, Entry, TaskEntry, task_key};
+use super::mounts::stopping;
+use super::registry::{InstanceKey, Progress};
+use super::tasks::exit_message;
+use crate::api::Allocation;
+use crate::api::allocation::{RestartPolicy, Task, TaskEvent};
+use crate::api::meta::ObjectRef;
+use crate::api::quantity;
+use crate::plan::supervise::{self, Process, Step, Wanted};
+use crate::plan::{Next, Reason};
+use crate::sys::process::Outcome;
+pub use plugins::register;
+use plugins::{keep_watch, withdraw};
+use start::{publications, start};
+
+/// The grace of a task that names none.
+const GRACE: Duration = Duration::from_secs(10);
+/// A task that ran for so long starts again with the first delay.
+const LONG_RUN_MS: i64 = 60_000;
+
+/// Brings one allocation as far as it goes.
+pub async fn reconcile(node: &Arc<Node>, uid: &str) -> Option<Duration> {
+    if !node.synced() {
+        return None;
+    }
+    match node.caches.allocations.one(uid) {
+        Some(allocation) => bound(node, &allocation).await,
+        None => gone(node, uid).await,
+    }
+}
+
+/// The object is gone or bound elsewhere: whatever of it is left here ends, and is forgotten.
+async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
+    let entries: Vec<_> = node.journal.tasks().into_iter().filter(|t| t.allocation.uid == uid).collect();
+    // A process may run without a record: the journal was lost.
+    let mut names = node.tasks.names(uid);
+    names.extend(entries.iter().map(|e| e.task.clone()));
+    names.sort();
+    names.dedup();
+    for name in &names {
+        match supervise::next(Wanted::Stopped, seen(node, uid, name, RestartPolicy::Never, false)) {
+            Next::Do(Step::Clear) => {
+                if let Err(error) = node.clear_task(uid, name).await {
+                    tracing::warn!(uid, error = &error as &dyn std::error::Error, "leftovers not cleared");
+                    return Some(node.retry.failed(&format!("task/{uid}/clear"), "clear".to_owned()));
+                }
+            }
+            Next::Do(Step::Stop) => node.stop_task(uid, name, GRACE),
+            Next::Do(Step::Start | Step::Restart) | Next::Wait(_) | Next::Converged => {}
+        }
+    }
+    if !node.tasks.idle(uid) {
+        return None;
+    }
+    let mut changes = Vec::new();
+    for name in &names {
+        if let Err(error) = node.machine.processes.forget(&node.task_directory(uid, name)).await {
+            tracing::warn!(uid, error = &error as &dyn std::error::Error, "task's records not removed");
+        }
+        let entry = entries.iter().find(|e| e.task == *name);
+        withdraw(node, uid, name, entry.and_then(|e| e.plugin.as_ref())).await;
+        changes.push(Change::Forget(task_key(uid, name)));
+    }
+    if node.journal.commit(changes).await.is_ok() {
+        node.tasks.forget(uid);
+        node.forget_written(uid);
+        node.retry.forget(&format!("task/{uid}"));
+        node.events.gone(&format!("task/{uid}/"));
+    }
+    wake_volumes(node, uid);
+    None
+}
+
+async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
+    let uid = allocation.uid().unwrap_or_default();
+    let plugin = allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
+    let wanted = wanted(node, allocation, plugin);
+    let mut again: Option<Duration> = None;
+    let idle_before = node.tasks.idle(&uid);
+    for task in &allocation.spec.tasks {
+        let delay = run_task(node, allocation, task, wanted).await;
+        again = [again, delay].into_iter().flatten().min();
+    }
+    if node.tasks.idle(&uid) && (!idle_before || wanted == Wanted::Stopped) {
+        wake_volumes(node, &uid);
+    }
+    let written =
+        node.write_status(allocation, &status::NODE, &status::status(node, allocation, wanted)).await;
+    [again, node.after_write(&format!("alloc/{uid}/report"), written)].into_iter().flatten().min()
+}
+
+fn wanted(node: &Node, allocation: &Allocation, plugin: bool) -> Wanted {
+    let uid = allocation.uid().unwrap_or_default();
+    let status = allocation.status.clone().unwrap_or_default();
+    let stop = if plugin {
+        let asked = allocation.meta().deletion_timestamp.is_some() || allocation.spec.stop || node.stopped();
+        asked && status.plugin_released
+    } else {
+        stopping(node, allocation)
+    };
+    let tasks: Vec<_> =
+        allocation.spec.tasks.iter().map(|t| (node.tasks.process(&uid, &t.name), t.restart_policy)).collect();
+    supervise::wanted(stop, &tasks)
+}
+
+fn seen(node: &Node, uid: &str, task: &str, policy: RestartPolicy, volumes_ready: bool) -> supervise::Seen {
+    supervise::Seen {
+        process: node.tasks.process(uid, task),
+        policy,
+        volumes_ready,
+        pause_over: node.retry.remaining(&format!("task/{uid}/{task}")).is_none(),
+    }
+}
+
+async fn run_task(
+    node: &Arc<Node>,
+    allocation: &Allocation,
+    task: &Task,
+    wanted: Wanted,
+) -> Option<Duration> {
+    let uid = allocation.uid().unwrap_or_default();
+    let step_name = format!("task/{uid}/{}", task.name);
+    count_exit(node, allocation, task, &step_name);
+    remember(node, allocation, task).await;
+    let ready = publications(node, allocation).is_some();
+    match supervise::next(wanted, seen(node, &uid, &task.name, task.restart_policy, ready)) {
+        Next::Converged => {
+            keep_watch(node, allocation, task);
+            None
+        }
+        Next::Wait(Reason::Backoff) => node.retry.remaining(&step_name),
+        Next::Wait(_) => None,
+        Next::Do(step @ (Step::Start | Step::Restart)) => {
+            match start(node, allocation, task, step == Step::Restart).await {
+                Ok(()) => {
+                    node.events.recovered(about(allocation), &step_name, "Run");
+                    keep_watch(node, allocation, task);
+                    None
+                }
+                Err(message) => {
+                    tracing::warn!(
+                        allocation = allocation.name_any(),
+                        task = task.name,
+                        message,
+                        "task not started"
+                    );
+                    node.tasks.event(&uid, &task.name, event(node, "StartFailed", &message));
+                    let note = format!("task {}: {message}", task.name);
+                    node.events.failed(about(allocation), &step_name, "TaskNotStarted", "Run", &note);
+                    Some(node.retry.failed(&step_name, "start".to_owned()))
+                }
+            }
+        }
+        Next::Do(Step::Stop) => {
+            node.tasks.event(&uid, &task.name, event(node, "Stopping", "asked to end"));
+            node.stop_task(&uid, &task.name, grace(task));
+            if task.runtime.external.is_some() {
+                // What something else runs has no end that we see: it is out of service from now on.
+                withdraw(node, &uid, &task.name, plugins::entry(node, &uid, task).as_ref()).await;
+            }
+            None
+        }
+        Next::Do(Step::Clear) => match node.clear_task(&uid, &task.name).await {
+            Ok(()) => {
+                node.queue.wake(Key::Allocation(uid));
+                None
+            }
+            Err(error) => {
+                node.tasks.event(&uid, &task.name, event(node, "ClearFailed", &error.to_string()));
+                Some(node.retry.failed(&format!("{step_name}/clear"), "clear".to_owned()))
+            }
+        },
+    }
+}
+
+fn reference(allocation: &Allocation) -> ObjectRef {
+    ObjectRef {
+        namespace: allocation.namespace().unwrap_or_default(),
+        name: allocation.name_any(),
+        uid: allocation.uid().unwrap_or_default(),
+    }
+}
+
+fn about(allocation: &Allocation) -> k8s_openapi::api::core::v1::ObjectReference {
+    about_allocation(&reference(allocation))
+}
+
+fn event(node: &Node, reason: &str, message: &str) -> TaskEvent {
+    TaskEvent { time: node.now(), reason: reason.to_owned(), message: message.to_owned() }
+}
+
+fn grace(task: &Task) -> Duration {
+    task.stop_grace_period.as_deref().and_then(quantity::duration).unwrap_or(GRACE)
+}
+
+/// A process that runs without a record, because the journal was lost, gets one.
+async fn remember(node: &Node, allocation: &Allocation, task: &Task) {
+    let uid = allocation.uid().unwrap_or_default();
+    let key = task_key(&uid, &task.name);
+    let known = node.journal.look(|all| all.contains_key(&key));
+    if known || node.tasks.process(&uid, &task.name) == Process::Absent {
+        return;
+    }
+    let restarts = allocation.status.as_ref().and_then(|s| s.tasks.iter().find(|t| t.name == task.name));
+    let entry = TaskEntry {
+        allocation: reference(allocation),
+        task: task.name.clone(),
+        restarts: restarts.map_or(0, |t| t.restarts),
+        plugin: plugins::entry(node, &uid, task),
+    };
+    // A journal that cannot be written ends the daemon.
+    let _ended = node.journal.put(Entry::Task(entry)).await;
+}
+
+/// Counts each end of a task once: it lengthens the pause before the next start, and a plugin's end is deregistered.
+fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str) {
+    let uid = &allocation.uid().unwrap_or_default();
+    let Some(record) = node.tasks.exit(uid, &task.name) else { return };
+    if !node.tasks.count_once(uid, &task.name, record.finished_ms) {
+        return;
+    }
+    if record.finished_ms - record.started_ms >= LONG_RUN_MS {
+        node.retry.succeeded(step);
+    }
+    node.retry.failed(step, "exit".to_owned());
+    let message = exit_message(&record);
+    node.tasks.event(uid, &task.name, event(node, "Exited", &message));
+    let tone =
+        if record.outcome == Outcome::Code(0) || record.stopped { Tone::Normal } else { Tone::Warning };
+    let note = format!("task {} {message}", task.name);
+    node.events.tell(about(allocation), tone, "TaskExited", "Run", &note);
+    if task.csi_plugin.is_some() {
+        let key = InstanceKey { allocation: uid.to_owned(), task: task.name.clone() };
+        node.supervisors.stop(&key);
+        let changed = node.registry.progress(&key, |p| {
+            *p = Progress {
+                fingerprint: p.fingerprint.take(),
+                fault: Some(("ProcessEnded".into(), format!("its process {message}"))),
+                ..Progress::default()
+            };
+        });
+        if changed.is_some_and(|(before, after)| before != after) {
+            node.queue.wake(Key::Instance(key));
+        }
+    }
+}
+
+/// Has every volume that is published for an allocation looked at.
+pub fn wake_volumes(node: &Node, uid: &str) {
+    for publication in node.journal.publications_of(uid) {
+        if let Some(attachment) = node.journal.attachment(&publication.attachment) {
+            node.queue.wake(Key::Mount(attachment.volume));
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Tasks that serve a plugin: their sockets, their place in the registry, their supervisors.
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kube::ResourceExt;
+
+use super::super::context::{Key, Node, substitute};
+use super::super::journal::InstanceEntry;
+use super::super::mounts::hash;
+use super::super::registry::{Instance, InstanceKey, Progress};
+use super::super::supervisor::{HEALTH_TIMEOUT, Watched};
+use crate::api::Allocation;
+use crate::api::allocation::Task;
+use crate::api::quantity;
+use crate::csi;
+use crate::plan::supervise::Process;
+
+/// Where the instance's socket is: a directory of its own, or where something else made it.
+pub(super) fn socket(node: &Node, uid: &str, task: &Task) -> PathBuf {
+    match &task.runtime.external {
+        Some(external) => PathBuf::from(substitute(&external.socket, &node.variables(""))),
+        None => node.options.run_dir.join(&hash(&["instance", uid, &task.name])[..12]).join("csi.sock"),
+    }
+}
+
+/// What the journal keeps of a task that serves a plugin.
+pub(super) fn entry(node: &Node, uid: &str, task: &Task) -> Option<InstanceEntry> {
+    task.csi_plugin.as_ref().map(|plugin| InstanceEntry {
+        plugin: plugin.plugin_name.clone(),
+        role: plugin.role,
+        socket: socket(node, uid, task),
+    })
+}
+
+/// Makes the directory of a socket, off this task: it is a path like any other.
+pub(super) async fn prepare(node: &Node, socket: &Path) -> Result<(), String> {
+    let (dial, path) = (Arc::clone(&node.machine.dial), socket.to_owned());
+    let prepared = tokio::task::spawn_blocking(move || dial.prepare(&path)).await;
+    prepared.map_err(|e| e.to_string())?.map_err(|e| format!("{}: {e}", socket.display()))
+}
+
+/// Puts an instance into the registry; the same again changes nothing.
+pub fn register(node: &Arc<Node>, uid: &str, task: &str, entry: &InstanceEntry) -> Result<(), String> {
+    let client =
+        node.machine.dial.plugin(&entry.socket, csi::PluginOptions::default()).map_err(|e| e.to_string())?;
+    let key = InstanceKey { allocation: uid.to_owned(), task: task.to_owned() };
+    node.registry.register(
+        key.clone(),
+        Instance {
+            plugin: entry.plugin.clone(),
+            role: entry.role,
+            socket: entry.socket.clone(),
+            client,
+            progress: Progress::default(),
+        },
+    );
+    node.queue.wake(Key::Instance(key));
+    Ok(())
+}
+
+/// Takes an instance out of the registry and removes its socket's directory.
+pub(super) async fn withdraw(node: &Arc<Node>, uid: &str, task: &str, plugin: Option<&InstanceEntry>) {
+    let Some(entry) = plugin else { return };
+    let key = InstanceKey { allocation: uid.to_owned(), task: task.to_owned() };
+    node.supervisors.stop(&key);
+    if let Some(plugin) = node.registry.deregister(&key) {
+        node.queue.wake(Key::Plugin(plugin));
+    }
+    if entry.socket.starts_with(&node.options.run_dir) {
+        let (dial, path) = (Arc::clone(&node.machine.dial), entry.socket.clone());
+        // What cannot be removed is left: the next start replaces it.
+        let _left = tokio::task::spawn_blocking(move || dial.discard(&path)).await;
+    }
+    node.queue.wake(Key::Instance(key));
+}
+
+/// A running plugin instance has a supervisor.
+pub(super) fn keep_watch(node: &Arc<Node>, allocation: &Allocation, task: &Task) {
+    let Some(plugin) = &task.csi_plugin else { return };
+    let uid = allocation.uid().unwrap_or_default();
+    if node.tasks.process(&uid, &task.name) != Process::Running {
+        return;
+    }
+    let key = InstanceKey { allocation: uid.clone(), task: task.name.clone() };
+    if node.registry.get(&key).is_none() {
+        let entry = entry(node, &uid, task);
+        if entry.is_none_or(|entry| register(node, &uid, &task.name, &entry).is_err()) {
+            return;
+        }
+    }
+    let watched = Watched {
+        key,
+        ours: task.runtime.external.is_none(),
+        health_timeout: plugin
+            .health_timeout
+            .as_deref()
+            .and_then(quantity::duration)
+            .unwrap_or(HEALTH_TIMEOUT),
+    };
+    node.supervisors.ensure(node, watched);
+}

@@ -1,0 +1,207 @@
+//! What an allocation's status says of its tasks and volumes.
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+
+use super::super::context::{Node, Part};
+use super::super::journal::PublicationEntry;
+use super::super::mounts::TARGET;
+use super::super::tasks::exit_code;
+use super::start::restarts;
+use crate::api::Allocation;
+use crate::api::allocation::{
+    AllocationPhase, AllocationVolume, RestartPolicy, Task, TaskState, TaskStatus, VolumePublication,
+};
+use crate::api::meta::{Condition, ObjectRef, READY, Rung, Truth, set_condition};
+use crate::plan::Reason;
+use crate::plan::mount::Level;
+use crate::plan::supervise::{self, Process, Wanted};
+use crate::sys::path::{Place, TreePath};
+
+/// The fields of an allocation's status that its node writes.
+pub(super) const NODE: Part = Part { name: "node", fields: &["phase", "volumes", "tasks", "conditions"] };
+
+/// The node's part of an allocation's status.
+#[derive(Serialize)]
+pub(super) struct NodePart {
+    phase: AllocationPhase,
+    volumes: Vec<VolumePublication>,
+    tasks: Vec<TaskStatus>,
+    conditions: Vec<Condition>,
+}
+
+pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> NodePart {
+    let uid = allocation.uid().unwrap_or_default();
+    let before = allocation.status.clone().unwrap_or_default();
+    let published = node.journal.publications_of(&uid);
+    let mut notes = Vec::new();
+    let volumes: Vec<_> = allocation
+        .spec
+        .volumes
+        .iter()
+        .map(|v| volume_status(node, allocation, v, &published, &mut notes))
+        .collect();
+    let tasks: Vec<_> = allocation
+        .spec
+        .tasks
+        .iter()
+        .map(|t| {
+            let known = before.tasks.iter().find(|k| k.name == t.name);
+            task_status(node, &uid, t, (wanted, known))
+        })
+        .collect();
+    let processes: Vec<_> =
+        allocation.spec.tasks.iter().map(|t| (node.tasks.process(&uid, &t.name), t.restart_policy)).collect();
+    let ready = volumes.iter().all(|v| v.published == Rung::Up);
+    let gone = published.is_empty();
+    let over = before.phase.filter(|p| matches!(p, AllocationPhase::Complete | AllocationPhase::Failed));
+    let phase = match over {
+        // What ended stays ended; its volumes are released all the same.
+        Some(phase) => phase,
+        None => supervise::phase(wanted, ready, gone, &processes),
+    };
+    let phase = match (phase, supervise::wanted(false, &processes)) {
+        (AllocationPhase::Stopping | AllocationPhase::Stopped, Wanted::Stopped)
+            if allocation.meta().deletion_timestamp.is_none() && !allocation.spec.stop && !node.stopped() =>
+        {
+            AllocationPhase::Failed
+        }
+        (phase, _) => phase,
+    };
+    let mut conditions = before.conditions;
+    let generation = allocation.meta().generation;
+    let (word, message) = notes.into_iter().next().unwrap_or_default();
+    let volumes_ready = if ready {
+        Condition::new("VolumesReady", Truth::True, "Published", "")
+    } else if word.is_empty() {
+        let reason = Reason::VolumesNotReady;
+        Condition::new("VolumesReady", Truth::False, reason.word(), reason.to_string())
+    } else {
+        Condition::new("VolumesReady", Truth::False, &word, message.clone())
+    };
+    set_condition(&mut conditions, volumes_ready.of_generation(generation), node.now());
+    let why = ready_message(phase, &word, &message, &tasks);
+    // A task that is on its way up again is not ready, though its allocation runs.
+    let truth = if matches!(why.0.as_str(), "Running" | "Complete") { Truth::True } else { Truth::False };
+    set_condition(
+        &mut conditions,
+        Condition::new(READY, truth, &why.0, why.1).of_generation(generation),
+        node.now(),
+    );
+    NodePart { phase, volumes, tasks, conditions }
+}
+
+pub(super) fn ready_message(
+    phase: AllocationPhase,
+    word: &str,
+    message: &str,
+    tasks: &[TaskStatus],
+) -> (String, String) {
+    let last = || {
+        tasks
+            .iter()
+            .filter_map(|t| t.events.last().map(|e| format!("task {}: {}", t.name, e.message)))
+            .next_back()
+    };
+    match phase {
+        AllocationPhase::Running if tasks.iter().all(|t| t.state == TaskState::Running) => {
+            ("Running".into(), String::new())
+        }
+        AllocationPhase::Running => ("Restarting".into(), last().unwrap_or_default()),
+        AllocationPhase::Complete => ("Complete".into(), String::new()),
+        AllocationPhase::Failed => ("TaskFailed".into(), last().unwrap_or_default()),
+        AllocationPhase::Pending | AllocationPhase::WaitingVolumes if !word.is_empty() => {
+            (word.to_owned(), message.to_owned())
+        }
+        AllocationPhase::Pending | AllocationPhase::WaitingVolumes => {
+            let start = last().filter(|m| !m.is_empty());
+            ("Waiting".into(), start.unwrap_or_else(|| Reason::VolumesNotReady.to_string()))
+        }
+        AllocationPhase::Stopping => (
+            "Stopping".into(),
+            if message.is_empty() {
+                "its tasks end, then its volumes are unpublished".into()
+            } else {
+                message.to_owned()
+            },
+        ),
+        AllocationPhase::Stopped => ("Stopped".into(), String::new()),
+    }
+}
+
+pub(super) fn volume_status(
+    node: &Node,
+    allocation: &Allocation,
+    volume: &AllocationVolume,
+    published: &[PublicationEntry],
+    notes: &mut Vec<(String, String)>,
+) -> VolumePublication {
+    let namespace = allocation.namespace().unwrap_or_default();
+    let of_claim = |c: &ObjectRef| c.name == volume.claim_name && c.namespace == namespace;
+    let uid = allocation.uid().unwrap_or_default();
+    let attachments = node.caches.attachments.all();
+    // While an old attachment leaves, the one that names this allocation is the one that counts.
+    let attachment = attachments
+        .into_iter()
+        .filter(|a| of_claim(&a.spec.claim))
+        .max_by_key(|a| (a.spec.allocations.contains(&uid), a.meta().deletion_timestamp.is_none()));
+    let entry = published.iter().find(|p| p.name == volume.name);
+    if let Some(attachment) = &attachment {
+        let (word, message, _) = node.notes.get(&format!("att/{}", attachment.uid().unwrap_or_default()));
+        if !word.is_empty() {
+            notes.push((word, message));
+        }
+    }
+    let target = entry.and_then(|e| TreePath::new(["publish", e.directory.as_str(), TARGET]).ok());
+    let path = match (entry.and_then(|e| e.host.as_ref()), target) {
+        (Some(host), _) => host.path.to_string_lossy().into_owned(),
+        (None, Some(target)) => {
+            node.machine.kernel.absolute(&Place::Tree(target)).to_string_lossy().into_owned()
+        }
+        (None, None) => String::new(),
+    };
+    VolumePublication {
+        name: volume.name.clone(),
+        volume: attachment.map(|a| a.spec.volume.clone()).unwrap_or_default(),
+        published: entry.map_or(Rung::Down, |e| e.level.rung()),
+        path: if entry.is_some_and(|e| e.level == Level::Up) { path } else { String::new() },
+        calls: Vec::new(),
+    }
+}
+
+pub(super) fn task_status(
+    node: &Node,
+    uid: &str,
+    task: &Task,
+    (wanted, known): (Wanted, Option<&TaskStatus>),
+) -> TaskStatus {
+    let state = match node.tasks.process(uid, &task.name) {
+        Process::Absent => TaskState::Pending,
+        Process::Running => TaskState::Running,
+        Process::Stopping => TaskState::Stopping,
+        Process::Lost => TaskState::Stopping,
+        Process::Exited { ok } => {
+            let again = task.restart_policy == RestartPolicy::Always
+                || (task.restart_policy == RestartPolicy::OnFailure && !ok);
+            if again
+                && wanted == Wanted::Running
+                && node.retry.remaining(&format!("task/{uid}/{}", task.name)).is_some()
+            {
+                TaskState::Restarting
+            } else {
+                TaskState::Exited
+            }
+        }
+    };
+    TaskStatus {
+        name: task.name.clone(),
+        state,
+        restarts: restarts(node, uid, &task.name),
+        exit_code: node
+            .tasks
+            .exit(uid, &task.name)
+            .as_ref()
+            .and_then(exit_code)
+            .or(known.and_then(|k| k.exit_code)),
+        events: node.tasks.events(uid, &task.name, known.map(|k| k.events.as_slice()).unwrap_or_default()),
+    }
+}

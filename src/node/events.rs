@@ -1,0 +1,167 @@
+//! Events about what the daemon did: bounded, and nobody ever waits for them.
+//!
+//! A step that fails says so once, and once more when it has recovered; what lies between stands in the object's status.
+//! Texts are those of conditions, so no secret is in them. When the server is slow or gone, events are dropped.
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::context::API_DEADLINE;
+
+/// How many events may wait to be written.
+const WAITING: usize = 256;
+/// The longest note, in bytes; Kubernetes takes 1024.
+const NOTE: usize = 1000;
+/// Who reports.
+const REPORTER: &str = "wharfline.dev/node";
+
+/// Whether a person should look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    /// As it should be.
+    Normal,
+    /// Something is wrong.
+    Warning,
+}
+
+/// One thing that happened.
+#[derive(Debug)]
+pub struct Happened {
+    about: ObjectReference,
+    tone: Tone,
+    reason: String,
+    action: String,
+    note: String,
+}
+
+/// Where events are left.
+#[derive(Debug)]
+pub struct Events {
+    send: mpsc::Sender<Happened>,
+    failing: Mutex<HashSet<String>>,
+}
+
+impl Events {
+    /// Events, and where [`write`] takes them from.
+    pub fn new() -> (Self, mpsc::Receiver<Happened>) {
+        let (send, waiting) = mpsc::channel(WAITING);
+        (Self { send, failing: Mutex::default() }, waiting)
+    }
+
+    /// Something happened to an object. Dropped when too many wait.
+    pub fn tell(&self, about: ObjectReference, tone: Tone, reason: &str, action: &str, note: &str) {
+        let note = match note.char_indices().find(|(at, c)| at + c.len_utf8() > NOTE) {
+            Some((end, _)) => note[..end].to_owned(),
+            None => note.to_owned(),
+        };
+        let (reason, action) = (reason.to_owned(), action.to_owned());
+        let _full = self.send.try_send(Happened { about, tone, reason, action, note });
+    }
+
+    /// A step failed: told when it did not fail before.
+    pub fn failed(&self, about: ObjectReference, step: &str, reason: &str, action: &str, note: &str) {
+        if self.failing.lock().unwrap_or_else(PoisonError::into_inner).insert(step.to_owned()) {
+            self.tell(about, Tone::Warning, reason, action, note);
+        }
+    }
+
+    /// A step succeeded: told when it failed before.
+    pub fn recovered(&self, about: ObjectReference, step: &str, action: &str) {
+        if self.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(step) {
+            self.tell(about, Tone::Normal, "Recovered", action, "succeeded after a failure");
+        }
+    }
+
+    /// Forgets the steps of an object that is gone.
+    pub fn gone(&self, object: &str) {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner).retain(|step| !step.starts_with(object));
+    }
+}
+
+/// Writes events until `stop`.
+pub async fn write(
+    client: kube::Client,
+    node: String,
+    mut waiting: mpsc::Receiver<Happened>,
+    stop: CancellationToken,
+) {
+    let reporter = Reporter { controller: REPORTER.to_owned(), instance: Some(node) };
+    let recorder = Recorder::new(client, reporter);
+    loop {
+        let happened = tokio::select! {
+            () = stop.cancelled() => return,
+            happened = waiting.recv() => happened,
+        };
+        let Some(happened) = happened else { return };
+        let event = Event {
+            type_: match happened.tone {
+                Tone::Normal => EventType::Normal,
+                Tone::Warning => EventType::Warning,
+            },
+            reason: happened.reason,
+            note: Some(happened.note),
+            action: happened.action,
+            secondary: None,
+        };
+        let written = tokio::select! {
+            () = stop.cancelled() => return,
+            written = tokio::time::timeout(API_DEADLINE, recorder.publish(&event, &happened.about)) => written,
+        };
+        match written {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(error = &error as &dyn std::error::Error, "event not written");
+            }
+            Err(_) => tracing::debug!("event not written in time"),
+        }
+    }
+}
+
+/// What an event about an allocation refers to.
+pub fn about_allocation(allocation: &crate::api::meta::ObjectRef) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("wharfline.dev/v1alpha1".to_owned()),
+        kind: Some("Allocation".to_owned()),
+        namespace: Some(allocation.namespace.clone()),
+        name: Some(allocation.name.clone()),
+        uid: Some(allocation.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about() -> ObjectReference {
+        ObjectReference { name: Some("a".into()), ..ObjectReference::default() }
+    }
+
+    #[test]
+    fn a_step_tells_of_its_edges_alone() {
+        let (events, mut told) = Events::new();
+        for _ in 0..3 {
+            events.failed(about(), "a/stage", "StageFailed", "Stage", "no");
+        }
+        events.recovered(about(), "a/stage", "Stage");
+        events.recovered(about(), "a/stage", "Stage");
+        events.recovered(about(), "a/publish", "Publish");
+        let reasons: Vec<_> = std::iter::from_fn(|| told.try_recv().ok()).map(|e| e.reason).collect();
+        assert_eq!(reasons, ["StageFailed", "Recovered"]);
+    }
+
+    #[test]
+    fn nobody_waits_when_too_many_do() {
+        let (events, mut told) = Events::new();
+        for _ in 0..WAITING * 2 {
+            events.tell(about(), Tone::Normal, "r", "a", &"é".repeat(NOTE));
+        }
+        let kept: Vec<_> = std::iter::from_fn(|| told.try_recv().ok()).collect();
+        assert_eq!(kept.len(), WAITING);
+        assert!(kept[0].note.len() <= NOTE);
+    }
+}

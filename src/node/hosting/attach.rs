@@ -1,0 +1,148 @@
+//! ControllerPublish and ControllerUnpublish of the volumes whose host this node is.
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::{Resource, ResourceExt};
+use serde::{Deserialize, Serialize};
+
+use super::super::context::{Node, Part};
+use super::super::mounts::BLOCKED;
+use super::super::requests;
+use super::{Blocked, call, serving, settle};
+use crate::api::VolumeAttachment;
+use crate::api::meta::{Map, Rung};
+use crate::api::volume::AttachStatus;
+use crate::plan::{Next, Reason, Wanted, attach};
+
+/// The fields of an attachment's status that its host writes.
+const CONTROLLER: Part = Part { name: "controller", fields: &["controller"] };
+
+/// The host's part of an attachment's status.
+#[derive(Serialize, Deserialize)]
+struct ControllerPart {
+    controller: AttachStatus,
+}
+
+pub(super) async fn step(node: &Arc<Node>, object: &VolumeAttachment) -> Option<Duration> {
+    let host = object.spec.host.as_ref().filter(|h| h.node_name == node.options.name)?;
+    let key = format!("host/{}", object.uid().unwrap_or_default());
+    let uid = object.uid().unwrap_or_default();
+    let said = node.said::<ControllerPart>(&uid, &CONTROLLER).filter(|s| s.controller.epoch == host.epoch);
+    let seen = object.status.as_ref().and_then(|s| s.controller.clone());
+    let current = said.is_some() || seen.as_ref().is_some_and(|s| s.epoch == host.epoch);
+    let before = said.as_ref().map(|s| s.controller.clone()).or(seen).unwrap_or_default();
+    let released = object.status.as_ref().and_then(|s| s.node.as_ref()).map(|n| n.released_uid.as_str());
+    let wanted = if object.meta().deletion_timestamp.is_some() { Wanted::Absent } else { Wanted::Present };
+    let seen = attach::Seen {
+        required: object.spec.attach_required,
+        attached: if current { before.attached } else { Rung::Unknown },
+        let_go: object.spec.fenced || (object.uid().as_deref() == released && released.is_some()),
+        node: object.spec.node_name.clone(),
+    };
+    let generation = object.meta().generation.unwrap_or_default();
+    node.retry.renew(&key, format!("{generation}/{wanted:?}/{}", host.epoch));
+    let step = match attach::next(wanted, &seen) {
+        Next::Do(step) => step,
+        // What could not be written before is written now.
+        Next::Wait(_) | Next::Converged => {
+            let written = node.write_status(object, &CONTROLLER, &said?).await;
+            return node.after_write(&format!("{key}/report"), written);
+        }
+    };
+    let retry = format!("{key}/{step:?}");
+    if let Some(left) = node.retry.remaining(&retry) {
+        return Some(left);
+    }
+    let mut status = AttachStatus { attached: seen.attached, epoch: host.epoch, ..before.clone() };
+    let outcome = if node.lease_valid() {
+        attach_or_detach(node, object, step, (&key, &retry), &mut status).await
+    } else {
+        Err(Blocked::Wait(Reason::LeaseNotRenewed))
+    };
+    let about = (retry.as_str(), object.object_ref(&()), action(step));
+    let delay = settle(node, about, &outcome);
+    status.calls = node.calls.get(&key, &before.calls);
+    let condition = outcome.err().map(|blocked| blocked.condition(None));
+    status.reason = condition.as_ref().map(|c| c.reason.clone()).unwrap_or_default();
+    status.message = condition.map(|c| c.message).unwrap_or_default();
+    status.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
+    let written = node.write_status(object, &CONTROLLER, &ControllerPart { controller: status }).await;
+    [delay, node.after_write(&format!("{key}/report"), written)].into_iter().flatten().min()
+}
+
+/// As an event says it.
+fn action(step: attach::Step) -> &'static str {
+    match step {
+        attach::Step::Attach => "Attach",
+        attach::Step::Detach => "Detach",
+    }
+}
+
+async fn attach_or_detach(
+    node: &Arc<Node>,
+    object: &VolumeAttachment,
+    step: attach::Step,
+    (key, retry): (&str, &str),
+    status: &mut AttachStatus,
+) -> Result<(), Blocked> {
+    let spec = &object.spec;
+    let plugin = serving(node, &spec.plugin)?;
+    if spec.node_id.is_empty() {
+        return Err(Blocked::Answer(
+            "the plugin reported no id for the node; a call without one would detach everywhere".to_owned(),
+        ));
+    }
+    let secrets = node.secrets(spec.secrets.controller_publish.as_ref()).await.map_err(Blocked::Wait)?;
+    let names = (key, retry, spec.plugin.as_str());
+    let detach = requests::detach(spec, secrets.clone());
+    match step {
+        attach::Step::Attach => {
+            let request = requests::attach(spec, secrets, plugin.controller);
+            let answer = call(node, names, "ControllerPublishVolume", |terms| {
+                plugin.client.controller_publish_volume(request, terms)
+            })
+            .await;
+            match answer {
+                Ok(reply) => {
+                    status.attached = Rung::Up;
+                    status.publish_context = reply.publish_context;
+                    tracing::info!(volume = spec.volume, node = spec.node_name, "attached");
+                    Ok(())
+                }
+                Err(failure) => {
+                    status.attached = Rung::Unknown;
+                    if failure.is_already_exists() {
+                        // Attached with other arguments by a record that is gone: it comes down first (CO-CTRL-38).
+                        let undone = call(node, names, "ControllerUnpublishVolume", |terms| {
+                            plugin.client.controller_unpublish_volume(detach, terms)
+                        })
+                        .await;
+                        if undone.is_ok() {
+                            status.publish_context = Map::new();
+                            return Err(Blocked::Undone(failure));
+                        }
+                    }
+                    Err(Blocked::Call(failure))
+                }
+            }
+        }
+        attach::Step::Detach => {
+            let answer = call(node, names, "ControllerUnpublishVolume", |terms| {
+                plugin.client.controller_unpublish_volume(detach, terms)
+            })
+            .await;
+            match answer {
+                Ok(_) => {
+                    status.attached = Rung::Down;
+                    status.publish_context = Map::new();
+                    tracing::info!(volume = spec.volume, node = spec.node_name, "detached");
+                    Ok(())
+                }
+                Err(failure) => {
+                    status.attached = Rung::Unknown;
+                    Err(Blocked::Call(failure))
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Volumes whose host this node is: created, deleted, attached, detached.
+//!
+//! Every controller call of a volume, its attachments' included, is made here and one at a time. The intent is the object
+//! itself, which has a finalizer; whether a create was ever attempted stands in the journal too, because a later refusal
+//! does not undo an earlier attempt whose outcome nobody knows (CO-GEN-32). Without a valid lease no call is started.
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+mod attach;
+mod provision;
+
+use super::context::Node;
+use super::mounts::{BLOCKED, reason_word};
+use super::requests;
+use crate::api::meta::{Condition, Truth};
+use crate::csi::{self, Failure, Remedy, Terms};
+use crate::plan::Reason;
+use crate::plan::registry::Service;
+
+/// Brings one hosted volume and its attachments as far as they go.
+pub async fn reconcile(node: &Arc<Node>, name: &str) -> Option<Duration> {
+    if !node.synced() {
+        return None;
+    }
+    let mut again: Option<Duration> = None;
+    if let Some(volume) = node.caches.volumes.one(name) {
+        again = provision::step(node, &volume).await;
+    }
+    for attachment in node.caches.hosted.of(name) {
+        let delay = attach::step(node, &attachment).await;
+        again = [again, delay].into_iter().flatten().min();
+    }
+    again.filter(|d| *d < BLOCKED / 2)
+}
+
+/// Why a step did not succeed.
+enum Blocked {
+    Wait(Reason),
+    Call(Failure),
+    /// It was there with other arguments and came down; the forward call is made again.
+    Undone(Failure),
+    Answer(String),
+}
+
+impl Blocked {
+    fn condition(&self, generation: Option<i64>) -> Condition {
+        let (word, sentence) = match self {
+            Self::Wait(reason) => (reason.word().to_owned(), reason.to_string()),
+            Self::Call(failure) | Self::Undone(failure) => (reason_word(failure), failure.to_string()),
+            Self::Answer(message) => ("UnusableAnswer".to_owned(), message.clone()),
+        };
+        Condition::new("Provisioned", Truth::False, &word, sentence).of_generation(generation)
+    }
+}
+
+/// Counts what came of a step, tells of its edges, and says when to try again if time alone may help.
+fn settle(
+    node: &Node,
+    (step, about, action): (&str, ObjectReference, &str),
+    outcome: &Result<(), Blocked>,
+) -> Option<Duration> {
+    match outcome {
+        Ok(()) => node.events.recovered(about, step, action),
+        Err(Blocked::Wait(_)) => {}
+        Err(blocked @ (Blocked::Call(_) | Blocked::Undone(_) | Blocked::Answer(_))) => {
+            let condition = blocked.condition(None);
+            node.events.failed(about, step, &condition.reason, action, &condition.message);
+        }
+    }
+    match outcome {
+        Ok(()) => {
+            node.retry.succeeded(step);
+            None
+        }
+        // Woken by the lease, the plugin's registration, or (Secrets, which a node may not watch) by time.
+        Err(Blocked::Wait(reason @ Reason::SecretMissing { .. })) => {
+            Some(node.retry.failed(step, reason.word().to_owned()))
+        }
+        Err(Blocked::Wait(_)) => None,
+        Err(Blocked::Call(failure)) => {
+            let delay = node.retry.failed(step, failure.code_name().to_owned());
+            match failure.remedy() {
+                Remedy::Repeat | Remedy::RepairSecrets => Some(delay),
+                Remedy::ChangeInput | Remedy::Unsupported => {
+                    node.retry.block(step, BLOCKED);
+                    None
+                }
+            }
+        }
+        Err(Blocked::Undone(failure)) => Some(node.retry.failed(step, failure.code_name().to_owned())),
+        Err(Blocked::Answer(_)) => {
+            node.retry.failed(step, "answer".to_owned());
+            node.retry.block(step, BLOCKED);
+            None
+        }
+    }
+}
+
+struct Serving {
+    client: csi::Plugin,
+    controller: csi::ControllerCapabilities,
+}
+
+fn serving(node: &Node, plugin: &str) -> Result<Serving, Blocked> {
+    match node.registry.serving(plugin, Service::Controller) {
+        Some(instance) => {
+            let controller = instance.progress.fingerprint.map(|f| f.controller).unwrap_or_default();
+            Ok(Serving { client: instance.client, controller })
+        }
+        None => Err(Blocked::Wait(Reason::PluginNotReady {
+            plugin: plugin.to_owned(),
+            node: node.options.name.clone(),
+        })),
+    }
+}
+
+/// One call, measured and remembered under `key`.
+async fn call<T, F>(
+    node: &Node,
+    (key, step, plugin): (&str, &str, &str),
+    method: &'static str,
+    make: impl FnOnce(Terms) -> F,
+) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    let attempt = node.retry.attempt(step);
+    let started = node.now();
+    let result = make(Terms { deadline: node.deadline(plugin, method), attempt }).await;
+    node.calls.add(key, requests::call(method, &result, attempt, started, node.now()));
+    result
+}

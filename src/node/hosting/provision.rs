@@ -1,0 +1,294 @@
+//! CreateVolume, ValidateVolumeCapabilities and DeleteVolume of the volumes whose host this node is.
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::{Resource, ResourceExt};
+use serde::{Deserialize, Serialize};
+
+use super::super::context::{Node, Part};
+use super::super::journal::{Change, CreateEntry, Entry};
+use super::super::mounts::BLOCKED;
+use super::super::requests;
+use super::{Blocked, Serving, call, serving, settle};
+use crate::api::meta::{Call, Condition, Map, ReclaimPolicy, Rung, Segments, Time};
+use crate::api::quantity;
+use crate::api::{Volume, VolumeStatus};
+use crate::csi::check;
+use crate::plan::{Next, Reason, provision};
+
+/// The fields of a Volume's status that its host writes.
+const HOST: Part = Part {
+    name: "host",
+    fields: &[
+        "exists",
+        "handle",
+        "context",
+        "capacity",
+        "topology",
+        "calls",
+        "nextAttemptTime",
+        "observedEpoch",
+        "provisioning",
+    ],
+};
+
+/// The host's part of a Volume's status.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct HostPart {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exists: Option<Rung>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    handle: String,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    context: Map,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    capacity: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    topology: Vec<Segments>,
+    calls: Vec<Call>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_attempt_time: Option<Time>,
+    observed_epoch: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    provisioning: Option<Condition>,
+}
+
+impl HostPart {
+    fn of(status: &VolumeStatus) -> Self {
+        Self {
+            exists: status.exists,
+            handle: status.handle.clone(),
+            context: status.context.clone(),
+            capacity: status.capacity.clone(),
+            topology: status.topology.clone(),
+            calls: status.calls.clone(),
+            next_attempt_time: None,
+            observed_epoch: status.observed_epoch,
+            provisioning: status.provisioning.clone(),
+        }
+    }
+}
+
+pub(super) async fn step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> {
+    let status = volume.status.clone().unwrap_or_default();
+    let host = status.controller.as_ref().filter(|h| h.node_name == node.options.name)?;
+    let uid = volume.uid().unwrap_or_default();
+    let key = format!("vol/{uid}");
+    let create = volume.spec.source.create.is_some();
+    let source = if create { provision::Source::Create } else { provision::Source::Existing };
+    let wanted = match (volume.meta().deletion_timestamp.is_some(), create, volume.spec.reclaim_policy) {
+        (false, _, _) => provision::Wanted::Present,
+        (true, true, ReclaimPolicy::Delete) => provision::Wanted::Deleted,
+        (true, false, _) | (true, true, ReclaimPolicy::Retain) => provision::Wanted::Forgotten,
+    };
+    let said = node.said::<HostPart>(&uid, &HOST).filter(|said| said.observed_epoch == host.epoch);
+    let before = said.clone().unwrap_or_else(|| HostPart::of(&status));
+    let seen = provision::Seen {
+        exists: before.exists.unwrap_or(Rung::Unknown),
+        handle_known: !before.handle.is_empty(),
+        held: !status.holders.is_empty(),
+    };
+    let generation = volume.meta().generation.unwrap_or_default();
+    node.retry.renew(&key, format!("{generation}/{wanted:?}/{}", host.epoch));
+    let step = match provision::next(wanted, source, seen) {
+        Next::Do(step) => step,
+        // What could not be written before is written now.
+        Next::Wait(_) | Next::Converged => {
+            let written = node.write_status(volume, &HOST, &said?).await;
+            return node.after_write(&format!("{key}/report"), written);
+        }
+    };
+    let retry = format!("{key}/{step:?}");
+    if let Some(left) = node.retry.remaining(&retry) {
+        return Some(left);
+    }
+    let mut part = HostPart { next_attempt_time: None, ..before.clone() };
+    part.observed_epoch = host.epoch;
+    let outcome = if node.lease_valid() {
+        carry_out(node, volume, step, &retry, &mut part, host.epoch).await
+    } else {
+        Err(Blocked::Wait(Reason::LeaseNotRenewed))
+    };
+    let about = (retry.as_str(), volume.object_ref(&()), action(step));
+    let delay = settle(node, about, &outcome);
+    part.calls = node.calls.get(&key, &before.calls);
+    part.provisioning = outcome.err().map(|blocked| blocked.condition(volume.meta().generation));
+    if let (Some(condition), Some(before)) = (&mut part.provisioning, &before.provisioning) {
+        condition.last_transition_time = before.last_transition_time;
+    }
+    part.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
+    let written = node.write_status(volume, &HOST, &part).await;
+    [delay, node.after_write(&format!("{key}/report"), written)].into_iter().flatten().min()
+}
+
+async fn carry_out(
+    node: &Arc<Node>,
+    volume: &Volume,
+    step: provision::Step,
+    retry: &str,
+    part: &mut HostPart,
+    epoch: i64,
+) -> Result<(), Blocked> {
+    match step {
+        provision::Step::Create => create(node, volume, retry, part, epoch).await,
+        provision::Step::Validate => validate(node, volume, retry, part).await,
+        provision::Step::Delete => delete(node, volume, retry, part).await,
+    }
+}
+
+async fn create(
+    node: &Arc<Node>,
+    volume: &Volume,
+    retry: &str,
+    part: &mut HostPart,
+    epoch: i64,
+) -> Result<(), Blocked> {
+    let Some(source) = &volume.spec.source.create else { return Ok(()) };
+    let plugin = serving(node, &volume.spec.plugin)?;
+    if !plugin.controller.create_delete_volume {
+        let plugin = volume.spec.plugin.clone();
+        return Err(Blocked::Wait(Reason::PluginLacks { plugin, capability: "CREATE_DELETE_VOLUME" }));
+    }
+    let uid = volume.uid().unwrap_or_default();
+    let key = format!("vol/{uid}");
+    let secrets = node.secrets(volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
+    // The very first attempt of the first host: then, and only then, does a refusal say that nothing was made.
+    let fresh =
+        epoch == 1 && !node.journal.create_attempted(&uid) && part.exists.is_none_or(|e| e == Rung::Down);
+    let attempted = Entry::Create(CreateEntry { volume: volume.name_any(), uid: uid.clone() });
+    if node.journal.put(attempted).await.is_err() {
+        return Err(Blocked::Wait(Reason::LeaseNotRenewed));
+    }
+    let request =
+        requests::create(&volume.spec, source, secrets.clone(), plugin.controller.single_node_multi_writer);
+    let asked = request.clone();
+    let names = (key.as_str(), retry, volume.spec.plugin.as_str());
+    match call(node, names, "CreateVolume", |terms| plugin.client.create_volume(request, terms)).await {
+        Ok(made) => {
+            if let Err(fault) = check::created(&asked, &made) {
+                return undo_create(node, &plugin, names, (&made.volume_id, secrets), part, &fault).await;
+            }
+            part.exists = Some(Rung::Up);
+            part.handle = made.volume_id;
+            part.context = made.volume_context;
+            part.capacity =
+                if made.capacity_bytes == 0 { String::new() } else { quantity::display(made.capacity_bytes) };
+            // An idempotent repetition may leave the topology out; the first answer stays (Q1).
+            if !made.accessible_topology.is_empty() {
+                part.topology = made.accessible_topology.into_iter().map(|t| t.segments).collect();
+            }
+            tracing::info!(volume = volume.name_any(), handle = part.handle, "created");
+            Ok(())
+        }
+        Err(failure) => {
+            if fresh && !failure.is_uncertain() {
+                part.exists = Some(Rung::Down);
+                let _ = node.journal.commit(vec![Change::Forget(format!("create/{uid}"))]).await;
+            } else {
+                part.exists = Some(Rung::Unknown);
+            }
+            Err(Blocked::Call(failure))
+        }
+    }
+}
+
+/// As an event says it.
+fn action(step: provision::Step) -> &'static str {
+    match step {
+        provision::Step::Create => "CreateVolume",
+        provision::Step::Validate => "ValidateVolume",
+        provision::Step::Delete => "DeleteVolume",
+    }
+}
+
+/// The plugin made something else than was asked: it is deleted again, and the claim says so (CO-CTRL-09).
+async fn undo_create(
+    node: &Arc<Node>,
+    plugin: &Serving,
+    names: (&str, &str, &str),
+    (handle, secrets): (&str, requests::Secrets),
+    part: &mut HostPart,
+    fault: &check::Fault,
+) -> Result<(), Blocked> {
+    let request = requests::delete(handle, secrets);
+    match call(node, names, "DeleteVolume", |terms| plugin.client.delete_volume(request, terms)).await {
+        Ok(_) => {
+            part.exists = Some(Rung::Down);
+            part.handle = String::new();
+            Err(Blocked::Answer(format!(
+                "the plugin made a volume that does not fit and it was deleted again: {fault}"
+            )))
+        }
+        Err(failure) => {
+            part.exists = Some(Rung::Unknown);
+            handle.clone_into(&mut part.handle);
+            Err(Blocked::Call(failure))
+        }
+    }
+}
+
+async fn validate(
+    node: &Arc<Node>,
+    volume: &Volume,
+    retry: &str,
+    part: &mut HostPart,
+) -> Result<(), Blocked> {
+    let Some(source) = &volume.spec.source.existing else { return Ok(()) };
+    let plugin = serving(node, &volume.spec.plugin)?;
+    let secrets = node.secrets(volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
+    let key = format!("vol/{}", volume.uid().unwrap_or_default());
+    let request = requests::validate(
+        &volume.spec,
+        &source.handle,
+        &source.context,
+        secrets,
+        plugin.controller.single_node_multi_writer,
+    );
+    let asked = request.clone();
+    let names = (key.as_str(), retry, volume.spec.plugin.as_str());
+    let answer = call(node, names, "ValidateVolumeCapabilities", |terms| {
+        plugin.client.validate_volume_capabilities(request, terms)
+    })
+    .await;
+    match answer {
+        Ok(answer) => {
+            if check::confirmation(&asked, &answer) == check::Confirmation::Contradicted {
+                let message =
+                    "the plugin confirmed other capabilities than those asked for; correct the volume's";
+                return Err(Blocked::Answer(message.to_owned()));
+            }
+        }
+        // Seen in the field although the call is mandatory: no word is no refusal (CO-CTRL-60).
+        Err(failure) if failure.is_unimplemented() => {}
+        Err(failure) => return Err(Blocked::Call(failure)),
+    }
+    part.exists = Some(Rung::Up);
+    part.handle.clone_from(&source.handle);
+    part.context.clone_from(&source.context);
+    part.topology.clone_from(&source.topology);
+    Ok(())
+}
+
+async fn delete(node: &Arc<Node>, volume: &Volume, retry: &str, part: &mut HostPart) -> Result<(), Blocked> {
+    let plugin = serving(node, &volume.spec.plugin)?;
+    let uid = volume.uid().unwrap_or_default();
+    let key = format!("vol/{uid}");
+    let secrets = node.secrets(volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
+    let request = requests::delete(&part.handle, secrets);
+    let names = (key.as_str(), retry, volume.spec.plugin.as_str());
+    match call(node, names, "DeleteVolume", |terms| plugin.client.delete_volume(request, terms)).await {
+        Ok(_) => {
+            part.exists = Some(Rung::Down);
+            tracing::info!(volume = volume.name_any(), handle = part.handle, "deleted");
+            if node.journal.create_attempted(&uid) {
+                let _ = node.journal.commit(vec![Change::Forget(format!("create/{uid}"))]).await;
+            }
+            Ok(())
+        }
+        Err(failure) => {
+            part.exists = Some(Rung::Unknown);
+            Err(Blocked::Call(failure))
+        }
+    }
+}

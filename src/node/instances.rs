@@ -1,0 +1,68 @@
+//! What a PluginInstance's status says.
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Resource;
+
+use super::context::{Node, Part};
+use super::registry::{Fingerprint, InstanceKey, Progress};
+use crate::api::PluginInstanceStatus;
+use crate::api::meta::{Condition, READY, Truth, set_condition};
+
+/// The fields of a PluginInstance's status: all of them.
+const INSTANCE: Part = Part {
+    name: "instance",
+    fields: &["provider", "nodeId", "maxVolumes", "topology", "capabilities", "since", "conditions"],
+};
+
+pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Duration> {
+    let object = node.caches.instances.one(&format!("{}/{}", key.allocation, key.task))?;
+    let progress = node.registry.get(key).map(|i| i.progress).unwrap_or_default();
+    let before = object.status.clone().unwrap_or_default();
+    let status = instance_status(node, &progress, &before, object.meta().generation);
+    let result = node.write_status(&*object, &INSTANCE, &status).await;
+    node.after_write(&format!("pi/{}/{}/report", key.allocation, key.task), result)
+}
+
+fn instance_status(
+    node: &Node,
+    progress: &Progress,
+    before: &PluginInstanceStatus,
+    generation: Option<i64>,
+) -> PluginInstanceStatus {
+    let found = progress.fingerprint.clone();
+    let mut conditions = before.conditions.clone();
+    let (word, message) = progress.fault.clone().unwrap_or_else(|| ("Starting".into(), String::new()));
+    let healthy = progress.healthy_since.is_some();
+    let steps = [
+        ("Connected", progress.connected),
+        ("Probed", progress.probed),
+        ("Fingerprinted", healthy),
+        (READY, healthy),
+    ];
+    for (kind, holds) in steps {
+        let condition = if holds {
+            Condition::new(kind, Truth::True, kind, "")
+        } else {
+            Condition::new(kind, Truth::False, &word, message.clone())
+        };
+        set_condition(&mut conditions, condition.of_generation(generation), node.now());
+    }
+    let mut status = PluginInstanceStatus { since: progress.healthy_since, conditions, ..before.clone() };
+    if let Some(found) = found {
+        status.capabilities = capability_words(&found);
+        status.provider = Some(found.provider);
+        status.node_id = found.node_id;
+        status.max_volumes = found.max_volumes;
+        status.topology = found.topology;
+    }
+    status
+}
+
+fn capability_words(found: &Fingerprint) -> Vec<String> {
+    let word = |service: &'static str| move |name: &'static str| format!("{service}/{name}");
+    let mut words: Vec<String> = found.plugin.services.names().into_iter().map(word("plugin")).collect();
+    words.extend(found.controller.names().into_iter().map(word("controller")));
+    words.extend(found.node.names().into_iter().map(word("node")));
+    words
+}

@@ -1,0 +1,235 @@
+//! One volume on this node: the ladder of `plan::mount`, carried out.
+//!
+//! Gather, plan, carry out one step, journal, and again until nothing is left to do; then write what came of it. The
+//! steps do not need the server; only their report does.
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Resource;
+
+mod report;
+mod steps;
+mod unit;
+
+pub use unit::allowed_host_path;
+
+use super::context::{Key, Node, Part};
+use super::journal::JournalError;
+use crate::api::Allocation;
+use crate::api::allocation::AllocationPhase;
+use crate::csi::{Failure, Remedy};
+use crate::plan::mount;
+use crate::plan::{Next, Reason};
+use crate::sys::kernel::KernelError;
+use crate::sys::path::BadPath;
+use unit::{Unit, gather};
+
+/// How long a step that must not be repeated as it is waits for a change.
+pub const BLOCKED: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The fields of an attachment's status that its node writes.
+const NODE: Part = Part { name: "node", fields: &["node", "conditions"] };
+
+/// Why a step did not succeed.
+enum Trouble {
+    /// It waits for something whose change wakes it.
+    Wait(Reason),
+    /// A call failed.
+    Call(Failure),
+    /// The thing is there with other arguments: it comes down first, which the journal says by now.
+    Undo(Failure),
+    /// The kernel said no, or shows something else than it should.
+    Kernel(&'static str, String),
+    /// The journal cannot be written; the daemon is ending.
+    Journal(JournalError),
+}
+
+impl From<JournalError> for Trouble {
+    fn from(error: JournalError) -> Self {
+        Self::Journal(error)
+    }
+}
+
+impl From<KernelError> for Trouble {
+    fn from(error: KernelError) -> Self {
+        Self::Kernel("KernelRefused", chain(&error))
+    }
+}
+
+impl From<BadPath> for Trouble {
+    fn from(error: BadPath) -> Self {
+        Self::Kernel("PathNotAllowed", error.to_string())
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        source = inner.source();
+    }
+    text
+}
+
+/// Brings one volume on this node as far as it goes. Returns when to try again, if time alone may help.
+pub async fn reconcile(node: &Arc<Node>, volume: &str) -> Option<Duration> {
+    if !node.synced() {
+        return None;
+    }
+    let mut again: Option<Duration> = None;
+    let mut held: Vec<String> = Vec::new();
+    loop {
+        let units = gather(node, volume);
+        let mut progressed = false;
+        for unit in &units {
+            match one_step(node, unit, &mut held).await {
+                Moved::On => progressed = true,
+                Moved::Not(delay) => again = [again, delay].into_iter().flatten().min(),
+            }
+        }
+        if !progressed {
+            let report = record(node, &units).await;
+            return [again, report].into_iter().flatten().min().filter(|d| *d < BLOCKED / 2);
+        }
+    }
+}
+
+/// What came of one step.
+enum Moved {
+    /// Something changed: look again.
+    On,
+    /// Nothing can be done now; when time alone may help, after how long.
+    Not(Option<Duration>),
+}
+
+async fn one_step(node: &Arc<Node>, unit: &Unit, held: &mut Vec<String>) -> Moved {
+    let key = unit.key();
+    node.retry.renew(&key, unit.generation());
+    let step = match mount::next(unit.wanted, &unit.seen(node)) {
+        Next::Converged => {
+            node.notes.clear(&key);
+            return Moved::Not(None);
+        }
+        Next::Wait(reason) => {
+            node.notes.wait(&key, &reason);
+            return Moved::Not(None);
+        }
+        Next::Do(step) => step,
+    };
+    let name = format!("{key}/{}", unit.step_name(step));
+    if held.contains(&name) {
+        return Moved::Not(None);
+    }
+    if let Some(left) = node.retry.remaining(&name) {
+        held.push(name);
+        return Moved::Not(Some(left));
+    }
+    match unit.carry_out(node, step, &name).await {
+        Ok(()) => {
+            node.retry.succeeded(&name);
+            unit.recovered(node, &name);
+            Moved::On
+        }
+        Err(trouble) => {
+            unit.failed(node, &name, &trouble);
+            let delay = trouble_delay(node, &key, &name, &trouble);
+            if matches!(trouble, Trouble::Undo(_)) {
+                return Moved::On;
+            }
+            held.push(name);
+            Moved::Not(delay)
+        }
+    }
+}
+
+impl Trouble {
+    /// A word and a sentence.
+    fn text(&self) -> (String, String) {
+        match self {
+            Self::Wait(reason) => (reason.word().to_owned(), reason.to_string()),
+            Self::Call(failure) | Self::Undo(failure) => (reason_word(failure), failure.to_string()),
+            Self::Kernel(word, message) => ((*word).to_owned(), message.clone()),
+            Self::Journal(error) => ("JournalFailed".to_owned(), chain(error)),
+        }
+    }
+}
+
+/// Counts the failure, notes why, and says when to try again if time alone may help.
+fn trouble_delay(node: &Node, key: &str, step: &str, trouble: &Trouble) -> Option<Duration> {
+    let (word, sentence) = trouble.text();
+    let delay = match trouble {
+        // A node may only get Secrets, not watch them.
+        Trouble::Wait(Reason::SecretMissing { .. }) => Some(node.retry.failed(step, word.clone())),
+        Trouble::Wait(_) => None,
+        Trouble::Call(failure) => match failure.remedy() {
+            Remedy::Repeat | Remedy::RepairSecrets => {
+                Some(node.retry.failed(step, failure.code_name().to_owned()))
+            }
+            Remedy::ChangeInput | Remedy::Unsupported => {
+                node.retry.failed(step, failure.code_name().to_owned());
+                node.retry.block(step, BLOCKED);
+                None
+            }
+        },
+        Trouble::Undo(failure) => Some(node.retry.failed(step, failure.code_name().to_owned())),
+        Trouble::Kernel(..) | Trouble::Journal(_) => Some(node.retry.failed(step, word.clone())),
+    };
+    node.notes.set(key, &word, &sentence, delay.map(|d| node.later(d)));
+    delay
+}
+
+/// `NodeStageVolume` failing is `NodeStageVolumeFailed`, one in doubt `NodeStageVolumeUncertain`.
+pub fn reason_word(failure: &Failure) -> String {
+    let what = if failure.is_uncertain() { "Uncertain" } else { "Failed" };
+    format!("{}{what}", failure.rpc.name())
+}
+
+async fn record(node: &Arc<Node>, units: &[Unit]) -> Option<Duration> {
+    let mut retry: Option<Duration> = None;
+    for unit in units {
+        for user in &unit.users {
+            node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
+        }
+        let Some(object) = &unit.object else { continue };
+        let quiet = unit.entry.is_none() && unit.users.is_empty() && object.status.is_none();
+        if quiet {
+            continue;
+        }
+        let status = unit.status(node, unit.released());
+        let result = node.write_status(&**object, &NODE, &status).await;
+        if let Some(delay) = node.after_write(&format!("{}/report", unit.key()), result) {
+            retry = Some(retry.map_or(delay, |r| r.min(delay)));
+        }
+    }
+    retry
+}
+
+/// A directory name for any ids: 32 hexadecimal digits of their SHA-256.
+pub fn hash(parts: &[&str]) -> String {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    for part in parts {
+        context.update(&(part.len() as u64).to_le_bytes());
+        context.update(part.as_bytes());
+    }
+    context.finish().as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// One staging directory per plugin and volume on a node, whatever uses it.
+pub fn staging_name(plugin: &str, handle: &str) -> String {
+    hash(&["staging", plugin, handle])
+}
+
+/// Whether an allocation is on its way out, as far as its volumes go.
+pub fn stopping(node: &Node, allocation: &Allocation) -> bool {
+    // Stopped is no end of its own: an allocation whose node comes back runs again.
+    let over = matches!(
+        allocation.status.as_ref().and_then(|s| s.phase),
+        Some(AllocationPhase::Complete | AllocationPhase::Failed)
+    );
+    allocation.meta().deletion_timestamp.is_some() || allocation.spec.stop || node.stopped() || over
+}
+
+/// The last component of every target path; the plugin makes it.
+pub const TARGET: &str = "target";

@@ -1,0 +1,49 @@
+//! What an attachment's status says of this node.
+use kube::Resource;
+
+use super::super::context::Node;
+use super::unit::Unit;
+use crate::api::meta::{Call, Condition, READY, Rung, Truth, set_condition};
+use crate::api::volume::StageStatus;
+use crate::plan::mount::Attachment;
+
+impl Unit {
+    pub(super) fn status(&self, node: &Node, released: bool) -> NodePart {
+        let before = self.object.as_ref().and_then(|o| o.status.as_ref());
+        let known: &[Call] =
+            before.and_then(|s| s.node.as_ref()).map(|n| n.calls.as_slice()).unwrap_or_default();
+        let (reason, message, next) = node.notes.get(&self.key());
+        let staged = self.entry.as_ref().map_or(Rung::Down, |e| e.staged.rung());
+        let stage = StageStatus {
+            staged,
+            closed: self.entry.as_ref().is_some_and(|e| e.closed),
+            released_uid: if released { self.uid.clone() } else { String::new() },
+            calls: node.calls.get(&self.key(), known),
+            next_attempt_time: next,
+            reason: reason.clone(),
+            message: message.clone(),
+        };
+        let spec = self.object.as_ref().map(|o| &o.spec);
+        let ready = spec.is_some_and(|s| {
+            (!s.attach_required || self.attached() == Rung::Up) && (!s.stage_required || staged == Rung::Up)
+        });
+        let (truth, word) = match (ready, self.wanted, reason.is_empty()) {
+            (true, Attachment::Open, true) => (Truth::True, "Ready".to_owned()),
+            (_, Attachment::Leaving, true) => (Truth::False, "Leaving".to_owned()),
+            (_, _, true) => (Truth::False, "Waiting".to_owned()),
+            (_, _, false) => (Truth::False, reason),
+        };
+        let mut conditions = before.map(|s| s.conditions.clone()).unwrap_or_default();
+        let generation = self.object.as_ref().and_then(|o| o.meta().generation);
+        let condition = Condition::new(READY, truth, &word, message).of_generation(generation);
+        set_condition(&mut conditions, condition, node.now());
+        NodePart { node: stage, conditions }
+    }
+}
+
+/// This node's part of an attachment's status.
+#[derive(serde::Serialize)]
+pub(super) struct NodePart {
+    node: StageStatus,
+    conditions: Vec<Condition>,
+}

@@ -1,0 +1,384 @@
+//! The steps themselves: journal, one call, verify, journal.
+use std::sync::Arc;
+
+use super::super::context::{Key, Node};
+use super::super::events::{Tone, about_allocation};
+use super::super::journal::{Change, Entry, HostPublication, PublicationEntry, publication_key};
+use super::super::requests;
+use super::unit::{Unit, User};
+use super::{NODE, TARGET, Trouble, chain, hash};
+use crate::api::meta::VolumeMode;
+use crate::csi::{self, Failure, Terms};
+use crate::plan::Reason;
+use crate::plan::mount::{Level, Step};
+use crate::plan::registry::Service;
+use crate::sys::kernel::{Access, FileKind, PathFacts, Present};
+use crate::sys::path::{HostPath, Place, TreePath};
+
+/// An unpublish that the plugin answers with NOT_FOUND counts as done after so many times, if the kernel agrees.
+const NOT_FOUND_TRIES: u32 = 3;
+
+impl Unit {
+    pub(super) async fn carry_out(&self, node: &Arc<Node>, step: Step, name: &str) -> Result<(), Trouble> {
+        match step {
+            Step::Close => {
+                let mut entry = self.entry_or_new()?;
+                entry.closed = true;
+                Ok(node.journal.put(Entry::Attachment(entry)).await?)
+            }
+            Step::Stage => self.stage(node, name).await,
+            Step::Unstage => self.unstage(node, name).await,
+            Step::Publish(i) => self.publish(node, &self.users[i], name).await,
+            Step::Unpublish(i) => self.unpublish(node, &self.users[i], name).await,
+            Step::Release => self.release(node).await,
+        }
+    }
+
+    pub(super) async fn stage(&self, node: &Arc<Node>, step: &str) -> Result<(), Trouble> {
+        let Some(object) = &self.object else { return Err(Trouble::Wait(Reason::NotAttached)) };
+        let spec = &object.spec;
+        let plugin = serving(node, &spec.plugin)?;
+        let secrets = node.secrets(spec.secrets.node_stage.as_ref()).await.map_err(Trouble::Wait)?;
+        let mut entry = self.entry_or_new()?;
+        entry.staged = Level::Rising;
+        node.journal.put(Entry::Attachment(entry.clone())).await?;
+        let place = TreePath::new(["staging", &entry.staging])?;
+        node.machine.kernel.make_dir(&place).await?;
+        let path = absolute(node, &place);
+        let request = requests::stage(spec, &self.publish_context(), &path, secrets, plugin.newer_modes);
+        let call = |terms| plugin.client.node_stage_volume(request, terms);
+        match self.call(node, "NodeStageVolume", step, call).await {
+            Ok(_) => {
+                entry.staged = Level::Up;
+                tracing::info!(volume = entry.volume, plugin = entry.plugin, "staged");
+                Ok(node.journal.put(Entry::Attachment(entry)).await?)
+            }
+            Err(failure) if failure.is_already_exists() => {
+                // Staged there with other arguments, by a record that is gone: it comes down first (CO-NODE-26).
+                entry.staged = Level::Sinking;
+                node.journal.put(Entry::Attachment(entry)).await?;
+                Err(Trouble::Undo(failure))
+            }
+            Err(failure) => Err(Trouble::Call(failure)),
+        }
+    }
+
+    pub(super) async fn unstage(&self, node: &Arc<Node>, step: &str) -> Result<(), Trouble> {
+        let mut entry = self.entry_or_new()?;
+        let plugin = serving(node, &entry.plugin)?;
+        if entry.staged != Level::Sinking {
+            entry.staged = Level::Sinking;
+            node.journal.put(Entry::Attachment(entry.clone())).await?;
+        }
+        let place = TreePath::new(["staging", &entry.staging])?;
+        let request = csi::proto::NodeUnstageVolumeRequest {
+            volume_id: entry.handle.clone(),
+            staging_target_path: absolute(node, &place),
+        };
+        let call = |terms| plugin.client.node_unstage_volume(request, terms);
+        match self.call(node, "NodeUnstageVolume", step, call).await {
+            Ok(_) => {}
+            Err(failure) if self.forgiven(node, &failure, step, &place).await => {}
+            Err(failure) => return Err(Trouble::Call(failure)),
+        }
+        self.nothing_mounted(node, &place).await?;
+        node.machine.kernel.remove(&place).await?;
+        entry.staged = Level::Down;
+        tracing::info!(volume = entry.volume, plugin = entry.plugin, "unstaged");
+        Ok(node.journal.put(Entry::Attachment(entry)).await?)
+    }
+
+    pub(super) async fn publish(&self, node: &Arc<Node>, user: &User, step: &str) -> Result<(), Trouble> {
+        let Some(object) = &self.object else { return Err(Trouble::Wait(Reason::NotAttached)) };
+        let spec = &object.spec;
+        let plugin = serving(node, &spec.plugin)?;
+        let host = user.host_path(node)?;
+        let secrets = node.secrets(spec.secrets.node_publish.as_ref()).await.map_err(Trouble::Wait)?;
+        let attachment = self.entry_or_new()?;
+        let mut entry = self.publication(user, host.as_ref());
+        entry.level = Level::Rising;
+        let mut changes = vec![Change::Put(Entry::Publication(entry.clone()))];
+        if self.entry.is_none() {
+            changes.insert(0, Change::Put(Entry::Attachment(attachment.clone())));
+        }
+        node.journal.commit(changes).await?;
+        let parent = TreePath::new(["publish", &entry.directory])?;
+        node.machine.kernel.make_dir(&parent).await?;
+        let target = parent.join(TARGET)?;
+        let staging = TreePath::new(["staging", &attachment.staging])?;
+        let request = requests::publish(
+            spec,
+            requests::Publish {
+                publish_context: &self.publish_context(),
+                staging: &if spec.stage_required { absolute(node, &staging) } else { String::new() },
+                target: &absolute(node, &target),
+                read_only: user.read_only,
+                secrets,
+            },
+            plugin.newer_modes,
+        );
+        let call = |terms| plugin.client.node_publish_volume(request, terms);
+        match self.call(node, "NodePublishVolume", step, call).await {
+            Ok(_) => {}
+            Err(failure) if failure.is_already_exists() => {
+                // Published there with other arguments: it comes down first.
+                entry.level = Level::Sinking;
+                node.journal.put(Entry::Publication(entry)).await?;
+                return Err(Trouble::Undo(failure));
+            }
+            Err(failure) => {
+                self.stage_again(node, &failure).await?;
+                return Err(Trouble::Call(failure));
+            }
+        }
+        let verified = self.verify(node, &target, spec.stage_required.then_some(&staging)).await?;
+        if let Some(host) = &host {
+            self.publish_at_host(node, &target, &verified, host, &mut entry).await?;
+        }
+        entry.verified = Some(verified);
+        entry.level = Level::Up;
+        tracing::info!(volume = attachment.volume, allocation = user.allocation.name, "published");
+        let note = format!("volume {} is published as {}", attachment.volume, user.name);
+        let about = about_allocation(&user.allocation);
+        node.events.tell(about, Tone::Normal, "Published", "Publish", &note);
+        node.journal.put(Entry::Publication(entry)).await?;
+        node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
+        Ok(())
+    }
+
+    /// A plugin that lost its stage says FAILED_PRECONDITION to a publish: staging is in doubt then, and is repeated
+    /// before the next publish (CO-NODE-54).
+    async fn stage_again(&self, node: &Node, failure: &Failure) -> Result<(), Trouble> {
+        let staged = self.entry.as_ref().filter(|e| e.stage_required && e.staged == Level::Up);
+        let Some(entry) = staged.filter(|_| failure.is_failed_precondition()) else { return Ok(()) };
+        let mut entry = entry.clone();
+        entry.staged = Level::Rising;
+        Ok(node.journal.put(Entry::Attachment(entry)).await?)
+    }
+
+    pub(super) fn publication(&self, user: &User, host: Option<&HostPath>) -> PublicationEntry {
+        user.entry.clone().unwrap_or_else(|| PublicationEntry {
+            attachment: self.uid.clone(),
+            allocation: user.allocation.clone(),
+            name: user.name.clone(),
+            directory: hash(&[&self.uid, &user.allocation.uid, &user.name]),
+            read_only: user.read_only,
+            level: Level::Down,
+            verified: None,
+            host: host.map(|h| HostPublication {
+                allowed: h.allowed().to_owned(),
+                path: h.absolute(),
+                made: 0,
+            }),
+        })
+    }
+
+    /// What is at the target must be what was asked for: a mount, of the staged file system if there is one; or a device.
+    pub(super) async fn verify(
+        &self,
+        node: &Node,
+        target: &TreePath,
+        staging: Option<&TreePath>,
+    ) -> Result<Present, Trouble> {
+        let mode = self.object.as_ref().map(|o| o.spec.capability.volume_mode).unwrap_or_default();
+        let wrong = |message: &str| Trouble::Kernel("NotMounted", message.to_owned());
+        let facts = node.machine.kernel.mount_facts(&Place::Tree(target.clone())).await?;
+        let PathFacts::Present(present) = facts else {
+            return Err(wrong(
+                "the plugin answered OK to NodePublishVolume but nothing is at the target path",
+            ));
+        };
+        match mode {
+            VolumeMode::Block if matches!(present.kind, FileKind::Block(_)) => return Ok(present),
+            VolumeMode::Block => {
+                return Err(wrong("the plugin answered OK but no block device is at the target path"));
+            }
+            VolumeMode::Filesystem => {}
+        }
+        let Some(mount) = &present.mount else {
+            return Err(wrong(
+                "the plugin answered OK but the target is no mount point here; its mounts must propagate to this \
+                 namespace",
+            ));
+        };
+        if let Some(staging) = staging
+            && let Some(staged) =
+                node.machine.kernel.mount_facts(&Place::Tree(staging.clone())).await?.mount()
+            && staged.device != mount.device
+        {
+            return Err(wrong("what is mounted at the target is not the file system that was staged"));
+        }
+        Ok(present)
+    }
+
+    pub(super) async fn publish_at_host(
+        &self,
+        node: &Node,
+        target: &TreePath,
+        verified: &Present,
+        host: &HostPath,
+        entry: &mut PublicationEntry,
+    ) -> Result<(), Trouble> {
+        let before = node.machine.kernel.mount_facts(&Place::Host(host.clone())).await?;
+        let made = match before {
+            PathFacts::Absent { missing } => missing,
+            PathFacts::Present(_) => entry.host.as_ref().map_or(0, |h| h.made),
+        };
+        entry.host =
+            Some(HostPublication { allowed: host.allowed().to_owned(), path: host.absolute(), made });
+        entry.verified = Some(verified.clone());
+        // Written before the mount is made: a crash between the two must not leave one that nobody knows.
+        node.journal.put(Entry::Publication(entry.clone())).await?;
+        let access = if entry.read_only { Access::ReadOnly } else { Access::ReadWrite };
+        node.machine.kernel.publish_at_host(target, verified, host, access).await?;
+        Ok(())
+    }
+
+    pub(super) async fn unpublish(&self, node: &Arc<Node>, user: &User, step: &str) -> Result<(), Trouble> {
+        let Some(mut entry) = user.entry.clone() else { return Ok(()) };
+        let attachment = self.entry_or_new()?;
+        let plugin = serving(node, &attachment.plugin)?;
+        if entry.level != Level::Sinking {
+            entry.level = Level::Sinking;
+            node.journal.put(Entry::Publication(entry.clone())).await?;
+        }
+        // A start that looked at the journal before the line above may have gone on since: look again.
+        if !node.tasks.idle(&user.allocation.uid) {
+            return Err(Trouble::Wait(Reason::TasksRunning));
+        }
+        let parent = TreePath::new(["publish", &entry.directory])?;
+        let target = parent.join(TARGET)?;
+        self.unpublish_at_host(node, &entry, &target).await?;
+        let request = csi::proto::NodeUnpublishVolumeRequest {
+            volume_id: attachment.handle.clone(),
+            target_path: absolute(node, &target),
+        };
+        let call = |terms| plugin.client.node_unpublish_volume(request, terms);
+        match self.call(node, "NodeUnpublishVolume", step, call).await {
+            Ok(_) => {}
+            Err(failure) if self.forgiven(node, &failure, step, &target).await => {}
+            Err(failure) => return Err(Trouble::Call(failure)),
+        }
+        self.nothing_mounted(node, &target).await?;
+        node.machine.kernel.remove(&target).await?;
+        node.machine.kernel.remove(&parent).await?;
+        let key = publication_key(&self.uid, &user.allocation.uid, &user.name);
+        node.journal.commit(vec![Change::Forget(key)]).await?;
+        tracing::info!(volume = attachment.volume, allocation = user.allocation.name, "unpublished");
+        let note = format!("volume {} is unpublished", attachment.volume);
+        let about = about_allocation(&user.allocation);
+        node.events.tell(about, Tone::Normal, "Unpublished", "Unpublish", &note);
+        node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
+        Ok(())
+    }
+
+    async fn unpublish_at_host(
+        &self,
+        node: &Node,
+        entry: &PublicationEntry,
+        target: &TreePath,
+    ) -> Result<(), Trouble> {
+        let Some(host) = &entry.host else { return Ok(()) };
+        let verified = match &entry.verified {
+            Some(verified) => verified.clone(),
+            // The journal was lost: what is at the target now is what was mounted at the host.
+            None => match node.machine.kernel.mount_facts(&Place::Tree(target.clone())).await? {
+                PathFacts::Present(present) => present,
+                PathFacts::Absent { .. } => return Ok(()),
+            },
+        };
+        let place = HostPath::new(&host.allowed, &host.path)?;
+        Ok(node.machine.kernel.unpublish_at_host(&place, &verified, host.made).await?)
+    }
+
+    /// NOT_FOUND to a reverse call is no success by itself. Repeated, and with nothing mounted there, it is as much as
+    /// this plugin will ever say.
+    pub(super) async fn forgiven(
+        &self,
+        node: &Node,
+        failure: &Failure,
+        step: &str,
+        place: &TreePath,
+    ) -> bool {
+        failure.is_not_found()
+            && node.retry.attempt(step) >= NOT_FOUND_TRIES
+            && self.nothing_mounted(node, place).await.is_ok()
+    }
+
+    pub(super) async fn nothing_mounted(&self, node: &Node, place: &TreePath) -> Result<(), Trouble> {
+        let facts = node.machine.kernel.mount_facts(&Place::Tree(place.clone())).await?;
+        match facts.mount() {
+            None => Ok(()),
+            Some(_) => Err(Trouble::Kernel(
+                "StillMounted",
+                format!("the plugin answered, but {} is still a mount point", absolute(node, place)),
+            )),
+        }
+    }
+
+    pub(super) async fn release(&self, node: &Arc<Node>) -> Result<(), Trouble> {
+        let key = format!("attachment/{}", self.uid);
+        let Some(object) = &self.object else {
+            node.forget_written(&self.uid);
+            node.calls.clear(&self.key());
+            node.notes.clear(&self.key());
+            node.retry.gone(&self.key());
+            node.events.gone(&self.key());
+            return Ok(node.journal.commit(vec![Change::Forget(key)]).await?);
+        };
+        let mut entry = self.entry_or_new()?;
+        let status = self.status(node, true);
+        node.write_status(&**object, &NODE, &status)
+            .await
+            .map_err(|error| Trouble::Kernel("NotReported", chain(&error)))?;
+        entry.released = true;
+        tracing::info!(volume = entry.volume, "released");
+        Ok(node.journal.put(Entry::Attachment(entry)).await?)
+    }
+
+    /// One call, measured and remembered.
+    pub(super) async fn call<T, F>(
+        &self,
+        node: &Node,
+        method: &'static str,
+        step: &str,
+        make: impl FnOnce(Terms) -> F,
+    ) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let plugin = self
+            .object
+            .as_ref()
+            .map(|o| o.spec.plugin.clone())
+            .or(self.entry.as_ref().map(|e| e.plugin.clone()));
+        let deadline = node.deadline(&plugin.unwrap_or_default(), method);
+        let attempt = node.retry.attempt(step);
+        let started = node.now();
+        let result = make(Terms { deadline, attempt }).await;
+        node.calls.add(&self.key(), requests::call(method, &result, attempt, started, node.now()));
+        result
+    }
+}
+
+pub(super) struct Serving {
+    client: csi::Plugin,
+    newer_modes: bool,
+}
+
+pub(super) fn serving(node: &Node, plugin: &str) -> Result<Serving, Trouble> {
+    match node.registry.serving(plugin, Service::Node) {
+        Some(instance) => Ok(Serving {
+            client: instance.client,
+            newer_modes: instance.progress.fingerprint.is_some_and(|f| f.node.single_node_multi_writer),
+        }),
+        None => Err(Trouble::Wait(Reason::PluginNotReady {
+            plugin: plugin.to_owned(),
+            node: node.options.name.clone(),
+        })),
+    }
+}
+
+pub(super) fn absolute(node: &Node, path: &TreePath) -> String {
+    node.machine.kernel.absolute(&Place::Tree(path.clone())).to_string_lossy().into_owned()
+}

@@ -1,0 +1,252 @@
+//! What is known of one volume here: what the API says, what the journal does, and who uses it.
+use std::sync::Arc;
+
+use kube::{Resource, ResourceExt};
+
+use super::super::context::Node;
+use super::super::journal::{AttachmentEntry, PublicationEntry};
+use super::{Trouble, staging_name, stopping};
+use crate::api::VolumeAttachment;
+use crate::api::meta::{Map, ObjectRef, Rung};
+use crate::plan::Reason;
+use crate::plan::mount::{self, Attachment, Level, Publication, Step};
+use crate::sys::path::HostPath;
+
+/// One attachment of the volume: what the API says of it and what the journal does.
+pub(super) struct Unit {
+    pub(super) uid: String,
+    pub(super) object: Option<Arc<VolumeAttachment>>,
+    pub(super) entry: Option<AttachmentEntry>,
+    pub(super) users: Vec<User>,
+    pub(super) wanted: Attachment,
+}
+
+/// One user of the volume here.
+pub(super) struct User {
+    pub(super) allocation: ObjectRef,
+    pub(super) name: String,
+    pub(super) read_only: bool,
+    pub(super) host_path: String,
+    pub(super) wanted: bool,
+    pub(super) entry: Option<PublicationEntry>,
+}
+
+pub(super) fn gather(node: &Node, volume: &str) -> Vec<Unit> {
+    let mut units: Vec<Unit> = Vec::new();
+    let mut entries = node.journal.attachments_of(volume);
+    for object in node.caches.attachments.of(volume) {
+        let uid = object.uid().unwrap_or_default();
+        let at = entries.iter().position(|e| e.uid == uid);
+        let entry = at.map(|at| entries.swap_remove(at));
+        units.push(Unit::new(node, uid, Some(object), entry));
+    }
+    for entry in entries {
+        units.push(Unit::new(node, entry.uid.clone(), None, Some(entry)));
+    }
+    // What leaves goes first: the new attachment of a volume waits for the old one's end here.
+    units.sort_by_key(|u| u.wanted == Attachment::Open);
+    if units.iter().any(|u| u.wanted == Attachment::Leaving && u.busy()) {
+        units.retain(|u| u.wanted == Attachment::Leaving);
+    }
+    units
+}
+
+impl Unit {
+    pub(super) fn new(
+        node: &Node,
+        uid: String,
+        object: Option<Arc<VolumeAttachment>>,
+        entry: Option<AttachmentEntry>,
+    ) -> Self {
+        let open = object.as_ref().is_some_and(|o| o.meta().deletion_timestamp.is_none());
+        let wanted = if open { Attachment::Open } else { Attachment::Leaving };
+        let mut published = node.journal.publications(&uid);
+        let mut users = Vec::new();
+        for holder in object.iter().flat_map(|o| &o.spec.allocations) {
+            let Some(allocation) = node.caches.allocations.one(holder) else { continue };
+            let namespace = allocation.namespace().unwrap_or_default();
+            let claim = object.as_ref().map(|o| o.spec.claim.clone());
+            for of in allocation.spec.volumes.iter().filter(|v| {
+                claim.as_ref().is_some_and(|c| c.name == v.claim_name && c.namespace == namespace)
+            }) {
+                let at = published.iter().position(|p| p.allocation.uid == *holder && p.name == of.name);
+                users.push(User {
+                    allocation: ObjectRef {
+                        namespace: namespace.clone(),
+                        name: allocation.name_any(),
+                        uid: holder.clone(),
+                    },
+                    name: of.name.clone(),
+                    read_only: of.read_only,
+                    host_path: of.host_path.clone(),
+                    wanted: open && !stopping(node, &allocation),
+                    entry: at.map(|at| published.swap_remove(at)),
+                });
+            }
+        }
+        users.extend(published.into_iter().map(|entry| User {
+            allocation: entry.allocation.clone(),
+            name: entry.name.clone(),
+            read_only: entry.read_only,
+            host_path: String::new(),
+            wanted: false,
+            entry: Some(entry),
+        }));
+        Self { uid, object, entry, users, wanted }
+    }
+
+    pub(super) fn key(&self) -> String {
+        format!("att/{}", self.uid)
+    }
+
+    /// What a blocked step waits for: the object changes, or is deleted.
+    pub(super) fn generation(&self) -> String {
+        let meta = self.object.as_ref().map(|o| o.meta());
+        let generation = meta.and_then(|m| m.generation).unwrap_or_default();
+        format!("{generation}/{}", meta.is_some_and(|m| m.deletion_timestamp.is_some()))
+    }
+
+    /// Whether anything of it may be left here.
+    pub(super) fn busy(&self) -> bool {
+        self.entry.as_ref().is_some_and(|e| e.staged != Level::Down)
+            || self.users.iter().any(|u| u.level() != Level::Down)
+    }
+
+    pub(super) fn released(&self) -> bool {
+        // Without the object nobody reads a release any more: what is left to do is to forget the entry.
+        if self.object.is_none() {
+            return false;
+        }
+        let said = self.object.as_ref().and_then(|o| o.status.as_ref()).and_then(|s| s.node.as_ref());
+        self.entry.as_ref().is_some_and(|e| e.released) || said.is_some_and(|s| s.released_uid == self.uid)
+    }
+
+    pub(super) fn seen(&self, node: &Node) -> mount::Seen {
+        let spec = self.object.as_ref().map(|o| &o.spec);
+        mount::Seen {
+            attach_required: spec.is_some_and(|s| s.attach_required),
+            attached: self.attached(),
+            stage_required: spec.map_or_else(
+                || self.entry.as_ref().is_some_and(|e| e.stage_required),
+                |spec| spec.stage_required,
+            ),
+            staged: self.entry.as_ref().map_or(Level::Down, |e| e.staged),
+            closed: self.entry.as_ref().is_some_and(|e| e.closed),
+            released: self.released(),
+            publications: self
+                .users
+                .iter()
+                .map(|u| Publication {
+                    wanted: u.wanted,
+                    level: u.level(),
+                    idle: node.tasks.idle(&u.allocation.uid),
+                })
+                .collect(),
+        }
+    }
+
+    pub(super) fn attached(&self) -> Rung {
+        let Some(object) = &self.object else { return Rung::Unknown };
+        let said = object.status.as_ref().and_then(|s| s.controller.as_ref());
+        let epoch = object.spec.host.as_ref().map(|h| h.epoch);
+        said.filter(|s| Some(s.epoch) == epoch).map_or(Rung::Unknown, |s| s.attached)
+    }
+
+    pub(super) fn step_name(&self, step: Step) -> String {
+        match step {
+            Step::Close => "close".to_owned(),
+            Step::Stage => "stage".to_owned(),
+            Step::Unstage => "unstage".to_owned(),
+            Step::Release => "release".to_owned(),
+            Step::Publish(i) => format!("publish/{}/{}", self.users[i].allocation.uid, self.users[i].name),
+            Step::Unpublish(i) => {
+                format!("unpublish/{}/{}", self.users[i].allocation.uid, self.users[i].name)
+            }
+        }
+    }
+
+    pub(super) fn entry_or_new(&self) -> Result<AttachmentEntry, Trouble> {
+        if let Some(entry) = &self.entry {
+            return Ok(entry.clone());
+        }
+        let object = self.object.as_ref().ok_or(Trouble::Wait(Reason::NotAttached))?;
+        let spec = &object.spec;
+        Ok(AttachmentEntry {
+            uid: self.uid.clone(),
+            name: object.name_any(),
+            volume: spec.volume.clone(),
+            plugin: spec.plugin.clone(),
+            handle: spec.handle.clone(),
+            capability: spec.capability.clone(),
+            stage_required: spec.stage_required,
+            staging: staging_name(&spec.plugin, &spec.handle),
+            staged: Level::Down,
+            closed: false,
+            released: false,
+        })
+    }
+
+    pub(super) fn publish_context(&self) -> Map {
+        let status = self.object.as_ref().and_then(|o| o.status.as_ref());
+        status.and_then(|s| s.controller.as_ref()).map(|c| c.publish_context.clone()).unwrap_or_default()
+    }
+}
+
+impl User {
+    pub(super) fn level(&self) -> Level {
+        self.entry.as_ref().map_or(Level::Down, |e| e.level)
+    }
+
+    pub(super) fn host_path(&self, node: &Node) -> Result<Option<HostPath>, Trouble> {
+        allowed_host_path(node, &self.host_path).map_err(|why| Trouble::Kernel("HostPathNotAllowed", why))
+    }
+}
+
+/// The place on the host that an allocation asks for, if it asks; an error in words if this node does not allow it.
+pub fn allowed_host_path(node: &Node, path: &str) -> Result<Option<HostPath>, String> {
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let wanted = std::path::Path::new(path);
+    let allowed = node.options.host_paths.iter().filter_map(|allowed| HostPath::new(allowed, wanted).ok());
+    match allowed.max_by_key(|h| h.allowed().as_os_str().len()) {
+        Some(path) => Ok(Some(path)),
+        None => {
+            let list: Vec<_> = node.options.host_paths.iter().map(|p| p.display().to_string()).collect();
+            let list = list.join(", ");
+            Err(format!("hostPath {path} is not beneath one that this node allows: {list}"))
+        }
+    }
+}
+
+impl Unit {
+    /// A call of the step failed, or the kernel contradicts its answer.
+    pub(super) fn failed(&self, node: &Node, step: &str, trouble: &Trouble) {
+        let Some(object) = &self.object else { return };
+        match trouble {
+            Trouble::Call(_) | Trouble::Undo(_) | Trouble::Kernel(..) => {
+                let (word, sentence) = trouble.text();
+                node.events.failed(object.object_ref(&()), step, &word, action(step), &sentence);
+            }
+            Trouble::Wait(_) | Trouble::Journal(_) => {}
+        }
+    }
+
+    /// The step succeeded.
+    pub(super) fn recovered(&self, node: &Node, step: &str) {
+        let Some(object) = &self.object else { return };
+        node.events.recovered(object.object_ref(&()), step, action(step));
+    }
+}
+
+/// `att/<uid>/publish/<allocation>` is `Publish`.
+fn action(step: &str) -> &'static str {
+    match step.split('/').nth(2) {
+        Some("stage") => "Stage",
+        Some("unstage") => "Unstage",
+        Some("publish") => "Publish",
+        Some("unpublish") => "Unpublish",
+        Some("release") => "Release",
+        Some(_) | None => "Close",
+    }
+}

@@ -1,0 +1,188 @@
+//! What a daemon makes of its machine when it starts: what is mounted, what runs, what was attempted.
+//!
+//! Nothing is torn down here: what contradicts the journal is in doubt, and what nobody knows is reported.
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, PoisonError};
+
+use kube::ResourceExt;
+
+use super::allocations;
+use super::context::Node;
+use super::daemon::Error;
+use super::journal::{
+    AttachmentEntry, Change, CreateEntry, Entry, HostPublication, JournalError, PublicationEntry,
+};
+use super::mounts::{TARGET, allowed_host_path, hash, staging_name};
+use crate::api::meta::{ObjectRef, Rung};
+use crate::api::{Volume, VolumeAttachment};
+use crate::plan::mount::Level;
+use crate::plan::supervise::Process;
+use crate::sys::kernel::MountRow;
+use crate::sys::path::{Place, TreePath};
+
+/// How many leftovers are reported.
+const LEFTOVERS: usize = 32;
+
+/// A publication that the kernel does not show as it was verified is in doubt, whatever the journal says.
+pub(super) async fn doubt_missing_mounts(node: &Node, table: &[MountRow]) -> Result<(), JournalError> {
+    // Of mounts on top of one another the last row is what is seen.
+    let mounted: HashMap<_, _> = table.iter().map(|row| (row.mount_point.clone(), row.device)).collect();
+    let mut changes = Vec::new();
+    node.journal.look(|all| {
+        for entry in all.values() {
+            if let Entry::Publication(p) = entry
+                && p.level == Level::Up
+                && let Some(verified) = p.verified.as_ref().and_then(|v| v.mount.as_ref())
+                && let Ok(target) = TreePath::new(["publish", p.directory.as_str(), TARGET])
+                && mounted.get(&node.machine.kernel.absolute(&Place::Tree(target))) != Some(&verified.device)
+            {
+                let mut doubted = p.clone();
+                doubted.level = Level::Rising;
+                changes.push(Change::Put(Entry::Publication(doubted)));
+            }
+        }
+    });
+    if !changes.is_empty() {
+        tracing::warn!(count = changes.len(), "publications are not mounted any more");
+    }
+    node.journal.commit(changes).await
+}
+
+/// Mounts beneath our tree that no record owns: reported, never touched.
+pub(super) fn note_leftovers(node: &Node, table: &[MountRow]) {
+    let root = node.machine.kernel.absolute(&Place::Tree(TreePath::root()));
+    let owned: HashSet<String> = node.journal.look(|all| {
+        all.values()
+            .filter_map(|entry| match entry {
+                Entry::Attachment(a) => Some(format!("staging/{}", a.staging)),
+                Entry::Publication(p) => Some(format!("publish/{}", p.directory)),
+                Entry::Task(_) | Entry::Create(_) => None,
+            })
+            .collect()
+    });
+    let beneath = |row: &MountRow| {
+        let rest = row.mount_point.strip_prefix(&root).ok()?;
+        let first_two: Vec<_> = rest.components().take(2).map(|c| c.as_os_str().to_string_lossy()).collect();
+        let name = first_two.join("/");
+        (!name.is_empty() && !owned.contains(&name)).then(|| row.mount_point.to_string_lossy().into_owned())
+    };
+    let found: Vec<_> = table.iter().filter_map(beneath).take(LEFTOVERS).collect();
+    if !found.is_empty() {
+        tracing::warn!(?found, "mounts that no record owns");
+    }
+    *node.leftovers.lock().unwrap_or_else(PoisonError::into_inner) = found;
+}
+
+pub(super) async fn adopt(node: &Arc<Node>) {
+    for entry in node.journal.tasks() {
+        let uid = &entry.allocation.uid;
+        let external = entry.plugin.as_ref().is_some_and(|p| !p.socket.starts_with(&node.options.run_dir));
+        if external {
+            node.tasks.set_external(uid, &entry.task, true);
+        } else {
+            node.adopt_task(uid, &entry.task).await;
+        }
+        if let Some(plugin) = &entry.plugin
+            && let Err(message) = allocations::register(node, uid, &entry.task, plugin)
+        {
+            tracing::warn!(plugin = plugin.plugin, message, "instance not restored");
+        }
+    }
+    // Tasks that run without a record: the journal was lost. They are known again, and end if nobody wants them.
+    let root = node.options.data_dir.join("tasks");
+    for directory in node.machine.processes.list(&root).await.unwrap_or_default() {
+        let name = directory.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        if let Some((uid, task)) = name.split_once('.')
+            && node.tasks.process(uid, task) == Process::Absent
+        {
+            node.adopt_task(uid, task).await;
+        }
+    }
+}
+
+/// What the API says may be up here and no record knows is put into the journal as in doubt, and so its reverse is owed.
+///
+/// With a journal that can be trusted there is no such thing. Without one whatever was not said to be down may be up.
+pub(super) async fn rebuild(node: &Node) -> Result<(), Error> {
+    let mut changes = Vec::new();
+    for object in node.caches.attachments.all() {
+        let uid = object.uid().unwrap_or_default();
+        let said = object.status.as_ref().and_then(|s| s.node.as_ref());
+        if node.journal.attachment(&uid).is_some() || said.is_some_and(|s| s.released_uid == uid) {
+            continue;
+        }
+        let spec = &object.spec;
+        let doubt = said.map_or(node.amnesia, |s| node.amnesia || s.staged != Rung::Down);
+        let staged = if spec.stage_required && doubt { Level::Rising } else { Level::Down };
+        let publications = doubted_publications(node, &uid, &object);
+        if staged == Level::Down && publications.is_empty() {
+            continue;
+        }
+        changes.push(Change::Put(Entry::Attachment(AttachmentEntry {
+            uid: uid.clone(),
+            name: object.name_any(),
+            volume: spec.volume.clone(),
+            plugin: spec.plugin.clone(),
+            handle: spec.handle.clone(),
+            capability: spec.capability.clone(),
+            stage_required: spec.stage_required,
+            staging: staging_name(&spec.plugin, &spec.handle),
+            staged,
+            closed: said.is_some_and(|s| s.closed),
+            released: false,
+        })));
+        changes.extend(publications);
+    }
+    if !changes.is_empty() {
+        tracing::warn!(count = changes.len(), "the journal did not know what may be up; it is in doubt now");
+    }
+    if node.amnesia {
+        // A create that this node may have begun: a refusal that comes later says nothing about it.
+        let unsaid = |v: &&Arc<Volume>| v.status.as_ref().is_none_or(|s| s.exists.is_none());
+        for volume in node.caches.volumes.all().iter().filter(unsaid) {
+            let (volume, uid) = (volume.name_any(), volume.uid().unwrap_or_default());
+            changes.push(Change::Put(Entry::Create(CreateEntry { volume, uid })));
+        }
+        changes.push(Change::Rebuilt);
+    }
+    Ok(node.journal.commit(changes).await?)
+}
+
+fn doubted_publications(node: &Node, uid: &str, object: &VolumeAttachment) -> Vec<Change> {
+    let claim = &object.spec.claim;
+    let mut changes = Vec::new();
+    for allocation in node.caches.allocations.all() {
+        let holder = allocation.uid().unwrap_or_default();
+        if allocation.namespace().as_deref() != Some(claim.namespace.as_str()) {
+            continue;
+        }
+        let said = allocation.status.as_ref().map(|s| s.volumes.as_slice()).unwrap_or_default();
+        let listed = node.amnesia && object.spec.allocations.contains(&holder);
+        for volume in allocation.spec.volumes.iter().filter(|v| v.claim_name == claim.name) {
+            let up = |s: &&crate::api::allocation::VolumePublication| s.name == volume.name;
+            if !listed && said.iter().find(up).is_none_or(|s| s.published == Rung::Down) {
+                continue;
+            }
+            let host = allowed_host_path(node, &volume.host_path).ok().flatten();
+            changes.push(Change::Put(Entry::Publication(PublicationEntry {
+                attachment: uid.to_owned(),
+                allocation: ObjectRef {
+                    namespace: claim.namespace.clone(),
+                    name: allocation.name_any(),
+                    uid: holder.clone(),
+                },
+                name: volume.name.clone(),
+                directory: hash(&[uid, &holder, &volume.name]),
+                read_only: volume.read_only,
+                level: Level::Rising,
+                verified: None,
+                host: host.map(|h| HostPublication {
+                    allowed: h.allowed().to_owned(),
+                    path: h.absolute(),
+                    made: 0,
+                }),
+            })));
+        }
+    }
+    changes
+}

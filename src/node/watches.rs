@@ -1,0 +1,115 @@
+//! The watches of a daemon, and who is woken by what they show.
+use std::sync::Arc;
+
+use kube::runtime::watcher;
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
+
+use super::allocations;
+use super::caches::{Cache, follow};
+use super::context::{Key, Node};
+use super::registry::InstanceKey;
+use crate::api::VolumeAttachment;
+
+/// How long one watch lasts before it is opened anew, in seconds.
+const WATCH: u32 = 60;
+
+/// Everything that could need a hand gets one.
+pub fn wake_all(node: &Node) {
+    let wake = |key| node.queue.wake(key);
+    node.caches.attachments.all().iter().for_each(|a| wake(Key::Mount(a.spec.volume.clone())));
+    node.journal.attachments().into_iter().for_each(|a| wake(Key::Mount(a.volume)));
+    node.caches.hosted.all().iter().for_each(|a| wake(Key::Host(a.spec.volume.clone())));
+    node.caches.volumes.all().iter().for_each(|v| wake(Key::Host(v.name_any())));
+    node.caches.allocations.all().iter().for_each(|a| wake(Key::Allocation(a.uid().unwrap_or_default())));
+    node.journal.tasks().into_iter().for_each(|t| wake(Key::Allocation(t.allocation.uid)));
+    node.tasks.allocations().into_iter().for_each(|uid| wake(Key::Allocation(uid)));
+    wake(Key::Agent);
+}
+
+/// Opens one watch; `field` must be this node's name in what it shows.
+fn open<K>(
+    node: &Arc<Node>,
+    watches: &mut JoinSet<()>,
+    field: Option<&str>,
+    cache: &Arc<Cache<K>>,
+    concerned: fn(&Arc<Node>, &K),
+) where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+{
+    let mut config = watcher::Config::default().timeout(WATCH);
+    if let Some(field) = field {
+        config = config.fields(&format!("{field}={}", node.options.name));
+    }
+    let (api, cache, stop) = (Api::all(node.client.0.clone()), Arc::clone(cache), node.stop.clone());
+    let node = Arc::clone(node);
+    watches.spawn(async move { follow(api, config, cache, stop, |object| concerned(&node, object)).await });
+}
+
+pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
+    let caches = &node.caches;
+    open(node, watches, Some("status.nodeName"), &caches.allocations, |node, a| {
+        let uid = a.uid().unwrap_or_default();
+        let holds = |t: &&Arc<VolumeAttachment>| t.spec.allocations.contains(&uid);
+        for attachment in node.caches.attachments.all().iter().filter(holds) {
+            node.queue.wake(Key::Mount(attachment.spec.volume.clone()));
+        }
+        allocations::wake_volumes(node, &uid);
+        node.queue.wake(Key::Allocation(uid));
+    });
+    open(node, watches, Some("spec.nodeName"), &caches.attachments, |node, a| {
+        node.queue.wake(Key::Mount(a.spec.volume.clone()));
+    });
+    open(node, watches, Some("spec.host.nodeName"), &caches.hosted, |node, a| {
+        let uid = a.uid().unwrap_or_default();
+        if !node.caches.hosted.has(&uid) {
+            forget(node, &uid, &format!("host/{uid}"));
+        }
+        node.queue.wake(Key::Host(a.spec.volume.clone()));
+    });
+    open(node, watches, Some("status.controller.nodeName"), &caches.volumes, |node, v| {
+        let uid = v.uid().unwrap_or_default();
+        if !node.caches.volumes.has(&uid) {
+            forget(node, &uid, &format!("vol/{uid}"));
+        }
+        node.queue.wake(Key::Host(v.name_any()));
+    });
+    open(node, watches, Some("spec.nodeName"), &caches.instances, |node, i| {
+        let (allocation, task) = (i.spec.allocation.uid.clone(), i.spec.task.clone());
+        node.queue.wake(Key::Instance(InstanceKey { allocation, task }));
+    });
+    open(node, watches, None, &caches.plugins, |node, p| node.queue.wake(Key::Plugin(p.name_any())));
+    // Whether the node is marked stopped concerns everything on it.
+    open(node, watches, Some("metadata.name"), &caches.node, |node, _| wake_all(node));
+}
+
+/// An object is gone, or no longer ours: nothing of it is kept.
+fn forget(node: &Node, uid: &str, key: &str) {
+    if !node.caches.attachments.has(uid) {
+        node.forget_written(uid);
+    }
+    node.calls.clear(key);
+    node.retry.gone(key);
+    node.events.gone(key);
+}
+
+/// A plugin's health or object changed: everything that waits for it is tried at once.
+pub(super) fn plugin_changed(node: &Node, plugin: &str) {
+    for object in node.caches.attachments.all().iter().filter(|a| a.spec.plugin == plugin) {
+        node.retry.forget(&format!("att/{}", object.uid().unwrap_or_default()));
+        node.queue.wake(Key::Mount(object.spec.volume.clone()));
+    }
+    for entry in node.journal.attachments().into_iter().filter(|a| a.plugin == plugin) {
+        node.retry.forget(&format!("att/{}", entry.uid));
+        node.queue.wake(Key::Mount(entry.volume));
+    }
+    for object in node.caches.hosted.all().iter().filter(|a| a.spec.plugin == plugin) {
+        node.retry.forget(&format!("host/{}", object.uid().unwrap_or_default()));
+        node.queue.wake(Key::Host(object.spec.volume.clone()));
+    }
+    for volume in node.caches.volumes.all().iter().filter(|v| v.spec.plugin == plugin) {
+        node.retry.forget(&format!("vol/{}", volume.uid().unwrap_or_default()));
+        node.queue.wake(Key::Host(volume.name_any()));
+    }
+}

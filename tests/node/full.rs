@@ -1,0 +1,130 @@
+//! The whole ladder, up and down, with a plugin that attaches and stages and with one that does neither.
+use serde_json::json;
+use wharfline::csi::Rpc;
+
+use crate::support::node::{Rig, Special};
+use crate::support::scripted::{Answer, Ask, Config, Gate};
+
+const UP: [&str; 4] = ["CreateVolume", "ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume"];
+const DOWN: [&str; 4] =
+    ["NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume", "DeleteVolume"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_climbs_every_rung_and_comes_down_in_mirror_order() {
+    let rig = Rig::new(Config::full()).await;
+    let app = rig.running().await;
+    assert_eq!(rig.backend.order(), UP);
+    let path = app.status.unwrap().volumes[0].path.clone();
+    assert_eq!(rig.mounted().len(), 2, "staged and published: {:?}", rig.mounted());
+    assert!(rig.mounted().contains(&path));
+    let staged = rig.world.until(&rig.attachments, "att-1", "ready", |a| {
+        a["status"]["node"]["staged"] == "Up" && crate::support::node::condition(a, "Ready", "True")
+    });
+    staged.await;
+    rig.end_all().await;
+    assert_eq!(rig.backend.order(), UP.iter().chain(&DOWN).copied().collect::<Vec<_>>());
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_without_attach_and_stage_gets_neither() {
+    let rig = Rig::new(Config::without_attach_and_stage()).await;
+    rig.running().await;
+    rig.end_all().await;
+    let wanted = ["CreateVolume", "NodePublishVolume", "NodeUnpublishVolume", "DeleteVolume"];
+    assert_eq!(rig.backend.order(), wanted);
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paths_and_contexts_are_as_csi_wants_them_when_the_calls_arrive() {
+    let rig = Rig::new(Config::full()).await;
+    let (staging, publishing) = (Gate::new(), Gate::new());
+    rig.backend.next(Rpc::NodeStageVolume, Answer::honest().hang(&staging));
+    rig.backend.next(Rpc::NodePublishVolume, Answer::honest().hang(&publishing));
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special::default()).await;
+    rig.in_flight(Rpc::NodeStageVolume, 1).await;
+    let Ask::NodeStageVolume(stage) = rig.backend.calls_of(Rpc::NodeStageVolume)[0].ask.clone() else {
+        panic!("another request");
+    };
+    let place = std::path::Path::new(&stage.staging_target_path);
+    assert!(place.is_dir() && std::fs::read_dir(place).unwrap().next().is_none(), "empty and there");
+    assert_eq!(stage.volume_context, Config::full().volume_context);
+    assert!(stage.publish_context.contains_key("device"));
+    assert!(stage.staging_target_path.len() <= 128);
+    staging.open();
+    rig.in_flight(Rpc::NodePublishVolume, 1).await;
+    let Ask::NodePublishVolume(publish) = rig.backend.calls_of(Rpc::NodePublishVolume)[0].ask.clone() else {
+        panic!("another request");
+    };
+    let target = std::path::Path::new(&publish.target_path);
+    assert!(!target.exists(), "the target is the plugin's to make");
+    assert!(target.parent().unwrap().is_dir(), "its parent is ours");
+    assert!(publish.target_path.len() <= 128);
+    assert_eq!(publish.staging_target_path, stage.staging_target_path);
+    assert_eq!(publish.volume_capability, stage.volume_capability);
+    assert_eq!(publish.publish_context, stage.publish_context);
+    assert_eq!(publish.volume_context, stage.volume_context);
+    publishing.open();
+    rig.published("app").await;
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+async fn two_users(restart: bool) {
+    let shared = Special { mode: Some("SingleNodeMultiWriter"), ..Special::default() };
+    let mut rig = Rig::new(Config::full()).await;
+    let (app, other) = (rig.user("app").await, rig.user("other").await);
+    rig.give(&[&app, &other], &shared).await;
+    rig.published("app").await;
+    rig.published("other").await;
+    assert_eq!((rig.count(Rpc::NodeStageVolume), rig.count(Rpc::NodePublishVolume)), (1, 2));
+    if restart {
+        rig.stop().await;
+        rig.start().await;
+    }
+    rig.end_alloc("other").await;
+    rig.published("app").await;
+    assert_eq!((rig.count(Rpc::NodeUnpublishVolume), rig.count(Rpc::NodeUnstageVolume)), (1, 0));
+    assert_eq!((rig.count(Rpc::NodeStageVolume), rig.count(Rpc::NodePublishVolume)), (1, 2));
+    assert_eq!(rig.mounted().len(), 2, "staged and one user");
+    rig.end_all().await;
+    assert_eq!((rig.count(Rpc::NodeUnpublishVolume), rig.count(Rpc::NodeUnstageVolume)), (2, 1));
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_users_share_one_stage_and_the_last_one_out_unstages() {
+    two_users(false).await;
+}
+
+/// What a counter in memory gets wrong (nomad issue 25813).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_users_are_still_two_after_a_restart() {
+    two_users(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_reads_and_the_volume_keeps_its_mode() {
+    let rig = Rig::new(Config::full()).await;
+    let volumes = json!([{ "name": "data", "claimName": "data", "readOnly": true }]);
+    let app = rig.alloc("app", json!({ "volumes": volumes })).await;
+    rig.give(&[&app], &Special::default()).await;
+    let app = rig.published("app").await;
+    let Ask::NodePublishVolume(publish) = rig.backend.calls_of(Rpc::NodePublishVolume)[0].ask.clone() else {
+        panic!("another request");
+    };
+    assert!(publish.readonly);
+    let Ask::ControllerPublishVolume(attach) =
+        rig.backend.calls_of(Rpc::ControllerPublishVolume)[0].ask.clone()
+    else {
+        panic!("another request");
+    };
+    assert!(!attach.readonly, "the controller has no PUBLISH_READONLY");
+    assert_eq!(attach.volume_capability, publish.volume_capability);
+    let path = std::path::PathBuf::from(&app.status.unwrap().volumes[0].path);
+    assert!(std::fs::write(path.join("x"), "x").is_err());
+    rig.end_all().await;
+    rig.finish().await;
+}

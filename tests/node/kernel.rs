@@ -1,0 +1,145 @@
+//! The kernel decides: what a plugin claims is looked at, what nobody knows is left alone.
+use serde_json::{Value, json};
+use wharfline::csi::{Rpc, proto};
+
+use crate::support::node::{Rig, Special, condition_reason, rebooted};
+use crate::support::scripted::{Answer, Config};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ok_without_a_mount_starts_no_task() {
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.always(Rpc::NodePublishVolume, Answer::reply(&proto::NodePublishVolumeResponse {}));
+    let app = rig
+        .alloc(
+            "app",
+            json!({ "volumes": [{ "name": "data", "claimName": "data" }],
+                "tasks": [{ "name": "t", "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+                    "runtime": { "process": { "command": ["/bin/sleep", "infinity"] } } }] }),
+        )
+        .await;
+    rig.give(&[&app], &Special::default()).await;
+    let told = |a: &Value| condition_reason(a, "VolumesReady") == Some("NotMounted");
+    let app = rig.world.until(&rig.allocs, "app", "NotMounted", told).await;
+    let status = app.status.unwrap();
+    assert_eq!(status.tasks[0].state, wharfline::api::allocation::TaskState::Pending);
+    assert_ne!(status.volumes[0].published, wharfline::api::meta::Rung::Up);
+    assert!(status.volumes[0].path.is_empty());
+    rig.backend.honest(Rpc::NodePublishVolume);
+    rig.published("app").await;
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unpublish_that_left_the_mount_is_repeated_and_nothing_is_unstaged() {
+    let rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.backend.always(Rpc::NodeUnpublishVolume, Answer::reply(&proto::NodeUnpublishVolumeResponse {}));
+    rig.world.delete(&rig.allocs, "app").await;
+    rig.world.delete(&rig.attachments, "att-1").await;
+    let told = |a: &Value| a["status"]["node"]["reason"] == "StillMounted";
+    rig.world.until(&rig.attachments, "att-1", "StillMounted", told).await;
+    rig.called(Rpc::NodeUnpublishVolume, 3).await;
+    assert_eq!((rig.count(Rpc::NodeUnstageVolume), rig.count(Rpc::ControllerUnpublishVolume)), (0, 0));
+    rig.backend.honest(Rpc::NodeUnpublishVolume);
+    rig.detached().await;
+    rig.world.until(&rig.allocs, "app", "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    rig.world.let_go(&rig.allocs, "app").await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_mount_is_reported_and_left_alone() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.stop().await;
+    let (source, place) = (rig.files.path().join("theirs"), rig.tree("publish/stranger"));
+    std::fs::create_dir_all(&source).unwrap();
+    std::fs::create_dir_all(&place).unwrap();
+    rustix::mount::mount_bind(&source, &place).unwrap();
+    rig.start().await;
+    let name = place.to_string_lossy().into_owned();
+    let told = |a: &Value| a["status"]["leftovers"] == json!([name]);
+    rig.world.until(&rig.agents, crate::support::node::NODE, "leftovers", told).await;
+    rig.end_all().await;
+    assert_eq!(rig.mounted(), std::slice::from_ref(&name), "still there");
+    rig.stop().await;
+    rustix::mount::unmount(&place, rustix::mount::UnmountFlags::empty()).unwrap();
+    std::fs::remove_dir(&place).unwrap();
+    rig.start().await;
+    let told = |a: &Value| a["status"]["leftovers"].is_null();
+    rig.world.until(&rig.agents, crate::support::node::NODE, "no leftovers", told).await;
+    rig.finish().await;
+}
+
+async fn at_host(read_only: bool) {
+    let mut rig = Rig::idle(Config::full()).await;
+    let allowed = rig.files.path().join("host");
+    std::fs::create_dir_all(&allowed).unwrap();
+    rig.options.host_paths = vec![allowed.clone()];
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    let path = allowed.join("a/b");
+    let volumes = json!([{ "name": "data", "claimName": "data", "hostPath": path, "readOnly": read_only }]);
+    let app = rig.alloc("app", json!({ "volumes": volumes })).await;
+    rig.give(&[&app], &Special::default()).await;
+    let app = rig.published("app").await;
+    assert_eq!(app.status.unwrap().volumes[0].path, path.to_string_lossy());
+    let written = std::fs::write(path.join("x"), "x");
+    assert_eq!(written.is_err(), read_only);
+    rig.kill().await;
+    rig.start().await;
+    rig.published("app").await;
+    assert_eq!(rig.count(Rpc::NodePublishVolume), 1);
+    rig.end_all().await;
+    assert!(allowed.is_dir() && !allowed.join("a").exists(), "what we made is gone, no more");
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_at_a_path_of_the_host() {
+    at_host(false).await;
+    at_host(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_that_the_node_does_not_allow_is_refused() {
+    let rig = Rig::new(Config::full()).await;
+    let outside = rig.files.path().join("outside");
+    let app = rig
+        .alloc("app", json!({ "volumes": [{ "name": "data", "claimName": "data", "hostPath": outside }] }))
+        .await;
+    rig.give(&[&app], &Special::default()).await;
+    let told = |a: &Value| condition_reason(a, "VolumesReady") == Some("HostPathNotAllowed");
+    rig.world.until(&rig.allocs, "app", "refused", told).await;
+    assert_eq!(rig.count(Rpc::NodePublishVolume), 0);
+    assert!(!outside.exists());
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+/// A new boot: no mount is left, and everything that was up is made again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_boot_everything_is_made_again() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.stop().await;
+    rig.backend.reboot(crate::support::node::NODE_ID);
+    for row in rig.mounted() {
+        let _gone = rustix::mount::unmount(row, rustix::mount::UnmountFlags::empty());
+    }
+    // The plugin's target directory does not survive in /run-like trees; on disk it does, empty.
+    for directory in std::fs::read_dir(rig.tree("publish")).unwrap() {
+        let _gone = std::fs::remove_dir(directory.unwrap().path().join("target"));
+    }
+    rig.wrap = rebooted;
+    rig.start().await;
+    rig.called(Rpc::NodePublishVolume, 2).await;
+    rig.published("app").await;
+    assert_eq!((rig.count(Rpc::NodeStageVolume), rig.count(Rpc::NodePublishVolume)), (2, 2));
+    assert_eq!(rig.count(Rpc::ControllerPublishVolume), 1, "the attachment is not the node's to make again");
+    rig.end_all().await;
+    rig.finish().await;
+}

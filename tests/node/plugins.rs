@@ -1,0 +1,141 @@
+//! Plugins that come late, go, return as others, or say what they must not.
+use serde_json::{Value, json};
+use wharfline::csi::Rpc;
+
+use crate::support::node::{NODE_ID, Rig, Special};
+use crate::support::scripted::{Answer, Config, Gate, Scripted, Site};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_is_not_there_is_waited_for_and_used_within_a_second() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.plugin.stop().await;
+    rig.start().await;
+    rig.register().await;
+    rig.ask("vol-1", &Special::default()).await;
+    let waits = |v: &Value| v["status"]["provisioning"]["reason"] == "PluginNotReady";
+    rig.world.until(&rig.volumes, "vol-1", "waiting for the plugin", waits).await;
+    assert!(rig.backend.calls().is_empty());
+    let came = tokio::time::Instant::now();
+    rig.plugin.serve();
+    rig.volume_up("vol-1").await;
+    let called = rig.backend.calls_of(Rpc::CreateVolume)[0].started;
+    assert!(called - came < std::time::Duration::from_secs(1), "{:?}", called - came);
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_killed_in_a_call_gets_the_same_call_when_it_is_back() {
+    let mut rig = Rig::new(Config::full()).await;
+    let gate = Gate::new();
+    rig.backend.next(Rpc::NodeStageVolume, Answer::honest().after_effect().hang(&gate));
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special::default()).await;
+    rig.in_flight(Rpc::NodeStageVolume, 1).await;
+    rig.plugin.kill().await;
+    rig.plugin.serve();
+    rig.published("app").await;
+    let calls = rig.backend.calls_of(Rpc::NodeStageVolume);
+    assert!(calls.len() >= 2 && calls.windows(2).all(|w| w[0].ask == w[1].ask));
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_returns_as_another_version_is_read_anew_and_mounts_are_left_alone() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    let (calls, mounts) = (rig.backend.order(), rig.mounted());
+    rig.plugin.kill().await;
+    rig.backend.configure(|c| c.vendor_version = "2.0.0".into());
+    rig.plugin.serve();
+    let newer = |i: &Value| i["status"]["provider"]["version"] == "2.0.0";
+    rig.world.until(&rig.instances, "p", "the new version", newer).await;
+    rig.ready().await;
+    assert_eq!((rig.backend.order(), rig.mounted()), (calls, mounts));
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_is_not_ready_is_asked_again() {
+    let mut rig = Rig::idle(Config { ready: Some(false), ..Config::full() }).await;
+    rig.start().await;
+    rig.register().await;
+    rig.not_ready("Starting").await;
+    rig.backend.configure(|c| c.ready = Some(true));
+    rig.ready().await;
+    rig.finish().await;
+}
+
+async fn refused(config: Config, node_id: &str, reason: &str) {
+    let mut rig = Rig::idle(config).await;
+    rig.plugin.kill().await;
+    let socket = rig.plugin.socket().to_owned();
+    rig.plugin = Scripted::start(&rig.backend, Site::new(node_id), socket);
+    rig.start().await;
+    rig.register().await;
+    rig.not_ready(reason).await;
+    rig.ask("vol-1", &Special::default()).await;
+    let waits = |v: &Value| v["status"]["provisioning"]["reason"] == "PluginNotReady";
+    rig.world.until(&rig.volumes, "vol-1", "not served", waits).await;
+    assert_eq!(rig.count(Rpc::CreateVolume), 0);
+    rig.world.delete(&rig.volumes, "vol-1").await;
+    rig.world.let_go(&rig.volumes, "vol-1").await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_breaks_the_rules_is_not_used_and_the_reason_is_told() {
+    refused(Config { name: String::new(), ..Config::full() }, NODE_ID, "IllegalPluginName").await;
+    refused(Config { name: "under_score/slash".into(), ..Config::full() }, NODE_ID, "IllegalPluginName")
+        .await;
+    refused(Config::full(), "", "IllegalNodeID").await;
+    refused(Config { max_volumes: -1, ..Config::full() }, NODE_ID, "IllegalVolumeLimit").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_driver_than_the_one_wanted_is_not_used_until_the_wish_changes() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.plugin_object(json!({ "driverName": "other.csi.example" })).await;
+    rig.start().await;
+    rig.register().await;
+    rig.not_ready("OtherDriver").await;
+    let plugins: kube::Api<wharfline::api::Plugin> = rig.world.all();
+    rig.world.patch(&plugins, "scripted", json!({ "spec": { "driverName": "scripted.csi.example" } })).await;
+    rig.ready().await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_newest_healthy_instance_serves_and_the_older_takes_over() {
+    let rig = Rig::new(Config::full()).await;
+    let served = |name: &str| {
+        let calls = rig.backend.calls_of(Rpc::CreateVolume);
+        calls.into_iter().find(|c| c.ask.volume() == Some(name)).unwrap().node
+    };
+    rig.ask("one", &Special::default()).await;
+    rig.volume_up("one").await;
+    assert_eq!(served("one"), NODE_ID);
+    let socket = rig.files.path().join("second.sock");
+    let mut second = Scripted::start(&rig.backend, Site::new("i-second"), &socket);
+    rig.register_as("scripted", "q", socket).await;
+    rig.world
+        .until(&rig.instances, "q", "ready", |i| crate::support::node::condition(i, "Ready", "True"))
+        .await;
+    rig.ask("two", &Special::default()).await;
+    rig.volume_up("two").await;
+    assert_eq!(served("two"), "i-second");
+    second.stop().await;
+    rig.world
+        .until(&rig.instances, "q", "not ready", |i| crate::support::node::condition(i, "Ready", "False"))
+        .await;
+    rig.ask("three", &Special::default()).await;
+    rig.volume_up("three").await;
+    assert_eq!(served("three"), NODE_ID);
+    for name in ["one", "two", "three"] {
+        rig.end_volume(name).await;
+    }
+    rig.release_plugin("q").await;
+    rig.finish().await;
+}

@@ -1,0 +1,186 @@
+//! Final errors: repeated after growing pauses, or not at all until something changes.
+use kube::Api;
+use serde_json::json;
+use wharfline::csi::{Code, Rpc};
+
+use crate::support::node::{Rig, Special, condition_reason};
+use crate::support::scripted::{Answer, Config};
+
+/// Calls of one kind fail a few times; the gaps between them grow, and nothing else is called more than once.
+async fn retried(rpc: Rpc, code: Code) {
+    let rig = Rig::new(Config::full()).await;
+    for _ in 0..3 {
+        rig.backend.next(rpc, Answer::fail(code, "not now"));
+    }
+    rig.running().await;
+    rig.end_all().await;
+    let calls = rig.backend.calls_of(rpc);
+    assert_eq!(calls.len(), 4, "{rpc} {code:?}");
+    assert_eq!(rig.backend.order().len(), 8 + 3, "{rpc} {code:?}: {:?}", rig.backend.order());
+    let gaps: Vec<_> = calls.windows(2).map(|w| w[1].started - w[0].ended.unwrap().0).collect();
+    assert!(gaps.windows(2).all(|w| w[0] < w[1]), "{rpc} {code:?}: {gaps:?}");
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failures_that_time_may_heal_are_repeated_with_growing_gaps() {
+    retried(Rpc::ControllerPublishVolume, Code::FailedPrecondition).await;
+    retried(Rpc::NodeStageVolume, Code::Internal).await;
+    retried(Rpc::NodePublishVolume, Code::Unknown).await;
+    retried(Rpc::NodeUnpublishVolume, Code::Internal).await;
+    retried(Rpc::NodeUnstageVolume, Code::Aborted).await;
+    retried(Rpc::ControllerUnpublishVolume, Code::NotFound).await;
+    retried(Rpc::DeleteVolume, Code::FailedPrecondition).await;
+}
+
+/// Long enough for several attempts of anything that is repeated: another volume needs three.
+async fn meanwhile(rig: &Rig) {
+    rig.backend.next_for(Rpc::CreateVolume, "other", Answer::fail(Code::Internal, "no"));
+    rig.backend.next_for(Rpc::CreateVolume, "other", Answer::fail(Code::Internal, "no"));
+    rig.ask("other", &Special::default()).await;
+    rig.volume_up("other").await;
+    rig.end_volume("other").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_must_change_is_sent_once_until_the_plugin_comes_anew() {
+    for code in [Code::InvalidArgument, Code::OutOfRange, Code::Unimplemented] {
+        let mut rig = Rig::new(Config::full()).await;
+        rig.backend.next(Rpc::NodeStageVolume, Answer::fail(code, "wrong fsType"));
+        let app = rig.user("app").await;
+        rig.give(&[&app], &Special::default()).await;
+        let holds = |a: &serde_json::Value| a["status"]["node"]["reason"] == "NodeStageVolumeFailed";
+        let blocked = rig.world.until(&rig.attachments, "att-1", "blocked", holds).await;
+        let node = blocked.status.unwrap().node.unwrap();
+        assert!(node.message.contains("wrong fsType") && node.next_attempt_time.is_none());
+        let shown =
+            |a: &serde_json::Value| condition_reason(a, "VolumesReady") == Some("NodeStageVolumeFailed");
+        rig.world.until(&rig.allocs, "app", "told why", shown).await;
+        meanwhile(&rig).await;
+        assert_eq!(rig.count(Rpc::NodeStageVolume), 1, "{code:?}");
+        rig.plugin.kill().await;
+        rig.plugin.serve();
+        rig.published("app").await;
+        assert_eq!(rig.count(Rpc::NodeStageVolume), 2, "{code:?}");
+        rig.end_all().await;
+        rig.finish().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_creation_is_tried_again_when_its_object_changes() {
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.next(Rpc::CreateVolume, Answer::fail(Code::OutOfRange, "too large"));
+    rig.ask("vol-1", &Special::default()).await;
+    let holds = |v: &serde_json::Value| v["status"]["provisioning"]["reason"] == "CreateVolumeFailed";
+    rig.world.until(&rig.volumes, "vol-1", "blocked", holds).await;
+    meanwhile(&rig).await;
+    assert_eq!(
+        rig.backend.calls_of(Rpc::CreateVolume).iter().filter(|c| c.ask.volume() == Some("vol-1")).count(),
+        1
+    );
+    let volumes: Api<wharfline::api::Volume> = rig.world.all();
+    rig.world.patch(&volumes, "vol-1", json!({ "spec": { "reclaimPolicy": "Retain" } })).await;
+    rig.volume_up("vol-1").await;
+    rig.world.patch(&volumes, "vol-1", json!({ "spec": { "reclaimPolicy": "Delete" } })).await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// What is there with other arguments comes down first; never the same call twice in a row.
+async fn undone_first(rpc: Rpc, reverse: Rpc) {
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.next(rpc, Answer::fail(Code::AlreadyExists, "other arguments"));
+    rig.backend.next(rpc, Answer::fail(Code::AlreadyExists, "other arguments"));
+    rig.running().await;
+    let about: Vec<_> = rig
+        .backend
+        .order()
+        .into_iter()
+        .filter(|name| *name == rpc.name() || *name == reverse.name())
+        .collect();
+    let (there, back) = (rpc.name(), reverse.name());
+    assert_eq!(about, [there, back, there, back, there]);
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_exists_with_other_arguments_is_undone_first() {
+    undone_first(Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume).await;
+    undone_first(Rpc::NodeStageVolume, Rpc::NodeUnstageVolume).await;
+    undone_first(Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume).await;
+}
+
+/// The plugin forgot that it had staged (CO-NODE-54).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publish_that_misses_its_stage_stages_again() {
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.next(Rpc::NodePublishVolume, Answer::fail(Code::FailedPrecondition, "not staged"));
+    rig.running().await;
+    let order: Vec<_> = rig.backend.order().into_iter().filter(|c| c.starts_with("Node")).collect();
+    assert_eq!(order, ["NodeStageVolume", "NodePublishVolume", "NodeStageVolume", "NodePublishVolume"]);
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+/// A failing volume costs one write per attempt, and none while it waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_object_costs_no_writes() {
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.always(Rpc::NodeStageVolume, Answer::fail(Code::Internal, "no"));
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special::default()).await;
+    rig.called(Rpc::NodeStageVolume, 4).await;
+    // Between the fourth attempt and the fifth are at least one and a half seconds.
+    let fourth = |a: &serde_json::Value| {
+        a["status"]["node"]["calls"].as_array().is_some_and(|c| c.iter().any(|c| c["attempt"] == 4))
+    };
+    let shown = rig.world.until(&rig.attachments, "att-1", "the fourth shown", fourth).await;
+    let version = shown.metadata.resource_version.clone();
+    assert!(shown.status.unwrap().node.unwrap().next_attempt_time.is_some());
+    meanwhile(&rig).await;
+    assert_eq!(rig.count(Rpc::NodeStageVolume), 4, "the test was too slow to tell");
+    assert_eq!(rig.attachments.get("att-1").await.unwrap().metadata.resource_version, version);
+    rig.backend.honest(Rpc::NodeStageVolume);
+    rig.published("app").await;
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+/// One volume that fails or hangs delays no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_hangs_delays_no_other() {
+    let rig = Rig::new(Config::full()).await;
+    let gate = crate::support::scripted::Gate::new();
+    rig.backend.next_for(Rpc::CreateVolume, "vol-1", Answer::honest().hang(&gate));
+    rig.ask("vol-1", &Special::default()).await;
+    rig.in_flight(Rpc::CreateVolume, 1).await;
+    rig.ask("other", &Special::default()).await;
+    rig.volume_up("other").await;
+    rig.end_volume("other").await;
+    gate.open();
+    rig.volume_up("vol-1").await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// A failure and its end are told once each, to whoever reads events.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_tell_of_the_first_failure_and_of_the_recovery() {
+    let rig = Rig::new(Config::full()).await;
+    for _ in 0..2 {
+        rig.backend.next(Rpc::NodeStageVolume, Answer::fail(Code::Internal, "pool is away"));
+    }
+    rig.running().await;
+    rig.end_all().await;
+    let events = rig.events_until("Unpublished").await;
+    let count = |reason: &str| events.iter().filter(|(r, _)| r == reason).count();
+    assert_eq!(count("NodeStageVolumeFailed"), 1, "{events:?}");
+    assert_eq!(count("Recovered"), 1, "{events:?}");
+    assert_eq!(count("Published"), 1, "{events:?}");
+    assert_eq!(count("PluginHealthy"), 1, "{events:?}");
+    let told = events.iter().find(|(r, _)| r == "NodeStageVolumeFailed").unwrap();
+    assert!(told.1.contains("pool is away"), "{told:?}");
+    rig.finish().await;
+}

@@ -1,0 +1,119 @@
+//! Secrets are read when they are needed, waited for when they are missing, and found nowhere.
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use kube::Api;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+use wharfline::csi::{Code, Rpc};
+
+use crate::support::node::{Rig, Special, condition_reason};
+use crate::support::scripted::{Answer, Ask, Canary, Config};
+
+fn all_secrets() -> Value {
+    let reference = json!({ "namespace": "default", "name": "s" });
+    json!({ "provision": reference, "controllerPublish": reference, "nodeStage": reference,
+        "nodePublish": reference })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_secret_is_waited_for() {
+    let rig = Rig::new(Config::full()).await;
+    let secrets = json!({ "nodeStage": { "namespace": "default", "name": "s" } });
+    let special = Special { secrets, ..Special::default() };
+    let app = rig.user("app").await;
+    rig.give(&[&app], &special).await;
+    let told = |a: &Value| condition_reason(a, "VolumesReady") == Some("SecretMissing");
+    rig.world.until(&rig.allocs, "app", "SecretMissing", told).await;
+    assert_eq!(rig.count(Rpc::NodeStageVolume), 0);
+    rig.secret("s", "it is here").await;
+    rig.published("app").await;
+    assert_eq!(rig.count(Rpc::NodeStageVolume), 1);
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+async fn text<K>(rig: &Rig) -> String
+where
+    K: kube::Resource<DynamicType = ()>
+        + Clone
+        + serde::de::DeserializeOwned
+        + serde::Serialize
+        + std::fmt::Debug,
+{
+    let api: Api<K> = Api::all(rig.world.0.clone());
+    let all = api.list(&ListParams::default()).await.unwrap().items;
+    serde_json::to_string(&all).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_reaches_the_plugin_and_nobody_else() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .init();
+    let canary = Canary::new();
+    let mut rig = Rig::new(Config::full()).await;
+    rig.secret("s", canary.value()).await;
+    // A plugin that repeats what it was given, in every kind of call that gets secrets.
+    let echo = || Answer::fail(Code::Internal, format!("login with {} failed", canary.value()));
+    for rpc in [
+        Rpc::CreateVolume,
+        Rpc::ControllerPublishVolume,
+        Rpc::NodeStageVolume,
+        Rpc::NodePublishVolume,
+        Rpc::ControllerUnpublishVolume,
+        Rpc::DeleteVolume,
+    ] {
+        rig.backend.next(rpc, echo());
+    }
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special { secrets: all_secrets(), ..Special::default() }).await;
+    rig.published("app").await;
+    rig.stop().await;
+    canary.assert_absent_beneath(rig.place.data.path());
+    rig.start().await;
+    for what in [
+        text::<wharfline::api::Volume>(&rig).await,
+        text::<wharfline::api::VolumeAttachment>(&rig).await,
+        text::<wharfline::api::Allocation>(&rig).await,
+        text::<wharfline::api::PluginInstance>(&rig).await,
+        text::<wharfline::api::NodeAgent>(&rig).await,
+    ] {
+        assert!(what.contains("\"kind\"") || what.contains("metadata"));
+        canary.assert_absent("an object", what);
+    }
+    rig.end_all().await;
+    rig.events_until("Unpublished").await;
+    canary.assert_absent("the events", text::<k8s_openapi::api::core::v1::Event>(&rig).await);
+    let got = rig.backend.calls().into_iter().filter(|call| match &call.ask {
+        Ask::CreateVolume(r) => r.secrets == canary.secrets(),
+        Ask::DeleteVolume(r) => r.secrets == canary.secrets(),
+        Ask::ControllerPublishVolume(r) => r.secrets == canary.secrets(),
+        Ask::ControllerUnpublishVolume(r) => r.secrets == canary.secrets(),
+        Ask::NodeStageVolume(r) => r.secrets == canary.secrets(),
+        Ask::NodePublishVolume(r) => r.secrets == canary.secrets(),
+        _ => false,
+    });
+    assert_eq!(got.count(), 12, "each was called twice, with the secret");
+    rig.finish().await;
+    let lines = lines.0.lock().unwrap();
+    assert!(lines.windows(9).any(|w| w == b"published"), "something was logged");
+    canary.assert_absent("the log", lines.as_slice());
+}

@@ -1,0 +1,103 @@
+//! Without the server, and with a node that is taken down.
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node as CoreNode;
+use kube::Api;
+use serde_json::{Value, json};
+use wharfline::csi::Rpc;
+
+use crate::support::node::{NODE, Rig, Special, condition, until};
+use crate::support::scripted::Config;
+
+/// Waits until the node's lease has run out.
+async fn lease_over(rig: &Rig) {
+    let leases: Api<Lease> = Api::namespaced(rig.world.0.clone(), "wharfline-system");
+    let renewed = leases.get(NODE).await.unwrap().spec.unwrap().renew_time.unwrap().0;
+    let lease = jiff::SignedDuration::try_from(rig.options.lease).unwrap();
+    until(|| jiff::Timestamp::now().duration_since(renewed) > lease, "the lease is over").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_controller_call_starts_without_a_lease() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.options.lease = Duration::from_millis(900);
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    rig.running().await;
+    rig.link.cut();
+    lease_over(&rig).await;
+    // The daemon hears of it over the watch that is open still.
+    rig.ask("late", &Special::default()).await;
+    rig.end_node_part().await;
+    assert_eq!((rig.count(Rpc::NodeUnpublishVolume), rig.count(Rpc::NodeUnstageVolume)), (1, 1));
+    let mended = tokio::time::Instant::now();
+    assert_eq!(rig.count(Rpc::CreateVolume), 1, "only the first");
+    rig.link.mend();
+    rig.volume_up("late").await;
+    let create = rig.backend.calls_of(Rpc::CreateVolume)[1].clone();
+    assert!(create.started >= mended);
+    rig.detached().await;
+    rig.world.until(&rig.allocs, "app", "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    rig.world.let_go(&rig.allocs, "app").await;
+    rig.end_volume("vol-1").await;
+    rig.end_volume("late").await;
+    rig.finish().await;
+}
+
+/// What succeeded while nobody could be told is told later, and not called again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_could_not_be_reported_is_reported_later_and_not_asked_for_again() {
+    use crate::support::scripted::{Answer, Gate};
+    let rig = Rig::new(Config::full()).await;
+    let gate = Gate::new();
+    rig.backend.next(Rpc::CreateVolume, Answer::honest().hang(&gate));
+    rig.ask("vol-1", &Special::default()).await;
+    rig.in_flight(Rpc::CreateVolume, 1).await;
+    rig.link.cut();
+    gate.open();
+    rig.called(Rpc::CreateVolume, 1).await;
+    let deaf = tokio::time::Instant::now();
+    until(|| deaf.elapsed() > Duration::from_millis(700), "two reports have failed").await;
+    rig.link.mend();
+    rig.volume_up("vol-1").await;
+    assert_eq!(rig.count(Rpc::CreateVolume), 1);
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_marked_stopped_comes_down_and_back() {
+    let rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    let nodes: Api<CoreNode> = Api::all(rig.world.0.clone());
+    let mark = |value: Value| json!({ "metadata": { "annotations": { "wharfline.dev/stopped": value } } });
+    rig.world.patch(&nodes, NODE, mark(json!("true"))).await;
+    rig.world.until(&rig.allocs, "app", "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    assert_eq!(rig.count(Rpc::NodeUnpublishVolume), 1);
+    // The controllers see that nobody uses the volume here.
+    rig.end_attachment().await;
+    let agent = rig.agents.get(NODE).await.unwrap();
+    assert!(!agent.status.unwrap().stopped, "the plugin is left");
+    rig.world.status(&rig.allocs, "p", json!({ "pluginReleased": true })).await;
+    rig.world
+        .until(&rig.agents, NODE, "stopped", |a| {
+            a["status"]["stopped"] == true && condition(a, "Ready", "False")
+        })
+        .await;
+    assert!(rig.mounted().is_empty());
+    rig.world.status(&rig.allocs, "p", json!({ "pluginReleased": false })).await;
+    rig.world.patch(&nodes, NODE, mark(Value::Null)).await;
+    rig.ready().await;
+    let app = rig.allocs.get("app").await.unwrap();
+    rig.attach("vol-1", &[&app], &Special::default()).await;
+    rig.published("app").await;
+    rig.world
+        .until(&rig.agents, NODE, "running", |a| {
+            a["status"]["stopped"] != true && condition(a, "Ready", "True")
+        })
+        .await;
+    rig.end_all().await;
+    rig.finish().await;
+}

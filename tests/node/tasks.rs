@@ -1,0 +1,134 @@
+//! Tasks: how they end, when they are started again, and that no volume goes before their last process.
+use serde_json::{Value, json};
+use wharfline::api::allocation::{AllocationPhase, TaskState};
+use wharfline::api::meta::Rung;
+use wharfline::csi::Rpc;
+
+use crate::support::node::{Rig, Special, uid, until};
+use crate::support::scripted::{Answer, Config, Gate};
+
+fn with_volume(policy: &str, script: &str) -> Value {
+    json!({ "volumes": [{ "name": "data", "claimName": "data" }],
+        "tasks": [{ "name": "t", "restartPolicy": policy, "stopGracePeriod": "1s",
+            "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+            "runtime": { "process": { "command": ["/bin/sh", "-c", script] } } }] })
+}
+
+async fn given(script: &str, policy: &str) -> (Rig, wharfline::api::Allocation) {
+    let rig = Rig::new(Config::full()).await;
+    let app = rig.alloc("app", with_volume(policy, script)).await;
+    rig.give(&[&app], &Special::default()).await;
+    (rig, app)
+}
+
+/// The allocation ends by itself and its volume is released, though nobody deleted it.
+async fn ends(script: &str, policy: &str, phase: AllocationPhase, code: i32, restarts: u32) {
+    let (rig, _) = given(script, policy).await;
+    let word = format!("{phase:?}");
+    let over = |a: &Value| a["status"]["phase"] == word && a["status"]["volumes"][0]["published"] == "Down";
+    let app = rig.world.until(&rig.allocs, "app", &word, over).await;
+    let task = app.status.unwrap().tasks[0].clone();
+    assert_eq!((task.exit_code, task.restarts, task.state), (Some(code), restarts, TaskState::Exited));
+    assert!(task.events.iter().any(|e| e.reason == "Exited"));
+    assert_eq!((rig.count(Rpc::NodePublishVolume), rig.count(Rpc::NodeUnpublishVolume)), (1, 1));
+    rig.world.delete(&rig.allocs, "app").await;
+    rig.world.let_go(&rig.allocs, "app").await;
+    rig.end_attachment().await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_ends_by_its_policy_releases_its_volumes() {
+    ends("exit 3", "Never", AllocationPhase::Failed, 3, 0).await;
+    ends("exit 0", "Never", AllocationPhase::Complete, 0, 0).await;
+    ends("kill -9 $$$$", "Never", AllocationPhase::Failed, 137, 0).await;
+    let second_time = "test -f /data/been && exit 0; touch /data/been; exit 5";
+    ends(second_time, "OnFailure", AllocationPhase::Complete, 0, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_loop_is_seen_with_its_pause_and_keeps_its_volume() {
+    let (rig, _) = given("exit 7", "Always").await;
+    let looping = |a: &Value| {
+        let task = &a["status"]["tasks"][0];
+        task["state"] == "Restarting" && task["restarts"].as_u64().is_some_and(|n| n >= 2)
+    };
+    let app = rig.world.until(&rig.allocs, "app", "restarting", looping).await;
+    let status = app.status.unwrap();
+    assert_eq!(status.phase, Some(AllocationPhase::Running));
+    let ready = status.conditions.iter().find(|c| c.kind == "Ready").unwrap();
+    assert_eq!(ready.reason, "Restarting");
+    assert!(ready.message.contains("code 7"), "{}", ready.message);
+    assert_eq!(status.volumes[0].published, Rung::Up);
+    assert_eq!((rig.count(Rpc::NodePublishVolume), rig.count(Rpc::NodeUnpublishVolume)), (1, 0));
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_ignores_sigterm_is_killed_after_its_grace() {
+    let (rig, _) = given("trap '' TERM; echo up > /data/up; while :; do sleep 1; done", "Always").await;
+    let app = rig.published("app").await;
+    let file = std::path::Path::new(&app.status.unwrap().volumes[0].path).join("up");
+    until(|| file.exists(), "the trap is set").await;
+    rig.end_alloc("app").await;
+    rig.end_attachment().await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+fn pids(rig: &Rig, app: &wharfline::api::Allocation) -> (i64, i64) {
+    let path = rig.place.data.path().join(format!("tasks/{}.t/state.json", uid(app)));
+    let state: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    (state["shim"]["pid"].as_i64().unwrap(), state["task"]["pid"].as_i64().unwrap())
+}
+
+fn alive(pid: i64) -> bool {
+    // A zombie that nobody has waited for is no process any more.
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| !s.contains(") Z "))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_shim_is_cleared_up_after_and_its_task_started_again() {
+    let (rig, app) = given("echo $$$$ >> /data/starts; exec sleep infinity", "Always").await;
+    rig.published("app").await;
+    let (shim, task) = pids(&rig, &app);
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(i32::try_from(shim).unwrap()).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    let again =
+        |a: &Value| a["status"]["tasks"][0]["restarts"] == 1 && a["status"]["tasks"][0]["state"] == "Running";
+    rig.world.until(&rig.allocs, "app", "started again", again).await;
+    assert!(!alive(task), "the first one is gone");
+    assert_ne!(pids(&rig, &app).1, task);
+    assert_eq!((rig.count(Rpc::NodePublishVolume), rig.count(Rpc::NodeUnpublishVolume)), (1, 0));
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+/// The task's main process ends, and a daemon of its own that holds the volume does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_volume_is_unpublished_before_the_last_process_is_gone() {
+    let script = "(setsid sh -c 'trap \"\" TERM; exec 3>/data/held; echo $$$$ > /data/pid; \
+                  while :; do sleep 1; done' &) ; exec sleep infinity";
+    let (rig, _) = given(script, "Always").await;
+    let app = rig.published("app").await;
+    let path = std::path::PathBuf::from(&app.status.unwrap().volumes[0].path).join("pid");
+    let read = || std::fs::read_to_string(&path).ok().and_then(|s| s.trim().parse::<i64>().ok());
+    until(|| read().is_some(), "the daemon has begun").await;
+    let daemon = read().unwrap();
+    let gate = Gate::new();
+    rig.backend.next(Rpc::NodeUnpublishVolume, Answer::honest().hang(&gate));
+    rig.world.delete(&rig.allocs, "app").await;
+    rig.in_flight(Rpc::NodeUnpublishVolume, 1).await;
+    assert!(!alive(daemon), "it lived when the call came");
+    gate.open();
+    rig.world.until(&rig.allocs, "app", "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    rig.world.let_go(&rig.allocs, "app").await;
+    rig.end_attachment().await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}

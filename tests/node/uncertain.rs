@@ -1,0 +1,170 @@
+//! Calls whose outcome nobody knows: repeated as they were while wanted, reversed when not (obligations part 7).
+use wharfline::csi::{Code, Rpc, proto};
+
+use crate::support::node::{Rig, Special};
+use crate::support::scripted::{Answer, Config, Gate};
+
+/// The call is repeated, with the same request, and the life goes on.
+async fn repeated(rpc: Rpc, answer: Answer, deadline: Option<&str>) {
+    let rig = Rig::new(Config::full()).await;
+    if let Some(deadline) = deadline {
+        rig.deadline(rpc, deadline).await;
+    }
+    rig.backend.next(rpc, answer);
+    rig.running().await;
+    rig.end_all().await;
+    let calls = rig.backend.calls_of(rpc);
+    assert_eq!(calls.len(), 2, "{rpc}");
+    assert_eq!(calls[0].ask, calls[1].ask, "{rpc}");
+    assert_eq!(rig.backend.order().len(), 9, "nothing else was repeated: {:?}", rig.backend.order());
+    rig.finish().await;
+}
+
+const CALLS: [Rpc; 8] = [
+    Rpc::CreateVolume,
+    Rpc::ControllerPublishVolume,
+    Rpc::NodeStageVolume,
+    Rpc::NodePublishVolume,
+    Rpc::NodeUnpublishVolume,
+    Rpc::NodeUnstageVolume,
+    Rpc::ControllerUnpublishVolume,
+    Rpc::DeleteVolume,
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_cut_after_the_effect() {
+    for rpc in CALLS {
+        repeated(rpc, Answer::cut().after_effect(), None).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_cut_before_the_effect() {
+    for rpc in CALLS {
+        repeated(rpc, Answer::cut(), None).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadline_that_passes_with_the_effect_done() {
+    for rpc in CALLS {
+        let gate = Gate::new();
+        repeated(rpc, Answer::honest().after_effect().hang(&gate), Some("300ms")).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_our_side_made_up_are_never_final() {
+    for answer in [Answer::oversize(1 << 30), Answer::garbage(), Answer::no_status(), Answer::http(503)] {
+        repeated(Rpc::NodeStageVolume, answer, None).await;
+    }
+}
+
+/// Nobody wants it any more while a forward call is in flight: its reverse comes next, and no second forward call.
+async fn reversed(rpc: Rpc, reverse: Rpc, done: bool) {
+    let rig = Rig::new(Config::full()).await;
+    rig.deadline(rpc, "1s").await;
+    let gate = Gate::new();
+    let answer = if done { Answer::honest().after_effect() } else { Answer::honest() };
+    rig.backend.next(rpc, answer.hang(&gate));
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special::default()).await;
+    rig.in_flight(rpc, 1).await;
+    rig.world.delete(&rig.allocs, "app").await;
+    rig.world.delete(&rig.attachments, "att-1").await;
+    rig.detached().await;
+    rig.world.until(&rig.allocs, "app", "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    rig.world.let_go(&rig.allocs, "app").await;
+    rig.end_volume("vol-1").await;
+    assert_eq!(rig.count(rpc), 1, "{rpc}");
+    assert_eq!(rig.count(reverse), 1, "{reverse} is owed");
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_unwanted_before_its_outcome_is_known_is_reversed() {
+    for done in [false, true] {
+        reversed(Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume, done).await;
+        reversed(Rpc::NodeStageVolume, Rpc::NodeUnstageVolume, done).await;
+        reversed(Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume, done).await;
+    }
+}
+
+/// The volume is deleted while its creation hangs: it is learnt by name, then deleted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_creation_in_doubt_is_repeated_by_name_and_then_deleted() {
+    let rig = Rig::new(Config::full()).await;
+    rig.deadline(Rpc::CreateVolume, "500ms").await;
+    let gate = Gate::new();
+    rig.backend.next(Rpc::CreateVolume, Answer::honest().after_effect().hang(&gate));
+    rig.ask("vol-1", &Special::default()).await;
+    rig.in_flight(Rpc::CreateVolume, 1).await;
+    rig.end_volume("vol-1").await;
+    assert_eq!(rig.backend.order(), ["CreateVolume", "CreateVolume", "DeleteVolume"]);
+    rig.finish().await;
+}
+
+/// A later refusal says nothing about an earlier attempt.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_does_not_undo_an_earlier_creation() {
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.next(Rpc::CreateVolume, Answer::cut().after_effect());
+    rig.backend.next(Rpc::CreateVolume, Answer::fail(Code::InvalidArgument, "no such pool"));
+    rig.ask("vol-1", &Special::default()).await;
+    let refused = |v: &serde_json::Value| {
+        v["status"]["provisioning"]["message"].as_str().is_some_and(|m| m.contains("no such pool"))
+    };
+    let volume = rig.world.until(&rig.volumes, "vol-1", "refused", refused).await;
+    assert_eq!(volume.status.unwrap().exists, Some(wharfline::api::meta::Rung::Unknown));
+    rig.end_volume("vol-1").await;
+    let wanted = ["CreateVolume", "CreateVolume", "CreateVolume", "DeleteVolume"];
+    assert_eq!(rig.backend.order(), wanted, "found by its name, and deleted");
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_refusal_says_that_nothing_was_made() {
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.next(Rpc::CreateVolume, Answer::fail(Code::InvalidArgument, "no such pool"));
+    rig.ask("vol-1", &Special::default()).await;
+    rig.world.until(&rig.volumes, "vol-1", "refused", |v| v["status"]["exists"] == "Down").await;
+    rig.end_volume("vol-1").await;
+    assert_eq!(rig.backend.order(), ["CreateVolume"]);
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_is_too_small_is_deleted_again() {
+    let rig = Rig::new(Config::full()).await;
+    let volume = proto::Volume { capacity_bytes: 5, volume_id: "tiny".into(), ..Default::default() };
+    let reply = proto::CreateVolumeResponse { volume: Some(volume) };
+    rig.backend.next(Rpc::CreateVolume, Answer::reply(&reply));
+    rig.ask("vol-1", &Special::default()).await;
+    let unusable = |v: &serde_json::Value| v["status"]["provisioning"]["reason"] == "UnusableAnswer";
+    let volume = rig.world.until(&rig.volumes, "vol-1", "refused", unusable).await;
+    let status = volume.status.unwrap();
+    assert_eq!((status.exists, status.handle.as_str()), (Some(wharfline::api::meta::Rung::Down), ""));
+    assert_eq!(rig.backend.order(), ["CreateVolume", "DeleteVolume"]);
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// An unstage in doubt is finished before the volume is staged for somebody new (kubernetes issue 86360).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unstage_in_doubt_is_finished_before_the_next_stage() {
+    let rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.backend.next(Rpc::NodeUnstageVolume, Answer::fail(Code::Unavailable, "busy").after_effect());
+    rig.end_alloc("app").await;
+    rig.end_attachment().await;
+    let app = rig.user("app").await;
+    rig.attach("vol-1", &[&app], &Special::default()).await;
+    rig.published("app").await;
+    let order = rig.backend.order();
+    let unstages: Vec<_> = order.iter().enumerate().filter(|(_, c)| **c == "NodeUnstageVolume").collect();
+    let stage = order.iter().rposition(|c| *c == "NodeStageVolume").unwrap();
+    assert_eq!(unstages.len(), 2);
+    assert!(unstages[1].0 < stage, "{order:?}");
+    rig.end_all().await;
+    rig.finish().await;
+}

@@ -1,0 +1,135 @@
+//! The server over a store that fails, hangs and changes in the middle.
+#![allow(dead_code, reason = "the support is shared with other tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+mod support {
+    pub(crate) mod server_api;
+    pub(crate) mod server_store;
+}
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+use support::server_api::*;
+use support::server_store::{Fate, Meddled};
+use wharfline::server::Server;
+use wharfline::store::Outcome;
+
+const KEY: &[u8] = b"/wharfline/test.dev/gadgets/default/a";
+
+/// A server whose store fails in the given way once `on`, and the switch.
+async fn faulty(method: &'static str, fate: Fate) -> (Server, Arc<AtomicBool>) {
+    let on = Arc::new(AtomicBool::new(false));
+    let switch = Arc::clone(&on);
+    let store = Meddled::new(store(), move |called, _| {
+        if called == method && switch.load(Ordering::Relaxed) { fate.clone() } else { Fate::Done }
+    });
+    let server = Server::new(store, vec![gadget()], options());
+    server.bootstrap().await.unwrap();
+    assert_eq!(post(&server, GADGETS, a_gadget("a")).await.code, 201);
+    on.store(true, Ordering::Relaxed);
+    (server, on)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_certainly_was_not_done_may_be_repeated_and_what_may_have_been_may_not() {
+    let patch = || json!({ "spec": { "size": 7 } });
+    let path = format!("{GADGETS}/a");
+    let not_done = Fate::Unavailable(Outcome::NotDone);
+    for (fate, code) in [(not_done, 503), (Fate::Unavailable(Outcome::Unknown), 504), (Fate::Hangs, 504)] {
+        let (server, on) = faulty("put", fate.clone()).await;
+        for answer in [merge(&server, &path, patch()).await, post(&server, GADGETS, a_gadget("b")).await] {
+            assert_eq!(answer.code, code, "{fate:?}");
+            assert_eq!(answer.headers.contains_key("retry-after"), code == 503, "{fate:?}");
+        }
+        on.store(false, Ordering::Relaxed);
+        assert_eq!(merge(&server, &path, patch()).await.at("/spec/size"), 7, "the turn was given back");
+    }
+    let (server, _) = faulty("delete", Fate::Hangs).await;
+    assert_eq!(delete(&server, &path, None).await.refusal(), (504, "Timeout"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_of_a_store_that_does_not_answer_are_refused_in_time() {
+    for (method, path) in [("get", format!("{GADGETS}/a")), ("list", GADGETS.to_owned())] {
+        for fate in [Fate::Hangs, Fate::Unavailable(Outcome::NotDone)] {
+            let (server, _) = faulty(method, fate).await;
+            let refused = get(&server, &path).await;
+            assert_eq!(refused.refusal(), (503, "ServiceUnavailable"));
+            assert_eq!(refused.headers["retry-after"], "1");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_cannot_follow_its_store_is_not_ready_until_it_can() {
+    let down = Arc::new(AtomicBool::new(true));
+    let switch = Arc::clone(&down);
+    let store = Meddled::new(store(), move |called, _| match called {
+        "watch" if switch.load(Ordering::Relaxed) => Fate::Unavailable(Outcome::NotDone),
+        _ => Fate::Done,
+    });
+    let server = Server::new(store, vec![gadget()], options());
+    server.bootstrap().await.unwrap();
+    assert_eq!(get(&server, "/readyz").await.code, 503);
+    assert_eq!(get(&server, "/healthz").await.code, 200);
+    assert_eq!(get(&server, &format!("{GADGETS}?watch=true")).await.code, 503);
+    down.store(false, Ordering::Relaxed);
+    let mut lines = watch(&server, GADGETS).await;
+    assert_eq!(get(&server, "/readyz").await.code, 200);
+    post(&server, GADGETS, a_gadget("a")).await;
+    assert_eq!(lines.told().await, "ADDED a");
+}
+
+#[tokio::test]
+async fn a_long_list_is_of_one_revision() {
+    let store = store();
+    let pages = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&pages);
+    let meddled = Meddled::new(Arc::clone(&store), move |called, _| match called {
+        "next page" if seen.fetch_add(1, Ordering::Relaxed) == 0 => {
+            Fate::After(b"/wharfline/test.dev/gadgets/default/g0600".to_vec())
+        }
+        _ => Fate::Done,
+    });
+    let server = Server::new(meddled, vec![gadget()], options());
+    server.bootstrap().await.unwrap();
+    for number in 0..620 {
+        post(&server, GADGETS, a_gadget(&format!("g{number:04}"))).await;
+    }
+    let list = get(&server, GADGETS).await;
+    assert_eq!(list.at("/items").as_array().unwrap().len(), 620, "as it was at the first page");
+    assert_eq!(pages.load(Ordering::Relaxed), 1);
+    let mut lines = watch(&server, &format!("{GADGETS}?resourceVersion={}", list.version())).await;
+    assert_eq!(lines.told().await, "DELETED g0600", "and a watch from there misses nothing");
+}
+
+/// Another server writes between our read and our write: we decide again, unless the client named a version.
+#[tokio::test]
+async fn a_conflict_is_decided_again_on_what_is_there_then() {
+    let store = store();
+    let turn = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&turn);
+    let meddled = Meddled::new(Arc::clone(&store), move |called, key| {
+        let first = called == "put" && key == KEY && count.fetch_add(1, Ordering::Relaxed) == 1;
+        if first { Fate::After(KEY.to_vec()) } else { Fate::Done }
+    });
+    let server = Server::new(meddled, vec![gadget()], options());
+    server.bootstrap().await.unwrap();
+    post(&server, GADGETS, a_gadget("a")).await;
+    let gone = merge(&server, &format!("{GADGETS}/a"), json!({ "spec": { "size": 2 } })).await;
+    assert_eq!(gone.refusal(), (404, "NotFound"), "deleted by another in between");
+    assert_eq!(turn.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn damaged_objects_are_refused_and_others_are_not() {
+    let f = fixture().await;
+    post(&f.server, GADGETS, a_gadget("b")).await;
+    let any = wharfline::store::Expect::Any;
+    wharfline::store::Store::put(&*f.store, KEY, bytes::Bytes::from_static(b"\xff{"), any).await.unwrap();
+    assert_eq!(get(&f.server, &format!("{GADGETS}/a")).await.refusal(), (500, "InternalError"));
+    assert_eq!(get(&f.server, &format!("{GADGETS}/b")).await.code, 200);
+    let list = get(&f.server, GADGETS).await;
+    assert_eq!((list.code, list.at("/items")), (500, &Value::Null));
+}

@@ -1,0 +1,102 @@
+//! What nobody else clears away, and controllers that die at any moment.
+
+use serde_json::{Value, json};
+
+use crate::bench::Bench;
+use crate::quickstart::{nothing_left, quickstart, running};
+
+fn config(name: &str, owners: &[&Value]) -> Value {
+    let owner = |o: &&Value| json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": o["metadata"]["name"], "uid": o["metadata"]["uid"] });
+    json!({ "metadata": { "name": name, "ownerReferences": owners.iter().map(owner).collect::<Vec<_>>() } })
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_owned_goes_with_its_last_owner() {
+    let bench = Bench::new(&[]).await;
+    let get = |name: &str| bench.seen.get("configmaps", "default", name);
+    for name in ["one", "two"] {
+        bench.make("configmaps", json!({ "metadata": { "name": name } })).await;
+        bench.until("it is there", |seen| !seen.get("configmaps", "default", name).is_null()).await;
+    }
+    bench.make("configmaps", config("child", &[&get("one"), &get("two")])).await;
+    bench.until("it is there", |seen| !seen.get("configmaps", "default", "child").is_null()).await;
+    bench.make("configmaps", config("grandchild", &[&get("child")])).await;
+    bench.delete("configmaps", "default", "one").await;
+    bench.quiet().await;
+    assert!(!get("child").is_null(), "one owner is left");
+    bench.delete("configmaps", "default", "two").await;
+    bench.until("all are gone", |seen| seen.all("configmaps").is_empty()).await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_goes_after_its_contents() {
+    let bench = Bench::new(&["a"]).await;
+    bench.make("namespaces", json!({ "metadata": { "name": "shop" } })).await;
+    let objects = quickstart();
+    for (plural, namespace, object) in &objects {
+        let mut object = object.clone();
+        if !namespace.is_empty() {
+            object["metadata"]["namespace"] = json!("shop");
+        }
+        bench.make(plural, object).await;
+    }
+    bench.make("configmaps", json!({ "metadata": { "name": "settings", "namespace": "shop" } })).await;
+    bench
+        .until("it runs", |seen| seen.get("allocations", "shop", "hello")["status"]["phase"] == "Running")
+        .await;
+    bench.delete("namespaces", "", "shop").await;
+    bench.until("it is gone", |seen| seen.get("namespaces", "", "shop").is_null()).await;
+    assert!(bench.ledger.is_empty(), "{:?}", bench.ledger.calls());
+    assert!(bench.seen.get("configmaps", "shop", "settings").is_null());
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_are_kept_for_an_hour() {
+    let bench = Bench::new(&[]).await;
+    let event = |name: &str, time: &str| {
+        json!({ "metadata": { "name": name }, "reason": "R", "message": "m", "type": "Normal", "lastTimestamp": time,
+            "involvedObject": { "kind": "Volume", "name": "v" } })
+    };
+    bench.make("events", event("old", "2024-05-01T08:59:59Z")).await;
+    bench.make("events", event("new", "2024-05-01T09:30:00Z")).await;
+    bench
+        .until("the old one is gone", |seen| {
+            seen.get("events", "default", "old").is_null() && !seen.get("events", "default", "new").is_null()
+        })
+        .await;
+    crate::bench::pass(60).await;
+    assert_eq!(bench.seen.all("events").len(), 1);
+    bench.end().await;
+}
+
+/// The controllers are killed after each of their writes in turn: nothing is lost, nothing is done twice.
+#[tokio::test(start_paused = true)]
+async fn controllers_may_die_after_any_write() {
+    let mut at = 1;
+    loop {
+        let mut bench = Bench::new(&["a"]).await;
+        bench.kill_after(at);
+        for (plural, _, object) in quickstart() {
+            bench.make(plural, object).await;
+        }
+        let mut died = bench.restart_if_killed().await;
+        bench.until("it runs", |seen| running(seen, "hello")).await;
+        died |= bench.restart_if_killed().await;
+        for (plural, namespace, object) in quickstart() {
+            bench.delete(plural, namespace, object["metadata"]["name"].as_str().unwrap()).await;
+        }
+        died |= bench.restart_if_killed().await;
+        bench.until("nothing is left", nothing_left).await;
+        let verbs: Vec<_> =
+            bench.ledger.calls().iter().map(|c| c.split(' ').next().unwrap().to_owned()).collect();
+        assert_eq!(verbs, ["create", "publish", "unpublish", "delete"], "killed after write {at}");
+        bench.end().await;
+        if !died {
+            break;
+        }
+        at += 1;
+    }
+    assert!(at > 20, "only {at} writes in a whole life");
+}

@@ -1,0 +1,195 @@
+//! Nodes that fall silent, come back, are fenced, deleted, or taken down.
+
+use serde_json::{Value, json};
+
+use crate::bench::{Bench, Seen, condition};
+use crate::fake::{Behaviour, DISK};
+use crate::manifests::{claim, disk, phase, ready, user, why};
+
+fn disks() -> Behaviour {
+    Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() }
+}
+
+fn node_status(seen: &Seen, node: &str) -> Value {
+    condition(&seen.get("nodes", "", node), "Ready")["status"].clone()
+}
+
+/// One allocation on `a`, running on a disk whose controller calls `b` makes, and `a` silent.
+async fn lost(rebind: bool) -> Bench {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    bench.behave("a", |b| b.healthy = false);
+    bench.until("only b serves", |seen| !ready(&seen.get("plugins", "", "disk"))).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.until("b is host", |seen| seen.only("volumes")["status"]["controller"]["nodeName"] == "b").await;
+    bench.behave("a", |b| b.healthy = true);
+    let mut one = user("one", "c", "");
+    one["spec"]["onNodeLost"] = json!(if rebind { "Rebind" } else { "Hold" });
+    bench.patch("nodes", "", "b", json!({ "spec": { "unschedulable": true } })).await;
+    bench.make("allocations", one).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    assert_eq!(bench.seen.get("allocations", "default", "one")["status"]["nodeName"], "a");
+    bench.patch("nodes", "", "b", json!({ "spec": { "unschedulable": null } })).await;
+    bench.behave("a", |b| b.alive = false);
+    bench.until("a is lost", |seen| node_status(seen, "a") == "Unknown").await;
+    bench
+}
+
+fn one(seen: &Seen) -> Value {
+    seen.get("allocations", "default", "one")
+}
+
+fn taint(boot: &str) -> Value {
+    json!({ "spec": { "taints": [{ "key": "wharfline.dev/out-of-service", "value": boot, "effect": "NoExecute" }] } })
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_frees_nothing_and_says_what_would() {
+    let bench = lost(true).await;
+    bench.until("why", |seen| why(&one(seen)) == "NoFence").await;
+    let message = condition(&one(&bench.seen), "Ready")["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("wharfline taint node a wharfline.dev/out-of-service=boot-1"), "{message}");
+    // An old fence, of another boot, says nothing.
+    bench.patch("nodes", "", "a", taint("boot-0")).await;
+    bench.make("allocations", user("two", "c", "b")).await;
+    crate::bench::pass(3600).await;
+    assert_eq!((bench.ledger.count("detach"), bench.ledger.count("publish")), (0, 1));
+    assert_eq!(one(&bench.seen)["status"]["nodeName"], "a");
+    bench.behave("a", |b| b.alive = true);
+    bench.until("a is back", |seen| node_status(seen, "a") == "True").await;
+    assert_eq!(bench.ledger.count("publish"), 1, "nothing was touched");
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fence_moves_what_may_move_and_the_node_that_comes_back_only_clears_up() {
+    let bench = lost(true).await;
+    bench.ledger.power_off("a");
+    bench.patch("nodes", "", "a", taint("boot-1")).await;
+    bench
+        .until("it runs on b", |seen| {
+            one(seen)["status"]["nodeName"] == "b" && phase(seen, "one") == "Running"
+        })
+        .await;
+    let verbs: Vec<_> =
+        bench.ledger.calls().iter().map(|c| c.split(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(verbs, ["create", "attach", "publish", "detach", "attach", "publish"]);
+    let attachments = bench.seen.all("volumeattachments");
+    assert_eq!(attachments.len(), 2, "the fenced one waits for its node");
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.ledger.power_on("a");
+    bench.behave("a", |b| {
+        b.alive = true;
+        b.boot = "boot-2".to_owned();
+    });
+    bench.until("a has cleared up", |seen| seen.all("volumeattachments").len() == 1).await;
+    assert_eq!(bench.ledger.count("publish"), 2);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fenced_allocation_that_holds_fails_and_frees_its_volume() {
+    let bench = lost(false).await;
+    bench.make("allocations", user("two", "c", "b")).await;
+    bench.ledger.power_off("a");
+    bench.patch("nodes", "", "a", taint("boot-1")).await;
+    bench.until("one has failed", |seen| phase(seen, "one") == "Failed").await;
+    assert_eq!(why(&one(&bench.seen)), "NodeLost");
+    bench.until("two runs", |seen| phase(seen, "two") == "Running").await;
+    bench.delete("allocations", "default", "one").await;
+    bench.until("one is gone", |seen| one(seen).is_null()).await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_renews_its_lease_is_not_fenced_by_a_taint() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.behave("a", |b| b.releases = false);
+    bench.patch("nodes", "", "a", taint("boot-1")).await;
+    bench.delete("allocations", "default", "one").await;
+    bench
+        .until("closed", |seen| !seen.only("volumeattachments")["metadata"]["deletionTimestamp"].is_null())
+        .await;
+    crate::bench::pass(600).await;
+    assert_eq!(bench.ledger.count("detach"), 0);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_node_frees_what_it_had_once_it_is_silent() {
+    let bench = lost(true).await;
+    bench.ledger.power_off("a");
+    bench.delete("nodes", "", "a").await;
+    bench.until("a is gone", |seen| seen.get("nodes", "", "a").is_null()).await;
+    bench
+        .until("it runs on b", |seen| {
+            one(seen)["status"]["nodeName"] == "b" && phase(seen, "one") == "Running"
+        })
+        .await;
+    bench.until("its attachment went with it", |seen| seen.all("volumeattachments").len() == 1).await;
+    bench.until("its plugin went with it", |seen| seen.all("plugininstances").len() == 1).await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_is_replaced_only_after_the_longest_call() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    bench.behave("b", |b| b.healthy = false);
+    bench.until("only a serves", |seen| !ready(&seen.get("plugins", "", "disk"))).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    let host = |seen: &Seen| seen.only("volumes")["status"]["controller"].clone();
+    bench.until("a is host", |seen| host(seen)["nodeName"] == "a").await;
+    bench.until("it exists", |seen| ready(&seen.only("volumeclaims"))).await;
+    bench.behave("b", |b| b.healthy = true);
+    bench.behave("a", |b| b.alive = false);
+    bench.until("a is lost", |seen| node_status(seen, "a") == "Unknown").await;
+    crate::bench::pass(140).await;
+    assert_eq!(host(&bench.seen), json!({ "nodeName": "a", "epoch": 1 }));
+    bench.until("b is host", |seen| host(seen) == json!({ "nodeName": "b", "epoch": 2 })).await;
+    bench.until("b has said so", |seen| seen.only("volumes")["status"]["observedEpoch"] == 2).await;
+    bench.make("allocations", user("one", "c", "b")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_taken_down_lets_go_and_comes_back() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    let stopped = json!({ "metadata": { "annotations": { "wharfline.dev/stopped": "true" } } });
+    bench.patch("nodes", "", "a", stopped).await;
+    bench.until("nothing is attached", |seen| seen.all("volumeattachments").is_empty()).await;
+    bench
+        .until("the plugin was let go", |seen| {
+            seen.all("allocations").iter().all(|a| a["status"]["phase"] == "Stopped")
+        })
+        .await;
+    assert_eq!(bench.ledger.count("delete"), 0);
+    assert_eq!(bench.quiet().await.len(), 0);
+    let up = json!({ "metadata": { "annotations": { "wharfline.dev/stopped": null } } });
+    bench.patch("nodes", "", "a", up).await;
+    bench.until("it runs again", |seen| phase(seen, "one") == "Running").await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn cordoned_nodes_keep_their_plugins_and_get_nothing_else() {
+    let bench = Bench::with(&["a"], disks()).await;
+    bench.patch("nodes", "", "a", json!({ "spec": { "unschedulable": true } })).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "")).await;
+    bench.until("bound", |seen| ready(&seen.only("volumeclaims"))).await;
+    bench.until("refused", |seen| why(&one(seen)) == "NoNodeFits").await;
+    bench.patch("nodes", "", "a", json!({ "spec": { "unschedulable": false } })).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.end().await;
+}

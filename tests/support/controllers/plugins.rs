@@ -1,0 +1,159 @@
+//! Plugins: declared and not, placed, replaced, and kept while a volume needs them.
+use serde_json::json;
+
+use crate::bench::{Bench, Seen, condition};
+use crate::fake::{Behaviour, DISK};
+use crate::manifests::{claim, disk, phase, plugin, ready, user, why};
+use crate::quickstart::nothing_left;
+
+fn disks() -> Behaviour {
+    Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_with_volumes_stays_and_names_them() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    let status = bench.seen.get("plugins", "", "disk")["status"].clone();
+    assert_eq!(status["controllers"], json!({ "healthy": 1, "expected": 1 }));
+    assert_eq!(status["provider"]["name"], "fake.csi");
+    assert_eq!(status["topologyKeys"], json!(["dir/node"]));
+    assert!(status["capabilities"].as_array().unwrap().contains(&json!("node/STAGE_UNSTAGE_VOLUME")));
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.delete("plugins", "", "disk").await;
+    let its_own =
+        bench.seen.only("plugininstances")["spec"]["allocation"]["name"].as_str().unwrap().to_owned();
+    // However it is deleted, an instance runs on until no volume needs it.
+    bench.delete("allocations", "wharfline-system", &its_own).await;
+    bench.until("held", |seen| why(&seen.get("plugins", "", "disk")) == "InUse").await;
+    let message = condition(&bench.seen.get("plugins", "", "disk"), "Ready")["message"].clone();
+    let volume = bench.seen.only("volumes")["metadata"]["name"].as_str().unwrap().to_owned();
+    assert!(message.as_str().unwrap().contains(&volume), "{message}");
+    assert_eq!(bench.quiet().await.len(), 0);
+    let instance = bench.seen.get("allocations", "wharfline-system", &its_own);
+    assert_eq!(instance["status"]["phase"], "Running");
+    assert_ne!(instance["status"]["pluginReleased"], true);
+    bench.delete("allocations", "default", "one").await;
+    bench.until("unused", |seen| seen.get("allocations", "default", "one").is_null()).await;
+    bench.quiet().await;
+    assert!(ready(&bench.seen.only("plugininstances")), "the volume is still there");
+    bench.delete("volumeclaims", "default", "c").await;
+    bench.delete("volumeclasses", "", "disk").await;
+    bench.until("nothing is left", nothing_left).await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_spec_replaces_the_instances_under_running_volumes() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    let before = bench.seen.only("plugininstances")["spec"]["allocation"]["uid"].clone();
+    let mut changed = plugin("disk", "Cluster");
+    changed["spec"]["instances"][0]["env"] = json!({ "DEBUG": "1" });
+    bench.patch("plugins", "", "disk", json!({ "spec": changed["spec"] })).await;
+    bench
+        .until("another instance serves", |seen| {
+            let instance = seen.only("plugininstances");
+            instance["spec"]["allocation"]["uid"] != before && ready(&instance)
+        })
+        .await;
+    assert_eq!((bench.ledger.count("publish"), bench.ledger.count("unpublish")), (1, 0));
+    bench.until("ready again", |seen| ready(&seen.get("plugins", "", "disk"))).await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.end().await;
+}
+
+fn by_hand(namespace: &str) -> serde_json::Value {
+    json!({ "metadata": { "name": "driver", "namespace": namespace }, "spec": { "nodeName": "a", "tasks": [
+        { "name": "driver", "runtime": { "process": { "command": ["driver"] } },
+          "csiPlugin": { "pluginName": "by-hand", "role": "Monolith" } }] } })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_nobody_declared_comes_and_goes_with_its_task() {
+    let bench = Bench::with(&["a"], Behaviour { healthy: false, ..disks() }).await;
+    bench.make("namespaces", json!({ "metadata": { "name": "other" } })).await;
+    bench.make("allocations", by_hand("default")).await;
+    bench.until("its instance is there", |seen| !seen.only("plugininstances").is_null()).await;
+    bench.quiet().await;
+    assert!(bench.seen.all("plugins").is_empty(), "only a healthy instance makes a plugin");
+    bench.behave("a", |b| b.healthy = true);
+    bench.until("the plugin is there", |seen| ready(&seen.get("plugins", "", "by-hand"))).await;
+    assert_eq!(bench.seen.get("plugins", "", "by-hand")["status"]["undeclaredFrom"], "default");
+    bench.make("allocations", by_hand("other")).await;
+    let refused = |seen: &Seen| seen.all("events").iter().any(|e| e["reason"] == "InstanceRefused");
+    bench.until("another namespace is refused", refused).await;
+    assert_eq!(bench.seen.all("plugininstances").len(), 1);
+    bench.delete("allocations", "other", "driver").await;
+    bench.delete("allocations", "default", "driver").await;
+    bench.until("nothing is left", nothing_left).await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_declared_plugin_says_which_namespaces_may_serve_it() {
+    let bench = Bench::with(&["a"], disks()).await;
+    bench
+        .make("plugins", json!({ "metadata": { "name": "by-hand" }, "spec": { "driverName": "fake.csi" } }))
+        .await;
+    bench.make("allocations", by_hand("default")).await;
+    bench.until("refused", |seen| seen.all("events").iter().any(|e| e["reason"] == "InstanceRefused")).await;
+    assert!(bench.seen.all("plugininstances").is_empty());
+    let allow = json!({ "spec": { "allowInstancesFrom": ["default"] } });
+    bench.patch("plugins", "", "by-hand", allow).await;
+    bench.until("ready", |seen| ready(&seen.get("plugins", "", "by-hand"))).await;
+    assert_eq!(bench.seen.only("plugininstances")["spec"]["driverName"], "fake.csi");
+    bench.delete("allocations", "default", "driver").await;
+    bench.until("no instance", |seen| seen.all("plugininstances").is_empty()).await;
+    bench.quiet().await;
+    assert_eq!(bench.seen.all("plugins").len(), 1, "what a person declared stays");
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_leave_a_lost_node_and_selectors_choose() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    let spec = json!({ "instances": [
+        { "name": "controller", "role": "Controller", "placement": { "replicas": 1 },
+          "runtime": { "process": { "command": ["driver"] } } },
+        { "name": "node", "role": "Node", "placement": { "nodeSelector": { "name": "b" } },
+          "runtime": { "process": { "command": ["driver"] } } }] });
+    bench.make("plugins", json!({ "metadata": { "name": "p" }, "spec": spec })).await;
+    bench.until("ready", |seen| ready(&seen.get("plugins", "", "p"))).await;
+    let on = |seen: &Seen, role: &str| -> Vec<String> {
+        let instances = seen.all("plugininstances");
+        let of_it = instances.iter().filter(|i| i["spec"]["role"] == role);
+        of_it.map(|i| i["spec"]["nodeName"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(
+        (on(&bench.seen, "Controller"), on(&bench.seen, "Node")),
+        (vec!["a".into()], vec!["b".into()])
+    );
+    bench.behave("a", |b| b.alive = false);
+    bench.until("its replica is on b", |seen| on(seen, "Controller").contains(&"b".to_owned())).await;
+    bench
+        .until("ready", |seen| {
+            let status = &seen.get("plugins", "", "p")["status"];
+            status["controllers"]["healthy"] == 1 && status["nodes"] == json!({ "healthy": 1, "expected": 1 })
+        })
+        .await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_allocation_cannot_use_a_volume_of_the_plugin_that_it_serves() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    let mut both = by_hand("default");
+    both["spec"]["volumes"] = json!([{ "name": "v", "claimName": "c" }]);
+    both["spec"]["tasks"][0]["csiPlugin"]["pluginName"] = json!("disk");
+    bench.make("allocations", both).await;
+    bench.until("refused", |seen| why(&seen.get("allocations", "default", "driver")) == "OwnPlugin").await;
+    bench.end().await;
+}

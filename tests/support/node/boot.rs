@@ -1,0 +1,74 @@
+//! A machine that booted since: everything as it is, but another boot id.
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use wharfline::node::Machine;
+use wharfline::sys::Kernel;
+use wharfline::sys::kernel::{
+    Access, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared, Present, Removed,
+};
+use wharfline::sys::path::{HostPath, Place, TreePath};
+
+/// The machine after its next boot.
+pub fn rebooted(machine: Machine) -> Machine {
+    Machine { kernel: Arc::new(Rebooted(Arc::clone(&machine.kernel))), ..machine }
+}
+
+#[derive(Debug)]
+struct Rebooted(Arc<dyn Kernel>);
+
+#[async_trait]
+impl Kernel for Rebooted {
+    async fn facts(&self) -> Result<KernelFacts, KernelError> {
+        Ok(KernelFacts { boot_id: "another-boot".into(), ..self.0.facts().await? })
+    }
+    async fn prepare_tree(&self) -> Result<Prepared, KernelError> {
+        self.0.prepare_tree().await
+    }
+    async fn undo_tree(&self) -> Result<(), KernelError> {
+        self.0.undo_tree().await
+    }
+    fn absolute(&self, place: &Place) -> PathBuf {
+        self.0.absolute(place)
+    }
+    async fn make_dir(&self, path: &TreePath) -> Result<(), KernelError> {
+        self.0.make_dir(path).await
+    }
+    async fn remove(&self, path: &TreePath) -> Result<Removed, KernelError> {
+        self.0.remove(path).await
+    }
+    async fn list(&self, path: &TreePath) -> Result<Vec<String>, KernelError> {
+        self.0.list(path).await
+    }
+    async fn mount_facts(&self, place: &Place) -> Result<PathFacts, KernelError> {
+        self.0.mount_facts(place).await
+    }
+    async fn mount_table(&self) -> Result<Vec<MountRow>, KernelError> {
+        self.0.mount_table().await
+    }
+    async fn unmount(&self, place: &Place, expected: MountId) -> Result<(), KernelError> {
+        self.0.unmount(place, expected).await
+    }
+    async fn clone_mount(&self, path: &TreePath, verified: &Present) -> Result<OwnedFd, KernelError> {
+        self.0.clone_mount(path, verified).await
+    }
+    async fn publish_at_host(
+        &self,
+        from: &TreePath,
+        verified: &Present,
+        at: &HostPath,
+        access: Access,
+    ) -> Result<(), KernelError> {
+        self.0.publish_at_host(from, verified, at, access).await
+    }
+    async fn unpublish_at_host(
+        &self,
+        at: &HostPath,
+        verified: &Present,
+        made: usize,
+    ) -> Result<(), KernelError> {
+        self.0.unpublish_at_host(at, verified, made).await
+    }
+}
