@@ -65,6 +65,9 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor>
                 if seen_other.is_some() {
                     let taken = tokio::time::timeout(API_DEADLINE, take_over(&node, &incarnation));
                     held = taken.await.ok().flatten();
+                    if held.is_some() {
+                        node.renewed.send_replace(Some(sent));
+                    }
                 }
                 seen_other = renewed.or(Some(MicroTime(node.now().0)));
             }

@@ -187,6 +187,10 @@ async fn begin(node: &Arc<Node>, ready: oneshot::Sender<()>) -> Result<(), Error
             return Err(Error::Ended("watch"));
         }
     }
+    // Nothing is touched under a name that another daemon may have: the lease says whose it is.
+    if node.renewed.subscribe().wait_for(Option::is_some).await.is_err() {
+        return Err(Error::Ended("lease"));
+    }
     recover::rebuild(node).await?;
     let table = node.machine.kernel.mount_table().await?;
     recover::note_leftovers(node, &table);

@@ -60,6 +60,10 @@ pub struct AttachmentEntry {
     pub stage_required: bool,
     /// The directory beneath the tree.
     pub staging: String,
+    /// Whether the first call here used the newer single-node modes: later ones do as it did, whatever the plugin has
+    /// learnt since.
+    #[serde(default)]
+    pub newer_modes: Option<bool>,
     /// Where staging stands.
     pub staged: Level,
     /// Never staged again under this uid.

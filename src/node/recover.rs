@@ -78,7 +78,7 @@ pub(super) async fn adopt(node: &Arc<Node>) {
         let uid = &entry.allocation.uid;
         let external = entry.plugin.as_ref().is_some_and(|p| !p.socket.starts_with(&node.options.run_dir));
         if external {
-            node.tasks.set_external(uid, &entry.task, true);
+            node.tasks.set_external(uid, &entry.task);
         } else {
             node.adopt_task(uid, &entry.task).await;
         }
@@ -127,6 +127,7 @@ pub(super) async fn rebuild(node: &Node) -> Result<(), Error> {
             capability: spec.capability.clone(),
             stage_required: spec.stage_required,
             staging: staging_name(&spec.plugin, &spec.handle),
+            newer_modes: None,
             staged,
             closed: said.is_some_and(|s| s.closed),
             released: false,

@@ -43,9 +43,9 @@ impl Retry {
     }
 
     /// Tells which version of an object is worked on: another one than before lets all its steps be tried at once.
-    pub fn renew(&self, object: &str, version: String) {
+    pub fn renew(&self, object: &str, version: &str) {
         let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = versions.insert(object.to_owned(), version.clone());
+        let before = versions.insert(object.to_owned(), version.to_owned());
         drop(versions);
         if before.is_some_and(|before| before != version) {
             self.forget(object);

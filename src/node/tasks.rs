@@ -87,10 +87,9 @@ impl Tasks {
         self.set(allocation, task, Slot::of(before));
     }
 
-    /// A task without a process of ours (`external`) is taken as running, or as over.
-    pub fn set_external(&self, allocation: &str, task: &str, running: bool) {
-        let process = if running { Process::Running } else { Process::Exited { ok: true } };
-        self.set(allocation, task, Slot { external: true, ..Slot::of(process) });
+    /// A task without a process of ours (`external`) is taken as running.
+    pub fn set_external(&self, allocation: &str, task: &str) {
+        self.set(allocation, task, Slot { external: true, ..Slot::of(Process::Running) });
     }
 
     /// A task without a process of ours is over at once; one that is being started is not.
@@ -265,10 +264,8 @@ impl Node {
 }
 
 fn exited(record: ExitRecord) -> Slot {
-    Slot {
-        exit: Some(record.clone()),
-        ..Slot::of(Process::Exited { ok: record.outcome == Outcome::Code(0) })
-    }
+    let ok = record.outcome == Outcome::Code(0);
+    Slot { exit: Some(record), ..Slot::of(Process::Exited { ok }) }
 }
 
 /// The exit code that people know: 128 plus the signal for a killed one.

@@ -18,8 +18,32 @@ async fn a_second_daemon_on_the_same_data_is_refused() {
     rig.finish().await;
 }
 
-fn lose(rig: &Rig) {
+/// A daemon that has lost its journal is another to the server, and waits until the lease of the old one is over.
+fn lose(rig: &mut Rig) {
+    rig.options.lease = std::time::Duration::from_secs(1);
     std::fs::remove_file(rig.place.data.path().join("journal")).unwrap();
+}
+
+/// Two machines with one name: the second one ends before it has touched anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_machine_with_the_same_name_ends_and_touches_nothing() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.options.lease = std::time::Duration::from_secs(1);
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    rig.running().await;
+    let calls = rig.backend.order();
+    let place = crate::support::node::Place::new();
+    let options = wharfline::node::Options { lease: rig.options.lease, ..place.options() };
+    let client = rig.server.client(Identity::node(NODE));
+    let second = Daemon::try_start(client, place.machine(), options).await;
+    assert!(matches!(second, Err(Error::Impostor(_))), "it must not become ready");
+    assert_eq!(rig.backend.order(), calls);
+    place.clear();
+    rig.published("app").await;
+    rig.end_all().await;
+    rig.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,7 +52,7 @@ async fn without_its_journal_a_daemon_repeats_what_may_be_up_and_reverses_nothin
     rig.running().await;
     let mounts = rig.mounted();
     rig.stop().await;
-    lose(&rig);
+    lose(&mut rig);
     rig.start().await;
     rig.called(Rpc::NodePublishVolume, 2).await;
     rig.published("app").await;
@@ -47,7 +71,7 @@ async fn without_its_journal_a_daemon_still_takes_down_what_leaves() {
     let mut rig = Rig::new(Config::full()).await;
     rig.running().await;
     rig.stop().await;
-    lose(&rig);
+    lose(&mut rig);
     rig.world.delete(&rig.allocs, "app").await;
     rig.world.delete(&rig.attachments, "att-1").await;
     rig.start().await;
@@ -69,14 +93,15 @@ async fn without_its_journal_a_daemon_finds_its_tasks_and_ends_those_that_nobody
     for name in ["kept", "gone"] {
         rig.world.until(&rig.allocs, name, "running", |a| a["status"]["phase"] == "Running").await;
     }
+    let tasks = rig.place.data.path().join("tasks");
     let state = |uid: &str| {
-        let path = rig.place.data.path().join(format!("tasks/{uid}.t/state.json"));
+        let path = tasks.join(format!("{uid}.t/state.json"));
         let state: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         state["task"]["pid"].as_i64().unwrap()
     };
     let (kept, gone) = (state(&crate::support::node::uid(&kept)), state(&crate::support::node::uid(&gone)));
     rig.stop().await;
-    lose(&rig);
+    lose(&mut rig);
     rig.world.delete(&rig.allocs, "gone").await;
     rig.world.let_go(&rig.allocs, "gone").await;
     rig.start().await;
@@ -85,7 +110,6 @@ async fn without_its_journal_a_daemon_finds_its_tasks_and_ends_those_that_nobody
     let kept = rig.allocs.get("kept").await.unwrap().status.unwrap();
     assert_eq!(kept.tasks[0].restarts, 0);
     rig.end_alloc("kept").await;
-    let tasks = rig.place.data.path().join("tasks");
     until(|| std::fs::read_dir(&tasks).unwrap().count() == 0, "no records of tasks are left").await;
     rig.finish().await;
 }
@@ -104,7 +128,7 @@ async fn a_creation_that_may_have_begun_before_the_journal_was_lost_is_not_forgo
     rig.kill().await;
     // The lock is let go when the last line is written.
     until(|| !rig.backend.calls().iter().any(crate::support::scripted::Logged::in_flight), "ended").await;
-    lose(&rig);
+    lose(&mut rig);
     rig.start().await;
     let refused = |v: &serde_json::Value| v["status"]["provisioning"]["reason"] == "CreateVolumeFailed";
     let volume = rig.world.until(&rig.volumes, "vol-1", "refused", refused).await;

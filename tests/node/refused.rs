@@ -6,6 +6,9 @@ use wharfline::csi::{Code, Rpc};
 use crate::support::node::{Rig, Special, condition_reason};
 use crate::support::scripted::{Answer, Config};
 
+/// SINGLE_NODE_MULTI_WRITER among the capabilities of a node.
+const NODE_MULTI_WRITER: i32 = 5;
+
 /// Calls of one kind fail a few times; the gaps between them grow, and nothing else is called more than once.
 async fn retried(rpc: Rpc, code: Code) {
     let rig = Rig::new(Config::full()).await;
@@ -131,19 +134,72 @@ async fn a_waiting_object_costs_no_writes() {
     rig.backend.always(Rpc::NodeStageVolume, Answer::fail(Code::Internal, "no"));
     let app = rig.user("app").await;
     rig.give(&[&app], &Special::default()).await;
-    rig.called(Rpc::NodeStageVolume, 4).await;
-    // Between the fourth attempt and the fifth are at least one and a half seconds.
-    let fourth = |a: &serde_json::Value| {
-        a["status"]["node"]["calls"].as_array().is_some_and(|c| c.iter().any(|c| c["attempt"] == 4))
+    // Between the fifth attempt and the sixth are at least three seconds.
+    let fifth = |a: &serde_json::Value| {
+        a["status"]["node"]["calls"].as_array().is_some_and(|c| c.iter().any(|c| c["attempt"] == 5))
     };
-    let shown = rig.world.until(&rig.attachments, "att-1", "the fourth shown", fourth).await;
-    let version = shown.metadata.resource_version.clone();
-    assert!(shown.status.unwrap().node.unwrap().next_attempt_time.is_some());
-    meanwhile(&rig).await;
-    assert_eq!(rig.count(Rpc::NodeStageVolume), 4, "the test was too slow to tell");
-    assert_eq!(rig.attachments.get("att-1").await.unwrap().metadata.resource_version, version);
+    let shown = rig.world.until(&rig.attachments, "att-1", "the fifth shown", fifth).await;
+    let status = shown.status.unwrap().node.unwrap();
+    assert!(status.next_attempt_time.is_some());
+    assert_eq!(
+        status.calls.iter().filter(|c| c.method == "NodeStageVolume").count(),
+        1,
+        "{:?}",
+        status.calls
+    );
+    rig.ask("other", &Special::default()).await;
+    rig.volume_up("other").await;
+    rig.end_volume("other").await;
+    let now = rig.attachments.get("att-1").await.unwrap();
+    assert_eq!(rig.count(Rpc::NodeStageVolume), 5, "the test was too slow to tell");
+    assert_eq!(now.metadata.resource_version, shown.metadata.resource_version, "{now:#?}");
     rig.backend.honest(Rpc::NodeStageVolume);
     rig.published("app").await;
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+/// NOT_FOUND to a reverse call is no success by itself: the kernel has a word in it, and patience.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn not_found_counts_as_unpublished_only_when_nothing_is_mounted() {
+    let rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.backend.always(Rpc::NodeUnpublishVolume, Answer::fail(Code::NotFound, "unknown volume"));
+    rig.world.delete(&rig.allocs, "app").await;
+    rig.called(Rpc::NodeUnpublishVolume, 4).await;
+    assert_eq!(rig.mounted().len(), 2, "it is mounted still");
+    rig.backend.honest(Rpc::NodeUnpublishVolume);
+    rig.backend
+        .always(Rpc::NodeUnpublishVolume, Answer::fail(Code::NotFound, "unknown volume").after_effect());
+    rig.world.until(&rig.allocs, "app", "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    rig.world.let_go(&rig.allocs, "app").await;
+    rig.end_attachment().await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// A plugin that learnt the newer modes meanwhile is asked for what it was asked for at first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_capability_learnt_between_two_calls_changes_no_request() {
+    let mut old = Config::full();
+    old.node.retain(|number| *number != NODE_MULTI_WRITER);
+    let mut rig = Rig::new(old).await;
+    let app = rig.user("app").await;
+    let special = Special { mode: Some("SingleNodeSingleWriter"), ..Special::default() };
+    rig.backend.always(Rpc::NodePublishVolume, Answer::fail(Code::Internal, "not now"));
+    rig.give(&[&app], &special).await;
+    rig.called(Rpc::NodePublishVolume, 1).await;
+    rig.plugin.kill().await;
+    rig.backend.configure(|c| c.node.push(NODE_MULTI_WRITER));
+    rig.backend.honest(Rpc::NodePublishVolume);
+    rig.plugin.serve();
+    let learnt = |i: &serde_json::Value| {
+        i["status"]["capabilities"].to_string().contains("node/SINGLE_NODE_MULTI_WRITER")
+    };
+    rig.world.until(&rig.instances, "p", "the new capability", learnt).await;
+    rig.published("app").await;
+    let calls = rig.backend.calls_of(Rpc::NodePublishVolume);
+    assert!(calls.windows(2).all(|w| w[0].ask == w[1].ask));
     rig.end_all().await;
     rig.finish().await;
 }

@@ -80,7 +80,7 @@ pub(super) async fn start_marked(
         register(node, &uid, &task.name, instance)?;
     }
     if task.runtime.external.is_some() {
-        node.tasks.set_external(&uid, &task.name, true);
+        node.tasks.set_external(&uid, &task.name);
         return Ok(());
     }
     if !node.options.runtimes.iter().any(|r| r == "process") {

@@ -40,7 +40,7 @@ pub(super) async fn step(node: &Arc<Node>, object: &VolumeAttachment) -> Option<
         node: object.spec.node_name.clone(),
     };
     let generation = object.meta().generation.unwrap_or_default();
-    node.retry.renew(&key, format!("{generation}/{wanted:?}/{}", host.epoch));
+    node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}", host.epoch));
     let step = match attach::next(wanted, &seen) {
         Next::Do(step) => step,
         // What could not be written before is written now.

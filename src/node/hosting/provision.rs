@@ -90,7 +90,7 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> 
         held: !status.holders.is_empty(),
     };
     let generation = volume.meta().generation.unwrap_or_default();
-    node.retry.renew(&key, format!("{generation}/{wanted:?}/{}", host.epoch));
+    node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}", host.epoch));
     let step = match provision::next(wanted, source, seen) {
         Next::Do(step) => step,
         // What could not be written before is written now.

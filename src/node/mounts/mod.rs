@@ -106,7 +106,7 @@ enum Moved {
 
 async fn one_step(node: &Arc<Node>, unit: &Unit, held: &mut Vec<String>) -> Moved {
     let key = unit.key();
-    node.retry.renew(&key, unit.generation());
+    node.retry.renew(&key, &unit.generation());
     let step = match mount::next(unit.wanted, &unit.seen(node)) {
         Next::Converged => {
             node.notes.clear(&key);

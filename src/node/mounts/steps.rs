@@ -40,12 +40,13 @@ impl Unit {
         let plugin = serving(node, &spec.plugin)?;
         let secrets = node.secrets(spec.secrets.node_stage.as_ref()).await.map_err(Trouble::Wait)?;
         let mut entry = self.entry_or_new()?;
+        let newer_modes = *entry.newer_modes.get_or_insert(plugin.newer_modes);
         entry.staged = Level::Rising;
         node.journal.put(Entry::Attachment(entry.clone())).await?;
         let place = TreePath::new(["staging", &entry.staging])?;
         node.machine.kernel.make_dir(&place).await?;
         let path = absolute(node, &place);
-        let request = requests::stage(spec, &self.publish_context(), &path, secrets, plugin.newer_modes);
+        let request = requests::stage(spec, &self.publish_context(), &path, secrets, newer_modes);
         let call = |terms| plugin.client.node_stage_volume(request, terms);
         match self.call(node, "NodeStageVolume", step, call).await {
             Ok(_) => {
@@ -94,11 +95,12 @@ impl Unit {
         let plugin = serving(node, &spec.plugin)?;
         let host = user.host_path(node)?;
         let secrets = node.secrets(spec.secrets.node_publish.as_ref()).await.map_err(Trouble::Wait)?;
-        let attachment = self.entry_or_new()?;
+        let mut attachment = self.entry_or_new()?;
+        let newer_modes = *attachment.newer_modes.get_or_insert(plugin.newer_modes);
         let mut entry = self.publication(user, host.as_ref());
         entry.level = Level::Rising;
         let mut changes = vec![Change::Put(Entry::Publication(entry.clone()))];
-        if self.entry.is_none() {
+        if self.entry.as_ref() != Some(&attachment) {
             changes.insert(0, Change::Put(Entry::Attachment(attachment.clone())));
         }
         node.journal.commit(changes).await?;
@@ -115,7 +117,7 @@ impl Unit {
                 read_only: user.read_only,
                 secrets,
             },
-            plugin.newer_modes,
+            newer_modes,
         );
         let call = |terms| plugin.client.node_publish_volume(request, terms);
         match self.call(node, "NodePublishVolume", step, call).await {

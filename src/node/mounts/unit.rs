@@ -180,6 +180,7 @@ impl Unit {
             capability: spec.capability.clone(),
             stage_required: spec.stage_required,
             staging: staging_name(&spec.plugin, &spec.handle),
+            newer_modes: None,
             staged: Level::Down,
             closed: false,
             released: false,
