@@ -311,3 +311,29 @@ pub(crate) fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` keeps giving the same open descriptor until it is dropped.
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }
+
+/// Gives back the pages of programs and libraries that were read and not written: the kernel reads them again when
+/// they are needed. The loader touches megabytes of a large binary once; a process that only waits need not keep
+/// them.
+pub(crate) fn give_back_read_only_pages() {
+    unsafe extern "C" fn visit(object: *mut libc::dl_phdr_info, _: usize, _: *mut libc::c_void) -> i32 {
+        // SAFETY: the loader passes a valid object, whose headers are mapped and as many as it says.
+        let (base, headers) = unsafe {
+            let object = &*object;
+            (object.dlpi_addr, std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()))
+        };
+        for header in headers {
+            if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0 {
+                let start = (base + header.p_vaddr) & !4095;
+                let end = base + header.p_vaddr + header.p_memsz;
+                let (start, length) = (start as *mut libc::c_void, (end - start) as usize);
+                // SAFETY: a segment that is not writable was never changed (relocated data is in writable ones), so
+                // its pages come back from the file as they were. A refusal changes nothing.
+                unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) };
+            }
+        }
+        0
+    }
+    // SAFETY: the callback only reads what it is given, and no object is unloaded meanwhile: there is one thread.
+    unsafe { libc::dl_iterate_phdr(Some(visit), std::ptr::null_mut()) };
+}
