@@ -557,6 +557,15 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_journal_stays_lost_until_it_is_rebuilt() {
+        let mut bytes = whole("i", "b", true, std::iter::empty());
+        frame(&mut bytes, &Frame::Change(Change::Put(task("x", 1))));
+        assert!(read(Path::new("j"), &bytes).unwrap().amnesia, "a crash before the end of rebuilding");
+        frame(&mut bytes, &Frame::Change(Change::Rebuilt));
+        assert!(!read(Path::new("j"), &bytes).unwrap().amnesia);
+    }
+
+    #[test]
     fn a_later_format_is_refused() {
         let mut bytes = Vec::new();
         let header = Frame::Header {
