@@ -128,3 +128,26 @@ async fn a_reader_reads_and_the_volume_keeps_its_mode() {
     rig.end_all().await;
     rig.finish().await;
 }
+
+/// A second user of a volume that only one may have: it waits, and says who has it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_for_a_held_volume_names_its_holder() {
+    let rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.user("second").await;
+    let waiting = rig
+        .world
+        .until(&rig.allocs, "second", "waiting for the holder", |a| {
+            a["status"]["conditions"].as_array().is_some_and(|all| {
+                all.iter().any(|c| c["type"] == "Ready" && c["reason"] == "HeldElsewhere")
+            })
+        })
+        .await;
+    let status = waiting.status.unwrap();
+    let ready = status.conditions.iter().find(|c| c.kind == "Ready").unwrap();
+    assert!(ready.message.contains("vol-1") && ready.message.contains("default/app"), "{}", ready.message);
+    assert_eq!(rig.backend.calls_of(Rpc::NodePublishVolume).len(), 1);
+    rig.end_alloc("second").await;
+    rig.end_all().await;
+    rig.finish().await;
+}

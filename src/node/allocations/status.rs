@@ -2,12 +2,13 @@
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 
+use super::super::caches::full_name;
 use super::super::context::{Node, Part};
 use super::super::journal::PublicationEntry;
 use super::super::mounts::TARGET;
 use super::super::tasks::exit_code;
 use super::start::restarts;
-use crate::api::Allocation;
+use crate::api::{Allocation, VolumeAttachment};
 use crate::api::allocation::{
     AllocationPhase, AllocationVolume, RestartPolicy, Task, TaskState, TaskStatus, VolumePublication,
 };
@@ -149,6 +150,8 @@ pub(super) fn volume_status(
         let (word, message, _) = node.notes.get(&format!("att/{}", attachment.uid().unwrap_or_default()));
         if !word.is_empty() {
             notes.push((word, message));
+        } else if let Some(reason) = held_by_another(node, &uid, attachment) {
+            notes.push((reason.word().to_owned(), reason.to_string()));
         }
     }
     let target = entry.and_then(|e| TreePath::new(["publish", e.directory.as_str(), TARGET]).ok());
@@ -166,6 +169,20 @@ pub(super) fn volume_status(
         path: if entry.is_some_and(|e| e.level == Level::Up) { path } else { String::new() },
         calls: Vec::new(),
     }
+}
+
+/// Why the volume is not for this allocation, though it is on this node: somebody else holds it.
+fn held_by_another(node: &Node, uid: &str, attachment: &VolumeAttachment) -> Option<Reason> {
+    let holders = &attachment.spec.allocations;
+    if holders.is_empty() || holders.iter().any(|h| h == uid) {
+        return None;
+    }
+    let holder = holders.iter().find_map(|h| node.caches.allocations.one(h));
+    Some(Reason::HeldElsewhere {
+        volume: attachment.spec.volume.clone(),
+        holder: holder.map(|h| full_name(&*h)).unwrap_or_default(),
+        node: node.options.name.clone(),
+    })
 }
 
 pub(super) fn task_status(
