@@ -30,9 +30,11 @@ type Cause = (String, Option<i64>);
 struct Retry(Mutex<HashMap<Name, Failing<Cause>>>);
 
 impl Retry {
-    fn remaining(&self, name: &Name, now: Duration) -> Option<Duration> {
+    /// How long to wait still; a changed spec is tried at once.
+    fn remaining(&self, name: &Name, generation: Option<i64>, now: Duration) -> Option<Duration> {
         let failing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        failing.get(name).and_then(|record| backoff::remaining(record, now))
+        let record = failing.get(name).filter(|record| record.cause.1 == generation)?;
+        backoff::remaining(record, now)
     }
 
     fn failed(&self, name: &Name, cause: Cause, now: Duration, jitter: u8) -> Duration {
@@ -90,7 +92,7 @@ where
     if let Some(wait) = context.behind::<K>(&name) {
         return Action::requeue(wait);
     }
-    if let Some(wait) = retry.remaining(&name, context.monotonic()) {
+    if let Some(wait) = retry.remaining(&name, generation, context.monotonic()) {
         return Action::requeue(wait);
     }
     match reconcile(object, Arc::clone(&context)).await {

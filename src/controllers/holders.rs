@@ -34,9 +34,6 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         }
     }
     let verdict = holders::next(&facts);
-    for (allocation, reason) in &verdict.waiting {
-        context.tell_waiting::<Allocation>(allocation, reason).await;
-    }
     for step in verdict.steps {
         match step {
             Step::Holders(new) => {
@@ -55,6 +52,9 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
                 }
             }
         }
+    }
+    for (allocation, reason) in &verdict.waiting {
+        context.tell::<Allocation>(allocation, reason.word(), &reason.to_string()).await;
     }
     Ok(None)
 }

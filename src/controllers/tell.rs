@@ -1,7 +1,7 @@
 //! Events: what a person should read about an object that another process owns the status of.
 //!
 //! Said once per object and sentence, and never waited for: an event that cannot be written is lost.
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -11,15 +11,14 @@ use kube::{Client, Resource};
 use super::context::Context;
 use super::write::{DEADLINE, MANAGER};
 use crate::api::meta::ObjectRef;
-use crate::plan::Reason;
 
-/// How many objects' last sentences are remembered; past that all are forgotten, and said again if they still hold.
+/// How many sentences are remembered; past that all are forgotten, and said again if they still hold.
 const REMEMBERED: usize = 4096;
 
 /// The writer of events.
 pub(crate) struct Teller {
     recorder: Recorder,
-    said: Mutex<HashMap<String, String>>,
+    said: Mutex<HashSet<(String, String)>>,
 }
 
 impl Teller {
@@ -31,27 +30,14 @@ impl Teller {
 
     fn is_new(&self, uid: &str, sentence: &str) -> bool {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.get(uid).is_some_and(|last| last == sentence) {
-            return false;
-        }
         if said.len() >= REMEMBERED {
             said.clear();
         }
-        said.insert(uid.to_owned(), sentence.to_owned());
-        true
+        said.insert((uid.to_owned(), sentence.to_owned()))
     }
 }
 
 impl Context {
-    /// Tells why an object waits, where that is somebody else's doing.
-    pub(crate) async fn tell_waiting<K: Resource<DynamicType = ()>>(
-        &self,
-        about: &ObjectRef,
-        reason: &Reason,
-    ) {
-        self.tell::<K>(about, reason.word(), &reason.to_string()).await;
-    }
-
     /// Tells one sentence about an object.
     pub(crate) async fn tell<K: Resource<DynamicType = ()>>(
         &self,

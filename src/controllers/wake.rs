@@ -266,6 +266,9 @@ impl Wakes for NodeAgent {
 
 impl Wakes for Lease {
     fn wake(context: &Context, name: &Name, _: Option<&Self>, new: Option<&Self>) {
+        if name.0 != context.options.system_namespace {
+            return;
+        }
         match new {
             Some(lease) => {
                 let spec = lease.spec.clone().unwrap_or_default();

@@ -41,6 +41,8 @@ pub struct Facts<'a> {
 pub fn exists(facts: &Facts<'_>) -> Rung {
     match (facts.host, facts.exists) {
         (Some(host), Some((rung, epoch))) if host.epoch == epoch => rung,
+        // Nobody deletes what nobody asked to delete: what an earlier host confirmed stays true while that is so.
+        (Some(_), Some((Rung::Up, _))) if !facts.deleting => Rung::Up,
         (Some(_), _) => Rung::Unknown,
         // Without a controller service nobody can ask; what a person registered is taken as it is.
         (None, _) if facts.existing && facts.no_host.is_none() => Rung::Up,
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_means_that_the_present_host_said_so() {
+    fn ready_means_that_a_host_said_so() {
         let (host, why) = (host(), Reason::NoHost);
         for facts in all(&host, &why) {
             let (phase, condition) = standing(&facts);
@@ -176,6 +178,10 @@ mod tests {
         assert_eq!((phase, condition.reason.as_str()), (VolumePhase::Pending, "ResourceExhausted"));
         let sure = Facts { exists: Some((Rung::Down, 2)), ..facts };
         assert_eq!(standing(&sure).0, VolumePhase::Failed);
+        let moved = Facts { exists: Some((Rung::Up, 1)), provisioning: None, ..sure.clone() };
+        assert_eq!(standing(&moved).0, VolumePhase::Ready, "a new host changes nothing for its users");
+        let going = Facts { deleting: true, ..moved };
+        assert_eq!(exists(&going), Rung::Unknown, "but its deletion is the new host's to confirm");
         let registered = Facts { existing: true, host: None, exists: None, provisioning: None, ..sure };
         assert_eq!(standing(&registered).0, VolumePhase::Ready, "no controller service, nobody to ask");
         assert_eq!(standing(&Facts { claim: Claim::Gone, ..registered }).0, VolumePhase::Released);

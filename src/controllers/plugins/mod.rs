@@ -182,6 +182,17 @@ fn ready(
             format!("two nodes report one node id, node \"{holder}\" first; its later instance is not used");
         return not("DuplicateNodeID", message);
     }
+    // The instance that says what is wrong with it says more than we can.
+    let fault = |i: &Instance| {
+        let object = context.world.instances.named(&i.id)?;
+        let status = object.status.as_ref()?;
+        let said = status.conditions.iter().find(|c| c.kind == READY && c.status == Truth::False)?;
+        let told = !said.reason.is_empty() && said.reason != "Starting";
+        told.then(|| (said.reason.clone(), format!("on node \"{}\": {}", i.node, said.message)))
+    };
+    if let Some((reason, message)) = list.iter().filter(|i| i.healthy_since.is_none()).find_map(fault) {
+        return not(&reason, message);
+    }
     let missing: BTreeSet<_> =
         list.iter().filter(|i| i.healthy_since.is_none()).map(|i| i.node.as_str()).collect();
     let nodes = missing.into_iter().take(5).collect::<Vec<_>>().join(", ");

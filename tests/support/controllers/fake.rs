@@ -31,6 +31,8 @@ pub(crate) struct Behaviour {
     pub(crate) capabilities: Vec<&'static str>,
     /// How many volumes its plugin instances take.
     pub(crate) max_volumes: i64,
+    /// What its plugin instances call the node; made from its name when empty.
+    pub(crate) node_id: String,
 }
 
 impl Default for Behaviour {
@@ -45,6 +47,7 @@ impl Default for Behaviour {
             healthy: true,
             capabilities: DIR.to_vec(),
             max_volumes: 0,
+            node_id: String::new(),
         }
     }
 }
@@ -421,7 +424,9 @@ impl FakeNode {
         let runs = allocation["status"]["phase"] == "Running" && behaviour.healthy;
         let ready = json!({ "type": "Ready", "status": if runs { "True" } else { "False" },
             "reason": "Probed", "message": "as told" });
-        let said = json!({ "nodeId": format!("id-{}", self.name), "maxVolumes": behaviour.max_volumes,
+        let usual = format!("id-{}", self.name);
+        let node_id = if behaviour.node_id.is_empty() { &usual } else { &behaviour.node_id };
+        let said = json!({ "nodeId": node_id, "maxVolumes": behaviour.max_volumes,
             "topology": { "dir/node": self.name }, "capabilities": behaviour.capabilities,
             "provider": { "name": "fake.csi", "version": "1" }, "conditions": [ready] });
         push(patches, "plugininstances", instance, said);

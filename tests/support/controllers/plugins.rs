@@ -157,3 +157,24 @@ async fn an_allocation_cannot_use_a_volume_of_the_plugin_that_it_serves() {
     bench.until("refused", |seen| why(&seen.get("allocations", "default", "driver")) == "OwnPlugin").await;
     bench.end().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_takes_another_nodes_id_is_not_used() {
+    let mut bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    bench.join("b", Behaviour { node_id: "id-a".to_owned(), ..disks() }).await;
+    bench
+        .until("the plugin says so", |seen| why(&seen.get("plugins", "", "disk")) == "DuplicateNodeID")
+        .await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "b")).await;
+    bench.until("b is refused", |seen| why(&seen.get("allocations", "default", "one")) == "NoNodeFits").await;
+    bench.behave("b", |b| b.node_id = String::new());
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.behave("b", |b| b.healthy = false);
+    bench.until("told as it was told", |seen| why(&seen.get("plugins", "", "disk")) == "Probed").await;
+    let message = condition(&bench.seen.get("plugins", "", "disk"), "Ready")["message"].clone();
+    assert_eq!(message, "on node \"b\": as told");
+    assert_eq!(phase(&bench.seen, "one"), "Running", "a sick plugin stops nobody");
+    bench.end().await;
+}
