@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use support::server_api::options;
+use support::server_api::{options, store};
 use wharfline::cli::{self, Exit, Terminal};
 use wharfline::server::{Identity, Server};
-use wharfline::store::embedded::{EmbeddedStore, MemoryDisk};
 
 #[derive(Parser)]
 struct Line {
@@ -80,10 +79,7 @@ impl Write for Shared {
 
 impl Cluster {
     async fn new() -> Self {
-        let store = Arc::new(
-            EmbeddedStore::inline(MemoryDisk::default(), wharfline::store::embedded::Options::default())
-                .unwrap(),
-        );
+        let store = store();
         let server = Server::new(store, wharfline::api::definitions(), options());
         server.bootstrap().await.unwrap();
         Self { server, asked: Arc::default() }

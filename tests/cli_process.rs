@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 
-use support::server_api::options;
+use support::server_api::{options, store};
 use wharfline::server::{Identity, Server};
-use wharfline::store::embedded::{EmbeddedStore, MemoryDisk};
 
 /// A server on a loopback port, a home directory and a data directory with the kubeconfig.
 struct Site {
@@ -37,14 +36,7 @@ impl Ended {
 
 impl Site {
     async fn new() -> Self {
-        let server = Server::new(
-            Arc::new(
-                EmbeddedStore::inline(MemoryDisk::default(), wharfline::store::embedded::Options::default())
-                    .unwrap(),
-            ),
-            wharfline::api::definitions(),
-            options(),
-        );
+        let server = Server::new(store(), wharfline::api::definitions(), options());
         server.bootstrap().await.unwrap();
         let router = server.router().layer(axum::Extension(Identity::admin()));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,5 +1,5 @@
 //! The node daemon on the real kernel: tasks under shims, plugins over sockets, mounts. Root is needed.
-#![allow(clippy::unwrap_used)] // helpers of tests count as tests
+#![allow(clippy::unwrap_used, clippy::too_many_lines)] // helpers of tests count as tests
 mod support;
 
 #[path = "node/crash.rs"]

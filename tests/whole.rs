@@ -1,5 +1,5 @@
 //! The real binary on the real machine: up, apply, use, kill, restart, delete, down. Root is needed.
-#![allow(clippy::unwrap_used)] // helpers of tests count as tests
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests count as tests
 #[path = "whole/quickstart.rs"]
 mod quickstart;
 #[path = "whole/refusals.rs"]

@@ -159,7 +159,11 @@ pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {
         Err(_) => return node.after_write(step, Err(kube::Error::Service("no answer in time".into()))),
     };
     let mut status = object.status.clone().unwrap_or_default();
-    let stopped = node.stopped() && node.journal.attachments().is_empty() && node.tasks.all_idle();
+    // Not before the API has heard it of every allocation: whoever waits for this word may end the server next.
+    let told = node.caches.allocations.all().iter().all(|a| {
+        a.status.as_ref().and_then(|s| s.phase).is_some_and(crate::api::allocation::AllocationPhase::terminal)
+    });
+    let stopped = node.stopped() && node.journal.attachments().is_empty() && node.tasks.all_idle() && told;
     status = NodeAgentStatus {
         incarnation: identity.incarnation.clone(),
         boot_id: node.boot_id.clone(),

@@ -121,7 +121,8 @@ fn running_phase(volumes_ready: bool, tasks: &[(Process, RestartPolicy)]) -> All
         return AllocationPhase::Complete;
     }
     let started = tasks.iter().all(|(process, _)| *process != Process::Absent);
-    if started && (volumes_ready || !tasks.is_empty()) {
+    // A task that ended long ago, under volumes that are not there now, has yet to be started again.
+    if started && (volumes_ready || !idle) {
         return AllocationPhase::Running;
     }
     AllocationPhase::WaitingVolumes
@@ -205,6 +206,12 @@ mod tests {
         assert_eq!(run(&[(Process::Exited { ok: true }, RestartPolicy::Never)]), P::Complete);
         assert_eq!(run(&[(Process::Exited { ok: false }, RestartPolicy::Never)]), P::Failed);
         assert_eq!(run(&[(Process::Exited { ok: false }, RestartPolicy::Always)]), P::Running);
+        let ended = [(Process::Exited { ok: false }, RestartPolicy::Always)];
+        assert_eq!(
+            phase(Wanted::Running, false, true, &ended),
+            P::WaitingVolumes,
+            "brought back after a down"
+        );
         assert_eq!(
             phase(Wanted::Stopped, false, false, &[(Process::Exited { ok: true }, RestartPolicy::Never)]),
             P::Stopping

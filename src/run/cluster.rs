@@ -39,7 +39,7 @@ pub async fn run(
     };
     let shutdown = ending.clone();
     let controllers = controllers::run(server.client(Identity::controllers()), control, async move {
-        shutdown.cancelled().await
+        shutdown.cancelled().await;
     });
     let daemon = node::run(node_client, machine, options, ready, ending.clone());
     tokio::pin!(controllers, daemon);

@@ -113,6 +113,7 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
     }
     core.server.shutdown().await;
     kernel.undo_tree().await?;
+    machine::sweep_run_dir(&machine::run_dir(data_dir));
     println!("down");
     Ok(())
 }

@@ -37,6 +37,19 @@ pub fn run_dir(data_dir: &Path) -> PathBuf {
     Path::new("/run/wharfline").join(short)
 }
 
+/// Removes what is left of a data directory's sockets once every plugin has ended: sockets and empty directories, no
+/// more.
+pub fn sweep_run_dir(run_dir: &Path) {
+    let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
+    for entry in entries {
+        UnixDial.discard(&entry.path().join("csi.sock"));
+    }
+    for directory in run_dir.ancestors().take(2) {
+        // What is not empty stays: it is not all ours.
+        let _ = std::fs::remove_dir(directory);
+    }
+}
+
 /// Unix sockets.
 #[derive(Debug)]
 struct UnixDial;

@@ -174,6 +174,7 @@ impl Up {
         result?;
         if down {
             kernel.undo_tree().await?;
+            machine::sweep_run_dir(&machine::run_dir(&self.data_dir));
         }
         Ok(())
     }

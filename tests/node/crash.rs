@@ -131,7 +131,7 @@ async fn an_orderly_end_does_not_wait_for_a_call_that_hangs() {
     let gate = Gate::new();
     rig.backend.next(Rpc::NodeStageVolume, Answer::honest().hang(&gate));
     let app = rig.user("app").await;
-    rig.give(&[&app], &Default::default()).await;
+    rig.give(&[&app], &crate::support::node::Special::default()).await;
     rig.in_flight(Rpc::NodeStageVolume, 1).await;
     let began = std::time::Instant::now();
     rig.stop().await;

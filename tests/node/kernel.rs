@@ -63,7 +63,7 @@ async fn a_foreign_mount_is_reported_and_left_alone() {
     let told = |a: &Value| a["status"]["leftovers"] == json!([name]);
     rig.world.until(&rig.agents, crate::support::node::NODE, "leftovers", told).await;
     rig.end_all().await;
-    assert_eq!(rig.mounted(), [name.clone()], "still there");
+    assert_eq!(rig.mounted(), std::slice::from_ref(&name), "still there");
     rig.stop().await;
     rustix::mount::unmount(&place, rustix::mount::UnmountFlags::empty()).unwrap();
     std::fs::remove_dir(&place).unwrap();

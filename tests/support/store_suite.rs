@@ -598,9 +598,12 @@ pub(crate) async fn a_watch_overtaken_by_compaction_is_cut(store: Shared) {
     let before = put(&store, "/k", "0").await;
     let mut events = watch(&store, "/", before).await;
     assert_eq!(events.next().await.unwrap().unwrap(), Event::Progress(before));
-    // More than a backend may have read ahead.
-    for n in 0..3000 {
-        put(&store, "/k", &n.to_string()).await;
+    // More than a backend may have read ahead; many at a time, so that they share their syncs.
+    for _ in 0..50 {
+        futures::future::join_all(
+            (0..60).map(|n| put(&store, "/k", if n % 2 == 0 { "even" } else { "odd" })),
+        )
+        .await;
     }
     let at = revision(&store).await;
     store.compact(at).await.unwrap();

@@ -36,7 +36,7 @@ fn answer(code: u16, body: impl std::fmt::Display) -> Response<String> {
     Response::builder().status(code).body(body.to_string()).unwrap()
 }
 
-fn list(version: &str, items: Value) -> Response<String> {
+fn list(version: &str, items: &Value) -> Response<String> {
     answer(200, json!({ "metadata": { "resourceVersion": version }, "items": items }))
 }
 
@@ -73,7 +73,7 @@ fn watched(version: &str) -> String {
 async fn following_goes_on_where_a_watch_ended() {
     let pending = json!([{ "metadata": {}, "phase": "Pending" }]);
     let script = script(vec![
-        list("5", pending),
+        list("5", &pending),
         watch(&[event("MODIFIED", "6", "Pending"), event("BOOKMARK", "8", "")]),
         watch(&[]),
         watch(&[event("MODIFIED", "9", "Bound")]),
@@ -87,9 +87,9 @@ async fn following_goes_on_where_a_watch_ended() {
 async fn following_lists_again_once_the_version_is_gone() {
     let gone = json!({ "type": "ERROR", "object": { "kind": "Status", "code": 410, "reason": "Expired", "message": "too old" } });
     let script = script(vec![
-        list("5", json!([])),
+        list("5", &json!([])),
         watch(&[gone]),
-        list("90", json!([{ "metadata": {}, "phase": "Lost" }])),
+        list("90", &json!([{ "metadata": {}, "phase": "Lost" }])),
     ]);
     assert_eq!(until_bound(&script).await.as_deref(), Ok("Lost"));
     assert_eq!(script.asked.lock().unwrap().len(), 3);
@@ -98,14 +98,14 @@ async fn following_lists_again_once_the_version_is_gone() {
 #[tokio::test(start_paused = true)]
 async fn other_errors_in_a_watch_end_it() {
     let denied = json!({ "type": "ERROR", "object": { "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no" } });
-    let script = script(vec![list("5", json!([])), watch(&[denied])]);
+    let script = script(vec![list("5", &json!([])), watch(&[denied])]);
     let failure = until_bound(&script).await.unwrap_err();
     assert_eq!((failure.exit, failure.what.as_str()), (Exit::Failed, "no"));
 }
 
 #[tokio::test]
 async fn a_server_that_goes_away_is_unreachable() {
-    let script = script(vec![list("5", json!([]))]);
+    let script = script(vec![list("5", &json!([]))]);
     let failure = until_bound(&script).await.unwrap_err();
     assert_eq!(failure.exit, Exit::Unreachable);
     assert_eq!(failure.why, ["connection refused"]);

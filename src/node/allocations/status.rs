@@ -79,12 +79,9 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         Condition::new("VolumesReady", Truth::False, &word, message.clone())
     };
     set_condition(&mut conditions, volumes_ready.of_generation(generation), node.now());
-    let truth = if matches!(phase, AllocationPhase::Running | AllocationPhase::Complete) {
-        Truth::True
-    } else {
-        Truth::False
-    };
     let why = ready_message(phase, &word, &message, &tasks);
+    // A task that is on its way up again is not ready, though its allocation runs.
+    let truth = if matches!(why.0.as_str(), "Running" | "Complete") { Truth::True } else { Truth::False };
     set_condition(
         &mut conditions,
         Condition::new(READY, truth, &why.0, why.1).of_generation(generation),

@@ -1,5 +1,6 @@
 //! The real server and the real controllers in one process, with eyes on every object and on every write.
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -340,7 +341,8 @@ impl Bench {
             let mut all = String::new();
             for (key, object) in self.seen.objects.lock().unwrap().iter().filter(|(k, _)| k.0 != "namespaces")
             {
-                all += &format!("{key:?} {} {}\n", object["metadata"]["deletionTimestamp"], object["status"]);
+                let _ =
+                    writeln!(all, "{key:?} {} {}", object["metadata"]["deletionTimestamp"], object["status"]);
             }
             panic!("never: {what}\n{all}\n{:#?}", self.ledger.calls());
         }
@@ -348,9 +350,9 @@ impl Bench {
 
     /// Lets everything settle, then lets a long time pass; every write of the controllers in that time.
     pub(crate) async fn quiet(&self) -> Vec<Write> {
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        pass(2).await;
         let before = self.writes().len();
-        tokio::time::sleep(Duration::from_secs(120)).await;
+        pass(120).await;
         self.writes().split_off(before)
     }
 
@@ -387,4 +389,9 @@ fn burn(fuse: &Mutex<usize>) -> bool {
 pub(crate) fn condition(object: &Value, kind: &str) -> Value {
     let list = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     list.into_iter().find(|c| c["type"] == kind).unwrap_or_default()
+}
+
+/// Lets simulated time pass: the clock is paused, so this takes none, and whatever is due in it happens.
+pub(crate) async fn pass(seconds: u64) {
+    let _passed = tokio::time::timeout(Duration::from_secs(seconds), std::future::pending::<()>()).await;
 }

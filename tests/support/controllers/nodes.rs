@@ -1,5 +1,4 @@
 //! Nodes that fall silent, come back, are fenced, deleted, or taken down.
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -53,7 +52,7 @@ async fn silence_frees_nothing_and_says_what_would() {
     // An old fence, of another boot, says nothing.
     bench.patch("nodes", "", "a", taint("boot-0")).await;
     bench.make("allocations", user("two", "c", "b")).await;
-    tokio::time::sleep(Duration::from_secs(3600)).await;
+    crate::bench::pass(3600).await;
     assert_eq!((bench.ledger.count("detach"), bench.ledger.count("publish")), (0, 1));
     assert_eq!(one(&bench.seen)["status"]["nodeName"], "a");
     bench.behave("a", |b| b.alive = true);
@@ -115,7 +114,7 @@ async fn a_node_that_renews_its_lease_is_not_fenced_by_a_taint() {
     bench
         .until("closed", |seen| !seen.only("volumeattachments")["metadata"]["deletionTimestamp"].is_null())
         .await;
-    tokio::time::sleep(Duration::from_secs(600)).await;
+    crate::bench::pass(600).await;
     assert_eq!(bench.ledger.count("detach"), 0);
     bench.end().await;
 }
@@ -149,7 +148,7 @@ async fn a_host_is_replaced_only_after_the_longest_call() {
     bench.behave("b", |b| b.healthy = true);
     bench.behave("a", |b| b.alive = false);
     bench.until("a is lost", |seen| node_status(seen, "a") == "Unknown").await;
-    tokio::time::sleep(Duration::from_secs(140)).await;
+    crate::bench::pass(140).await;
     assert_eq!(host(&bench.seen), json!({ "nodeName": "a", "epoch": 1 }));
     bench.until("b is host", |seen| host(seen) == json!({ "nodeName": "b", "epoch": 2 })).await;
     bench.until("b has said so", |seen| seen.only("volumes")["status"]["observedEpoch"] == 2).await;

@@ -86,7 +86,7 @@ async fn up_and_down_in_every_order() {
             bench.make(plural, object.clone()).await;
             if i % 3 == 0 {
                 // Let what is there settle first, so that each object comes late.
-                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                crate::bench::pass(1).await;
             }
         }
         bench.until("it runs", |seen| running(seen, "hello")).await;
@@ -103,7 +103,7 @@ async fn up_and_down_in_every_order() {
             let (plural, namespace, object) = &objects[index];
             bench.delete(plural, namespace, object["metadata"]["name"].as_str().unwrap()).await;
             if i % 3 == 1 {
-                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                crate::bench::pass(1).await;
             }
         }
         bench.until("nothing is left", nothing_left).await;

@@ -86,11 +86,13 @@ impl Daemon {
     /// Starts it with a client of the test's making. What a killed predecessor still writes is waited for.
     pub async fn start_with(client: kube::Client, machine: Machine, options: Options) -> Self {
         let end = tokio::time::Instant::now() + DEADLINE;
+        // The lock of a daemon that was killed has no event of its own.
+        let mut again = tokio::time::interval(Duration::from_millis(2));
         loop {
             match Self::try_start(client.clone(), machine.clone(), options.clone()).await {
                 Ok(daemon) => return daemon,
                 Err(node::Error::InUse(_)) if tokio::time::Instant::now() < end => {
-                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    again.tick().await;
                 }
                 Err(error) => panic!("the daemon did not start: {error:?}"),
             }

@@ -332,6 +332,7 @@ impl Rig {
     pub async fn events_until(&self, reason: &str) -> Vec<(String, String)> {
         let api: Api<k8s_openapi::api::events::v1::Event> = Api::all(self.world.0.clone());
         let end = tokio::time::Instant::now() + super::DEADLINE;
+        let mut again = tokio::time::interval(std::time::Duration::from_millis(10));
         loop {
             let list = api.list(&kube::api::ListParams::default()).await.unwrap();
             let found: Vec<_> = list
@@ -342,7 +343,7 @@ impl Rig {
                 return found;
             }
             assert!(tokio::time::Instant::now() < end, "no event {reason}: {found:?}");
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            again.tick().await;
         }
     }
 

@@ -1,0 +1,188 @@
+//! Grant, close, release, fence and rebind of one single-node volume: every order of every step, on two nodes, with two
+//! allocations, daemons with stale caches, and any number of leaders at once, each with caches as old as may be.
+//!
+//! The steps are chosen by the functions of `wharfline::plan`; the writes are those of ARCHITECTURE.md. Rule 5 holds in
+//! every world that can be reached, and it does not hold any more when one of the mistakes in [`Planted`] is made.
+//! Not modelled: a change of the volume's host, and calls that take effect after their deadline.
+#![allow(clippy::print_stdout)] // sizes and traces, read with --no-capture
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
+use wharfline::api::meta::AccessMode;
+
+#[path = "model/daemons.rs"]
+mod daemons;
+#[path = "model/leaders.rs"]
+mod leaders;
+#[path = "model/protocol.rs"]
+mod protocol;
+#[path = "model/world.rs"]
+mod world;
+
+use protocol::{Action, Planted, Protocol};
+use world::{BOTH, World};
+
+const ONE_NODE: &str = "published on one node";
+const HELD: &str = "nothing is published without its holder";
+const ONE_ATTACHED: &str = "attached to one node";
+const ATTACHED: &str = "nothing is in place where it is not attached";
+const MIRROR: &str = "mirror order";
+const A_TO_B: &str = "it moves from a to b";
+const B_TO_A: &str = "it moves from b to a";
+const REBOUND: &str = "the allocation of the lost node writes on the other";
+const RETURNED: &str = "the fenced node comes back and is rid of it while the other writes";
+const AGAIN: &str = "the node that was lost writes again in its next boot";
+const SHARED: &str = "both write on one node";
+
+impl Model for Protocol {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        [[0, 1], [0, 0]].map(World::new).to_vec()
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+        self.actions(world, actions);
+    }
+
+    fn next_state(&self, world: &World, action: Action) -> Option<World> {
+        self.after(world, action)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(ONE_NODE, |_, w: &World| !(w.published(0) && w.published(1))),
+            Property::always(HELD, |_, w: &World| {
+                BOTH.iter().all(|n| {
+                    let machine = &w.machines[*n];
+                    BOTH.iter().all(|u| !machine.published[*u] || w.holders[*u][*n] == machine.journal.uid)
+                })
+            }),
+            Property::always(ONE_ATTACHED, |_, w: &World| w.attached != [true; 2]),
+            Property::always(ATTACHED, |p: &Protocol, w: &World| {
+                !p.attach || BOTH.iter().all(|n| w.attached[*n] || !w.machines[*n].holds_anything())
+            }),
+            Property::always(MIRROR, |_, w: &World| w.fault.is_none()),
+            Property::sometimes(A_TO_B, |_, w: &World| w.first == Some(0) && w.published(1)),
+            Property::sometimes(B_TO_A, |_, w: &World| w.first == Some(1) && w.published(0)),
+            Property::sometimes(REBOUND, |_, w: &World| {
+                w.first == Some(0) && w.machines[1].published[0] && w.allocations[0].wants(1)
+            }),
+            Property::sometimes(RETURNED, |_, w: &World| {
+                let a = &w.machines[0];
+                w.first == Some(0) && a.powered && a.boot == 2 && w.attachments[0].uid == 0 && w.published(1)
+            }),
+            Property::sometimes(AGAIN, |_, w: &World| w.machines[0].boot == 2 && w.published(0)),
+            Property::sometimes(SHARED, |_, w: &World| w.machines[0].published == [true; 2]),
+        ]
+    }
+}
+
+/// Two nodes that are never lost; a plugin that stages and does not attach.
+const PLAIN: Protocol = Protocol {
+    mode: AccessMode::SingleNodeWriter,
+    attach: false,
+    stage: true,
+    loss: false,
+    edits: [1, 1],
+    attachments: [2, 1],
+    restarts: true,
+    doubt: true,
+    remember: false,
+    planted: None,
+};
+
+const ATTACHING: Protocol =
+    Protocol { attach: true, stage: false, restarts: false, attachments: [1, 1], ..PLAIN };
+const LOSING: Protocol = Protocol {
+    loss: true,
+    stage: false,
+    restarts: false,
+    doubt: false,
+    attachments: [1, 1],
+    edits: [0, 0],
+    ..PLAIN
+};
+const SHARING: Protocol = Protocol { mode: AccessMode::SingleNodeMultiWriter, stage: false, ..PLAIN };
+
+/// Explores every world that can be reached: no rule breaks, and each of `reached` can be reached.
+fn exhaust(protocol: Protocol, reached: &[&'static str]) {
+    let checker = protocol.checker().finish_when(HasDiscoveries::AnyFailures).spawn_dfs().join();
+    println!("{protocol:?}: {} worlds, {} steps", checker.unique_state_count(), checker.state_count());
+    for property in protocol.properties() {
+        let path = checker.discovery(property.name).map(stateright::Path::into_actions);
+        match property.expectation {
+            Expectation::Always => assert_eq!(path, None, "broken: {}", property.name),
+            Expectation::Sometimes | Expectation::Eventually => {
+                assert!(path.is_some() || !reached.contains(&property.name), "never: {}", property.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn one_node_at_a_time() {
+    exhaust(PLAIN, &[]);
+}
+
+#[test]
+fn attached_to_one_node_at_a_time() {
+    exhaust(ATTACHING, &[]);
+}
+
+#[test]
+fn a_lost_node_is_fenced_and_comes_back() {
+    exhaust(Protocol { attachments: [2, 1], ..LOSING }, &[AGAIN]);
+    exhaust(Protocol { edits: [1, 0], ..LOSING }, &[]);
+}
+
+#[test]
+fn a_lost_node_is_fenced_and_its_volume_detached() {
+    exhaust(Protocol { attach: true, ..LOSING }, &[]);
+}
+
+#[test]
+fn users_of_one_node_share() {
+    exhaust(SHARING, &[SHARED]);
+}
+
+#[test]
+fn what_people_want_can_be_reached() {
+    let once =
+        Protocol { remember: true, doubt: false, edits: [0, 0], stage: false, attachments: [1, 1], ..PLAIN };
+    exhaust(once, &[A_TO_B, B_TO_A]);
+    exhaust(Protocol { loss: true, ..once }, &[A_TO_B, B_TO_A, REBOUND, RETURNED]);
+}
+
+#[test]
+fn every_planted_mistake_is_found() {
+    use Planted as P;
+    let small =
+        Protocol { edits: [0, 0], attachments: [1, 1], stage: false, restarts: false, doubt: false, ..PLAIN };
+    let attaching = Protocol { attach: true, ..small };
+    let losing = Protocol { loss: true, ..small };
+    let planted = [
+        (P::SilenceIsAFence, small, ONE_NODE),
+        (P::UsableOnceMade, small, ONE_NODE),
+        (P::HolderFirst, small, ONE_NODE),
+        (P::AbsenceFromACache, small, ONE_NODE),
+        (P::AnyBootServes, losing, ONE_NODE),
+        (P::BootFromACache, losing, ONE_NODE),
+        (P::BoundIsEnough, Protocol { edits: [1, 0], ..small }, HELD),
+        (P::OneOfSeveralGoes, Protocol { mode: AccessMode::SingleNodeMultiWriter, ..small }, HELD),
+        (P::DetachUnasked, attaching, MIRROR),
+        (P::DownTooEarly, Protocol { doubt: true, ..attaching }, ONE_ATTACHED),
+        (P::ClosingForgotten, Protocol { restarts: true, ..small }, ONE_NODE),
+        (P::PublicationsForgotten, Protocol { stage: true, restarts: true, ..small }, MIRROR),
+        (P::FreedBeforeDetach, attaching, ONE_ATTACHED),
+    ];
+    for (mistake, protocol, property) in planted {
+        let found = Protocol { planted: Some(mistake), ..protocol }
+            .checker()
+            .finish_when(HasDiscoveries::AnyOf([property].into()))
+            .spawn_bfs()
+            .join();
+        let path = found.discovery(property).map(stateright::Path::into_actions);
+        println!("{mistake:?}, {} worlds, {property}: {path:?}", found.unique_state_count());
+        assert!(path.is_some(), "{mistake:?} does not break: {property}");
+    }
+}

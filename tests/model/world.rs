@@ -1,0 +1,221 @@
+//! The state of the model: what the API holds, what the machines hold, and what the node daemons have seen of the API.
+//!
+//! Leaders have no state here. Any number of them act at any time, and each fact that a leader takes from a cache may
+//! be any past version of its object: the `ever_…` fields say which past versions there were. What a leader writes by
+//! compare-and-swap is written against the present version, because against any other the write fails.
+use wharfline::api::meta::Rung;
+use wharfline::plan::mount::Level;
+
+/// Node a (0) and node b (1); allocation x (0) and allocation y (1).
+pub(crate) const BOTH: [usize; 2] = [0, 1];
+
+/// One VolumeAttachment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Attachment {
+    /// Counts the attachments of its node from 1; 0 = there is none.
+    pub(crate) uid: u8,
+    /// The boot of its node that it was made for, frozen.
+    pub(crate) boot: u8,
+    /// The allocations that may use it; grows only.
+    pub(crate) users: [bool; 2],
+    /// It is being deleted.
+    pub(crate) leaving: bool,
+    /// The node's word that nothing is left under this uid.
+    pub(crate) released: bool,
+    /// The host's word.
+    pub(crate) attached: Rung,
+}
+
+impl Attachment {
+    /// Whether a leader has let anybody use it.
+    pub(crate) fn granted(self) -> bool {
+        self.users.contains(&true)
+    }
+}
+
+/// What the host's cache has of an attachment, as far as it decides by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Sight {
+    pub(crate) uid: u8,
+    pub(crate) granted: bool,
+    pub(crate) leaving: bool,
+}
+
+impl Sight {
+    /// What the host sees now.
+    pub(crate) fn of(a: Attachment) -> Self {
+        Self { uid: a.uid, granted: a.granted() || a.leaving, leaving: a.leaving }
+    }
+}
+
+/// One Allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Allocation {
+    /// The node it is bound to.
+    pub(crate) node: Option<usize>,
+    /// How often a person has stopped or started it; odd = stopped.
+    pub(crate) edits: u8,
+    /// Bound to the node and wanting the volume there, in any version so far.
+    pub(crate) ever_wanted: [bool; 2],
+}
+
+impl Allocation {
+    /// Whether it wants the volume on the node.
+    pub(crate) fn wants(self, node: usize) -> bool {
+        self.node == Some(node) && self.edits.is_multiple_of(2)
+    }
+
+    /// Writes a new version.
+    pub(crate) fn write(&mut self, node: Option<usize>, edits: u8) {
+        (self.node, self.edits) = (node, edits);
+        for at in BOTH {
+            self.ever_wanted[at] |= self.wants(at);
+        }
+    }
+}
+
+/// What a node daemon keeps on disk for the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Journal {
+    /// The attachment that it serves; 0 = none.
+    pub(crate) uid: u8,
+    pub(crate) closed: bool,
+    pub(crate) released: bool,
+    pub(crate) staged: Level,
+    pub(crate) published: [Level; 2],
+}
+
+impl Journal {
+    /// A journal that has just met an attachment.
+    pub(crate) const fn of(uid: u8) -> Self {
+        Self { uid, closed: false, released: false, staged: Level::Down, published: [Level::Down; 2] }
+    }
+
+    /// Whether nothing is or may be in place.
+    pub(crate) fn clean(self) -> bool {
+        self.staged == Level::Down && self.published == [Level::Down; 2]
+    }
+}
+
+/// One machine, its kernel and its daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Machine {
+    pub(crate) powered: bool,
+    /// Its present boot, from 1.
+    pub(crate) boot: u8,
+    /// The boot that its NodeAgent reports.
+    pub(crate) reported: u8,
+    /// The boot that an operator said is over; 0 = none.
+    pub(crate) fenced: u8,
+    /// The kernel's truth.
+    pub(crate) staged: bool,
+    pub(crate) published: [bool; 2],
+    pub(crate) journal: Journal,
+    /// The daemon's cache: the attachment of this node, and which allocations want the volume here.
+    pub(crate) sees: Attachment,
+    pub(crate) wanted: [bool; 2],
+}
+
+impl Machine {
+    fn new() -> Self {
+        Self {
+            powered: true,
+            boot: 1,
+            reported: 1,
+            fenced: 0,
+            staged: false,
+            published: [false; 2],
+            journal: Journal::of(0),
+            sees: Attachment::default(),
+            wanted: [false; 2],
+        }
+    }
+
+    /// Whether the kernel has anything of the volume.
+    pub(crate) fn holds_anything(&self) -> bool {
+        self.staged || self.published.contains(&true)
+    }
+
+    /// Whether a boot is known to be over, as one reads it now: an operator said so, or a later one is reported.
+    pub(crate) fn over(&self, boot: u8) -> bool {
+        self.fenced == boot || self.reported > boot
+    }
+}
+
+/// Everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct World {
+    /// `Volume.status.holders`: the attachment that each allocation holds on each node; 0 = not a holder.
+    pub(crate) holders: [[u8; 2]; 2],
+    /// Whether the allocation was a holder by the node's present attachment, in any version of the Volume.
+    pub(crate) ever_held: [[bool; 2]; 2],
+    pub(crate) attachments: [Attachment; 2],
+    /// How many attachments each node has had.
+    pub(crate) made: [u8; 2],
+    pub(crate) allocations: [Allocation; 2],
+    pub(crate) machines: [Machine; 2],
+    /// What the host has seen of the attachments: the uid, and whether it was granted and leaving.
+    pub(crate) host: [Sight; 2],
+    /// The backend's truth.
+    pub(crate) attached: [bool; 2],
+    /// The node that the volume was published on first.
+    pub(crate) first: Option<usize>,
+    /// A call was made out of mirror order.
+    pub(crate) fault: Option<&'static str>,
+}
+
+impl World {
+    /// Two allocations are bound and want the volume, and their nodes know it; nothing else is there.
+    pub(crate) fn new(bound: [usize; 2]) -> Self {
+        let mut world = Self {
+            holders: [[0; 2]; 2],
+            ever_held: [[false; 2]; 2],
+            attachments: [Attachment::default(); 2],
+            made: [0; 2],
+            allocations: [Allocation::default(); 2],
+            machines: [Machine::new(), Machine::new()],
+            host: [Sight::default(); 2],
+            attached: [false; 2],
+            first: None,
+            fault: None,
+        };
+        for user in BOTH {
+            world.allocations[user].write(Some(bound[user]), 0);
+            world.machines[bound[user]].wanted[user] = true;
+        }
+        world
+    }
+
+    /// Forgets old holders that let nobody in any more. Worlds that differ in nothing that matters are one.
+    pub(crate) fn forget_held(&mut self) {
+        for (node, a) in self.attachments.iter().enumerate() {
+            for user in BOTH {
+                self.ever_held[user][node] &= a.uid != 0 && !a.leaving && !a.users[user];
+            }
+        }
+    }
+
+    /// Forgets what a machine loses with its power, and a fence that a later boot has overtaken.
+    pub(crate) fn forget_off(&mut self) {
+        for machine in &mut self.machines {
+            if !machine.powered {
+                // No mounts, and the caches are listed anew.
+                (machine.staged, machine.published) = (false, [false; 2]);
+                (machine.sees, machine.wanted) = (Attachment::default(), [false; 2]);
+            }
+            if machine.fenced < machine.reported {
+                machine.fenced = 0;
+            }
+        }
+    }
+
+    /// Which allocations want the volume on the node.
+    pub(crate) fn wanted(&self, node: usize) -> [bool; 2] {
+        BOTH.map(|user| self.allocations[user].wants(node))
+    }
+
+    /// Whether anything is published on the node.
+    pub(crate) fn published(&self, node: usize) -> bool {
+        self.machines[node].published.contains(&true)
+    }
+}
