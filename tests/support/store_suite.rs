@@ -598,10 +598,9 @@ pub(crate) async fn a_watch_overtaken_by_compaction_is_cut(store: Shared) {
     let before = put(&store, "/k", "0").await;
     let mut events = watch(&store, "/", before).await;
     assert_eq!(events.next().await.unwrap().unwrap(), Event::Progress(before));
-    // More than a backend may have read ahead.
-    for n in 0..3000 {
-        put(&store, "/k", &n.to_string()).await;
-    }
+    // More than a backend may have read ahead or keep in memory.
+    let large = "x".repeat(64 * 1024);
+    futures::future::join_all((0..64).map(|_| put(&store, "/k", &large))).await;
     let at = revision(&store).await;
     store.compact(at).await.unwrap();
     let mut last = before;
