@@ -138,9 +138,9 @@ async fn whoever_waits_for_a_held_volume_names_its_holder() {
     let waiting = rig
         .world
         .until(&rig.allocs, "second", "waiting for the holder", |a| {
-            a["status"]["conditions"].as_array().is_some_and(|all| {
-                all.iter().any(|c| c["type"] == "Ready" && c["reason"] == "HeldElsewhere")
-            })
+            a["status"]["conditions"]
+                .as_array()
+                .is_some_and(|all| all.iter().any(|c| c["type"] == "Ready" && c["reason"] == "HeldElsewhere"))
         })
         .await;
     let status = waiting.status.unwrap();

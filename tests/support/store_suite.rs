@@ -598,13 +598,9 @@ pub(crate) async fn a_watch_overtaken_by_compaction_is_cut(store: Shared) {
     let before = put(&store, "/k", "0").await;
     let mut events = watch(&store, "/", before).await;
     assert_eq!(events.next().await.unwrap().unwrap(), Event::Progress(before));
-    // More than a backend may have read ahead; many at a time, so that they share their syncs.
-    for _ in 0..50 {
-        futures::future::join_all(
-            (0..60).map(|n| put(&store, "/k", if n % 2 == 0 { "even" } else { "odd" })),
-        )
-        .await;
-    }
+    // More than a backend may have read ahead or keep in memory.
+    let large = "x".repeat(64 * 1024);
+    futures::future::join_all((0..64).map(|_| put(&store, "/k", &large))).await;
     let at = revision(&store).await;
     store.compact(at).await.unwrap();
     let mut last = before;

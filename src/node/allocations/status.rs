@@ -8,11 +8,11 @@ use super::super::journal::PublicationEntry;
 use super::super::mounts::TARGET;
 use super::super::tasks::exit_code;
 use super::start::restarts;
-use crate::api::{Allocation, VolumeAttachment};
 use crate::api::allocation::{
     AllocationPhase, AllocationVolume, RestartPolicy, Task, TaskState, TaskStatus, VolumePublication,
 };
 use crate::api::meta::{Condition, ObjectRef, READY, Rung, Truth, set_condition};
+use crate::api::{Allocation, VolumeAttachment};
 use crate::plan::Reason;
 use crate::plan::mount::Level;
 use crate::plan::supervise::{self, Process, Wanted};
