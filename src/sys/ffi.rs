@@ -326,7 +326,9 @@ pub(crate) fn give_back_read_only_pages() {
             if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0 {
                 let start = (base + header.p_vaddr) & !4095;
                 let end = base + header.p_vaddr + header.p_memsz;
-                let (start, length) = (start as *mut libc::c_void, (end - start) as usize);
+                // A length that this machine cannot address is no segment of ours.
+                let Ok(length) = usize::try_from(end - start) else { continue };
+                let start = start as *mut libc::c_void;
                 // SAFETY: a segment that is not writable was never changed (relocated data is in writable ones), so
                 // its pages come back from the file as they were. A refusal changes nothing.
                 unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) };
