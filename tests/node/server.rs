@@ -21,7 +21,7 @@ async fn lease_over(rig: &Rig) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_controller_call_starts_without_a_lease() {
     let mut rig = Rig::idle(Config::full()).await;
-    rig.options.lease = Duration::from_millis(900);
+    rig.options.lease = Duration::from_secs(3);
     rig.start().await;
     rig.register().await;
     rig.ready().await;

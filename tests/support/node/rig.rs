@@ -358,12 +358,32 @@ impl Rig {
 }
 
 impl Drop for Rig {
-    /// A test that failed leaves mounts; they would outlive it.
+    /// A test that failed leaves mounts and tasks; they would outlive it.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            end_tasks(self.place.data.path());
+        }
         let mut left = mounts_beneath(self.place.data.path());
         left.extend(mounts_beneath(self.files.path()));
         for point in left.iter().rev() {
             let _gone = rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+/// Kills the shims and tasks whose records are still there.
+fn end_tasks(data: &std::path::Path) {
+    let tasks = std::fs::read_dir(data.join("tasks")).into_iter().flatten().flatten().map(|task| task.path());
+    // One that has ended has given its number back.
+    let running = tasks.filter(|task| !task.join("exit.json").exists());
+    for state in running.filter_map(|task| std::fs::read(task.join("state.json")).ok()) {
+        let Ok(state) = serde_json::from_slice::<Value>(&state) else { continue };
+        for who in ["shim", "task"] {
+            let pid = state[who]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+            if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+                // It may have ended by itself.
+                let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
         }
     }
 }
