@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Node as CoreNode, Secret};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Resource, ResourceExt};
@@ -50,11 +51,12 @@ pub struct Machine {
 }
 
 /// How plugin sockets are prepared and reached.
+#[async_trait]
 pub trait Dial: Send + Sync + std::fmt::Debug {
     /// Makes the directory of a socket (0700) and removes a socket that a former instance left there.
-    fn prepare(&self, socket: &Path) -> std::io::Result<()>;
-    /// Removes the directory of a socket.
-    fn discard(&self, socket: &Path);
+    async fn prepare(&self, socket: &Path) -> std::io::Result<()>;
+    /// Removes the directory of a socket. What cannot be removed is left: the next start replaces it.
+    async fn discard(&self, socket: &Path);
     /// A plugin behind a socket; connects when it is first called.
     fn plugin(&self, socket: &Path, options: csi::PluginOptions) -> Result<csi::Plugin, SocketPathError>;
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
+use super::allocations::wake_volumes;
 use super::context::{Key, Node};
 use super::journal::task_key;
 use crate::api::allocation::{TASK_EVENTS_KEPT, TaskEvent};
@@ -235,6 +236,7 @@ impl Node {
             tracing::info!(allocation, task, process = ?slot.process, "task ended");
             node.tasks.set(&allocation, &task, slot);
             node.queue.wake(Key::Allocation(allocation.clone()));
+            wake_volumes(&node, &allocation);
         });
     }
 

@@ -12,8 +12,9 @@ use super::context::{Key, Node};
 use super::registry::InstanceKey;
 use crate::api::VolumeAttachment;
 
-/// How long one watch lasts before it is opened anew, in seconds.
-const WATCH: u32 = 60;
+/// How long one watch lasts before it is opened anew, in seconds; a connection that died without a word is noticed a
+/// little later.
+const WATCH: u32 = 30;
 
 /// Everything that could need a hand gets one.
 pub fn wake_all(node: &Node) {

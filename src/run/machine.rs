@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+
 use crate::csi::{self, SocketPathError, UnixConnector};
 use crate::node::{Dial, Machine};
 use crate::sys::clock::RealClock;
@@ -42,7 +44,7 @@ pub fn run_dir(data_dir: &Path) -> PathBuf {
 pub fn sweep_run_dir(run_dir: &Path) {
     let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
     for entry in entries {
-        UnixDial.discard(&entry.path().join("csi.sock"));
+        discard(&entry.path().join("csi.sock"));
     }
     for directory in run_dir.ancestors().take(2) {
         // What is not empty stays: it is not all ours.
@@ -54,26 +56,38 @@ pub fn sweep_run_dir(run_dir: &Path) {
 #[derive(Debug)]
 struct UnixDial;
 
+/// Off the caller's task: a path may hang.
+#[async_trait]
 impl Dial for UnixDial {
-    fn prepare(&self, socket: &Path) -> std::io::Result<()> {
-        let directory = socket.parent().unwrap_or(Path::new("/"));
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700))?;
-        match std::fs::remove_file(socket) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => Ok(()),
-        }
+    async fn prepare(&self, socket: &Path) -> std::io::Result<()> {
+        let socket = socket.to_owned();
+        tokio::task::spawn_blocking(move || prepare(&socket)).await.map_err(std::io::Error::other)?
     }
 
-    fn discard(&self, socket: &Path) {
-        // What is not empty stays: it is not all ours. The run directory itself goes with its last socket.
-        let _ = std::fs::remove_file(socket);
-        for directory in socket.ancestors().skip(1).take(2) {
-            let _ = std::fs::remove_dir(directory);
-        }
+    async fn discard(&self, socket: &Path) {
+        let socket = socket.to_owned();
+        let _left = tokio::task::spawn_blocking(move || discard(&socket)).await;
     }
 
     fn plugin(&self, socket: &Path, options: csi::PluginOptions) -> Result<csi::Plugin, SocketPathError> {
         Ok(csi::Plugin::new(UnixConnector::new(socket)?, options))
+    }
+}
+
+fn prepare(socket: &Path) -> std::io::Result<()> {
+    let directory = socket.parent().unwrap_or(Path::new("/"));
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700))?;
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn discard(socket: &Path) {
+    // What is not empty stays: it is not all ours. The run directory itself goes with its last socket.
+    let _ = std::fs::remove_file(socket);
+    for directory in socket.ancestors().skip(1).take(2) {
+        let _ = std::fs::remove_dir(directory);
     }
 }

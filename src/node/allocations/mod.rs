@@ -79,7 +79,10 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
         node.retry.forget(&format!("task/{uid}"));
         node.events.gone(&format!("task/{uid}/"));
     }
-    wake_volumes(node, uid);
+    // Once: a volume that cannot go yet wakes this allocation each time that it is looked at.
+    if !names.is_empty() {
+        wake_volumes(node, uid);
+    }
     None
 }
 
@@ -93,7 +96,8 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
         let delay = run_task(node, allocation, task, wanted).await;
         again = [again, delay].into_iter().flatten().min();
     }
-    if node.tasks.idle(&uid) && (!idle_before || wanted == Wanted::Stopped) {
+    // Only when that is news: a volume that cannot go yet wakes this allocation each time that it is looked at.
+    if node.tasks.idle(&uid) && !idle_before {
         wake_volumes(node, &uid);
     }
     let written =

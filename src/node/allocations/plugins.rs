@@ -32,11 +32,9 @@ pub(super) fn entry(node: &Node, uid: &str, task: &Task) -> Option<InstanceEntry
     })
 }
 
-/// Makes the directory of a socket, off this task: it is a path like any other.
+/// Makes the directory of a socket.
 pub(super) async fn prepare(node: &Node, socket: &Path) -> Result<(), String> {
-    let (dial, path) = (Arc::clone(&node.machine.dial), socket.to_owned());
-    let prepared = tokio::task::spawn_blocking(move || dial.prepare(&path)).await;
-    prepared.map_err(|e| e.to_string())?.map_err(|e| format!("{}: {e}", socket.display()))
+    node.machine.dial.prepare(socket).await.map_err(|e| format!("{}: {e}", socket.display()))
 }
 
 /// Puts an instance into the registry; the same again changes nothing.
@@ -67,9 +65,7 @@ pub(super) async fn withdraw(node: &Arc<Node>, uid: &str, task: &str, plugin: Op
         node.queue.wake(Key::Plugin(plugin));
     }
     if entry.socket.starts_with(&node.options.run_dir) {
-        let (dial, path) = (Arc::clone(&node.machine.dial), entry.socket.clone());
-        // What cannot be removed is left: the next start replaces it.
-        let _left = tokio::task::spawn_blocking(move || dial.discard(&path)).await;
+        node.machine.dial.discard(&entry.socket).await;
     }
     node.queue.wake(Key::Instance(key));
 }

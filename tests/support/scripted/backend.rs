@@ -15,6 +15,14 @@ use super::script::{Answer, Effect, Finale, Pause, Script};
 /// How long [`Backend::until`] waits.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Sees every call of an instance from within the plugin.
+pub trait Witness: Send + Sync {
+    /// A call has come; nothing is done yet.
+    fn arrived(&self, number: usize, ask: &Ask);
+    /// What was asked is done, or refused; nothing is sent yet.
+    fn performed(&self, number: usize, ask: &Ask, done: bool);
+}
+
 /// One instance of the plugin.
 #[derive(Clone)]
 pub struct Site {
@@ -24,12 +32,14 @@ pub struct Site {
     pub topology: std::collections::BTreeMap<String, String>,
     /// What [`Answer::exit`] does: a child process ends itself here. None stops the serving.
     pub on_exit: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// Who sees its calls.
+    pub witness: Option<Arc<dyn Witness>>,
 }
 
 impl Site {
     /// An instance on a node.
     pub fn new(node_id: &str) -> Self {
-        Self { node_id: node_id.into(), topology: std::collections::BTreeMap::new(), on_exit: None }
+        Self { node_id: node_id.into(), topology: std::collections::BTreeMap::new(), on_exit: None, witness: None }
     }
 }
 
@@ -162,6 +172,11 @@ impl Backend {
     /// Handles of the volumes that exist.
     pub fn volumes(&self) -> Vec<String> {
         self.state().model.volume_ids()
+    }
+
+    /// The handle of the volume that was made under this name, if it exists.
+    pub fn volume_named(&self, name: &str) -> Option<String> {
+        self.state().model.handle_of(name)
     }
 
     /// The whole log.
@@ -299,6 +314,9 @@ impl Backend {
         }
         let number = call.number;
         log.push(call);
+        if let Some(witness) = &site.witness {
+            witness.arrived(number, ask);
+        }
         let answer = script.next(ask.rpc(), ask.volume());
         drop(state);
         self.tell();
@@ -312,6 +330,9 @@ impl Backend {
         let result = model.perform(site, config, ask, faults);
         for fault in &mut faults[before..] {
             *fault = format!("#{number} {} on {}: {fault}", ask.rpc(), site.node_id);
+        }
+        if let Some(witness) = &site.witness {
+            witness.performed(number, ask, result.is_ok());
         }
         result
     }

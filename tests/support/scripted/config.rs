@@ -1,19 +1,35 @@
 //! What the scripted plugin says of itself. May be changed while it runs.
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use wharfline::csi::proto::controller_service_capability::rpc::Type as Controller;
 use wharfline::csi::proto::node_service_capability::rpc::Type as Node;
 use wharfline::csi::proto::plugin_capability::service::Type as Service;
 
+/// What a plugin does to a machine that is not real.
+pub trait Hands: Send + Sync + std::fmt::Debug {
+    /// Mounts a volume at a path that is there.
+    fn mount(&self, volume: &str, at: &str, read_only: bool) -> io::Result<()>;
+    /// Makes a directory; one that is there already is success.
+    fn make_dir(&self, path: &str) -> io::Result<()>;
+    /// Unmounts what is at the path; nothing there is success.
+    fn unmount(&self, at: &str) -> io::Result<()>;
+    /// Removes an empty directory; none there is success.
+    fn remove_dir(&self, path: &str) -> io::Result<()>;
+}
+
 /// What calls do to the machine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub enum Effects {
     /// Nothing: the ledger is all there is.
     #[default]
     Ledger,
     /// Real bind mounts of directories beneath the given one. Needs root.
     Mounts(PathBuf),
+    /// Mounts of a simulated machine.
+    Simulated(Arc<dyn Hands>),
 }
 
 /// The answers of the Identity, capability and information calls, and the limits of the backend.

@@ -23,9 +23,9 @@ pub mod serve;
 mod unix;
 
 pub use ask::Ask;
-pub use backend::{Backend, Ending, Site, Wire};
+pub use backend::{Backend, Ending, Site, Wire, Witness};
 pub use canary::Canary;
-pub use config::{Config, Effects};
+pub use config::{Config, Effects, Hands};
 pub use log::{End, Logged};
 pub use model::Leftover;
 pub use mounts::beneath as mounts_beneath;

@@ -15,7 +15,7 @@ fn home(root: &Path, volume: &str) -> PathBuf {
 
 fn root(effects: &Effects) -> Option<&Path> {
     match effects {
-        Effects::Ledger => None,
+        Effects::Ledger | Effects::Simulated(_) => None,
         Effects::Mounts(root) => Some(root),
     }
 }
@@ -32,6 +32,9 @@ pub(super) fn destroy(effects: &Effects, volume: &str) -> io::Result<()> {
 
 /// The volume at its staging path, a directory that the caller made.
 pub(super) fn stage(effects: &Effects, volume: &str, path: &str) -> io::Result<()> {
+    if let Effects::Simulated(hands) = effects {
+        return hands.mount(volume, path, false);
+    }
     let Some(root) = root(effects) else { return Ok(()) };
     let home = home(root, volume);
     fs::create_dir_all(&home)?;
@@ -40,6 +43,10 @@ pub(super) fn stage(effects: &Effects, volume: &str, path: &str) -> io::Result<(
 
 /// The volume at its target; the directory is the plugin's to make.
 pub(super) fn publish(effects: &Effects, request: &NodePublishVolumeRequest) -> io::Result<()> {
+    if let Effects::Simulated(hands) = effects {
+        hands.make_dir(&request.target_path)?;
+        return hands.mount(&request.volume_id, &request.target_path, request.readonly);
+    }
     let Some(root) = root(effects) else { return Ok(()) };
     let source = if request.staging_target_path.is_empty() {
         let home = home(root, &request.volume_id);
@@ -58,6 +65,9 @@ pub(super) fn publish(effects: &Effects, request: &NodePublishVolumeRequest) -> 
 
 /// Takes a mount away.
 pub(super) fn undo(effects: &Effects, path: &str) -> io::Result<()> {
+    if let Effects::Simulated(hands) = effects {
+        return hands.unmount(path);
+    }
     if root(effects).is_none() {
         return Ok(());
     }
@@ -70,6 +80,9 @@ pub(super) fn undo(effects: &Effects, path: &str) -> io::Result<()> {
 
 /// Takes the target away that [`publish`] made.
 pub(super) fn remove_target(effects: &Effects, path: &str) -> io::Result<()> {
+    if let Effects::Simulated(hands) = effects {
+        return hands.remove_dir(path);
+    }
     if root(effects).is_none() {
         return Ok(());
     }

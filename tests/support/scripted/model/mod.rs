@@ -155,6 +155,10 @@ impl Model {
         self.fenced.insert(node.to_owned());
     }
 
+    pub(super) fn handle_of(&self, name: &str) -> Option<String> {
+        self.names.get(name).cloned()
+    }
+
     pub(super) fn volume_ids(&self) -> Vec<String> {
         self.volumes.keys().cloned().collect()
     }

@@ -1,0 +1,55 @@
+//! The whole cluster in one process on simulated time; `make sim` runs it, one process per seed.
+//!
+//! The real server, the real controllers and three real daemons, over a simulated network (turmoil), simulated clocks
+//! and randomness (mad-turmoil), simulated machines (`sim/machine.rs`) and scripted plugins. One seed is one history; the
+//! same seed is the same history, bit for bit.
+//!
+//! ```text
+//! sim --seeds 500 [--from 1]    many seeds, two at a time, each in a process of its own
+//! sim --seed 7 [--show]         one history; with every line of its record
+//! ```
+#![allow(clippy::print_stdout, clippy::print_stderr)] // this is a program for people
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a test that cannot go on fails
+#![allow(missing_docs, unreachable_pub)]
+
+#[path = "sim/checks.rs"]
+mod checks;
+#[path = "sim/cluster.rs"]
+mod cluster;
+#[path = "sim/faults.rs"]
+mod faults;
+#[path = "sim/machine.rs"]
+mod machine;
+#[path = "sim/network.rs"]
+mod network;
+#[path = "sim/people.rs"]
+mod people;
+#[path = "sim/plugins.rs"]
+mod plugins;
+#[path = "sim/runner.rs"]
+mod runner;
+#[path = "sim/scenario.rs"]
+mod scenario;
+#[path = "sim/state.rs"]
+mod state;
+#[path = "sim/store.rs"]
+mod store;
+#[path = "sim/universe.rs"]
+mod universe;
+#[path = "sim/support.rs"]
+mod support;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |name: &str| {
+        let at = arguments.iter().position(|a| a == name)?;
+        arguments.get(at + 1)?.parse::<u64>().ok()
+    };
+    let flag = |name: &str| arguments.iter().any(|a| a == name);
+    if let Some(seed) = number("--seed") {
+        return runner::one(seed, flag("--show"));
+    }
+    runner::many(number("--from").unwrap_or(1), number("--seeds").unwrap_or(500))
+}

@@ -1,0 +1,195 @@
+//! What must never be so, from the plugins' books, the machines and the store; never from what a process of ours believes.
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::plugins::{Backends, node_id};
+use crate::state::NodeState;
+use crate::support::scripted::Leftover;
+use crate::universe::{Inner, Universe};
+
+/// After a boot, what the daemon said before it may still be on its way.
+const STALE: Duration = Duration::from_secs(40);
+
+/// How long a status may be on its way to the store.
+const ON_ITS_WAY: Duration = Duration::from_secs(12);
+
+fn kind(key: &str) -> &str {
+    key.split('/').nth(3).unwrap_or_default()
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The objects of a kind as they were stored last.
+pub fn all<'a>(inner: &'a Inner, plural: &'a str) -> impl Iterator<Item = &'a Value> {
+    inner.objects.iter().filter(move |(key, _)| kind(key) == plural).map(|(_, object)| object)
+}
+
+/// An object was written.
+pub fn stored(inner: &mut Inner, key: &str, before: Option<&Value>, rev: u64) {
+    let object = inner.objects[key].clone();
+    if let Some(before) = before
+        && text(before, "/metadata/uid") != text(&object, "/metadata/uid")
+    {
+        inner.violated(format!("S13: {key} changed its uid at {rev} without a deletion"));
+    }
+    match kind(key) {
+        "allocations" => published(inner, key, &object),
+        "volumeattachments" => one_holder(inner, key, &object),
+        _ => {}
+    }
+}
+
+/// S12: what an allocation's status calls published is in the machine's mount table, or was when that was sent.
+fn published(inner: &mut Inner, key: &str, object: &Value) {
+    let node = text(object, "/status/nodeName");
+    let now = inner.now;
+    let Some(state) = inner.nodes.get(node) else { return };
+    if now < state.booted + STALE && state.boot > 1 {
+        return;
+    }
+    let mut wrong = Vec::new();
+    for publication in object.pointer("/status/volumes").and_then(Value::as_array).into_iter().flatten() {
+        let path = text(publication, "/path");
+        let up = text(publication, "/published") == "Up";
+        let lately = state.unmounted.get(Path::new(path)).is_some_and(|at| now < *at + ON_ITS_WAY);
+        if up && !path.is_empty() && state.top(path.as_ref()).is_none() && !lately {
+            wrong.push(format!("S12: {key} says that {path} is published; nothing is mounted there"));
+        }
+    }
+    wrong.into_iter().for_each(|what| inner.violated(what));
+}
+
+/// Rule 5 in the store: one volume of a single-node mode is granted to publishers of one node.
+fn one_holder(inner: &mut Inner, key: &str, object: &Value) {
+    let admits = |o: &Value| {
+        o.pointer("/spec/allocations").and_then(Value::as_array).is_some_and(|a| !a.is_empty())
+            && !o["spec"]["fenced"].as_bool().unwrap_or(false)
+    };
+    let mode = text(object, "/spec/capability/accessMode");
+    if !mode.starts_with("SingleNode") || !admits(object) {
+        return;
+    }
+    let (volume, node) = (text(object, "/spec/volumeUid"), text(object, "/spec/nodeName"));
+    let other = all(inner, "volumeattachments").find(|other| {
+        text(other, "/spec/volumeUid") == volume
+            && text(other, "/spec/nodeName") != node
+            && admits(other)
+            && text(other, "/status/node/releasedUID").is_empty()
+    });
+    if let Some(other) = other {
+        let what = format!("S1: {key} and {} both admit users", text(other, "/metadata/name"));
+        inner.violated(what);
+    }
+}
+
+/// An object is gone for good.
+pub fn removed(inner: &mut Inner, key: &str, object: &Value) {
+    let handle = text(object, "/status/handle");
+    let plugin = text(object, "/spec/plugin");
+    match kind(key) {
+        "volumes" if object.pointer("/spec/source/create").is_some() => {
+            let name = text(object, "/spec/source/create/name");
+            let there = inner.backends.get(plugin).is_some_and(|b| b.volume_named(name).is_some());
+            if there && text(object, "/spec/reclaimPolicy") != "Retain" {
+                inner.violated(format!("S17: {key} ({handle}) is gone and the backend still has it"));
+            }
+        }
+        "volumeattachments" => {
+            let (handle, node) = (text(object, "/spec/handle"), node_id(text(object, "/spec/nodeName")));
+            let Some(backend) = inner.backends.get(plugin) else { return };
+            let held = backend.left().into_iter().find(|left| match left {
+                Leftover::Volume(_) => false,
+                Leftover::Attachment { volume, node: on }
+                | Leftover::Stage { volume, node: on }
+                | Leftover::Publication { volume, node: on, .. } => volume == handle && *on == node,
+            });
+            if let Some(held) = held {
+                inner.violated(format!("S17: {key} is gone and {held:?} is left"));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A claim that is not on its way out and is bound to this volume.
+pub fn claim_that_uses(inner: &Inner, plugin: &str, handle: &str) -> Option<String> {
+    let volume = all(inner, "volumes")
+        .find(|v| text(v, "/spec/plugin") == plugin && text(v, "/status/handle") == handle)?;
+    let name = text(volume, "/metadata/name");
+    let claim = all(inner, "volumeclaims").find(|claim| {
+        text(claim, "/status/volumeName") == name && claim.pointer("/metadata/deletionTimestamp").is_none()
+    })?;
+    Some(text(claim, "/metadata/name").to_owned())
+}
+
+/// Looked at after every step.
+pub fn step(universe: &Universe, backends: &Backends) -> Result<(), String> {
+    for (plugin, backend) in backends {
+        let violations = backend.violations();
+        if !violations.is_empty() {
+            return Err(format!("plugin {plugin}: {}", violations.join("; ")));
+        }
+    }
+    let inner = universe.look();
+    if inner.violations.is_empty() { Ok(()) } else { Err(inner.violations.join("; ")) }
+}
+
+/// S11 and L7: what is left once everything was deleted.
+pub fn leftovers(inner: &Inner, backends: &Backends) -> Vec<String> {
+    let mut left: Vec<String> = Vec::new();
+    let ours = inner.objects.iter().filter(|(key, _)| key.contains("wharfline.dev") && kind(key) != "nodeagents");
+    left.extend(ours.map(|(key, object)| {
+        let waits = object.pointer("/status/conditions").map(ToString::to_string).unwrap_or_default();
+        format!("{key} {} {waits}", object["metadata"]["deletionTimestamp"])
+    }));
+    for (plugin, backend) in backends {
+        left.extend(backend.left().into_iter().map(|left| format!("plugin {plugin}: {left:?}")));
+    }
+    left.extend(inner.nodes.values().flat_map(machine_leftovers));
+    left
+}
+
+fn machine_leftovers(node: &NodeState) -> Vec<String> {
+    let tree = node.tree();
+    let mounts = node.mounts.keys().filter(|at| **at != tree).map(|at| format!("{}: mount {}", node.name, at.display()));
+    let kept = [tree.clone(), tree.join("staging"), tree.join("publish")];
+    let beneath = |at: &&std::path::PathBuf| at.starts_with(&tree) && !kept.contains(at);
+    let directories = node.directories.keys().filter(beneath).map(|at| format!("{}: directory {}", node.name, at.display()));
+    let tasks = node.tasks.iter().filter(|(_, task)| task.taken());
+    let tasks = tasks.map(|(at, task)| format!("{}: task {} {:?}", node.name, at.display(), task.argv));
+    mounts.chain(directories).chain(tasks).collect()
+}
+
+/// What is still missing of what people asked for: everything that exists runs and is bound.
+pub fn unmet(inner: &Inner) -> Vec<String> {
+    let mut missing = Vec::new();
+    for claim in all(inner, "volumeclaims") {
+        if text(claim, "/status/phase") != "Bound" {
+            missing.push(format!("claim {} {}", text(claim, "/metadata/name"), claim["status"]));
+        }
+    }
+    for allocation in all(inner, "allocations") {
+        let phase = text(allocation, "/status/phase");
+        let volumes = allocation.pointer("/spec/volumes").and_then(Value::as_array).map_or(0, Vec::len);
+        let up = allocation.pointer("/status/volumes").and_then(Value::as_array).map_or(0, |all| {
+            all.iter().filter(|v| text(v, "/published") == "Up").count()
+        });
+        let met = phase == "Complete" || phase == "Running" && up == volumes;
+        if !met {
+            missing.push(format!("allocation {} {}", text(allocation, "/metadata/name"), allocation["status"]));
+        }
+    }
+    for plugin in all(inner, "plugins") {
+        let ready = plugin.pointer("/status/conditions").and_then(Value::as_array).is_some_and(|conditions| {
+            conditions.iter().any(|c| text(c, "/type") == "Ready" && text(c, "/status") == "True")
+        });
+        if !ready {
+            missing.push(format!("plugin {} {}", text(plugin, "/metadata/name"), plugin["status"]));
+        }
+    }
+    missing
+}

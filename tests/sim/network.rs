@@ -1,0 +1,298 @@
+//! HTTP and gRPC over the simulated network, and what can go wrong on the way.
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::body::Body as AxumBody;
+use bytes::Bytes;
+use futures::StreamExt;
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::{Connected, Connection as Connects};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
+use tower::{Service, ServiceExt};
+use turmoil::net::{TcpListener, TcpStream};
+use wharfline::csi::Connection;
+use wharfline::server::{Identity, Server};
+
+use crate::support::scripted::serve::Accept;
+use crate::universe::{Universe, chance};
+
+/// Where the API is.
+pub const SERVER: &str = "server";
+const API_PORT: u16 = 7443;
+/// Says who asks. The certificate does that in life.
+const USER: &str = "x-simulated-user";
+/// The node's part of its own plugins' host, by plugin.
+pub const PLUGINS: [&str; 2] = ["alpha", "beta"];
+
+/// The faults of one host's way to the API.
+#[derive(Clone)]
+pub struct Link {
+    /// So many replies in a thousand are lost after the request was carried out.
+    pub lost_replies: u64,
+    /// So many requests in a thousand are answered with 503 or 429 and not carried out.
+    pub refused: u64,
+    /// Watches tell nothing while this is set; later they tell everything.
+    pub stalled: watch::Sender<bool>,
+    /// Every watch of a lower number breaks.
+    pub cut: watch::Sender<u64>,
+    /// So many watches and further list pages are told that their revision is too old.
+    pub gone: u64,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self {
+            lost_replies: 0,
+            refused: 0,
+            stalled: watch::Sender::new(false),
+            cut: watch::Sender::new(0),
+            gone: 0,
+        }
+    }
+}
+
+/// The name of the host that a node's plugins run on.
+pub fn plugin_host(node: &str) -> String {
+    format!("plugins-of-{node}")
+}
+
+fn port(plugin: &str) -> u16 {
+    let index = PLUGINS.iter().position(|p| *p == plugin).expect("a plugin of this simulation");
+    9000 + u16::try_from(index).unwrap()
+}
+
+/// A connection from a daemon to a plugin of its own node.
+pub async fn to_plugin(node: &str, plugin: &str) -> io::Result<Box<dyn Connection>> {
+    let stream = TcpStream::connect((plugin_host(node), port(plugin))).await?;
+    Ok(Box::new(stream))
+}
+
+/// What a plugin's process listens on.
+pub struct Listening(TcpListener);
+
+impl Listening {
+    pub async fn on(plugin: &str) -> io::Result<Self> {
+        Ok(Self(TcpListener::bind(("0.0.0.0", port(plugin))).await?))
+    }
+}
+
+#[async_trait]
+impl Accept for Listening {
+    async fn accept(&mut self) -> io::Result<Box<dyn Connection>> {
+        let (stream, _) = self.0.accept().await?;
+        Ok(Box::new(stream))
+    }
+}
+
+/// Serves the API until the host ends.
+pub async fn serve(server: Server) -> io::Result<()> {
+    let listener = TcpListener::bind(("0.0.0.0", API_PORT)).await?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let server = server.clone();
+        tokio::spawn(async move {
+            let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                let router = server.router();
+                async move {
+                    let mut request = request.map(AxumBody::new);
+                    if let Some(user) = request.headers().get(USER).and_then(|u| u.to_str().ok()) {
+                        let identity = identity(user);
+                        request.extensions_mut().insert(identity);
+                    }
+                    let answered: Result<_, Infallible> = router.oneshot(request).await;
+                    answered
+                }
+            });
+            let mut http = hyper::server::conn::http1::Builder::new();
+            http.timer(TokioTimer::new());
+            // A connection that breaks is the caller's business.
+            let _ended = http.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+fn identity(user: &str) -> Identity {
+    match user.strip_prefix("node:") {
+        Some(node) => Identity::node(node),
+        None if user == "controllers" => Identity::controllers(),
+        None => Identity::admin(),
+    }
+}
+
+/// A stream that hyper's client can use.
+struct Stream(TcpStream);
+
+impl Connects for Stream {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+#[derive(Clone)]
+struct ToServer;
+
+impl Service<Uri> for ToServer {
+    type Response = TokioIo<Stream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        Box::pin(async {
+            let connecting = tokio::time::timeout(Duration::from_secs(3), TcpStream::connect((SERVER, API_PORT)));
+            let stream = connecting.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+            Ok(TokioIo::new(Stream(stream)))
+        })
+    }
+}
+
+type Frames = futures::stream::BoxStream<'static, io::Result<Frame<Bytes>>>;
+type Answer = Response<StreamBody<Frames>>;
+
+/// A client of the API for the process that runs on `host`.
+pub fn client(universe: &Arc<Universe>, host: &str, user: &str) -> kube::Client {
+    let http: Client<ToServer, kube::client::Body> =
+        Client::builder(TokioExecutor::new()).timer(TokioTimer::new()).pool_timer(TokioTimer::new()).build(ToServer);
+    let way = Way { universe: Arc::clone(universe), host: host.to_owned(), user: user.to_owned(), http };
+    let service = tower::service_fn(move |request| {
+        let way = way.clone();
+        async move { way.send(request).await }
+    });
+    kube::Client::new(service, "default")
+}
+
+#[derive(Clone)]
+struct Way {
+    universe: Arc<Universe>,
+    host: String,
+    user: String,
+    http: Client<ToServer, kube::client::Body>,
+}
+
+impl Way {
+    async fn send(&self, mut request: Request<kube::client::Body>) -> io::Result<Answer> {
+        let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
+        let changes = request.method() != Method::GET;
+        let what = format!("{} {path}", request.method());
+        let watch = path.contains("watch=true");
+        if let Some(answer) = self.turned_away(changes, watch) {
+            return Ok(answer);
+        }
+        if changes {
+            self.universe.gate(&self.host, &what).await;
+        }
+        let uri = format!("http://{SERVER}:{API_PORT}{path}");
+        *request.uri_mut() = uri.parse().map_err(io::Error::other)?;
+        request.headers_mut().insert(USER, self.user.parse().map_err(io::Error::other)?);
+        let answer = self.http.request(request).await.map_err(io::Error::other)?;
+        if changes {
+            let answer = answer.map(whole);
+            if self.unlucky(|link| link.lost_replies) {
+                self.universe.note(&format!("{}: reply lost: {what}", self.host));
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            self.universe.gate(&self.host, &format!("{what}: {}", answer.status().as_u16())).await;
+            return Ok(answer);
+        }
+        Ok(answer.map(|body| if watch { self.watching(body) } else { whole(body) }))
+    }
+
+    fn unlucky(&self, rate: impl Fn(&Link) -> u64) -> bool {
+        let rate = self.universe.look().links.get(&self.host).map(rate);
+        rate.is_some_and(|rate| rate > 0 && chance(rate))
+    }
+
+    /// What the API answers when it is too busy, or too far on.
+    fn turned_away(&self, changes: bool, watch: bool) -> Option<Answer> {
+        if watch {
+            let mut inner = self.universe.look();
+            let link = inner.links.get_mut(&self.host)?;
+            if link.gone > 0 {
+                link.gone -= 1;
+                let body = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","message":"too old","code":410}"#;
+                return Some(short(StatusCode::GONE, body));
+            }
+        }
+        if changes && self.unlucky(|link| link.refused) {
+            let body = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","message":"busy","code":429}"#;
+            return Some(short(StatusCode::TOO_MANY_REQUESTS, body));
+        }
+        None
+    }
+
+    /// A watch, which can be stalled and cut.
+    fn watching(&self, body: Incoming) -> StreamBody<Frames> {
+        let (stalled, cut) = {
+            let mut inner = self.universe.look();
+            let link = inner.links.entry(self.host.clone()).or_default();
+            (link.stalled.subscribe(), link.cut.subscribe())
+        };
+        let born = *cut.borrow();
+        let state = (body, stalled, cut);
+        let frames = futures::stream::unfold(state, move |(mut body, mut stalled, mut cut)| async move {
+            let frame = tokio::select! {
+                biased;
+                _ = cut.wait_for(|now| *now > born) => Some(Err(io::ErrorKind::ConnectionReset.into())),
+                frame = body.frame() => frame.map(|frame| frame.map_err(io::Error::other)),
+            };
+            let frame = frame?;
+            // What stalls is told later, in order; what is cut meanwhile is never told.
+            tokio::select! {
+                biased;
+                _ = cut.wait_for(|now| *now > born) => return None,
+                _ = stalled.wait_for(|stalled| !*stalled) => {}
+            }
+            Some((frame, (body, stalled, cut)))
+        });
+        StreamBody::new(frames.boxed())
+    }
+}
+
+fn short(status: StatusCode, body: &'static str) -> Answer {
+    let frame = Ok(Frame::data(Bytes::from_static(body.as_bytes())));
+    let frames: Frames = futures::stream::iter([frame]).boxed();
+    let mut answer = Response::new(StreamBody::new(frames));
+    *answer.status_mut() = status;
+    answer
+}
+
+fn whole(body: Incoming) -> StreamBody<Frames> {
+    let frames = futures::stream::unfold(body, |mut body| async move {
+        let frame = body.frame().await?.map_err(io::Error::other);
+        Some((frame, body))
+    });
+    StreamBody::new(frames.boxed())
+}

@@ -1,0 +1,208 @@
+//! The plugins of every node: scripted ones, which keep book of what was asked of them.
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wharfline::csi::Rpc;
+use wharfline::csi::proto::plugin_capability::service::Type as Service;
+use wharfline::sys::process::Outcome;
+
+use crate::network::{Listening, PLUGINS};
+use crate::state::NodeState;
+use crate::support::scripted::{Ask, Backend, Config, Effects, Hands, Site, Witness, serve};
+use crate::universe::Universe;
+
+/// The storage systems, by plugin.
+pub type Backends = BTreeMap<String, Arc<Backend>>;
+
+/// `alpha` attaches and stages; `beta` does neither, and its volumes stay on the node that made them.
+pub fn backends(universe: &Arc<Universe>) -> Backends {
+    let effects = Effects::Simulated(Arc::new(SimHands(Arc::clone(universe))));
+    let alpha = Config { name: "alpha.csi.example".into(), effects: effects.clone(), ..Config::full() };
+    let mut beta = Config {
+        name: "beta.csi.example".into(),
+        effects,
+        ..Config::without_attach_and_stage()
+    };
+    beta.services.push(Service::VolumeAccessibilityConstraints as i32);
+    [("alpha", alpha), ("beta", beta)].map(|(name, config)| (name.to_owned(), Backend::new(config))).into()
+}
+
+/// What a plugin calls a node.
+pub fn node_id(node: &str) -> String {
+    format!("id-of-{node}")
+}
+
+/// The instance of a plugin on a node.
+pub fn site(universe: &Arc<Universe>, plugin: &str, node: &str) -> Site {
+    let mut site = Site::new(&node_id(node));
+    if plugin == "beta" {
+        site.topology = BTreeMap::from([("beta/node".to_owned(), node.to_owned())]);
+    }
+    let (this, name, wanted) = (Arc::clone(universe), node.to_owned(), plugin.to_owned());
+    site.on_exit = Some(Arc::new(move || kill(&this, &name, &wanted)));
+    site.witness = Some(Arc::new(SimWitness {
+        universe: Arc::clone(universe),
+        node: node.to_owned(),
+        plugin: plugin.to_owned(),
+    }));
+    site
+}
+
+/// Kills the process of a plugin, if it runs.
+pub fn kill(universe: &Universe, node: &str, plugin: &str) {
+    let mut inner = universe.look();
+    let now = inner.now;
+    let Some(state) = inner.nodes.get_mut(node) else { return };
+    for task in state.tasks.values_mut().filter(|task| task.runs()) {
+        if task.argv.first().is_some_and(|a| a == "plugin") && task.argv.get(1).is_some_and(|a| a == plugin) {
+            task.ends_at = Some((now, Outcome::Signal(9)));
+            if let Some(served) = task.socket.as_ref().and_then(|socket| state.sockets.get(socket)) {
+                served.down.cancel();
+            }
+        }
+    }
+}
+
+/// The software of the host that a node's plugins run on: serves whichever of their processes run.
+pub async fn host(universe: Arc<Universe>, node: String, backends: Backends) -> turmoil::Result {
+    let all = PLUGINS.map(|plugin| {
+        let backend = Arc::clone(&backends[plugin]);
+        instance(Arc::clone(&universe), node.clone(), plugin, backend)
+    });
+    let ended = futures::future::join_all(all).await;
+    ended.into_iter().collect::<io::Result<Vec<()>>>()?;
+    Ok(())
+}
+
+async fn instance(
+    universe: Arc<Universe>,
+    node: String,
+    plugin: &'static str,
+    backend: Arc<Backend>,
+) -> io::Result<()> {
+    let mut started = universe.look().nodes[&node].plugins.subscribe();
+    loop {
+        started.borrow_and_update();
+        let down = {
+            let inner = universe.look();
+            let mut served = inner.nodes[&node].sockets.values();
+            served.find(|s| s.plugin == plugin && !s.down.is_cancelled()).map(|s| s.down.clone())
+        };
+        let Some(down) = down else {
+            let _lives = started.changed().await;
+            continue;
+        };
+        let listening = Listening::on(plugin).await?;
+        universe.note(&format!("{node}: plugin {plugin} listens"));
+        universe.sockets.send_modify(|version| *version += 1);
+        serve::serve(Arc::clone(&backend), site(&universe, plugin, &node), listening, down).await;
+        universe.note(&format!("{node}: plugin {plugin} is gone"));
+        universe.sockets.send_modify(|version| *version += 1);
+    }
+}
+
+/// What plugins do to the simulated machines.
+struct SimHands(Arc<Universe>);
+
+impl std::fmt::Debug for SimHands {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("hands")
+    }
+}
+
+impl SimHands {
+    /// Every path that a plugin gets lies in the directory of its node.
+    fn on<T>(&self, path: &str, work: impl FnOnce(&mut NodeState, &Path) -> io::Result<T>) -> io::Result<T> {
+        let mut inner = self.0.look();
+        let node = path.split('/').nth(2).unwrap_or_default().to_owned();
+        let Some(state) = inner.nodes.get_mut(&node) else {
+            inner.violated(format!("a plugin was given the path {path}"));
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        work(state, Path::new(path))
+    }
+}
+
+impl Hands for SimHands {
+    fn mount(&self, volume: &str, at: &str, read_only: bool) -> io::Result<()> {
+        self.on(at, |node, at| {
+            if !node.directories.contains_key(at) {
+                return Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not there", at.display())));
+            }
+            node.mount(volume, at, read_only);
+            Ok(())
+        })
+    }
+
+    fn make_dir(&self, path: &str) -> io::Result<()> {
+        self.on(path, |node, path| {
+            let parent = path.parent().is_some_and(|parent| node.directories.contains_key(parent));
+            if !parent {
+                return Err(io::Error::new(io::ErrorKind::NotFound, format!("{}: no parent", path.display())));
+            }
+            node.make_directories(path);
+            Ok(())
+        })
+    }
+
+    fn unmount(&self, at: &str) -> io::Result<()> {
+        let now = self.0.look().now;
+        let users = self.on(at, |node, at| {
+            Ok(node.unmount(at, now).map(|mount| node.users_of(mount.id)).unwrap_or_default())
+        })?;
+        if !users.is_empty() {
+            self.0.look().violated(format!("S3: {at} is unmounted while {users:?} may write to it"));
+        }
+        Ok(())
+    }
+
+    fn remove_dir(&self, path: &str) -> io::Result<()> {
+        self.on(path, |node, path| {
+            if node.top(path).is_some() || node.has_children(path) {
+                return Err(io::ErrorKind::ResourceBusy.into());
+            }
+            node.directories.remove(path);
+            Ok(())
+        })
+    }
+}
+
+/// Sees every call of one instance.
+struct SimWitness {
+    universe: Arc<Universe>,
+    node: String,
+    plugin: String,
+}
+
+impl Witness for SimWitness {
+    fn arrived(&self, number: usize, ask: &Ask) {
+        if ask.volume().is_none() {
+            return;
+        }
+        let what = format!("{}#{number} {} {} arrives", self.plugin, ask.rpc(), ask.volume().unwrap_or_default());
+        // The plugin does what it was asked, whatever becomes of the daemon now.
+        let _killed = self.universe.doomed(&self.node, &what);
+        if ask.rpc() == Rpc::DeleteVolume {
+            let handle = ask.volume().unwrap_or_default();
+            let mut inner = self.universe.look();
+            if let Some(claim) = crate::checks::claim_that_uses(&inner, &self.plugin, handle) {
+                inner.violated(format!("S2: DeleteVolume {handle} while claim {claim} has it"));
+            }
+        }
+    }
+
+    fn performed(&self, number: usize, ask: &Ask, done: bool) {
+        if ask.volume().is_none() {
+            return;
+        }
+        let end = if done { "done" } else { "refused" };
+        let what = format!("{}#{number} {} {end}", self.plugin, ask.rpc());
+        let _killed = self.universe.doomed(&self.node, &what);
+    }
+}
+
+/// How long a plugin takes at most, unless it hangs.
+pub const SLOW: Duration = Duration::from_millis(400);

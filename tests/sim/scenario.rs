@@ -1,0 +1,241 @@
+//! Sixty objects are applied, used and deleted while things go wrong; then everything is well, and must come to rest.
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::checks;
+use crate::cluster::Cluster;
+use crate::faults::Faults;
+use crate::people::Wish;
+use crate::universe::{below, chance, pick};
+
+const OURS: &str = "/apis/wharfline.dev/v1alpha1";
+/// L1: by when everything is as wanted once nothing goes wrong any more.
+const CONVERGED: Duration = Duration::from_secs(120);
+/// L1: and then nothing is written for so long.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// How a run ended well.
+#[derive(Debug)]
+pub struct Report {
+    pub simulated: Duration,
+    pub up_after: Duration,
+    pub away_after: Duration,
+}
+
+/// One thing that people apply.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    collection: String,
+    object: Value,
+}
+
+impl Manifest {
+    fn new(collection: &str, kind: &str, name: &str, spec: Value) -> Self {
+        let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": kind,
+            "metadata": { "name": name }, "spec": spec });
+        Self { collection: format!("{OURS}/{collection}"), object }
+    }
+
+    fn namespaced(collection: &str, kind: &str, name: &str, spec: Value) -> Self {
+        Self::new(&format!("namespaces/default/{collection}"), kind, name, spec)
+    }
+
+    pub fn create(&self) -> Wish {
+        Wish::Create { collection: self.collection.clone(), object: self.object.clone() }
+    }
+
+    pub fn delete(&self) -> Wish {
+        let name = self.object["metadata"]["name"].as_str().unwrap_or_default();
+        Wish::Delete { path: format!("{}/{name}", self.collection) }
+    }
+}
+
+/// Every RPC ends soon, so that a run does.
+fn deadlines() -> Value {
+    let all = wharfline::csi::Rpc::ALL.iter().map(|rpc| (rpc.name().to_owned(), json!("5s")));
+    Value::Object(all.collect())
+}
+
+pub fn plugin(name: &str, scope: &str) -> Manifest {
+    let instances = json!([{ "name": "all", "role": "Monolith", "placement": { "everyNode": {} },
+        "runtime": { "process": { "command": ["plugin", name] } } }]);
+    Manifest::new("plugins", "Plugin", name,
+        json!({ "controllerScope": scope, "instances": instances, "deadlines": deadlines() }))
+}
+
+pub fn class(name: &str, plugin: &str, mode: &str) -> Manifest {
+    Manifest::new("volumeclasses", "VolumeClass", name,
+        json!({ "plugin": plugin, "reclaimPolicy": "Delete", "volumeBindingMode": mode }))
+}
+
+pub fn claim(name: &str, class: &str, mode: &str) -> Manifest {
+    Manifest::namespaced("volumeclaims", "VolumeClaim", name,
+        json!({ "volumeClassName": class, "accessModes": [mode], "resources": { "requests": { "storage": "1Mi" } } }))
+}
+
+pub fn allocation(name: &str, claims: &[&str], command: &str) -> Manifest {
+    let volumes: Vec<_> = claims.iter().map(|c| json!({ "name": c, "claimName": c })).collect();
+    let mounts: Vec<_> = claims.iter().map(|c| json!({ "name": c, "mountPath": format!("/{c}") })).collect();
+    let policy = if command == "finish" { "OnFailure" } else { "Always" };
+    let tasks = match command {
+        "" => json!([]),
+        command => json!([{ "name": "task", "restartPolicy": policy, "stopGracePeriod": "2s", "volumeMounts": mounts,
+            "runtime": { "process": { "command": [command] } } }]),
+    };
+    Manifest::namespaced("allocations", "Allocation", name, json!({ "volumes": volumes, "tasks": tasks }))
+}
+
+/// Two plugins, four classes, twenty-six claims and twenty-eight allocations.
+fn sixty() -> Vec<Manifest> {
+    let mut all = vec![
+        plugin("alpha", "Cluster"),
+        plugin("beta", "Node"),
+        class("alpha-now", "alpha", "Immediate"),
+        class("alpha-late", "alpha", "WaitForFirstConsumer"),
+        class("beta-late", "beta", "WaitForFirstConsumer"),
+        class("unused", "beta", "Immediate"),
+    ];
+    for n in 0..26 {
+        let class = pick(&["alpha-now", "alpha-late", "beta-late"]);
+        // Two claims are shared by two allocations each.
+        let mode = match n {
+            0 => "MultiNodeMultiWriter",
+            1 => "SingleNodeMultiWriter",
+            _ => pick(&["SingleNodeWriter", "SingleNodeSingleWriter"]),
+        };
+        let class = if n == 0 { "alpha-now" } else { class };
+        // Those two modes are alpha's alone.
+        let class = if mode.contains("Single") && mode != "SingleNodeWriter" { pick(&["alpha-now", "alpha-late"]) } else { class };
+        all.push(claim(&format!("claim-{n}"), class, mode));
+    }
+    for n in 0..28 {
+        let claim = format!("claim-{}", n % 26);
+        let command = pick(&["run", "run", "run", "finish", ""]);
+        all.push(allocation(&format!("alloc-{n}"), &[&claim], command));
+    }
+    all
+}
+
+fn shuffled(mut of: Vec<Manifest>) -> Vec<Manifest> {
+    for at in (1..of.len()).rev() {
+        let other = usize::try_from(below(at as u64 + 1)).unwrap();
+        of.swap(at, other);
+    }
+    of
+}
+
+/// The cluster, its faults, and the times.
+pub struct Run {
+    pub cluster: Cluster,
+    faults: Faults,
+}
+
+impl Run {
+    pub fn new(cluster: Cluster) -> Self {
+        Self { cluster, faults: Faults::new() }
+    }
+
+    pub fn kinds(&self) -> String {
+        self.faults.describe()
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        self.faults.step(&mut self.cluster);
+        self.cluster.step()
+    }
+
+    fn until(&mut self, end: Duration) -> Result<(), String> {
+        while self.cluster.now() < end {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Wishes, spread over a time.
+    fn wish(&mut self, wishes: Vec<Wish>, over: Duration) -> Result<(), String> {
+        let start = self.cluster.now();
+        let count = u32::try_from(wishes.len()).unwrap().max(1);
+        for (n, wish) in (0..).zip(wishes) {
+            self.until(start + over / count * n)?;
+            self.cluster.desk.ask(wish);
+        }
+        self.until(start + over)
+    }
+
+    /// Waits until nothing is amiss, which `amiss` lists.
+    pub fn settle(&mut self, what: &str, amiss: impl Fn(&Cluster) -> Vec<String>) -> Result<Duration, String> {
+        let start = self.cluster.now();
+        let mut steps = 0u32;
+        loop {
+            self.step()?;
+            steps += 1;
+            // The whole look costs more than a step.
+            if steps % 10 != 0 {
+                continue;
+            }
+            let left = amiss(&self.cluster);
+            if left.is_empty() {
+                return Ok(self.cluster.now() - start);
+            }
+            if self.cluster.now() > start + CONVERGED {
+                return Err(format!("L1: {what}: not after {CONVERGED:?}:\n{}", left.join("\n")));
+            }
+        }
+    }
+
+    /// Nothing is written while nothing happens.
+    pub fn quiet(&mut self, how_long: Duration) -> Result<(), String> {
+        let before = self.cluster.universe.look().writes;
+        self.until(self.cluster.now() + how_long)?;
+        let inner = self.cluster.universe.look();
+        if inner.writes == before {
+            return Ok(());
+        }
+        let lines = Vec::from(inner.last_writes.clone()).join("\n");
+        Err(format!("L1: {} writes while nothing happened:\n{lines}", inner.writes - before))
+    }
+
+    /// The whole life of sixty objects.
+    pub fn sixty(&mut self, calm: bool, quiet: bool) -> Result<Report, String> {
+        let manifests = shuffled(sixty());
+        let time = Duration::from_secs;
+        if !calm {
+            self.faults.plan(4 + below(16), Duration::ZERO, time(14));
+        }
+        self.wish(manifests.iter().map(Manifest::create).collect(), time(8))?;
+        // Some change their minds.
+        let fickle: Vec<_> =
+            manifests.iter().filter(|m| m.collection.ends_with("allocations") && chance(200)).cloned().collect();
+        self.wish(fickle.iter().map(Manifest::delete).collect(), time(2))?;
+        self.wish(fickle.iter().map(Manifest::create).collect(), time(4))?;
+        self.faults.heal(&mut self.cluster);
+        let up_after = self.settle("everything runs", |cluster| {
+            if cluster.desk.open() > 0 {
+                return vec![format!("{} wishes are open", cluster.desk.open())];
+            }
+            checks::unmet(&cluster.universe.look())
+        })?;
+        if quiet {
+            // What was told a moment before is still being told.
+            self.until(self.cluster.now() + time(5))?;
+            self.quiet(QUIET)?;
+        }
+        let now = self.cluster.now();
+        if !calm {
+            self.faults.plan(4 + below(16), now, now + time(10));
+        }
+        self.wish(shuffled(manifests).iter().map(Manifest::delete).collect(), time(10))?;
+        self.faults.heal(&mut self.cluster);
+        let away_after = self.settle("everything is gone", |cluster| {
+            if cluster.desk.open() > 0 {
+                return vec![format!("{} wishes are open", cluster.desk.open())];
+            }
+            checks::leftovers(&cluster.universe.look(), &cluster.backends)
+        })?;
+        if calm && away_after > time(15) {
+            return Err(format!("L7: it took {away_after:?} until everything was gone"));
+        }
+        Ok(Report { simulated: self.cluster.now(), up_after, away_after })
+    }
+}

@@ -1,0 +1,113 @@
+//! The store of the simulated server, looked at from outside: every commit is an effect, and is held against the truth.
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde_json::Value;
+use wharfline::store::embedded::{EmbeddedStore, MemoryDisk, OpenError, Options};
+use wharfline::store::{Expect, Kv, Page, Rev, Store, StoreError, Watch};
+
+use crate::checks;
+use crate::network::SERVER;
+use crate::universe::{Inner, Universe};
+
+pub struct Observed {
+    inner: EmbeddedStore,
+    universe: Arc<Universe>,
+}
+
+impl Observed {
+    pub fn open(universe: &Arc<Universe>, disk: &MemoryDisk) -> Result<Self, OpenError> {
+        let inner = EmbeddedStore::inline(disk.clone(), Options::default())?;
+        Ok(Self { inner, universe: Arc::clone(universe) })
+    }
+}
+
+impl Inner {
+    fn wrote(&mut self, what: String) {
+        self.writes += 1;
+        let now = self.now.as_millis();
+        self.last_writes.push_back(format!("{now} {what}"));
+        if self.last_writes.len() > LAST_WRITES {
+            self.last_writes.pop_front();
+        }
+    }
+
+    fn put(&mut self, name: &str, object: Option<Value>, rev: u64) {
+        self.wrote(format!("put {name} {}", object.as_ref().map(|o| o["status"].to_string()).unwrap_or_default()));
+        if let Some(object) = object {
+            let before = self.objects.insert(name.to_owned(), object);
+            checks::stored(self, name, before.as_ref(), rev);
+        }
+    }
+
+    fn deleted(&mut self, name: &str) {
+        self.wrote(format!("delete {name}"));
+        if let Some(object) = self.objects.remove(name) {
+            checks::removed(self, name, &object);
+        }
+    }
+}
+
+/// How many writes are kept for whoever has to explain them.
+const LAST_WRITES: usize = 12;
+
+/// Leases change all the time.
+fn is_lease(key: &str) -> bool {
+    key.contains("/leases/")
+}
+
+#[async_trait]
+impl Store for Observed {
+    async fn revision(&self) -> Result<Rev, StoreError> {
+        self.inner.revision().await
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<(Option<Kv>, Rev), StoreError> {
+        self.inner.get(key).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+        at: Option<Rev>,
+    ) -> Result<Page, StoreError> {
+        self.inner.list(prefix, after, limit, at).await
+    }
+
+    async fn put(&self, key: &[u8], value: Bytes, expect: Expect) -> Result<Rev, StoreError> {
+        let name = String::from_utf8_lossy(key).into_owned();
+        let object: Option<Value> = serde_json::from_slice(&value).ok();
+        if is_lease(&name) {
+            return self.inner.put(key, value, expect).await;
+        }
+        self.universe.gate(SERVER, &format!("put {name}")).await;
+        let rev = self.inner.put(key, value, expect).await?;
+        self.universe.look().put(&name, object, rev.0);
+        self.universe.gate(SERVER, &format!("put {name}: {}", rev.0)).await;
+        Ok(rev)
+    }
+
+    async fn delete(&self, key: &[u8], expect: Expect) -> Result<(Rev, Kv), StoreError> {
+        let name = String::from_utf8_lossy(key).into_owned();
+        self.universe.gate(SERVER, &format!("delete {name}")).await;
+        let gone = self.inner.delete(key, expect).await?;
+        self.universe.look().deleted(&name);
+        self.universe.gate(SERVER, &format!("delete {name}: {}", gone.0.0)).await;
+        Ok(gone)
+    }
+
+    async fn watch(&self, prefix: &[u8], after: Rev) -> Result<Watch, StoreError> {
+        self.inner.watch(prefix, after).await
+    }
+
+    async fn compact(&self, rev: Rev) -> Result<(), StoreError> {
+        self.inner.compact(rev).await
+    }
+
+    async fn compacted(&self) -> Result<Rev, StoreError> {
+        self.inner.compacted().await
+    }
+}
