@@ -12,10 +12,6 @@ use tokio::sync::oneshot;
 use super::context::Context;
 use super::wake::Wakes;
 
-/// How long one watch lasts before it is opened anew, in seconds; a connection that died without a word is noticed a
-/// little later. The watcher's own default leaves the controllers blind for five minutes.
-const WATCH: u32 = 30;
-
 /// Watches one kind until it is dropped. `ready` fires after the first complete list; nobody else may wait on the store.
 pub(crate) async fn watch<K: Wakes>(
     context: Arc<Context>,
@@ -28,7 +24,7 @@ pub(crate) async fn watch<K: Wakes>(
         .with_min_delay(Duration::from_millis(50))
         .with_max_delay(Duration::from_secs(5))
         .without_max_times();
-    let events = watcher(api, Config::default().timeout(WATCH)).backoff(ExponentialBackoff::from(backoff));
+    let events = watcher(api, Config::default()).backoff(ExponentialBackoff::from(backoff));
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         let event = match event {

@@ -12,10 +12,6 @@ use super::context::{Key, Node};
 use super::registry::InstanceKey;
 use crate::api::VolumeAttachment;
 
-/// How long one watch lasts before it is opened anew, in seconds; a connection that died without a word is noticed a
-/// little later.
-const WATCH: u32 = 30;
-
 /// Everything that could need a hand gets one.
 pub fn wake_all(node: &Node) {
     let wake = |key| node.queue.wake(key);
@@ -39,7 +35,7 @@ fn open<K>(
 ) where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
 {
-    let mut config = watcher::Config::default().timeout(WATCH);
+    let mut config = watcher::Config::default();
     if let Some(field) = field {
         config = config.fields(&format!("{field}={}", node.options.name));
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::patience::patient;
 use crate::controllers;
 use crate::node::{self, Machine, Options};
 use crate::server::{Identity, Server};
@@ -30,7 +31,7 @@ pub async fn run(
     ready: oneshot::Sender<()>,
     stop: CancellationToken,
 ) -> Result<(), Error> {
-    let node_client = server.client(Identity::node(&options.name));
+    let node_client = patient(server.client(Identity::node(&options.name)));
     let ending = stop.child_token();
     let control = controllers::Options {
         now: Arc::new(jiff::Timestamp::now),
@@ -38,7 +39,8 @@ pub async fn run(
         ..controllers::Options::default()
     };
     let shutdown = ending.clone();
-    let controllers = controllers::run(server.client(Identity::controllers()), control, async move {
+    let client = patient(server.client(Identity::controllers()));
+    let controllers = controllers::run(client, control, async move {
         shutdown.cancelled().await;
     });
     let daemon = node::run(node_client, machine, options, ready, ending.clone());

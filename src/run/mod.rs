@@ -7,6 +7,7 @@ pub mod csi;
 pub mod down;
 pub mod join;
 pub mod machine;
+pub mod patience;
 pub mod up;
 
 /// The exit code of a command, with its failure on one line of standard error.

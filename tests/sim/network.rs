@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use tower::{Service, ServiceExt};
 use turmoil::net::{TcpListener, TcpStream};
 use wharfline::csi::Connection;
+use wharfline::run::patience::patient;
 use wharfline::server::{Identity, Server};
 
 use crate::support::scripted::serve::Accept;
@@ -191,7 +192,7 @@ pub fn client(universe: &Arc<Universe>, host: &str, user: &str) -> kube::Client 
         let way = way.clone();
         async move { way.send(request).await }
     });
-    kube::Client::new(service, "default")
+    patient(kube::Client::new(service, "default"))
 }
 
 #[derive(Clone)]
