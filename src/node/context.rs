@@ -177,7 +177,7 @@ pub struct Node {
     /// Ends the daemon; workloads and mounts stay.
     pub stop: CancellationToken,
     /// What this daemon last wrote of an object, by uid and part.
-    written: Mutex<HashMap<String, Value>>,
+    written: Mutex<HashMap<String, Written>>,
     /// What it last had to say of it, written or not.
     said: Mutex<HashMap<String, Value>>,
 }
@@ -270,6 +270,19 @@ pub struct Part {
     pub name: &'static str,
     /// The top-level fields.
     pub fields: &'static [&'static str],
+}
+
+/// What one part of a status was last written as.
+#[derive(Debug, Clone)]
+struct Written {
+    /// The object's version after it; 0 when it is not known.
+    version: u64,
+    value: Value,
+}
+
+/// Our server's versions are the store's revisions, so that the later of two is known.
+fn version<K: Resource>(object: &K) -> u64 {
+    object.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
 /// What a fresh daemon is made of.
@@ -389,8 +402,10 @@ impl Node {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), new.clone());
         let last = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         let old = match last {
-            Some(last) => last,
-            None => {
+            // The cache does not show our own last write yet.
+            Some(last) if version(object) < last.version => last.value,
+            // Others may have written our fields since: controllers do when they take this node for lost.
+            Some(_) | None => {
                 let seen = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
                 restrict(&seen["status"], part.fields)
             }
@@ -404,8 +419,9 @@ impl Node {
         let (name, params, patch) = (object.name_any(), PatchParams::default(), Patch::Merge(&body));
         let write = api.patch_status(&name, &params, &patch);
         match tokio::time::timeout(API_DEADLINE, write).await {
-            Ok(Ok(_)) => {
-                self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key, new);
+            Ok(Ok(object)) => {
+                let written = Written { version: version(&object), value: new };
+                self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key, written);
                 Ok(())
             }
             // Gone: there is nothing to write to any more.
@@ -432,9 +448,9 @@ impl Node {
     /// Forgets what was written of an object that is gone.
     pub fn forget_written(&self, uid: &str) {
         let prefix = format!("{uid}/");
-        for map in [&self.written, &self.said] {
-            map.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !key.starts_with(&prefix));
-        }
+        let keep = |key: &String| !key.starts_with(&prefix);
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| keep(key));
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| keep(key));
     }
 
     /// Runs a write to its end and says when to try again if it failed.

@@ -37,6 +37,9 @@ pub fn one(seed: u64, show: bool) -> ExitCode {
             if !show {
                 println!("last lines of the record:\n{}", inner.record.tail());
             }
+            if show {
+                inner.objects.iter().for_each(|(key, object)| println!("object {key} {object}"));
+            }
             drop(inner);
             println!("faults: {}\nseed {seed}: {why}", if calm { "none".to_owned() } else { run.kinds() });
             ExitCode::FAILURE
