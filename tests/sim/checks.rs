@@ -168,6 +168,10 @@ fn machine_leftovers(node: &NodeState) -> Vec<String> {
 pub fn unmet(inner: &Inner) -> Vec<String> {
     let mut missing = Vec::new();
     for claim in all(inner, "volumeclaims") {
+        // A claim that waits for its first consumer and has none waits rightly.
+        if text(claim, "/status/phase") == "Pending" && claim["status"].to_string().contains("WaitingForFirstConsumer") {
+            continue;
+        }
         if text(claim, "/status/phase") != "Bound" {
             missing.push(format!("claim {} {}", text(claim, "/metadata/name"), claim["status"]));
         }

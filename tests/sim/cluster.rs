@@ -29,7 +29,7 @@ pub const CONTROLLERS: &str = "controllers";
 /// Where people sit.
 pub const PEOPLE: &str = "people";
 /// One step of time.
-const TICK: Duration = Duration::from_millis(5);
+const TICK: Duration = Duration::from_millis(10);
 /// The deadline of every CSI call, so that a run need not wait long for one that hangs.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -82,6 +82,7 @@ impl Cluster {
             let (shared, disk) = (Arc::clone(&shared), disk.clone());
             async move {
                 let store = Arc::new(Observed::open(&shared, &disk)?);
+                store.learn().await?;
                 let options = ServerOptions {
                     random: Arc::new(|bytes| rand::Rng::fill_bytes(&mut *mad_turmoil::rand::get_rng(), bytes)),
                     ..ServerOptions::new(SealingKey::new(&[7; 32]))

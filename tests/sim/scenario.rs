@@ -86,36 +86,39 @@ pub fn allocation(name: &str, claims: &[&str], command: &str) -> Manifest {
     Manifest::namespaced("allocations", "Allocation", name, json!({ "volumes": volumes, "tasks": tasks }))
 }
 
-/// Two plugins, four classes, twenty-six claims and twenty-eight allocations.
+/// Two plugins, fourteen classes, twenty-four claims (four of them without a user) and twenty allocations.
 fn sixty() -> Vec<Manifest> {
-    let mut all = vec![
-        plugin("alpha", "Cluster"),
-        plugin("beta", "Node"),
-        class("alpha-now", "alpha", "Immediate"),
-        class("alpha-late", "alpha", "WaitForFirstConsumer"),
-        class("beta-late", "beta", "WaitForFirstConsumer"),
-        class("unused", "beta", "Immediate"),
-    ];
-    for n in 0..26 {
-        let class = pick(&["alpha-now", "alpha-late", "beta-late"]);
-        // Two claims are shared by two allocations each.
-        let mode = match n {
-            0 => "MultiNodeMultiWriter",
-            1 => "SingleNodeMultiWriter",
-            _ => pick(&["SingleNodeWriter", "SingleNodeSingleWriter"]),
-        };
-        let class = if n == 0 { "alpha-now" } else { class };
-        // Those two modes are alpha's alone.
-        let class = if mode.contains("Single") && mode != "SingleNodeWriter" { pick(&["alpha-now", "alpha-late"]) } else { class };
-        all.push(claim(&format!("claim-{n}"), class, mode));
+    let mut all = vec![plugin("alpha", "Cluster"), plugin("beta", "Node")];
+    for n in 0..14 {
+        let (plugin, mode) = CLASSES[n % CLASSES.len()];
+        all.push(class(&format!("class-{n}"), plugin, mode));
     }
-    for n in 0..28 {
-        let claim = format!("claim-{}", n % 26);
+    for n in 0..24_usize {
+        // Two claims are shared by two allocations each. Those two modes are alpha's alone, and one other.
+        let (mode, sorts) = match n {
+            0 => ("MultiNodeMultiWriter", 2),
+            1 => ("SingleNodeMultiWriter", 2),
+            _ => pick(&[("SingleNodeWriter", 3), ("SingleNodeWriter", 3), ("SingleNodeSingleWriter", 2)]),
+        };
+        let class = 3 * usize::try_from(below(4)).unwrap() + usize::try_from(below(sorts)).unwrap();
+        all.push(claim(&format!("claim-{n}"), &format!("class-{class}"), mode));
+    }
+    for n in 0..20 {
+        let claim = format!("claim-{}", n % 18);
         let command = pick(&["run", "run", "run", "finish", ""]);
-        all.push(allocation(&format!("alloc-{n}"), &[&claim], command));
+        let mut one = allocation(&format!("alloc-{n}"), &[&claim], command);
+        if n % 18 == 1 {
+            // Both users of a volume for one node: elsewhere the second would wait for the first, and rightly.
+            one.object["spec"]["nodeName"] = json!("node-b");
+        }
+        all.push(one);
     }
     all
 }
+
+/// The three sorts of classes.
+const CLASSES: [(&str, &str); 3] =
+    [("alpha", "Immediate"), ("alpha", "WaitForFirstConsumer"), ("beta", "WaitForFirstConsumer")];
 
 fn shuffled(mut of: Vec<Manifest>) -> Vec<Manifest> {
     for at in (1..of.len()).rev() {

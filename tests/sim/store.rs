@@ -21,6 +21,16 @@ impl Observed {
         let inner = EmbeddedStore::inline(disk.clone(), Options::default())?;
         Ok(Self { inner, universe: Arc::clone(universe) })
     }
+
+    /// Learns what the store holds: a server that was killed may have written something that nobody noted.
+    pub async fn learn(&self) -> Result<(), StoreError> {
+        let page = self.inner.list(b"", None, usize::MAX, None).await?;
+        let object = |kv: &Kv| serde_json::from_slice(&kv.value).ok();
+        let name = |kv: &Kv| String::from_utf8_lossy(&kv.key).into_owned();
+        let all = page.kvs.iter().filter_map(|kv| object(kv).map(|object| (name(kv), object)));
+        self.universe.look().objects = all.filter(|(name, _)| !is_lease(name)).collect();
+        Ok(())
+    }
 }
 
 impl Inner {
