@@ -2,6 +2,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 use serde_json::json;
 
 use super::context::Context;
@@ -55,7 +56,9 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     let condition = condition.of_generation(object.metadata.generation);
     new.conditions = with_condition(&context, &status.conditions, condition);
     if new != status {
-        let patch = json!({ "status": { "phase": new.phase, "conditions": new.conditions } });
+        // Against this version only: a node that has come back in between knows better.
+        let patch = json!({ "metadata": { "resourceVersion": object.resource_version() },
+            "status": { "phase": new.phase, "conditions": new.conditions } });
         context.merge(&*object, patch).await?;
     }
     Ok(None)

@@ -46,6 +46,12 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         (Some(Step::DeleteVolume), Some(volume), _) => context.delete(&**volume).await?,
         (Some(_) | None, _, _) => {}
     }
+    if let (Err((word, _)), Some(volume)) = (&verdict.ready, &volume)
+        && [plan::PROVISIONING, plan::BINDING].contains(&word.as_str())
+        && let Some(left) = context.soon(&**volume)
+    {
+        return Ok(Some(left));
+    }
     let patch = status(&context, &object, volume.as_deref(), &verdict);
     if !patch.is_null() {
         context.merge(&*object, json!({ "status": patch })).await?;

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::cache::{Kind, Name};
+use super::cache::{Kind, Name, name_of};
 use super::ledger::Ledger;
 use super::queue::Queue;
 use super::tell::Teller;
@@ -20,6 +20,9 @@ use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, V
 
 /// The namespace of leases and of the allocations that plugins run in.
 pub const SYSTEM_NAMESPACE: &str = "wharfline-system";
+
+/// What takes less than this is not told.
+const SOON: Duration = Duration::from_secs(1);
 
 /// What the controllers are told from outside. Monotonic time is tokio's, so that a test may pause it.
 #[derive(Clone)]
@@ -157,6 +160,13 @@ impl Context {
     /// How long to wait at most until the cache shows our own last write to the object.
     pub(crate) fn behind<K: Kind>(&self, name: &Name) -> Option<Duration> {
         self.ledger.behind::<K>(name)
+    }
+
+    /// How long not to write of an object what goes on by itself: mostly it is over before anybody could read it.
+    /// Absent once that is worth a write.
+    pub(crate) fn soon<K: Cached>(&self, object: &K) -> Option<Duration> {
+        let age = K::cache(&self.world).age(&name_of(object))?;
+        SOON.checked_sub(age).filter(|left| !left.is_zero())
     }
 
     /// Creates an object.

@@ -44,7 +44,13 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
             return Ok(None);
         }
         Decision::Bind(node) => bound(&context, &object, &status, node),
-        Decision::Wait(reason) => waiting(&context, &object, &status, &reason),
+        Decision::Wait(reason) => {
+            let under_way = matches!(&reason, Reason::VolumeNotReady { message, .. } if message.is_empty());
+            if let Some(left) = context.soon(&*object).filter(|_| under_way) {
+                return Ok(Some(left));
+            }
+            waiting(&context, &object, &status, &reason)
+        }
     };
     if new != status {
         let mut object = (*object).clone();

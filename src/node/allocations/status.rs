@@ -177,7 +177,8 @@ fn held_by_another(node: &Node, uid: &str, attachment: &VolumeAttachment) -> Opt
     if holders.is_empty() || holders.iter().any(|h| h == uid) {
         return None;
     }
-    let holder = holders.iter().find_map(|h| node.caches.allocations.one(h));
+    // Who is gone for good stays listed; the last one let in is the one in the way.
+    let holder = holders.iter().rev().find_map(|h| node.caches.allocations.one(h));
     Some(Reason::HeldElsewhere {
         volume: attachment.spec.volume.clone(),
         holder: holder.map(|h| full_name(&*h)).unwrap_or_default(),

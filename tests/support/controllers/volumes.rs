@@ -44,23 +44,46 @@ async fn a_life_costs_these_writes_and_waiting_costs_none() {
     let expected = [
         ("PUT volumeclaims/status", 1), // the selected node
         ("PUT volumes/status", 3),      // the host, the holder, no holder
-        ("PUT allocations/status", 2),  // it waits, its node
+        ("PUT allocations/status", 1),  // its node
         ("POST volumes", 1),
         ("POST volumeattachments", 1),
         ("DELETE volumeattachments", 1),
         ("DELETE volumes", 1),
-        ("PATCH volumeattachments", 1), // the finalizers
+        ("PATCH volumeattachments", 2), // the way in; the finalizers
         ("PATCH allocations", 1),
         ("PATCH volumes", 1),
         ("PATCH volumeclaims", 1),
-        ("PATCH volumes/status", 2),      // Ready, Releasing
-        ("PATCH volumeclaims/status", 4), // waiting, being made, bound, not used any more
+        ("PATCH volumes/status", 1),      // Ready
+        ("PATCH volumeclaims/status", 3), // waiting, bound, not used any more
     ];
     for (line, times) in expected {
         assert_eq!(count(line), times, "{line}: {writes:#?}");
     }
     let listed: usize = expected.iter().map(|(_, times)| times).sum();
     assert_eq!(writes.len(), listed, "{writes:#?}");
+    bench.end().await;
+}
+
+/// What is over within a second is not written; what lasts is.
+#[tokio::test(start_paused = true)]
+async fn what_goes_on_by_itself_is_told_once_it_takes_long() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    bench.behave("a", |b| b.creates = false);
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("being made", |seen| why(&seen.only("volumeclaims")) == "Provisioning").await;
+    bench.until("it waits", |seen| phase(seen, "one") == "Pending").await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.behave("a", |b| b.creates = true);
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.behave("a", |b| b.creates = false);
+    bench.delete("allocations", "default", "one").await;
+    bench.delete("volumeclaims", "default", "c").await;
+    bench.until("going", |seen| seen.only("volumes")["status"]["phase"] == "Releasing").await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.behave("a", |b| b.creates = true);
+    bench.until("gone", |seen| seen.all("volumes").is_empty()).await;
     bench.end().await;
 }
 
