@@ -7,9 +7,8 @@ use serde_json::json;
 
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{deleting, fence, uid, with_condition};
+use super::facts::{deleting, fence, fence_command, uid, with_condition};
 use super::nodes::pulse;
-use super::wake::fence_command;
 use crate::api::allocation::{AllocationPhase, OnNodeLost, TaskState};
 use crate::api::meta::{Condition, READY, Rung, Truth};
 use crate::api::{Allocation, AllocationStatus};
@@ -43,7 +42,7 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     }
     let mut new = status.clone();
     let (truth, reason) = if !off {
-        let command = fence_command(&context, node);
+        let command = fence_command(&context.world, node);
         (Truth::Unknown, Reason::NoFence { node: node.clone(), command })
     } else if object.spec.on_node_lost == OnNodeLost::Hold {
         new.phase = Some(AllocationPhase::Failed);

@@ -5,13 +5,13 @@ use kube::ResourceExt;
 
 use super::cache::{Name, name_of};
 use super::context::Context;
-use super::facts::{boot_id, deleting, node_down, node_ready};
+use super::facts::{deleting, node_down, node_ready};
 use super::world::{Cached, ConfigMapMeta, SecretMeta, namespace_or_default};
 use crate::api::meta::{ObjectRef, READY, is_true};
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
 };
-use crate::plan::marks::{OUT_OF_SERVICE, PLUGIN_NAME, STOPPED};
+use crate::plan::marks::{PLUGIN_NAME, STOPPED};
 
 /// A kind whose changes wake controllers.
 pub(crate) trait Wakes: Cached {
@@ -317,9 +317,4 @@ fn content_of_namespace(context: &Context, name: &Name) {
     if context.world.namespaces.named(&name.0).is_some_and(|n| deleting(&*n)) {
         context.queues.namespaces.add(cluster(&name.0));
     }
-}
-
-/// The boot id by which an operator may fence the node, with the command that does it.
-pub(crate) fn fence_command(context: &Context, node: &str) -> String {
-    format!("wharfline taint node {node} {}={}", OUT_OF_SERVICE, boot_id(&context.world, node))
 }
