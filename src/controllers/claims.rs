@@ -30,7 +30,11 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
     let verdict = plan::next(&facts);
     match (&verdict.step, &volume, &class) {
         (Some(Step::Create { node }), _, Some(class)) => {
-            context.create(&new_volume(&context.world, &object, class, node)).await?;
+            let volume = new_volume(&context.world, &object, class, node);
+            if let Some(wait) = context.behind::<Volume>(&name_of(&volume)) {
+                return Ok(Some(wait));
+            }
+            context.create(&volume).await?;
             return Ok(None);
         }
         (Some(Step::Adopt), Some(volume), _) => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 
 use super::allocations::{node_off, serves};
+use super::cache::name_of;
 use super::claims::{class_of, volume_of};
 use super::context::Context;
 use super::drive::Outcome;
@@ -38,6 +39,9 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     let new = match decide(&context, &object, &status) {
         Decision::Leave => return Ok(None),
         Decision::Select(claim, node) => {
+            if let Some(wait) = context.behind::<VolumeClaim>(&name_of(&*claim)) {
+                return Ok(Some(wait));
+            }
             let mut claim = (*claim).clone();
             claim.status.get_or_insert_default().selected_node = node;
             context.replace_status(&claim).await?;

@@ -150,6 +150,39 @@ async fn nothing_is_detached_before_the_nodes_word() {
     bench.end().await;
 }
 
+/// Without anything to detach, the node's word alone frees the volume.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_granted_before_the_nodes_word_where_nothing_is_attached() {
+    let local = Behaviour {
+        capabilities: vec![
+            "plugin/CONTROLLER_SERVICE",
+            "controller/CREATE_DELETE_VOLUME",
+            "node/STAGE_UNSTAGE_VOLUME",
+        ],
+        ..Behaviour::default()
+    };
+    let bench = Bench::with(&["a", "b"], local).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("one runs", |seen| phase(seen, "one") == "Running").await;
+    assert_eq!(bench.seen.only("volumeattachments")["spec"]["attachRequired"], false);
+    bench.behave("a", |b| b.releases = false);
+    bench.delete("allocations", "default", "one").await;
+    bench.make("allocations", user("two", "c", "b")).await;
+    let closed = |seen: &crate::bench::Seen| {
+        !seen.only("volumeattachments")["metadata"]["deletionTimestamp"].is_null()
+    };
+    bench.until("it is closed", closed).await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    assert!(closed(&bench.seen), "not released");
+    assert_eq!(bench.seen.only("volumes")["status"]["holders"][0]["nodeName"], "a");
+    assert_eq!(phase(&bench.seen, "two"), "WaitingVolumes");
+    bench.behave("a", |b| b.releases = true);
+    bench.until("two runs", |seen| phase(seen, "two") == "Running").await;
+    bench.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn users_on_one_node_share_and_the_last_one_out_closes() {
     let bench = Bench::with(&["a", "b"], disks()).await;
