@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Namespace, Node};
+use kube::api::DeleteParams;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -15,6 +16,7 @@ use super::queue::Queue;
 use super::tell::Teller;
 use super::world::{Cached, World};
 use super::write::{Failure, Writable, Write};
+use crate::api::definitions::FINALIZER;
 use crate::api::meta::Time;
 use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim};
 
@@ -191,12 +193,22 @@ impl Context {
 
     /// Asks for the end of this very object.
     pub(crate) async fn delete<K: Cached>(&self, object: &K) -> Result<(), Failure> {
-        self.write.delete((K::cache(&self.world), &self.ledger), object).await
+        self.write.delete((K::cache(&self.world), &self.ledger), object, DeleteParams::background()).await
+    }
+
+    /// The same, after the end of everything that it owns.
+    pub(crate) async fn delete_last<K: Cached>(&self, object: &K) -> Result<(), Failure> {
+        self.write.delete((K::cache(&self.world), &self.ledger), object, DeleteParams::foreground()).await
     }
 
     /// Removes our finalizer by compare-and-swap.
     pub(crate) async fn release<K: Cached>(&self, object: &K) -> Result<(), Failure> {
-        self.write.release((K::cache(&self.world), &self.ledger), object).await
+        self.release_from(object, FINALIZER).await
+    }
+
+    /// Removes one finalizer by compare-and-swap.
+    pub(crate) async fn release_from<K: Cached>(&self, object: &K, finalizer: &str) -> Result<(), Failure> {
+        self.write.release((K::cache(&self.world), &self.ledger), object, finalizer).await
     }
 
     /// Reads an object from the API itself, for the few decisions that no cache may take.

@@ -6,6 +6,7 @@ use kube::ResourceExt;
 use super::cache::{Name, name_of};
 use super::context::Context;
 use super::facts::{deleting, node_down, node_ready};
+use super::garbage::holds_for_dependents;
 use super::world::{Cached, ConfigMapMeta, SecretMeta, namespace_or_default};
 use crate::api::meta::{ObjectRef, READY, is_true};
 use crate::api::{
@@ -30,6 +31,16 @@ pub(crate) trait Wakes: Cached {
 fn ownership<K: Cached>(context: &Context, old: Option<&K>, new: Option<&K>) {
     if let Some(new) = new.filter(|n| !n.owner_references().is_empty()) {
         K::cache(&context.world).dependents.add(name_of(new));
+    }
+    // One that is deleted last, or without what it owns, waits for a look, and for each of its dependents.
+    if let Some(new) = new.filter(|n| holds_for_dependents(*n)) {
+        K::cache(&context.world).dependents.add(name_of(new));
+    }
+    for object in [old, new].into_iter().flatten() {
+        let namespace = object.namespace().unwrap_or_default();
+        for owner in object.owner_references() {
+            context.world.dependent_changed(owner, &namespace);
+        }
     }
     let gone = old.and_then(|o| o.meta().uid.as_deref());
     if gone != new.and_then(|n| n.meta().uid.as_deref())
