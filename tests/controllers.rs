@@ -12,6 +12,8 @@ mod bench;
 mod fake;
 #[path = "support/controllers/garbage.rs"]
 mod garbage;
+#[path = "support/controllers/late.rs"]
+mod late;
 #[path = "support/controllers/manifests.rs"]
 mod manifests;
 #[path = "support/controllers/nodes.rs"]

@@ -6,6 +6,8 @@ mod support;
 mod crash;
 #[path = "node/full.rs"]
 mod full;
+#[path = "node/handover.rs"]
+mod handover;
 #[path = "node/journal.rs"]
 mod journal;
 #[path = "node/kernel.rs"]

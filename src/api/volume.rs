@@ -174,6 +174,12 @@ pub struct Holder {
     pub allocation: ObjectRef,
     /// The node it is granted on.
     pub node_name: String,
+    /// The attachment that it is granted by, and by no later one of that name.
+    #[serde(default, rename = "attachmentUID", skip_serializing_if = "String::is_empty")]
+    pub attachment_uid: String,
+    /// The boot that the node reported when it was granted; empty when it had reported none.
+    #[serde(default, rename = "bootID", skip_serializing_if = "String::is_empty")]
+    pub boot_id: String,
     /// Whether it only reads.
     #[serde(default)]
     pub read_only: bool,
@@ -220,8 +226,9 @@ pub struct VolumeAttachmentSpec {
     /// Whether every user of it here only reads.
     #[serde(default)]
     pub read_only: bool,
-    /// The uids of the allocations that hold the volume here; nobody else gets it published. Follows the volume's
-    /// holders, which are what decides.
+    /// The uids of the allocations that were let in: nobody else gets the volume published, and while there is none
+    /// nothing is attached or staged. Empty at creation; one enters once a holder that names this attachment stands,
+    /// and none is taken out again.
     #[serde(default)]
     pub allocations: Vec<String>,
     /// A fence stands for the node's release: it cannot write any more, though it has not said so.

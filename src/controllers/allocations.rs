@@ -2,13 +2,13 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 use serde_json::json;
 
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{deleting, fence, uid, with_condition};
+use super::facts::{deleting, fence, fence_command, uid, with_condition};
 use super::nodes::pulse;
-use super::wake::fence_command;
 use crate::api::allocation::{AllocationPhase, OnNodeLost, TaskState};
 use crate::api::meta::{Condition, READY, Rung, Truth};
 use crate::api::{Allocation, AllocationStatus};
@@ -42,7 +42,7 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     }
     let mut new = status.clone();
     let (truth, reason) = if !off {
-        let command = fence_command(&context, node);
+        let command = fence_command(&context.world, node);
         (Truth::Unknown, Reason::NoFence { node: node.clone(), command })
     } else if object.spec.on_node_lost == OnNodeLost::Hold {
         new.phase = Some(AllocationPhase::Failed);
@@ -55,7 +55,9 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     let condition = condition.of_generation(object.metadata.generation);
     new.conditions = with_condition(&context, &status.conditions, condition);
     if new != status {
-        let patch = json!({ "status": { "phase": new.phase, "conditions": new.conditions } });
+        // Against this version only: a node that has come back in between knows better.
+        let patch = json!({ "metadata": { "resourceVersion": object.resource_version() },
+            "status": { "phase": new.phase, "conditions": new.conditions } });
         context.merge(&*object, patch).await?;
     }
     Ok(None)

@@ -10,7 +10,6 @@ use super::drive::Outcome;
 use super::facts::{boot_id, deleting, fence, uid};
 use super::nodes::pulse;
 use super::write::Failure;
-use crate::api::volume::Holder;
 use crate::api::{NodeAgent, VolumeAttachment};
 use crate::plan::host::HostNode;
 use crate::plan::release::{self, Fence, Leaving};
@@ -34,7 +33,8 @@ pub(crate) async fn reconcile(object: Arc<VolumeAttachment>, context: Arc<Contex
                 return Ok(left);
             }
             if confirmed(&context, node).await? {
-                return fields(&context, &object, json!({ "fenced": true })).await;
+                fields(&context, &object, json!({ "fenced": true })).await?;
+                return Ok(None);
             }
         }
     }
@@ -42,28 +42,16 @@ pub(crate) async fn reconcile(object: Arc<VolumeAttachment>, context: Arc<Contex
     let Some(volume) = volume.filter(|v| uid(&**v) == object.spec.volume_uid) else { return Ok(None) };
     let status = volume.status.clone().unwrap_or_default();
     if status.controller.is_some() && status.controller != object.spec.host {
-        return fields(&context, &object, json!({ "host": status.controller })).await;
-    }
-    let holders = holders_on(&status.holders, node);
-    if !deleting(&*object) && holders != object.spec.allocations {
-        return fields(&context, &object, json!({ "allocations": holders })).await;
+        fields(&context, &object, json!({ "host": status.controller })).await?;
     }
     Ok(None)
 }
 
-/// Writes fields of the spec, unless somebody wrote since the object was read.
-async fn fields(context: &Context, object: &VolumeAttachment, spec: Value) -> Outcome {
+/// Writes fields of the spec, unless somebody wrote since the object was read: a later attachment of the name, too, has
+/// another version.
+pub(crate) async fn fields(context: &Context, object: &VolumeAttachment, spec: Value) -> Result<(), Failure> {
     let patch = json!({ "metadata": { "resourceVersion": object.resource_version() }, "spec": spec });
-    context.merge(object, patch).await?;
-    Ok(None)
-}
-
-/// The uids of the allocations that hold a volume on one node.
-pub(crate) fn holders_on(holders: &[Holder], node: &str) -> Vec<String> {
-    let mut uids: Vec<_> =
-        holders.iter().filter(|h| h.node_name == node).map(|h| h.allocation.uid.clone()).collect();
-    uids.sort();
-    uids
+    context.merge(object, patch).await
 }
 
 /// What is seen of an attachment on its way out.
@@ -76,6 +64,7 @@ pub(crate) fn leaving(attachment: &VolumeAttachment) -> Leaving {
         fence: if attachment.spec.fenced && deleting(attachment) { Fence::Stands } else { Fence::None },
         attach_required: attachment.spec.attach_required,
         attached: release::attached(attachment.spec.host.as_ref().map(|h| h.epoch), said),
+        used: !attachment.spec.allocations.is_empty(),
     }
 }
 

@@ -4,12 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+
+use tokio::time::Instant;
 
 use super::queue::Queue;
 
@@ -41,6 +44,8 @@ pub(crate) fn reference<K: Resource<DynamicType = ()>>(name: &Name) -> ObjectRef
 struct Index {
     by_word: HashMap<String, BTreeSet<Name>>,
     words: HashMap<Name, Vec<String>>,
+    /// Since when each object is seen as it is: there, or being deleted.
+    since: HashMap<Name, (Option<String>, bool, Instant)>,
 }
 
 impl Index {
@@ -55,8 +60,18 @@ impl Index {
         }
     }
 
+    fn forget(&mut self, name: &Name) {
+        self.remove(name);
+        self.since.remove(name);
+    }
+
     fn insert<K: Kind>(&mut self, name: Name, object: &K) {
         self.remove(&name);
+        let meta = object.meta();
+        let (uid, going) = (meta.uid.clone(), meta.deletion_timestamp.is_some());
+        if self.since.get(&name).is_none_or(|known| known.0 != uid || known.1 != going) {
+            self.since.insert(name.clone(), (uid, going, Instant::now()));
+        }
         let mut words = object.index();
         words.extend(object.owner_references().iter().map(|owner| format!("owner:{}", owner.uid)));
         for word in &words {
@@ -105,6 +120,12 @@ impl<K: Kind> Cache<K> {
         self.store.state()
     }
 
+    /// How long an object has been seen as it is: there, or being deleted.
+    pub(crate) fn age(&self, name: &Name) -> Option<Duration> {
+        let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        index.since.get(name).map(|(.., since)| since.elapsed())
+    }
+
     /// The objects under one word of the index, in the order of their names.
     pub(crate) fn by(&self, word: &str) -> Vec<Arc<K>> {
         self.names(word).iter().filter_map(|name| self.get(name)).collect()
@@ -130,7 +151,7 @@ impl<K: Kind> Cache<K> {
                 let name = name_of(object);
                 let old = self.get(&name);
                 writer.apply_watcher_event(event);
-                self.change(|index| index.remove(&name));
+                self.change(|index| index.forget(&name));
                 vec![(Some(old.unwrap_or_else(|| Arc::new(object.clone()))), None)]
             }
             Event::Init | Event::InitApply(_) => {
@@ -142,7 +163,8 @@ impl<K: Kind> Cache<K> {
                 writer.apply_watcher_event(event);
                 let after: BTreeMap<_, _> = self.all().into_iter().map(|o| (name_of(&*o), o)).collect();
                 self.change(|index| {
-                    *index = Index::default();
+                    *index = Index { since: std::mem::take(&mut index.since), ..Index::default() };
+                    index.since.retain(|name, _| after.contains_key(name));
                     for (name, object) in &after {
                         index.insert(name.clone(), &**object);
                     }

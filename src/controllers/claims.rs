@@ -30,7 +30,11 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
     let verdict = plan::next(&facts);
     match (&verdict.step, &volume, &class) {
         (Some(Step::Create { node }), _, Some(class)) => {
-            context.create(&new_volume(&context.world, &object, class, node)).await?;
+            let volume = new_volume(&context.world, &object, class, node);
+            if let Some(wait) = context.behind::<Volume>(&name_of(&volume)) {
+                return Ok(Some(wait));
+            }
+            context.create(&volume).await?;
             return Ok(None);
         }
         (Some(Step::Adopt), Some(volume), _) => {
@@ -45,6 +49,12 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         }
         (Some(Step::DeleteVolume), Some(volume), _) => context.delete(&**volume).await?,
         (Some(_) | None, _, _) => {}
+    }
+    if let (Err((word, _)), Some(volume)) = (&verdict.ready, &volume)
+        && [plan::PROVISIONING, plan::BINDING].contains(&word.as_str())
+        && let Some(left) = context.soon(&**volume)
+    {
+        return Ok(Some(left));
     }
     let patch = status(&context, &object, volume.as_deref(), &verdict);
     if !patch.is_null() {

@@ -5,21 +5,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Namespace, Node};
+use kube::api::DeleteParams;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::cache::{Kind, Name};
+use super::cache::{Kind, Name, name_of};
 use super::ledger::Ledger;
 use super::queue::Queue;
 use super::tell::Teller;
 use super::world::{Cached, World};
 use super::write::{Failure, Writable, Write};
+use crate::api::definitions::FINALIZER;
 use crate::api::meta::Time;
 use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim};
 
 /// The namespace of leases and of the allocations that plugins run in.
 pub const SYSTEM_NAMESPACE: &str = "wharfline-system";
+
+/// What takes less than this is not told.
+const SOON: Duration = Duration::from_secs(1);
 
 /// What the controllers are told from outside. Monotonic time is tokio's, so that a test may pause it.
 #[derive(Clone)]
@@ -159,6 +164,13 @@ impl Context {
         self.ledger.behind::<K>(name)
     }
 
+    /// How long not to write of an object what goes on by itself: mostly it is over before anybody could read it.
+    /// Absent once that is worth a write.
+    pub(crate) fn soon<K: Cached>(&self, object: &K) -> Option<Duration> {
+        let age = K::cache(&self.world).age(&name_of(object))?;
+        SOON.checked_sub(age).filter(|left| !left.is_zero())
+    }
+
     /// Creates an object.
     pub(crate) async fn create<K: Cached + Writable>(&self, object: &K) -> Result<(), Failure> {
         self.write.create((K::cache(&self.world), &self.ledger), object).await
@@ -181,12 +193,22 @@ impl Context {
 
     /// Asks for the end of this very object.
     pub(crate) async fn delete<K: Cached>(&self, object: &K) -> Result<(), Failure> {
-        self.write.delete((K::cache(&self.world), &self.ledger), object).await
+        self.write.delete((K::cache(&self.world), &self.ledger), object, DeleteParams::background()).await
+    }
+
+    /// The same, after the end of everything that it owns.
+    pub(crate) async fn delete_last<K: Cached>(&self, object: &K) -> Result<(), Failure> {
+        self.write.delete((K::cache(&self.world), &self.ledger), object, DeleteParams::foreground()).await
     }
 
     /// Removes our finalizer by compare-and-swap.
     pub(crate) async fn release<K: Cached>(&self, object: &K) -> Result<(), Failure> {
-        self.write.release((K::cache(&self.world), &self.ledger), object).await
+        self.release_from(object, FINALIZER).await
+    }
+
+    /// Removes one finalizer by compare-and-swap.
+    pub(crate) async fn release_from<K: Cached>(&self, object: &K, finalizer: &str) -> Result<(), Failure> {
+        self.write.release((K::cache(&self.world), &self.ledger), object, finalizer).await
     }
 
     /// Reads an object from the API itself, for the few decisions that no cache may take.

@@ -47,6 +47,15 @@ pub(crate) fn fence(world: &World, node: &str) -> Fence {
     if !boot.is_empty() && off.into_iter().any(|id| *id == boot) { Fence::Stands } else { Fence::None }
 }
 
+/// The command that says of a node that it is off, in the words that [`fence`] reads. A node that never told its boot
+/// can only be deleted.
+pub(crate) fn fence_command(world: &World, node: &str) -> String {
+    match boot_id(world, node) {
+        boot if boot.is_empty() => format!("kubectl delete node {node}"),
+        boot => format!("kubectl taint node {node} {OUT_OF_SERVICE}={boot}:NoExecute"),
+    }
+}
+
 /// All instances of one plugin as they are now.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Instances {
@@ -220,8 +229,12 @@ mod tests {
             put(&world.nodes, &mut writers.nodes, node("a", "Unknown", taint));
             assert_eq!(fence(&world, "a"), wanted, "{taint}");
         }
+        let expected = "kubectl taint node a wharfline.dev/out-of-service=boot-1:NoExecute";
+        assert_eq!(fence_command(&world, "a"), expected);
         let agent = json!({ "metadata": { "name": "a" }, "spec": {}, "status": { "bootId": "boot-2" } });
         put(&world.agents, &mut writers.agents, agent);
         assert_eq!(fence(&world, "a"), Fence::None, "it booted again since");
+        put(&world.nodes, &mut writers.nodes, json!({ "metadata": { "name": "b" } }));
+        assert_eq!(fence_command(&world, "b"), "kubectl delete node b", "nobody knows its boot");
     }
 }

@@ -1,17 +1,20 @@
 //! Holders and attachments: who may use a volume, and the attachment of each node that does.
 //!
-//! A grant is one compare-and-swap of the volume's holders; an attachment is made only after its holder stands.
+//! A grant is one compare-and-swap of the volume's holders, each of which names an attachment made before it. Nobody is
+//! let into an attachment but by a holder that names it.
 use std::sync::Arc;
 
-use kube::ResourceExt;
 use kube::api::ObjectMeta;
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
 
-use super::attachments::{holders_on, leaving};
+use super::attachments::{fields, leaving};
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{Instances, can, deleting, node_down, uid};
+use super::facts::{Instances, boot_id, can, deleting, node_down, uid};
 use super::names::hex;
 use super::world::namespace_or_default;
+use super::write::Failure;
 use crate::api::meta::{ObjectRef, READY, is_true};
 use crate::api::plugin::capability;
 use crate::api::volume::Holder;
@@ -27,7 +30,8 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     let facts = gather(&context, &object, claim.as_deref(), &attachments);
     // What we made and the cache does not show yet must not be taken for absent.
     let nodes = facts.holders.iter().map(|(holder, _)| &holder.node_name);
-    for node in nodes.chain(facts.attachments.iter().map(|a| &a.node)) {
+    let nodes = nodes.chain(facts.attachments.iter().map(|a| &a.node));
+    for node in nodes.chain(facts.wanting.iter().map(|wanted| &wanted.node_name)) {
         let name = (String::new(), attachment_name(&object, node));
         if let Some(wait) = context.behind::<VolumeAttachment>(&name) {
             return Ok(Some(wait));
@@ -35,28 +39,54 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     }
     let verdict = holders::next(&facts);
     for step in verdict.steps {
-        match step {
-            Step::Holders(new) => {
-                let mut volume = (*object).clone();
-                volume.status.get_or_insert_default().holders = new;
-                context.replace_status(&volume).await?;
-            }
-            Step::Close { node } => {
-                if let Some(attachment) = attachments.iter().find(|a| a.spec.node_name == node) {
-                    context.delete(&**attachment).await?;
-                }
-            }
-            Step::Attach { node, read_only } => {
-                if let Some(attachment) = new_attachment(&context, &object, &node, read_only) {
-                    context.create(&attachment).await?;
-                }
-            }
-        }
+        carry_out(&context, &object, &attachments, step).await?;
     }
     for (allocation, reason) in &verdict.waiting {
         context.tell::<Allocation>(allocation, reason.word(), &reason.to_string()).await;
     }
     Ok(None)
+}
+
+async fn carry_out(
+    context: &Context,
+    volume: &Volume,
+    attachments: &[Arc<VolumeAttachment>],
+    step: Step,
+) -> Result<(), Failure> {
+    let of = |node: &str| attachments.iter().find(|a| a.spec.node_name == node);
+    match step {
+        Step::Holders { holders, unseen } => {
+            for holder in unseen {
+                if there(context, volume, &holder).await? {
+                    // The cache is behind; what it shows next brings us back.
+                    return Ok(());
+                }
+            }
+            let mut volume = volume.clone();
+            volume.status.get_or_insert_default().holders = holders;
+            context.replace_status(&volume).await
+        }
+        Step::Close { node } => match of(&node) {
+            Some(attachment) => context.delete(&**attachment).await,
+            None => Ok(()),
+        },
+        Step::Attach { node, read_only } => match new_attachment(context, volume, &node, read_only) {
+            Some(attachment) => context.create(&attachment).await,
+            None => Ok(()),
+        },
+        Step::Admit { node, allocations } => match of(&node) {
+            Some(attachment) => fields(context, attachment, json!({ "allocations": allocations })).await,
+            None => Ok(()),
+        },
+    }
+}
+
+/// Asks the server itself for the attachment that a holder names: a cache that shows none may be older than both.
+async fn there(context: &Context, volume: &Volume, holder: &Holder) -> Result<bool, Failure> {
+    let (path, name) = (VolumeAttachment::url_path(&(), None), attachment_name(volume, &holder.node_name));
+    let found: Option<Value> = context.read(&path, &name).await?;
+    let named = &holder.attachment_uid;
+    Ok(found.is_some_and(|a| named.is_empty() || a["metadata"]["uid"].as_str() == Some(named)))
 }
 
 /// `att-` and the hash of volume and node: one attachment per volume and node.
@@ -95,7 +125,9 @@ fn gather(
         for allocation in users {
             let node = allocation.status.as_ref().map(|s| s.node_name.clone()).unwrap_or_default();
             if !node.is_empty() && user(context, Some(&allocation), &name, &node) == User::Wants {
-                wanting.push(holder(&allocation, &name, node, mode.read_only()));
+                let boot_id = boot_id(&context.world, &node);
+                let holder = holder(&allocation, &name, &node, mode.read_only());
+                wanting.push(Holder { boot_id, ..holder });
             }
         }
     }
@@ -121,20 +153,22 @@ fn gather(
 fn seen(attachment: &VolumeAttachment) -> Attachment {
     Attachment {
         node: attachment.spec.node_name.clone(),
+        uid: uid(attachment),
         going: deleting(attachment),
         read_only: attachment.spec.read_only,
+        allocations: attachment.spec.allocations.clone(),
         seen: leaving(attachment),
     }
 }
 
-fn holder(allocation: &Allocation, claim: &str, node: String, read_only: bool) -> Holder {
+fn holder(allocation: &Allocation, claim: &str, node: &str, read_only: bool) -> Holder {
     let of = ObjectRef {
         namespace: allocation.namespace().unwrap_or_default(),
         name: allocation.name_any(),
         uid: uid(allocation),
     };
     let reads = allocation.spec.volumes.iter().any(|v| v.claim_name == claim && v.read_only);
-    Holder { allocation: of, node_name: node, read_only: reads || read_only }
+    release::holder(of, node, reads || read_only)
 }
 
 /// What is known of the allocation behind a holder on `node`.
@@ -144,7 +178,8 @@ fn user(context: &Context, allocation: Option<&Allocation>, claim: &str, node: &
         allocation.and_then(|a| a.spec.volumes.iter().find(|v| v.claim_name == claim)).map(|v| &v.name);
     release::user(UserFacts {
         exists: allocation.is_some(),
-        leaving: name.is_none() || allocation.is_some_and(|a| deleting(a) || a.spec.stop),
+        leaving: name.is_none() || allocation.is_some_and(|a| a.spec.stop),
+        deleting: allocation.is_some_and(deleting),
         here: status.node_name == node,
         node_down: node_down(&context.world, node),
         phase: status.phase,
@@ -152,7 +187,7 @@ fn user(context: &Context, allocation: Option<&Allocation>, claim: &str, node: &
     })
 }
 
-/// The attachment with all that undoing it needs; absent while something that it needs is not known yet.
+/// The attachment with all that undoing it needs and nobody let in; absent while something that it needs is not known yet.
 fn new_attachment(
     context: &Context,
     volume: &Volume,
@@ -191,7 +226,7 @@ fn new_attachment(
         node_id: here.status.as_ref().map(|s| s.node_id.clone()).unwrap_or_default(),
         capability: volume.spec.capability(),
         read_only,
-        allocations: holders_on(&status.holders, node),
+        allocations: Vec::new(),
         fenced: false,
         secrets: volume.spec.secrets.clone(),
     };

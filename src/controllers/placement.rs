@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 
 use super::allocations::{node_off, serves};
+use super::cache::name_of;
 use super::claims::{class_of, volume_of};
 use super::context::Context;
 use super::drive::Outcome;
@@ -38,13 +39,22 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     let new = match decide(&context, &object, &status) {
         Decision::Leave => return Ok(None),
         Decision::Select(claim, node) => {
+            if let Some(wait) = context.behind::<VolumeClaim>(&name_of(&*claim)) {
+                return Ok(Some(wait));
+            }
             let mut claim = (*claim).clone();
             claim.status.get_or_insert_default().selected_node = node;
             context.replace_status(&claim).await?;
             return Ok(None);
         }
         Decision::Bind(node) => bound(&context, &object, &status, node),
-        Decision::Wait(reason) => waiting(&context, &object, &status, &reason),
+        Decision::Wait(reason) => {
+            let under_way = matches!(&reason, Reason::VolumeNotReady { message, .. } if message.is_empty());
+            if let Some(left) = context.soon(&*object).filter(|_| under_way) {
+                return Ok(Some(left));
+            }
+            waiting(&context, &object, &status, &reason)
+        }
     };
     if new != status {
         let mut object = (*object).clone();

@@ -13,6 +13,7 @@ use super::world::namespace_or_default;
 use crate::api::meta::Host;
 use crate::api::{Volume, VolumeStatus};
 use crate::plan::Reason;
+use crate::plan::claim::RELEASING;
 use crate::plan::host::{self, Candidate, Decision, HostNode};
 use crate::plan::registry::Service;
 use crate::plan::volume::{self, Claim, Facts};
@@ -35,6 +36,12 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         return Ok(None);
     }
     let (phase, condition) = volume::standing(&facts);
+    if condition.reason == RELEASING
+        && new.controller == status.controller
+        && let Some(left) = context.soon(&*object)
+    {
+        return Ok(Some(again.map_or(left, |again| again.min(left))));
+    }
     let condition = condition.of_generation(object.metadata.generation);
     let conditions = with_condition(&context, &status.conditions, condition);
     new.phase = Some(phase);

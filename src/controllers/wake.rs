@@ -5,13 +5,14 @@ use kube::ResourceExt;
 
 use super::cache::{Name, name_of};
 use super::context::Context;
-use super::facts::{boot_id, deleting, node_down, node_ready};
+use super::facts::{deleting, node_down, node_ready};
+use super::garbage::holds_for_dependents;
 use super::world::{Cached, ConfigMapMeta, SecretMeta, namespace_or_default};
 use crate::api::meta::{ObjectRef, READY, is_true};
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
 };
-use crate::plan::marks::{OUT_OF_SERVICE, PLUGIN_NAME, STOPPED};
+use crate::plan::marks::{PLUGIN_NAME, STOPPED};
 
 /// A kind whose changes wake controllers.
 pub(crate) trait Wakes: Cached {
@@ -30,6 +31,16 @@ pub(crate) trait Wakes: Cached {
 fn ownership<K: Cached>(context: &Context, old: Option<&K>, new: Option<&K>) {
     if let Some(new) = new.filter(|n| !n.owner_references().is_empty()) {
         K::cache(&context.world).dependents.add(name_of(new));
+    }
+    // One that is deleted last, or without what it owns, waits for a look, and for each of its dependents.
+    if let Some(new) = new.filter(|n| holds_for_dependents(*n)) {
+        K::cache(&context.world).dependents.add(name_of(new));
+    }
+    for object in [old, new].into_iter().flatten() {
+        let namespace = object.namespace().unwrap_or_default();
+        for owner in object.owner_references() {
+            context.world.dependent_changed(owner, &namespace);
+        }
     }
     let gone = old.and_then(|o| o.meta().uid.as_deref());
     if gone != new.and_then(|n| n.meta().uid.as_deref())
@@ -317,9 +328,4 @@ fn content_of_namespace(context: &Context, name: &Name) {
     if context.world.namespaces.named(&name.0).is_some_and(|n| deleting(&*n)) {
         context.queues.namespaces.add(cluster(&name.0));
     }
-}
-
-/// The boot id by which an operator may fence the node, with the command that does it.
-pub(crate) fn fence_command(context: &Context, node: &str) -> String {
-    format!("wharfline taint node {node} {}={}", OUT_OF_SERVICE, boot_id(&context.world, node))
 }

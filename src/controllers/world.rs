@@ -131,6 +131,24 @@ macro_rules! world {
                 $(self.$field.dependents.add_all(self.$field.names(&word));)*
             }
 
+            /// Asks for a look at an owner that is being deleted, named by an object of this namespace: it may wait for
+            /// that one.
+            pub(crate) fn dependent_changed(&self, owner: &OwnerReference, namespace: &str) {
+                $(if <$kind>::kind(&()) == owner.kind && <$kind>::api_version(&()) == owner.api_version {
+                    let namespace = if Scope::$scope == Scope::Namespaced { namespace } else { "" };
+                    let name = (namespace.to_owned(), owner.name.clone());
+                    if self.$field.get(&name).is_some_and(|o| o.meta().deletion_timestamp.is_some()) {
+                        self.$field.dependents.add(name);
+                    }
+                })*
+            }
+
+            /// Whether anything is owned by the object of this uid.
+            pub(crate) fn owns_anything(&self, uid: &str) -> bool {
+                let word = format!("owner:{uid}");
+                $(!self.$field.names(&word).is_empty() ||)* false
+            }
+
             /// What is known of an owner named by an object of this namespace.
             pub(crate) fn owner(&self, owner: &OwnerReference, namespace: &str) -> Owner {
                 $(if <$kind>::kind(&()) == owner.kind && <$kind>::api_version(&()) == owner.api_version {

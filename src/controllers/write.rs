@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use super::cache::{Cache, Kind, name_of};
 use super::ledger::Ledger;
-use crate::api::definitions::FINALIZER;
 
 /// How long one request to the API may take.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(15);
@@ -127,10 +126,15 @@ impl Write {
     }
 
     /// Asks for the end of this very object.
-    pub(crate) async fn delete<K: Kind>(&self, to: (&Cache<K>, &Ledger), object: &K) -> Result<(), Failure> {
+    pub(crate) async fn delete<K: Kind>(
+        &self,
+        to: (&Cache<K>, &Ledger),
+        object: &K,
+        propagation: DeleteParams,
+    ) -> Result<(), Failure> {
         let params = DeleteParams {
             preconditions: Some(Preconditions { uid: object.uid(), resource_version: None }),
-            ..DeleteParams::background()
+            ..propagation
         };
         let request = path(object).delete(&object.name_any(), &params);
         match self.send::<Value>(request).await {
@@ -147,9 +151,14 @@ impl Write {
         }
     }
 
-    /// Removes our finalizer; a conflict unless nobody wrote since `object` was read.
-    pub(crate) async fn release<K: Kind>(&self, to: (&Cache<K>, &Ledger), object: &K) -> Result<(), Failure> {
-        let left: Vec<_> = object.finalizers().iter().filter(|f| *f != FINALIZER).collect();
+    /// Removes a finalizer; a conflict unless nobody wrote since `object` was read.
+    pub(crate) async fn release<K: Kind>(
+        &self,
+        to: (&Cache<K>, &Ledger),
+        object: &K,
+        finalizer: &str,
+    ) -> Result<(), Failure> {
+        let left: Vec<_> = object.finalizers().iter().filter(|f| *f != finalizer).collect();
         let patch = json!([
             { "op": "test", "path": "/metadata/resourceVersion", "value": object.resource_version() },
             { "op": "replace", "path": "/metadata/finalizers", "value": left },

@@ -54,7 +54,7 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor>
                 held = Some(*lease);
                 seen_other = None;
                 if !valid {
-                    wake_hosted(&node);
+                    wake_held_back(&node);
                 }
             }
             Ok(Ok(Renewal::Other { holder, renewed })) => {
@@ -80,12 +80,15 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor>
 }
 
 /// The lease is valid again: what was held back because of it goes on.
-fn wake_hosted(node: &Node) {
+fn wake_held_back(node: &Node) {
     for volume in node.caches.volumes.all() {
         node.queue.wake(Key::Host(volume.name_any()));
     }
     for attachment in node.caches.hosted.all() {
         node.queue.wake(Key::Host(attachment.spec.volume.clone()));
+    }
+    for allocation in node.caches.allocations.all() {
+        node.queue.wake(Key::Allocation(allocation.uid().unwrap_or_default()));
     }
 }
 

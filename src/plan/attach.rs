@@ -3,7 +3,8 @@
 //! ```text
 //!   Down ──ControllerPublish──▶ Up ──(released or fenced) ControllerUnpublish──▶ Down
 //! ```
-//! A rung that is not required counts as passed in both directions.
+//! A rung that is not required counts as passed in both directions. Nothing is attached before somebody was let in, for
+//! until then nobody is known to hold the volume.
 use super::{Next, Reason, Wanted};
 use crate::api::meta::Rung;
 
@@ -14,6 +15,8 @@ pub struct Seen {
     pub required: bool,
     /// The rung, for this host's epoch.
     pub attached: Rung,
+    /// Whether anybody was let in.
+    pub used: bool,
     /// The node has said that it has nothing of the volume, or a fence stands for that word.
     pub let_go: bool,
     /// The node it is attached to.
@@ -34,7 +37,8 @@ pub fn next(wanted: Wanted, seen: &Seen) -> Next<Step> {
     use Rung::{Down, Unknown, Up};
     match (wanted, seen.required, seen.attached) {
         (Wanted::Present, true, Up) | (Wanted::Present | Wanted::Absent, false, _) => Next::Converged,
-        (Wanted::Present, true, Down | Unknown) => Next::Do(Step::Attach),
+        (Wanted::Present, true, Down | Unknown) if seen.used => Next::Do(Step::Attach),
+        (Wanted::Present, true, Down | Unknown) => Next::Converged,
         (Wanted::Absent, true, Down) => Next::Converged,
         (Wanted::Absent, true, Up | Unknown) if seen.let_go => Next::Do(Step::Detach),
         (Wanted::Absent, true, Up | Unknown) => Next::Wait(Reason::NotReleased { node: seen.node.clone() }),
@@ -49,9 +53,10 @@ mod tests {
         let wanted = [Wanted::Present, Wanted::Absent];
         wanted.into_iter().flat_map(|wanted| {
             [Rung::Down, Rung::Unknown, Rung::Up].into_iter().flat_map(move |attached| {
-                [(false, false), (false, true), (true, false), (true, true)].into_iter().map(
-                    move |(required, let_go)| (wanted, Seen { required, attached, let_go, node: "n".into() }),
-                )
+                (0..8_u8).map(move |bits| {
+                    let (required, let_go, used) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
+                    (wanted, Seen { required, attached, used, let_go, node: "n".into() })
+                })
             })
         })
     }
@@ -72,6 +77,13 @@ mod tests {
     fn nothing_is_detached_before_the_node_let_go() {
         for (wanted, seen) in states().filter(|(_, seen)| !seen.let_go) {
             assert_ne!(next(wanted, &seen), Next::Do(Step::Detach), "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_attached_before_somebody_was_let_in() {
+        for (wanted, seen) in states().filter(|(_, seen)| !seen.used) {
+            assert_ne!(next(wanted, &seen), Next::Do(Step::Attach), "{seen:?}");
         }
     }
 

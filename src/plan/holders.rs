@@ -1,11 +1,13 @@
 //! The holders and attachments of one volume: who is let go, who is granted, what is attached and what is closed.
 //!
 //! ```text
-//!   wants ▶ holder entered ▶ attachment made ▶ … ▶ nobody there wants it ▶ attachment closed ▶ gone ▶ holder removed
+//!   wants ▶ attachment made ▶ holder that names it ▶ let in ▶ … ▶ nobody there wants it ▶ closed ▶ gone ▶ holder removed
 //! ```
-//! One step at a time, in the order: change the holders, close, attach. Nothing is attached for a node without holder.
+//! In this order, because a grant is the holder, and only the holder is written against the newest version of the
+//! volume. An attachment alone gives nobody anything; whoever is let in was granted by this very attachment; and a grant
+//! ends only once nobody can be let in by it any more. So leaders that know old things cannot break it together.
 use super::Reason;
-use super::release::{self, Fence, HolderFacts, HolderStep, Leaving, User};
+use super::release::{self, HolderFacts, HolderStep, Leaving, User};
 use crate::api::meta::{AccessMode, ObjectRef};
 use crate::api::volume::Holder;
 
@@ -14,10 +16,14 @@ use crate::api::volume::Holder;
 pub struct Attachment {
     /// Its node.
     pub node: String,
+    /// Its uid.
+    pub uid: String,
     /// It is being deleted.
     pub going: bool,
     /// It was made for readers only.
     pub read_only: bool,
+    /// The allocations that were let in.
+    pub allocations: Vec<String>,
     /// What is seen of it.
     pub seen: Leaving,
 }
@@ -35,30 +41,42 @@ pub struct Facts {
     pub holders: Vec<(Holder, User)>,
     /// Its attachments.
     pub attachments: Vec<Attachment>,
-    /// The allocations that want it on their nodes, first come first.
+    /// The allocations that want it on their nodes, first come first; none names an attachment.
     pub wanting: Vec<Holder>,
 }
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Replace the holders by these.
-    Holders(Vec<Holder>),
+    /// Replace the holders, by compare-and-swap of the volume.
+    Holders {
+        /// By these.
+        holders: Vec<Holder>,
+        /// These go because the attachment that they name is not seen. That must first be the server's own word.
+        unseen: Vec<Holder>,
+    },
     /// Delete the attachment of this node.
     Close {
         /// The node.
         node: String,
     },
-    /// Make an attachment for this node.
+    /// Make an attachment for this node with nobody let in.
     Attach {
         /// The node.
         node: String,
-        /// Whether every holder there only reads.
+        /// Whether everybody who waits for it only reads.
         read_only: bool,
+    },
+    /// Let holders in, by compare-and-swap of the attachment.
+    Admit {
+        /// The node.
+        node: String,
+        /// Everybody who is let in then.
+        allocations: Vec<String>,
     },
 }
 
-/// The steps of this moment, of which the first is to be carried out, and who waits for whom.
+/// The steps of this moment, and who waits for whom.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verdict {
     /// What to do; several nodes may each have one.
@@ -69,59 +87,111 @@ pub struct Verdict {
 
 /// Decides for one volume.
 pub fn next(facts: &Facts) -> Verdict {
-    let kept: Vec<_> = facts.holders.iter().filter(|h| step_of(facts, h) != HolderStep::Remove).collect();
-    let mut holders: Vec<Holder> = kept.iter().map(|(holder, _)| holder.clone()).collect();
-    let mut verdict = Verdict::default();
+    let (holders, unseen) = kept(facts);
+    let Granted { holders, attach, waiting } = granted(facts, holders);
+    let mut verdict = Verdict { steps: Vec::new(), waiting };
+    if !holders.iter().eq(facts.holders.iter().map(|(holder, _)| holder)) {
+        verdict.steps.push(Step::Holders { holders, unseen });
+        return verdict;
+    }
+    for attachment in facts.attachments.iter().filter(|a| !a.going) {
+        let named = |(holder, user): &&(Holder, User)| names(holder, attachment) && *user == User::Wants;
+        let holders: Vec<_> = facts.holders.iter().filter(named).map(|(holder, _)| holder).collect();
+        let node = attachment.node.clone();
+        match with(attachment, &holders) {
+            _ if holders.is_empty() => verdict.steps.push(Step::Close { node }),
+            Some(allocations) => verdict.steps.push(Step::Admit { node, allocations }),
+            None => {}
+        }
+    }
+    let mut nodes: Vec<_> = attach.iter().map(|holder| &holder.node_name).collect();
+    nodes.sort();
+    nodes.dedup();
+    for node in nodes {
+        let read_only = attach.iter().filter(|h| h.node_name == *node).all(|h| h.read_only);
+        verdict.steps.push(Step::Attach { node: node.clone(), read_only });
+    }
+    verdict
+}
+
+/// The holders that stay, and those that go because what they name is not seen.
+fn kept(facts: &Facts) -> (Vec<Holder>, Vec<Holder>) {
+    let (mut kept, mut unseen) = (Vec::new(), Vec::new());
+    for entry in &facts.holders {
+        match step_of(facts, entry) {
+            HolderStep::Keep | HolderStep::CloseAttachment => kept.push(entry.0.clone()),
+            HolderStep::Remove if attachment_of(facts, &entry.0).is_none() => unseen.push(entry.0.clone()),
+            HolderStep::Remove => {}
+        }
+    }
+    (kept, unseen)
+}
+
+struct Granted {
+    /// The holders with those that are granted now.
+    holders: Vec<Holder>,
+    /// Those that are granted once there is an attachment for them.
+    attach: Vec<Holder>,
+    waiting: Vec<(ObjectRef, Reason)>,
+}
+
+/// Grants what can be granted beside `holders`, first come first.
+fn granted(facts: &Facts, mut holders: Vec<Holder>) -> Granted {
+    let (mut attach, mut waiting) = (Vec::new(), Vec::new());
+    // With those whose attachment is being made: nothing is made for who could not be granted after them.
+    let mut expected = holders.clone();
     for wanted in &facts.wanting {
         if holders.iter().any(|h| same(h, wanted)) {
             continue;
         }
-        match may_have(facts, &holders, wanted) {
-            Ok(()) => holders.push(wanted.clone()),
-            Err(reason) => verdict.waiting.push((wanted.allocation.clone(), reason)),
+        if let Err(reason) = may_have(facts, &expected, wanted) {
+            waiting.push((wanted.allocation.clone(), reason));
+            continue;
+        }
+        expected.push(wanted.clone());
+        match facts.attachments.iter().find(|a| a.node == wanted.node_name) {
+            Some(a) => holders.push(Holder { attachment_uid: a.uid.clone(), ..wanted.clone() }),
+            None => attach.push(wanted.clone()),
         }
     }
-    let changed = holders.len() != facts.holders.len()
-        || holders.iter().zip(&facts.holders).any(|(new, (old, _))| new != old);
-    if changed {
-        verdict.steps.push(Step::Holders(holders));
-        return verdict;
-    }
-    for attachment in facts.attachments.iter().filter(|a| !a.going && !wanted_on(facts, &a.node)) {
-        verdict.steps.push(Step::Close { node: attachment.node.clone() });
-    }
-    let mut nodes: Vec<_> =
-        facts.holders.iter().filter(|(_, user)| *user == User::Wants).map(|(h, _)| &h.node_name).collect();
-    nodes.sort();
-    nodes.dedup();
-    for node in nodes {
-        if facts.attachments.iter().all(|a| a.node != *node) {
-            let read_only =
-                facts.holders.iter().filter(|(h, _)| h.node_name == *node).all(|(h, _)| h.read_only);
-            verdict.steps.push(Step::Attach { node: node.clone(), read_only });
+    Granted { holders, attach, waiting }
+}
+
+/// Everybody who is let in by an attachment once these holders of it are; absent when all of them are in already.
+/// Nobody is taken out again: who is gone for good uses nothing, and an old list of holders must not shut out a new one.
+fn with(attachment: &Attachment, holders: &[&Holder]) -> Option<Vec<String>> {
+    let mut allocations = attachment.allocations.clone();
+    for holder in holders {
+        if holder.attachment_uid == attachment.uid && !allocations.contains(&holder.allocation.uid) {
+            allocations.push(holder.allocation.uid.clone());
         }
     }
-    verdict
+    (allocations.len() != attachment.allocations.len()).then_some(allocations)
 }
 
 fn same(a: &Holder, b: &Holder) -> bool {
     a.allocation.uid == b.allocation.uid && a.node_name == b.node_name
 }
 
-fn wanted_on(facts: &Facts, node: &str) -> bool {
-    facts.holders.iter().any(|(h, user)| h.node_name == node && *user == User::Wants)
+/// Whether a holder was granted by this attachment. One that names none may have been granted by any of its node.
+fn names(holder: &Holder, attachment: &Attachment) -> bool {
+    let uid = &holder.attachment_uid;
+    holder.node_name == attachment.node && (uid.is_empty() || *uid == attachment.uid)
+}
+
+fn attachment_of<'a>(facts: &'a Facts, holder: &Holder) -> Option<&'a Attachment> {
+    facts.attachments.iter().find(|a| names(holder, a))
 }
 
 fn step_of(facts: &Facts, (holder, user): &(Holder, User)) -> HolderStep {
-    let attachment = facts.attachments.iter().find(|a| a.node == holder.node_name);
+    let attachment = attachment_of(facts, holder);
     let other = |(h, user): &(Holder, User)| {
-        h.node_name == holder.node_name && !same(h, holder) && *user == User::Wants
+        attachment.is_some_and(|a| names(h, a)) && !same(h, holder) && *user == User::Wants
     };
     release::holder_step(HolderFacts {
         user: *user,
         others_on_node: facts.holders.iter().any(other),
         attachment: attachment.map(|a| (a.going, a.seen)),
-        fence: attachment.map_or(Fence::None, |a| a.seen.fence),
     })
 }
 
@@ -135,7 +205,10 @@ fn may_have(facts: &Facts, holders: &[Holder], wanted: &Holder) -> Result<(), Re
             // A closed attachment is finished first; one made for readers cannot take a writer.
             attachment.going || attachment.read_only && !wanted.read_only
         } else {
-            facts.mode.single_node() && !release::holder_free(attachment.seen)
+            // One that lets nobody in holds nobody up: who is granted decides, and that one is closed.
+            facts.mode.single_node()
+                && attachment.seen.used
+                && !(attachment.going && release::holder_free(attachment.seen))
         };
         if busy {
             return Err(Reason::NotReleased { node: attachment.node.clone() });
@@ -145,162 +218,4 @@ fn may_have(facts: &Facts, holders: &[Holder], wanted: &Holder) -> Result<(), Re
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::meta::Rung;
-
-    fn holder(uid: &str, node: &str, read_only: bool) -> Holder {
-        release::holder(
-            ObjectRef { namespace: "d".into(), name: uid.into(), uid: uid.into() },
-            node,
-            read_only,
-        )
-    }
-
-    fn facts(mode: AccessMode) -> Facts {
-        Facts {
-            volume: "v".into(),
-            mode,
-            open: true,
-            holders: Vec::new(),
-            attachments: Vec::new(),
-            wanting: Vec::new(),
-        }
-    }
-
-    fn attachment(node: &str, going: bool) -> Attachment {
-        let seen = Leaving { released: false, fence: Fence::None, attach_required: true, attached: Rung::Up };
-        Attachment { node: node.into(), going, read_only: false, seen }
-    }
-
-    /// The world as the steps leave it: nodes release and hosts detach what is closed.
-    fn carry_out(facts: &mut Facts, step: Step) {
-        match step {
-            Step::Holders(new) => {
-                let user = |h: &Holder| if facts.wanting.contains(h) { User::Wants } else { User::NotDown };
-                facts.holders = new.into_iter().map(|h| (h.clone(), user(&h))).collect();
-            }
-            Step::Close { node } => {
-                facts.attachments.iter_mut().filter(|a| a.node == node).for_each(|a| a.going = true);
-            }
-            Step::Attach { node, read_only } => {
-                facts.attachments.push(Attachment { read_only, ..attachment(&node, false) });
-            }
-        }
-    }
-
-    fn wants(facts: &mut Facts, wanting: &[Holder]) {
-        facts.wanting = wanting.to_vec();
-        for (holder, user) in &mut facts.holders {
-            *user = if facts.wanting.contains(holder) { User::Wants } else { User::NotDown };
-        }
-    }
-
-    fn settle(facts: &mut Facts, nodes_answer: bool) {
-        for _ in 0..32 {
-            let verdict = next(facts);
-            match verdict.steps.into_iter().next() {
-                Some(step) => carry_out(facts, step),
-                None if nodes_answer && facts.attachments.iter().any(|a| a.going) => {
-                    facts.attachments.retain(|a| !a.going);
-                }
-                None => return,
-            }
-        }
-        panic!("does not settle: {facts:?}");
-    }
-
-    #[test]
-    fn two_users_of_a_single_writer_come_one_after_the_other() {
-        for second_node in ["a", "b"] {
-            let mut facts = facts(AccessMode::SingleNodeWriter);
-            let (one, two) = (holder("1", "a", false), holder("2", second_node, false));
-            wants(&mut facts, &[one.clone(), two.clone()]);
-            settle(&mut facts, true);
-            assert_eq!(facts.holders, [(one, User::Wants)]);
-            assert_eq!(next(&facts).waiting[0].0.uid, "2");
-            wants(&mut facts, std::slice::from_ref(&two));
-            settle(&mut facts, false);
-            assert_eq!(facts.holders.len(), 1, "the node has not answered: {facts:?}");
-            assert_eq!(facts.holders[0].0.allocation.uid, "1");
-            settle(&mut facts, true);
-            assert_eq!(facts.holders, [(two, User::Wants)]);
-            assert_eq!(facts.attachments.len(), 1);
-        }
-    }
-
-    #[test]
-    fn many_nodes_are_attached_once_each() {
-        let mut facts = facts(AccessMode::MultiNodeMultiWriter);
-        let all = [holder("1", "a", false), holder("2", "a", true), holder("3", "b", true)];
-        wants(&mut facts, &all);
-        settle(&mut facts, true);
-        assert_eq!((facts.holders.len(), facts.attachments.len()), (3, 2));
-        assert!(facts.attachments.iter().find(|a| a.node == "b").is_some_and(|a| a.read_only));
-        assert!(!facts.attachments.iter().find(|a| a.node == "a").is_some_and(|a| a.read_only));
-        wants(&mut facts, &all[1..]);
-        assert_eq!(next(&facts).steps, [], "another user is left there");
-        facts.holders[0].1 = User::Down;
-        settle(&mut facts, true);
-        assert_eq!((facts.holders.len(), facts.attachments.len()), (2, 2));
-        wants(&mut facts, &[]);
-        settle(&mut facts, true);
-        assert_eq!((facts.holders.len(), facts.attachments.len()), (0, 0));
-    }
-
-    #[test]
-    fn nobody_is_granted_a_volume_that_is_not_open() {
-        let mut closed = Facts { open: false, ..facts(AccessMode::SingleNodeWriter) };
-        wants(&mut closed, &[holder("1", "a", false)]);
-        assert_eq!(next(&closed).steps, []);
-        assert_eq!(next(&closed).waiting.len(), 1);
-    }
-
-    #[test]
-    fn a_closed_attachment_is_finished_before_the_next_one() {
-        let mut facts = facts(AccessMode::MultiNodeMultiWriter);
-        facts.attachments = vec![attachment("a", true)];
-        wants(&mut facts, &[holder("1", "a", false), holder("2", "b", false)]);
-        assert_eq!(next(&facts).steps, [Step::Holders(vec![holder("2", "b", false)])]);
-    }
-
-    #[test]
-    fn an_attachment_without_holder_blocks_other_nodes_and_is_closed() {
-        let mut facts = facts(AccessMode::SingleNodeWriter);
-        facts.attachments = vec![attachment("a", false)];
-        wants(&mut facts, &[holder("1", "b", false)]);
-        let verdict = next(&facts);
-        assert_eq!(verdict.steps, [Step::Close { node: "a".into() }]);
-        assert_eq!(verdict.waiting[0].1, Reason::NotReleased { node: "a".into() });
-    }
-
-    #[test]
-    fn a_fence_frees_a_closed_attachment_for_others_but_not_for_its_own_node() {
-        let mut facts = facts(AccessMode::SingleNodeWriter);
-        facts.holders = vec![(holder("1", "a", false), User::NotDown)];
-        let mut fenced = attachment("a", true);
-        fenced.seen.fence = Fence::Stands;
-        facts.attachments = vec![fenced.clone()];
-        facts.wanting = vec![holder("2", "b", false)];
-        assert_eq!(next(&facts).steps, [], "not before it is detached");
-        facts.attachments[0].seen.attached = Rung::Down;
-        assert_eq!(next(&facts).steps, [Step::Holders(vec![holder("2", "b", false)])]);
-        facts.holders.clear();
-        facts.wanting = vec![holder("3", "a", false)];
-        assert_eq!(next(&facts).steps, []);
-    }
-
-    #[test]
-    fn a_writer_does_not_join_an_attachment_made_for_readers() {
-        let mut facts = facts(AccessMode::SingleNodeMultiWriter);
-        wants(&mut facts, &[holder("1", "a", true)]);
-        settle(&mut facts, true);
-        assert!(facts.attachments[0].read_only);
-        let (reader, writer) = (holder("1", "a", true), holder("2", "a", false));
-        wants(&mut facts, &[reader, writer.clone()]);
-        assert_eq!(next(&facts).steps, []);
-        wants(&mut facts, &[writer]);
-        settle(&mut facts, true);
-        assert!(!facts.attachments[0].read_only && facts.holders.len() == 1);
-    }
-}
+mod tests;

@@ -53,6 +53,16 @@ pub enum Step {
     Delete,
 }
 
+/// Whether the backend has the volume, as the host of this epoch knows: of what an earlier host said only that it is up
+/// is taken, while it is wanted, for nobody deletes what nobody asked to delete.
+pub fn exists(wanted: Wanted, epoch: i64, said: Option<(Rung, i64)>) -> Rung {
+    match said {
+        Some((rung, of)) if of == epoch => rung,
+        Some((Rung::Up, _)) if wanted == Wanted::Present => Rung::Up,
+        Some(_) | None => Rung::Unknown,
+    }
+}
+
 /// The next step for one volume.
 pub fn next(wanted: Wanted, source: Source, seen: Seen) -> Next<Step> {
     use Rung::{Down, Unknown, Up};
@@ -104,6 +114,19 @@ mod tests {
                         }
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn another_epochs_word_is_doubt_but_for_what_is_up_and_wanted() {
+        for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
+            assert_eq!(exists(wanted, 2, None), Rung::Unknown);
+            for rung in RUNGS {
+                assert_eq!(exists(wanted, 2, Some((rung, 2))), rung);
+                let stays = wanted == Wanted::Present && rung == Rung::Up;
+                let expected = if stays { Rung::Up } else { Rung::Unknown };
+                assert_eq!(exists(wanted, 2, Some((rung, 1))), expected, "{wanted:?} {rung:?}");
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Who may hold a volume, and when a holder is let go.
 //!
 //! A grant is one compare-and-swap of the volume's holders. A holder goes when its node said so, or a fence says that
-//! the node cannot write any more; never because time passed, and never because nobody answers.
+//! the node cannot write any more; never because time passed, and never because nobody answers. Every fact that lets one
+//! go stays true once it is true, so that a cache of any age may be believed.
 use super::Reason;
 use crate::api::allocation::AllocationPhase;
 use crate::api::meta::{AccessMode, ObjectRef, Rung};
@@ -52,16 +53,18 @@ pub struct Leaving {
     pub attach_required: bool,
     /// The host's rung.
     pub attached: Rung,
+    /// Whether anybody was ever let in. Before that nothing is attached, staged or published under it.
+    pub used: bool,
 }
 
-/// Whether the attachment's object may go: the node let go and the controller detached.
+/// Whether the object of an attachment that is being deleted may go: the node let go and the controller detached.
 pub fn attachment_gone(leaving: Leaving) -> bool {
-    leaving.released && detached(leaving)
+    !leaving.used || leaving.released && detached(leaving)
 }
 
-/// Whether the volume may be granted elsewhere although the attachment's object stays for the node's return.
+/// Whether the volume may be granted elsewhere although the closed attachment's object stays for the node's return.
 pub fn holder_free(leaving: Leaving) -> bool {
-    (leaving.released || leaving.fence == Fence::Stands) && detached(leaving)
+    !leaving.used || (leaving.released || leaving.fence == Fence::Stands) && detached(leaving)
 }
 
 fn detached(leaving: Leaving) -> bool {
@@ -73,9 +76,9 @@ fn detached(leaving: Leaving) -> bool {
 pub enum User {
     /// It wants the volume on the holder's node.
     Wants,
-    /// It is over or gone or elsewhere; the node says that this publication is down.
+    /// It is over for good and cannot want the volume again; its node says that this publication is down.
     Down,
-    /// It is over or gone or elsewhere; the node has not said that yet.
+    /// It does not want the volume now. The node has not said that it is down, or it may want it again.
     NotDown,
 }
 
@@ -84,8 +87,10 @@ pub enum User {
 pub struct UserFacts {
     /// Its object is there, with the same uid. One that is gone without having let go was abandoned.
     pub exists: bool,
-    /// It is being deleted or was stopped, or no longer names the claim.
+    /// It was stopped, or no longer names the claim; either may be taken back.
     pub leaving: bool,
+    /// It is being deleted.
+    pub deleting: bool,
     /// It is bound to the holder's node.
     pub here: bool,
     /// That node was taken down.
@@ -99,11 +104,12 @@ pub struct UserFacts {
 /// Whether an allocation wants its volume still, and if not, whether its node says that it is down.
 pub fn user(facts: UserFacts) -> User {
     let over = matches!(facts.phase, Some(AllocationPhase::Complete | AllocationPhase::Failed));
-    if facts.exists && facts.here && !facts.leaving && !facts.node_down && !over {
+    if facts.exists && facts.here && !facts.leaving && !facts.deleting && !facts.node_down && !over {
         return User::Wants;
     }
-    let ended = facts.phase.is_some_and(AllocationPhase::terminal);
-    // Before the phase says that it is over, "not published" may be older than the publication itself.
+    // Before the phase says that it is over, "not published" may be older than the publication itself. And one that was
+    // only stopped may be started again and published by the grant that it has.
+    let ended = over || facts.deleting && facts.phase.is_some_and(AllocationPhase::terminal);
     let down = ended && matches!(facts.published, None | Some(Rung::Down));
     if facts.exists && facts.here && down { User::Down } else { User::NotDown }
 }
@@ -134,23 +140,22 @@ pub enum HolderStep {
 pub struct HolderFacts {
     /// Its allocation.
     pub user: User,
-    /// Whether another holder on the same node still wants the volume.
+    /// Whether another holder of the same attachment still wants the volume.
     pub others_on_node: bool,
-    /// The attachment of its node, if there is one: whether it is leaving, and what is seen of it.
+    /// The attachment that it names, if there is one: whether it is leaving, and what is seen of it. None must be the
+    /// server's own word, asked after the holder was read: the attachment is older than the holder.
     pub attachment: Option<(bool, Leaving)>,
-    /// Whether the node is one that was never told: no attachment was ever made for this holder.
-    pub fence: Fence,
 }
 
 /// What to do with one holder.
 pub fn holder_step(facts: HolderFacts) -> HolderStep {
-    if facts.user == User::Wants {
-        return HolderStep::Keep;
-    }
+    let wants = facts.user == User::Wants;
     match facts.attachment {
+        // Nobody can be let in by it any more. Who wants the volume is granted anew.
         None => HolderStep::Remove,
+        Some(_) if wants => HolderStep::Keep,
         // Only once it is closed: whoever comes back on that node then finds it closed and stages nothing under it.
-        Some((true, leaving)) if facts.fence == Fence::Stands && holder_free(leaving) => HolderStep::Remove,
+        Some((true, leaving)) if leaving.fence == Fence::Stands && holder_free(leaving) => HolderStep::Remove,
         Some((false, _)) if facts.others_on_node => {
             if facts.user == User::Down {
                 HolderStep::Remove
@@ -163,9 +168,10 @@ pub fn holder_step(facts: HolderFacts) -> HolderStep {
     }
 }
 
-/// A holder entry for an allocation.
+/// A holder entry for an allocation, which names no attachment yet.
 pub fn holder(allocation: ObjectRef, node: &str, read_only: bool) -> Holder {
-    Holder { allocation, node_name: node.to_owned(), read_only }
+    let node_name = node.to_owned();
+    Holder { allocation, node_name, attachment_uid: String::new(), boot_id: String::new(), read_only }
 }
 
 #[cfg(test)]
@@ -235,7 +241,7 @@ mod tests {
             Some(P::Stopped),
             Some(P::Failed),
         ];
-        for bits in 0..16_u8 {
+        for bits in 0..32_u8 {
             for phase in phases {
                 for published in [None, Some(Rung::Down), Some(Rung::Unknown), Some(Rung::Up)] {
                     let facts = UserFacts {
@@ -243,12 +249,14 @@ mod tests {
                         leaving: bits & 2 != 0,
                         here: bits & 4 != 0,
                         node_down: bits & 8 != 0,
+                        deleting: bits & 16 != 0,
                         phase,
                         published,
                     };
                     match super::user(facts) {
                         User::Wants => {
                             assert!(facts.exists && facts.here && !facts.leaving && !facts.node_down);
+                            assert!(!facts.deleting);
                         }
                         User::Down => {
                             assert!(
@@ -256,6 +264,8 @@ mod tests {
                                 "{facts:?}"
                             );
                             assert!(matches!(published, None | Some(Rung::Down)), "{facts:?}");
+                            let over = matches!(phase, Some(P::Complete | P::Failed));
+                            assert!(over || facts.deleting, "it may want the volume again: {facts:?}");
                         }
                         User::NotDown => {}
                     }
@@ -265,13 +275,15 @@ mod tests {
         let restarted = UserFacts {
             exists: true,
             leaving: false,
+            deleting: false,
             here: true,
             node_down: false,
             phase: Some(P::Stopped),
             published: Some(Rung::Down),
         };
         assert_eq!(super::user(restarted), User::Wants, "stopped and started again");
-        assert_eq!(super::user(UserFacts { leaving: true, ..restarted }), User::Down);
+        assert_eq!(super::user(UserFacts { leaving: true, ..restarted }), User::NotDown);
+        assert_eq!(super::user(UserFacts { deleting: true, ..restarted }), User::Down);
     }
 
     #[test]
@@ -288,7 +300,9 @@ mod tests {
             for fence in [Fence::None, Fence::Stands] {
                 for attach_required in [false, true] {
                     for attached in [Rung::Down, Rung::Unknown, Rung::Up] {
-                        all.push(Leaving { released, fence, attach_required, attached });
+                        for used in [false, true] {
+                            all.push(Leaving { released, fence, attach_required, attached, used });
+                        }
                     }
                 }
             }
@@ -299,6 +313,10 @@ mod tests {
     #[test]
     fn without_word_or_fence_nothing_is_free() {
         for leaving in all_leaving() {
+            if !leaving.used {
+                assert!(holder_free(leaving) && attachment_gone(leaving), "nobody was ever let in");
+                continue;
+            }
             if !leaving.released && leaving.fence == Fence::None {
                 assert!(!holder_free(leaving) && !attachment_gone(leaving));
             }
@@ -318,12 +336,8 @@ mod tests {
                 for others_on_node in [false, true] {
                     for going in [false, true] {
                         let fence = leaving.fence;
-                        let step = holder_step(HolderFacts {
-                            user,
-                            others_on_node,
-                            attachment: Some((going, leaving)),
-                            fence,
-                        });
+                        let attachment = Some((going, leaving));
+                        let step = holder_step(HolderFacts { user, others_on_node, attachment });
                         if step == HolderStep::Remove {
                             let shared = !going && others_on_node && user == User::Down;
                             let fenced = going && fence == Fence::Stands && holder_free(leaving);

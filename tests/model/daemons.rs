@@ -1,17 +1,18 @@
 //! What the node daemons and the host's daemon do, on what they have seen.
 use wharfline::api::meta::Rung;
 use wharfline::plan::mount::{self, Level, Publication};
-use wharfline::plan::release::Fence;
 use wharfline::plan::{Next, Wanted, attach};
 
 use crate::protocol::{Planted, Protocol};
 use crate::world::{Attachment, BOTH, Journal, Machine, World};
 
 impl Protocol {
-    /// The journal is kept. What is listed may be older than what was seen before, for what the journal knows.
+    /// The journal is kept. The list may be older than what was seen before as far as the journal knows better: that the
+    /// attachment was closed.
     pub(crate) fn restart(&self, next: &mut World, node: usize) {
         let machine = &mut next.machines[node];
-        machine.sees.leaving &= machine.sees.uid != machine.journal.uid;
+        let past = machine.journal.closed || self.plants(Planted::ListsThePast);
+        machine.sees.leaving &= !(past && machine.sees.uid == machine.journal.uid);
         machine.journal.closed &= !self.plants(Planted::ClosingForgotten);
         if self.plants(Planted::PublicationsForgotten) {
             machine.journal.published = [Level::Down; 2];
@@ -48,19 +49,17 @@ impl Protocol {
         }
     }
 
-    /// What the daemon tells the plan. An attachment counts as attached when it is made for this boot as well.
+    /// What the daemon tells the plan.
     fn observed(&self, machine: &Machine) -> mount::Seen {
         let (sees, journal) = (machine.sees, machine.journal);
-        let boot = sees.boot == machine.boot || self.plants(Planted::AnyBootServes);
-        let attached = is_open(machine) && boot && (!self.attach || sees.attached == Rung::Up);
         let publication = |user: usize| Publication {
             wanted: machine.wanted[user] && (sees.users[user] || self.plants(Planted::BoundIsEnough)),
             level: journal.published[user],
             idle: true,
         };
         mount::Seen {
-            attach_required: true,
-            attached: if attached { Rung::Up } else { Rung::Down },
+            attach_required: self.attach,
+            attached: sees.attached,
             stage_required: self.stage,
             staged: journal.staged,
             closed: journal.closed,
@@ -73,14 +72,14 @@ impl Protocol {
     pub(crate) fn host(&self, next: &mut World, node: usize, known: bool) {
         let (sees, a) = (next.host[node], next.attachments[node]);
         let same = sees.uid == a.uid;
-        if !sees.granted || (sees.leaving && !same) {
+        if sees.uid == 0 || (sees.leaving && !same) {
             return;
         }
-        let leaving = self.leaving(next, node, a);
         let observed = attach::Seen {
             required: true,
             attached: if same { a.attached } else { Rung::Unknown },
-            let_go: leaving.released || leaving.fence == Fence::Stands || self.plants(Planted::DetachUnasked),
+            used: sees.used || self.plants(Planted::AttachedUnused),
+            let_go: (same && (a.released || a.fenced)) || self.plants(Planted::DetachUnasked),
             node: String::new(),
         };
         let wanted = if sees.leaving { Wanted::Absent } else { Wanted::Present };
@@ -118,8 +117,16 @@ fn going(machine: &Machine) -> mount::Attachment {
 pub(crate) fn see(next: &mut World, node: usize) {
     let (a, machine) = (next.attachments[node], &mut next.machines[node]);
     let attached = if a.attached == Rung::Up { Rung::Up } else { Rung::Down };
-    machine.sees = Attachment { attached, released: false, ..a };
+    machine.sees = Attachment { attached, released: false, fenced: false, ..a };
     if machine.journal.uid != a.uid && machine.journal.clean() {
         machine.journal = Journal::of(a.uid);
     }
+}
+
+/// The daemon lists what there is after a boot.
+pub(crate) fn list(next: &mut World, node: usize) {
+    let (wanted, over) = (next.wanted(node), next.over(node));
+    let machine = &mut next.machines[node];
+    (machine.listed, machine.wanted, machine.over) = (true, wanted, over);
+    see(next, node);
 }

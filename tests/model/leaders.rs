@@ -1,129 +1,316 @@
-//! What leaders do: any number of them, each with caches of any age.
+//! What leaders do: any number of them, each with caches of any age. What they do is what `plan::holders` says.
 //!
-//! A fact that decides against a holder (released, fenced, detached, gone) stays true once it is true. So it is read from
-//! the present world: an older version could only show less of it.
-use std::sync::LazyLock;
+//! The holders are written against the newest version of the volume, so they are decided on that one and on any version
+//! of all else. Making and closing an attachment are not: any leader may do either at any time, for none of its caches
+//! need show a reason not to. Letting in is decided on any version of the volume.
+use std::cell::RefCell;
+use std::collections::HashMap;
 
+use wharfline::api::allocation::AllocationPhase;
 use wharfline::api::meta::ObjectRef;
-use wharfline::api::volume::Holder;
+use wharfline::api::volume;
+use wharfline::plan::holders::{self, Facts, Step};
 use wharfline::plan::mount::Level;
-use wharfline::plan::release::{self, Fence, HolderFacts, HolderStep, Leaving, User};
+use wharfline::plan::release::{self, Fence, Leaving, User, UserFacts};
 
-use crate::protocol::{Planted, Protocol};
-use crate::world::{Attachment, BOTH, World};
+use crate::protocol::{Action, Planted, Protocol};
+use crate::world::{Attachment, BOTH, Machine, World};
 
-static HOLDERS: LazyLock<[[Holder; 2]; 2]> = LazyLock::new(|| {
-    ["x", "y"].map(|name| {
-        ["a", "b"].map(|node| {
-            let allocation = ObjectRef { namespace: "d".into(), name: name.into(), uid: name.into() };
-            release::holder(allocation, node, false)
-        })
+const NODES: [&str; 2] = ["a", "b"];
+const USERS: [&str; 2] = ["x", "y"];
+
+/// `Volume.status.holders`: the attachment that each allocation holds on each node by; 0 = it is no holder there.
+pub(crate) type Held = [[u8; 2]; 2];
+
+/// What a leader goes by when it decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct View {
+    held: Held,
+    /// The node on which each allocation wants the volume.
+    wants: [Option<usize>; 2],
+    attachments: [Option<Attachment>; 2],
+    /// Whether the allocation is known to be over, and down where it was.
+    down: [[bool; 2]; 2],
+}
+
+/// All that the holders depend on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Known {
+    held: Held,
+    attachments: [Attachment; 2],
+    made: [u8; 2],
+    wanted: [[bool; 2]; 2],
+    down: [[bool; 2]; 2],
+}
+
+#[derive(Default)]
+struct Decided {
+    protocol: Option<Protocol>,
+    views: HashMap<View, Vec<Action>>,
+    holders: HashMap<Known, Vec<Action>>,
+}
+
+thread_local! {
+    /// The decisions taken so far: asking takes longer than all the rest.
+    static DECIDED: RefCell<Decided> = RefCell::default();
+}
+
+/// What was decided before by the same protocol.
+fn memory<T>(protocol: &Protocol, look: impl FnOnce(&mut Decided) -> T) -> T {
+    DECIDED.with_borrow_mut(|decided| {
+        if decided.protocol != Some(*protocol) {
+            *decided = Decided { protocol: Some(*protocol), ..Decided::default() };
+        }
+        look(decided)
     })
-});
+}
+
+fn holder(user: usize, node: usize, uid: u8) -> volume::Holder {
+    let name = USERS[user].to_owned();
+    let of = ObjectRef { namespace: "d".to_owned(), name: name.clone(), uid: name };
+    let attachment_uid = if uid == 0 { String::new() } else { uid.to_string() };
+    volume::Holder { attachment_uid, ..release::holder(of, NODES[node], false) }
+}
+
+fn index(of: &[&str; 2], name: &str) -> usize {
+    usize::from(of[1] == name)
+}
+
+/// The steps of `plan::holders` on this view.
+fn decided(protocol: &Protocol, view: View) -> Vec<Action> {
+    memory(protocol, |known| known.views.entry(view).or_insert_with(|| ask(protocol, view)).clone())
+}
+
+fn ask(protocol: &Protocol, view: View) -> Vec<Action> {
+    let entries = BOTH.into_iter().flat_map(|user| BOTH.map(|node| (user, node)));
+    let user = |user: usize, node: usize| {
+        let wants = view.wants[user] == Some(node);
+        let down = view.down[user][node] && !wants;
+        release::user(UserFacts {
+            exists: true,
+            leaving: !wants,
+            deleting: down,
+            here: true,
+            node_down: false,
+            phase: down.then_some(AllocationPhase::Stopped),
+            published: None,
+        })
+    };
+    let attachment = |node: usize| {
+        let a = view.attachments[node]?;
+        let allocations = BOTH.iter().filter(|u| a.users[**u]).map(|u| USERS[*u].to_owned()).collect();
+        Some(holders::Attachment {
+            node: NODES[node].to_owned(),
+            uid: a.uid.to_string(),
+            going: a.leaving,
+            read_only: false,
+            allocations,
+            seen: leaving(a, protocol.attach_required()),
+        })
+    };
+    let held = entries.filter(|(user, node)| view.held[*user][*node] != 0);
+    let facts = Facts {
+        volume: "v".to_owned(),
+        mode: protocol.mode,
+        open: true,
+        holders: held.map(|(u, n)| (holder(u, n, view.held[u][n]), user(u, n))).collect(),
+        attachments: BOTH.into_iter().filter_map(attachment).collect(),
+        wanting: BOTH.into_iter().filter_map(|u| Some(holder(u, view.wants[u]?, 0))).collect(),
+    };
+    for (holder, user) in &facts.holders {
+        assert!(*user != User::Wants || facts.wanting.iter().any(|w| w.allocation == holder.allocation));
+    }
+    holders::next(&facts).steps.into_iter().map(action).collect()
+}
+
+fn action(step: Step) -> Action {
+    match step {
+        Step::Holders { holders, unseen } => {
+            Action::Holders { held: table(&holders), unseen: table(&unseen) }
+        }
+        Step::Close { node } => Action::Close(index(&NODES, &node)),
+        Step::Attach { node, .. } => Action::Create(index(&NODES, &node)),
+        Step::Admit { node, allocations } => {
+            let users = USERS.map(|user| allocations.iter().any(|a| a == user));
+            Action::Admit { node: index(&NODES, &node), users }
+        }
+    }
+}
+
+fn table(holders: &[volume::Holder]) -> Held {
+    let mut table = [[0; 2]; 2];
+    for holder in holders {
+        let (user, node) = (index(&USERS, &holder.allocation.name), index(&NODES, &holder.node_name));
+        table[user][node] = holder.attachment_uid.parse().expect("every holder names an attachment");
+    }
+    table
+}
 
 impl Protocol {
-    /// Makes an attachment for one boot of the node. Nobody may use it before a holder names it.
-    pub(crate) fn create(&self, next: &mut World, node: usize, boot: u8) {
-        let w = *next;
-        let wanted = BOTH.iter().any(|user| {
-            let held = w.ever_held[*user][node] || !self.plants(Planted::HolderFirst);
-            w.allocations[*user].ever_wanted[node] && held
+    /// Everything that some leader may do about holders and attachments.
+    pub(crate) fn leaders(&self, w: &World, out: &mut Vec<Action>) {
+        if self.fresh {
+            let wants = BOTH.map(|user| BOTH.into_iter().find(|node| w.allocations[user].wants(*node)));
+            let there = BOTH.map(|node| Some(w.attachments[node]).filter(|a| a.uid != 0));
+            out.extend(decided(self, View { held: w.held, wants, attachments: there, down: self.down(w) }));
+        } else {
+            self.holders(w, out);
+            for node in BOTH {
+                let a = w.attachments[node];
+                if a.uid == 0 && BOTH.iter().any(|user| w.allocations[*user].ever_wanted[node]) {
+                    out.push(Action::Create(node));
+                }
+                if a.uid != 0 && !a.leaving {
+                    out.push(Action::Close(node));
+                    out.extend(BOTH.into_iter().filter_map(|user| self.way_in(w, user, node)));
+                }
+            }
+        }
+        for node in BOTH {
+            let a = w.attachments[node];
+            if a.leaving {
+                out.push(Action::Finalize(node));
+            }
+            if a.uid != 0 && !a.fenced {
+                out.push(Action::EnterFence(node));
+            }
+        }
+    }
+
+    /// Every change of the holders that some leader may decide on.
+    fn holders(&self, w: &World, out: &mut Vec<Action>) {
+        let known = Known {
+            held: w.held,
+            attachments: w.attachments,
+            made: w.made,
+            wanted: [w.allocations[0].ever_wanted, w.allocations[1].ever_wanted],
+            down: self.down(w),
+        };
+        memory(self, |decided| {
+            let steps = decided.holders.entry(known).or_insert_with(|| {
+                let mut steps = Vec::new();
+                for step in self.views(w).into_iter().flat_map(|view| ask(self, view)) {
+                    if matches!(step, Action::Holders { .. }) && !steps.contains(&step) {
+                        steps.push(step);
+                    }
+                }
+                steps
+            });
+            out.extend_from_slice(steps);
         });
-        if !wanted || w.attachments[node].uid != 0 || w.made[node] == self.attachments[node] {
+    }
+
+    /// Every view that some leader may have beside the newest version of the volume. An older version of an attachment
+    /// shows less of what is known against its holder, and no more; one of an attachment that is gone looks as if it
+    /// could still be used.
+    fn views(&self, w: &World) -> Vec<View> {
+        let wants = |user: usize| {
+            let past = w.allocations[user].ever_wanted;
+            BOTH.into_iter().filter(move |node| past[*node]).map(Some).chain([None])
+        };
+        let cached = |node: usize| {
+            let there = Some(w.attachments[node]).filter(|a| a.uid != 0);
+            let fresh = (1..=w.made[node]).map(|uid| Some(Attachment { uid, ..Attachment::default() }));
+            fresh.filter(move |a| *a != there).chain([None]).chain(there.map(Some))
+        };
+        let mut views = Vec::new();
+        for wants in wants(0).flat_map(|x| wants(1).map(move |y| [x, y])) {
+            for attachments in cached(0).flat_map(|a| cached(1).map(move |b| [a, b])) {
+                for down in [[[false; 2]; 2], self.down(w)] {
+                    views.push(View { held: w.held, wants, attachments, down });
+                }
+            }
+        }
+        views.dedup();
+        views
+    }
+
+    /// Who is over for good and has nothing published, by the word of its node.
+    fn down(&self, w: &World) -> [[bool; 2]; 2] {
+        BOTH.map(|user| {
+            BOTH.map(|node| {
+                let machine: &Machine = &w.machines[node];
+                let over = machine.over[user] || self.plants(Planted::OneOfSeveralGoes);
+                over && machine.journal.published[user] == Level::Down
+            })
+        })
+    }
+
+    /// How a leader lets an allocation in that was a holder by the present attachment in any version of the volume.
+    fn way_in(&self, w: &World, user: usize, node: usize) -> Option<Action> {
+        let a = w.attachments[node];
+        let any = self.plants(Planted::AnyHolderIsAdmitted) && w.ever_held[user][node];
+        let mut view =
+            View { held: [[0; 2]; 2], wants: [None; 2], attachments: [None; 2], down: [[false; 2]; 2] };
+        view.held[user][node] = if w.ever_named[user][node] || any { a.uid } else { return None };
+        (view.wants[user], view.attachments[node]) = (Some(node), Some(a));
+        decided(self, view).into_iter().find(|step| matches!(step, Action::Admit { .. }))
+    }
+
+    /// Writes the holders, unless the server has an attachment that a leader did not see.
+    pub(crate) fn write(&self, next: &mut World, held: Held, unseen: Held) {
+        let there = |user: usize, node: usize| {
+            unseen[user][node] != 0 && next.attachments[node].uid == unseen[user][node]
+        };
+        let late = BOTH.iter().any(|user| BOTH.iter().any(|node| there(*user, *node)));
+        if late && !self.plants(Planted::AbsenceFromACache) {
+            return;
+        }
+        next.held = held;
+        for user in BOTH {
+            for node in BOTH {
+                let uid = held[user][node];
+                next.ever_held[user][node] |= uid != 0;
+                next.ever_named[user][node] |= uid != 0 && uid == next.attachments[node].uid;
+            }
+        }
+    }
+
+    /// Makes an attachment. Nobody may use it yet.
+    pub(crate) fn create(&self, next: &mut World, node: usize) {
+        if next.made[node] == self.attachments[node] {
             return;
         }
         next.made[node] += 1;
         let users = BOTH.map(|user| {
-            (self.plants(Planted::UsableOnceMade) && w.allocations[user].ever_wanted[node])
-                || (self.plants(Planted::HolderFirst) && w.ever_held[user][node])
+            let wanted = next.allocations[user].ever_wanted[node];
+            let usable = self.plants(Planted::UsableOnceMade)
+                || self.plants(Planted::HolderFirst) && next.ever_held[user][node];
+            wanted && usable
         });
-        next.attachments[node] = Attachment { uid: next.made[node], boot, users, ..Attachment::default() };
-    }
-
-    /// Adds a holder that names an attachment, whether that still stands or not.
-    pub(crate) fn hold(&self, next: &mut World, user: usize, node: usize, uid: u8) {
-        let w = *next;
-        if w.holders[user][node] != 0 || !w.allocations[user].ever_wanted[node] {
-            return;
-        }
-        // Its own grant on the node it left stands in its way like any other.
-        let elsewhere = self.mode.single_node() && w.holders[user][1 - node] != 0;
-        if elsewhere && !self.plants(Planted::OwnGrantElsewhere) {
-            return;
-        }
-        let present: Vec<Holder> = BOTH
-            .iter()
-            .flat_map(|u| BOTH.iter().map(move |n| (*u, *n)))
-            .filter(|(u, n)| w.holders[*u][*n] != 0)
-            .map(|(u, n)| HOLDERS[u][n].clone())
-            .collect();
-        if release::grant("v", self.mode, &present, &HOLDERS[user][node]).is_ok() {
-            next.holders[user][node] = uid;
-            next.ever_held[user][node] |= w.attachments[node].uid == uid || self.plants(Planted::HolderFirst);
+        next.attachments[node] = Attachment { uid: next.made[node], users, ..Attachment::default() };
+        next.ever_named.iter_mut().for_each(|of| of[node] = false);
+        // Who was granted by this one before it was seen.
+        for user in BOTH {
+            next.ever_named[user][node] = next.held[user][node] == next.made[node];
         }
     }
 
-    /// Lets a holder use the attachment that it names.
-    pub(crate) fn admit(next: &mut World, user: usize, node: usize) {
-        let may = next.ever_held[user][node] && next.allocations[user].ever_wanted[node];
+    /// Enters the fence into a closed attachment: the boot that was declared over is the last one that the node reports,
+    /// as read from the server itself after it was closed.
+    pub(crate) fn enter_fence(&self, next: &mut World, node: usize) {
+        let machine = &next.machines[node];
+        let stands = machine.off == machine.reported || self.plants(Planted::SilenceIsAFence);
         let a = &mut next.attachments[node];
-        a.users[user] |= a.uid != 0 && !a.leaving && may;
+        a.fenced |= stands && (a.leaving || self.plants(Planted::FencedWhileOpen));
     }
 
     /// Takes the finalizer away.
     pub(crate) fn finalize(&self, next: &mut World, node: usize) {
         let a = next.attachments[node];
-        if a.leaving && release::attachment_gone(self.leaving(next, node, a)) {
+        if a.leaving && release::attachment_gone(leaving(a, self.attach_required())) {
             next.attachments[node] = Attachment::default();
         }
     }
 
-    /// Removes a holder whose release is known. That there is no attachment is read from the server itself, after the
-    /// holder that names it.
-    pub(crate) fn free(&self, next: &mut World, user: usize, node: usize) {
-        let w = *next;
-        let (uid, a) = (w.holders[user][node], w.attachments[node]);
-        if uid == 0 {
-            return;
-        }
-        let named = a.uid == uid || (self.plants(Planted::HolderFirst) && a.uid != 0);
-        let there = named && !self.plants(Planted::AbsenceFromACache);
-        let leaving = self.leaving(&w, node, a);
-        let down =
-            self.plants(Planted::OneOfSeveralGoes) && w.machines[node].journal.published[user] == Level::Down;
-        let others = BOTH.iter().any(|o| *o != user && w.holders[*o][node] != 0);
-        for others_on_node in [false, others] {
-            let step = release::holder_step(HolderFacts {
-                user: if down { User::Down } else { User::NotDown },
-                others_on_node,
-                attachment: there.then_some((a.leaving, leaving)),
-                fence: if there { leaving.fence } else { Fence::None },
-            });
-            match step {
-                HolderStep::Remove => next.holders[user][node] = 0,
-                HolderStep::Keep | HolderStep::CloseAttachment => {}
-            }
-        }
+    fn attach_required(&self) -> bool {
+        self.attach && !self.plants(Planted::FreedBeforeDetach)
     }
+}
 
-    /// What a leader or the host knows of an attachment on its way out.
-    pub(crate) fn leaving(&self, w: &World, node: usize, a: Attachment) -> Leaving {
-        // Nobody ever used it, and nobody can be let in any more.
-        let unused = a.leaving && !a.granted();
-        Leaving {
-            released: a.released || unused,
-            fence: self.fence(w, node, a),
-            attach_required: self.attach && !self.plants(Planted::FreedBeforeDetach),
-            attached: a.attached,
-        }
-    }
-
-    /// Whether the boot that the attachment was made for is over.
-    fn fence(&self, w: &World, node: usize, a: Attachment) -> Fence {
-        let machine = &w.machines[node];
-        let over = machine.over(a.boot)
-            || self.plants(Planted::SilenceIsAFence)
-            || (self.plants(Planted::BootFromACache) && machine.reported > 1);
-        if over { Fence::Stands } else { Fence::None }
-    }
+/// What a leader knows of an attachment on its way out.
+fn leaving(a: Attachment, attach_required: bool) -> Leaving {
+    let fence = if a.fenced { Fence::Stands } else { Fence::None };
+    let used = a.users.contains(&true);
+    Leaving { released: a.released, fence, attach_required, attached: a.attached, used }
 }

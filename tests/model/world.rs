@@ -1,4 +1,4 @@
-//! The state of the model: what the API holds, what the machines hold, and what the node daemons have seen of the API.
+//! The state of the model: what the API holds, what the machines hold, and what the daemons have seen of the API.
 //!
 //! Leaders have no state here. Any number of them act at any time, and each fact that a leader takes from a cache may
 //! be any past version of its object: the `ever_…` fields say which past versions there were. What a leader writes by
@@ -14,37 +14,31 @@ pub(crate) const BOTH: [usize; 2] = [0, 1];
 pub(crate) struct Attachment {
     /// Counts the attachments of its node from 1; 0 = there is none.
     pub(crate) uid: u8,
-    /// The boot of its node that it was made for, frozen.
-    pub(crate) boot: u8,
-    /// The allocations that may use it; grows only.
+    /// `spec.allocations`: who gets the volume published.
     pub(crate) users: [bool; 2],
     /// It is being deleted.
     pub(crate) leaving: bool,
+    /// `spec.fenced`: a fence stands for the node's release.
+    pub(crate) fenced: bool,
     /// The node's word that nothing is left under this uid.
     pub(crate) released: bool,
     /// The host's word.
     pub(crate) attached: Rung,
 }
 
-impl Attachment {
-    /// Whether a leader has let anybody use it.
-    pub(crate) fn granted(self) -> bool {
-        self.users.contains(&true)
-    }
-}
-
 /// What the host's cache has of an attachment, as far as it decides by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Sight {
     pub(crate) uid: u8,
-    pub(crate) granted: bool,
+    /// Somebody was let in.
+    pub(crate) used: bool,
     pub(crate) leaving: bool,
 }
 
 impl Sight {
     /// What the host sees now.
     pub(crate) fn of(a: Attachment) -> Self {
-        Self { uid: a.uid, granted: a.granted() || a.leaving, leaving: a.leaving }
+        Self { uid: a.uid, used: a.users.contains(&true), leaving: a.leaving }
     }
 }
 
@@ -52,9 +46,11 @@ impl Sight {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Allocation {
     /// The node it is bound to.
-    pub(crate) node: Option<usize>,
+    pub(crate) node: usize,
     /// How often a person has stopped or started it; odd = stopped.
     pub(crate) edits: u8,
+    /// Whether it is being deleted.
+    pub(crate) ended: bool,
     /// Bound to the node and wanting the volume there, in any version so far.
     pub(crate) ever_wanted: [bool; 2],
 }
@@ -62,11 +58,11 @@ pub(crate) struct Allocation {
 impl Allocation {
     /// Whether it wants the volume on the node.
     pub(crate) fn wants(self, node: usize) -> bool {
-        self.node == Some(node) && self.edits.is_multiple_of(2)
+        self.node == node && !self.ended && self.edits.is_multiple_of(2)
     }
 
     /// Writes a new version.
-    pub(crate) fn write(&mut self, node: Option<usize>, edits: u8) {
+    pub(crate) fn write(&mut self, node: usize, edits: u8) {
         (self.node, self.edits) = (node, edits);
         for at in BOTH {
             self.ever_wanted[at] |= self.wants(at);
@@ -106,14 +102,17 @@ pub(crate) struct Machine {
     /// The boot that its NodeAgent reports.
     pub(crate) reported: u8,
     /// The boot that an operator said is over; 0 = none.
-    pub(crate) fenced: u8,
+    pub(crate) off: u8,
     /// The kernel's truth.
     pub(crate) staged: bool,
     pub(crate) published: [bool; 2],
     pub(crate) journal: Journal,
-    /// The daemon's cache: the attachment of this node, and which allocations want the volume here.
+    /// Whether the daemon has listed what there is since the boot.
+    pub(crate) listed: bool,
+    /// The daemon's cache: the attachment of this node, which allocations want the volume here, and which are over.
     pub(crate) sees: Attachment,
     pub(crate) wanted: [bool; 2],
+    pub(crate) over: [bool; 2],
 }
 
 impl Machine {
@@ -122,12 +121,14 @@ impl Machine {
             powered: true,
             boot: 1,
             reported: 1,
-            fenced: 0,
+            off: 0,
             staged: false,
             published: [false; 2],
             journal: Journal::of(0),
+            listed: true,
             sees: Attachment::default(),
             wanted: [false; 2],
+            over: [false; 2],
         }
     }
 
@@ -135,26 +136,23 @@ impl Machine {
     pub(crate) fn holds_anything(&self) -> bool {
         self.staged || self.published.contains(&true)
     }
-
-    /// Whether a boot is known to be over, as one reads it now: an operator said so, or a later one is reported.
-    pub(crate) fn over(&self, boot: u8) -> bool {
-        self.fenced == boot || self.reported > boot
-    }
 }
 
 /// Everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct World {
-    /// `Volume.status.holders`: the attachment that each allocation holds on each node; 0 = not a holder.
-    pub(crate) holders: [[u8; 2]; 2],
-    /// Whether the allocation was a holder by the node's present attachment, in any version of the Volume.
+    /// `Volume.status.holders`: the attachment that each allocation holds on each node by; 0 = it is no holder there.
+    pub(crate) held: [[u8; 2]; 2],
+    /// Whether the entry was there, in any version of the Volume.
     pub(crate) ever_held: [[bool; 2]; 2],
+    /// Whether it named the node's present attachment, in any version of the Volume.
+    pub(crate) ever_named: [[bool; 2]; 2],
     pub(crate) attachments: [Attachment; 2],
     /// How many attachments each node has had.
     pub(crate) made: [u8; 2],
     pub(crate) allocations: [Allocation; 2],
     pub(crate) machines: [Machine; 2],
-    /// What the host has seen of the attachments: the uid, and whether it was granted and leaving.
+    /// What the host has seen of the attachments.
     pub(crate) host: [Sight; 2],
     /// The backend's truth.
     pub(crate) attached: [bool; 2],
@@ -168,8 +166,9 @@ impl World {
     /// Two allocations are bound and want the volume, and their nodes know it; nothing else is there.
     pub(crate) fn new(bound: [usize; 2]) -> Self {
         let mut world = Self {
-            holders: [[0; 2]; 2],
+            held: [[0; 2]; 2],
             ever_held: [[false; 2]; 2],
+            ever_named: [[false; 2]; 2],
             attachments: [Attachment::default(); 2],
             made: [0; 2],
             allocations: [Allocation::default(); 2],
@@ -180,33 +179,10 @@ impl World {
             fault: None,
         };
         for user in BOTH {
-            world.allocations[user].write(Some(bound[user]), 0);
+            world.allocations[user].write(bound[user], 0);
             world.machines[bound[user]].wanted[user] = true;
         }
         world
-    }
-
-    /// Forgets old holders that let nobody in any more. Worlds that differ in nothing that matters are one.
-    pub(crate) fn forget_held(&mut self) {
-        for (node, a) in self.attachments.iter().enumerate() {
-            for user in BOTH {
-                self.ever_held[user][node] &= a.uid != 0 && !a.leaving && !a.users[user];
-            }
-        }
-    }
-
-    /// Forgets what a machine loses with its power, and a fence that a later boot has overtaken.
-    pub(crate) fn forget_off(&mut self) {
-        for machine in &mut self.machines {
-            if !machine.powered {
-                // No mounts, and the caches are listed anew.
-                (machine.staged, machine.published) = (false, [false; 2]);
-                (machine.sees, machine.wanted) = (Attachment::default(), [false; 2]);
-            }
-            if machine.fenced < machine.reported {
-                machine.fenced = 0;
-            }
-        }
     }
 
     /// Which allocations want the volume on the node.
@@ -214,8 +190,32 @@ impl World {
         BOTH.map(|user| self.allocations[user].wants(node))
     }
 
+    /// Which allocations are over for good.
+    pub(crate) fn over(&self, node: usize) -> [bool; 2] {
+        BOTH.map(|user| self.allocations[user].ended && self.allocations[user].node == node)
+    }
+
     /// Whether anything is published on the node.
     pub(crate) fn published(&self, node: usize) -> bool {
         self.machines[node].published.contains(&true)
+    }
+
+    /// Forgets what nobody can act on any more: worlds that differ in nothing that matters are one.
+    pub(crate) fn forget(&mut self, held: bool) {
+        for (node, a) in self.attachments.iter().enumerate() {
+            for user in BOTH {
+                self.ever_held[user][node] &= held;
+                self.ever_named[user][node] &= a.uid != 0 && !a.leaving && !a.users[user];
+            }
+        }
+        for machine in &mut self.machines {
+            if !machine.powered {
+                (machine.staged, machine.published) = (false, [false; 2]);
+                // A new boot has no mounts; the journal still tells what was closed and released.
+                (machine.journal.staged, machine.journal.published) = (Level::Down, [Level::Down; 2]);
+                (machine.listed, machine.sees) = (false, Attachment::default());
+                (machine.wanted, machine.over) = ([false; 2], [false; 2]);
+            }
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::support::node::{NODE, Rig, Special, condition, until};
 use crate::support::scripted::Config;
 
 /// Waits until the node's lease has run out.
-async fn lease_over(rig: &Rig) {
+pub(crate) async fn lease_over(rig: &Rig) {
     let leases: Api<Lease> = Api::namespaced(rig.world.0.clone(), "wharfline-system");
     let renewed = leases.get(NODE).await.unwrap().spec.unwrap().renew_time.unwrap().0;
     let lease = jiff::SignedDuration::try_from(rig.options.lease).unwrap();

@@ -80,15 +80,25 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         Condition::new("VolumesReady", Truth::False, &word, message.clone())
     };
     set_condition(&mut conditions, volumes_ready.of_generation(generation), node.now());
-    let why = ready_message(phase, &word, &message, &tasks);
-    // A task that is on its way up again is not ready, though its allocation runs.
-    let truth = if matches!(why.0.as_str(), "Running" | "Complete") { Truth::True } else { Truth::False };
-    set_condition(
-        &mut conditions,
-        Condition::new(READY, truth, &why.0, why.1).of_generation(generation),
-        node.now(),
-    );
+    if !spoken_for(node, phase, &conditions) {
+        let why = ready_message(phase, &word, &message, &tasks);
+        // A task that is on its way up again is not ready, though its allocation runs.
+        let truth = if matches!(why.0.as_str(), "Running" | "Complete") { Truth::True } else { Truth::False };
+        let ready = Condition::new(READY, truth, &why.0, why.1).of_generation(generation);
+        set_condition(&mut conditions, ready, node.now());
+    }
     NodePart { phase, volumes, tasks, conditions }
+}
+
+/// Whether what the controllers wrote of it stands: it failed with its node, and that is why; or its node seems lost to
+/// them, and would still while its lease is not renewed.
+fn spoken_for(node: &Node, phase: AllocationPhase, conditions: &[Condition]) -> bool {
+    let said = conditions.iter().find(|c| c.kind == READY).map(|c| c.reason.as_str());
+    match said {
+        Some("NodeLost") => phase == AllocationPhase::Failed,
+        Some("NoFence") => !node.lease_valid(),
+        Some(_) | None => false,
+    }
 }
 
 pub(super) fn ready_message(
@@ -177,7 +187,8 @@ fn held_by_another(node: &Node, uid: &str, attachment: &VolumeAttachment) -> Opt
     if holders.is_empty() || holders.iter().any(|h| h == uid) {
         return None;
     }
-    let holder = holders.iter().find_map(|h| node.caches.allocations.one(h));
+    // Who is gone for good stays listed; the last one let in is the one in the way.
+    let holder = holders.iter().rev().find_map(|h| node.caches.allocations.one(h));
     Some(Reason::HeldElsewhere {
         volume: attachment.spec.volume.clone(),
         holder: holder.map(|h| full_name(&*h)).unwrap_or_default(),

@@ -36,6 +36,7 @@ pub(super) async fn step(node: &Arc<Node>, object: &VolumeAttachment) -> Option<
     let seen = attach::Seen {
         required: object.spec.attach_required,
         attached: if current { before.attached } else { Rung::Unknown },
+        used: !object.spec.allocations.is_empty(),
         let_go: object.spec.fenced || (object.uid().as_deref() == released && released.is_some()),
         node: object.spec.node_name.clone(),
     };

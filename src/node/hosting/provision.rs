@@ -85,7 +85,7 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> 
     let said = node.said::<HostPart>(&uid, &HOST).filter(|said| said.observed_epoch == host.epoch);
     let before = said.clone().unwrap_or_else(|| HostPart::of(&status));
     let seen = provision::Seen {
-        exists: before.exists.unwrap_or(Rung::Unknown),
+        exists: provision::exists(wanted, host.epoch, before.exists.map(|e| (e, before.observed_epoch))),
         handle_known: !before.handle.is_empty(),
         held: !status.holders.is_empty(),
     };
@@ -104,6 +104,8 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> 
         return Some(left);
     }
     let mut part = HostPart { next_attempt_time: None, ..before.clone() };
+    // Whatever becomes of the step: another epoch's word is not repeated under this one's.
+    part.exists = before.exists.map(|_| seen.exists);
     part.observed_epoch = host.epoch;
     let outcome = if node.lease_valid() {
         carry_out(node, volume, step, &retry, &mut part, host.epoch).await

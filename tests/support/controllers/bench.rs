@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use http::Request;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, BodyStream, StreamBody};
 use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::watcher::{self, watcher};
@@ -126,7 +128,15 @@ pub(crate) struct Write {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) body: Value,
+    /// The answer's code; 0 before there is one.
+    pub(crate) code: u16,
 }
+
+/// Among the delays: how long a write is on its way.
+pub(crate) const WRITES: &str = "writes";
+
+/// By how much the controllers see changes later, by the plural of the kind.
+type Delays = Arc<Mutex<BTreeMap<&'static str, Duration>>>;
 
 /// The whole.
 pub(crate) struct Bench {
@@ -138,11 +148,16 @@ pub(crate) struct Bench {
     tasks: JoinSet<()>,
     stop: CancellationToken,
     controllers: CancellationToken,
-    running: Option<tokio::task::JoinHandle<Result<(), controllers::Error>>>,
+    running: Option<Running>,
     behaviours: BTreeMap<String, watch::Sender<Behaviour>>,
     /// After how many more writes the controllers are killed; 0 = never.
     fuse: Arc<Mutex<usize>>,
+    delays: Delays,
+    /// More controllers beside the first ones.
+    others: Vec<Running>,
 }
+
+type Running = tokio::task::JoinHandle<Result<(), controllers::Error>>;
 
 impl Bench {
     /// A server with controllers and these nodes, each ready.
@@ -175,6 +190,8 @@ impl Bench {
             running: None,
             behaviours: BTreeMap::new(),
             fuse: Arc::default(),
+            delays: Arc::default(),
+            others: Vec::new(),
         };
         bench.watch();
         bench.start();
@@ -217,42 +234,70 @@ impl Bench {
 
     /// Starts the controllers.
     pub(crate) fn start(&mut self) {
-        let inner = self.server.client(Identity::controllers());
         self.controllers = CancellationToken::new();
-        let shared = (Arc::clone(&self.writes), Arc::clone(&self.fuse), self.controllers.clone());
+        self.running = Some(self.run(&self.delays));
+    }
+
+    /// Starts more controllers, as if two were leaders, which see changes of these kinds so much later.
+    pub(crate) fn start_others(&mut self, delays: &[(&'static str, Duration)]) {
+        let delays = Arc::new(Mutex::new(delays.iter().copied().collect()));
+        let running = self.run(&delays);
+        self.others.push(running);
+    }
+
+    fn run(&self, delays: &Delays) -> Running {
+        let inner = self.server.client(Identity::controllers());
+        let shared =
+            (Arc::clone(&self.writes), Arc::clone(&self.fuse), self.controllers.clone(), Arc::clone(delays));
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
-            let (inner, (writes, fuse, kill)) = (inner.clone(), shared.clone());
+            let (inner, (writes, fuse, kill, delays)) = (inner.clone(), shared.clone());
             async move {
                 let (parts, body) = request.into_parts();
                 let bytes = body.collect_bytes().await.expect("the body of a request is at hand");
-                if parts.method != http::Method::GET {
+                let (method, path) = (parts.method.to_string(), parts.uri.path().to_owned());
+                let watched = parts.uri.query().is_some_and(|q| q.contains("watch=")).then(|| path.clone());
+                let write = (method != "GET").then(|| {
                     let body = serde_json::from_slice(&bytes).unwrap_or_default();
-                    let (method, path) = (parts.method.to_string(), parts.uri.path().to_owned());
-                    writes.lock().unwrap().push(Write { method, path, body });
+                    let mut writes = writes.lock().unwrap();
+                    writes.push(Write { method, path, body, code: 0 });
+                    writes.len() - 1
+                });
+                let latency = delays.lock().unwrap().get(WRITES).copied().filter(|_| write.is_some());
+                if let Some(latency) = latency {
+                    let _sent = tokio::time::timeout(latency, std::future::pending::<()>()).await;
                 }
-                let write = parts.method != http::Method::GET;
-                let answer =
-                    inner.send(Request::from_parts(parts, kube::client::Body::from(bytes.to_vec()))).await;
-                if write && burn(&fuse) {
+                let request = Request::from_parts(parts, kube::client::Body::from(bytes.to_vec()));
+                let answer = inner.send(request).await;
+                if let (Some(write), Ok(answer)) = (write, &answer) {
+                    writes.lock().unwrap()[write].code = answer.status().as_u16();
+                }
+                if write.is_some() && burn(&fuse) {
                     // The write has happened and nobody hears of it.
                     kill.cancel();
                     std::future::pending::<()>().await;
                 }
-                answer
+                Ok::<_, kube::Error>(match watched {
+                    Some(path) => answer?.map(|body| late(body, path, delays)),
+                    None => answer?.map(BodyExt::boxed_unsync),
+                })
             }
         });
         let client = kube::Client::new(service, "default");
         let now = || "2024-05-01T10:00:00Z".parse().unwrap();
         let options = Options { now: Arc::new(now), jitter: Arc::new(|| 0), ..Options::default() };
         let stop = self.controllers.clone();
-        self.running =
-            Some(tokio::spawn(controllers::run(client, options, async move { stop.cancelled().await })));
+        tokio::spawn(controllers::run(client, options, async move { stop.cancelled().await }))
+    }
+
+    /// From now on the controllers see changes of a kind so much later.
+    pub(crate) fn delay(&self, plural: &'static str, by: Duration) {
+        self.delays.lock().unwrap().insert(plural, by);
     }
 
     /// Stops the controllers.
     pub(crate) async fn stop(&mut self) {
         self.controllers.cancel();
-        if let Some(running) = self.running.take() {
+        for running in self.running.take().into_iter().chain(self.others.drain(..)) {
             running.await.unwrap().unwrap();
         }
     }
@@ -377,6 +422,29 @@ impl Bench {
     }
 }
 
+type Body = UnsyncBoxBody<bytes::Bytes, kube::Error>;
+
+/// The body of a watch, whose events come as much later as is asked for when they happen.
+fn late(body: kube::client::Body, path: String, delays: Delays) -> Body {
+    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let mut frames = BodyStream::new(body);
+        while let Some(frame) = frames.next().await {
+            let plural = path.rsplit('/').next().unwrap_or_default();
+            let delay = delays.lock().unwrap().get(plural).copied().unwrap_or_default();
+            if sender.send((tokio::time::Instant::now() + delay, frame)).is_err() {
+                return;
+            }
+        }
+    });
+    let frames = futures::stream::unfold(receiver, |mut receiver| async {
+        let (due, frame) = receiver.recv().await?;
+        let _due = tokio::time::timeout_at(due, std::future::pending::<()>()).await;
+        Some((frame, receiver))
+    });
+    StreamBody::new(frames).boxed_unsync()
+}
+
 /// Whether this write is the last one.
 fn burn(fuse: &Mutex<usize>) -> bool {
     let mut left = fuse.lock().unwrap();
@@ -393,5 +461,10 @@ pub(crate) fn condition(object: &Value, kind: &str) -> Value {
 
 /// Lets simulated time pass: the clock is paused, so this takes none, and whatever is due in it happens.
 pub(crate) async fn pass(seconds: u64) {
-    let _passed = tokio::time::timeout(Duration::from_secs(seconds), std::future::pending::<()>()).await;
+    pass_millis(seconds * 1000).await;
+}
+
+/// The same for shorter times.
+pub(crate) async fn pass_millis(millis: u64) {
+    let _passed = tokio::time::timeout(Duration::from_millis(millis), std::future::pending::<()>()).await;
 }

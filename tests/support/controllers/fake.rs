@@ -306,6 +306,9 @@ impl FakeNode {
         let leaving = !attachment["metadata"]["deletionTimestamp"].is_null();
         let said = |rung: &str| json!({ "controller": { "attached": rung, "epoch": spec["host"]["epoch"] } });
         let let_go = status["node"]["releasedUID"] == attachment["metadata"]["uid"] || spec["fenced"] == true;
+        if !leaving && !used(spec) {
+            return;
+        }
         if !leaving {
             self.ledger.attach(volume, node, single(spec));
             push(patches, "volumeattachments", attachment, said("Up"));
@@ -408,7 +411,9 @@ impl FakeNode {
         }
         let volume = text(&spec["volume"]);
         if attachment["metadata"]["deletionTimestamp"].is_null() {
-            push(patches, "volumeattachments", attachment, json!({ "node": { "staged": "Up" } }));
+            if used(spec) {
+                push(patches, "volumeattachments", attachment, json!({ "node": { "staged": "Up" } }));
+            }
         } else if behaviour.releases && self.ledger.users(volume, &self.name).is_empty() {
             let said = json!({ "node": { "staged": "Down", "closed": true, "releasedUID": uid } });
             push(patches, "volumeattachments", attachment, said);
@@ -437,6 +442,11 @@ impl FakeNode {
             .get("wharfline.dev/stopped")
             .is_some()
     }
+}
+
+/// Whether anybody was let into the attachment.
+fn used(spec: &Value) -> bool {
+    spec["allocations"].as_array().is_some_and(|a| !a.is_empty())
 }
 
 fn single(spec: &Value) -> bool {

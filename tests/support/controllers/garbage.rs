@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::bench::Bench;
+use crate::bench::{Bench, ask};
 use crate::quickstart::{nothing_left, quickstart, running};
 
 fn config(name: &str, owners: &[&Value]) -> Value {
@@ -26,6 +26,80 @@ async fn what_was_owned_goes_with_its_last_owner() {
     assert!(!get("child").is_null(), "one owner is left");
     bench.delete("configmaps", "default", "two").await;
     bench.until("all are gone", |seen| seen.all("configmaps").is_empty()).await;
+    bench.end().await;
+}
+
+/// `kubectl delete --cascade=…`, which must be granted.
+async fn delete_with(bench: &Bench, name: &str, propagation: &str) {
+    let path = format!("/api/v1/namespaces/default/configmaps/{name}");
+    let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation });
+    let (code, answer) = ask(&bench.admin, "DELETE", &path, Some(&options)).await;
+    assert_eq!(code, 200, "{answer}");
+}
+
+/// `top` owns `middle`, which owns `bottom`, each of which holds its owner; `shared` has another owner as well, and
+/// `kept` holds nobody.
+async fn family(bench: &Bench) {
+    let get = |name: &str| bench.seen.get("configmaps", "default", name);
+    let parents: [(&str, &[&str]); 6] = [
+        ("other", &[]),
+        ("top", &[]),
+        ("middle", &["top"]),
+        ("bottom", &["middle"]),
+        ("shared", &["top", "other"]),
+        ("loose", &["top"]),
+    ];
+    for (name, owners) in parents {
+        let owners: Vec<_> = owners.iter().map(|o| get(o)).collect();
+        let mut object = config(name, &owners.iter().collect::<Vec<_>>());
+        for owner in object["metadata"]["ownerReferences"].as_array_mut().unwrap() {
+            owner["blockOwnerDeletion"] = json!(name != "loose");
+        }
+        if name == "bottom" {
+            object["metadata"]["finalizers"] = json!(["example.com/held"]);
+        }
+        bench.make("configmaps", object).await;
+        bench.until("it is there", |seen| !seen.get("configmaps", "default", name).is_null()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_deleted_in_the_foreground_goes_after_what_it_owns() {
+    let bench = Bench::new(&[]).await;
+    family(&bench).await;
+    let get = |name: &str| bench.seen.get("configmaps", "default", name);
+    delete_with(&bench, "top", "Foreground").await;
+    let going = |seen: &crate::bench::Seen| {
+        !seen.get("configmaps", "default", "bottom")["metadata"]["deletionTimestamp"].is_null()
+    };
+    bench.until("the last one is asked to go", going).await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    assert!(!get("top").is_null() && !get("middle").is_null(), "each waits for what it owns");
+    assert!(get("loose").is_null(), "asked to go like the others");
+    let owners = get("shared")["metadata"]["ownerReferences"].clone();
+    assert_eq!(owners.as_array().map(Vec::len), Some(1), "who has another owner is let go of: {owners}");
+    bench.patch("configmaps", "default", "bottom", json!({ "metadata": { "finalizers": null } })).await;
+    bench.until("top is gone", |seen| seen.get("configmaps", "default", "top").is_null()).await;
+    assert!(get("middle").is_null() && get("bottom").is_null());
+    assert!(!get("shared").is_null() && !get("other").is_null());
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_orphaned_object_owned_stays() {
+    let bench = Bench::new(&[]).await;
+    family(&bench).await;
+    let get = |name: &str| bench.seen.get("configmaps", "default", name);
+    delete_with(&bench, "top", "Orphan").await;
+    bench.until("top is gone", |seen| seen.get("configmaps", "default", "top").is_null()).await;
+    bench.quiet().await;
+    for name in ["middle", "loose", "shared"] {
+        let owners = get(name)["metadata"]["ownerReferences"].clone();
+        let left = owners.as_array().map_or(0, Vec::len);
+        assert_eq!(left, usize::from(name == "shared"), "{name}: {owners}");
+        assert!(get(name)["metadata"]["deletionTimestamp"].is_null(), "{name}");
+    }
+    assert!(!get("bottom").is_null());
     bench.end().await;
 }
 

@@ -48,7 +48,10 @@ async fn silence_frees_nothing_and_says_what_would() {
     let bench = lost(true).await;
     bench.until("why", |seen| why(&one(seen)) == "NoFence").await;
     let message = condition(&one(&bench.seen), "Ready")["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("wharfline taint node a wharfline.dev/out-of-service=boot-1"), "{message}");
+    assert!(
+        message.ends_with("kubectl taint node a wharfline.dev/out-of-service=boot-1:NoExecute"),
+        "{message}"
+    );
     // An old fence, of another boot, says nothing.
     bench.patch("nodes", "", "a", taint("boot-0")).await;
     bench.make("allocations", user("two", "c", "b")).await;

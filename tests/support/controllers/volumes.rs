@@ -44,23 +44,46 @@ async fn a_life_costs_these_writes_and_waiting_costs_none() {
     let expected = [
         ("PUT volumeclaims/status", 1), // the selected node
         ("PUT volumes/status", 3),      // the host, the holder, no holder
-        ("PUT allocations/status", 2),  // it waits, its node
+        ("PUT allocations/status", 1),  // its node
         ("POST volumes", 1),
         ("POST volumeattachments", 1),
         ("DELETE volumeattachments", 1),
         ("DELETE volumes", 1),
-        ("PATCH volumeattachments", 1), // the finalizers
+        ("PATCH volumeattachments", 2), // the way in; the finalizers
         ("PATCH allocations", 1),
         ("PATCH volumes", 1),
         ("PATCH volumeclaims", 1),
-        ("PATCH volumes/status", 2),      // Ready, Releasing
-        ("PATCH volumeclaims/status", 4), // waiting, being made, bound, not used any more
+        ("PATCH volumes/status", 1),      // Ready
+        ("PATCH volumeclaims/status", 3), // waiting, bound, not used any more
     ];
     for (line, times) in expected {
         assert_eq!(count(line), times, "{line}: {writes:#?}");
     }
     let listed: usize = expected.iter().map(|(_, times)| times).sum();
     assert_eq!(writes.len(), listed, "{writes:#?}");
+    bench.end().await;
+}
+
+/// What is over within a second is not written; what lasts is.
+#[tokio::test(start_paused = true)]
+async fn what_goes_on_by_itself_is_told_once_it_takes_long() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    bench.behave("a", |b| b.creates = false);
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("being made", |seen| why(&seen.only("volumeclaims")) == "Provisioning").await;
+    bench.until("it waits", |seen| phase(seen, "one") == "Pending").await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.behave("a", |b| b.creates = true);
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.behave("a", |b| b.creates = false);
+    bench.delete("allocations", "default", "one").await;
+    bench.delete("volumeclaims", "default", "c").await;
+    bench.until("going", |seen| seen.only("volumes")["status"]["phase"] == "Releasing").await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.behave("a", |b| b.creates = true);
+    bench.until("gone", |seen| seen.all("volumes").is_empty()).await;
     bench.end().await;
 }
 
@@ -124,6 +147,39 @@ async fn nothing_is_detached_before_the_nodes_word() {
     bench.behave("b", |b| b.detaches = true);
     bench.until("two runs", |seen| phase(seen, "two") == "Running").await;
     bench.until("one is gone", |seen| seen.get("allocations", "default", "one").is_null()).await;
+    bench.end().await;
+}
+
+/// Without anything to detach, the node's word alone frees the volume.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_granted_before_the_nodes_word_where_nothing_is_attached() {
+    let local = Behaviour {
+        capabilities: vec![
+            "plugin/CONTROLLER_SERVICE",
+            "controller/CREATE_DELETE_VOLUME",
+            "node/STAGE_UNSTAGE_VOLUME",
+        ],
+        ..Behaviour::default()
+    };
+    let bench = Bench::with(&["a", "b"], local).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("one runs", |seen| phase(seen, "one") == "Running").await;
+    assert_eq!(bench.seen.only("volumeattachments")["spec"]["attachRequired"], false);
+    bench.behave("a", |b| b.releases = false);
+    bench.delete("allocations", "default", "one").await;
+    bench.make("allocations", user("two", "c", "b")).await;
+    let closed = |seen: &crate::bench::Seen| {
+        !seen.only("volumeattachments")["metadata"]["deletionTimestamp"].is_null()
+    };
+    bench.until("it is closed", closed).await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    assert!(closed(&bench.seen), "not released");
+    assert_eq!(bench.seen.only("volumes")["status"]["holders"][0]["nodeName"], "a");
+    assert_eq!(phase(&bench.seen, "two"), "WaitingVolumes");
+    bench.behave("a", |b| b.releases = true);
+    bench.until("two runs", |seen| phase(seen, "two") == "Running").await;
     bench.end().await;
 }
 

@@ -8,26 +8,36 @@ use wharfline::server::{Identity, Server};
 
 /// Clones are the same link.
 #[derive(Clone, Default)]
-pub struct Link(Arc<AtomicBool>);
+pub struct Link {
+    all: Arc<AtomicBool>,
+    leases: Arc<AtomicBool>,
+}
 
 impl Link {
     /// Every request from now on fails, as to a server that is gone. Watches that are open hear nothing of it.
     pub fn cut(&self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.all.store(true, Ordering::SeqCst);
+    }
+
+    /// Only leases cannot be renewed.
+    pub fn cut_leases(&self) {
+        self.leases.store(true, Ordering::SeqCst);
     }
 
     /// The server is back.
     pub fn mend(&self) {
-        self.0.store(false, Ordering::SeqCst);
+        self.all.store(false, Ordering::SeqCst);
+        self.leases.store(false, Ordering::SeqCst);
     }
 
     /// The client of a node, over this link.
     pub fn client(&self, server: &Server, node: &str) -> kube::Client {
-        let (inner, cut) = (server.client(Identity::node(node)), Arc::clone(&self.0));
+        let (inner, link) = (server.client(Identity::node(node)), self.clone());
         let service = service_fn(move |request: http::Request<Body>| {
-            let (inner, cut) = (inner.clone(), Arc::clone(&cut));
+            let (inner, link) = (inner.clone(), link.clone());
             async move {
-                if cut.load(Ordering::SeqCst) {
+                let lease = request.uri().path().contains("/leases");
+                if link.all.load(Ordering::SeqCst) || lease && link.leases.load(Ordering::SeqCst) {
                     return Err::<_, kube::Error>(kube::Error::Service("the server is gone".into()));
                 }
                 inner.send(request).await

@@ -1,0 +1,300 @@
+use super::super::release::Fence;
+use super::*;
+use crate::api::meta::Rung;
+
+fn holder(uid: &str, node: &str, read_only: bool) -> Holder {
+    release::holder(ObjectRef { namespace: "d".into(), name: uid.into(), uid: uid.into() }, node, read_only)
+}
+
+/// The same with the attachment that it was granted by.
+fn by(attachment: &str, holder: Holder) -> Holder {
+    Holder { attachment_uid: attachment.into(), ..holder }
+}
+
+fn facts(mode: AccessMode) -> Facts {
+    Facts {
+        volume: "v".into(),
+        mode,
+        open: true,
+        holders: Vec::new(),
+        attachments: Vec::new(),
+        wanting: Vec::new(),
+    }
+}
+
+/// An attachment that lets these in.
+fn attachment(node: &str, uid: &str, allocations: &[&str]) -> Attachment {
+    let used = !allocations.is_empty();
+    let attached = if used { Rung::Up } else { Rung::Unknown };
+    Attachment {
+        node: node.into(),
+        uid: uid.into(),
+        going: false,
+        read_only: false,
+        allocations: allocations.iter().map(|a| (*a).to_owned()).collect(),
+        seen: Leaving { released: false, fence: Fence::None, attach_required: true, attached, used },
+    }
+}
+
+fn going(attachment: Attachment) -> Attachment {
+    Attachment { going: true, ..attachment }
+}
+
+/// The world as the steps leave it.
+fn carry_out(facts: &mut Facts, step: Step, made: &mut usize) {
+    match step {
+        Step::Holders { holders, unseen } => {
+            let there = |h: &Holder| facts.attachments.iter().any(|a| a.uid == h.attachment_uid);
+            assert!(!unseen.iter().any(there), "{unseen:?}");
+            facts.holders = holders.into_iter().map(|h| (h, User::NotDown)).collect();
+        }
+        Step::Close { node } => {
+            facts.attachments.iter_mut().filter(|a| a.node == node).for_each(|a| a.going = true);
+        }
+        Step::Attach { node, read_only } => {
+            assert!(facts.attachments.iter().all(|a| a.node != node), "a second one");
+            *made += 1;
+            facts
+                .attachments
+                .push(Attachment { read_only, ..attachment(&node, &format!("{node}{made}"), &[]) });
+        }
+        Step::Admit { node, allocations } => {
+            let attachment = facts.attachments.iter_mut().find(|a| a.node == node).unwrap();
+            let is_holder = |uid: &String| {
+                facts
+                    .holders
+                    .iter()
+                    .any(|(h, _)| h.allocation.uid == *uid && h.attachment_uid == attachment.uid)
+            };
+            let new: Vec<_> = allocations.iter().filter(|a| !attachment.allocations.contains(a)).collect();
+            assert!(!new.is_empty() && new.into_iter().all(is_holder), "let in before the grant");
+            attachment.allocations = allocations;
+            attachment.seen.used = true;
+        }
+    }
+    let wanting = facts.wanting.clone();
+    wants(facts, &wanting);
+}
+
+fn wants(facts: &mut Facts, wanting: &[Holder]) {
+    facts.wanting = wanting.to_vec();
+    for (holder, user) in &mut facts.holders {
+        let wanted = facts.wanting.iter().any(|w| same(w, holder));
+        *user = match (wanted, *user) {
+            (true, _) => User::Wants,
+            (false, User::Down) => User::Down,
+            (false, User::Wants | User::NotDown) => User::NotDown,
+        };
+    }
+}
+
+/// Takes every step there is; nodes release what is closed, and hosts detach it, if they answer at all. The steps taken.
+fn settle(facts: &mut Facts, nodes_answer: bool) -> Vec<Step> {
+    let (mut taken, mut made) = (Vec::new(), facts.attachments.len());
+    for _ in 0..32 {
+        let verdict = next(facts);
+        match verdict.steps.into_iter().next() {
+            Some(step) => {
+                taken.push(step.clone());
+                carry_out(facts, step, &mut made);
+            }
+            None => {
+                let left = |a: &Attachment| a.going && (nodes_answer || !a.seen.used);
+                if !facts.attachments.iter().any(left) {
+                    return taken;
+                }
+                facts.attachments.retain(|a| !left(a));
+            }
+        }
+    }
+    panic!("does not settle: {facts:?}");
+}
+
+fn held(facts: &Facts) -> Vec<(&str, &str)> {
+    facts.holders.iter().map(|(h, _)| (h.allocation.uid.as_str(), h.attachment_uid.as_str())).collect()
+}
+
+#[test]
+fn a_grant_is_an_attachment_then_a_holder_then_the_way_in() {
+    let mut facts = facts(AccessMode::SingleNodeWriter);
+    let one = Holder { boot_id: "boot".into(), ..holder("1", "a", false) };
+    wants(&mut facts, std::slice::from_ref(&one));
+    let steps = settle(&mut facts, true);
+    let expected = [
+        Step::Attach { node: "a".into(), read_only: false },
+        Step::Holders { holders: vec![by("a1", one)], unseen: Vec::new() },
+        Step::Admit { node: "a".into(), allocations: vec!["1".into()] },
+    ];
+    assert_eq!(steps, expected);
+    assert_eq!(settle(&mut facts, true), []);
+}
+
+#[test]
+fn who_joins_is_let_in_after_its_own_grant() {
+    let mut facts = facts(AccessMode::SingleNodeMultiWriter);
+    let (one, two) = (holder("1", "a", false), holder("2", "a", false));
+    wants(&mut facts, std::slice::from_ref(&one));
+    settle(&mut facts, true);
+    wants(&mut facts, &[one.clone(), two.clone()]);
+    let expected = [
+        Step::Holders { holders: vec![by("a1", one), by("a1", two)], unseen: Vec::new() },
+        Step::Admit { node: "a".into(), allocations: vec!["1".into(), "2".into()] },
+    ];
+    assert_eq!(settle(&mut facts, true), expected);
+}
+
+#[test]
+fn a_holder_of_an_earlier_attachment_is_not_let_in_and_is_granted_anew() {
+    let mut facts = facts(AccessMode::SingleNodeWriter);
+    facts.holders = vec![(by("a1", holder("1", "a", false)), User::Wants)];
+    facts.attachments = vec![attachment("a", "a2", &[])];
+    wants(&mut facts, &[holder("1", "a", false)]);
+    let old = by("a1", holder("1", "a", false));
+    let new = Step::Holders { holders: vec![by("a2", holder("1", "a", false))], unseen: vec![old.clone()] };
+    assert_eq!(next(&facts).steps, [new]);
+    // Closed under its grant, by somebody who did not know of it: it waits for the end and begins anew.
+    facts.attachments = vec![going(attachment("a", "a1", &[]))];
+    assert_eq!(next(&facts).steps, []);
+    settle(&mut facts, true);
+    assert_eq!(held(&facts), [("1", "a2")]);
+    assert_eq!(facts.attachments[0].allocations, ["1"]);
+}
+
+#[test]
+fn of_two_attachments_nobody_was_let_into_one_goes_and_is_not_made_again() {
+    let mut facts = facts(AccessMode::SingleNodeWriter);
+    facts.attachments = vec![attachment("a", "a1", &[]), attachment("b", "b1", &[])];
+    wants(&mut facts, &[holder("1", "a", false), holder("2", "b", false)]);
+    let steps = settle(&mut facts, true);
+    assert_eq!(held(&facts), [("1", "a1")]);
+    assert_eq!(facts.attachments.len(), 1);
+    assert_eq!(steps.iter().filter(|s| matches!(s, Step::Close { .. })).count(), 1);
+    assert!(!steps.iter().any(|s| matches!(s, Step::Attach { .. })), "{steps:?}");
+    // The other leader was first with the grant: the same, the other way round.
+    facts.holders = vec![(by("b1", holder("2", "b", false)), User::Wants)];
+    facts.attachments = vec![attachment("a", "a1", &[]), attachment("b", "b1", &[])];
+    let steps = settle(&mut facts, true);
+    assert_eq!(held(&facts), [("2", "b1")]);
+    assert!(!steps.iter().any(|s| matches!(s, Step::Attach { .. })), "{steps:?}");
+}
+
+#[test]
+fn an_attachment_that_is_not_seen_lets_its_holder_go_only_by_the_servers_word() {
+    let mut facts = facts(AccessMode::SingleNodeWriter);
+    for user in [User::Wants, User::NotDown, User::Down] {
+        let gone = by("a1", holder("1", "a", false));
+        facts.holders = vec![(gone.clone(), user)];
+        assert_eq!(next(&facts).steps, [Step::Holders { holders: Vec::new(), unseen: vec![gone] }]);
+    }
+}
+
+#[test]
+fn a_holder_that_names_no_attachment_stays_with_any_of_its_node() {
+    let mut facts = facts(AccessMode::SingleNodeWriter);
+    facts.attachments = vec![going(attachment("a", "a1", &["1"]))];
+    facts.holders = vec![(holder("1", "a", false), User::NotDown)];
+    wants(&mut facts, &[holder("2", "b", false)]);
+    assert_eq!(next(&facts).steps, []);
+}
+
+#[test]
+fn two_users_of_a_single_writer_come_one_after_the_other() {
+    for second_node in ["a", "b"] {
+        let mut facts = facts(AccessMode::SingleNodeWriter);
+        let (one, two) = (holder("1", "a", false), holder("2", second_node, false));
+        wants(&mut facts, &[one.clone(), two.clone()]);
+        settle(&mut facts, true);
+        assert_eq!(held(&facts), [("1", "a1")]);
+        assert_eq!(facts.attachments.len(), 1, "none is made for who could not be granted");
+        assert_eq!(next(&facts).waiting[0].0.uid, "2");
+        wants(&mut facts, std::slice::from_ref(&two));
+        settle(&mut facts, false);
+        assert_eq!(held(&facts), [("1", "a1")], "the node has not answered");
+        settle(&mut facts, true);
+        assert_eq!(facts.holders.len(), 1);
+        assert_eq!(facts.holders[0].0.allocation.uid, "2");
+        assert_eq!(facts.attachments.len(), 1);
+    }
+}
+
+#[test]
+fn many_nodes_are_attached_once_each() {
+    let mut facts = facts(AccessMode::MultiNodeMultiWriter);
+    let all = [holder("1", "a", false), holder("2", "a", true), holder("3", "b", true)];
+    wants(&mut facts, &all);
+    settle(&mut facts, true);
+    assert_eq!((facts.holders.len(), facts.attachments.len()), (3, 2));
+    assert!(facts.attachments.iter().find(|a| a.node == "b").is_some_and(|a| a.read_only));
+    assert!(!facts.attachments.iter().find(|a| a.node == "a").is_some_and(|a| a.read_only));
+    wants(&mut facts, &all[1..]);
+    assert_eq!(next(&facts).steps, [], "another user is left there");
+    facts
+        .holders
+        .iter_mut()
+        .filter(|(h, _)| h.allocation.uid == "1")
+        .for_each(|(_, user)| *user = User::Down);
+    settle(&mut facts, true);
+    assert_eq!((facts.holders.len(), facts.attachments.len()), (2, 2));
+    wants(&mut facts, &[]);
+    settle(&mut facts, true);
+    assert_eq!((facts.holders.len(), facts.attachments.len()), (0, 0));
+}
+
+#[test]
+fn nobody_is_granted_a_volume_that_is_not_open() {
+    let mut closed = Facts { open: false, ..facts(AccessMode::SingleNodeWriter) };
+    wants(&mut closed, &[holder("1", "a", false)]);
+    assert_eq!(next(&closed).steps, []);
+    assert_eq!(next(&closed).waiting.len(), 1);
+    closed.attachments = vec![attachment("a", "a1", &[])];
+    assert_eq!(next(&closed).steps, [Step::Close { node: "a".into() }], "the grant was lost");
+}
+
+#[test]
+fn a_closed_attachment_is_finished_before_the_next_one() {
+    let mut facts = facts(AccessMode::MultiNodeMultiWriter);
+    facts.attachments = vec![going(attachment("a", "a1", &["0"]))];
+    wants(&mut facts, &[holder("1", "a", false), holder("2", "b", false)]);
+    assert_eq!(next(&facts).steps, [Step::Attach { node: "b".into(), read_only: false }]);
+}
+
+#[test]
+fn a_used_attachment_without_holder_blocks_other_nodes_and_is_closed() {
+    let mut facts = facts(AccessMode::SingleNodeWriter);
+    facts.attachments = vec![attachment("a", "a1", &["0"])];
+    wants(&mut facts, &[holder("1", "b", false)]);
+    let verdict = next(&facts);
+    assert_eq!(verdict.steps, [Step::Close { node: "a".into() }]);
+    assert_eq!(verdict.waiting[0].1, Reason::NotReleased { node: "a".into() });
+}
+
+#[test]
+fn a_fence_frees_a_closed_attachment_for_others_but_not_for_its_own_node() {
+    let mut facts = facts(AccessMode::SingleNodeWriter);
+    facts.holders = vec![(by("a1", holder("1", "a", false)), User::NotDown)];
+    let mut fenced = going(attachment("a", "a1", &["1"]));
+    fenced.seen.fence = Fence::Stands;
+    facts.attachments = vec![fenced];
+    facts.wanting = vec![holder("2", "b", false)];
+    assert_eq!(next(&facts).steps, [], "not before it is detached");
+    facts.attachments[0].seen.attached = Rung::Down;
+    assert_eq!(next(&facts).steps, [Step::Holders { holders: Vec::new(), unseen: Vec::new() }]);
+    facts.holders.clear();
+    assert_eq!(next(&facts).steps, [Step::Attach { node: "b".into(), read_only: false }]);
+    facts.wanting = vec![holder("3", "a", false)];
+    assert_eq!(next(&facts).steps, []);
+}
+
+#[test]
+fn a_writer_does_not_join_an_attachment_made_for_readers() {
+    let mut facts = facts(AccessMode::SingleNodeMultiWriter);
+    wants(&mut facts, &[holder("1", "a", true)]);
+    settle(&mut facts, true);
+    assert!(facts.attachments[0].read_only);
+    let (reader, writer) = (holder("1", "a", true), holder("2", "a", false));
+    wants(&mut facts, &[reader, writer.clone()]);
+    assert_eq!(next(&facts).steps, []);
+    wants(&mut facts, &[writer]);
+    settle(&mut facts, true);
+    assert!(!facts.attachments[0].read_only && facts.holders.len() == 1);
+}

@@ -1,0 +1,108 @@
+//! What others wrote while this node was away, or while another was host.
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use wharfline::csi::Rpc;
+
+use crate::support::node::{NODE, Rig, Special, condition, condition_reason};
+use crate::support::scripted::Config;
+
+/// The earlier host's word that the volume is deleted says nothing: the new host asks the plugin and speaks for itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deletion_that_an_earlier_host_confirmed_is_confirmed_anew() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    rig.stop().await;
+    rig.world.delete(&rig.volumes, "vol-1").await;
+    let moved = json!({ "controller": { "nodeName": NODE, "epoch": 2 }, "exists": "Down" });
+    let volume = rig.world.status(&rig.volumes, "vol-1", moved).await;
+    assert_eq!(volume.status.unwrap().observed_epoch, 1);
+    rig.start().await;
+    let own = |v: &Value| v["status"]["observedEpoch"] == 2 && v["status"]["exists"] == "Down";
+    rig.world.until(&rig.volumes, "vol-1", "deleted by this host's word", own).await;
+    assert_eq!(rig.count(Rpc::DeleteVolume), 1);
+    rig.world.let_go(&rig.volumes, "vol-1").await;
+    rig.finish().await;
+}
+
+/// The allocations controller speaks for a node that is silent; once it is back the node says what is true.
+async fn told(rig: &Rig, condition: Value, status: Value) {
+    let before = rig.allocs.get("app").await.unwrap().status.unwrap().conditions;
+    let mut list = serde_json::to_value(before).unwrap();
+    let ready = list.as_array_mut().unwrap().iter_mut().find(|c| c["type"] == "Ready").unwrap();
+    for (key, value) in condition.as_object().unwrap() {
+        ready[key] = value.clone();
+    }
+    let mut status = status;
+    status["conditions"] = list;
+    rig.world.status(&rig.allocs, "app", status).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_only_silent_says_again_that_its_tasks_run() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    let ready = |a: &Value| condition(a, "Ready", "True") && condition_reason(a, "Ready") == Some("Running");
+    rig.world.until(&rig.allocs, "app", "ready", ready).await;
+    // Cut off: what it wrote last is all that it knows.
+    let lost = json!({ "status": "Unknown", "reason": "NoFence", "message": "is lost" });
+    told(&rig, lost.clone(), json!({})).await;
+    rig.world.until(&rig.allocs, "app", "ready again", ready).await;
+    // Started anew: it knows only what stands there.
+    rig.stop().await;
+    told(&rig, lost, json!({})).await;
+    rig.start().await;
+    rig.world.until(&rig.allocs, "app", "ready after a restart", ready).await;
+    assert_eq!(rig.count(Rpc::NodePublishVolume), 1, "nothing was touched");
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+/// Two who contradict one another for ever would never be quiet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_lease_does_not_contradict_until_it_has_one() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.options.lease = Duration::from_secs(3);
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    rig.running().await;
+    rig.link.cut_leases();
+    crate::server::lease_over(&rig).await;
+    told(&rig, json!({ "status": "Unknown", "reason": "NoFence", "message": "is lost" }), json!({})).await;
+    // The daemon hears of this one after the other.
+    rig.user("later").await;
+    let waits = |a: &Value| a["status"]["phase"] == "WaitingVolumes";
+    rig.world.until(&rig.allocs, "later", "seen", waits).await;
+    let app = serde_json::to_value(rig.allocs.get("app").await.unwrap()).unwrap();
+    assert_eq!(condition_reason(&app, "Ready"), Some("NoFence"));
+    rig.link.mend();
+    rig.world.until(&rig.allocs, "app", "ready again", |a| condition(a, "Ready", "True")).await;
+    rig.end_alloc("later").await;
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_given_up_takes_down_what_is_left_and_lets_the_reason_stand() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.stop().await;
+    let lost = json!({ "status": "False", "reason": "NodeLost", "message": "is lost and surely off" });
+    told(&rig, lost, json!({ "phase": "Failed" })).await;
+    rig.start().await;
+    let down = |a: &Value| a["status"]["volumes"][0]["published"] == "Down";
+    let app = rig.world.until(&rig.allocs, "app", "unpublished", down).await;
+    let app = serde_json::to_value(app).unwrap();
+    assert_eq!(
+        (condition_reason(&app, "Ready"), &app["status"]["phase"]),
+        (Some("NodeLost"), &json!("Failed"))
+    );
+    assert!(condition(&app, "VolumesReady", "False"), "{app}");
+    rig.world.delete(&rig.allocs, "app").await;
+    rig.world.let_go(&rig.allocs, "app").await;
+    rig.end_attachment().await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}

@@ -1,0 +1,101 @@
+//! Caches that lag behind: a leader never acts on a state older than its own last write, and two leaders, each with old
+//! caches, do no harm together.
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::bench::{Bench, Seen, WRITES, pass_millis};
+use crate::fake::{Behaviour, DISK};
+use crate::manifests::{claim, disk, phase, ready, user};
+use crate::quickstart::{nothing_left, quickstart, running};
+
+const LAG: Duration = Duration::from_millis(500);
+const LATENCY: Duration = Duration::from_millis(20);
+const LAGGING: [&str; 4] = ["volumeclaims", "volumes", "volumeattachments", "allocations"];
+
+/// Waits, and has everything that uses the plugin looked at again and again meanwhile.
+async fn poked(bench: &Bench, what: &str, test: impl Fn(&Seen) -> bool) {
+    for turn in 0..2000 {
+        if test(&bench.seen) {
+            return;
+        }
+        bench.behave("a", |b| b.max_volumes = 100 + turn % 2);
+        pass_millis(50).await;
+    }
+    panic!("never: {what}");
+}
+
+/// Whoever looks again before a cache shows what was written last would write it once more, and be refused.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_twice_because_a_cache_is_late() {
+    for late in LAGGING {
+        let bench = Bench::new(&["a"]).await;
+        let objects = quickstart();
+        bench.make("plugins", objects[0].2.clone()).await;
+        bench.make("volumeclasses", objects[1].2.clone()).await;
+        bench.until("the plugin is ready", |seen| ready(&seen.get("plugins", "", "dir"))).await;
+        bench.delay(late, LAG);
+        let before = bench.writes().len();
+        bench.make("volumeclaims", objects[2].2.clone()).await;
+        bench.make("allocations", objects[3].2.clone()).await;
+        poked(&bench, "it runs", |seen| running(seen, "hello")).await;
+        bench.quiet().await;
+        bench.delete("allocations", "default", "hello").await;
+        bench.delete("volumeclaims", "default", "data").await;
+        poked(&bench, "the volume is gone", |seen| seen.all("volumes").is_empty()).await;
+        bench.quiet().await;
+        let writes = bench.writes().split_off(before);
+        let refused: Vec<_> = writes
+            .iter()
+            .filter(|w| w.code >= 400)
+            .map(|w| format!("{} {} {}", w.code, w.method, w.path))
+            .collect();
+        // Placement and the claims controller may write one claim at the same moment.
+        assert!(refused.len() <= 1, "{late} come late: {refused:#?}");
+        bench.end().await;
+    }
+}
+
+/// Two leaders at once, one of which sees one kind late. The ledger refuses two publications and two attachments.
+#[tokio::test(start_paused = true)]
+async fn two_leaders_with_old_caches_grant_one_after_the_other() {
+    for late in LAGGING {
+        let behaviour = Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() };
+        let mut bench = Bench::with(&["a", "b"], behaviour).await;
+        // Two who know different things may contradict one another until they know the same: that must take time.
+        bench.delay(WRITES, LATENCY);
+        bench.start_others(&[(late, LAG), (WRITES, LATENCY)]);
+        disk(&bench).await;
+        bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+        bench.until("bound", |seen| ready(&seen.only("volumeclaims"))).await;
+        for round in 0..2 {
+            // Two ask at once, in either order.
+            let (first, second) = if round % 2 == 0 { ("a", "b") } else { ("b", "a") };
+            bench.make("allocations", user("one", "c", first)).await;
+            bench.make("allocations", user("two", "c", second)).await;
+            let runs = |seen: &Seen, name: &str| phase(seen, name) == "Running";
+            bench.until("one of them runs", |seen| runs(seen, "one") || runs(seen, "two")).await;
+            let (winner, other) = if runs(&bench.seen, "one") { ("one", "two") } else { ("two", "one") };
+            bench.quiet().await;
+            assert_eq!(phase(&bench.seen, other), "WaitingVolumes");
+            assert_eq!(bench.seen.all("volumeattachments").len(), 1, "what lost its grant is closed");
+            assert_eq!(bench.quiet().await.len(), 0, "and nobody fights over it");
+            // Stopped and started: the grant moves over and back.
+            bench.patch("allocations", "default", winner, json!({ "spec": { "stop": true } })).await;
+            bench.until("the other runs", |seen| runs(seen, other)).await;
+            bench.patch("allocations", "default", winner, json!({ "spec": { "stop": false } })).await;
+            bench.delete("allocations", "default", other).await;
+            bench.until("the first runs again", |seen| runs(seen, winner)).await;
+            bench.delete("allocations", "default", winner).await;
+            bench
+                .until("both are gone", |seen| ["one", "two"].iter().all(|n| phase(seen, n).is_empty()))
+                .await;
+        }
+        bench.delete("volumeclaims", "default", "c").await;
+        bench.delete("plugins", "", "disk").await;
+        bench.delete("volumeclasses", "", "disk").await;
+        bench.until("nothing is left", nothing_left).await;
+        assert!(bench.ledger.is_empty(), "{:?}", bench.ledger.calls());
+        bench.end().await;
+    }
+}
