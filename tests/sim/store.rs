@@ -43,17 +43,27 @@ impl Inner {
         }
     }
 
-    fn put(&mut self, name: &str, object: Option<Value>, rev: u64) {
+    /// Commits are noted a moment after they are made, and not always in their order.
+    fn newer(&mut self, name: &str, rev: u64) -> bool {
+        let last = self.revisions.entry(name.to_owned()).or_default();
+        let newer = *last < rev;
+        *last = rev.max(*last);
+        newer
+    }
+
+    fn put(&mut self, name: &str, object: Option<Value>, rev: u64, made: bool) {
         self.wrote(format!("put {name} {}", object.as_ref().map(|o| o["status"].to_string()).unwrap_or_default()));
-        if let Some(object) = object {
-            let before = self.objects.insert(name.to_owned(), object);
+        if let Some(object) = object.filter(|_| self.newer(name, rev)) {
+            let before = self.objects.insert(name.to_owned(), object).filter(|_| !made);
             checks::stored(self, name, before.as_ref(), rev);
         }
     }
 
-    fn deleted(&mut self, name: &str) {
+    fn deleted(&mut self, name: &str, rev: u64) {
         self.wrote(format!("delete {name}"));
-        if let Some(object) = self.objects.remove(name) {
+        if self.newer(name, rev)
+            && let Some(object) = self.objects.remove(name)
+        {
             checks::removed(self, name, &object);
         }
     }
@@ -95,7 +105,7 @@ impl Store for Observed {
         }
         self.universe.gate(SERVER, &format!("put {name}")).await;
         let rev = self.inner.put(key, value, expect).await?;
-        self.universe.look().put(&name, object, rev.0);
+        self.universe.look().put(&name, object, rev.0, expect == Expect::Absent);
         self.universe.gate(SERVER, &format!("put {name}: {}", rev.0)).await;
         Ok(rev)
     }
@@ -104,7 +114,7 @@ impl Store for Observed {
         let name = String::from_utf8_lossy(key).into_owned();
         self.universe.gate(SERVER, &format!("delete {name}")).await;
         let gone = self.inner.delete(key, expect).await?;
-        self.universe.look().deleted(&name);
+        self.universe.look().deleted(&name, gone.0.0);
         self.universe.gate(SERVER, &format!("delete {name}: {}", gone.0.0)).await;
         Ok(gone)
     }

@@ -93,6 +93,8 @@ pub struct Inner {
     pub backends: Backends,
     /// Every object as it was stored last, by key.
     pub objects: BTreeMap<String, Value>,
+    /// At which revision that was, or its deletion.
+    pub revisions: BTreeMap<String, u64>,
     /// Writes to the store, leases aside.
     pub writes: u64,
     /// Which kinds they were, for whoever has to explain them.
@@ -119,6 +121,7 @@ impl Universe {
             links: BTreeMap::new(),
             backends: Backends::new(),
             objects: BTreeMap::new(),
+            revisions: BTreeMap::new(),
             writes: 0,
             last_writes: VecDeque::new(),
         };
