@@ -62,6 +62,16 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Returns on SIGINT or SIGTERM.
+async fn told_to_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).unwrap();
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}
+
 fn measure(parts: &[&str]) -> ExitCode {
     if !rustix::process::geteuid().is_root() {
         println!("NOT ROOT: volumes are mounted here, so this needs root: sudo -E make bench");
@@ -98,7 +108,7 @@ fn measure(parts: &[&str]) -> ExitCode {
         tokio::select! {
             () = all => ExitCode::SUCCESS,
             // What was started is dropped, and takes everything of it along.
-            _ = tokio::signal::ctrl_c() => ExitCode::FAILURE,
+            () = told_to_end() => ExitCode::FAILURE,
         }
     })
 }
