@@ -14,7 +14,7 @@ tests   := if $(CARGO) nextest --version >/dev/null 2>&1; \
 root    := [ "$$(id -u)" = 0 ] || echo "NOT ROOT: tests that mount need root and will fail; run 'sudo -E make test' for all of them." >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint fmt crds deny
+.PHONY: help run test check lint fmt crds deny bench
 
 help: ## This menu
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,11 @@ fmt: ## Format the code
 
 crds: ## Write crds/ anew from the kinds in src/api
 	UPDATE_CRDS=1 $(CARGO) test --locked --test crds
+
+bench: ## Floors, ratios and targets on this machine (root, some minutes; PARTS="B1 idle" chooses); JSON in target/bench
+	$(CARGO) build --locked --release --bin wharfline
+	@mkdir -p target/bench && cp target/release/wharfline target/bench/wharfline
+	WHARFLINE_BIN=$(CURDIR)/target/bench/wharfline $(CARGO) bench --locked --bench bench -- $(PARTS)
 
 deny: $(TOOLS)/cargo-deny ## Bans, licences, sources and known faults of the dependencies (compiles cargo-deny once; not in CI)
 	$(TOOLS)/cargo-deny --offline check bans licenses sources

@@ -100,11 +100,6 @@ impl<K: Kind> Cache<K> {
         (Self { store: writer.as_reader(), index: Mutex::default(), dependents: Queue::default() }, writer)
     }
 
-    /// The store, for kube-runtime.
-    pub(crate) fn store(&self) -> Store<K> {
-        self.store.clone()
-    }
-
     /// An object of the whole cluster.
     pub(crate) fn named(&self, name: &str) -> Option<Arc<K>> {
         self.store.get(&ObjectRef::new(name))
@@ -135,6 +130,12 @@ impl<K: Kind> Cache<K> {
     pub(crate) fn names(&self, word: &str) -> Vec<Name> {
         let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         index.by_word.get(word).into_iter().flatten().cloned().collect()
+    }
+
+    /// How many objects are under one word of the index.
+    pub(crate) fn count(&self, word: &str) -> usize {
+        let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        index.by_word.get(word).map_or(0, BTreeSet::len)
     }
 
     /// Takes in one event of the watcher and says what changed. Called by the one watcher only.

@@ -10,6 +10,7 @@ use super::cache::name_of;
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, can, deleting, uid, with_condition};
+use super::volumes;
 use super::world::{World, namespace_or_default};
 use crate::api::claim::ClaimPhase;
 use crate::api::class::VolumeBindingMode;
@@ -61,6 +62,13 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         context.merge(&*object, json!({ "status": patch })).await?;
     }
     Ok(None)
+}
+
+/// Whether the volume is said to be ready, and the claim is bound to it or will be as soon as that is written.
+pub(crate) fn usable(world: &World, claim: &VolumeClaim, volume: &Volume) -> bool {
+    let ready = volume.status.as_ref().is_some_and(|s| is_true(&s.conditions, READY));
+    let bound = || claim.status.as_ref().is_some_and(|s| is_true(&s.conditions, READY));
+    ready && (bound() || plan::next(&gather(world, claim, Some(volume), None)).ready.is_ok())
 }
 
 fn reference(claim: &VolumeClaim) -> ObjectRef {
@@ -144,7 +152,7 @@ fn known(world: &World, claim: &VolumeClaim, volume: &Volume) -> plan::Volume {
         name: volume.name_any(),
         owner: owner(world, claim, volume),
         mismatch: mismatch(claim, volume),
-        ready: is_true(&status.conditions, READY),
+        ready: is_true(&status.conditions, READY) || volumes::usable(world, volume),
         why: ready
             .filter(|c| c.status != Truth::True && !plan::UNDER_WAY.contains(&c.reason.as_str()))
             .map_or_else(default, |c| (c.reason.clone(), c.message.clone())),
@@ -164,7 +172,7 @@ fn owner(world: &World, claim: &VolumeClaim, volume: &Volume) -> Owner {
         return Owner::Mine;
     }
     let held = volume.status.as_ref().is_some_and(|s| !s.holders.is_empty());
-    let attached = !world.attachments.names(&format!("volume:{}", volume.name_any())).is_empty();
+    let attached = world.attachments.count(&format!("volume:{}", volume.name_any())) > 0;
     // An earlier claim of this name is gone, or there is none yet: the name in the reference is what a person wrote.
     if held || attached { Owner::Other(format!("{namespace}/{name} (an earlier one)")) } else { Owner::Free }
 }

@@ -1,14 +1,12 @@
-//! One controller: kube-runtime's applier over its own queue, and back-off that belongs to (object, cause).
-//!
-//! kube-runtime's error policy is never used: a failure is turned into a delay before it gets there.
+//! One controller: its queue worked off, several objects side by side and each once at a time, and back-off that belongs
+//! to (object, cause).
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
-use kube::runtime::controller::{Action, Config, applier};
+use futures::stream::FuturesUnordered;
 
 use super::cache::{Name, name_of};
 use super::context::Context;
@@ -18,7 +16,7 @@ use super::write::Failure;
 use crate::plan::backoff::{self, Failing};
 
 /// How many objects of one controller are looked at side by side.
-const CONCURRENCY: u16 = 32;
+const CONCURRENCY: usize = 32;
 
 /// What a look at an object ends with: when to look again if nothing changes, or why a write did not happen.
 pub(crate) type Outcome = Result<Option<Duration>, Failure>;
@@ -50,30 +48,33 @@ impl Retry {
     }
 }
 
-/// Runs one controller until it is dropped. Returns only if its queue ends, which it does not.
+/// Runs one controller until it is dropped.
 pub(crate) async fn drive<K, F, Fut>(name: &'static str, context: Arc<Context>, queue: Queue<K>, reconcile: F)
 where
     K: Cached,
-    F: Fn(Arc<K>, Arc<Context>) -> Fut + Clone + Send + 'static,
+    F: Fn(Arc<K>, Arc<Context>) -> Fut,
     Fut: Future<Output = Outcome> + Send + 'static,
 {
-    let retry = Arc::new(Retry::default());
-    let store = K::cache(&context.world).store();
-    let forget = Arc::clone(&retry);
-    let look = move |object: Arc<K>, context: Arc<Context>| {
-        let (retry, reconcile) = (Arc::clone(&retry), reconcile.clone());
-        Box::pin(async move { Ok::<_, Infallible>(look(name, object, context, &retry, reconcile).await) })
-    };
-    let policy = |_: Arc<K>, never: &Infallible, _: Arc<Context>| match *never {};
-    applier(look, policy, context, store, queue.requests(), Config::default().concurrency(CONCURRENCY))
-        .for_each(|result| {
-            // The object is gone: so is the memory of its failures.
-            if let Err(kube::runtime::controller::Error::ObjectNotFound(gone)) = result {
-                forget.succeeded(&(gone.namespace.unwrap_or_default(), gone.name));
-            }
-            std::future::ready(())
-        })
-        .await;
+    let retry = Retry::default();
+    let mut looks = FuturesUnordered::new();
+    loop {
+        while looks.len() < CONCURRENCY
+            && let Some(key) = queue.take()
+        {
+            let Some(object) = K::cache(&context.world).get(&key) else {
+                // The object is gone: so is the memory of its failures.
+                retry.succeeded(&key);
+                queue.done(key, None);
+                continue;
+            };
+            let look = look(name, object, Arc::clone(&context), &retry, &reconcile);
+            looks.push(async move { (key, look.await) });
+        }
+        tokio::select! {
+            Some((key, again)) = looks.next() => queue.done(key, again),
+            () = queue.due(), if looks.len() < CONCURRENCY => {}
+        }
+    }
 }
 
 async fn look<K, F, Fut>(
@@ -81,32 +82,30 @@ async fn look<K, F, Fut>(
     object: Arc<K>,
     context: Arc<Context>,
     retry: &Retry,
-    reconcile: F,
-) -> Action
+    reconcile: &F,
+) -> Option<Duration>
 where
     K: Cached,
     F: Fn(Arc<K>, Arc<Context>) -> Fut,
     Fut: Future<Output = Outcome>,
 {
     let (name, generation) = (name_of(&*object), object.meta().generation);
-    if let Some(wait) = context.behind::<K>(&name) {
-        return Action::requeue(wait);
-    }
-    if let Some(wait) = retry.remaining(&name, generation, context.monotonic()) {
-        return Action::requeue(wait);
+    let held = context.behind::<K>(&name);
+    if let Some(wait) = held.or_else(|| retry.remaining(&name, generation, context.monotonic())) {
+        return Some(wait);
     }
     match reconcile(object, Arc::clone(&context)).await {
         Ok(again) => {
             retry.succeeded(&name);
-            again.map_or_else(Action::await_change, Action::requeue)
+            again
         }
         // The newer state is on its way into the cache and brings us back.
-        Err(Failure::Conflict | Failure::Gone) => Action::requeue(super::ledger::PATIENCE),
+        Err(Failure::Conflict | Failure::Gone) => Some(super::ledger::PATIENCE),
         Err(failure) => {
             let cause = (failure.cause(), generation);
             let wait = retry.failed(&name, cause, context.monotonic(), (context.options.jitter)());
             tracing::warn!(controller, namespace = name.0, name = name.1, error = %failure, ?wait, "write failed");
-            Action::requeue(wait)
+            Some(wait)
         }
     }
 }

@@ -1,4 +1,5 @@
-//! EFFECTS on objects: the controllers, on kube-runtime. They make no CSI call and hold no truth of their own.
+//! EFFECTS on objects: the controllers, on kube-runtime's watchers and stores. They make no CSI call and hold no truth of
+//! their own.
 //!
 //! One watcher per kind fills one cache; a change wakes the controllers that it concerns (`wake`), each of which looks
 //! at one object at a time in four moves: gather from the caches, plan (in [`crate::plan`]), carry out one write, record.

@@ -46,7 +46,7 @@ pub(crate) fn pulse(context: &Context, node: &str) -> (HostNode, Option<Duration
 
 fn unused(context: &Context, node: &str) -> bool {
     let word = format!("node:{node}");
-    context.world.attachments.names(&word).is_empty() && context.world.allocations.names(&word).is_empty()
+    context.world.attachments.count(&word) == 0 && context.world.allocations.count(&word) == 0
 }
 
 /// The part of the status that is to be written; null when nothing is.

@@ -6,14 +6,14 @@ use kube::ResourceExt;
 
 use super::allocations::{node_off, serves};
 use super::cache::name_of;
-use super::claims::{class_of, volume_of};
+use super::claims::{class_of, usable, volume_of};
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, deleting, node_down, node_ready, with_condition};
 use super::volumes;
 use crate::api::allocation::{AllocationPhase, OnNodeLost};
 use crate::api::class::VolumeBindingMode;
-use crate::api::meta::{AccessMode, Condition, READY, Truth, is_true};
+use crate::api::meta::{AccessMode, Condition, READY, Truth};
 use crate::api::plugin::ControllerScope;
 use crate::api::{Allocation, AllocationStatus, Volume, VolumeClaim};
 use crate::plan::Reason;
@@ -112,7 +112,7 @@ fn place(
         wanted.push(look_up(context, object, &volume.claim_name)?);
     }
     for one in wanted.iter().filter(|w| !w.late) {
-        ready(one)?;
+        ready(context, one)?;
     }
     let wish = Wish { pin, labels: object.spec.node_selector.clone(), plugin: serves(object) };
     let claims: Vec<_> = wanted.iter().map(|w| w.facts.clone()).collect();
@@ -124,18 +124,18 @@ fn place(
         return Ok(Decision::Select(Arc::clone(&one.claim), node));
     }
     for one in &wanted {
-        ready(one)?;
+        ready(context, one)?;
     }
     Ok(Decision::Bind(node))
 }
 
-fn ready(wanted: &Wanted) -> Result<(), Reason> {
-    let volume = wanted.volume.as_ref().and_then(|v| v.status.as_ref());
-    let claim = wanted.claim.status.as_ref();
-    let bound = claim.is_some_and(|s| is_true(&s.conditions, READY));
-    if bound && volume.is_some_and(|s| is_true(&s.conditions, READY)) {
+/// Whether the claim's volume can be used. That the claim is bound to it is known from the same facts as its controller
+/// knows it: waiting for that to be written would put one more write in every claim's way.
+fn ready(context: &Context, wanted: &Wanted) -> Result<(), Reason> {
+    if wanted.volume.as_ref().is_some_and(|volume| usable(&context.world, &wanted.claim, volume)) {
         return Ok(());
     }
+    let claim = wanted.claim.status.as_ref();
     let said = claim.and_then(|s| s.conditions.iter().find(|c| c.kind == READY && c.status != Truth::True));
     // What goes on by itself is not worth a write per step; what is missing is named.
     let said = said.filter(|c| !claim::UNDER_WAY.contains(&c.reason.as_str()));
@@ -217,12 +217,11 @@ fn serving_nodes(context: &Context, plugin: &str, instances: &Instances) -> Vec<
     let of = |instance: &Arc<crate::api::PluginInstance>| {
         let status = instance.status.clone().unwrap_or_default();
         let node = &instance.spec.node_name;
-        let there = context.world.attachments.by(&format!("node:{node}"));
         NodePlugin {
             node: node.clone(),
             topology: status.topology,
             max_volumes: status.max_volumes,
-            volumes: there.iter().filter(|a| a.spec.plugin == plugin).count(),
+            volumes: context.world.attachments.count(&format!("node:{node}/{plugin}")),
         }
     };
     instances.healthy(Service::Node).map(of).collect()
@@ -241,7 +240,7 @@ fn nodes(context: &Context) -> Vec<Node> {
                 ready: node_ready(node),
                 cordoned: cordoned || node_down(world, &name) || deleting(&**node),
                 labels: node.labels().clone(),
-                load: world.allocations.names(&format!("node:{name}")).len(),
+                load: world.allocations.count(&format!("node:{name}")),
                 name,
             }
         })

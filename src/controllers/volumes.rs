@@ -9,8 +9,8 @@ use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, deleting, with_condition};
 use super::nodes::pulse;
-use super::world::namespace_or_default;
-use crate::api::meta::Host;
+use super::world::{World, namespace_or_default};
+use crate::api::meta::{Host, Truth};
 use crate::api::{Volume, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::claim::RELEASING;
@@ -30,7 +30,7 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     if let Decision::Assign(host) = &decision {
         new.controller = Some(host.clone());
     }
-    let facts = gather(&context, &object, &new, waits);
+    let facts = gather(&context.world, &object, &new, waits);
     if volume::gone(&facts) {
         context.release(&*object).await?;
         return Ok(None);
@@ -57,8 +57,15 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     Ok(again)
 }
 
+/// Whether it can be used, by the facts: its own condition says the same one write later.
+pub(crate) fn usable(world: &World, object: &Volume) -> bool {
+    let status = object.status.clone().unwrap_or_default();
+    let facts = gather(world, object, &status, Some(&Reason::NoHost));
+    volume::standing(&facts).1.status == Truth::True
+}
+
 fn gather<'a>(
-    context: &Context,
+    world: &World,
     object: &'a Volume,
     status: &'a VolumeStatus,
     no_host: Option<&'a Reason>,
@@ -66,13 +73,12 @@ fn gather<'a>(
     let claim = match &object.spec.claim_ref {
         Some(of) if !of.uid.is_empty() => {
             let name = (namespace_or_default(&of.namespace).to_owned(), of.name.clone());
-            let there =
-                context.world.claims.get(&name).is_some_and(|c| c.metadata.uid.as_deref() == Some(&of.uid));
+            let there = world.claims.get(&name).is_some_and(|c| c.metadata.uid.as_deref() == Some(&of.uid));
             if there { Claim::Live } else { Claim::Gone }
         }
         Some(_) | None => Claim::None,
     };
-    let attached = !context.world.attachments.names(&format!("volume:{}", object.name_any())).is_empty();
+    let attached = world.attachments.count(&format!("volume:{}", object.name_any())) > 0;
     Facts {
         deleting: deleting(object),
         existing: object.spec.source.existing.is_some(),
@@ -100,7 +106,7 @@ fn host_of(context: &Context, object: &Volume, status: &VolumeStatus) -> (Decisi
         return (Decision::Wait(reason), None);
     }
     let instances = Instances::of(world, &object.spec.plugin);
-    let load = |node: &str| world.volumes.names(&format!("host:{node}")).len();
+    let load = |node: &str| world.volumes.count(&format!("host:{node}"));
     let candidates: Vec<_> = instances
         .nodes(Service::Controller)
         .into_iter()

@@ -218,9 +218,11 @@ impl Wakes for VolumeAttachment {
             let spec = &attachment.spec;
             context.queues.holders.add(cluster(&spec.volume));
             context.queues.nodes.add(cluster(&spec.node_name));
-            if old.is_none() || new.is_none() {
+            if new.is_none() {
                 // A node may have room again.
                 context.queues.placement.add_all(context.world.allocations.names("unplaced"));
+            }
+            if old.is_none() || new.is_none() {
                 context.queues.volumes.add(cluster(&spec.volume));
                 leaving_plugin(context, &spec.plugin);
             }
@@ -236,10 +238,19 @@ impl Wakes for Allocation {
         queues.plugin_tasks.add(name.clone());
         queues.instances.add_all(world.instances.names(&format!("allocation:{}/{}", name.0, name.1)));
         queues.namespaces.add(cluster(&name.0));
+        // An allocation with a hundred volumes has its status written as often: each time only the volumes of which it
+        // says something new are looked at.
+        let whole = differs(old, new, |a| {
+            let status = a.status.clone().unwrap_or_default();
+            let object = (a.metadata.uid.clone(), deleting(a), a.spec.stop, a.spec.volumes.clone());
+            (object, status.node_name, status.phase)
+        });
         for allocation in [old, new].into_iter().flatten() {
-            let claims = allocation.spec.volumes.iter().map(|v| (name.0.clone(), v.claim_name.clone()));
-            queues.claims.add_all(claims);
-            volumes_of(context, allocation);
+            if whole {
+                let claims = allocation.spec.volumes.iter().map(|v| (name.0.clone(), v.claim_name.clone()));
+                queues.claims.add_all(claims);
+                volumes_of(context, allocation);
+            }
             queues.plugins.add_all(allocation.annotations().get(PLUGIN_NAME).map(|p| cluster(p)));
             let serves = allocation.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref());
             queues.plugins.add_all(serves.map(|p| cluster(&p.plugin_name)));
@@ -248,6 +259,21 @@ impl Wakes for Allocation {
                 queues.nodes.add(cluster(node));
             }
         }
+        if let (Some(old), Some(new), false) = (old, new, whole) {
+            volumes_told(context, &name.0, old, new);
+        }
+    }
+}
+
+/// The volumes of which an allocation's status says something new, for the holders controller.
+fn volumes_told(context: &Context, namespace: &str, old: &Allocation, new: &Allocation) {
+    let told = |a: &Allocation, name: &str| {
+        let volumes = a.status.iter().flat_map(|s| &s.volumes);
+        volumes.into_iter().find(|v| v.name == name).map(|v| v.published)
+    };
+    for volume in new.spec.volumes.iter().filter(|v| told(old, &v.name) != told(new, &v.name)) {
+        let word = format!("claim:{namespace}/{}", volume.claim_name);
+        context.queues.holders.add_all(context.world.volumes.names(&word));
     }
 }
 

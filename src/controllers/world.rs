@@ -69,6 +69,7 @@ impl Kind for VolumeAttachment {
         vec![
             format!("volume:{}", self.spec.volume),
             format!("node:{}", self.spec.node_name),
+            format!("node:{}/{}", self.spec.node_name, self.spec.plugin),
             format!("plugin:{}", self.spec.plugin),
         ]
     }

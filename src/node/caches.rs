@@ -13,16 +13,18 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Objects of one kind, found by one index.
+/// Objects of one kind, found by the words of its index.
 pub struct Cache<K> {
-    index: fn(&K) -> String,
+    index: fn(&K) -> Vec<String>,
     inner: Mutex<Inner<K>>,
     ready: watch::Sender<bool>,
 }
 
 struct Inner<K> {
     by_uid: HashMap<String, Arc<K>>,
-    by_index: HashMap<String, Vec<String>>,
+    by_word: HashMap<String, Vec<String>>,
+    /// The uid of the object that has a name now.
+    by_name: HashMap<String, String>,
     /// Objects of a list under way.
     listing: Option<HashMap<String, Arc<K>>>,
 }
@@ -35,21 +37,24 @@ impl<K> fmt::Debug for Cache<K> {
 
 impl<K: Resource> Cache<K> {
     /// An empty one.
-    pub fn new(index: fn(&K) -> String) -> Self {
-        let inner = Inner { by_uid: HashMap::new(), by_index: HashMap::new(), listing: None };
+    pub fn new(index: fn(&K) -> Vec<String>) -> Self {
+        let inner =
+            Inner { by_uid: HashMap::new(), by_word: HashMap::new(), by_name: HashMap::new(), listing: None };
         Self { index, inner: Mutex::new(inner), ready: watch::Sender::new(false) }
     }
 
-    /// The objects with this index.
-    pub fn of(&self, index: &str) -> Vec<Arc<K>> {
+    /// The objects with this word in their index.
+    pub fn of(&self, word: &str) -> Vec<Arc<K>> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let uids = inner.by_index.get(index).map(Vec::as_slice).unwrap_or_default();
+        let uids = inner.by_word.get(word).map(Vec::as_slice).unwrap_or_default();
         uids.iter().filter_map(|uid| inner.by_uid.get(uid).cloned()).collect()
     }
 
-    /// The first object with this index.
-    pub fn one(&self, index: &str) -> Option<Arc<K>> {
-        self.of(index).into_iter().next()
+    /// The first object with this word in its index.
+    pub fn one(&self, word: &str) -> Option<Arc<K>> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let uids = inner.by_word.get(word).map(Vec::as_slice).unwrap_or_default();
+        uids.iter().find_map(|uid| inner.by_uid.get(uid).cloned())
     }
 
     /// Whether the object with this uid is there.
@@ -83,68 +88,66 @@ impl<K: Resource> Cache<K> {
             }
             Event::InitDone => {
                 let new = inner.listing.take().unwrap_or_default();
-                let old = std::mem::replace(&mut inner.by_uid, new);
-                let gone = old.into_iter().filter(|(uid, _)| !inner.by_uid.contains_key(uid)).map(|(_, o)| o);
-                let mut concerned: Vec<_> = gone.collect();
-                concerned.extend(inner.by_uid.values().cloned());
-                inner.rebuild(self.index);
+                let old = std::mem::take(&mut inner.by_uid);
+                inner.by_word.clear();
+                inner.by_name.clear();
+                let mut concerned: Vec<_> =
+                    old.into_iter().filter(|(uid, _)| !new.contains_key(uid)).map(|(_, o)| o).collect();
+                concerned.extend(new.values().cloned());
+                for object in new.into_values() {
+                    inner.put(object, self.index);
+                }
                 drop(inner);
                 self.ready.send_replace(true);
                 concerned
             }
             Event::Apply(object) => {
                 let object = Arc::new(object);
-                let old = inner.by_uid.insert(uid(&*object), Arc::clone(&object));
-                // An object that took the name of another: the other is gone, though nobody said so.
-                inner.by_uid.retain(|_, o| !same_name(&**o, &*object) || uid(&**o) == uid(&*object));
-                inner.rebuild_if_moved(old.as_deref(), &object, self.index);
+                let old = inner.put(Arc::clone(&object), self.index);
                 old.into_iter().chain([object]).collect()
             }
-            Event::Delete(object) => {
-                let old = inner.by_uid.remove(&uid(&object));
-                if let Some(old) = &old {
-                    let index = (self.index)(old);
-                    let gone = uid(&**old);
-                    if let Some(uids) = inner.by_index.get_mut(&index) {
-                        uids.retain(|u| *u != gone);
-                        if uids.is_empty() {
-                            inner.by_index.remove(&index);
-                        }
-                    }
-                }
-                old.into_iter().collect()
-            }
+            Event::Delete(object) => inner.remove(&uid(&object), self.index).into_iter().collect(),
         }
     }
 }
 
 impl<K: Resource> Inner<K> {
-    fn rebuild(&mut self, index: fn(&K) -> String) {
-        self.by_index.clear();
-        for (uid, object) in &self.by_uid {
-            self.by_index.entry(index(object)).or_default().push(uid.clone());
+    /// Puts an object in the place of its former state, which is returned.
+    fn put(&mut self, object: Arc<K>, index: fn(&K) -> Vec<String>) -> Option<Arc<K>> {
+        let uid = uid(&*object);
+        let old = self.remove(&uid, index);
+        for word in index(&object) {
+            self.by_word.entry(word).or_default().push(uid.clone());
         }
+        let before = self.by_name.insert(full_name(&*object), uid.clone());
+        self.by_uid.insert(uid, object);
+        // An object that took the name of another: the other is gone, though nobody said so.
+        if let Some(gone) = before {
+            self.remove(&gone, index);
+        }
+        old
     }
 
-    fn rebuild_if_moved(&mut self, old: Option<&K>, new: &Arc<K>, index: fn(&K) -> String) {
-        match old {
-            Some(old) if index(old) == index(new) => {}
-            Some(_) => self.rebuild(index),
-            None => {
-                let uids = self.by_index.entry(index(new)).or_default();
-                uids.push(uid(&**new));
-                uids.retain(|u| self.by_uid.contains_key(u));
+    fn remove(&mut self, uid: &str, index: fn(&K) -> Vec<String>) -> Option<Arc<K>> {
+        let old = self.by_uid.remove(uid)?;
+        for word in index(&old) {
+            if let Some(uids) = self.by_word.get_mut(&word) {
+                uids.retain(|u| u != uid);
+                if uids.is_empty() {
+                    self.by_word.remove(&word);
+                }
             }
         }
+        let name = full_name(&*old);
+        if self.by_name.get(&name).is_some_and(|of| of == uid) {
+            self.by_name.remove(&name);
+        }
+        Some(old)
     }
 }
 
 fn uid<K: Resource>(object: &K) -> String {
     object.meta().uid.clone().unwrap_or_default()
-}
-
-fn same_name<K: Resource>(a: &K, b: &K) -> bool {
-    a.meta().name == b.meta().name && a.meta().namespace == b.meta().namespace
 }
 
 /// Keeps a cache current until `stop`; tells of each object that an event concerns.
@@ -199,5 +202,66 @@ pub fn full_name<K: Resource>(object: &K) -> String {
     match object.namespace() {
         Some(namespace) => format!("{namespace}/{}", object.name_any()),
         None => object.name_any(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    fn object(uid: &str, name: &str, colors: &[&str]) -> ConfigMap {
+        let mut object = ConfigMap::default();
+        object.metadata.uid = Some(uid.into());
+        object.metadata.name = Some(name.into());
+        object.metadata.finalizers = Some(colors.iter().map(|&c| c.to_owned()).collect());
+        object
+    }
+
+    fn cache() -> Cache<ConfigMap> {
+        Cache::new(|object| object.finalizers().to_vec())
+    }
+
+    fn uids(cache: &Cache<ConfigMap>, word: &str) -> Vec<String> {
+        let mut uids: Vec<_> = cache.of(word).iter().map(|o| uid(&**o)).collect();
+        uids.sort();
+        uids
+    }
+
+    #[test]
+    fn objects_are_found_by_every_word_of_their_present_state() {
+        let cache = cache();
+        cache.take(Event::Apply(object("1", "a", &["red", "round"])));
+        cache.take(Event::Apply(object("2", "b", &["red"])));
+        assert_eq!(
+            (uids(&cache, "red"), uids(&cache, "round")),
+            (vec!["1".into(), "2".into()], vec!["1".into()])
+        );
+        let told = cache.take(Event::Apply(object("1", "a", &["blue"])));
+        assert_eq!(told.len(), 2, "the state before it, and the present one");
+        assert_eq!((uids(&cache, "red"), uids(&cache, "blue")), (vec!["2".into()], vec!["1".into()]));
+        cache.take(Event::Delete(object("2", "b", &[])));
+        assert_eq!((uids(&cache, "red"), cache.has("2"), cache.one("blue").is_some()), (vec![], false, true));
+    }
+
+    #[test]
+    fn who_takes_a_name_ends_the_one_that_had_it() {
+        let cache = cache();
+        cache.take(Event::Apply(object("1", "a", &["red"])));
+        cache.take(Event::Apply(object("2", "a", &["red"])));
+        assert_eq!((uids(&cache, "red"), cache.has("1")), (vec!["2".into()], false));
+        cache.take(Event::Delete(object("1", "a", &[])));
+        assert_eq!(uids(&cache, "red"), ["2"], "a late word about the old one changes nothing");
+    }
+
+    #[test]
+    fn a_new_list_replaces_all_and_tells_of_what_is_gone() {
+        let cache = cache();
+        cache.take(Event::Apply(object("1", "a", &["red"])));
+        cache.take(Event::Init);
+        cache.take(Event::InitApply(object("2", "b", &["red"])));
+        assert_eq!(uids(&cache, "red"), ["1"], "nothing is lost in the middle of a list");
+        assert_eq!(cache.take(Event::InitDone).len(), 2);
+        assert_eq!(uids(&cache, "red"), ["2"]);
     }
 }

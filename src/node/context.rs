@@ -100,7 +100,7 @@ pub enum Key {
 pub struct Caches {
     /// Bound here, by uid.
     pub allocations: Arc<Cache<Allocation>>,
-    /// On this node, by volume.
+    /// On this node, by volume, `claim:<namespace>/<name>` and `user:<uid of an allocation>`.
     pub attachments: Arc<Cache<VolumeAttachment>>,
     /// Whose host this is, by volume.
     pub hosted: Arc<Cache<VolumeAttachment>>,
@@ -118,15 +118,23 @@ impl Caches {
     /// Empty caches with their indexes.
     pub fn new() -> Self {
         Self {
-            allocations: Arc::new(Cache::new(|a| a.uid().unwrap_or_default())),
-            attachments: Arc::new(Cache::new(|a| a.spec.volume.clone())),
-            hosted: Arc::new(Cache::new(|a| a.spec.volume.clone())),
-            volumes: Arc::new(Cache::new(ResourceExt::name_any)),
-            instances: Arc::new(Cache::new(|i| format!("{}/{}", i.spec.allocation.uid, i.spec.task))),
-            plugins: Arc::new(Cache::new(ResourceExt::name_any)),
-            node: Arc::new(Cache::new(ResourceExt::name_any)),
+            allocations: Arc::new(Cache::new(|a| a.uid().into_iter().collect())),
+            attachments: Arc::new(Cache::new(attachment_words)),
+            hosted: Arc::new(Cache::new(|a| vec![a.spec.volume.clone()])),
+            volumes: Arc::new(Cache::new(|v| vec![v.name_any()])),
+            instances: Arc::new(Cache::new(|i| vec![format!("{}/{}", i.spec.allocation.uid, i.spec.task)])),
+            plugins: Arc::new(Cache::new(|p| vec![p.name_any()])),
+            node: Arc::new(Cache::new(|n| vec![n.name_any()])),
         }
     }
+}
+
+/// By volume, by claim, and by who may use it.
+fn attachment_words(attachment: &VolumeAttachment) -> Vec<String> {
+    let spec = &attachment.spec;
+    let claim = format!("claim:{}/{}", spec.claim.namespace, spec.claim.name);
+    let users = spec.allocations.iter().map(|uid| format!("user:{uid}"));
+    users.chain([spec.volume.clone(), claim]).collect()
 }
 
 impl Default for Caches {

@@ -113,6 +113,8 @@ impl Started {
         let table = node.machine.kernel.mount_table().await?;
         recover::doubt_missing_mounts(&node, &table).await?;
         recover::adopt(&node).await;
+        let (mounts, known) = (table.len(), node.journal.look(std::collections::BTreeMap::len));
+        tracing::info!(mounts, known, "state rebuilt");
         let identity = Identity { incarnation, kernel: facts.release };
         Ok(Self { node, identity, writer, told })
     }

@@ -3,9 +3,9 @@
 //! One file, appended to. Each frame is `length (u32 LE), crc32 (u32 LE), JSON`. The first frame is the header with the
 //! version. A torn or damaged tail ends the reading: what was after it was never acknowledged. Many changes that wait at
 //! the same time share one fdatasync. Never holds a secret. Never decides anything.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
@@ -227,7 +227,73 @@ pub struct Opened {
     pub lost: bool,
 }
 
-type Image = Arc<Mutex<BTreeMap<String, Entry>>>;
+type Shared = Arc<Mutex<Image>>;
+
+/// What the journal says now, and where to find it.
+#[derive(Debug, Default)]
+struct Image {
+    entries: BTreeMap<String, Entry>,
+    /// Keys of the attachments of a Volume.
+    of_volume: HashMap<String, BTreeSet<String>>,
+    /// Keys of the publications for an allocation.
+    of_allocation: HashMap<String, BTreeSet<String>>,
+}
+
+impl Image {
+    fn new(entries: BTreeMap<String, Entry>) -> Self {
+        let mut image = Self::default();
+        for entry in entries.into_values() {
+            image.put(entry);
+        }
+        image
+    }
+
+    fn put(&mut self, entry: Entry) {
+        let key = entry.key();
+        // What an entry is about is part of its key, or never changes: the index stays right.
+        match &entry {
+            Entry::Attachment(a) => {
+                self.of_volume.entry(a.volume.clone()).or_default().insert(key.clone());
+            }
+            Entry::Publication(p) => {
+                self.of_allocation.entry(p.allocation.uid.clone()).or_default().insert(key.clone());
+            }
+            Entry::Task(_) | Entry::Create(_) => {}
+        }
+        self.entries.insert(key, entry);
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Put(entry) => self.put(entry),
+            Change::Forget(key) => self.forget(&key),
+            Change::Rebuilt => {}
+        }
+    }
+
+    fn forget(&mut self, key: &str) {
+        let (index, word) = match self.entries.remove(key) {
+            Some(Entry::Attachment(a)) => (&mut self.of_volume, a.volume),
+            Some(Entry::Publication(p)) => (&mut self.of_allocation, p.allocation.uid),
+            Some(Entry::Task(_) | Entry::Create(_)) | None => return,
+        };
+        if let Some(keys) = index.get_mut(&word) {
+            keys.remove(key);
+            if keys.is_empty() {
+                index.remove(&word);
+            }
+        }
+    }
+
+    /// The entries under one word of an index.
+    fn of<'a>(
+        &'a self,
+        index: &'a HashMap<String, BTreeSet<String>>,
+        word: &str,
+    ) -> impl Iterator<Item = &'a Entry> {
+        index.get(word).into_iter().flatten().filter_map(|key| self.entries.get(key))
+    }
+}
 
 struct Request {
     changes: Vec<Change>,
@@ -237,7 +303,7 @@ struct Request {
 /// A handle on the journal; clones share it.
 #[derive(Debug, Clone)]
 pub struct Journal {
-    image: Image,
+    image: Shared,
     requests: mpsc::Sender<Request>,
 }
 
@@ -262,7 +328,7 @@ impl Journal {
         if lost || rebooted || read.torn || read.frames > entries.len() + SLACK {
             file.replace_atomically(whole(&incarnation, boot_id, lost, entries.values())).await?;
         }
-        let image: Image = Arc::new(Mutex::new(entries));
+        let image: Shared = Arc::new(Mutex::new(Image::new(entries)));
         let (requests, waiting) = mpsc::channel(BATCH);
         let writer = tokio::spawn(write(file, waiting, Arc::clone(&image)));
         Ok(Opened { journal: Self { image, requests }, writer, incarnation, rebooted, lost })
@@ -285,7 +351,11 @@ impl Journal {
 
     /// Looks at the entries under a short lock.
     pub fn look<T>(&self, view: impl FnOnce(&BTreeMap<String, Entry>) -> T) -> T {
-        view(&self.image.lock().unwrap_or_else(PoisonError::into_inner))
+        view(&self.lock().entries)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Image> {
+        self.image.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The attachment with this uid.
@@ -303,9 +373,8 @@ impl Journal {
 
     /// Every attachment of one Volume.
     pub fn attachments_of(&self, volume: &str) -> Vec<AttachmentEntry> {
-        self.look(|all| {
-            all.values().filter_map(Entry::as_attachment).filter(|a| a.volume == volume).cloned().collect()
-        })
+        let image = self.lock();
+        image.of(&image.of_volume, volume).filter_map(Entry::as_attachment).cloned().collect()
     }
 
     /// Every publication of one attachment.
@@ -322,13 +391,8 @@ impl Journal {
 
     /// Every publication for one allocation.
     pub fn publications_of(&self, allocation: &str) -> Vec<PublicationEntry> {
-        self.look(|all| {
-            all.values()
-                .filter_map(Entry::as_publication)
-                .filter(|p| p.allocation.uid == allocation)
-                .cloned()
-                .collect()
-        })
+        let image = self.lock();
+        image.of(&image.of_allocation, allocation).filter_map(Entry::as_publication).cloned().collect()
     }
 
     /// Every task.
@@ -372,7 +436,7 @@ fn forget_mounts(entry: &mut Entry) {
     }
 }
 
-async fn write(mut file: Box<dyn AppendFile>, mut waiting: mpsc::Receiver<Request>, image: Image) {
+async fn write(mut file: Box<dyn AppendFile>, mut waiting: mpsc::Receiver<Request>, image: Shared) {
     let mut batch = Vec::with_capacity(BATCH);
     while waiting.recv_many(&mut batch, BATCH).await > 0 {
         let mut bytes = Vec::new();
@@ -394,7 +458,7 @@ async fn write(mut file: Box<dyn AppendFile>, mut waiting: mpsc::Receiver<Reques
         {
             let mut image = image.lock().unwrap_or_else(PoisonError::into_inner);
             for change in batch.iter().flat_map(|request| &request.changes) {
-                apply(&mut image, change.clone());
+                image.apply(change.clone());
             }
         }
         for request in batch.drain(..) {
@@ -554,6 +618,39 @@ mod tests {
             let read = read(Path::new("j"), &damaged).unwrap();
             assert!(wholes.contains(&read.entries) && read.torn, "bit {bit}");
         }
+    }
+
+    #[test]
+    fn entries_are_found_by_volume_and_allocation() {
+        let attachment = |uid: &str, volume: &str, staged| {
+            Entry::Attachment(AttachmentEntry {
+                uid: uid.into(),
+                name: uid.into(),
+                volume: volume.into(),
+                plugin: "p".into(),
+                handle: volume.into(),
+                capability: serde_json::from_str(r#"{"accessMode":"SingleNodeWriter"}"#).unwrap(),
+                stage_required: true,
+                staging: "s".into(),
+                newer_modes: None,
+                staged,
+                closed: false,
+                released: false,
+            })
+        };
+        let mut image = Image::new(BTreeMap::from([("x".into(), attachment("a", "v", Level::Down))]));
+        image.apply(Change::Put(attachment("a", "v", Level::Up)));
+        image.apply(Change::Put(attachment("b", "v", Level::Down)));
+        image.apply(Change::Put(attachment("c", "w", Level::Down)));
+        let staged = |image: &Image, volume| -> Vec<_> {
+            let entries = image.of(&image.of_volume, volume).filter_map(Entry::as_attachment);
+            entries.map(|a| (a.uid.clone(), a.staged)).collect()
+        };
+        assert_eq!(staged(&image, "v"), [("a".into(), Level::Up), ("b".into(), Level::Down)]);
+        for key in ["attachment/a", "attachment/b", "attachment/c", "attachment/c"] {
+            image.apply(Change::Forget(key.into()));
+        }
+        assert!(image.entries.is_empty() && image.of_volume.is_empty(), "an empty word is not kept");
     }
 
     #[test]

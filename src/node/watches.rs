@@ -10,7 +10,6 @@ use super::allocations;
 use super::caches::{Cache, follow};
 use super::context::{Key, Node};
 use super::registry::InstanceKey;
-use crate::api::VolumeAttachment;
 
 /// Everything that could need a hand gets one.
 pub fn wake_all(node: &Node) {
@@ -48,8 +47,7 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
     let caches = &node.caches;
     open(node, watches, Some("status.nodeName"), &caches.allocations, |node, a| {
         let uid = a.uid().unwrap_or_default();
-        let holds = |t: &&Arc<VolumeAttachment>| t.spec.allocations.contains(&uid);
-        for attachment in node.caches.attachments.all().iter().filter(holds) {
+        for attachment in node.caches.attachments.of(&format!("user:{uid}")) {
             node.queue.wake(Key::Mount(attachment.spec.volume.clone()));
         }
         allocations::wake_volumes(node, &uid);

@@ -61,7 +61,19 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("redb", &["src/store/", "tests/"]),
     ("libc", &["src/sys/", "tests/"]),
     ("axum", &["src/server/", "src/run/", "tests/"]),
-    ("kube", &["src/api/", "src/cli/", "src/controllers/", "src/node/", "src/run/", "src/server/", "tests/"]),
+    (
+        "kube",
+        &[
+            "src/api/",
+            "src/cli/",
+            "src/controllers/",
+            "src/node/",
+            "src/run/",
+            "src/server/",
+            "tests/",
+            "benches/",
+        ],
+    ),
     ("etcd_client", &["src/store/", "tests/"]),
 ];
 

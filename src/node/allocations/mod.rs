@@ -100,8 +100,11 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
     if node.tasks.idle(&uid) && !idle_before {
         wake_volumes(node, &uid);
     }
-    let written =
-        node.write_status(allocation, &status::NODE, &status::status(node, allocation, wanted)).await;
+    let told = status::status(node, allocation, wanted);
+    if told.nothing_begun(allocation) {
+        return again;
+    }
+    let written = node.write_status(allocation, &status::NODE, &told).await;
     [again, node.after_write(&format!("alloc/{uid}/report"), written)].into_iter().flatten().min()
 }
 

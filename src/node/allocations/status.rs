@@ -11,7 +11,7 @@ use super::start::restarts;
 use crate::api::allocation::{
     AllocationPhase, AllocationVolume, RestartPolicy, Task, TaskState, TaskStatus, VolumePublication,
 };
-use crate::api::meta::{Condition, ObjectRef, READY, Rung, Truth, set_condition};
+use crate::api::meta::{Condition, READY, Rung, Truth, set_condition};
 use crate::api::{Allocation, VolumeAttachment};
 use crate::plan::Reason;
 use crate::plan::mount::Level;
@@ -28,6 +28,21 @@ pub(super) struct NodePart {
     volumes: Vec<VolumePublication>,
     tasks: Vec<TaskStatus>,
     conditions: Vec<Condition>,
+}
+
+impl NodePart {
+    /// It waits for its volumes, as placement has said, and there is nothing to add yet: not worth a write.
+    pub(super) fn nothing_begun(&self, allocation: &Allocation) -> bool {
+        const UNDER_WAY: [Reason; 2] = [Reason::VolumesNotReady, Reason::NotAttached];
+        let before = allocation.status.clone().unwrap_or_default();
+        let unsaid = before.phase == Some(self.phase) && before.volumes.is_empty() && before.tasks.is_empty();
+        let why = self.conditions.iter().find(|c| c.kind == "VolumesReady");
+        self.phase == AllocationPhase::WaitingVolumes
+            && unsaid
+            && self.volumes.iter().all(|v| v.published == Rung::Down)
+            && self.tasks.iter().all(|t| t.state == TaskState::Pending && t.events.is_empty())
+            && why.is_some_and(|c| UNDER_WAY.iter().any(|reason| reason.word() == c.reason))
+    }
 }
 
 pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> NodePart {
@@ -147,13 +162,11 @@ pub(super) fn volume_status(
     notes: &mut Vec<(String, String)>,
 ) -> VolumePublication {
     let namespace = allocation.namespace().unwrap_or_default();
-    let of_claim = |c: &ObjectRef| c.name == volume.claim_name && c.namespace == namespace;
     let uid = allocation.uid().unwrap_or_default();
-    let attachments = node.caches.attachments.all();
+    let attachments = node.caches.attachments.of(&format!("claim:{namespace}/{}", volume.claim_name));
     // While an old attachment leaves, the one that names this allocation is the one that counts.
     let attachment = attachments
         .into_iter()
-        .filter(|a| of_claim(&a.spec.claim))
         .max_by_key(|a| (a.spec.allocations.contains(&uid), a.meta().deletion_timestamp.is_none()));
     let entry = published.iter().find(|p| p.name == volume.name);
     if let Some(attachment) = &attachment {

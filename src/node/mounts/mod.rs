@@ -15,8 +15,8 @@ pub use unit::allowed_host_path;
 
 use super::context::{Key, Node, Part};
 use super::journal::JournalError;
-use crate::api::Allocation;
 use crate::api::allocation::AllocationPhase;
+use crate::api::{Allocation, VolumeAttachment};
 use crate::csi::{Failure, Remedy};
 use crate::plan::mount;
 use crate::plan::{Next, Reason};
@@ -193,8 +193,7 @@ async fn record(node: &Arc<Node>, units: &[Unit]) -> Option<Duration> {
             node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
         }
         let Some(object) = &unit.object else { continue };
-        let quiet = unit.entry.is_none() && unit.users.is_empty() && object.status.is_none();
-        if quiet {
+        if unit.entry.is_none() && not_worth_a_word(node, unit, object) {
             continue;
         }
         let status = unit.status(node, unit.released());
@@ -204,6 +203,15 @@ async fn record(node: &Arc<Node>, units: &[Unit]) -> Option<Duration> {
         }
     }
     retry
+}
+
+/// Nothing was begun here: nobody uses it, or it waits for its attach, of which its host tells. A write that says no more
+/// than that would be one in every claim's way.
+fn not_worth_a_word(node: &Node, unit: &Unit, object: &VolumeAttachment) -> bool {
+    let said = object.status.as_ref().is_some_and(|s| s.node.is_some() || !s.conditions.is_empty());
+    let (word, _, _) = node.notes.get(&unit.key());
+    let under_way = Reason::NotAttached.word() == word && unit.wanted == mount::Attachment::Open;
+    !said && (unit.users.is_empty() && object.status.is_none() || under_way)
 }
 
 /// A directory name for any ids: 32 hexadecimal digits of their SHA-256.

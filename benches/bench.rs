@@ -1,0 +1,114 @@
+//! `make bench`: the floors of this machine, what Wharfline makes of them, and the ratios.
+//!
+//! A figure means nothing beside the disk and the processor that it was taken on, so each run measures its floors
+//! first and again at the end, and every figure is told as a ratio to them. A run on a machine that does other work
+//! says that it does not count. Nothing of a run stays but `target/bench/<commit>.json`.
+//!
+//! | part | what it measures |
+//! |---|---|
+//! | [`floors`] | fdatasync, etcd put, bind mount, unix gRPC, watch hop, process start |
+//! | [`claim`] | B1: overhead of one claim |
+//! | [`burst`] | B4: 100 volumes on one node, against the raw driver loop of [`raw`] |
+//! | [`restart`] | B5: SIGKILL and restart with 1,000 published volumes |
+//! | [`cold`] | B17: empty directory to the first published volume |
+//! | [`idle`] | resident memory and idle processor time of the whole, the two halves and the shims |
+//! | [`binary`] | B20: size and crates |
+//!
+//! Arguments choose parts by name; without any all are run. The same program also serves as the `bind` plugin and as
+//! either half of Wharfline, in processes of their own.
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::cast_precision_loss)] // a failed measurement is a panic
+use std::process::ExitCode;
+
+#[path = "bench/binary.rs"]
+mod binary;
+#[path = "bench/burst.rs"]
+mod burst;
+#[path = "bench/claim.rs"]
+mod claim;
+#[path = "bench/cold.rs"]
+mod cold;
+#[path = "bench/floors.rs"]
+mod floors;
+#[path = "bench/halves.rs"]
+mod halves;
+#[path = "bench/idle.rs"]
+mod idle;
+#[path = "bench/plugin.rs"]
+mod plugin;
+#[path = "bench/raw.rs"]
+mod raw;
+#[path = "bench/report.rs"]
+mod report;
+#[path = "bench/restart.rs"]
+mod restart;
+#[path = "bench/stack.rs"]
+mod stack;
+
+use floors::Floors;
+use report::Report;
+
+/// How often a workload is measured; median and best are told.
+const ROUNDS: usize = 5;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["as-plugin", socket, volumes, manner] => plugin::serve(socket, volumes, manner),
+        ["as-server", data] => halves::server(data),
+        ["as-node", data] => halves::node(data),
+        parts => return measure(parts),
+    }
+    ExitCode::SUCCESS
+}
+
+/// Returns on SIGINT or SIGTERM.
+async fn told_to_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).unwrap();
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}
+
+fn measure(parts: &[&str]) -> ExitCode {
+    if !rustix::process::geteuid().is_root() {
+        println!("NOT ROOT: volumes are mounted here, so this needs root: sudo -E make bench");
+        return ExitCode::FAILURE;
+    }
+    let wanted = |part: &str| parts.is_empty() || parts.contains(&part);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let mut report = Report::default();
+    let all = async {
+        let before = Floors::measure().await;
+        println!("{before}");
+        if wanted("B20") {
+            binary::measure(&mut report);
+        }
+        if wanted("B17") {
+            cold::measure(&mut report).await;
+        }
+        if wanted("B1") {
+            claim::measure(&mut report, &before).await;
+        }
+        if wanted("B4") {
+            burst::measure(&mut report).await;
+        }
+        if wanted("B5") {
+            restart::measure(&mut report).await;
+        }
+        if wanted("idle") {
+            idle::measure(&mut report).await;
+        }
+        let after = Floors::measure().await;
+        report.finish(&before, &after);
+    };
+    runtime.block_on(async {
+        tokio::select! {
+            () = all => ExitCode::SUCCESS,
+            // What was started is dropped, and takes everything of it along.
+            () = told_to_end() => ExitCode::FAILURE,
+        }
+    })
+}
