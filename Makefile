@@ -3,6 +3,8 @@ CARGO   ?= cargo
 PROFILE ?= dev
 BIN     := target/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/wharfline
 TOOLS   := target/tools/bin
+SEEDS   ?= 500
+FROM    ?= 1
 
 # A Rust that came without its formatter or linter gets them from rustup.
 rustfmt := $(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
@@ -14,7 +16,7 @@ tests   := if $(CARGO) nextest --version >/dev/null 2>&1; \
 root    := [ "$$(id -u)" = 0 ] || echo "NOT ROOT: tests that mount need root and will fail; run 'sudo -E make test' for all of them." >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint fmt crds deny bench
+.PHONY: help run test sim check lint fmt crds deny bench
 
 help: ## This menu
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +29,10 @@ test: lint ## Everything that CI runs: format, lints, every test, the examples i
 	@$(root)
 	$(tests) || { $(root); exit 1; }
 	$(CARGO) test --locked --doc
+	$(MAKE) sim
+
+sim: ## The whole cluster on simulated time: SEEDS=500 histories with faults; SEED=7 shows one of them
+	$(CARGO) test --locked --profile sim --test sim -- $(if $(SEED),--seed $(SEED) --show,--seeds $(SEEDS) --from $(FROM))
 
 check: ## The quick round while working: lints and the unit tests
 	@$(clippy)
@@ -37,6 +43,7 @@ lint: ## Format and lints, changing nothing
 	@$(rustfmt); $(clippy)
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --test sim -- -D warnings
 
 fmt: ## Format the code
 	@$(rustfmt)

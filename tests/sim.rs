@@ -5,8 +5,10 @@
 //! same seed is the same history, bit for bit.
 //!
 //! ```text
-//! sim --seeds 500 [--from 1]    many seeds, two at a time, each in a process of its own
-//! sim --seed 7 [--show]         one history; with every line of its record
+//! sim --seeds 500 [--from 1]          a kill at every effect of one life, then many seeds, each in a process of its own
+//! sim --seed 7 [--show]               one history; with every line of its record
+//! sim --life                          one claim's life: its effects
+//! sim --life-killed-at 9 [--show]     the same with a process killed at the ninth of them
 //! ```
 #![allow(clippy::print_stdout, clippy::print_stderr)] // this is a program for people
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that cannot go on fails
@@ -34,10 +36,10 @@ mod scenario;
 mod state;
 #[path = "sim/store.rs"]
 mod store;
-#[path = "sim/universe.rs"]
-mod universe;
 #[path = "sim/support.rs"]
 mod support;
+#[path = "sim/universe.rs"]
+mod universe;
 
 use std::process::ExitCode;
 
@@ -51,5 +53,10 @@ fn main() -> ExitCode {
     if let Some(seed) = number("--seed") {
         return runner::one(seed, flag("--show"));
     }
-    runner::many(number("--from").unwrap_or(1), number("--seeds").unwrap_or(500))
+    if flag("--life") || number("--life-killed-at").is_some() {
+        return runner::life(number("--life-killed-at"), flag("--show"));
+    }
+    let effects = runner::every_effect();
+    let seeds = runner::many(number("--from").unwrap_or(1), number("--seeds").unwrap_or(500));
+    if effects == ExitCode::SUCCESS { seeds } else { effects }
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::faults::MUTATING;
 use crate::plugins::{Backends, node_id};
 use crate::state::NodeState;
-use crate::support::scripted::Leftover;
+use crate::support::scripted::{Backend, Leftover};
 use crate::universe::{Inner, Universe};
 
 /// After a boot, what the daemon said before it may still be on its way.
@@ -141,7 +142,8 @@ pub fn step(universe: &Universe, backends: &Backends) -> Result<(), String> {
 /// S11 and L7: what is left once everything was deleted.
 pub fn leftovers(inner: &Inner, backends: &Backends) -> Vec<String> {
     let mut left: Vec<String> = Vec::new();
-    let ours = inner.objects.iter().filter(|(key, _)| key.contains("wharfline.dev") && kind(key) != "nodeagents");
+    let ours =
+        inner.objects.iter().filter(|(key, _)| key.contains("wharfline.dev") && kind(key) != "nodeagents");
     left.extend(ours.map(|(key, object)| {
         let waits = object.pointer("/status/conditions").map(ToString::to_string).unwrap_or_default();
         format!("{key} {} {waits}", object["metadata"]["deletionTimestamp"])
@@ -155,10 +157,18 @@ pub fn leftovers(inner: &Inner, backends: &Backends) -> Vec<String> {
 
 fn machine_leftovers(node: &NodeState) -> Vec<String> {
     let tree = node.tree();
-    let mounts = node.mounts.keys().filter(|at| **at != tree).map(|at| format!("{}: mount {}", node.name, at.display()));
+    let mounts = node
+        .mounts
+        .keys()
+        .filter(|at| **at != tree)
+        .map(|at| format!("{}: mount {}", node.name, at.display()));
     let kept = [tree.clone(), tree.join("staging"), tree.join("publish")];
     let beneath = |at: &&std::path::PathBuf| at.starts_with(&tree) && !kept.contains(at);
-    let directories = node.directories.keys().filter(beneath).map(|at| format!("{}: directory {}", node.name, at.display()));
+    let directories = node
+        .directories
+        .keys()
+        .filter(beneath)
+        .map(|at| format!("{}: directory {}", node.name, at.display()));
     let tasks = node.tasks.iter().filter(|(_, task)| task.taken());
     let tasks = tasks.map(|(at, task)| format!("{}: task {} {:?}", node.name, at.display(), task.argv));
     mounts.chain(directories).chain(tasks).collect()
@@ -169,7 +179,9 @@ pub fn unmet(inner: &Inner) -> Vec<String> {
     let mut missing = Vec::new();
     for claim in all(inner, "volumeclaims") {
         // A claim that waits for its first consumer and has none waits rightly.
-        if text(claim, "/status/phase") == "Pending" && claim["status"].to_string().contains("WaitingForFirstConsumer") {
+        if text(claim, "/status/phase") == "Pending"
+            && claim["status"].to_string().contains("WaitingForFirstConsumer")
+        {
             continue;
         }
         if text(claim, "/status/phase") != "Bound" {
@@ -179,21 +191,48 @@ pub fn unmet(inner: &Inner) -> Vec<String> {
     for allocation in all(inner, "allocations") {
         let phase = text(allocation, "/status/phase");
         let volumes = allocation.pointer("/spec/volumes").and_then(Value::as_array).map_or(0, Vec::len);
-        let up = allocation.pointer("/status/volumes").and_then(Value::as_array).map_or(0, |all| {
-            all.iter().filter(|v| text(v, "/published") == "Up").count()
-        });
+        let up = allocation
+            .pointer("/status/volumes")
+            .and_then(Value::as_array)
+            .map_or(0, |all| all.iter().filter(|v| text(v, "/published") == "Up").count());
         let met = phase == "Complete" || phase == "Running" && up == volumes;
         if !met {
-            missing.push(format!("allocation {} {}", text(allocation, "/metadata/name"), allocation["status"]));
+            missing.push(format!(
+                "allocation {} {}",
+                text(allocation, "/metadata/name"),
+                allocation["status"]
+            ));
         }
     }
     for plugin in all(inner, "plugins") {
-        let ready = plugin.pointer("/status/conditions").and_then(Value::as_array).is_some_and(|conditions| {
-            conditions.iter().any(|c| text(c, "/type") == "Ready" && text(c, "/status") == "True")
-        });
+        let ready =
+            plugin.pointer("/status/conditions").and_then(Value::as_array).is_some_and(|conditions| {
+                conditions.iter().any(|c| text(c, "/type") == "Ready" && text(c, "/status") == "True")
+            });
         if !ready {
             missing.push(format!("plugin {} {}", text(plugin, "/metadata/name"), plugin["status"]));
         }
     }
     missing
+}
+
+/// After one life with at most one kill: no call was made for what was in place, there was one volume, and its task was
+/// started once.
+pub fn once(inner: &Inner, backend: &Backend, killed: bool) -> Result<(), String> {
+    let mut repeated = Vec::new();
+    for rpc in MUTATING {
+        let calls = backend.calls_of(rpc).len();
+        if calls == 0 {
+            return Err(format!("{rpc} was never called"));
+        }
+        repeated.extend(std::iter::repeat_n(rpc.name(), calls - 1));
+    }
+    // The call that was under way when its caller was killed may be made once more; nothing else may.
+    if repeated.len() > usize::from(killed) {
+        return Err(format!("S10: called again: {}", repeated.join(", ")));
+    }
+    match inner.started.get("run") {
+        Some(1) => Ok(()),
+        other => Err(format!("S10: the task was started {other:?} times")),
+    }
 }

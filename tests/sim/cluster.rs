@@ -15,7 +15,7 @@ use wharfline::{api, controllers};
 
 use crate::checks;
 use crate::machine::SimMachine;
-use crate::network::{self, Link, SERVER, plugin_host};
+use crate::network::{self, Link, PEOPLE, SERVER, plugin_host};
 use crate::people::{self, Desk};
 use crate::plugins::{self, Backends, node_id};
 use crate::state::NodeState;
@@ -26,8 +26,6 @@ use crate::universe::{Universe, below};
 pub const NODES: [&str; 3] = ["node-a", "node-b", "node-c"];
 /// Where the controllers run.
 pub const CONTROLLERS: &str = "controllers";
-/// Where people sit.
-pub const PEOPLE: &str = "people";
 /// One step of time.
 const TICK: Duration = Duration::from_millis(10);
 /// The deadline of every CSI call, so that a run need not wait long for one that hangs.
@@ -69,7 +67,9 @@ impl Cluster {
         for name in NODES {
             Self::daemon(&mut sim, &universe, name);
             let (shared, all) = (Arc::clone(&universe), backends.clone());
-            sim.host(plugin_host(name), move || plugins::host(Arc::clone(&shared), name.to_owned(), all.clone()));
+            sim.host(plugin_host(name), move || {
+                plugins::host(Arc::clone(&shared), name.to_owned(), all.clone())
+            });
         }
         let (shared, people) = (Arc::clone(&universe), Arc::clone(&desk));
         sim.host(PEOPLE, move || people::host(Arc::clone(&shared), Arc::clone(&people)));
@@ -84,7 +84,9 @@ impl Cluster {
                 let store = Arc::new(Observed::open(&shared, &disk)?);
                 store.learn().await?;
                 let options = ServerOptions {
-                    random: Arc::new(|bytes| rand::Rng::fill_bytes(&mut *mad_turmoil::rand::get_rng(), bytes)),
+                    random: Arc::new(|bytes| {
+                        rand::Rng::fill_bytes(&mut *mad_turmoil::rand::get_rng(), bytes)
+                    }),
                     ..ServerOptions::new(SealingKey::new(&[7; 32]))
                 };
                 let server = Server::new(store.clone(), api::definitions(), options);
@@ -92,11 +94,8 @@ impl Cluster {
                 for node in NODES {
                     join::join(&server, node, false).await?;
                 }
-                let keep = KeepPolicy {
-                    age: Duration::from_secs(3),
-                    revisions: 40,
-                    every: Duration::from_secs(1),
-                };
+                let keep =
+                    KeepPolicy { age: Duration::from_secs(3), revisions: 40, every: Duration::from_secs(1) };
                 tokio::spawn(run_compactor(store, keep));
                 network::serve(server).await?;
                 Ok(())
@@ -147,7 +146,8 @@ impl Cluster {
     pub fn step(&mut self) -> Result<(), String> {
         let now = self.sim.elapsed();
         self.universe.look().now = now;
-        let due: Vec<_> = self.down.iter().filter(|(_, at)| **at <= now).map(|(host, _)| host.clone()).collect();
+        let due: Vec<_> =
+            self.down.iter().filter(|(_, at)| **at <= now).map(|(host, _)| host.clone()).collect();
         due.iter().for_each(|host| self.restart(host));
         let told: Vec<_> = {
             let mut inner = self.universe.look();

@@ -164,7 +164,9 @@ impl Faults {
                 cluster.sim.partition_oneway(from, to);
                 self.mending.push((cluster.now() + away, Mend::Repair(host.to_owned())));
             }
-            Kind::LostReplies => self.link(cluster, "replies are lost", |l| l.lost_replies = 300, |l| l.lost_replies = 0),
+            Kind::LostReplies => {
+                self.link(cluster, "replies are lost", |l| l.lost_replies = 300, |l| l.lost_replies = 0)
+            }
             Kind::Refused => self.link(cluster, "writes are refused", |l| l.refused = 400, |l| l.refused = 0),
             Kind::Stalled => self.link(
                 cluster,
@@ -192,7 +194,7 @@ impl Faults {
 }
 
 /// The calls that change something.
-const MUTATING: [Rpc; 8] = [
+pub const MUTATING: [Rpc; 8] = [
     Rpc::CreateVolume,
     Rpc::DeleteVolume,
     Rpc::ControllerPublishVolume,
@@ -207,7 +209,8 @@ fn task_dies(cluster: &Cluster) {
     let mut inner = cluster.universe.look();
     let now = inner.now;
     let Some(node) = inner.nodes.get_mut(pick(&NODES)) else { return };
-    let running: Vec<_> = node.tasks.iter().filter(|(_, t)| t.runs() && t.argv[0] == "run").map(|(at, _)| at.clone()).collect();
+    let running: Vec<_> =
+        node.tasks.iter().filter(|(_, t)| t.runs() && t.argv[0] == "run").map(|(at, _)| at.clone()).collect();
     if running.is_empty() {
         return;
     }

@@ -77,9 +77,10 @@ impl SimMachine {
 
     fn path(&self, place: &Place) -> PathBuf {
         match place {
-            Place::Tree(path) => {
-                path.components().iter().fold(NodeState::data_dir(&self.node).join("volumes"), |at, part| at.join(part))
-            }
+            Place::Tree(path) => path
+                .components()
+                .iter()
+                .fold(NodeState::data_dir(&self.node).join("volumes"), |at, part| at.join(part)),
             Place::Host(path) => path.absolute(),
         }
     }
@@ -432,18 +433,22 @@ impl Processes for SimMachine {
     ) -> Result<Box<dyn TaskHandle>, ProcessError> {
         let what = format!("start {} in {}", spec.argv.join(" "), directory.display());
         self.gate(&what).await;
-        let moved: Vec<u64> = self.with(|node| clones.iter().map(|fd| node.clones[&fd.as_raw_fd()]).collect());
+        let moved: Vec<u64> =
+            self.with(|node| clones.iter().map(|fd| node.clones[&fd.as_raw_fd()]).collect());
         drop(clones);
         if self.with(|node| node.tasks.get(directory).is_some_and(Task::taken)) {
             return Err(ProcessError::Taken { directory: directory.to_owned() });
         }
         let task = self.new_task(spec, moved);
         let handle = self.handle(directory, &task);
+        let word = spec.argv.first().cloned().unwrap_or_default();
+        *self.universe.look().started.entry(word).or_default() += 1;
         self.with(|node| {
             if let (Some(socket), [first, plugin, ..]) = (&task.socket, &task.argv[..])
                 && first == "plugin"
             {
-                let served = Served { plugin: plugin.clone(), down: tokio_util::sync::CancellationToken::new() };
+                let served =
+                    Served { plugin: plugin.clone(), down: tokio_util::sync::CancellationToken::new() };
                 node.sockets.insert(socket.clone(), served);
                 node.plugins.send_modify(|version| *version += 1);
             }
@@ -455,7 +460,9 @@ impl Processes for SimMachine {
 
     async fn adopt(&self, directory: &Path) -> Result<Adopted, ProcessError> {
         let universe = self.universe.look();
-        let Some(task) = universe.nodes[&self.node].tasks.get(directory) else { return Ok(Adopted::NeverStarted) };
+        let Some(task) = universe.nodes[&self.node].tasks.get(directory) else {
+            return Ok(Adopted::NeverStarted);
+        };
         if let Some(record) = task.exit.borrow().clone() {
             return Ok(Adopted::Exited(record));
         }
@@ -513,24 +520,31 @@ impl Watches for SimMachine {
         let (machine, directory) = (self.clone(), directory.to_owned());
         let names = move |machine: &SimMachine| -> BTreeMap<String, ()> {
             let name = |at: &PathBuf| at.file_name().map(|n| (n.to_string_lossy().into_owned(), ()));
-            machine.with(|n| n.sockets.keys().filter(|at| at.parent() == Some(&directory)).filter_map(name).collect())
+            machine.with(|n| {
+                n.sockets.keys().filter(|at| at.parent() == Some(&directory)).filter_map(name).collect()
+            })
         };
         let changed = self.universe.sockets.subscribe();
         let before = names(&machine);
         let state = (machine, changed, before, std::collections::VecDeque::new(), names);
-        let events = futures::stream::unfold(state, |(machine, mut changed, before, mut queue, names)| async move {
-            let mut before = before;
-            loop {
-                if let Some(event) = queue.pop_front() {
-                    return Some((event, (machine, changed, before, queue, names)));
+        let events =
+            futures::stream::unfold(state, |(machine, mut changed, before, mut queue, names)| async move {
+                let mut before = before;
+                loop {
+                    if let Some(event) = queue.pop_front() {
+                        return Some((event, (machine, changed, before, queue, names)));
+                    }
+                    changed.changed().await.ok()?;
+                    let now = names(&machine);
+                    queue.extend(
+                        before.keys().filter(|n| !now.contains_key(*n)).cloned().map(DirEvent::Vanished),
+                    );
+                    queue.extend(
+                        now.keys().filter(|n| !before.contains_key(*n)).cloned().map(DirEvent::Appeared),
+                    );
+                    before = now;
                 }
-                changed.changed().await.ok()?;
-                let now = names(&machine);
-                queue.extend(before.keys().filter(|n| !now.contains_key(*n)).cloned().map(DirEvent::Vanished));
-                queue.extend(now.keys().filter(|n| !before.contains_key(*n)).cloned().map(DirEvent::Appeared));
-                before = now;
-            }
-        });
+            });
         Ok(events.boxed())
     }
 }

@@ -29,6 +29,8 @@ use wharfline::server::{Identity, Server};
 use crate::support::scripted::serve::Accept;
 use crate::universe::{Universe, chance};
 
+/// Where people sit.
+pub const PEOPLE: &str = "people";
 /// Where the API is.
 pub const SERVER: &str = "server";
 const API_PORT: u16 = 7443;
@@ -142,7 +144,11 @@ impl Connects for Stream {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(cx, buf)
     }
 }
@@ -173,7 +179,8 @@ impl Service<Uri> for ToServer {
 
     fn call(&mut self, _: Uri) -> Self::Future {
         Box::pin(async {
-            let connecting = tokio::time::timeout(Duration::from_secs(3), TcpStream::connect((SERVER, API_PORT)));
+            let connecting =
+                tokio::time::timeout(Duration::from_secs(3), TcpStream::connect((SERVER, API_PORT)));
             let stream = connecting.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
             Ok(TokioIo::new(Stream(stream)))
         })
@@ -185,8 +192,10 @@ type Answer = Response<StreamBody<Frames>>;
 
 /// A client of the API for the process that runs on `host`.
 pub fn client(universe: &Arc<Universe>, host: &str, user: &str) -> kube::Client {
-    let http: Client<ToServer, kube::client::Body> =
-        Client::builder(TokioExecutor::new()).timer(TokioTimer::new()).pool_timer(TokioTimer::new()).build(ToServer);
+    let http: Client<ToServer, kube::client::Body> = Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .build(ToServer);
     let way = Way { universe: Arc::clone(universe), host: host.to_owned(), user: user.to_owned(), http };
     let service = tower::service_fn(move |request| {
         let way = way.clone();
@@ -212,7 +221,9 @@ impl Way {
         if let Some(answer) = self.turned_away(changes, watch) {
             return Ok(answer);
         }
-        if changes {
+        // What people do is no effect of ours.
+        let ours = self.host != PEOPLE;
+        if changes && ours {
             self.universe.gate(&self.host, &what).await;
         }
         let uri = format!("http://{SERVER}:{API_PORT}{path}");
@@ -225,7 +236,9 @@ impl Way {
                 self.universe.note(&format!("{}: reply lost: {what}", self.host));
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
-            self.universe.gate(&self.host, &format!("{what}: {}", answer.status().as_u16())).await;
+            if ours {
+                self.universe.gate(&self.host, &format!("{what}: {}", answer.status().as_u16())).await;
+            }
             return Ok(answer);
         }
         Ok(answer.map(|body| if watch { self.watching(body) } else { whole(body) }))

@@ -40,7 +40,7 @@ impl Desk {
 
 /// The software of the people's host.
 pub async fn host(universe: Arc<Universe>, desk: Arc<Desk>) -> turmoil::Result {
-    let client = network::client(&universe, "people", "admin");
+    let client = network::client(&universe, network::PEOPLE, "admin");
     loop {
         let next = desk.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let Some(wish) = next else {

@@ -21,11 +21,7 @@ pub type Backends = BTreeMap<String, Arc<Backend>>;
 pub fn backends(universe: &Arc<Universe>) -> Backends {
     let effects = Effects::Simulated(Arc::new(SimHands(Arc::clone(universe))));
     let alpha = Config { name: "alpha.csi.example".into(), effects: effects.clone(), ..Config::full() };
-    let mut beta = Config {
-        name: "beta.csi.example".into(),
-        effects,
-        ..Config::without_attach_and_stage()
-    };
+    let mut beta = Config { name: "beta.csi.example".into(), effects, ..Config::without_attach_and_stage() };
     beta.services.push(Service::VolumeAccessibilityConstraints as i32);
     [("alpha", alpha), ("beta", beta)].map(|(name, config)| (name.to_owned(), Backend::new(config))).into()
 }
@@ -130,7 +126,10 @@ impl Hands for SimHands {
     fn mount(&self, volume: &str, at: &str, read_only: bool) -> io::Result<()> {
         self.on(at, |node, at| {
             if !node.directories.contains_key(at) {
-                return Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not there", at.display())));
+                return Err(io::Error::new(
+                    io::ErrorKind::NotFound,
+                    format!("{} is not there", at.display()),
+                ));
             }
             node.mount(volume, at, read_only);
             Ok(())
@@ -141,7 +140,10 @@ impl Hands for SimHands {
         self.on(path, |node, path| {
             let parent = path.parent().is_some_and(|parent| node.directories.contains_key(parent));
             if !parent {
-                return Err(io::Error::new(io::ErrorKind::NotFound, format!("{}: no parent", path.display())));
+                return Err(io::Error::new(
+                    io::ErrorKind::NotFound,
+                    format!("{}: no parent", path.display()),
+                ));
             }
             node.make_directories(path);
             Ok(())
@@ -182,7 +184,8 @@ impl Witness for SimWitness {
         if ask.volume().is_none() {
             return;
         }
-        let what = format!("{}#{number} {} {} arrives", self.plugin, ask.rpc(), ask.volume().unwrap_or_default());
+        let what =
+            format!("{}#{number} {} {} arrives", self.plugin, ask.rpc(), ask.volume().unwrap_or_default());
         // The plugin does what it was asked, whatever becomes of the daemon now.
         let _killed = self.universe.doomed(&self.node, &what);
         if ask.rpc() == Rpc::DeleteVolume {

@@ -1,27 +1,36 @@
 //! One seed in this process, or many, each in a process of its own.
 use std::collections::VecDeque;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Instant;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::cluster::Cluster;
 use crate::scenario::Run;
+use crate::universe::Inner;
+
+/// How long one history may take. Most take a second.
+const DEADLINE: &str = "120";
+
+fn prepare(seed: u64) -> (mad_turmoil::time::SimClocksGuard, Cluster) {
+    if std::env::var_os("SIM_LOG").is_some() {
+        let filter = tracing_subscriber::EnvFilter::from_env("SIM_LOG");
+        tracing_subscriber::fmt().with_env_filter(filter).without_time().init();
+    }
+    mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
+    let clocks = mad_turmoil::time::SimClocksGuard::init();
+    (clocks, Cluster::new(seed))
+}
 
 /// One history. Its record's hash tells whether a repetition was the same.
 pub fn one(seed: u64, show: bool) -> ExitCode {
-    if std::env::var_os("SIM_LOG").is_some() {
-        tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_env("SIM_LOG")).without_time().init();
-    }
-    mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
-    let _clocks = mad_turmoil::time::SimClocksGuard::init();
-    let cluster = Cluster::new(seed);
+    let (_clocks, cluster) = prepare(seed);
     cluster.universe.look().record.shown = show;
     let mut run = Run::new(cluster);
     // One in ten has no faults: there the bounds are tight. One in eight also waits to see that nothing is written.
-    let (calm, quiet) = (seed % 10 == 0, seed % 8 == 0);
+    let (calm, quiet) = (seed.is_multiple_of(10), seed.is_multiple_of(8));
     let result = run.sixty(calm, quiet);
+    let kinds = if calm { "none".to_owned() } else { run.kinds() };
     let inner = run.cluster.universe.look();
     let (hash, lines) = (inner.record.hash(), inner.record.lines);
     match result {
@@ -34,50 +43,96 @@ pub fn one(seed: u64, show: bool) -> ExitCode {
         }
         Err(why) => {
             println!("seed {seed} FAILED hash {hash}");
-            if !show {
-                println!("last lines of the record:\n{}", inner.record.tail());
-            }
-            if show {
-                inner.objects.iter().for_each(|(key, object)| println!("object {key} {object}"));
-            }
-            drop(inner);
-            println!("faults: {}\nseed {seed}: {why}", if calm { "none".to_owned() } else { run.kinds() });
+            tell(&inner, show);
+            println!("faults: {kinds}\nseed {seed}: {why}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Many seeds, as many at a time as there are cores.
-pub fn many(from: u64, count: u64) -> ExitCode {
+/// What helps to understand a failure.
+fn tell(inner: &Inner, show: bool) {
+    if show {
+        inner.objects.iter().for_each(|(key, object)| println!("object {key} {object}"));
+    } else {
+        println!("last lines of the record:\n{}", inner.record.tail());
+    }
+}
+
+/// One claim's life, with a process killed at one of its effects; prints the effects when none is.
+pub fn life(crash: Option<u64>, show: bool) -> ExitCode {
+    let (_clocks, cluster) = prepare(1);
+    cluster.universe.look().record.shown = show;
+    let mut run = Run::new(cluster);
+    let result = run.life(crash);
+    let inner = run.cluster.universe.look();
+    match result {
+        Ok(effects) if crash.is_none() => {
+            effects.iter().for_each(|effect| println!("{effect}"));
+            ExitCode::SUCCESS
+        }
+        Ok(_) => ExitCode::SUCCESS,
+        Err(why) => {
+            tell(&inner, show);
+            println!("killed at effect {crash:?}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A process is killed at every effect of one claim's life, each in a life of its own.
+pub fn every_effect() -> ExitCode {
     let program = std::env::current_exe().expect("this program");
-    let start = Instant::now();
+    let listed = Command::new(program).arg("--life").output().expect("this program can be started");
+    let effects: Vec<String> = String::from_utf8_lossy(&listed.stdout).lines().map(str::to_owned).collect();
+    if !listed.status.success() || effects.is_empty() {
+        println!("the life without a kill failed:\n{}", effects.join("\n"));
+        return ExitCode::FAILURE;
+    }
+    let jobs = (1..)
+        .zip(effects)
+        .map(|(n, effect)| (format!("{n} ({effect})"), vec!["--life-killed-at".to_owned(), n.to_string()]));
+    children("kills, one at each effect of a life", jobs.collect())
+}
+
+/// Many seeds.
+pub fn many(from: u64, count: u64) -> ExitCode {
+    let job = |seed: u64| (seed.to_string(), vec!["--seed".to_owned(), seed.to_string()]);
+    children("seeds", (from..from + count).map(job).collect())
+}
+
+/// Seconds since the boot. The clocks of this program stand still: they are the simulation's.
+fn uptime() -> f64 {
+    let text = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    text.split(' ').next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0.0)
+}
+
+/// Runs this program with each of these arguments, as many at a time as there are cores.
+fn children(what: &str, jobs: Vec<(String, Vec<String>)>) -> ExitCode {
+    let program = std::env::current_exe().expect("this program");
+    let (start, count) = (uptime(), jobs.len());
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut waiting: VecDeque<u64> = (from..from + count).collect();
-    let mut running: VecDeque<(u64, Child)> = VecDeque::new();
+    let mut waiting: VecDeque<_> = jobs.into();
+    let mut running: VecDeque<(String, Child)> = VecDeque::new();
     let mut failed = Vec::new();
     while !waiting.is_empty() || !running.is_empty() {
         while running.len() < cores
-            && let Some(seed) = waiting.pop_front()
+            && let Some((name, arguments)) = waiting.pop_front()
         {
-            let child = Command::new(&program)
-                .args(["--seed", &seed.to_string()])
-                .stdout(Stdio::piped())
-                .spawn()
-                .expect("this program can be started");
-            running.push_back((seed, child));
+            // A history that never ends is a fault like another.
+            let mut child = Command::new("timeout");
+            child.arg(DEADLINE).arg(&program).args(&arguments).stdout(Stdio::piped());
+            running.push_back((name, child.spawn().expect("timeout is part of every Linux")));
         }
-        let Some((seed, child)) = running.pop_front() else { break };
+        let Some((name, child)) = running.pop_front() else { break };
         let output = child.wait_with_output().expect("a child can be waited for");
         if !output.status.success() {
-            println!("{}", String::from_utf8_lossy(&output.stdout));
-            failed.push(seed);
+            println!("{name}: {}\n{}", output.status, String::from_utf8_lossy(&output.stdout));
+            failed.push(name);
         }
     }
-    let seconds = start.elapsed().as_secs_f64();
-    println!("{count} seeds in {seconds:.1} s on {cores} cores; failed: {failed:?}");
-    if failed.is_empty() {
-        return ExitCode::SUCCESS;
-    }
-    println!("see one again: make sim SEED={}", failed[0]);
-    ExitCode::FAILURE
+    let seconds = uptime() - start;
+    println!("{count} {what} in {seconds:.1} s on {cores} cores; failed: {}", failed.len());
+    failed.iter().for_each(|name| println!("  failed: {name}"));
+    if failed.is_empty() && count > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -7,7 +7,7 @@ use crate::checks;
 use crate::cluster::Cluster;
 use crate::faults::Faults;
 use crate::people::Wish;
-use crate::universe::{below, chance, pick};
+use crate::universe::{CrashAt, below, chance, pick};
 
 const OURS: &str = "/apis/wharfline.dev/v1alpha1";
 /// L1: by when everything is as wanted once nothing goes wrong any more.
@@ -60,18 +60,30 @@ fn deadlines() -> Value {
 pub fn plugin(name: &str, scope: &str) -> Manifest {
     let instances = json!([{ "name": "all", "role": "Monolith", "placement": { "everyNode": {} },
         "runtime": { "process": { "command": ["plugin", name] } } }]);
-    Manifest::new("plugins", "Plugin", name,
-        json!({ "controllerScope": scope, "instances": instances, "deadlines": deadlines() }))
+    Manifest::new(
+        "plugins",
+        "Plugin",
+        name,
+        json!({ "controllerScope": scope, "instances": instances, "deadlines": deadlines() }),
+    )
 }
 
 pub fn class(name: &str, plugin: &str, mode: &str) -> Manifest {
-    Manifest::new("volumeclasses", "VolumeClass", name,
-        json!({ "plugin": plugin, "reclaimPolicy": "Delete", "volumeBindingMode": mode }))
+    Manifest::new(
+        "volumeclasses",
+        "VolumeClass",
+        name,
+        json!({ "plugin": plugin, "reclaimPolicy": "Delete", "volumeBindingMode": mode }),
+    )
 }
 
 pub fn claim(name: &str, class: &str, mode: &str) -> Manifest {
-    Manifest::namespaced("volumeclaims", "VolumeClaim", name,
-        json!({ "volumeClassName": class, "accessModes": [mode], "resources": { "requests": { "storage": "1Mi" } } }))
+    Manifest::namespaced(
+        "volumeclaims",
+        "VolumeClaim",
+        name,
+        json!({ "volumeClassName": class, "accessModes": [mode], "resources": { "requests": { "storage": "1Mi" } } }),
+    )
 }
 
 pub fn allocation(name: &str, claims: &[&str], command: &str) -> Manifest {
@@ -80,8 +92,10 @@ pub fn allocation(name: &str, claims: &[&str], command: &str) -> Manifest {
     let policy = if command == "finish" { "OnFailure" } else { "Always" };
     let tasks = match command {
         "" => json!([]),
-        command => json!([{ "name": "task", "restartPolicy": policy, "stopGracePeriod": "2s", "volumeMounts": mounts,
-            "runtime": { "process": { "command": [command] } } }]),
+        command => {
+            json!([{ "name": "task", "restartPolicy": policy, "stopGracePeriod": "2s", "volumeMounts": mounts,
+            "runtime": { "process": { "command": [command] } } }])
+        }
     };
     Manifest::namespaced("allocations", "Allocation", name, json!({ "volumes": volumes, "tasks": tasks }))
 }
@@ -167,7 +181,11 @@ impl Run {
     }
 
     /// Waits until nothing is amiss, which `amiss` lists.
-    pub fn settle(&mut self, what: &str, amiss: impl Fn(&Cluster) -> Vec<String>) -> Result<Duration, String> {
+    pub fn settle(
+        &mut self,
+        what: &str,
+        amiss: impl Fn(&Cluster) -> Vec<String>,
+    ) -> Result<Duration, String> {
         let start = self.cluster.now();
         let mut steps = 0u32;
         loop {
@@ -199,6 +217,39 @@ impl Run {
         Err(format!("L1: {} writes while nothing happened:\n{lines}", inner.writes - before))
     }
 
+    /// One claim's whole life, with one process killed at its effect `crash` (from 1) if that is given. Returns the
+    /// effects of the life.
+    pub fn life(&mut self, crash: Option<u64>) -> Result<Vec<String>, String> {
+        let manifests = [
+            plugin("alpha", "Cluster"),
+            class("class", "alpha", "WaitForFirstConsumer"),
+            claim("claim", "class", "SingleNodeWriter"),
+            allocation("alloc", &["claim"], "run"),
+        ];
+        // What the cluster does to come up is no part of it.
+        self.until(Duration::from_secs(2))?;
+        {
+            let mut inner = self.cluster.universe.look();
+            inner.effects = Some(Vec::new());
+            inner.crash_at = crash.map(|left| CrashAt { host: None, left });
+        }
+        manifests.iter().for_each(|m| self.cluster.desk.ask(m.create()));
+        self.settle("it runs", |cluster| match cluster.desk.open() {
+            0 => checks::unmet(&cluster.universe.look()),
+            open => vec![format!("{open} wishes are open")],
+        })?;
+        // Whoever is killed late is back by now, and touches nothing.
+        self.until(self.cluster.now() + Duration::from_secs(3))?;
+        manifests.iter().for_each(|m| self.cluster.desk.ask(m.delete()));
+        self.settle("it is gone", |cluster| match cluster.desk.open() {
+            0 => checks::leftovers(&cluster.universe.look(), &cluster.backends),
+            open => vec![format!("{open} wishes are open")],
+        })?;
+        let effects = self.cluster.universe.look().effects.take().unwrap_or_default();
+        checks::once(&self.cluster.universe.look(), &self.cluster.backends["alpha"], crash.is_some())?;
+        Ok(effects)
+    }
+
     /// The whole life of sixty objects.
     pub fn sixty(&mut self, calm: bool, quiet: bool) -> Result<Report, String> {
         let manifests = shuffled(sixty());
@@ -208,8 +259,11 @@ impl Run {
         }
         self.wish(manifests.iter().map(Manifest::create).collect(), time(8))?;
         // Some change their minds.
-        let fickle: Vec<_> =
-            manifests.iter().filter(|m| m.collection.ends_with("allocations") && chance(200)).cloned().collect();
+        let fickle: Vec<_> = manifests
+            .iter()
+            .filter(|m| m.collection.ends_with("allocations") && chance(200))
+            .cloned()
+            .collect();
         self.wish(fickle.iter().map(Manifest::delete).collect(), time(2))?;
         self.wish(fickle.iter().map(Manifest::create).collect(), time(4))?;
         self.faults.heal(&mut self.cluster);

@@ -247,7 +247,8 @@ impl NodeState {
     }
 
     pub fn table(&mut self) -> Vec<MountRow> {
-        let all: Vec<_> = self.mounts.iter().flat_map(|(at, s)| s.iter().map(move |m| (at.clone(), m.clone()))).collect();
+        let all: Vec<_> =
+            self.mounts.iter().flat_map(|(at, s)| s.iter().map(move |m| (at.clone(), m.clone()))).collect();
         let row = |(at, mount): (PathBuf, Mount)| MountRow {
             id: MountId(mount.id),
             parent: MountId(1),

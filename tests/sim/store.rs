@@ -52,7 +52,10 @@ impl Inner {
     }
 
     fn put(&mut self, name: &str, object: Option<Value>, rev: u64, made: bool) {
-        self.wrote(format!("put {name} {}", object.as_ref().map(|o| o["status"].to_string()).unwrap_or_default()));
+        self.wrote(format!(
+            "put {name} {}",
+            object.as_ref().map(|o| o["status"].to_string()).unwrap_or_default()
+        ));
         if let Some(object) = object.filter(|_| self.newer(name, rev)) {
             let before = self.objects.insert(name.to_owned(), object).filter(|_| !made);
             checks::stored(self, name, before.as_ref(), rev);

@@ -95,6 +95,8 @@ pub struct Inner {
     pub objects: BTreeMap<String, Value>,
     /// At which revision that was, or its deletion.
     pub revisions: BTreeMap<String, u64>,
+    /// How often tasks were started, by the first word of their command.
+    pub started: BTreeMap<String, u64>,
     /// Writes to the store, leases aside.
     pub writes: u64,
     /// Which kinds they were, for whoever has to explain them.
@@ -122,6 +124,7 @@ impl Universe {
             backends: Backends::new(),
             objects: BTreeMap::new(),
             revisions: BTreeMap::new(),
+            started: BTreeMap::new(),
             writes: 0,
             last_writes: VecDeque::new(),
         };

@@ -77,8 +77,9 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("etcd_client", &["src/store/", "tests/"]),
 ];
 
-/// Test support that may sleep: a delay that a test told the scripted plugin to make is the plugin's, not the test's.
-const SLEEPERS: &[&str] = &["tests/support/scripted/"];
+/// Test support that may sleep: a delay that a test told the scripted plugin to make is the plugin's, not the test's, and
+/// the time of the simulation is simulated.
+const SLEEPERS: &[&str] = &["tests/support/scripted/", "tests/sim/"];
 
 /// Machine paths, put together here so that this file does not contain them.
 const MACHINE: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];

@@ -39,7 +39,12 @@ pub struct Site {
 impl Site {
     /// An instance on a node.
     pub fn new(node_id: &str) -> Self {
-        Self { node_id: node_id.into(), topology: std::collections::BTreeMap::new(), on_exit: None, witness: None }
+        Self {
+            node_id: node_id.into(),
+            topology: std::collections::BTreeMap::new(),
+            on_exit: None,
+            witness: None,
+        }
     }
 }
 
