@@ -61,7 +61,9 @@ fn published(inner: &mut Inner, key: &str, object: &Value) {
             wrong.push(format!("S12: {key} says that {path} is published; nothing is mounted there"));
         }
     }
-    wrong.into_iter().for_each(|what| inner.violated(what));
+    for what in wrong {
+        inner.violated(what);
+    }
 }
 
 /// Rule 5 in the store: one volume of a single-node mode is granted to publishers of one node.

@@ -85,7 +85,7 @@ impl Cluster {
                 store.learn().await?;
                 let options = ServerOptions {
                     random: Arc::new(|bytes| {
-                        rand::Rng::fill_bytes(&mut *mad_turmoil::rand::get_rng(), bytes)
+                        rand::Rng::fill_bytes(&mut *mad_turmoil::rand::get_rng(), bytes);
                     }),
                     ..ServerOptions::new(SealingKey::new(&[7; 32]))
                 };
@@ -148,11 +148,15 @@ impl Cluster {
         self.universe.look().now = now;
         let due: Vec<_> =
             self.down.iter().filter(|(_, at)| **at <= now).map(|(host, _)| host.clone()).collect();
-        due.iter().for_each(|host| self.restart(host));
+        for host in &due {
+            self.restart(host);
+        }
         let told: Vec<_> = {
             let mut inner = self.universe.look();
             let told: Vec<_> = inner.nodes.values_mut().flat_map(|node| node.tick(now)).collect();
-            told.iter().for_each(|line| inner.note(line));
+            for line in &told {
+                inner.note(line);
+            }
             told
         };
         if !told.is_empty() {
@@ -200,6 +204,8 @@ impl Cluster {
     /// Starts whatever is down.
     pub fn restart_all(&mut self) {
         let all: Vec<_> = self.down.keys().cloned().collect();
-        all.iter().for_each(|host| self.restart(host));
+        for host in &all {
+            self.restart(host);
+        }
     }
 }

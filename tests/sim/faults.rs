@@ -84,7 +84,7 @@ impl Faults {
 
     /// So many faults between two times.
     pub fn plan(&mut self, count: u64, from: Duration, until: Duration) {
-        let span = u64::try_from((until - from).as_millis()).unwrap();
+        let span = u64::try_from(until.saturating_sub(from).as_millis()).unwrap();
         self.planned.extend((0..count).map(|_| from + Duration::from_millis(below(span))));
         self.planned.sort();
         self.planned.reverse();
@@ -101,7 +101,9 @@ impl Faults {
         let (due, later): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.mending).into_iter().partition(|(at, _)| *at <= now);
         self.mending = later;
-        due.into_iter().for_each(|(_, mend)| Self::mend(cluster, mend));
+        for (_, mend) in due {
+            Self::mend(cluster, mend);
+        }
     }
 
     /// Everything is well from now on.
@@ -114,7 +116,9 @@ impl Faults {
         cluster.universe.look().crash_at = None;
         cluster.restart_all();
         for backend in cluster.backends.values() {
-            MUTATING.into_iter().for_each(|rpc| backend.honest(rpc));
+            for rpc in MUTATING {
+                backend.honest(rpc);
+            }
         }
     }
 
@@ -165,7 +169,7 @@ impl Faults {
                 self.mending.push((cluster.now() + away, Mend::Repair(host.to_owned())));
             }
             Kind::LostReplies => {
-                self.link(cluster, "replies are lost", |l| l.lost_replies = 300, |l| l.lost_replies = 0)
+                self.link(cluster, "replies are lost", |l| l.lost_replies = 300, |l| l.lost_replies = 0);
             }
             Kind::Refused => self.link(cluster, "writes are refused", |l| l.refused = 400, |l| l.refused = 0),
             Kind::Stalled => self.link(

@@ -68,7 +68,9 @@ pub fn life(crash: Option<u64>, show: bool) -> ExitCode {
     let inner = run.cluster.universe.look();
     match result {
         Ok(effects) if crash.is_none() => {
-            effects.iter().for_each(|effect| println!("{effect}"));
+            for effect in effects {
+                println!("{effect}");
+            }
             ExitCode::SUCCESS
         }
         Ok(_) => ExitCode::SUCCESS,
@@ -133,6 +135,8 @@ fn children(what: &str, jobs: Vec<(String, Vec<String>)>) -> ExitCode {
     }
     let seconds = uptime() - start;
     println!("{count} {what} in {seconds:.1} s on {cores} cores; failed: {}", failed.len());
-    failed.iter().for_each(|name| println!("  failed: {name}"));
+    for name in &failed {
+        println!("  failed: {name}");
+    }
     if failed.is_empty() && count > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

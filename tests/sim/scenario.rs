@@ -192,12 +192,12 @@ impl Run {
             self.step()?;
             steps += 1;
             // The whole look costs more than a step.
-            if steps % 10 != 0 {
+            if !steps.is_multiple_of(10) {
                 continue;
             }
             let left = amiss(&self.cluster);
             if left.is_empty() {
-                return Ok(self.cluster.now() - start);
+                return Ok(self.cluster.now().saturating_sub(start));
             }
             if self.cluster.now() > start + CONVERGED {
                 return Err(format!("L1: {what}: not after {CONVERGED:?}:\n{}", left.join("\n")));
@@ -233,14 +233,18 @@ impl Run {
             inner.effects = Some(Vec::new());
             inner.crash_at = crash.map(|left| CrashAt { host: None, left });
         }
-        manifests.iter().for_each(|m| self.cluster.desk.ask(m.create()));
+        for manifest in &manifests {
+            self.cluster.desk.ask(manifest.create());
+        }
         self.settle("it runs", |cluster| match cluster.desk.open() {
             0 => checks::unmet(&cluster.universe.look()),
             open => vec![format!("{open} wishes are open")],
         })?;
         // Whoever is killed late is back by now, and touches nothing.
         self.until(self.cluster.now() + Duration::from_secs(3))?;
-        manifests.iter().for_each(|m| self.cluster.desk.ask(m.delete()));
+        for manifest in &manifests {
+            self.cluster.desk.ask(manifest.delete());
+        }
         self.settle("it is gone", |cluster| match cluster.desk.open() {
             0 => checks::leftovers(&cluster.universe.look(), &cluster.backends),
             open => vec![format!("{open} wishes are open")],
