@@ -9,10 +9,12 @@ FROM    ?= 1
 # A Rust that came without its formatter or linter gets them from rustup.
 rustfmt := $(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 clippy  := $(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
+# The tested binary can be killed at named effects (src/effect.rs); what `make run` and a release build cannot.
+points  := --features kill-points
 # cargo-nextest is used where it is installed: it runs test binaries side by side.
 tests   := if $(CARGO) nextest --version >/dev/null 2>&1; \
-	then $(CARGO) nextest run --locked --no-fail-fast; \
-	else $(CARGO) test --locked --no-fail-fast --lib --bins --tests; fi
+	then $(CARGO) nextest run --locked $(points) --no-fail-fast; \
+	else $(CARGO) test --locked $(points) --no-fail-fast --lib --bins --tests; fi
 root    := [ "$$(id -u)" = 0 ] || echo "NOT ROOT: tests that mount need root and will fail; run 'sudo -E make test' for all of them." >&2
 
 .DEFAULT_GOAL := help
@@ -28,7 +30,7 @@ run: ## The whole way once: up, a volume in use, all taken down (root; PROFILE=r
 test: lint ## Everything that CI runs: format, lints, every test, the examples in the docs
 	@$(root)
 	$(tests) || { $(root); exit 1; }
-	$(CARGO) test --locked --doc
+	$(CARGO) test --locked $(points) --doc
 	$(MAKE) sim
 
 sim: ## The whole cluster on simulated time: SEEDS=500 histories with faults; SEED=7 shows one of them
@@ -36,14 +38,14 @@ sim: ## The whole cluster on simulated time: SEEDS=500 histories with faults; SE
 
 check: ## The quick round while working: lints and the unit tests
 	@$(clippy)
-	$(CARGO) clippy --all-targets -- -D warnings
-	$(CARGO) test --lib
+	$(CARGO) clippy $(points) --all-targets -- -D warnings
+	$(CARGO) test $(points) --lib
 
 lint: ## Format and lints, changing nothing
 	@$(rustfmt); $(clippy)
 	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets -- -D warnings
-	$(CARGO) clippy --locked --test sim -- -D warnings
+	$(CARGO) clippy --locked $(points) --all-targets -- -D warnings
+	$(CARGO) clippy --locked $(points) --test sim -- -D warnings
 
 fmt: ## Format the code
 	@$(rustfmt)

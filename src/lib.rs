@@ -2,6 +2,9 @@
 //!
 //! This page is the map. Values are in [`api`], decisions in [`plan`], everything else is an effect.
 //! `tests/tidy.rs` holds the table of the imports allowed between these modules.
+#[macro_use]
+pub mod effect;
+
 pub mod api;
 pub mod cli;
 pub mod controllers;

@@ -1,5 +1,8 @@
 //! The real binary on the real machine: up, apply, use, kill, restart, delete, down. Root is needed.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests count as tests
+#[cfg(feature = "kill-points")]
+#[path = "whole/killed.rs"]
+mod killed;
 #[path = "whole/quickstart.rs"]
 mod quickstart;
 #[path = "whole/refusals.rs"]

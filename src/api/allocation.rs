@@ -160,6 +160,8 @@ pub enum AllocationPhase {
     WaitingVolumes,
     /// Its tasks run, or its volumes are published if it has no tasks.
     Running,
+    /// A task has ended, and is started again after a pause.
+    Restarting,
     /// Its tasks ended well and are not started again.
     Complete,
     /// A task failed and is not started again.

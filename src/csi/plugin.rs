@@ -131,10 +131,12 @@ impl Plugin {
             None => None,
         };
         let call = InFlight::new(self.shared.observer.as_deref(), Q::RPC, volume, terms.attempt, asked);
+        effect!("{}", Q::RPC.name());
         let result = exchange(line, request, terms.deadline).await.and_then(|reply| {
             check(&reply)?;
             Ok(reply)
         });
+        effect!("{}: answered", Q::RPC.name());
         call.end(result.as_ref().map(|_| ()));
         result
     }

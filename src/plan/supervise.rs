@@ -72,8 +72,12 @@ pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
         (Wanted::Stopped, Process::Running) => Next::Do(Step::Stop),
         // A task that is ending ends first: two of it never run at once.
         (Wanted::Stopped | Wanted::Running, Process::Stopping) => Next::Wait(Reason::TasksRunning),
-        (Wanted::Running, Process::Absent) if seen.volumes_ready => Next::Do(Step::Start),
-        (Wanted::Running, Process::Absent) => Next::Wait(Reason::VolumesNotReady),
+        (Wanted::Running, Process::Absent) => match (seen.volumes_ready, seen.pause_over) {
+            (false, _) => Next::Wait(Reason::VolumesNotReady),
+            // A start that failed without a trace of the task.
+            (true, false) => Next::Wait(Reason::Backoff),
+            (true, true) => Next::Do(Step::Start),
+        },
         (Wanted::Running, Process::Exited { ok }) => {
             let again = match seen.policy {
                 RestartPolicy::Always => true,
@@ -123,7 +127,9 @@ fn running_phase(volumes_ready: bool, tasks: &[(Process, RestartPolicy)]) -> All
     let started = tasks.iter().all(|(process, _)| *process != Process::Absent);
     // A task that ended long ago, under volumes that are not there now, has yet to be started again.
     if started && (volumes_ready || !idle) {
-        return AllocationPhase::Running;
+        let again = |task: &_| over(task).is_none() && matches!(task, (Process::Exited { .. }, _));
+        let up = !tasks.iter().any(again);
+        return if up { AllocationPhase::Running } else { AllocationPhase::Restarting };
     }
     AllocationPhase::WaitingVolumes
 }
@@ -205,7 +211,12 @@ mod tests {
         assert_eq!(run(&[(Process::Running, RestartPolicy::Always)]), P::Running);
         assert_eq!(run(&[(Process::Exited { ok: true }, RestartPolicy::Never)]), P::Complete);
         assert_eq!(run(&[(Process::Exited { ok: false }, RestartPolicy::Never)]), P::Failed);
-        assert_eq!(run(&[(Process::Exited { ok: false }, RestartPolicy::Always)]), P::Running);
+        assert_eq!(run(&[(Process::Exited { ok: false }, RestartPolicy::Always)]), P::Restarting);
+        let beside = [
+            (Process::Running, RestartPolicy::Always),
+            (Process::Exited { ok: true }, RestartPolicy::OnFailure),
+        ];
+        assert_eq!(run(&beside), P::Running, "one is done, the other runs on");
         let ended = [(Process::Exited { ok: false }, RestartPolicy::Always)];
         assert_eq!(
             phase(Wanted::Running, false, true, &ended),

@@ -36,6 +36,7 @@ pub struct Args {
 /// One line that says what was in the way: a data directory or port in use, a missing capability to mount.
 pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     super::log();
+    crate::effect::arm()?;
     let data_dir = prepare(data_dir)?;
     let name = node_name(args.node_name.as_deref())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;

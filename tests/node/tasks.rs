@@ -1,4 +1,6 @@
 //! Tasks: how they end, when they are started again, and that no volume goes before their last process.
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 use wharfline::api::allocation::{AllocationPhase, TaskState};
 use wharfline::api::meta::Rung;
@@ -47,6 +49,27 @@ async fn what_ends_by_its_policy_releases_its_volumes() {
     ends(second_time, "OnFailure", AllocationPhase::Complete, 0, 1).await;
 }
 
+/// A program that is not there: each attempt is an end of the task, with a pause that grows as for any other end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_is_missing_is_tried_at_growing_intervals() {
+    let began = Instant::now();
+    let rig = Rig::new(Config::full()).await;
+    let mut spec = with_volume("Always", "");
+    spec["tasks"][0]["runtime"]["process"]["command"] = json!(["/bin/no-such-program"]);
+    let app = rig.alloc("app", spec).await;
+    rig.give(&[&app], &Special::default()).await;
+    let tried = |a: &Value| a["status"]["tasks"][0]["restarts"].as_u64().is_some_and(|n| n >= 4);
+    let app = rig.world.until(&rig.allocs, "app", "tried five times", tried).await;
+    // A quarter, half, one and two seconds, of which chance takes a quarter at most.
+    assert!(began.elapsed() >= Duration::from_millis(2810), "five attempts in {:?}", began.elapsed());
+    let status = app.status.unwrap();
+    let ready = status.conditions.iter().find(|c| c.kind == "Ready").unwrap();
+    assert!(ready.message.contains("/bin/no-such-program: No such file"), "{}", ready.message);
+    assert_eq!(status.tasks[0].exit_code, Some(127));
+    rig.end_all().await;
+    rig.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_loop_is_seen_with_its_pause_and_keeps_its_volume() {
     let (rig, _) = given("exit 7", "Always").await;
@@ -56,7 +79,7 @@ async fn a_crash_loop_is_seen_with_its_pause_and_keeps_its_volume() {
     };
     let app = rig.world.until(&rig.allocs, "app", "restarting", looping).await;
     let status = app.status.unwrap();
-    assert_eq!(status.phase, Some(AllocationPhase::Running));
+    assert_eq!(status.phase, Some(AllocationPhase::Restarting));
     let ready = status.conditions.iter().find(|c| c.kind == "Ready").unwrap();
     assert_eq!(ready.reason, "Restarting");
     assert!(ready.message.contains("code 7"), "{}", ready.message);

@@ -15,11 +15,24 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
     ("drivers", &["csi::proto", "sys"]),
     ("sys", &[]),
     ("cli", &["api"]),
+    ("effect", &[]),
     ("run", EVERY),
     ("main", &["run", "cli", "sys::shim"]),
 ];
-const EVERY: &[&str] =
-    &["api", "plan", "csi", "store", "server", "controllers", "node", "drivers", "sys", "cli", "run"];
+const EVERY: &[&str] = &[
+    "api",
+    "plan",
+    "csi",
+    "store",
+    "server",
+    "controllers",
+    "node",
+    "drivers",
+    "sys",
+    "cli",
+    "run",
+    "effect",
+];
 
 /// The outside crates that the pure modules may name; every other one is forbidden there.
 const PURE: &[(&str, &[&str])] = &[

@@ -3,9 +3,9 @@ use serde_json::Value;
 
 use crate::rig::{Rig, until};
 
-const QUICKSTART: &str = include_str!("../../manifests/quickstart.yaml");
+pub(crate) const QUICKSTART: &str = include_str!("../../manifests/quickstart.yaml");
 
-fn greeting(rig: &Rig) -> String {
+pub(crate) fn greeting(rig: &Rig) -> String {
     let path = rig.get("allocation", "hello")["status"]["volumes"][0]["path"].as_str().unwrap().to_owned();
     let file = std::path::Path::new(&path).join("greeting");
     until("the greeting is written", || std::fs::read_to_string(&file).is_ok_and(|t| t.ends_with('\n')));

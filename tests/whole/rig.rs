@@ -26,13 +26,34 @@ impl Rig {
 
     /// `up`, until it says that it is ready.
     pub(crate) fn up(&mut self) {
-        let mut up = self.up_command(&["--listen", "127.0.0.1:0", "--node-name", "node-a"]).spawn().unwrap();
+        let line = self.up_under(&[]);
+        assert!(line.starts_with("ready "), "not ready: {line:?}\n{}", self.log());
+    }
+
+    /// `up` with these variables, until its first line, which is empty when it ended before.
+    pub(crate) fn up_under(&mut self, variables: &[(&str, &str)]) -> String {
+        let mut command = self.up_command(&["--listen", "127.0.0.1:0", "--node-name", "node-a"]);
+        let mut up = command.envs(variables.iter().copied()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(up.stdout.take().unwrap()).read_line(&mut line).unwrap();
         self.up = Some(up);
-        let address =
-            line.strip_prefix("ready ").unwrap_or_else(|| panic!("not ready: {line:?}\n{}", self.log()));
-        self.address = address.trim().to_owned();
+        if let Some(address) = line.strip_prefix("ready ") {
+            address.trim().clone_into(&mut self.address);
+        }
+        line
+    }
+
+    /// Waits for `up` to be killed.
+    #[cfg(feature = "kill-points")]
+    pub(crate) fn killed(&mut self) {
+        use std::os::unix::process::ExitStatusExt;
+        let mut ended = None;
+        until("the process is killed", || {
+            ended = self.up.as_mut().unwrap().try_wait().unwrap();
+            ended.is_some()
+        });
+        assert_eq!(ended.unwrap().signal(), Some(9), "{}", self.log());
+        self.up = None;
     }
 
     pub(crate) fn up_command(&self, args: &[&str]) -> Command {

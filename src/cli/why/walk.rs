@@ -148,7 +148,12 @@ impl<'a> Walk<'a> {
         let settled = match status.phase {
             Some(AllocationPhase::Running | AllocationPhase::Complete) => true,
             Some(AllocationPhase::Stopped | AllocationPhase::Stopping) => allocation.spec.stop,
-            Some(AllocationPhase::Pending | AllocationPhase::WaitingVolumes | AllocationPhase::Failed)
+            Some(
+                AllocationPhase::Pending
+                | AllocationPhase::WaitingVolumes
+                | AllocationPhase::Restarting
+                | AllocationPhase::Failed,
+            )
             | None => false,
         };
         let told =

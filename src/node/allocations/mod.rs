@@ -156,6 +156,8 @@ async fn run_task(
                     keep_watch(node, allocation, task);
                     None
                 }
+                // The shim wrote down why the program did not run: that is an end like any other.
+                Err(_) if count_exit(node, allocation, task, &step_name) => node.retry.remaining(&step_name),
                 Err(message) => {
                     tracing::warn!(
                         allocation = allocation.name_any(),
@@ -166,7 +168,7 @@ async fn run_task(
                     node.tasks.event(&uid, &task.name, event(node, "StartFailed", &message));
                     let note = format!("task {}: {message}", task.name);
                     node.events.failed(about(allocation), &step_name, "TaskNotStarted", "Run", &note);
-                    Some(node.retry.failed(&step_name, "start".to_owned()))
+                    Some(node.retry.failed(&step_name, "run".to_owned()))
                 }
             }
         }
@@ -232,22 +234,26 @@ async fn remember(node: &Node, allocation: &Allocation, task: &Task) {
 }
 
 /// Counts each end of a task once: it lengthens the pause before the next start, and a plugin's end is deregistered.
-fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str) {
+/// Returns whether there was one to count.
+fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str) -> bool {
     let uid = &allocation.uid().unwrap_or_default();
-    let Some(record) = node.tasks.exit(uid, &task.name) else { return };
+    let Some(record) = node.tasks.exit(uid, &task.name) else { return false };
     if !node.tasks.count_once(uid, &task.name, record.finished_ms) {
-        return;
+        return false;
     }
     if record.finished_ms - record.started_ms >= LONG_RUN_MS {
         node.retry.succeeded(step);
     }
-    node.retry.failed(step, "exit".to_owned());
+    node.retry.failed(step, "run".to_owned());
     let message = exit_message(&record);
+    tracing::info!(allocation = allocation.name_any(), task = task.name, message, "task is over");
     node.tasks.event(uid, &task.name, event(node, "Exited", &message));
     let tone =
         if record.outcome == Outcome::Code(0) || record.stopped { Tone::Normal } else { Tone::Warning };
     let note = format!("task {} {message}", task.name);
-    node.events.tell(about(allocation), tone, "TaskExited", "Run", &note);
+    let reason =
+        if matches!(record.outcome, Outcome::NotStarted(_)) { "TaskNotStarted" } else { "TaskExited" };
+    node.events.tell(about(allocation), tone, reason, "Run", &note);
     if task.csi_plugin.is_some() {
         let key = InstanceKey { allocation: uid.to_owned(), task: task.name.clone() };
         node.supervisors.stop(&key);
@@ -262,6 +268,7 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
             node.queue.wake(Key::Instance(key));
         }
     }
+    true
 }
 
 /// Has every volume that is published for an allocation looked at.

@@ -129,10 +129,8 @@ pub(super) fn ready_message(
             .next_back()
     };
     match phase {
-        AllocationPhase::Running if tasks.iter().all(|t| t.state == TaskState::Running) => {
-            ("Running".into(), String::new())
-        }
-        AllocationPhase::Running => ("Restarting".into(), last().unwrap_or_default()),
+        AllocationPhase::Running => ("Running".into(), String::new()),
+        AllocationPhase::Restarting => ("Restarting".into(), last().unwrap_or_default()),
         AllocationPhase::Complete => ("Complete".into(), String::new()),
         AllocationPhase::Failed => ("TaskFailed".into(), last().unwrap_or_default()),
         AllocationPhase::Pending | AllocationPhase::WaitingVolumes if !word.is_empty() => {

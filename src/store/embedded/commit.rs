@@ -85,10 +85,18 @@ impl Writer {
             answers.push(batch.apply(request)?);
         }
         let Done { events, compacted } = batch.finish()?;
+        let names: Vec<String> =
+            if cfg!(feature = "kill-points") { events.iter().map(name_of).collect() } else { Vec::new() };
         if events.is_empty() && !compacted {
             txn.abort().map_err(Fault::from)?;
         } else {
+            for name in &names {
+                effect!("{name}");
+            }
             txn.commit().map_err(|error| Stage::InCommit(error.into()))?;
+            for name in &names {
+                effect!("{name}: committed");
+            }
             self.trim_owed |= compacted;
         }
         Ok((answers, events))
@@ -122,6 +130,13 @@ impl Writer {
         txn.set_durability(self.durability)?;
         Ok(txn)
     }
+}
+
+/// A write by its kind, which a key has in fourth place: names differ from run to run.
+fn name_of(event: &Event) -> String {
+    let verb = if matches!(event, Event::Delete { .. }) { "delete" } else { "put" };
+    let key = String::from_utf8_lossy(event.key().map_or(&[][..], |key| key));
+    format!("{verb} {}", key.split('/').nth(3).unwrap_or(&key))
 }
 
 /// How far a failed batch got.

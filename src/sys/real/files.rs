@@ -102,12 +102,17 @@ struct RealAppendFile {
 impl AppendFile for RealAppendFile {
     async fn append(&mut self, bytes: Vec<u8>) -> Result<(), FileError> {
         let file = Arc::clone(&self.file);
-        ask(&self.pool, "append to", &self.path, move |_| (&*file).write_all(&bytes)).await
+        effect!("journal append");
+        let appended = ask(&self.pool, "append to", &self.path, move |_| (&*file).write_all(&bytes)).await;
+        effect!("journal append: done");
+        appended
     }
 
     async fn sync(&mut self) -> Result<(), FileError> {
         let file = Arc::clone(&self.file);
-        ask(&self.pool, "flush", &self.path, move |_| file.sync_data()).await
+        let flushed = ask(&self.pool, "flush", &self.path, move |_| file.sync_data()).await;
+        effect!("journal flush: done");
+        flushed
     }
 
     async fn read_all(&mut self) -> Result<Vec<u8>, FileError> {

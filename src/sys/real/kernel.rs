@@ -102,7 +102,9 @@ impl Kernel for RealKernel {
         let absolute = self.absolute(&place);
         self.ask(absolute, move |this| {
             let confined = this.confined(&place)?;
+            effect!("make directory");
             let made = confined.make_directories(PRIVATE, 0);
+            effect!("make directory: done");
             made.map_err(|errno| failure("make the directory", &confined.absolute, errno))
         })
         .await
@@ -110,10 +112,15 @@ impl Kernel for RealKernel {
 
     async fn remove(&self, path: &TreePath) -> Result<Removed, KernelError> {
         let place = Place::Tree(path.clone());
-        self.ask(self.absolute(&place), move |this| match remove(&this.confined(&place)?, this.asking) {
-            Err(KernelError::NotFound { .. }) => Ok(Removed::Absent),
-            Err(error) => Err(error),
-            Ok(()) => Ok(Removed::Removed),
+        self.ask(self.absolute(&place), move |this| {
+            effect!("remove directory");
+            let removed = remove(&this.confined(&place)?, this.asking);
+            effect!("remove directory: done");
+            match removed {
+                Err(KernelError::NotFound { .. }) => Ok(Removed::Absent),
+                Err(error) => Err(error),
+                Ok(()) => Ok(Removed::Removed),
+            }
         })
         .await
     }
@@ -153,7 +160,12 @@ impl Kernel for RealKernel {
                 Some(mount) if mount.id != expected => {
                     Err(KernelError::Changed { path: confined.absolute.clone() })
                 }
-                Some(_) => unmount(&confined),
+                Some(_) => {
+                    effect!("unmount");
+                    let unmounted = unmount(&confined);
+                    effect!("unmount: done");
+                    unmounted
+                }
             }
         })
         .await
@@ -180,7 +192,10 @@ impl Kernel for RealKernel {
             let clone = clone_verified(&this.confined(&from)?, &verified, this.asking)?;
             mounts::restrict(&clone, verified.kind, access)
                 .map_err(|errno| failure("restrict the clone of", &this.absolute(&from), errno))?;
-            host::publish(&this.confined(&at)?, &clone, &verified, this.asking)
+            effect!("publish at host");
+            let published = host::publish(&this.confined(&at)?, &clone, &verified, this.asking);
+            effect!("publish at host: done");
+            published
         })
         .await
     }
@@ -192,7 +207,13 @@ impl Kernel for RealKernel {
         made: usize,
     ) -> Result<(), KernelError> {
         let (place, at, verified) = (Place::Host(at.clone()), at.clone(), verified.clone());
-        self.ask(self.absolute(&place), move |this| host::unpublish(&at, &verified, made, this.asking)).await
+        self.ask(self.absolute(&place), move |this| {
+            effect!("unpublish at host");
+            let unpublished = host::unpublish(&at, &verified, made, this.asking);
+            effect!("unpublish at host: done");
+            unpublished
+        })
+        .await
     }
 }
 

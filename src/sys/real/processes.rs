@@ -133,8 +133,12 @@ impl Processes for RealProcesses {
     ) -> Result<Box<dyn Task>, ProcessError> {
         task_files::check(spec, clones.len())?;
         let (spec, program) = (spec.clone(), self.program.clone());
+        effect!("start task");
         let shim = self.ask(directory, move |directory| spawn(&program, directory, spec, &clones)).await?;
-        Ok(Box::new(self.hear(directory, shim).await?))
+        effect!("start task: shim");
+        let task = self.hear(directory, shim).await?;
+        effect!("start task: done");
+        Ok(Box::new(task))
     }
 
     async fn adopt(&self, directory: &Path) -> Result<Adopted, ProcessError> {
