@@ -90,6 +90,8 @@ pub(crate) struct Context {
     ledger: Ledger,
     leases: Mutex<HashMap<String, Renewal>>,
     started: Instant,
+    /// Held while an allocation is placed that shares a volume with others of the same node.
+    pub(crate) sharing: tokio::sync::Mutex<()>,
 }
 
 /// The last renewal of a lease that was seen.
@@ -111,6 +113,7 @@ impl Context {
             ledger: Ledger::default(),
             leases: Mutex::default(),
             started: Instant::now(),
+            sharing: tokio::sync::Mutex::default(),
         }
     }
 

@@ -11,6 +11,7 @@ use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, deleting, node_down, node_ready, with_condition};
 use super::volumes;
+use super::world::World;
 use crate::api::allocation::{AllocationPhase, OnNodeLost};
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{AccessMode, Condition, READY, Truth};
@@ -36,6 +37,12 @@ enum Decision {
 /// One look at one allocation.
 pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) -> Outcome {
     let status = object.status.clone().unwrap_or_default();
+    let mates = mates(&context.world, &object);
+    // Two that have to meet on one node are placed one after the other, the second when the first is seen there.
+    let _one_at_a_time = if mates.is_empty() { None } else { Some(context.sharing.lock().await) };
+    if let Some(wait) = mates.iter().find_map(|mate| context.behind::<Allocation>(&name_of(&**mate))) {
+        return Ok(Some(wait));
+    }
     let new = match decide(&context, &object, &status) {
         Decision::Leave => return Ok(None),
         Decision::Select(claim, node) => {
@@ -175,7 +182,7 @@ fn look_up(context: &Context, object: &Allocation, name: &str) -> Result<Wanted,
     };
     let unselected = late && volume.is_none() && !usable(&selected);
     let only = match &volume {
-        Some(volume) => held_on(volume),
+        Some(volume) => held_on(volume).or_else(|| met_on(context, object, &claim, volume)),
         None => Some(selected).filter(|node| late && !unselected && !node.is_empty()),
     };
     let topology = match &volume {
@@ -192,17 +199,52 @@ fn look_up(context: &Context, object: &Allocation, name: &str) -> Result<Wanted,
     Ok(Wanted { claim, volume, late, unselected, facts })
 }
 
-/// The only node that will do for a volume that is there.
-fn held_on(volume: &Volume) -> Option<String> {
-    let shared_on_one_node = match volume.spec.capability().access_mode {
+/// Whether several users of a volume run side by side, but on one node.
+fn shared_on_one_node(volume: &Volume) -> bool {
+    match volume.spec.capability().access_mode {
         AccessMode::SingleNodeMultiWriter | AccessMode::SingleNodeReaderOnly => true,
         // The next user waits for the present one wherever it is.
         AccessMode::SingleNodeWriter | AccessMode::SingleNodeSingleWriter => false,
         AccessMode::MultiNodeReaderOnly
         | AccessMode::MultiNodeSingleWriter
         | AccessMode::MultiNodeMultiWriter => false,
+    }
+}
+
+/// The other users of the volumes of an allocation that is not bound yet, for which all have to be on one node.
+fn mates(world: &World, object: &Allocation) -> Vec<Arc<Allocation>> {
+    if object.status.as_ref().is_some_and(|s| !s.node_name.is_empty()) {
+        return Vec::new();
+    }
+    let namespace = object.namespace().unwrap_or_default();
+    let shared = object.spec.volumes.iter().filter(|v| {
+        let claim = world.claims.get(&(namespace.clone(), v.claim_name.clone()));
+        claim.and_then(|claim| volume_of(world, &claim)).is_some_and(|volume| shared_on_one_node(&volume))
+    });
+    let users = shared.flat_map(|v| world.allocations.by(&format!("claim:{namespace}/{}", v.claim_name)));
+    users.filter(|user| user.uid() != object.uid()).collect()
+}
+
+/// Where another user of such a volume was bound, before it holds it.
+fn met_on(context: &Context, object: &Allocation, claim: &VolumeClaim, volume: &Volume) -> Option<String> {
+    if !shared_on_one_node(volume) {
+        return None;
+    }
+    let key = format!("claim:{}/{}", claim.namespace().unwrap_or_default(), claim.name_any());
+    let bound = |user: &Arc<Allocation>| {
+        let status = user.status.as_ref()?;
+        let over = status.phase.is_some_and(AllocationPhase::terminal);
+        let there = !over && !status.node_name.is_empty() && !node_off(context, &status.node_name);
+        there.then(|| status.node_name.clone())
     };
-    let holder = volume.status.as_ref().and_then(|s| s.holders.first()).filter(|_| shared_on_one_node);
+    let users = context.world.allocations.by(&key).into_iter().filter(|user| user.uid() != object.uid());
+    users.filter_map(|user| bound(&user)).min()
+}
+
+/// The only node that will do for a volume that is there.
+fn held_on(volume: &Volume) -> Option<String> {
+    let holder =
+        volume.status.as_ref().and_then(|s| s.holders.first()).filter(|_| shared_on_one_node(volume));
     let local = volumes::only(volume).filter(|_| reachable_from(volume).is_empty());
     holder.map(|h| h.node_name.clone()).or(local.map(ToOwned::to_owned))
 }

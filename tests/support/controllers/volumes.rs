@@ -87,6 +87,29 @@ async fn what_goes_on_by_itself_is_told_once_it_takes_long() {
     bench.end().await;
 }
 
+/// Users of one node's volume that may run side by side are not spread over the nodes, where the second would wait.
+#[tokio::test(start_paused = true)]
+async fn those_who_share_a_volume_on_one_node_meet_there() {
+    let mut shared = disks();
+    shared.capabilities.extend(["controller/SINGLE_NODE_MULTI_WRITER", "node/SINGLE_NODE_MULTI_WRITER"]);
+    let bench = Bench::with(&["a", "b", "c"], shared).await;
+    disk(&bench).await;
+    for round in 0..4 {
+        let name = format!("c{round}");
+        let users: Vec<_> = (0..3).map(|n| format!("user-{round}-{n}")).collect();
+        let who = users.clone();
+        bench.make("volumeclaims", claim(&name, "disk", "SingleNodeMultiWriter")).await;
+        for user in &users {
+            bench.make("allocations", crate::manifests::user(user, &name, "")).await;
+        }
+        let all_run = move |seen: &crate::bench::Seen| who.iter().all(|user| phase(seen, user) == "Running");
+        bench.until("all run", all_run).await;
+        let node = |user: &String| bench.seen.get("allocations", "default", user)["status"]["nodeName"].clone();
+        assert!(users.iter().all(|user| node(user) == node(&users[0])), "{users:?}");
+    }
+    bench.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_single_writer_is_used_by_one_after_the_other() {
     let bench = Bench::with(&["a", "b"], disks()).await;
