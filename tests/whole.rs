@@ -1,5 +1,7 @@
 //! The real binary on the real machine: up, apply, use, kill, restart, delete, down. Root is needed.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests count as tests
+#[path = "whole/external.rs"]
+mod external;
 #[cfg(feature = "kill-points")]
 #[path = "whole/killed.rs"]
 mod killed;
