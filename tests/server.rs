@@ -278,6 +278,18 @@ async fn deletion_answers_a_status_or_waits_for_finalizers() {
     let made =
         post(&f.server, helds, json!({ "metadata": { "name": "h" }, "spec": { "plugin": "p" } })).await;
     assert_eq!(made.at("/metadata/finalizers"), &json!(["test.dev/hold"]), "set at admission");
+    // A file has none, and whoever replaces an object from it means no harm.
+    for finalizers in [json!(["x.dev/y"]), json!([]), json!(null)] {
+        let file =
+            json!({ "metadata": { "name": "h", "finalizers": finalizers }, "spec": { "plugin": "p" } });
+        let kept = put(&f.server, &held, file).await;
+        let all = kept.at("/metadata/finalizers").as_array().unwrap().clone();
+        assert!(all.contains(&json!("test.dev/hold")), "{all:?}");
+    }
+    let bare = json!({ "metadata": { "name": "h" }, "spec": { "plugin": "p" } });
+    assert_eq!(put(&f.server, &held, bare).await.at("/metadata/finalizers"), &json!(["test.dev/hold"]));
+    let none = merge(&f.server, &held, json!({ "metadata": { "finalizers": null } })).await;
+    assert_eq!(none.at("/metadata/finalizers"), &json!(["test.dev/hold"]));
     let marked = delete(&f.server, &held, None).await;
     assert_eq!(marked.at("/metadata/deletionTimestamp"), "2024-05-01T10:00:00Z");
     assert_eq!(marked.at("/metadata/deletionGracePeriodSeconds"), 0);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Namespace, Node};
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Preconditions};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -197,6 +197,13 @@ impl Context {
     /// Asks for the end of this very object.
     pub(crate) async fn delete<K: Cached>(&self, object: &K) -> Result<(), Failure> {
         self.write.delete((K::cache(&self.world), &self.ledger), object, DeleteParams::background()).await
+    }
+
+    /// The same, if nobody has written it since: what decides may have been changed a moment ago.
+    pub(crate) async fn delete_as_seen<K: Cached>(&self, object: &K) -> Result<(), Failure> {
+        let seen = Preconditions { uid: None, resource_version: object.meta().resource_version.clone() };
+        let params = DeleteParams { preconditions: Some(seen), ..DeleteParams::background() };
+        self.write.delete((K::cache(&self.world), &self.ledger), object, params).await
     }
 
     /// The same, after the end of everything that it owns.

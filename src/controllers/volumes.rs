@@ -2,16 +2,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::ResourceExt;
-use serde_json::json;
+use kube::{Resource as _, ResourceExt};
+use serde_json::{Value, json};
 
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, deleting, with_condition};
 use super::nodes::pulse;
 use super::world::{World, namespace_or_default};
+use super::write::Failure;
 use crate::api::meta::{Host, Truth};
-use crate::api::{Volume, VolumeStatus};
+use crate::api::{Volume, VolumeClaim, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::claim::RELEASING;
 use crate::plan::host::{self, Candidate, Decision, HostNode};
@@ -35,6 +36,10 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         context.release(&*object).await?;
         return Ok(None);
     }
+    if volume::unwanted(&facts) && claim_is_gone(&context, &object).await? {
+        context.delete_as_seen(&*object).await?;
+        return Ok(None);
+    }
     let (phase, condition) = volume::standing(&facts);
     if condition.reason == RELEASING
         && new.controller == status.controller
@@ -55,6 +60,14 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         context.merge(&*object, patch).await?;
     }
     Ok(again)
+}
+
+/// Asks the server itself for the claim: a cache that shows none may be older than the volume.
+async fn claim_is_gone(context: &Context, object: &Volume) -> Result<bool, Failure> {
+    let Some(of) = &object.spec.claim_ref else { return Ok(false) };
+    let path = VolumeClaim::url_path(&(), Some(namespace_or_default(&of.namespace)));
+    let found: Option<Value> = context.read(&path, &of.name).await?;
+    Ok(found.is_none_or(|claim| claim["metadata"]["uid"].as_str() != Some(&of.uid)))
 }
 
 /// Whether it can be used, by the facts: its own condition says the same one write later.

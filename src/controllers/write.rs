@@ -130,12 +130,11 @@ impl Write {
         &self,
         to: (&Cache<K>, &Ledger),
         object: &K,
-        propagation: DeleteParams,
+        params: DeleteParams,
     ) -> Result<(), Failure> {
-        let params = DeleteParams {
-            preconditions: Some(Preconditions { uid: object.uid(), resource_version: None }),
-            ..propagation
-        };
+        let resource_version = params.preconditions.as_ref().and_then(|p| p.resource_version.clone());
+        let preconditions = Some(Preconditions { uid: object.uid(), resource_version });
+        let params = DeleteParams { preconditions, ..params };
         let request = path(object).delete(&object.name_any(), &params);
         match self.send::<Value>(request).await {
             Ok(answer) => {

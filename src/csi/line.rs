@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tonic::transport::Endpoint;
 use tower::Service;
@@ -33,14 +34,16 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// A channel over `connector`; every connection after the first is counted in `reconnects`.
+    /// A channel over `connector`; every connection after the first is counted in `reconnects`, every one that is over in
+    /// `ends`.
     pub(crate) fn new(
         connector: Arc<dyn Connector>,
         connect_timeout: Duration,
-        reconnects: watch::Sender<u64>,
+        (reconnects, ends): (watch::Sender<u64>, watch::Sender<u64>),
     ) -> Self {
         let connected = Arc::new(AtomicBool::new(false));
-        Self { dial: Dial { connector, connect_timeout, connected, reconnects }, channel: OnceLock::new() }
+        let dial = Dial { connector, connect_timeout, connected, reconnects, ends };
+        Self { dial, channel: OnceLock::new() }
     }
 
     /// The channel, made now if this is the first use. Needs a tokio runtime.
@@ -62,10 +65,59 @@ struct Dial {
     connect_timeout: Duration,
     connected: Arc<AtomicBool>,
     reconnects: watch::Sender<u64>,
+    ends: watch::Sender<u64>,
+}
+
+/// A connection whose end is counted: HTTP/2 reads all the time, so it drops it as soon as the plugin is gone.
+struct Counted {
+    connection: Box<dyn Connection>,
+    ends: watch::Sender<u64>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.ends.send_modify(|count| *count += 1);
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.connection).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.connection).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.connection.is_write_vectored()
+    }
 }
 
 impl Service<Uri> for Dial {
-    type Response = TokioIo<Box<dyn Connection>>;
+    type Response = TokioIo<Counted>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
 
@@ -86,7 +138,7 @@ impl Service<Uri> for Dial {
             if dial.connected.swap(true, Ordering::Relaxed) {
                 dial.reconnects.send_modify(|count| *count += 1);
             }
-            Ok(TokioIo::new(connection))
+            Ok(TokioIo::new(Counted { connection, ends: dial.ends }))
         })
     }
 }

@@ -68,17 +68,21 @@ struct Shared {
     turns: Turns,
     observer: Option<Arc<dyn Observer>>,
     reconnects: watch::Sender<u64>,
+    ends: watch::Sender<u64>,
 }
 
 impl Plugin {
     /// A plugin that is connected to when it is first called. Does no I/O.
     pub fn new(connector: impl Connector, options: PluginOptions) -> Self {
         let connector: Arc<dyn Connector> = Arc::new(connector);
-        let reconnects = watch::Sender::new(0);
-        let line = || Line::new(Arc::clone(&connector), options.connect_timeout, reconnects.clone());
+        let (reconnects, ends) = (watch::Sender::new(0), watch::Sender::new(0));
+        let counts = || (reconnects.clone(), ends.clone());
+        let line = || Line::new(Arc::clone(&connector), options.connect_timeout, counts());
         let (calls, probes) = (line(), line());
         let turns = Turns::default();
-        Self { shared: Arc::new(Shared { calls, probes, turns, observer: options.observer, reconnects }) }
+        Self {
+            shared: Arc::new(Shared { calls, probes, turns, observer: options.observer, reconnects, ends }),
+        }
     }
 
     /// How often a connection had to be made anew. A change means that the plugin may be another process, even
@@ -86,6 +90,12 @@ impl Plugin {
     /// twice, since probes have a connection of their own.
     pub fn reconnects(&self) -> watch::Receiver<u64> {
         self.shared.reconnects.subscribe()
+    }
+
+    /// How many connections are over. A change is the first sign that the plugin may be gone, and no more than that:
+    /// ask it.
+    pub fn ends(&self) -> watch::Receiver<u64> {
+        self.shared.ends.subscribe()
     }
 
     /// One attempt over the connection for calls.

@@ -300,6 +300,8 @@ async fn stay_healthy(node: &Arc<Node>, watched: &Watched) {
     let Some(instance) = node.registry.get(&watched.key) else { return };
     let mut reconnects = instance.client.reconnects();
     reconnects.mark_unchanged();
+    let mut ends = instance.client.ends();
+    ends.mark_unchanged();
     let directory = instance.socket.parent().unwrap_or(Path::new("/")).to_owned();
     let name = instance.socket.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let mut changes = match node.machine.watches.changes(&directory).await {
@@ -310,6 +312,7 @@ async fn stay_healthy(node: &Arc<Node>, watched: &Watched) {
     loop {
         tokio::select! {
             _ = reconnects.changed() => return,
+            _ = ends.changed() => {}
             event = changes.next() => match event {
                 Some(DirEvent::Vanished(gone) | DirEvent::Appeared(gone)) if gone == name => {}
                 Some(DirEvent::Overflow) => {}

@@ -57,6 +57,13 @@ pub fn gone(facts: &Facts<'_>) -> bool {
     facts.deleting && !facts.held && (kept || exists(facts) == Rung::Down)
 }
 
+/// Whether its object is to be deleted although nobody asked for it: its claim went without it, or it was kept until its
+/// policy was changed. That the claim is gone has to be sure.
+pub fn unwanted(facts: &Facts<'_>) -> bool {
+    let kept = facts.existing || facts.reclaim == ReclaimPolicy::Retain;
+    !facts.deleting && facts.claim == Claim::Gone && !kept
+}
+
 /// The phase and the `Ready` condition, without generation and time.
 pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
     let not_ready =
@@ -142,6 +149,18 @@ mod tests {
                 let kept = facts.existing || facts.reclaim == ReclaimPolicy::Retain;
                 let never = facts.host.is_none();
                 assert!(kept || never || facts.exists == Some((Rung::Down, 2)), "{facts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_was_made_for_a_claim_that_is_gone_is_unwanted() {
+        let (host, why) = (host(), Reason::NoHost);
+        for facts in all(&host, &why) {
+            for claim in [Claim::None, Claim::Live, Claim::Gone] {
+                let facts = Facts { claim, ..facts.clone() };
+                let made = !facts.existing && facts.reclaim == ReclaimPolicy::Delete;
+                assert_eq!(unwanted(&facts), made && claim == Claim::Gone && !facts.deleting, "{facts:?}");
             }
         }
     }

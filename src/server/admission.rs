@@ -81,6 +81,13 @@ pub(crate) fn update(
     let object = match part {
         Part::Main => {
             keep(old, &mut object, resource.kind.has_status);
+            if old["metadata"].get("deletionTimestamp").is_none()
+                && let Some(metadata) = object["metadata"].as_object_mut()
+            {
+                // Whoever replaces an object from a file leaves out what the file does not have. What goes is another
+                // matter: there a person may take it off by force.
+                protect(resource, metadata);
+            }
             object
         }
         Part::Status => {
@@ -155,8 +162,16 @@ fn stamp_new(resource: &Resource, object: &mut Value, stamp: &Stamp) {
     metadata.insert("uid".to_owned(), Value::from(stamp.uid.clone()));
     metadata.insert("creationTimestamp".to_owned(), Value::from(seconds(stamp.now)));
     metadata.insert("generation".to_owned(), Value::from(1));
+    protect(resource, metadata);
+}
+
+/// Every living object of a kind that has a finalizer carries it: without it, deletion would not wait.
+fn protect(resource: &Resource, metadata: &mut Map<String, Value>) {
     if let Some(own) = resource.kind.finalizer {
-        let finalizers = metadata.entry("finalizers").or_insert_with(|| Value::Array(Vec::new()));
+        let finalizers = metadata.entry("finalizers").or_insert(Value::Null);
+        if finalizers.is_null() {
+            *finalizers = Value::Array(Vec::new());
+        }
         if let Some(finalizers) = finalizers.as_array_mut()
             && !finalizers.iter().any(|known| known == own)
         {

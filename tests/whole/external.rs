@@ -1,6 +1,7 @@
 //! `manifests/external.yaml`: a driver that something else runs, away and back again under a published volume.
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, WHARFLINE, until};
 
@@ -66,7 +67,10 @@ fn a_driver_that_goes_away_and_comes_back_finds_everything_as_it_was() {
     let mounts = rig.mounts();
 
     driver.kill();
+    let killed = Instant::now();
     until("the plugin is not ready", || ready(&rig, "plugin/my-driver") == "False");
+    // By the end of its connection; the next Probe would come after half a minute.
+    assert!(killed.elapsed() < Duration::from_secs(15), "noticed after {:?}", killed.elapsed());
     assert_eq!(ready(&rig, "allocation/my-user"), "True", "its user goes on");
     rig.kill();
     rig.up();

@@ -104,7 +104,8 @@ async fn those_who_share_a_volume_on_one_node_meet_there() {
         }
         let all_run = move |seen: &crate::bench::Seen| who.iter().all(|user| phase(seen, user) == "Running");
         bench.until("all run", all_run).await;
-        let node = |user: &String| bench.seen.get("allocations", "default", user)["status"]["nodeName"].clone();
+        let node =
+            |user: &String| bench.seen.get("allocations", "default", user)["status"]["nodeName"].clone();
         assert!(users.iter().all(|user| node(user) == node(&users[0])), "{users:?}");
     }
     bench.end().await;
@@ -317,6 +318,47 @@ async fn a_class_may_be_the_default_one_and_a_limit_is_kept() {
         .until("it is kept", |seen| seen.all("volumes").iter().any(|v| v["status"]["phase"] == "Released"))
         .await;
     assert_eq!(bench.ledger.count("delete"), 0);
+    bench.end().await;
+}
+
+/// What was kept goes once its policy says so, and a claim that was torn out by force takes its volume along.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_to_be_kept_goes_with_or_after_its_claim() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    for name in ["kept", "torn"] {
+        bench.make("volumeclaims", claim(name, "disk", "SingleNodeWriter")).await;
+        bench.until("bound", |seen| ready(&seen.get("volumeclaims", "default", name))).await;
+    }
+    bench.make("allocations", user("one", "torn", "a")).await;
+    bench.until("one runs", |seen| phase(seen, "one") == "Running").await;
+    let of = |name: &str| {
+        let mut all = bench.seen.all("volumes").into_iter();
+        let volume = all.find(|v| v["spec"]["claimRef"]["name"] == name).unwrap();
+        volume["metadata"]["name"].as_str().unwrap().to_owned()
+    };
+    let (kept, torn) = (of("kept"), of("torn"));
+    bench.patch("volumes", "", &kept, json!({ "spec": { "reclaimPolicy": "Retain" } })).await;
+    bench.delete("volumeclaims", "default", "kept").await;
+    bench.until("kept", |seen| seen.get("volumes", "", &kept)["status"]["phase"] == "Released").await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    assert_eq!(bench.ledger.count("delete"), 0);
+    bench.patch("volumes", "", &kept, json!({ "spec": { "reclaimPolicy": "Delete" } })).await;
+    bench.until("gone after its claim", |seen| seen.get("volumes", "", &kept).is_null()).await;
+    assert_eq!(bench.ledger.count("delete"), 1);
+
+    bench.delete("volumeclaims", "default", "torn").await;
+    bench.patch("volumeclaims", "default", "torn", json!({ "metadata": { "finalizers": null } })).await;
+    bench
+        .until("on its way", |seen| {
+            !seen.get("volumes", "", &torn)["metadata"]["deletionTimestamp"].is_null()
+        })
+        .await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    assert_eq!((phase(&bench.seen, "one").as_str(), bench.ledger.count("delete")), ("Running", 1));
+    bench.delete("allocations", "default", "one").await;
+    bench.until("gone with its last user", |seen| seen.get("volumes", "", &torn).is_null()).await;
+    assert_eq!(bench.ledger.count("delete"), 2);
     bench.end().await;
 }
 
