@@ -44,6 +44,7 @@ pub fn class(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut faults = FieldErrors::new();
     let spec = &new["spec"];
     required(&mut faults, "spec.plugin", &spec["plugin"]);
+    reference(&mut faults, "spec.plugin", &spec["plugin"]);
     map_size(&mut faults, "spec.parameters", &spec["parameters"]);
     mount_options(&mut faults, &spec["mountOptions"]);
     if let Some(old) = old {
@@ -56,6 +57,8 @@ pub fn class(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
 pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut faults = FieldErrors::new();
     let spec = &new["spec"];
+    reference(&mut faults, "spec.volumeClassName", &spec["volumeClassName"]);
+    reference(&mut faults, "spec.volumeName", &spec["volumeName"]);
     access_modes(&mut faults, &spec["accessModes"]);
     let request =
         size(&mut faults, "spec.resources.requests.storage", &spec["resources"]["requests"]["storage"]);
@@ -85,6 +88,8 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut faults = FieldErrors::new();
     let spec = &new["spec"];
     required(&mut faults, "spec.plugin", &spec["plugin"]);
+    reference(&mut faults, "spec.plugin", &spec["plugin"]);
+    reference(&mut faults, "spec.claimRef.name", &spec["claimRef"]["name"]);
     access_modes(&mut faults, &spec["accessModes"]);
     one_of(&mut faults, "spec.source", &spec["source"], &["create", "existing"], true);
     mount_options(&mut faults, &spec["mountOptions"]);
@@ -133,6 +138,7 @@ pub fn allocation(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let spec = &new["spec"];
     unique_names(&mut faults, "spec.volumes", &spec["volumes"]);
     unique_names(&mut faults, "spec.tasks", &spec["tasks"]);
+    reference(&mut faults, "spec.nodeName", &spec["nodeName"]);
     let mut claims = HashSet::new();
     for (i, volume) in list(&spec["volumes"]).enumerate() {
         let claim = text(&volume["claimName"]);
@@ -145,6 +151,7 @@ pub fn allocation(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
                 format!("claim \"{claim}\" is listed already; mount one entry several times instead"),
             );
         }
+        reference(&mut faults, &format!("spec.volumes[{i}].claimName"), &volume["claimName"]);
         host_path(&mut faults, &format!("spec.volumes[{i}].hostPath"), text(&volume["hostPath"]));
     }
     let names: HashSet<_> = list(&spec["volumes"]).map(|v| text(&v["name"])).collect();
@@ -165,6 +172,7 @@ fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&s
     let process = task["runtime"]["process"].is_object();
     if plugin.is_object() {
         required(faults, &format!("{path}.csiPlugin.pluginName"), &plugin["pluginName"]);
+        reference(faults, &format!("{path}.csiPlugin.pluginName"), &plugin["pluginName"]);
         check_duration(faults, &format!("{path}.csiPlugin.healthTimeout"), &plugin["healthTimeout"]);
         for field in ["mountDir", "stagePublishBaseDir"] {
             if process && !text(&plugin[field]).is_empty() {
@@ -323,6 +331,26 @@ pub const NOT_SUPPORTED_YET: &str = "NotSupportedYet";
 
 fn not_yet(faults: &mut FieldErrors, path: &str, what: &str) {
     faults.add(path, Cause::NotSupported, format!("{NOT_SUPPORTED_YET}: {what} is not built yet"));
+}
+
+/// Lower case words joined by dots and dashes, as DNS names are and names of objects must be.
+pub fn is_subdomain(name: &str, longest: usize) -> bool {
+    let part = |part: &str| {
+        let ok = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        !part.is_empty() && part.bytes().all(ok) && !part.starts_with('-') && !part.ends_with('-')
+    };
+    name.len() <= longest && name.split('.').all(part)
+}
+
+/// The name of another object, which need not be there yet, but must be one that can be.
+fn reference(faults: &mut FieldErrors, path: &str, value: &Value) {
+    let name = text(value);
+    if !name.is_empty() && !is_subdomain(name, 253) {
+        let message = format!(
+            "\"{name}\" cannot be the name of an object: a to z, 0 to 9, '-' and '.', at most 253 characters"
+        );
+        faults.invalid(path, message);
+    }
 }
 
 fn required(faults: &mut FieldErrors, path: &str, value: &Value) {

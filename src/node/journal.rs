@@ -1,8 +1,8 @@
 //! The node's own record of what it attempted: written before a call and after it, read back before anything else.
 //!
 //! One file, appended to. Each frame is `length (u32 LE), crc32 (u32 LE), JSON`. The first frame is the header with the
-//! version. A torn or damaged tail ends the reading: what was after it was never acknowledged. Many changes that wait at
-//! the same time share one fdatasync. Never holds a secret. Never decides anything.
+//! version. A torn tail ends the reading: it was never acknowledged. Damage with whole frames behind it is said, and the
+//! daemon goes on as without a journal. Many changes that wait at the same time share one fdatasync. Never holds a secret. Never decides anything.
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -325,6 +325,14 @@ impl Journal {
         if rebooted {
             entries.values_mut().for_each(forget_mounts);
         }
+        if lost && !content.is_empty() {
+            let (path, kept) = (path.display(), entries.len());
+            tracing::error!(
+                %path,
+                kept,
+                "the journal was damaged: what it held after that is found again from mounts, tasks and the server"
+            );
+        }
         if lost || rebooted || read.torn || read.frames > entries.len() + SLACK {
             file.replace_atomically(whole(&incarnation, boot_id, lost, entries.values())).await?;
         }
@@ -521,6 +529,9 @@ fn read(path: &Path, content: &[u8]) -> Result<Read, JournalError> {
     while !rest.is_empty() {
         let Some((body, next)) = next_frame(rest) else {
             read.torn = true;
+            // A torn tail was never acknowledged. What is followed by a whole frame was, and is lost.
+            read.amnesia |=
+                (1..rest.len()).any(|at| next_frame(&rest[at..]).is_some_and(|f| !f.0.is_empty()));
             break;
         };
         let parsed: Frame = match serde_json::from_slice(body) {
@@ -612,11 +623,19 @@ mod tests {
             let read = read(Path::new("j"), &content[..cut]).unwrap();
             assert!(wholes.contains(&read.entries), "cut at {cut}");
         }
+        let last_frame = {
+            let mut alone = Vec::new();
+            frame(&mut alone, &Frame::Change(Change::Forget(task_key("u", "y"))));
+            alone.len()
+        };
         for bit in 0..content.len() * 8 {
             let mut damaged = content.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             let read = read(Path::new("j"), &damaged).unwrap();
             assert!(wholes.contains(&read.entries) && read.torn, "bit {bit}");
+            // What comes after the damage is missed, unless nothing did.
+            let last = bit / 8 >= content.len() - last_frame;
+            assert!(read.header.is_none() || read.amnesia != last, "bit {bit}");
         }
     }
 

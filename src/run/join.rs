@@ -14,7 +14,7 @@ use crate::server::{Identity, Server};
 
 /// How long a node's lease lasts.
 pub const LEASE: Duration = Duration::from_secs(10);
-/// Beneath which directories volumes may be published on the host, unless the node's file says otherwise.
+/// Beneath which directories volumes may be published on the host, unless `up --host-path` says otherwise.
 pub const HOST_PATHS: [&str; 3] = ["/srv", "/mnt", "/run/wharfline"];
 
 /// The usual options of a daemon.

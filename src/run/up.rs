@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{cluster, down, join, machine};
+use crate::node::Options;
 use crate::server::{Identity, Pki, Server, ServerOptions, serve, write_private};
 use crate::store::Store;
 use crate::store::embedded::{EmbeddedStore, Options as StoreOptions};
@@ -28,6 +29,9 @@ pub struct Args {
     /// This node's name; the host name in lower case when not given
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
+    /// Beneath which directories an allocation's hostPath may publish a volume; may be given several times
+    #[arg(long = "host-path", value_name = "DIR", default_values = join::HOST_PATHS)]
+    pub host_paths: Vec<PathBuf>,
 }
 
 /// Runs until SIGTERM or SIGINT. Workloads and mounts stay as they are.
@@ -37,13 +41,16 @@ pub struct Args {
 pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     super::log();
     crate::effect::arm()?;
+    if let Some(path) = args.host_paths.iter().find(|path| !path.is_absolute() || path.parent().is_none()) {
+        return Err(anyhow!("--host-path {}: must be an absolute path below /", path.display()));
+    }
     let data_dir = prepare(data_dir)?;
     let name = node_name(args.node_name.as_deref())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
         let signals = tokio::spawn(stop_on_signal(stop.clone())?);
-        let result = Up::open(args.listen, name, data_dir).await?.run(stop).await;
+        let result = Up::open(args, name, data_dir).await?.run(stop).await;
         signals.abort();
         result
     })
@@ -119,6 +126,7 @@ impl Core {
 struct Up {
     name: String,
     data_dir: PathBuf,
+    host_paths: Vec<PathBuf>,
     listener: TcpListener,
     address: SocketAddr,
     pki: Pki,
@@ -127,19 +135,32 @@ struct Up {
 }
 
 impl Up {
-    async fn open(listen: SocketAddr, name: String, data_dir: PathBuf) -> anyhow::Result<Self> {
+    async fn open(args: &Args, name: String, data_dir: PathBuf) -> anyhow::Result<Self> {
+        let listen = args.listen;
         let Core { store, server, pki } = Core::open(&data_dir).await?;
         let listener = TcpListener::bind(listen)
             .await
             .with_context(|| format!("cannot listen on {listen}; give another address with --listen"))?;
         let address = listener.local_addr()?;
         join::join(&server, &name, false).await.context("the node's own objects could not be written")?;
-        Ok(Self { name, data_dir, listener, address, pki, store, server })
+        Ok(Self {
+            name,
+            data_dir,
+            host_paths: args.host_paths.clone(),
+            listener,
+            address,
+            pki,
+            store,
+            server,
+        })
     }
 
     async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let machine = machine::machine(&self.data_dir)?;
-        let options = join::options(&self.name, self.data_dir.clone(), machine::run_dir(&self.data_dir));
+        let options = Options {
+            host_paths: self.host_paths,
+            ..join::options(&self.name, self.data_dir.clone(), machine::run_dir(&self.data_dir))
+        };
         let url = format!("https://{}", self.address);
         let tls = self.pki.server_config(&[])?;
         let kubeconfig = self.pki.admin_kubeconfig(&url)?;

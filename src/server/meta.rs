@@ -3,7 +3,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
-use crate::api::FieldErrors;
+use crate::api::{FieldErrors, validate};
 
 /// The most bytes of all annotations together.
 const MAX_ANNOTATIONS: usize = 256 << 10;
@@ -42,7 +42,7 @@ pub(crate) fn check(metadata: &Value, namespaces: bool, faults: &mut FieldErrors
     let longest = if namespaces { 63 } else { 253 };
     if name.is_empty() {
         faults.required("metadata.name", "Required value: name or generateName is required");
-    } else if !is_subdomain(name, longest) || (namespaces && name.contains('.')) {
+    } else if !validate::is_subdomain(name, longest) || (namespaces && name.contains('.')) {
         let message = format!(
             "Invalid value: \"{}\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, \
              '-' or '.', must start and end with an alphanumeric character, and has at most {longest} characters",
@@ -103,19 +103,10 @@ fn check_annotations(metadata: &Value, faults: &mut FieldErrors) {
     }
 }
 
-/// Lower case words joined by dots and dashes, as DNS names are.
-pub(crate) fn is_subdomain(name: &str, longest: usize) -> bool {
-    let part = |part: &str| {
-        let ok = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        !part.is_empty() && part.bytes().all(ok) && !part.starts_with('-') && !part.ends_with('-')
-    };
-    name.len() <= longest && name.split('.').all(part)
-}
-
 /// `NAME` or `DOMAIN/NAME`.
 fn is_qualified(key: &str) -> bool {
     match key.split_once('/') {
-        Some((prefix, name)) => is_subdomain(prefix, 253) && is_word(name),
+        Some((prefix, name)) => validate::is_subdomain(prefix, 253) && is_word(name),
         None => is_word(key),
     }
 }

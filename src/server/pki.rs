@@ -248,7 +248,7 @@ pub fn kubeconfig(url: &str, ca_pem: &str, client: &Issued) -> String {
 }
 
 fn check_node_name(name: &str) -> Result<(), PkiError> {
-    if super::meta::is_subdomain(name, 253) {
+    if crate::api::validate::is_subdomain(name, 253) {
         Ok(())
     } else {
         Err(PkiError::NodeName { name: name.to_owned() })

@@ -215,7 +215,9 @@ pub fn allowed_host_path(node: &Node, path: &str) -> Result<Option<HostPath>, St
         None => {
             let list: Vec<_> = node.options.host_paths.iter().map(|p| p.display().to_string()).collect();
             let list = list.join(", ");
-            Err(format!("hostPath {path} is not beneath one that this node allows: {list}"))
+            Err(format!(
+                "hostPath {path} is not beneath one that this node allows: {list}; `up --host-path` allows others"
+            ))
         }
     }
 }

@@ -189,6 +189,13 @@ pub(crate) fn forget(directory: &Path) -> Result<(), ProcessError> {
             while remove(&rotated(log, older)).map_err(fail)? || older <= order.task.logs.files {
                 older += 1;
             }
+            // Its directory and the allocation's, which other tasks may still use.
+            for directory in log.ancestors().skip(1).take(2) {
+                match rustix::fs::rmdir(directory) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(_in_use) => break,
+                }
+            }
         }
     }
     // The end goes after the state: while it stands, nothing is lost. The lock goes last.
