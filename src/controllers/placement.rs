@@ -202,9 +202,11 @@ fn look_up(context: &Context, object: &Allocation, name: &str) -> Result<Wanted,
 /// Whether several users of a volume run side by side, but on one node.
 fn shared_on_one_node(volume: &Volume) -> bool {
     match volume.spec.capability().access_mode {
-        AccessMode::SingleNodeMultiWriter | AccessMode::SingleNodeReaderOnly => true,
+        AccessMode::SingleNodeMultiWriter => true,
         // The next user waits for the present one wherever it is.
-        AccessMode::SingleNodeWriter | AccessMode::SingleNodeSingleWriter => false,
+        AccessMode::SingleNodeWriter
+        | AccessMode::SingleNodeSingleWriter
+        | AccessMode::SingleNodeReaderOnly => false,
         AccessMode::MultiNodeReaderOnly
         | AccessMode::MultiNodeSingleWriter
         | AccessMode::MultiNodeMultiWriter => false,

@@ -13,13 +13,12 @@ pub fn grant(volume: &str, mode: AccessMode, holders: &[Holder], wanted: &Holder
     // Its own grant on another node is a conflict like any other: an allocation that moved waits for itself.
     let own = |h: &Holder| h.allocation.uid == wanted.allocation.uid && h.node_name == wanted.node_name;
     let conflict = holders.iter().filter(|h| !own(h)).find(|h| match mode {
-        AccessMode::SingleNodeSingleWriter => true,
-        // Without the newer modes the specification leaves open whether two users of one node are allowed:
-        // one is what every plugin takes.
-        AccessMode::SingleNodeWriter => h.node_name != wanted.node_name || !(h.read_only && wanted.read_only),
-        AccessMode::SingleNodeReaderOnly | AccessMode::SingleNodeMultiWriter => {
-            h.node_name != wanted.node_name
-        }
+        // The specification has a second target refused with FAILED_PRECONDITION, readers or not (NodePublishVolume,
+        // one user is what every plugin takes.
+        AccessMode::SingleNodeWriter
+        | AccessMode::SingleNodeSingleWriter
+        | AccessMode::SingleNodeReaderOnly => true,
+        AccessMode::SingleNodeMultiWriter => h.node_name != wanted.node_name,
         AccessMode::MultiNodeReaderOnly | AccessMode::MultiNodeMultiWriter => false,
         AccessMode::MultiNodeSingleWriter => !h.read_only && !wanted.read_only,
     });
@@ -207,8 +206,8 @@ mod tests {
                 if mode == M::MultiNodeSingleWriter {
                     assert_eq!(granted, first_reads || second_reads);
                 }
-                if mode == M::SingleNodeSingleWriter {
-                    assert!(!granted);
+                if mode.single_node() && mode != M::SingleNodeMultiWriter {
+                    assert!(!granted, "{mode:?}: one target");
                 }
                 // The order does not matter.
                 let swapped =
