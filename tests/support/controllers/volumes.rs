@@ -104,7 +104,8 @@ async fn those_who_share_a_volume_on_one_node_meet_there() {
         }
         let all_run = move |seen: &crate::bench::Seen| who.iter().all(|user| phase(seen, user) == "Running");
         bench.until("all run", all_run).await;
-        let node = |user: &String| bench.seen.get("allocations", "default", user)["status"]["nodeName"].clone();
+        let node =
+            |user: &String| bench.seen.get("allocations", "default", user)["status"]["nodeName"].clone();
         assert!(users.iter().all(|user| node(user) == node(&users[0])), "{users:?}");
     }
     bench.end().await;
