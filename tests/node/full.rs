@@ -1,5 +1,5 @@
 //! The whole ladder, up and down, with a plugin that attaches and stages and with one that does neither.
-use serde_json::json;
+use serde_json::{Value, json};
 use wharfline::csi::Rpc;
 
 use crate::support::node::{Rig, Special};

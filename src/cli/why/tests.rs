@@ -642,6 +642,25 @@ fn sharing() -> Vec<Case> {
 fn going() -> Vec<Case> {
     vec![
         Case {
+            name: "an allocation whose volume waits for its task",
+            cluster: with(&[
+                ("allocations/0", deleted()),
+                (
+                    "allocations/0",
+                    json!({ "status": { "phase": "Stopping", "tasks": [{ "name": "t", "state": "Stopping" }] } }),
+                ),
+                ("attachments/0", deleted()),
+                (
+                    "attachments/0",
+                    json!({ "status": { "node": { "reason": "TasksRunning", "message": "waits for the task" } } }),
+                ),
+            ]),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data"],
+            says: "being deleted; task t is Stopping",
+            advice: "`wharfline describe allocation/web-data -n shop`",
+        },
+        Case {
             name: "a plugin that goes and is healthy still",
             cluster: without(with(&[("plugins/0", deleted()), ("claims/0", deleted())]), "allocations", 0),
             asked: "Plugin/nfs",

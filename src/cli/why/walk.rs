@@ -212,9 +212,14 @@ impl<'a> Walk<'a> {
         for served in plugins.filter(|_| !status.plugin_released) {
             branch.because.extend(self.volumes_of(&served.plugin_name));
         }
-        let running = status.tasks.iter().find(|task| task.state != TaskState::Exited);
+        let running = status.tasks.iter().find(|task| match task.state {
+            TaskState::Running | TaskState::Restarting | TaskState::Stopping => true,
+            TaskState::Pending | TaskState::Exited => false,
+        });
         if let (Some(task), true) = (running, branch.because.is_empty()) {
+            // Its volumes wait for it, not it for them.
             branch.add(&format!("; task {} is {:?}", task.name, task.state));
+            return branch;
         }
         for publication in status.volumes.iter().filter(|v| v.published != Rung::Down) {
             let here = self.on_node(&publication.volume, node);
