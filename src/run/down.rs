@@ -136,7 +136,7 @@ async fn through_up(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     let name = node_name(&client).await?.ok_or_else(|| anyhow!("no node has joined"))?;
     // It ends as soon as it is down; whether its last word reaches us does not matter, its lock does.
     let asked = in_time(args, client, &name).await;
-    if asked.as_ref().is_err_and(|error| error.is::<Late>()) {
+    if asked.as_ref().is_err_and(anyhow::Error::is::<Late>) {
         return asked;
     }
     let store = data_dir.join("store.redb.lock");
