@@ -424,6 +424,40 @@ async fn why_walks_from_the_workload_to_what_is_missing() {
     assert!(same.ends_with("Blocked too:  allocation/web\n"), "{same}");
     assert_eq!(cluster.run(&["why", "vc/none"]).await.exit, Exit::NotFound);
     assert_eq!(cluster.run(&["why", "secret/x"]).await.exit, Exit::Usage);
+    let (one, other) =
+        (cluster.run(&["why", "vc/data"]).await.ok(), cluster.run(&["why", "alloc/web"]).await.ok());
+    assert_eq!(cluster.run(&["why", "vc/data", "alloc/web"]).await.ok(), format!("{one}\n{other}"));
+    let ran = cluster.run(&["why", "vc/none", "vc/data"]).await;
+    assert_eq!((ran.exit, ran.out), (Exit::NotFound, one), "one that is missing hides no other");
+}
+
+#[tokio::test]
+async fn whatever_is_applied_while_it_goes_is_warned_about() {
+    let cluster = Cluster::new().await;
+    cluster.apply(APP).await.ok();
+    for object in ["plugin/dir", "volumeclass/dir", "volumeclaim/data"] {
+        cluster.patch(&[object], &json!({ "metadata": { "finalizers": ["example.com/held"] } })).await;
+        assert_eq!(cluster.run(&["delete", object, "--wait=false"]).await.exit, Exit::Done);
+    }
+    let ran = cluster.apply(APP).await;
+    for object in ["plugin/dir", "volumeclass/dir", "volumeclaim/data"] {
+        let told = format!("warning: {object} is being deleted; what is applied goes with it\n");
+        assert_eq!(ran.err.matches(&told).count(), 1, "{ran:?}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_deletion_that_nobody_asked_for_without_being_told() {
+    let cluster = Cluster::new().await;
+    cluster.apply(APP).await.ok();
+    let ran = cluster.run(&["wait", "vc/data", "--for=delete", "--timeout=0"]).await;
+    assert_eq!(
+        (ran.exit, ran.err.as_str()),
+        (
+            Exit::TimedOut,
+            "error: volumeclaim/data: waited too long\n  why: nobody has asked for its deletion\n  try: wharfline delete volumeclaim/data\n"
+        )
+    );
 }
 
 #[tokio::test]
@@ -440,6 +474,11 @@ async fn logs_are_read_here_or_the_right_node_is_named() {
         .await;
     let ran = cluster.run(&["logs", "web", &flag]).await;
     assert!(ran.err.contains("  try: wharfline logs web -n default on node node-b"), "{ran:?}");
+    let waiting = json!({ "status": { "tasks": [{ "name": "t", "state": "Pending" }] } });
+    cluster.patch(&["alloc/web", "--subresource=status"], &waiting).await;
+    let ran = cluster.run(&["logs", "web", &flag]).await;
+    let told = "why: task t was not started yet, so that it has written nothing\n  try: wharfline why allocation/web -n default\n";
+    assert!(ran.err.ends_with(told), "{ran:?}");
 
     let uid = cluster.run(&["get", "alloc/web", "-o", "jsonpath={.metadata.uid}"]).await.ok();
     let task = data.path().join("logs").join(uid).join("t");

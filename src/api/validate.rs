@@ -127,7 +127,7 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
 pub fn snapshot(_: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut faults = FieldErrors::new();
     if old.is_none() {
-        not_yet(&mut faults, "kind", "Snapshots");
+        not_yet(&mut faults, "kind", "Snapshot");
     }
     faults.into_vec()
 }

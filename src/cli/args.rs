@@ -13,7 +13,7 @@ pub struct Options {
     /// The kubeconfig to use
     #[arg(long, global = true, env = "WHARFLINE_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// The data directory of `up`, `server` and `node`
+    /// The data directory of `up`
     #[arg(
         long,
         global = true,
@@ -298,9 +298,9 @@ pub enum Stream {
 /// `why`.
 #[derive(Debug, Clone, Args)]
 pub struct Why {
-    /// KIND/NAME
-    #[arg(required = true, num_args = 1..=2, value_name = "KIND/NAME")]
-    pub target: Vec<String>,
+    /// KIND/NAME… or KIND NAME…
+    #[arg(required = true, value_name = "WHAT")]
+    pub targets: Vec<String>,
 }
 
 /// How a patch is written.

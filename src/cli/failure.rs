@@ -138,17 +138,24 @@ pub(crate) fn of_status(status: &Status) -> Failure {
     let causes = status.details.as_ref().map(|d| d.causes.as_slice()).unwrap_or_default();
     let listed: Vec<String> = causes
         .iter()
-        .map(|c| if c.field.is_empty() { c.message.clone() } else { format!("{}: {}", c.field, c.message) })
+        .map(|c| {
+            // Of a field that is unknown or stands twice the message itself has the path.
+            if c.field.is_empty() || c.message.contains(&format!("\"{}\"", c.field)) {
+                c.message.clone()
+            } else {
+                format!("{}: {}", c.field, c.message)
+            }
+        })
         .collect();
     let what = match (status.reason.as_str(), listed.len()) {
-        ("Invalid", 1) => "the server refused the object, it has one fault".to_owned(),
-        ("Invalid", n) if n > 1 => format!("the server refused the object, it has {n} faults"),
+        ("Invalid" | "BadRequest", 1) => "the server refused the object, it has one fault".to_owned(),
+        ("Invalid" | "BadRequest", n) if n > 1 => format!("the server refused the object, it has {n} faults"),
         _ if status.message.is_empty() => format!("the server answered {} {}", status.code, status.reason),
         _ => status.message.clone(),
     };
     let failure = Failure { exit, what, why: listed, advice: None };
     match (status.code, status.reason.as_str()) {
-        (401, _) => failure.try_this("use the kubeconfig that `wharfline up` or `wharfline server` wrote"),
+        (401, _) => failure.try_this("use the kubeconfig that `wharfline up` wrote into its data directory"),
         (403, _) => failure.try_this("use a kubeconfig with the rights for this"),
         (_, "Conflict") => failure.try_this("read the object again and repeat the change"),
         _ => failure,
@@ -156,9 +163,9 @@ pub(crate) fn of_status(status: &Status) -> Failure {
 }
 
 fn unreachable(error: &(dyn std::error::Error + 'static)) -> Failure {
-    Failure::new(Exit::Unreachable, "the server cannot be reached").because(chain(error)).try_this(
-        "check that `wharfline up` or `wharfline server` runs and that the kubeconfig names its address",
-    )
+    Failure::new(Exit::Unreachable, "the server cannot be reached")
+        .because(chain(error))
+        .try_this("check that `wharfline up` runs and that the kubeconfig names its address")
 }
 
 /// The server took longer than a request may take.
@@ -207,6 +214,28 @@ mod tests {
             "error: plugin/dir: the server refused the object, it has 2 faults\n  why: spec.a: say a\n  why: spec.b: b is odd"
         );
         assert_eq!(failure.exit, Exit::Failed);
+    }
+
+    #[test]
+    fn a_field_that_nobody_knows_is_named_once() {
+        let failure = status(json!({
+            "code": 400, "reason": "BadRequest",
+            "message": "cannot be handled as a Plugin: strict decoding error: unknown field \"spec.x\"",
+            "details": { "causes": [{ "field": "spec.x", "message": "unknown field \"spec.x\"" }] },
+        }));
+        let wanted =
+            "error: the server refused the object, it has one fault\n  why: unknown field \"spec.x\"";
+        assert_eq!(failure.to_string(), wanted);
+    }
+
+    #[test]
+    fn advice_names_commands_that_exist() {
+        let refused = status(json!({ "code": 401, "reason": "Unauthorized", "message": "m" }));
+        let away = unreachable(&std::io::Error::other("refused"));
+        for failure in [refused, away] {
+            let advice = failure.advice.unwrap();
+            assert!(advice.contains("`wharfline up`") && !advice.contains("wharfline server"), "{advice}");
+        }
     }
 
     #[test]

@@ -151,14 +151,16 @@ pub struct Branch {
     pub call: Option<Call>,
     /// When it is tried again.
     pub next: Option<Time>,
+    /// What a person can do, where its kind and reason do not say it.
+    pub hint: String,
     /// What it waits for, the nearest cause first.
     pub because: Vec<Branch>,
 }
 
 impl Branch {
     fn new(subject: Subject, state: State, text: impl Into<String>) -> Self {
-        let (reason, text) = (String::new(), text.into());
-        Self { subject, state, reason, text, call: None, next: None, because: Vec::new() }
+        let (reason, text, hint) = (String::new(), text.into(), String::new());
+        Self { subject, state, reason, text, call: None, next: None, hint, because: Vec::new() }
     }
 
     /// Whether it or anything below it holds others up.
@@ -246,9 +248,12 @@ fn also_blocked(objects: &Objects, walk: &Walk<'_>, root: &Root, tree: &Branch) 
 fn advice(last: &Branch, path: &[&Branch]) -> String {
     let subject = &last.subject;
     let words = subject.words("");
+    if !last.hint.is_empty() {
+        return last.hint.clone();
+    }
     match (last.state, last.reason.as_str(), subject.kind) {
         (State::Missing, _, Kind::Node) => {
-            format!("join it with `wharfline node --name {}`", subject.name)
+            format!("start `wharfline up --node-name {}` on that machine", subject.name)
         }
         (State::Missing, _, _) => format!("apply a manifest of {words}; what waits goes on by itself"),
         (_, "InUse", _) => format!("`wharfline delete {words}`, or leave it"),
@@ -256,10 +261,10 @@ fn advice(last: &Branch, path: &[&Branch]) -> String {
         (_, "SecretMissing", _) => "create the Secret; the call is then made by itself".to_owned(),
         (_, "NoFence", _) => "run the command in the message once the node is surely off".to_owned(),
         (_, "NodeStopped", _) => "start `wharfline up` there".to_owned(),
+        (_, "BeingDeleted", Kind::Node) => format!("`wharfline describe {words}`"),
         (_, _, Kind::Node) => {
             format!("start the node daemon on {} or look at its log there", subject.name)
         }
-        (_, _, Kind::Instance) => format!("`wharfline describe {words}`, and the logs of its task"),
         (_, "NoInstance", Kind::Plugin) => {
             format!("give {words} instances that reach there: `wharfline describe {words}`")
         }

@@ -19,6 +19,7 @@ use crate::api::meta::{ObjectRef, READY, is_true};
 use crate::api::plugin::capability;
 use crate::api::volume::Holder;
 use crate::api::{Allocation, Volume, VolumeAttachment, VolumeAttachmentSpec, VolumeClaim};
+use crate::plan::Reason;
 use crate::plan::holders::{self, Attachment, Facts, Step};
 use crate::plan::registry::Service;
 use crate::plan::release::{self, User, UserFacts};
@@ -159,6 +160,14 @@ fn seen(attachment: &VolumeAttachment) -> Attachment {
         allocations: attachment.spec.allocations.clone(),
         seen: leaving(attachment),
     }
+}
+
+/// Who has the volume of a claim already, so that this allocation waits for it on `node`.
+pub(crate) fn held(volume: &Volume, allocation: &Allocation, claim: &str, node: &str) -> Option<Reason> {
+    let mode = volume.spec.capability().access_mode;
+    let holders = volume.status.as_ref().map(|s| s.holders.as_slice()).unwrap_or_default();
+    let wanted = holder(allocation, claim, node, mode.read_only());
+    release::grant(&volume.name_any(), mode, holders, &wanted).err()
 }
 
 fn holder(allocation: &Allocation, claim: &str, node: &str, read_only: bool) -> Holder {

@@ -10,6 +10,7 @@ use super::claims::{class_of, usable, volume_of};
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, deleting, node_down, node_ready, with_condition};
+use super::holders::held;
 use super::volumes;
 use super::world::World;
 use crate::api::allocation::{AllocationPhase, OnNodeLost};
@@ -316,7 +317,14 @@ fn bound(
 ) -> AllocationStatus {
     let message = format!("runs on node \"{node}\"");
     let placed = (Truth::True, "Placed", message.as_str());
-    let conditions = conditions(context, object, status, placed, &Reason::VolumesNotReady);
+    // Its node knows of no holder on another one: whose turn it is is said here, in the write that is made anyway.
+    let held = object.spec.volumes.iter().find_map(|v| {
+        let claim =
+            context.world.claims.get(&(object.namespace().unwrap_or_default(), v.claim_name.clone()))?;
+        held(&*volume_of(&context.world, &claim)?, object, &v.claim_name, &node)
+    });
+    let why = held.unwrap_or(Reason::VolumesNotReady);
+    let conditions = conditions(context, object, status, placed, &why);
     // What another node said of it before does not speak of this one.
     AllocationStatus {
         node_name: node,

@@ -50,6 +50,17 @@ pub struct Machine {
     pub dial: Arc<dyn Dial>,
 }
 
+/// What is where a plugin's socket should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtSocket {
+    /// Nothing yet.
+    Nothing,
+    /// A socket, whoever answers on it.
+    Socket,
+    /// Something else: "a directory".
+    Other(&'static str),
+}
+
 /// How plugin sockets are prepared and reached.
 #[async_trait]
 pub trait Dial: Send + Sync + std::fmt::Debug {
@@ -57,6 +68,8 @@ pub trait Dial: Send + Sync + std::fmt::Debug {
     async fn prepare(&self, socket: &Path) -> std::io::Result<()>;
     /// Removes the directory of a socket. What cannot be removed is left: the next start replaces it.
     async fn discard(&self, socket: &Path);
+    /// What is at the path of a socket.
+    async fn look(&self, socket: &Path) -> AtSocket;
     /// A plugin behind a socket; connects when it is first called.
     fn plugin(&self, socket: &Path, options: csi::PluginOptions) -> Result<csi::Plugin, SocketPathError>;
 }
@@ -118,7 +131,7 @@ impl Caches {
     /// Empty caches with their indexes.
     pub fn new() -> Self {
         Self {
-            allocations: Arc::new(Cache::new(|a| a.uid().into_iter().collect())),
+            allocations: Arc::new(Cache::new(allocation_words)),
             attachments: Arc::new(Cache::new(attachment_words)),
             hosted: Arc::new(Cache::new(|a| vec![a.spec.volume.clone()])),
             volumes: Arc::new(Cache::new(|v| vec![v.name_any()])),
@@ -127,6 +140,17 @@ impl Caches {
             node: Arc::new(Cache::new(|n| vec![n.name_any()])),
         }
     }
+}
+
+/// By itself, and by the claims that it uses.
+fn allocation_words(allocation: &Allocation) -> Vec<String> {
+    let namespace = allocation.namespace().unwrap_or_default();
+    let claims = allocation.spec.volumes.iter().map(|v| format!("claim:{namespace}/{}", v.claim_name));
+    let mut words: Vec<_> = allocation.uid().into_iter().chain(claims).collect();
+    // Two volumes of one claim are one word.
+    words.sort();
+    words.dedup();
+    words
 }
 
 /// By volume, by claim, and by who may use it.

@@ -41,5 +41,5 @@ pub mod supervisor;
 pub mod tasks;
 pub mod watches;
 
-pub use context::{Dial, Machine, Options};
+pub use context::{AtSocket, Dial, Machine, Options};
 pub use daemon::{Error, run};

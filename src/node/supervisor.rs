@@ -17,7 +17,7 @@ use kube::Resource;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::context::{Key, Node};
+use super::context::{AtSocket, Key, Node};
 use super::events::Tone;
 use super::registry::{Fingerprint, InstanceKey};
 use crate::api::plugin::Provider;
@@ -32,6 +32,10 @@ const PROBE: Duration = Duration::from_secs(5);
 const HEARTBEAT: Duration = Duration::from_secs(30);
 /// Between two probes of a plugin that is not ready: first and longest.
 const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// How long a socket may be missing before anything is said of it.
+const MOMENT: Duration = Duration::from_secs(1);
+/// The word for a socket that is missing.
+const NO_SOCKET: &str = "NoSocket";
 /// Longer than any daemon runs.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// The default of `healthTimeout`.
@@ -120,7 +124,7 @@ fn note_timeout(node: &Node, watched: &Watched) -> &'static str {
         } else if p.connected {
             missing = "Probe did not say ready";
         }
-        if p.fault.is_none() {
+        if p.fault.as_ref().is_none_or(|(word, _)| word == NO_SOCKET) {
             p.fault =
                 Some(("HealthTimeout".into(), format!("within {seconds} s {missing}; it is started again")));
         }
@@ -164,7 +168,7 @@ async fn become_ready(node: &Arc<Node>, watched: &Watched) {
     let mut pause = PROBE_PAUSE.0;
     loop {
         let Some(instance) = node.registry.get(&watched.key) else { return std::future::pending().await };
-        wait_for_socket(node, &instance.socket).await;
+        socket_there(node, watched, &instance.socket).await;
         match fingerprint(node, watched, &instance.client).await {
             Ok(found) => {
                 let now = node.now();
@@ -175,7 +179,13 @@ async fn become_ready(node: &Arc<Node>, watched: &Watched) {
                     p.healthy_since = Some(now);
                     p.fault = None;
                 });
+                node.events.gone(&step(watched, ""));
                 return;
+            }
+            Err((word, sentence)) if word == "NotASocket" => {
+                note_fault(node, watched, (word, sentence));
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PROBE_PAUSE.1);
             }
             Err((word, sentence)) => {
                 change(node, watched, |p| {
@@ -185,6 +195,65 @@ async fn become_ready(node: &Arc<Node>, watched: &Watched) {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PROBE_PAUSE.1);
             }
+        }
+    }
+}
+
+/// Waits for the socket, and says so when that takes longer than a moment.
+async fn socket_there(node: &Arc<Node>, watched: &Watched, socket: &Path) {
+    let there = wait_for_socket(node, socket);
+    tokio::pin!(there);
+    let mut told = false;
+    while tokio::time::timeout(if told { FOREVER } else { MOMENT }, &mut there).await.is_err() {
+        told = note_fault(node, watched, no_socket(socket));
+    }
+}
+
+/// Writes down what is wrong before an instance was ever ready, and tells it once as an event. False while there is no
+/// object to tell it of.
+fn note_fault(node: &Node, watched: &Watched, fault: Fault) -> bool {
+    let (word, sentence) = fault.clone();
+    change(node, watched, |p| {
+        p.connected = false;
+        p.probed = false;
+        p.healthy_since = None;
+        p.fault = Some(fault);
+    });
+    if watched.ours {
+        // It is started again if it takes too long, and that is told.
+        return true;
+    }
+    let index = format!("{}/{}", watched.key.allocation, watched.key.task);
+    let Some(object) = node.caches.instances.one(&index) else { return false };
+    node.events.failed(object.object_ref(&()), &step(watched, &word), &word, "Connect", &sentence);
+    true
+}
+
+/// What an event about a missing socket is remembered by.
+fn step(watched: &Watched, word: &str) -> String {
+    format!("pi/{}/{}/{word}", watched.key.allocation, watched.key.task)
+}
+
+fn no_socket(socket: &Path) -> Fault {
+    let sentence = format!("waits for the plugin's socket {}: nothing is there yet", socket.display());
+    (NO_SOCKET.to_owned(), sentence)
+}
+
+/// What a failed Probe means. Without a connection, what is at the socket's path says more than the call.
+async fn probe_fault(node: &Node, watched: &Watched, failure: Failure) -> Fault {
+    let Some(instance) = node.registry.get(&watched.key).filter(|_| failure.is_disconnected()) else {
+        return call_fault("ProbeFailed")(failure);
+    };
+    let socket = &instance.socket;
+    match node.machine.dial.look(socket).await {
+        AtSocket::Nothing => no_socket(socket),
+        AtSocket::Other(what) => {
+            let sentence = format!("at the path of the plugin's socket, {}, is {what}", socket.display());
+            ("NotASocket".to_owned(), sentence)
+        }
+        AtSocket::Socket => {
+            let sentence = format!("nobody answers on the plugin's socket {}: {failure}", socket.display());
+            ("ProbeFailed".to_owned(), sentence)
         }
     }
 }
@@ -241,13 +310,16 @@ async fn fingerprint(
     watched: &Watched,
     client: &csi::Plugin,
 ) -> Result<Fingerprint, Fault> {
-    let readiness = client.probe(PROBE).await.map_err(|failure| {
-        change(node, watched, |p| {
-            p.connected = !failure.is_disconnected();
-            p.probed = false;
-        });
-        call_fault("ProbeFailed")(failure)
-    })?;
+    let readiness = match client.probe(PROBE).await {
+        Ok(readiness) => readiness,
+        Err(failure) => {
+            change(node, watched, |p| {
+                p.connected = !failure.is_disconnected();
+                p.probed = false;
+            });
+            return Err(probe_fault(node, watched, failure).await);
+        }
+    };
     change(node, watched, |p| p.connected = true);
     if readiness == Readiness::Starting {
         change(node, watched, |p| p.probed = false);
@@ -330,7 +402,10 @@ async fn stay_healthy(node: &Arc<Node>, watched: &Watched) {
                     ("Starting".into(), "the plugin answers that it is not ready".into()),
                 );
             }
-            Err(failure) => return unhealthy(node, watched, call_fault("ProbeFailed")(failure)),
+            Err(failure) => {
+                let fault = probe_fault(node, watched, failure).await;
+                return unhealthy(node, watched, fault);
+            }
         }
     }
 }

@@ -54,6 +54,12 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
         node.queue.wake(Key::Allocation(uid));
     });
     open(node, watches, Some("spec.nodeName"), &caches.attachments, |node, a| {
+        // Whoever was not let in says who was.
+        let claim = format!("claim:{}/{}", a.spec.claim.namespace, a.spec.claim.name);
+        let users = node.caches.allocations.of(&claim).into_iter().filter_map(|user| user.uid());
+        for uid in users.filter(|uid| !a.spec.allocations.contains(uid)) {
+            node.queue.wake(Key::Allocation(uid));
+        }
         node.queue.wake(Key::Mount(a.spec.volume.clone()));
     });
     open(node, watches, Some("spec.host.nodeName"), &caches.hosted, |node, a| {

@@ -211,6 +211,10 @@ fn may_have(facts: &Facts, holders: &[Holder], wanted: &Holder) -> Result<(), Re
                 && !(attachment.going && release::holder_free(attachment.seen))
         };
         if busy {
+            // Who has it says more than where it is, until it is on its way out.
+            if !attachment.going {
+                release::grant(&facts.volume, facts.mode, holders, wanted)?;
+            }
             return Err(Reason::NotReleased { node: attachment.node.clone() });
         }
     }

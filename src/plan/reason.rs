@@ -182,7 +182,11 @@ impl std::fmt::Display for Reason {
             Self::VolumeNotReady { claim, message } => write!(f, "claim \"{claim}\": {message}"),
             Self::NotAttached => write!(f, "waits until the volume is attached to this node"),
             Self::HeldElsewhere { volume, holder, node } => {
-                write!(f, "volume \"{volume}\" is held by allocation \"{holder}\" on node \"{node}\"")
+                write!(
+                    f,
+                    "volume \"{volume}\" is held by allocation \"{holder}\" on node \"{node}\", \
+                     which has to end or be deleted first"
+                )
             }
             Self::NotReleased { node } => write!(f, "waits until node \"{node}\" has released the volume"),
             Self::NoFence { node, command } => {

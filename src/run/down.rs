@@ -20,13 +20,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::up::{Core, prepare, stop_on_signal};
 use super::{cluster, join, machine};
+use crate::api::allocation::AllocationPhase;
 use crate::api::{Allocation, NodeAgent, Volume, VolumeClaim};
+use crate::cli::why::{Explanation, Kind, Objects, Subject, explain};
 use crate::node::context::STOPPED;
 use crate::server::Identity;
 use crate::store::embedded::OpenError;
 
 /// Where the plugins' own allocations are: they stop last, by their controller.
 const SYSTEM: &str = "wharfline-system";
+/// How long what is left may be asked for.
+const ASK: Duration = Duration::from_secs(5);
+/// How many objects that are left are named.
+const NAMED: usize = 10;
+/// What to do when it took too long.
+const AGAIN: &str = "what began goes on: run it again, with a longer --timeout if it only needs time";
 
 /// Arguments of `wharfline down`.
 #[derive(Clone, Debug, clap::Args)]
@@ -58,9 +66,10 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     runtime.block_on(async {
         let stop = CancellationToken::new();
         let signals = tokio::spawn(stop_on_signal(stop.clone())?);
-        let work = tokio::time::timeout(args.timeout, run(args, &data_dir, stop.clone()));
+        let whole = args.timeout + ASK + Duration::from_secs(10);
+        let work = tokio::time::timeout(whole, run(args, &data_dir, stop.clone()));
         let result = tokio::select! {
-            result = work => result.unwrap_or_else(|_| Err(anyhow!("not everything came down in time"))),
+            result = work => result.unwrap_or_else(|_| Err(anyhow!("not everything came down in time; {AGAIN}"))),
             () = stop.cancelled() => Err(anyhow!("interrupted; run it again to go on")),
         };
         signals.abort();
@@ -97,7 +106,7 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
     let cluster = cluster::run(&core.server, machine, options, tell, running.clone());
     let work = async {
         ready.await.context("the daemon did not start")?;
-        take_down(client, &name, args.delete_volumes).await
+        in_time(args, client, &name).await
     };
     tokio::pin!(cluster);
     tokio::select! {
@@ -126,7 +135,10 @@ async fn through_up(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     let client = Client::try_from(config)?;
     let name = node_name(&client).await?.ok_or_else(|| anyhow!("no node has joined"))?;
     // It ends as soon as it is down; whether its last word reaches us does not matter, its lock does.
-    let asked = take_down(client, &name, args.delete_volumes).await;
+    let asked = in_time(args, client, &name).await;
+    if asked.as_ref().is_err_and(anyhow::Error::is::<Late>) {
+        return asked;
+    }
     let store = data_dir.join("store.redb.lock");
     let mut again = tokio::time::interval(Duration::from_millis(50));
     for _ in 0..200 {
@@ -150,6 +162,77 @@ fn free(store: &Path) -> bool {
 async fn node_name(client: &Client) -> anyhow::Result<Option<String>> {
     let agents: Api<NodeAgent> = Api::all(client.clone());
     Ok(agents.list(&ListParams::default()).await?.items.first().map(ResourceExt::name_any))
+}
+
+/// Not everything came down; what is left was said.
+#[derive(Debug, thiserror::Error)]
+#[error("not everything came down in time; {AGAIN}")]
+struct Late;
+
+/// Takes down within the time that a person gives, or says what is left then.
+async fn in_time(args: &Args, client: Client, name: &str) -> anyhow::Result<()> {
+    let work = take_down(client.clone(), name, args.delete_volumes);
+    if let Ok(result) = tokio::time::timeout(args.timeout, work).await {
+        return result;
+    }
+    let objects = tokio::time::timeout(ASK, gather(&client)).await;
+    let left = objects.ok().and_then(Result::ok).map(|objects| left(&objects)).unwrap_or_default();
+    for line in &left {
+        println!("left: {line}");
+    }
+    Err(Late.into())
+}
+
+async fn gather(client: &Client) -> Result<Objects, kube::Error> {
+    async fn all<K>(client: &Client) -> Result<Vec<K>, kube::Error>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        Ok(Api::<K>::all(client.clone()).list(&ListParams::default()).await?.items)
+    }
+    Ok(Objects {
+        plugins: all(client).await?,
+        instances: all(client).await?,
+        classes: all(client).await?,
+        claims: all(client).await?,
+        volumes: all(client).await?,
+        attachments: all(client).await?,
+        allocations: all(client).await?,
+        nodes: all(client).await?,
+    })
+}
+
+/// A line per object that has not come down, with the cause of each that is being deleted.
+fn left(objects: &Objects) -> Vec<String> {
+    let up = |a: &&Allocation| {
+        let phase = a.status.as_ref().and_then(|s| s.phase);
+        let over = phase.is_none_or(|p| p.terminal() || p == AllocationPhase::Stopped);
+        a.metadata.deletion_timestamp.is_some() || !over && phase != Some(AllocationPhase::Pending)
+    };
+    let of = |kind, namespace: Option<String>, name: String| {
+        Subject::namespaced(kind, &namespace.unwrap_or_default(), &name)
+    };
+    let mut subjects = Vec::new();
+    subjects.extend(
+        objects.allocations.iter().filter(up).map(|o| of(Kind::Allocation, o.namespace(), o.name_any())),
+    );
+    let claims = objects.claims.iter().filter(|o| o.metadata.deletion_timestamp.is_some());
+    subjects.extend(claims.map(|o| of(Kind::Claim, o.namespace(), o.name_any())));
+    let volumes = objects.volumes.iter().filter(|o| o.metadata.deletion_timestamp.is_some());
+    subjects.extend(volumes.map(|o| of(Kind::Volume, None, o.name_any())));
+    subjects.extend(objects.attachments.iter().map(|o| of(Kind::Attachment, None, o.name_any())));
+    let line = |subject: &Subject| {
+        let Explanation { tree, root, .. } = explain(objects, subject)?;
+        // That the node is taken down is what was asked for, and no cause.
+        let root = root.filter(|root| root.subject != tree.subject && root.subject.kind != Kind::Node);
+        let because = root.map(|root| format!("; it waits for {}: {}", root.subject.words(""), root.text));
+        Some(format!("{}: {}{}", subject.words(""), tree.text, because.unwrap_or_default()))
+    };
+    let mut lines: Vec<_> = subjects.iter().filter_map(line).collect();
+    let more = lines.len().saturating_sub(NAMED);
+    lines.truncate(NAMED);
+    lines.extend((more > 0).then(|| format!("and {more} more")));
+    lines
 }
 
 async fn take_down(client: Client, name: &str, delete_volumes: bool) -> anyhow::Result<()> {
@@ -217,4 +300,57 @@ pub(super) async fn taken_down(client: Client, name: &str) -> anyhow::Result<()>
         |agent: Option<&NodeAgent>| agent.and_then(|a| a.status.as_ref()).is_some_and(|s| s.stopped);
     await_condition(agents, name, stopped).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_left_is_named_with_its_cause() {
+        let objects = Objects {
+            allocations: serde_json::from_value(json!([
+                {
+                    "metadata": { "namespace": "shop", "name": "web" },
+                    "spec": { "tasks": [] }, "status": { "nodeName": "a", "phase": "Running" },
+                },
+                {
+                    "metadata": { "namespace": "shop", "name": "done" },
+                    "spec": { "tasks": [] }, "status": { "nodeName": "a", "phase": "Stopped" },
+                },
+                { "metadata": { "namespace": "shop", "name": "never" }, "spec": { "tasks": [] } },
+            ]))
+            .unwrap(),
+            claims: serde_json::from_value(json!([{
+                "metadata": { "namespace": "shop", "name": "data", "deletionTimestamp": "2026-01-01T00:00:00Z" },
+                "spec": { "accessModes": ["SingleNodeWriter"] }, "status": { "volumeName": "vol" },
+            }]))
+            .unwrap(),
+            volumes: serde_json::from_value(json!([{
+                "metadata": { "name": "vol", "deletionTimestamp": "2026-01-01T00:00:00Z" },
+                "spec": { "plugin": "p", "accessModes": ["SingleNodeWriter"], "source": { "existing": { "handle": "h" } } },
+                "status": { "provisioning":
+                    { "type": "Provisioned", "status": "False", "reason": "DeleteFailed", "message": "has snapshots" } },
+            }]))
+            .unwrap(),
+            plugins: serde_json::from_value(json!([{ "metadata": { "name": "p" }, "spec": {} }])).unwrap(),
+            instances: serde_json::from_value(json!([{
+                "metadata": { "name": "p-a" },
+                "spec": { "plugin": "p", "role": "Monolith", "nodeName": "a", "task": "t",
+                    "allocation": { "namespace": "wharfline-system", "name": "p-a" } },
+                "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+            }]))
+            .unwrap(),
+            ..Objects::default()
+        };
+        assert_eq!(
+            left(&objects),
+            [
+                "allocation/web -n shop: Running on a",
+                "volumeclaim/data -n shop: being deleted; it waits for volume/vol: being deleted: has snapshots",
+                "volume/vol: being deleted: has snapshots",
+            ]
+        );
+    }
 }

@@ -1,5 +1,5 @@
 //! The real machine behind the daemon's traits.
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::csi::{self, SocketPathError, UnixConnector};
-use crate::node::{Dial, Machine};
+use crate::node::{AtSocket, Dial, Machine};
 use crate::sys::clock::RealClock;
 use crate::sys::kernel::KernelError;
 use crate::sys::random::RealRandom;
@@ -69,8 +69,24 @@ impl Dial for UnixDial {
         let _left = tokio::task::spawn_blocking(move || discard(&socket)).await;
     }
 
+    async fn look(&self, socket: &Path) -> AtSocket {
+        let socket = socket.to_owned();
+        tokio::task::spawn_blocking(move || look(&socket)).await.unwrap_or(AtSocket::Nothing)
+    }
+
     fn plugin(&self, socket: &Path, options: csi::PluginOptions) -> Result<csi::Plugin, SocketPathError> {
         Ok(csi::Plugin::new(UnixConnector::new(socket)?, options))
+    }
+}
+
+fn look(socket: &Path) -> AtSocket {
+    // Through a link, as connecting goes.
+    match std::fs::metadata(socket).map(|found| found.file_type()) {
+        Err(_) => AtSocket::Nothing,
+        Ok(kind) if kind.is_socket() => AtSocket::Socket,
+        Ok(kind) if kind.is_dir() => AtSocket::Other("a directory"),
+        Ok(kind) if kind.is_file() => AtSocket::Other("a regular file"),
+        Ok(_) => AtSocket::Other("a device or pipe"),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The commands that run something: wiring.
 #![allow(clippy::print_stderr)] // these are commands too
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 pub mod cluster;
@@ -29,6 +30,7 @@ pub fn log() {
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .try_init();
 }

@@ -1,5 +1,5 @@
 //! The whole ladder, up and down, with a plugin that attaches and stages and with one that does neither.
-use serde_json::json;
+use serde_json::{Value, json};
 use wharfline::csi::Rpc;
 
 use crate::support::node::{Rig, Special};
@@ -129,25 +129,40 @@ async fn a_reader_reads_and_the_volume_keeps_its_mode() {
     rig.finish().await;
 }
 
-/// A second user of a volume that only one may have: it waits, and says who has it.
+/// A second user of a volume that only one may have: it waits, and says who has it, whoever came first to the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_waits_for_a_held_volume_names_its_holder() {
-    let rig = Rig::new(Config::full()).await;
-    rig.running().await;
-    rig.user("second").await;
-    let waiting = rig
-        .world
-        .until(&rig.allocs, "second", "waiting for the holder", |a| {
-            a["status"]["conditions"]
-                .as_array()
-                .is_some_and(|all| all.iter().any(|c| c["type"] == "Ready" && c["reason"] == "HeldElsewhere"))
-        })
-        .await;
-    let status = waiting.status.unwrap();
-    let ready = status.conditions.iter().find(|c| c.kind == "Ready").unwrap();
-    assert!(ready.message.contains("vol-1") && ready.message.contains("default/app"), "{}", ready.message);
-    assert_eq!(rig.backend.calls_of(Rpc::NodePublishVolume).len(), 1);
-    rig.end_alloc("second").await;
-    rig.end_all().await;
-    rig.finish().await;
+    for early in [false, true] {
+        let rig = Rig::new(Config::full()).await;
+        if early {
+            let app = rig.user("app").await;
+            rig.user("second").await;
+            rig.give(&[&app], &Special::default()).await;
+            rig.published("app").await;
+        } else {
+            rig.running().await;
+            rig.user("second").await;
+        }
+        let held = |kind: &'static str| {
+            move |c: &Value| c["type"] == kind && c["reason"] == "HeldElsewhere" && c["status"] == "False"
+        };
+        let waiting = rig
+            .world
+            .until(&rig.allocs, "second", "waiting for the holder", |a| {
+                let all = a["status"]["conditions"].as_array().cloned().unwrap_or_default();
+                all.iter().any(held("Ready")) && all.iter().any(held("VolumesReady"))
+            })
+            .await;
+        let status = waiting.status.unwrap();
+        let ready = status.conditions.iter().find(|c| c.kind == "Ready").unwrap();
+        assert_eq!(
+            ready.message,
+            "volume \"vol-1\" is held by allocation \"default/app\" on node \"node-a\", \
+             which has to end or be deleted first"
+        );
+        assert_eq!(rig.backend.calls_of(Rpc::NodePublishVolume).len(), 1);
+        rig.end_alloc("second").await;
+        rig.end_all().await;
+        rig.finish().await;
+    }
 }

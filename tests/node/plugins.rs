@@ -25,6 +25,52 @@ async fn a_plugin_that_is_not_there_is_waited_for_and_used_within_a_second() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_where_the_socket_should_be_is_told() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.plugin.stop().await;
+    let socket = rig.plugin.socket().to_owned();
+    rig.start().await;
+    rig.register().await;
+    let clear = || {
+        std::fs::remove_file(&socket).or_else(|_| std::fs::remove_dir(&socket)).ok();
+        assert!(!socket.exists());
+    };
+    for (make, reason, says) in [
+        ("nothing", "NoSocket", "nothing is there yet"),
+        ("directory", "NotASocket", "a directory"),
+        ("file", "NotASocket", "a regular file"),
+        ("silence", "ProbeFailed", "nobody answers"),
+    ] {
+        clear();
+        match make {
+            "directory" => std::fs::create_dir(&socket).unwrap(),
+            "file" => std::fs::write(&socket, "x").unwrap(),
+            "silence" => drop(std::os::unix::net::UnixListener::bind(&socket).unwrap()),
+            _ => {}
+        }
+        let (path, told) =
+            (socket.display().to_string(), |c: &Value| c["message"].as_str().unwrap_or_default().to_owned());
+        let holds = |i: &Value| {
+            let all = i["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            let of = |kind: &str| all.iter().find(|c| c["type"] == kind).cloned().unwrap_or_default();
+            ["Connected", "Ready"].iter().all(|kind| {
+                let condition = of(kind);
+                condition["reason"] == reason
+                    && told(&condition).contains(says)
+                    && told(&condition).contains(&path)
+            })
+        };
+        rig.world.until(&rig.instances, "p", says, holds).await;
+    }
+    clear();
+    rig.plugin.serve();
+    rig.ready().await;
+    let events = rig.events_until("PluginHealthy").await;
+    assert_eq!(events.iter().filter(|(reason, _)| reason == "NoSocket").count(), 1, "{events:?}");
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_killed_in_a_call_gets_the_same_call_when_it_is_back() {
     let mut rig = Rig::new(Config::full()).await;
     let gate = Gate::new();

@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 use rand::Rng as _;
 use tokio::sync::watch;
 use wharfline::csi::{self, Connection, Connector, SocketPathError};
-use wharfline::node::{Dial, Machine};
+use wharfline::node::{AtSocket, Dial, Machine};
 use wharfline::sys::files::{AppendFile, FileError, FileLock};
 use wharfline::sys::kernel::{
     Access, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared, Present, Removed,
@@ -568,6 +568,11 @@ impl Dial for SimMachine {
     }
 
     async fn discard(&self, _socket: &Path) {}
+
+    async fn look(&self, socket: &Path) -> AtSocket {
+        let served = self.with(|node| node.sockets.contains_key(socket));
+        if served { AtSocket::Socket } else { AtSocket::Nothing }
+    }
 
     fn plugin(&self, socket: &Path, options: csi::PluginOptions) -> Result<csi::Plugin, SocketPathError> {
         let connector = PluginConnector { machine: self.clone(), socket: socket.to_owned() };

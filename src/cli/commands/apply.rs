@@ -71,6 +71,7 @@ async fn on_server(
     parameters.extend((args.dry_run == DryRun::Server).then_some(("dryRun", "All")));
     let path = format!("{}{}", item.path(), query(&parameters));
     let answer = send(session, Method::PATCH, &path, (content::APPLY_PATCH, &item.object)).await?;
+    remark_going(session, item, &answer.body);
     Ok(("serverside-applied", answer.body))
 }
 
@@ -99,6 +100,9 @@ async fn merged(
                 answer.map(|answer| ("created", answer.body))
             }
             (Some(seen), dry_run) => {
+                if rounds == 1 {
+                    remark_going(session, item, seen);
+                }
                 let patch = merge::three_way(merge::last_applied(seen).as_ref(), &wanted, seen);
                 if merge::is_empty(&patch) {
                     return Ok(("unchanged", seen.clone()));
@@ -140,11 +144,15 @@ fn verb(before: &Value, after: &Value) -> &'static str {
     if tidy(before.clone()) == tidy(after.clone()) { "unchanged" } else { "configured" }
 }
 
-fn remark(session: &mut Session<'_>, item: &Item, seen: &Value) {
+/// Even when nothing is to be changed: seconds later it is gone.
+fn remark_going(session: &mut Session<'_>, item: &Item, seen: &Value) {
     if seen["metadata"]["deletionTimestamp"].is_string() {
         session
             .note(format_args!("warning: {} is being deleted; what is applied goes with it", item.label()));
     }
+}
+
+fn remark(session: &mut Session<'_>, item: &Item, seen: &Value) {
     if merge::last_applied(seen).is_none() {
         let label = item.label();
         session.note(format_args!(

@@ -47,7 +47,7 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &Logs) -> Result<(), Fa
         }
     }
     if tails.is_empty() {
-        return Err(elsewhere(&item, &allocation, &session.data_dir));
+        return Err(elsewhere(&item, &allocation, &task, &session.data_dir));
     }
     copy(session, &mut tails)?;
     if args.follow { follow(session, &item, &mut tails).await } else { Ok(()) }
@@ -87,17 +87,31 @@ fn task_of(allocation: &Value, asked: Option<&str>) -> Result<String, Failure> {
     }
 }
 
-fn elsewhere(item: &Item, allocation: &Value, data_dir: &Path) -> Failure {
+fn elsewhere(item: &Item, allocation: &Value, task: &str, data_dir: &Path) -> Failure {
     let failure = Failure::failed(format!("no log of {} is on this machine", item.label()));
     let searched = format!("nothing of it under {}", data_dir.join("logs").display());
+    let why = format!("wharfline why {} -n {}", item.label(), item.namespace);
     match allocation["status"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
+        Some(_) if not_started(allocation, task) => failure
+            .because(format!("task {task} was not started yet, so that it has written nothing"))
+            .try_this(why),
         Some(node) => failure.because(format!("it runs on node {node}; {searched}")).try_this(format!(
             "wharfline logs {} -n {} on node {node}, with that node's --data-dir",
             item.name, item.namespace
         )),
-        None => failure
-            .because("it was not placed on a node yet, so that it has written nothing")
-            .try_this(format!("wharfline why {} -n {}", item.label(), item.namespace)),
+        None => {
+            failure.because("it was not placed on a node yet, so that it has written nothing").try_this(why)
+        }
+    }
+}
+
+/// Whether its node says that a task has never run. A phase of waiting says it before the node does.
+fn not_started(allocation: &Value, task: &str) -> bool {
+    let status = &allocation["status"];
+    let told = status["tasks"].as_array().into_iter().flatten().find(|t| t["name"] == task);
+    match told {
+        Some(told) => told["state"] == "Pending",
+        None => status["phase"] == "WaitingVolumes",
     }
 }
 

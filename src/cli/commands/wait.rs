@@ -91,10 +91,15 @@ impl Goal {
                     format!("it is {}", found.join(" "))
                 }
             }
+            Self::Delete if !is_going(object) => "nobody has asked for its deletion".to_owned(),
             Self::Delete => blocker(object),
             Self::Create => "it does not exist".to_owned(),
         }
     }
+}
+
+fn is_going(object: &Value) -> bool {
+    object["metadata"]["deletionTimestamp"].is_string()
 }
 
 /// A condition that speaks of an earlier generation says nothing of the spec that is there now.
@@ -196,7 +201,8 @@ async fn one(session: &Session<'_>, item: &Item, goal: &Goal, deadline: &Deadlin
         None => {
             let what = format!("{}: waited too long", item.label());
             let failure = Failure::new(Exit::TimedOut, what).because(goal.shortfall(&last));
-            Err(failure.try_this(format!("wharfline why {}", item.label())))
+            let verb = if *goal == Goal::Delete && !is_going(&last) { "delete" } else { "why" };
+            Err(failure.try_this(format!("wharfline {verb} {}", item.label())))
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::cli::age::{millis, since};
 use crate::cli::args::Why;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::kinds::Kinds;
-use crate::cli::session::Session;
+use crate::cli::session::{Session, Target};
 use crate::cli::table::clean;
 use crate::cli::why::{Branch, Explanation, Kind, Objects, Root, Subject, explain};
 use crate::cli::wire::Form;
@@ -19,23 +19,38 @@ use crate::cli::wire::Form;
 const NAMED: usize = 8;
 
 pub(crate) async fn run(session: &mut Session<'_>, args: &Why) -> Result<(), Failure> {
-    let (resource, name) = session.one_target(&args.target).await?;
-    let Some(kind) = Kind::of(&resource.kind) else {
-        let failure = Failure::usage(format!("why follows no {}", resource.plural));
-        return Err(failure.try_this(format!("wharfline describe {}", resource.label(&name))));
-    };
+    let mut subjects = Vec::new();
     let namespace = session.namespace();
-    let subject = Subject::namespaced(kind, if resource.namespaced { &namespace } else { "" }, &name);
+    for Target { resource, name } in session.targets(&args.targets).await? {
+        let Some(name) = name else {
+            let failure = Failure::usage(format!("no {} is named", resource.singular));
+            return Err(failure.try_this("write KIND/NAME"));
+        };
+        let Some(kind) = Kind::of(&resource.kind) else {
+            let failure = Failure::usage(format!("why follows no {}", resource.plural));
+            return Err(failure.try_this(format!("wharfline describe {}", resource.label(&name))));
+        };
+        let of = if resource.namespaced { namespace.as_str() } else { "" };
+        subjects.push(Subject::namespaced(kind, of, &name));
+    }
     let kinds = session.kinds().await?;
     let objects = gather(session, &kinds).await?;
-    match explain(&objects, &subject) {
-        Some(explanation) => {
-            let text = render(&explanation, &namespace, Timestamp::now());
-            session.terminal.out.write_all(text.as_bytes())?;
-            Ok(())
+    let mut before = false;
+    for subject in subjects {
+        match explain(&objects, &subject) {
+            Some(explanation) => {
+                let page = render(&explanation, &namespace, Timestamp::now());
+                let apart = if before { "\n" } else { "" };
+                write!(session.terminal.out, "{apart}{page}")?;
+                before = true;
+            }
+            None => {
+                let what = format!("{} does not exist", subject.words(""));
+                session.report(&Failure::new(Exit::NotFound, what));
+            }
         }
-        None => Err(Failure::new(Exit::NotFound, format!("{} does not exist", subject.words("")))),
     }
+    Ok(())
 }
 
 async fn gather(session: &mut Session<'_>, kinds: &Kinds) -> Result<Objects, Failure> {
@@ -167,6 +182,7 @@ mod tests {
             text: text.to_owned(),
             call: None,
             next: None,
+            hint: String::new(),
             because,
         }
     }

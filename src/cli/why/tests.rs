@@ -292,19 +292,7 @@ fn going_up() -> Vec<Case> {
                 "allocation/nfs-all-b",
             ],
             says: "Failed on b; task driver ended with 3, started again 2 times",
-            advice: "`wharfline describe allocation/nfs-all-b -n wharfline-system`",
-        },
-        Case {
-            name: "no node fits",
-            cluster: with(&[(
-                "allocations/0",
-                json!({ "status": { "nodeName": "", "phase": "Pending", "volumes": [{ "name": "v", "published": "Up" }],
-                "conditions": [{ "type": "Placed", "status": "False", "reason": "NoNodeFits", "message": "no node fits: a: cordoned" }] } }),
-            )]),
-            asked: "Allocation/web-data",
-            way: &["allocation/web-data"],
-            says: "Pending: no node fits: a: cordoned",
-            advice: "`wharfline describe allocation/web-data -n shop`",
+            advice: "`wharfline logs nfs-all-b/driver -n wharfline-system`",
         },
     ]
 }
@@ -323,8 +311,8 @@ fn coming_down() -> Vec<Case> {
             ]),
             asked: "Allocation/web-data",
             way: &["allocation/web-data", "volumeclaim/data", "volume/vol-data", "allocation/web-logs"],
-            says: "uses it",
-            advice: "`wharfline delete allocation/web-logs -n shop`",
+            says: "holds volume/vol-data on b, and has to end or be deleted first",
+            advice: "wait until it ends, or `wharfline delete allocation/web-logs -n shop`",
         },
         Case {
             name: "the holder's node is lost",
@@ -410,17 +398,342 @@ fn coming_down() -> Vec<Case> {
     ]
 }
 
+/// Allocation `web-data` without a node, with this said of it by placement.
+fn unplaced(reason: &str, message: &str) -> Value {
+    let told = |kind: &str| json!({ "type": kind, "status": "False", "reason": reason, "message": message });
+    json!({ "status": {
+        "nodeName": "", "phase": "Pending", "volumes": null, "tasks": null,
+        "conditions": [told("Placed"), told("Ready")],
+    } })
+}
+
+/// The claim `data`, of a class that waits for the first consumer.
+fn late() -> [(&'static str, Value); 2] {
+    let why = json!({ "type": "Ready", "status": "False", "reason": "WaitingForFirstConsumer",
+        "message": "waits for the first allocation that uses it" });
+    [
+        ("claims/0", json!({ "status": { "phase": "Pending", "volumeName": "", "conditions": [why] } })),
+        ("classes/0", json!({ "spec": { "volumeBindingMode": "WaitForFirstConsumer" } })),
+    ]
+}
+
+fn placing() -> Vec<Case> {
+    let with_late = |changes: &[(&'static str, Value)]| {
+        let all: Vec<_> = late().into_iter().chain(changes.iter().cloned()).collect();
+        with(&all)
+    };
+    let fits = |details: &str| unplaced("NoNodeFits", &format!("no node fits: {details}"));
+    let cordoned = |name: &'static str, asked, way| Case {
+        name,
+        cluster: with_late(&[
+            ("allocations/0", fits("a: the allocation is pinned elsewhere; b: cordoned or stopped")),
+            ("allocations/0", json!({ "spec": { "nodeName": "b" } })),
+            ("nodes/1", json!({ "spec": { "unschedulable": true } })),
+        ]),
+        asked,
+        way,
+        says: "cordoned",
+        advice: "`wharfline uncordon b`",
+    };
+    vec![
+        cordoned(
+            "the node is cordoned, and the claim is bound late",
+            "Allocation/web-data",
+            &["allocation/web-data", "node/b"],
+        ),
+        cordoned(
+            "the same, asked of the claim",
+            "VolumeClaim/data",
+            &["volumeclaim/data", "allocation/web-data", "node/b"],
+        ),
+        Case {
+            name: "no node has the label",
+            cluster: with_late(&[
+                ("allocations/0", fits("a: has no label disk=ssd; b: has no label disk=ssd")),
+                ("allocations/0", json!({ "spec": { "nodeSelector": { "disk": "ssd" } } })),
+            ]),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data", "node/a"],
+            says: "has no label disk=ssd, which the allocation asks for",
+            advice: "`wharfline label node/a disk=ssd`, or change its nodeSelector",
+        },
+        Case {
+            name: "the only node was taken down",
+            cluster: without(
+                with_late(&[
+                    ("allocations/0", fits("b: cordoned or stopped")),
+                    ("nodes/1", unmet("Ready", "NodeStopped", "taken down")),
+                    (
+                        "nodes/1",
+                        json!({ "metadata": { "annotations": { "wharfline.dev/stopped": "true" } } }),
+                    ),
+                ]),
+                "nodes",
+                0,
+            ),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data", "node/b"],
+            says: "not ready: taken down",
+            advice: "start `wharfline up` there",
+        },
+        Case {
+            name: "no node has a healthy instance of the plugin",
+            cluster: without(
+                with_late(&[
+                    ("allocations/0", fits("b: no healthy instance of plugin nfs")),
+                    ("instances/1", unmet("Ready", "ProbeFailed", "nobody answers")),
+                ]),
+                "nodes",
+                0,
+            ),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data", "plugin/nfs", "plugininstance/nfs-b"],
+            says: "not healthy on b: nobody answers",
+            advice: "`wharfline describe plugininstance/nfs-b`, and the logs of its task: \
+                `wharfline logs nfs-all-b/driver -n wharfline-system`",
+        },
+        Case {
+            name: "a node that does not fit for what only placement knows",
+            cluster: without(
+                with(&[("allocations/0", fits("b: plugin nfs has its limit of 3 volumes there"))]),
+                "nodes",
+                0,
+            ),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data", "node/b"],
+            says: "does not fit: plugin nfs has its limit of 3 volumes there",
+            advice: "`wharfline describe allocation/web-data -n shop` tells of every node",
+        },
+        Case {
+            name: "the node it is pinned to does not exist",
+            cluster: with_late(&[
+                ("allocations/0", unplaced("NotFound", "waits for Node \"c\", which does not exist yet")),
+                ("allocations/0", json!({ "spec": { "nodeName": "c" } })),
+            ]),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data", "node/c"],
+            says: "does not exist",
+            advice: "start `wharfline up --node-name c` on that machine",
+        },
+        nodeless("no node has joined", with(&[("allocations/0", unplaced("NoNodes", "no node has joined"))])),
+        Case {
+            asked: "VolumeClaim/data",
+            way: &["volumeclaim/data", "volumeclass/fast", "plugin/nfs", "node/(none)"],
+            ..nodeless(
+                "no node has joined, and the claim waits for its plugin",
+                with(&[("claims/0", json!({ "status": { "phase": "Pending", "volumeName": "" } }))]),
+            )
+        },
+        Case {
+            name: "one claim waits for its class, the other for the first consumer",
+            cluster: with_late(&[
+                ("allocations/0", unplaced("VolumeNotReady", "claim \"logs\": waits for VolumeClass \"x\"")),
+                (
+                    "allocations/0",
+                    json!({ "spec": { "volumes": [
+                        { "name": "v", "claimName": "data" }, { "name": "w", "claimName": "logs" },
+                    ] } }),
+                ),
+                ("claims/1", json!({ "spec": { "volumeClassName": "x" } })),
+                ("claims/1", json!({ "status": { "phase": "Pending", "volumeName": "" } })),
+            ]),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data", "volumeclaim/logs", "volumeclass/x"],
+            says: "does not exist",
+            advice: "apply a manifest of volumeclass/x",
+        },
+    ]
+}
+
+/// The same cluster without nodes and instances.
+fn nodeless(name: &'static str, mut cluster: Value) -> Case {
+    cluster["nodes"] = json!([]);
+    cluster["instances"] = json!([]);
+    cluster["allocations"].as_array_mut().unwrap().truncate(2);
+    Case {
+        name,
+        cluster,
+        asked: "Allocation/web-data",
+        way: &["allocation/web-data", "node/(none)"],
+        says: "no node has joined",
+        advice: "start `wharfline up` on the machine that shall be the node; if it runs, start it again",
+    }
+}
+
+fn failing() -> Vec<Case> {
+    let ended = json!({ "status": {
+        "phase": "Failed",
+        "conditions": [
+            { "type": "Placed", "status": "True", "reason": "Placed" },
+            { "type": "VolumesReady", "status": "False", "reason": "VolumesNotReady", "message": "waits" },
+            { "type": "Ready", "status": "False", "reason": "TaskFailed", "message": "task t: exited with 1" },
+        ],
+        "volumes": [{ "name": "v", "volume": "vol-data", "published": "Down" }],
+        "tasks": [{ "name": "t", "state": "Exited", "exitCode": 1, "restarts": 0 }],
+    } });
+    vec![Case {
+        name: "a task failed for good, and its volume is not attached any more",
+        cluster: without(with(&[("allocations/0", ended)]), "attachments", 0),
+        asked: "Allocation/web-data",
+        way: &["allocation/web-data"],
+        says: "Failed on b: task t: exited with 1; task t ended with 1, started again 0 times",
+        advice: "`wharfline logs web-data/t -n shop`; once that is put right, delete it and apply it again",
+    }]
+}
+
+fn sharing() -> Vec<Case> {
+    let held = |mode: &str| {
+        json!({
+            "spec": { "accessModes": [mode] },
+            "status": { "holders": [{ "allocation": { "namespace": "shop", "name": "web-logs" }, "nodeName": "b" }] },
+        })
+    };
+    let case = |name: &'static str, mode: &str, node: &str| Case {
+        name,
+        cluster: with(&[
+            ("allocations/0", waiting("vol-data")),
+            ("allocations/0", json!({ "status": { "nodeName": node } })),
+            ("volumes/0", held(mode)),
+        ]),
+        asked: "Allocation/web-data",
+        way: &["allocation/web-data", "volumeclaim/data", "volume/vol-data", "allocation/web-logs"],
+        says: "holds volume/vol-data on b, and has to end or be deleted first",
+        advice: "wait until it ends, or `wharfline delete allocation/web-logs -n shop`",
+    };
+    vec![
+        case("a single writer on the same node", "SingleNodeSingleWriter", "b"),
+        case("a single writer on another node", "SingleNodeSingleWriter", "a"),
+        case("one writer on the same node", "SingleNodeWriter", "b"),
+        case("one writer on another node", "SingleNodeWriter", "a"),
+        Case {
+            cluster: with(&[
+                ("allocations/0", waiting("vol-data")),
+                ("volumes/0", held("SingleNodeMultiWriter")),
+                (
+                    "attachments/0",
+                    json!({ "status": { "node": { "staged": "Down", "reason": "StageFailed", "message": "m" } } }),
+                ),
+            ]),
+            way: &["allocation/web-data", "volumeclaim/data", "volume/vol-data", "volumeattachment/att-data"],
+            says: "attached to b, not staged: m",
+            advice: "`wharfline describe volumeattachment/att-data`",
+            ..case("several writers on one node hold nobody up", "", "b")
+        },
+        Case {
+            name: "the holder was deleted, and another of its name waits",
+            cluster: with(&[
+                ("allocations/0", waiting("vol-data")),
+                ("allocations/0", json!({ "metadata": { "uid": "new" } })),
+                (
+                    "volumes/0",
+                    json!({ "status": { "holders": [{
+                        "allocation": { "namespace": "shop", "name": "web-data", "uid": "old" }, "nodeName": "b",
+                    }] } }),
+                ),
+            ]),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data", "volumeclaim/data", "volume/vol-data", "allocation/web-data"],
+            says: "one of this name is gone, and b has not released volume/vol-data yet",
+            advice: "`wharfline describe volume/vol-data`",
+        },
+    ]
+}
+
+fn going() -> Vec<Case> {
+    vec![
+        Case {
+            name: "an allocation whose volume waits for its task",
+            cluster: with(&[
+                ("allocations/0", deleted()),
+                (
+                    "allocations/0",
+                    json!({ "status": { "phase": "Stopping", "tasks": [{ "name": "t", "state": "Stopping" }] } }),
+                ),
+                ("attachments/0", deleted()),
+                (
+                    "attachments/0",
+                    json!({ "status": { "node": { "reason": "TasksRunning", "message": "waits for the task" } } }),
+                ),
+            ]),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data"],
+            says: "being deleted; task t is Stopping",
+            advice: "`wharfline describe allocation/web-data -n shop`",
+        },
+        Case {
+            name: "a plugin that goes and is healthy still",
+            cluster: without(with(&[("plugins/0", deleted()), ("claims/0", deleted())]), "allocations", 0),
+            asked: "Plugin/nfs",
+            way: &["plugin/nfs", "volumeclaim/logs"],
+            says: "needs it for vol-logs",
+            advice: "`wharfline delete volumeclaim/logs -n shop`",
+        },
+        Case {
+            name: "a plugin that goes, asked from below",
+            cluster: with(&[("plugins/0", deleted())]),
+            asked: "VolumeClass/fast",
+            way: &["volumeclass/fast", "plugin/nfs", "volumeclaim/data"],
+            says: "needs it for vol-data",
+            advice: "`wharfline delete volumeclaim/data -n shop`",
+        },
+        Case {
+            name: "a node that goes",
+            cluster: with(&[("nodes/1", deleted())]),
+            asked: "Node/b",
+            way: &["node/b", "allocation/web-data"],
+            says: "runs on it",
+            advice: "`wharfline delete allocation/web-data -n shop`",
+        },
+        Case {
+            name: "a node that goes and has an attachment left",
+            cluster: {
+                let mut cluster = with(&[("nodes/1", deleted()), ("attachments/0", deleted())]);
+                cluster["allocations"] = json!([]);
+                cluster
+            },
+            asked: "Node/b",
+            way: &["node/b", "volumeattachment/att-data"],
+            says: "not released by b yet",
+            advice: "`wharfline describe volumeattachment/att-data`",
+        },
+        Case {
+            name: "a claim that goes, with a volume that cannot",
+            cluster: without(
+                with(&[
+                    ("claims/0", deleted()),
+                    ("volumes/0", deleted()),
+                    (
+                        "volumes/0",
+                        json!({ "status": { "holders": [], "provisioning":
+                            { "type": "Provisioned", "status": "False", "reason": "DeleteFailed", "message": "has snapshots" } } }),
+                    ),
+                    ("attachments/0", json!({ "spec": { "volume": "other" } })),
+                ]),
+                "allocations",
+                0,
+            ),
+            asked: "VolumeClaim/data",
+            way: &["volumeclaim/data", "volume/vol-data"],
+            says: "being deleted: has snapshots",
+            advice: "`wharfline describe volume/vol-data`",
+        },
+    ]
+}
+
 #[test]
 fn the_way_to_the_cause_is_found() {
-    for case in going_up().into_iter().chain(coming_down()) {
+    let cases = [going_up(), coming_down(), placing(), failing(), sharing(), going()];
+    let mut wrong = Vec::new();
+    for case in cases.into_iter().flatten() {
         let name = case.name;
         let explanation = explain(&objects(&case.cluster), &subject(case.asked)).expect(name);
         let way: Vec<String> = explanation.tree.path().iter().map(|b| b.subject.to_string()).collect();
-        assert_eq!(way, case.way, "{name}: {explanation:#?}");
-        let root = explanation.root.expect(name);
-        assert_eq!(root.text, case.says, "{name}");
-        assert!(root.advice.starts_with(case.advice), "{name}: {}", root.advice);
+        let (says, advice) = explanation.root.map(|root| (root.text, root.advice)).unwrap_or_default();
+        if way != case.way || says != case.says || !advice.starts_with(case.advice) {
+            wrong.push(format!("{name}: {way:?}, \"{says}\", \"{advice}\""));
+        }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

@@ -1,4 +1,7 @@
 //! From one object to what it waits for, kind by kind. Going up and coming down are told apart by the deletion mark.
+mod holders;
+mod placing;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -11,10 +14,14 @@ use crate::api::claim::ClaimPhase;
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{Call, Condition, Rung, Truth};
 use crate::api::volume::VolumePhase;
-use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass};
+use crate::api::{
+    Allocation, AllocationStatus, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
+};
 
 /// How many users of one kind a branch names.
 const MOST: usize = 3;
+/// A claim waits until an allocation that uses it has a node.
+const UNPLACED: &str = "WaitingForPlacement";
 
 type Named<'a, K> = BTreeMap<(String, String), &'a K>;
 
@@ -40,6 +47,8 @@ enum Service<'a> {
     Controller(Option<&'a str>),
     /// One that makes node calls on this node.
     Node(&'a str),
+    /// One that makes volumes: a plugin that is to go makes no more.
+    New,
     /// Any.
     Any,
 }
@@ -156,13 +165,26 @@ impl<'a> Walk<'a> {
             )
             | None => false,
         };
-        let told =
-            ["Placed", "VolumesReady", "Ready"].iter().find_map(|kind| unmet(&status.conditions, kind));
+        let failed = status.phase == Some(AllocationPhase::Failed);
+        // Of one that failed for good, the volumes are taken down: that they are not ready is no cause of anything.
+        let speaking: &[&str] = if failed { &["Ready"] } else { &["Placed", "VolumesReady", "Ready"] };
+        let told = speaking.iter().find_map(|kind| unmet(&status.conditions, kind));
         if settled && told.is_none_or(|condition| condition.kind != "Ready") {
             return branch;
         }
         branch.state = State::Blocked;
         add_told(&mut branch, told);
+        if failed {
+            let lost = branch.reason == "NodeLost";
+            branch
+                .because
+                .extend(Some(node).filter(|_| lost).map(|node| self.node(node)).filter(Branch::blocked));
+            add_exit(&mut branch, allocation, &status);
+            return branch;
+        }
+        if node.is_empty() && self.add_places(&mut branch, allocation, told) {
+            return branch;
+        }
         if !node.is_empty() {
             branch.because.extend(Some(self.node(node)).filter(Branch::blocked));
         }
@@ -170,14 +192,10 @@ impl<'a> Walk<'a> {
         for volume in allocation.spec.volumes.iter().filter(|v| !is_published(&status.volumes, &v.name)) {
             branch.because.push(self.claim(&namespace, &volume.claim_name, node));
         }
+        // A claim that waits for the place of this very allocation is never what holds it up, if anything else does.
+        branch.because.sort_by_key(|b| b.reason == UNPLACED);
         add_call(&mut branch, status.volumes.iter().flat_map(|v| &v.calls));
-        if let Some(task) = status.tasks.iter().find(|t| t.exit_code.is_some_and(|code| code != 0)) {
-            let code = task.exit_code.unwrap_or_default();
-            branch.add(&format!(
-                "; task {} ended with {code}, started again {} times",
-                task.name, task.restarts
-            ));
-        }
+        add_exit(&mut branch, allocation, &status);
         branch
     }
 
@@ -194,9 +212,14 @@ impl<'a> Walk<'a> {
         for served in plugins.filter(|_| !status.plugin_released) {
             branch.because.extend(self.volumes_of(&served.plugin_name));
         }
-        let running = status.tasks.iter().find(|task| task.state != TaskState::Exited);
+        let running = status.tasks.iter().find(|task| match task.state {
+            TaskState::Running | TaskState::Restarting | TaskState::Stopping => true,
+            TaskState::Pending | TaskState::Exited => false,
+        });
         if let (Some(task), true) = (running, branch.because.is_empty()) {
+            // Its volumes wait for it, not it for them.
             branch.add(&format!("; task {} is {:?}", task.name, task.state));
+            return branch;
         }
         for publication in status.volumes.iter().filter(|v| v.published != Rung::Down) {
             let here = self.on_node(&publication.volume, node);
@@ -239,11 +262,19 @@ impl<'a> Walk<'a> {
         branch.because.push(self.class(class));
         let late = self.classes.get(&key(class)).map(|class| class.spec.volume_binding_mode);
         if late == Some(VolumeBindingMode::WaitForFirstConsumer) && status.selected_node.is_empty() {
-            let used = self.users_of(&branch.subject.namespace, &branch.subject.name).next().is_some();
-            if !used {
+            let users: Vec<&Allocation> =
+                self.users_of(&branch.subject.namespace, &branch.subject.name).take(MOST).collect();
+            if users.is_empty() {
                 branch.name_reason("WaitingForFirstConsumer");
                 branch.say("not bound: waits for the first allocation that uses it");
+            } else {
+                branch.name_reason(UNPLACED);
+                branch.say("not bound: waits until an allocation that uses it has a node");
             }
+            let waiting =
+                users.iter().map(|user| self.allocation(&branch.subject.namespace, &user.name_any()));
+            let waiting: Vec<_> = waiting.filter(Branch::blocked).collect();
+            branch.because.extend(waiting);
         }
         branch
     }
@@ -295,7 +326,7 @@ impl<'a> Walk<'a> {
         let shown = found.map_or_else(|| name.to_owned(), |class| class.name_any());
         let mut branch = self.enter(Subject::global(Kind::Class, &shown), found, |class, mut branch| {
             branch.text = format!("of plugin {}", class.spec.plugin);
-            branch.because.push(self.plugin(&class.spec.plugin, Service::Controller(None)));
+            branch.because.push(self.plugin(&class.spec.plugin, Service::New));
             branch
         });
         if name.is_empty() && found.is_none() {
@@ -332,11 +363,8 @@ impl<'a> Walk<'a> {
         if node.is_empty() {
             return branch;
         }
-        let single = volume.spec.capability().access_mode.single_node();
-        let elsewhere = status.holders.iter().filter(|holder| single && holder.node_name != node);
-        for holder in elsewhere.take(MOST) {
-            branch.text = format!("{}, held on {}", branch.text, holder.node_name);
-            branch.because.push(self.holder(&holder.allocation.namespace, &holder.allocation.name));
+        if self.add_holders(&mut branch, volume, node) {
+            return branch;
         }
         match self.on_node(&branch.subject.name, node) {
             Some(attachment) => branch.because.push(self.attachment(&attachment.name_any())),
@@ -347,23 +375,6 @@ impl<'a> Walk<'a> {
             }
         }
         branch
-    }
-
-    /// The allocation that keeps a volume on another node, which must let go first.
-    fn holder(&self, namespace: &str, name: &str) -> Branch {
-        match self.allocations.get(&(namespace.to_owned(), name.to_owned())) {
-            Some(allocation) => {
-                let node = allocation.status.as_ref().map(|s| s.node_name.clone()).unwrap_or_default();
-                let mut branch = self.user(allocation);
-                branch.because.extend(Some(self.node(&node)).filter(|b| !node.is_empty() && b.blocked()));
-                branch
-            }
-            None => Branch::new(
-                Subject::namespaced(Kind::Allocation, namespace, name),
-                State::Blocked,
-                "is gone, and its node has not released the volume",
-            ),
-        }
     }
 
     fn volume_leaving(&self, volume: &Volume, mut branch: Branch) -> Branch {
@@ -448,7 +459,8 @@ impl<'a> Walk<'a> {
 
     fn plugin(&self, name: &str, service: Service<'_>) -> Branch {
         self.enter(Subject::global(Kind::Plugin, name), self.plugins.get(&key(name)), |plugin, mut branch| {
-            if plugin.metadata.deletion_timestamp.is_some() && matches!(service, Service::Any) {
+            if plugin.metadata.deletion_timestamp.is_some() && matches!(service, Service::Any | Service::New)
+            {
                 branch.state = State::Blocked;
                 branch.say("being deleted");
                 branch.because = self.volumes_of(name);
@@ -469,6 +481,7 @@ impl<'a> Walk<'a> {
             if serving.is_empty() {
                 branch.name_reason("NoInstance");
                 branch.text = format!("has no {}instance{}", service.role(), service.place());
+                branch.because.extend(self.nodes.is_empty().then(placing::no_node));
                 branch.because.extend(self.unstarted(name));
             }
             branch
@@ -490,8 +503,11 @@ impl<'a> Walk<'a> {
 
     /// The volumes that still need a plugin which is to go.
     fn volumes_of(&self, plugin: &str) -> Vec<Branch> {
-        let needing = self.volumes.values().filter(|v| v.spec.plugin == plugin).take(MOST);
-        let branch = |volume: &&Volume| {
+        let mut needing: Vec<&Volume> =
+            self.volumes.values().copied().filter(|v| v.spec.plugin == plugin).collect();
+        // What goes by itself comes last: the others are for a person to delete.
+        needing.sort_by_key(|volume| self.goes(volume));
+        let branch = |volume: &Volume| {
             let name = volume.name_any();
             if volume.metadata.deletion_timestamp.is_some() {
                 return self.volume(&name, "");
@@ -499,12 +515,23 @@ impl<'a> Walk<'a> {
             let mut branch = Branch::new(Subject::global(Kind::Volume, &name), State::Blocked, "needs it");
             branch.name_reason("InUse");
             if let Some(claim) = &volume.spec.claim_ref {
+                if self.goes(volume) {
+                    return self.claim(&claim.namespace, &claim.name, "");
+                }
                 branch.subject = Subject::namespaced(Kind::Claim, &claim.namespace, &claim.name);
                 branch.text = format!("needs it for {name}");
             }
             branch
         };
-        needing.map(branch).collect()
+        needing.into_iter().take(MOST).map(branch).collect()
+    }
+
+    /// Whether a volume or its claim is being deleted.
+    fn goes(&self, volume: &Volume) -> bool {
+        let of = volume.spec.claim_ref.as_ref();
+        let claim = of.and_then(|of| self.claims.get(&(of.namespace.clone(), of.name.clone())));
+        volume.metadata.deletion_timestamp.is_some()
+            || claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_some())
     }
 
     fn instance(&self, name: &str) -> Branch {
@@ -522,10 +549,28 @@ impl<'a> Walk<'a> {
             let of = &instance.spec.allocation;
             let node = self.node(&instance.spec.node_name);
             let served = self.allocations.get(&(of.namespace.clone(), of.name.clone()));
+            branch.hint = instance_hint(instance, served.copied());
             let task = served.map(|_| self.allocation(&of.namespace, &of.name));
             branch.because.extend([Some(node), task].into_iter().flatten().filter(Branch::blocked));
             branch
         })
+    }
+
+    /// What still has to leave a node that is being deleted, the workloads first; plugins leave by themselves.
+    fn left_on(&self, node: &str) -> Vec<Branch> {
+        let bound = |a: &&&Allocation| a.status.as_ref().is_some_and(|s| s.node_name == node);
+        let serves = |a: &Allocation| a.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
+        let users = self.allocations.values().filter(bound).filter(|a| !serves(a)).take(MOST);
+        let user = |allocation: &&Allocation| {
+            let mut branch = self.user(allocation);
+            if branch.reason == "InUse" {
+                branch.say("runs on it");
+            }
+            branch
+        };
+        let attached = self.attachments.values().filter(|a| a.spec.node_name == node);
+        let attached = attached.map(|a| self.attachment(&a.name_any())).filter(Branch::blocked);
+        users.map(user).chain(attached.take(MOST)).collect()
     }
 
     fn node(&self, name: &str) -> Branch {
@@ -533,6 +578,13 @@ impl<'a> Walk<'a> {
             let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
             let ready = conditions.iter().find(|c| c.type_ == "Ready");
             branch.say("ready");
+            if node.metadata.deletion_timestamp.is_some() {
+                branch.state = State::Blocked;
+                branch.name_reason("BeingDeleted");
+                branch.say("being deleted");
+                branch.because = self.left_on(name);
+                return branch;
+            }
             if ready.is_none_or(|c| c.status != "True") {
                 branch.state = State::Blocked;
                 branch.say("not ready");
@@ -550,6 +602,7 @@ impl Service<'_> {
         let (role, node) = (instance.spec.role, instance.spec.node_name.as_str());
         match self {
             Self::Controller(place) => role.controller() && place.is_none_or(|place| place == node),
+            Self::New => role.controller(),
             Self::Node(place) => role.node() && place == node,
             Self::Any => true,
         }
@@ -558,13 +611,13 @@ impl Service<'_> {
     fn place(self) -> String {
         match self {
             Self::Controller(Some(node)) | Self::Node(node) => format!(" on {node}"),
-            Self::Controller(None) | Self::Any => String::new(),
+            Self::Controller(None) | Self::New | Self::Any => String::new(),
         }
     }
 
     fn role(self) -> &'static str {
         match self {
-            Self::Controller(_) => "controller ",
+            Self::Controller(_) | Self::New => "controller ",
             Self::Node(_) => "node ",
             Self::Any => "",
         }
@@ -594,6 +647,43 @@ impl Branch {
 
     fn name_reason(&mut self, reason: &str) {
         reason.clone_into(&mut self.reason);
+    }
+}
+
+/// How a task ended, and where to read why.
+fn add_exit(branch: &mut Branch, allocation: &Allocation, status: &AllocationStatus) {
+    let Some(task) = status.tasks.iter().find(|t| t.exit_code.is_some_and(|code| code != 0)) else { return };
+    let code = task.exit_code.unwrap_or_default();
+    branch.add(&format!("; task {} ended with {code}, started again {} times", task.name, task.restarts));
+    let logs = logs_of(allocation, &task.name);
+    let serves = allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
+    branch.hint = match status.phase {
+        Some(AllocationPhase::Failed) if !serves => {
+            format!("{logs}; once that is put right, delete it and apply it again")
+        }
+        Some(AllocationPhase::Restarting) => format!("{logs}; it is started again by itself"),
+        _ => logs,
+    };
+}
+
+/// The command that shows what a task wrote.
+fn logs_of(allocation: &Allocation, task: &str) -> String {
+    let namespace = allocation.namespace().unwrap_or_default();
+    format!("`wharfline logs {}/{task} -n {namespace}`", allocation.name_any())
+}
+
+/// Where to look for what is wrong with an instance: what something else runs has no logs here.
+fn instance_hint(instance: &PluginInstance, served: Option<&Allocation>) -> String {
+    let describe = format!("`wharfline describe plugininstance/{}`", instance.name_any());
+    let task = served.and_then(|a| a.spec.tasks.iter().find(|t| t.name == instance.spec.task));
+    match (served, task) {
+        (_, Some(task)) if task.runtime.external.is_some() => {
+            format!("{describe}; start the driver, which Wharfline does not run, or look at its own log")
+        }
+        (Some(served), Some(task)) => {
+            format!("{describe}, and the logs of its task: {}", logs_of(served, &task.name))
+        }
+        _ => describe,
     }
 }
 

@@ -21,6 +21,9 @@ use crate::sys::path::{Place, TreePath};
 /// The fields of an allocation's status that its node writes.
 pub(super) const NODE: Part = Part { name: "node", fields: &["phase", "volumes", "tasks", "conditions"] };
 
+/// The word of a volume that another allocation has.
+const HELD: &str = "HeldElsewhere";
+
 /// The node's part of an allocation's status.
 #[derive(Serialize)]
 pub(super) struct NodePart {
@@ -35,6 +38,11 @@ impl NodePart {
     pub(super) fn nothing_begun(&self, allocation: &Allocation) -> bool {
         const UNDER_WAY: [Reason; 2] = [Reason::VolumesNotReady, Reason::NotAttached];
         let before = allocation.status.clone().unwrap_or_default();
+        // Placement said who has the volume. Once it is here, that is over.
+        let held = before.conditions.iter().any(|c| c.kind == READY && c.reason == HELD);
+        if held && self.volumes.iter().any(|v| !v.volume.is_empty()) {
+            return false;
+        }
         let unsaid = before.phase == Some(self.phase) && before.volumes.is_empty() && before.tasks.is_empty();
         let why = self.conditions.iter().find(|c| c.kind == "VolumesReady");
         self.phase == AllocationPhase::WaitingVolumes

@@ -122,12 +122,14 @@ async fn a_single_writer_is_used_by_one_after_the_other() {
     bench.until("two is bound", |seen| phase(seen, "two") == "WaitingVolumes").await;
     bench
         .until("a person can read why", |seen| {
-            seen.all("events").iter().any(|e| {
-                e["reason"] == "NotReleased"
-                    || e["reason"] == "HeldElsewhere" && e["involvedObject"]["name"] == "two"
-            })
+            seen.all("events").iter().any(|e| e["reason"] == "HeldElsewhere")
         })
         .await;
+    let two = bench.seen.get("allocations", "default", "two");
+    let ready =
+        two["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Ready").unwrap();
+    let said = ready["message"].as_str().unwrap();
+    assert!(ready["reason"] == "HeldElsewhere" && said.contains("\"default/one\" on node \"a\""), "{ready}");
     bench.quiet().await;
     assert_eq!(phase(&bench.seen, "two"), "WaitingVolumes");
     bench.delete("allocations", "default", "one").await;

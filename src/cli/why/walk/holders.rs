@@ -1,0 +1,99 @@
+//! Who has a volume that another allocation waits for.
+use kube::ResourceExt;
+
+use super::super::{Branch, Kind, State, Subject};
+use super::{MOST, Walk};
+use crate::api::allocation::AllocationPhase;
+use crate::api::meta::AccessMode;
+use crate::api::volume::Holder;
+use crate::api::{Allocation, Volume};
+
+/// Who waits for the volume.
+struct Waiting<'a> {
+    allocation: &'a Allocation,
+    node: &'a str,
+    read_only: bool,
+}
+
+impl<'a> Walk<'a> {
+    /// Adds the holders that shut out the allocation on the way to this volume; whether there are any.
+    pub(super) fn add_holders(&self, branch: &mut Branch, volume: &Volume, node: &str) -> bool {
+        let Some(allocation) = self.on_the_way() else { return false };
+        let claim = volume.spec.claim_ref.as_ref().map(|c| c.name.as_str()).unwrap_or_default();
+        let mut uses = allocation.spec.volumes.iter().filter(|v| v.claim_name == claim);
+        let waiting = Waiting { allocation, node, read_only: uses.any(|v| v.read_only) };
+        let holders = volume.status.as_ref().map(|s| s.holders.as_slice()).unwrap_or_default();
+        if holders.iter().any(|holder| is_of(holder, allocation) && holder.node_name == node) {
+            return false;
+        }
+        let mode = volume.spec.capability().access_mode;
+        for holder in holders.iter().filter(|holder| shuts_out(mode, holder, &waiting)).take(MOST) {
+            branch.add(&format!(", held on {}", holder.node_name));
+            let held = self.holder(holder, &branch.subject.to_string());
+            branch.because.push(held);
+        }
+        !branch.because.is_empty()
+    }
+
+    /// The allocation from which the way has come.
+    fn on_the_way(&self) -> Option<&'a Allocation> {
+        let way = self.way.borrow();
+        let subject = way.iter().rev().find(|subject| subject.kind == Kind::Allocation)?;
+        self.allocations.get(&(subject.namespace.clone(), subject.name.clone())).copied()
+    }
+
+    /// The allocation that has a volume and must let go first.
+    fn holder(&self, holder: &Holder, volume: &str) -> Branch {
+        let (of, node) = (&holder.allocation, &holder.node_name);
+        let found = self.allocations.get(&(of.namespace.clone(), of.name.clone()));
+        let subject = Subject::namespaced(Kind::Allocation, &of.namespace, &of.name);
+        let mut branch = match found.filter(|allocation| is_of(holder, allocation)) {
+            Some(allocation) if allocation.metadata.deletion_timestamp.is_some() => {
+                self.allocation(&of.namespace, &of.name)
+            }
+            Some(allocation) => {
+                let mut branch = Branch::new(subject, State::Blocked, "");
+                let phase = allocation.status.as_ref().and_then(|s| s.phase);
+                if phase.is_some_and(AllocationPhase::terminal) {
+                    branch.say(&format!("has ended, and {node} has not released {volume} yet"));
+                    branch.hint = format!("`wharfline describe {volume}`");
+                } else {
+                    branch.name_reason("HeldElsewhere");
+                    branch.say(&format!("holds {volume} on {node}, and has to end or be deleted first"));
+                    let words = branch.subject.words("");
+                    branch.hint = format!("wait until it ends, or `wharfline delete {words}`");
+                }
+                branch
+            }
+            None => {
+                let text = format!("one of this name is gone, and {node} has not released {volume} yet");
+                let mut branch = Branch::new(subject, State::Blocked, text);
+                branch.hint = format!("`wharfline describe {volume}`");
+                branch
+            }
+        };
+        let shown = branch.because.iter().any(|b| b.subject.kind == Kind::Node);
+        branch.because.extend(Some(self.node(node)).filter(|b| !shown && b.blocked()));
+        branch
+    }
+}
+
+/// Whether a holder stands for this allocation, not for an earlier one of its name.
+fn is_of(holder: &Holder, allocation: &Allocation) -> bool {
+    let of = &holder.allocation;
+    let named =
+        of.name == allocation.name_any() && of.namespace == allocation.namespace().unwrap_or_default();
+    named && (of.uid.is_empty() || allocation.uid().is_none_or(|uid| uid == of.uid))
+}
+
+/// Whether who waits cannot have the volume beside this holder. As the controllers grant it.
+fn shuts_out(mode: AccessMode, holder: &Holder, waiting: &Waiting<'_>) -> bool {
+    let elsewhere = holder.node_name != waiting.node || is_of(holder, waiting.allocation);
+    match mode {
+        AccessMode::SingleNodeSingleWriter => true,
+        AccessMode::SingleNodeWriter => elsewhere || !(holder.read_only && waiting.read_only),
+        AccessMode::SingleNodeReaderOnly | AccessMode::SingleNodeMultiWriter => elsewhere,
+        AccessMode::MultiNodeReaderOnly | AccessMode::MultiNodeMultiWriter => false,
+        AccessMode::MultiNodeSingleWriter => !holder.read_only && !waiting.read_only,
+    }
+}

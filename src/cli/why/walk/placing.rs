@@ -1,0 +1,99 @@
+//! Why an allocation has no node: what is wrong with each node that it could go to.
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use super::super::{Branch, Kind, State, Subject};
+use super::{Service, Walk, key};
+use crate::api::Allocation;
+use crate::api::meta::Condition;
+
+impl Walk<'_> {
+    /// Adds the nodes that do not fit, if that is what placement says. What it says of claims is for their branches.
+    pub(super) fn add_places(
+        &self,
+        branch: &mut Branch,
+        allocation: &Allocation,
+        told: Option<&Condition>,
+    ) -> bool {
+        let Some(told) = told else { return false };
+        let pin = allocation.spec.node_name.as_str();
+        match told.reason.as_str() {
+            "NoNodes" => branch.because.push(no_node()),
+            "NotFound" if !pin.is_empty() && !self.nodes.contains_key(&key(pin)) => {
+                branch.because.push(self.node(pin));
+            }
+            "NoNodeFits" => {
+                let wanted = |node: &&&Node| pin.is_empty() || node.name_any() == pin;
+                let nodes: Vec<&Node> = self.nodes.values().filter(wanted).copied().collect();
+                let known = nodes.iter().filter_map(|node| self.refusal(node, allocation));
+                branch.because.extend(known);
+                // Where nothing else is found, what placement says of each node stands for itself.
+                if branch.because.is_empty() {
+                    let said = nodes.iter().filter_map(|node| refusal_told(node, &told.message, allocation));
+                    branch.because.extend(said);
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// What the objects show of why an allocation cannot go to this node.
+    fn refusal(&self, node: &Node, allocation: &Allocation) -> Option<Branch> {
+        let name = node.name_any();
+        let seen = self.node(&name);
+        if seen.blocked() {
+            return Some(seen);
+        }
+        let serves = allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
+        if !serves && node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true) {
+            return Some(told(&name, "cordoned".to_owned(), format!("`wharfline uncordon {name}`")));
+        }
+        let mut labels = allocation.spec.node_selector.iter();
+        if let Some((key, value)) = labels.find(|(key, value)| node.labels().get(*key) != Some(*value)) {
+            let text = format!("has no label {key}={value}, which the allocation asks for");
+            let hint = format!("`wharfline label node/{name} {key}={value}`, or change its nodeSelector");
+            return Some(told(&name, text, hint));
+        }
+        let namespace = allocation.namespace().unwrap_or_default();
+        let plugins =
+            allocation.spec.volumes.iter().filter_map(|v| self.plugin_of(&namespace, &v.claim_name));
+        plugins.map(|plugin| self.plugin(&plugin, Service::Node(&name))).find(Branch::blocked)
+    }
+
+    /// The plugin of a claim's volume, or of its class.
+    fn plugin_of(&self, namespace: &str, claim: &str) -> Option<String> {
+        let claim = self.claims.get(&(namespace.to_owned(), claim.to_owned()))?;
+        let volume = claim.status.as_ref().map(|s| s.volume_name.as_str()).unwrap_or_default();
+        let class = claim.spec.volume_class_name.as_str();
+        match self.volumes.get(&key(volume)) {
+            Some(volume) => Some(volume.spec.plugin.clone()),
+            None => self.classes.get(&key(class)).map(|class| class.spec.plugin.clone()),
+        }
+    }
+}
+
+/// In the place of a node where there is none at all.
+pub(super) fn no_node() -> Branch {
+    let mut branch = Branch::new(Subject::global(Kind::Node, "(none)"), State::Missing, "no node has joined");
+    "start `wharfline up` on the machine that shall be the node; if it runs, start it again"
+        .clone_into(&mut branch.hint);
+    branch
+}
+
+/// What placement says of one node: `no node fits: a: not ready; b: cordoned or stopped`.
+fn refusal_told(node: &Node, message: &str, allocation: &Allocation) -> Option<Branch> {
+    let name = node.name_any();
+    let details = message.strip_prefix("no node fits: ").unwrap_or(message);
+    let why = details.split("; ").find_map(|part| part.strip_prefix(name.as_str())?.strip_prefix(": "))?;
+    let namespace = allocation.namespace().unwrap_or_default();
+    let words = Subject::namespaced(Kind::Allocation, &namespace, &allocation.name_any()).words("");
+    let hint = format!("`wharfline describe {words}` tells of every node");
+    Some(told(&name, format!("does not fit: {why}"), hint))
+}
+
+fn told(node: &str, text: String, hint: String) -> Branch {
+    let mut branch = Branch::new(Subject::global(Kind::Node, node), State::Blocked, text);
+    branch.hint = hint;
+    branch
+}
