@@ -10,7 +10,7 @@ use super::drive::Outcome;
 use super::facts::{Instances, deleting, with_condition};
 use super::nodes::pulse;
 use super::world::{World, namespace_or_default};
-use crate::api::meta::{Host, Truth};
+use crate::api::meta::{Host, READY, Truth, is_true};
 use crate::api::{Volume, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::claim::RELEASING;
@@ -57,11 +57,12 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     Ok(again)
 }
 
-/// Whether it can be used, by the facts: its own condition says the same one write later.
-pub(crate) fn usable(world: &World, object: &Volume) -> bool {
+/// Whether it can be used: its condition says so, or will by the facts, one write later. To wait for that write would put
+/// it in every claim's way.
+pub(crate) fn ready(world: &World, object: &Volume) -> bool {
     let status = object.status.clone().unwrap_or_default();
-    let facts = gather(world, object, &status, Some(&Reason::NoHost));
-    volume::standing(&facts).1.status == Truth::True
+    let facts = || gather(world, object, &status, Some(&Reason::NoHost));
+    is_true(&status.conditions, READY) || volume::standing(&facts()).1.status == Truth::True
 }
 
 fn gather<'a>(
