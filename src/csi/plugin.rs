@@ -135,6 +135,7 @@ impl Plugin {
             check(&reply)?;
             Ok(reply)
         });
+        tracing::trace!(target: "life", rpc = ?Q::RPC, took = ?asked.elapsed(), ok = result.is_ok(), "call");
         call.end(result.as_ref().map(|_| ()));
         result
     }
