@@ -49,7 +49,11 @@ pub(crate) async fn reconcile(object: Arc<VolumeAttachment>, context: Arc<Contex
 
 /// Writes fields of the spec, unless somebody wrote since the object was read: a later attachment of the name, too, has
 /// another version.
-pub(crate) async fn fields(context: &Context, object: &VolumeAttachment, spec: Value) -> Result<(), Failure> {
+pub(crate) async fn fields(
+    context: &Context,
+    object: &VolumeAttachment,
+    spec: Value,
+) -> Result<VolumeAttachment, Failure> {
     let patch = json!({ "metadata": { "resourceVersion": object.resource_version() }, "spec": spec });
     context.merge(object, patch).await
 }

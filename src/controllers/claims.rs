@@ -64,9 +64,9 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
     Ok(None)
 }
 
-/// Whether the volume is said to be ready, and the claim is bound to it or will be as soon as that is written.
+/// Whether the volume can be used, and the claim is bound to it or will be as soon as that is written.
 pub(crate) fn usable(world: &World, claim: &VolumeClaim, volume: &Volume) -> bool {
-    let ready = volume.status.as_ref().is_some_and(|s| is_true(&s.conditions, READY));
+    let ready = volumes::ready(world, volume);
     let bound = || claim.status.as_ref().is_some_and(|s| is_true(&s.conditions, READY));
     ready && (bound() || plan::next(&gather(world, claim, Some(volume), None)).ready.is_ok())
 }
@@ -132,7 +132,7 @@ fn users(world: &World, claim: &VolumeClaim, volume: Option<&Volume>) -> Vec<Str
     let (namespace, name) = name_of(claim);
     let mut users = BTreeSet::new();
     for allocation in world.allocations.by(&format!("claim:{namespace}/{name}")) {
-        let status = allocation.status.clone().unwrap_or_default();
+        let Some(status) = &allocation.status else { continue };
         let over = status.phase.is_some_and(crate::api::allocation::AllocationPhase::terminal);
         if !status.node_name.is_empty() && !over {
             users.insert(format!("{namespace}/{}", allocation.name_any()));
@@ -152,7 +152,7 @@ fn known(world: &World, claim: &VolumeClaim, volume: &Volume) -> plan::Volume {
         name: volume.name_any(),
         owner: owner(world, claim, volume),
         mismatch: mismatch(claim, volume),
-        ready: is_true(&status.conditions, READY) || volumes::usable(world, volume),
+        ready: volumes::ready(world, volume),
         why: ready
             .filter(|c| c.status != Truth::True && !plan::UNDER_WAY.contains(&c.reason.as_str()))
             .map_or_else(default, |c| (c.reason.clone(), c.message.clone())),

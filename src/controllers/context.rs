@@ -174,23 +174,23 @@ impl Context {
         SOON.checked_sub(age).filter(|left| !left.is_zero())
     }
 
-    /// Creates an object.
-    pub(crate) async fn create<K: Cached + Writable>(&self, object: &K) -> Result<(), Failure> {
+    /// Creates an object. This and the next three return it as the server has it.
+    pub(crate) async fn create<K: Cached + Writable>(&self, object: &K) -> Result<K, Failure> {
         self.write.create((K::cache(&self.world), &self.ledger), object).await
     }
 
     /// Merges `patch` into an object, under its status if it has a `status` key.
-    pub(crate) async fn merge<K: Cached + Writable>(&self, object: &K, patch: Value) -> Result<(), Failure> {
+    pub(crate) async fn merge<K: Cached + Writable>(&self, object: &K, patch: Value) -> Result<K, Failure> {
         self.write.merge((K::cache(&self.world), &self.ledger), object, patch).await
     }
 
     /// Replaces the status by compare-and-swap.
-    pub(crate) async fn replace_status<K: Cached + Writable>(&self, object: &K) -> Result<(), Failure> {
+    pub(crate) async fn replace_status<K: Cached + Writable>(&self, object: &K) -> Result<K, Failure> {
         self.write.replace_status((K::cache(&self.world), &self.ledger), object).await
     }
 
     /// Replaces all but the status by compare-and-swap.
-    pub(crate) async fn replace<K: Cached + Writable>(&self, object: &K) -> Result<(), Failure> {
+    pub(crate) async fn replace<K: Cached + Writable>(&self, object: &K) -> Result<K, Failure> {
         self.write.replace((K::cache(&self.world), &self.ledger), object).await
     }
 

@@ -92,9 +92,14 @@ where
     let (name, generation) = (name_of(&*object), object.meta().generation);
     let held = context.behind::<K>(&name);
     if let Some(wait) = held.or_else(|| retry.remaining(&name, generation, context.monotonic())) {
+        let behind = held.is_some();
+        tracing::trace!(target: "life", controller, name = name.1, behind, ?wait, "held back");
         return Some(wait);
     }
-    match reconcile(object, Arc::clone(&context)).await {
+    let start = tokio::time::Instant::now();
+    let outcome = reconcile(object, Arc::clone(&context)).await;
+    tracing::trace!(target: "life", controller, name = name.1, took = ?start.elapsed(), ?outcome, "look");
+    match outcome {
         Ok(again) => {
             retry.succeeded(&name);
             again

@@ -112,7 +112,7 @@ async fn disown<K: Cached + Writable>(context: &Context, object: &K, owner: &str
     match context.merge(object, json!({ "metadata": metadata })).await {
         // It is gone, and with it its reference.
         Err(Failure::Gone) => Ok(()),
-        done => done,
+        done => done.map(drop),
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! A grant is one compare-and-swap of the volume's holders, each of which names an attachment made before it. Nobody is
 //! let into an attachment but by a holder that names it.
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::api::ObjectMeta;
@@ -9,13 +10,16 @@ use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::attachments::{fields, leaving};
+use super::claims;
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, boot_id, can, deleting, node_down, uid};
+use super::ledger;
 use super::names::hex;
+use super::volumes;
 use super::world::namespace_or_default;
 use super::write::Failure;
-use crate::api::meta::{ObjectRef, READY, is_true};
+use crate::api::meta::ObjectRef;
 use crate::api::plugin::capability;
 use crate::api::volume::Holder;
 use crate::api::{Allocation, Volume, VolumeAttachment, VolumeAttachmentSpec, VolumeClaim};
@@ -24,61 +28,122 @@ use crate::plan::holders::{self, Attachment, Facts, Step};
 use crate::plan::registry::Service;
 use crate::plan::release::{self, User, UserFacts};
 
-/// One look at one volume.
+/// An attachment, a holder, a way in; and one more for what came in between.
+const ROUNDS: usize = 4;
+
+/// One look at one volume. What the server answers to one write is what the next is decided on: waiting for the cache to
+/// show each of them would put three rounds of watching in every claim's way.
 pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Outcome {
-    let claim = claim_of(&context, &object);
-    let attachments = attachments_of(&context, &object);
-    let facts = gather(&context, &object, claim.as_deref(), &attachments);
-    // What we made and the cache does not show yet must not be taken for absent.
-    let nodes = facts.holders.iter().map(|(holder, _)| &holder.node_name);
-    let nodes = nodes.chain(facts.attachments.iter().map(|a| &a.node));
-    for node in nodes.chain(facts.wanting.iter().map(|wanted| &wanted.node_name)) {
-        let name = (String::new(), attachment_name(&object, node));
-        if let Some(wait) = context.behind::<VolumeAttachment>(&name) {
-            return Ok(Some(wait));
+    let mut known = Known { volume: object, attachments: Vec::new(), written: BTreeSet::new() };
+    for _ in 0..ROUNDS {
+        known.refresh(&context);
+        let claim = claim_of(&context, &known.volume);
+        let facts = gather(&context, &known.volume, claim.as_deref(), &known.attachments);
+        // What we made and the cache does not show yet must not be taken for absent.
+        let nodes = facts.holders.iter().map(|(holder, _)| &holder.node_name);
+        let nodes = nodes.chain(facts.attachments.iter().map(|a| &a.node));
+        for node in nodes.chain(facts.wanting.iter().map(|wanted| &wanted.node_name)) {
+            let name = attachment_name(&known.volume, node);
+            if !known.answered(&name)
+                && let Some(wait) = context.behind::<VolumeAttachment>(&(String::new(), name))
+            {
+                return Ok(Some(wait));
+            }
         }
-    }
-    let verdict = holders::next(&facts);
-    for step in verdict.steps {
-        carry_out(&context, &object, &attachments, step).await?;
-    }
-    for (allocation, reason) in &verdict.waiting {
-        context.tell::<Allocation>(allocation, reason.word(), &reason.to_string()).await;
+        let verdict = holders::next(&facts);
+        let mut news = false;
+        for step in verdict.steps {
+            news |= known.carry_out(&context, step).await?;
+        }
+        for (allocation, reason) in &verdict.waiting {
+            context.tell::<Allocation>(allocation, reason.word(), &reason.to_string()).await;
+        }
+        if !news {
+            break;
+        }
     }
     Ok(None)
 }
 
-async fn carry_out(
-    context: &Context,
-    volume: &Volume,
-    attachments: &[Arc<VolumeAttachment>],
-    step: Step,
-) -> Result<(), Failure> {
-    let of = |node: &str| attachments.iter().find(|a| a.spec.node_name == node);
-    match step {
-        Step::Holders { holders, unseen } => {
-            for holder in unseen {
-                if there(context, volume, &holder).await? {
-                    // The cache is behind; what it shows next brings us back.
-                    return Ok(());
+/// The volume and its attachments, each as the cache or the answer to our own write has it, whichever is newer.
+struct Known {
+    volume: Arc<Volume>,
+    attachments: Vec<Arc<VolumeAttachment>>,
+    /// Names of the attachments that we wrote here: of these we know our own last write.
+    written: BTreeSet<String>,
+}
+
+impl Known {
+    /// Takes in what the cache shows by now.
+    fn refresh(&mut self, context: &Context) {
+        let seen = context.world.volumes.named(&self.volume.name_any());
+        if let Some(seen) = seen.filter(|seen| {
+            uid(&**seen) == uid(&*self.volume) && ledger::version(&**seen) > ledger::version(&*self.volume)
+        }) {
+            self.volume = seen;
+        }
+        let mut seen = attachments_of(context, &self.volume);
+        // An answer that the cache does not show yet, but for one that it has shown as gone since.
+        for ours in self.attachments.drain(..) {
+            let name = (String::new(), ours.name_any());
+            match seen.iter_mut().find(|a| uid(&***a) == uid(&*ours)) {
+                Some(seen) if ledger::version(&**seen) < ledger::version(&*ours) => *seen = ours,
+                Some(_) => {}
+                None if context.behind::<VolumeAttachment>(&name).is_some() => seen.push(ours),
+                None => {}
+            }
+        }
+        self.attachments = seen;
+    }
+
+    /// Whether what is known of this attachment is at least as new as our own last write of it.
+    fn answered(&self, name: &str) -> bool {
+        self.written.contains(name)
+    }
+
+    /// Whether the server's answer is news to decide on.
+    async fn carry_out(&mut self, context: &Context, step: Step) -> Result<bool, Failure> {
+        let at = |node: &str| self.attachments.iter().position(|a| a.spec.node_name == node);
+        match step {
+            Step::Holders { holders, unseen } => {
+                for holder in unseen {
+                    if there(context, &self.volume, &holder).await? {
+                        // The cache is behind; what it shows next brings us back.
+                        return Ok(false);
+                    }
+                }
+                let mut volume = (*self.volume).clone();
+                volume.status.get_or_insert_default().holders = holders;
+                self.volume = Arc::new(context.replace_status(&volume).await?);
+                Ok(true)
+            }
+            Step::Close { node } => {
+                if let Some(at) = at(&node) {
+                    context.delete(&*self.attachments[at]).await?;
+                }
+                Ok(false)
+            }
+            Step::Attach { node, read_only } => {
+                match new_attachment(context, &self.volume, &node, read_only) {
+                    Some(attachment) => {
+                        let made = context.create(&attachment).await?;
+                        self.written.insert(made.name_any());
+                        self.attachments.push(Arc::new(made));
+                        Ok(true)
+                    }
+                    None => Ok(false),
                 }
             }
-            let mut volume = volume.clone();
-            volume.status.get_or_insert_default().holders = holders;
-            context.replace_status(&volume).await
+            Step::Admit { node, allocations } => {
+                if let Some(at) = at(&node) {
+                    let spec = json!({ "allocations": allocations });
+                    let admitted = fields(context, &self.attachments[at], spec).await?;
+                    self.written.insert(admitted.name_any());
+                    self.attachments[at] = Arc::new(admitted);
+                }
+                Ok(false)
+            }
         }
-        Step::Close { node } => match of(&node) {
-            Some(attachment) => context.delete(&**attachment).await,
-            None => Ok(()),
-        },
-        Step::Attach { node, read_only } => match new_attachment(context, volume, &node, read_only) {
-            Some(attachment) => context.create(&attachment).await,
-            None => Ok(()),
-        },
-        Step::Admit { node, allocations } => match of(&node) {
-            Some(attachment) => fields(context, attachment, json!({ "allocations": allocations })).await,
-            None => Ok(()),
-        },
     }
 }
 
@@ -101,13 +166,20 @@ fn attachments_of(context: &Context, volume: &Volume) -> Vec<Arc<VolumeAttachmen
     named.into_iter().filter(|a| a.spec.volume_uid == uid).collect()
 }
 
-/// The claim that the volume is bound to, if it is there.
+/// The claim that the volume is bound to, or will be as soon as that is written, if it is there.
 fn claim_of(context: &Context, volume: &Volume) -> Option<Arc<VolumeClaim>> {
     let of = volume.spec.claim_ref.as_ref()?;
     let claim =
         context.world.claims.get(&(namespace_or_default(&of.namespace).to_owned(), of.name.clone()))?;
+    if uid(&*claim) != of.uid {
+        return None;
+    }
     let bound = claim.status.as_ref().is_some_and(|s| s.volume_name == volume.name_any());
-    (bound && uid(&*claim) == of.uid).then_some(claim)
+    let binding = || {
+        claims::volume_of(&context.world, &claim).is_some_and(|v| uid(&*v) == uid(volume))
+            && claims::usable(&context.world, &claim, volume)
+    };
+    (bound || binding()).then_some(claim)
 }
 
 fn gather(
@@ -140,7 +212,7 @@ fn gather(
         let user = user(context, allocation.as_deref(), &claim_name, &h.node_name);
         (h, user)
     };
-    let ready = is_true(&status.conditions, READY) && !deleting(volume);
+    let ready = volumes::ready(&context.world, volume) && !deleting(volume);
     Facts {
         volume: volume.name_any(),
         mode,
@@ -182,17 +254,18 @@ fn holder(allocation: &Allocation, claim: &str, node: &str, read_only: bool) -> 
 
 /// What is known of the allocation behind a holder on `node`.
 fn user(context: &Context, allocation: Option<&Allocation>, claim: &str, node: &str) -> User {
-    let status = allocation.and_then(|a| a.status.clone()).unwrap_or_default();
+    // Not cloned: one with a hundred volumes is looked at for each of them.
+    let status = allocation.and_then(|a| a.status.as_ref());
     let name =
         allocation.and_then(|a| a.spec.volumes.iter().find(|v| v.claim_name == claim)).map(|v| &v.name);
     release::user(UserFacts {
         exists: allocation.is_some(),
         leaving: name.is_none() || allocation.is_some_and(|a| a.spec.stop),
         deleting: allocation.is_some_and(deleting),
-        here: status.node_name == node,
+        here: status.is_some_and(|s| s.node_name == node),
         node_down: node_down(&context.world, node),
-        phase: status.phase,
-        published: status.volumes.iter().find(|v| Some(&v.name) == name).map(|v| v.published),
+        phase: status.and_then(|s| s.phase),
+        published: status.and_then(|s| s.volumes.iter().find(|v| Some(&v.name) == name)).map(|v| v.published),
     })
 }
 

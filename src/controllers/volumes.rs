@@ -11,7 +11,7 @@ use super::facts::{Instances, deleting, with_condition};
 use super::nodes::pulse;
 use super::world::{World, namespace_or_default};
 use super::write::Failure;
-use crate::api::meta::{Host, Truth};
+use crate::api::meta::{Host, READY, Truth, is_true};
 use crate::api::{Volume, VolumeClaim, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::claim::RELEASING;
@@ -70,11 +70,12 @@ async fn claim_is_gone(context: &Context, object: &Volume) -> Result<bool, Failu
     Ok(found.is_none_or(|claim| claim["metadata"]["uid"].as_str() != Some(&of.uid)))
 }
 
-/// Whether it can be used, by the facts: its own condition says the same one write later.
-pub(crate) fn usable(world: &World, object: &Volume) -> bool {
+/// Whether it can be used: its condition says so, or will by the facts, one write later. To wait for that write would put
+/// it in every claim's way.
+pub(crate) fn ready(world: &World, object: &Volume) -> bool {
     let status = object.status.clone().unwrap_or_default();
-    let facts = gather(world, object, &status, Some(&Reason::NoHost));
-    volume::standing(&facts).1.status == Truth::True
+    let facts = || gather(world, object, &status, Some(&Reason::NoHost));
+    is_true(&status.conditions, READY) || volume::standing(&facts()).1.status == Truth::True
 }
 
 fn gather<'a>(

@@ -3,10 +3,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use kube::Api;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{Config, Event, ExponentialBackoff};
 use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, ResourceExt};
 use tokio::sync::oneshot;
 
 use super::context::Context;
@@ -42,6 +42,8 @@ pub(crate) async fn watch<K: Wakes>(
                 (_, None, None) => None,
             };
             if let Some(state) = state {
+                let (kind, name, rev) = (K::kind(&()), state.name_any(), state.resource_version());
+                tracing::trace!(target: "life", %kind, name, rev, "controllers see");
                 context.saw(state, new.is_none());
             }
             K::changed(&context, old.as_deref(), new.as_deref());

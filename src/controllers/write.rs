@@ -71,12 +71,12 @@ impl Write {
         Self { client }
     }
 
-    /// Creates an object.
+    /// Creates an object, and returns it as the server has it.
     pub(crate) async fn create<K: Writable>(
         &self,
         to: (&Cache<K>, &Ledger),
         object: &K,
-    ) -> Result<(), Failure> {
+    ) -> Result<K, Failure> {
         let body = bytes(object)?;
         let request = path(object).create(&PostParams::default(), body);
         self.noted(to, request).await
@@ -88,7 +88,7 @@ impl Write {
         to: (&Cache<K>, &Ledger),
         object: &K,
         patch: Value,
-    ) -> Result<(), Failure> {
+    ) -> Result<K, Failure> {
         let of_status = patch.get("status").is_some();
         let (at, name, params) = (path(object), object.name_any(), PatchParams::default());
         let body = Patch::Merge(patch);
@@ -105,7 +105,7 @@ impl Write {
         &self,
         to: (&Cache<K>, &Ledger),
         object: &K,
-    ) -> Result<(), Failure> {
+    ) -> Result<K, Failure> {
         let request = path(object).replace_subresource(
             "status",
             &object.name_any(),
@@ -120,7 +120,7 @@ impl Write {
         &self,
         to: (&Cache<K>, &Ledger),
         object: &K,
-    ) -> Result<(), Failure> {
+    ) -> Result<K, Failure> {
         let request = path(object).replace(&object.name_any(), &PostParams::default(), bytes(object)?);
         self.noted(to, request).await
     }
@@ -192,10 +192,10 @@ impl Write {
         }
     }
 
-    async fn noted<K: Kind>(&self, to: (&Cache<K>, &Ledger), request: Sent) -> Result<(), Failure> {
+    async fn noted<K: Kind>(&self, to: (&Cache<K>, &Ledger), request: Sent) -> Result<K, Failure> {
         let object: K = self.send(request).await?;
         to.1.wrote(to.0, &object);
-        Ok(())
+        Ok(object)
     }
 
     async fn send<T: DeserializeOwned>(&self, request: Sent) -> Result<T, Failure> {

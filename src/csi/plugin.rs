@@ -147,6 +147,7 @@ impl Plugin {
             Ok(reply)
         });
         effect!("{}: answered", Q::RPC.name());
+        tracing::trace!(target: "life", rpc = ?Q::RPC, took = ?asked.elapsed(), ok = result.is_ok(), "call");
         call.end(result.as_ref().map(|_| ()));
         result
     }

@@ -29,6 +29,9 @@ struct Inner<K> {
     listing: Option<HashMap<String, Arc<K>>>,
 }
 
+/// One object as it was and as it is.
+type Change<K> = (Option<Arc<K>>, Option<Arc<K>>);
+
 impl<K> fmt::Debug for Cache<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cache").finish_non_exhaustive()
@@ -72,8 +75,8 @@ impl<K: Resource> Cache<K> {
         self.ready.subscribe()
     }
 
-    /// Takes in one event and returns the objects that it concerns.
-    fn take(&self, event: Event<K>) -> Vec<Arc<K>> {
+    /// Takes in one event and returns what it changed.
+    fn take(&self, event: Event<K>) -> Vec<Change<K>> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Init => {
@@ -88,25 +91,28 @@ impl<K: Resource> Cache<K> {
             }
             Event::InitDone => {
                 let new = inner.listing.take().unwrap_or_default();
-                let old = std::mem::take(&mut inner.by_uid);
+                let mut old = std::mem::take(&mut inner.by_uid);
                 inner.by_word.clear();
                 inner.by_name.clear();
-                let mut concerned: Vec<_> =
-                    old.into_iter().filter(|(uid, _)| !new.contains_key(uid)).map(|(_, o)| o).collect();
-                concerned.extend(new.values().cloned());
+                let mut changes: Vec<_> =
+                    new.iter().map(|(uid, object)| (old.remove(uid), Some(Arc::clone(object)))).collect();
+                changes.extend(old.into_values().map(|gone| (Some(gone), None)));
                 for object in new.into_values() {
                     inner.put(object, self.index);
                 }
                 drop(inner);
                 self.ready.send_replace(true);
-                concerned
+                changes
             }
             Event::Apply(object) => {
                 let object = Arc::new(object);
                 let old = inner.put(Arc::clone(&object), self.index);
-                old.into_iter().chain([object]).collect()
+                vec![(old, Some(object))]
             }
-            Event::Delete(object) => inner.remove(&uid(&object), self.index).into_iter().collect(),
+            Event::Delete(object) => {
+                let old = inner.remove(&uid(&object), self.index);
+                old.into_iter().map(|old| (Some(old), None)).collect()
+            }
         }
     }
 }
@@ -150,13 +156,13 @@ fn uid<K: Resource>(object: &K) -> String {
     object.meta().uid.clone().unwrap_or_default()
 }
 
-/// Keeps a cache current until `stop`; tells of each object that an event concerns.
+/// Keeps a cache current until `stop`; tells of each object as it was and as it is.
 pub async fn follow<K>(
     api: Api<K>,
     config: watcher::Config,
     cache: Arc<Cache<K>>,
     stop: CancellationToken,
-    concerned: impl Fn(&K),
+    changed: impl Fn(Option<&K>, Option<&K>),
 ) where
     K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
 {
@@ -170,8 +176,11 @@ pub async fn follow<K>(
         match event {
             Some(Ok(event)) => {
                 backoff = Pause::default();
-                for object in cache.take(event) {
-                    concerned(&object);
+                if let Event::Apply(o) | Event::Delete(o) = &event {
+                    tracing::trace!(target: "life", name = o.name_any(), rev = o.resource_version(), "node sees");
+                }
+                for (old, new) in cache.take(event) {
+                    changed(old.as_deref(), new.as_deref());
                 }
             }
             Some(Err(error)) => {
@@ -238,7 +247,7 @@ mod tests {
             (vec!["1".into(), "2".into()], vec!["1".into()])
         );
         let told = cache.take(Event::Apply(object("1", "a", &["blue"])));
-        assert_eq!(told.len(), 2, "the state before it, and the present one");
+        assert!(matches!(&told[..], [(Some(_), Some(_))]), "the state before it, and the present one");
         assert_eq!((uids(&cache, "red"), uids(&cache, "blue")), (vec!["2".into()], vec!["1".into()]));
         cache.take(Event::Delete(object("2", "b", &[])));
         assert_eq!((uids(&cache, "red"), cache.has("2"), cache.one("blue").is_some()), (vec![], false, true));
@@ -261,7 +270,10 @@ mod tests {
         cache.take(Event::Init);
         cache.take(Event::InitApply(object("2", "b", &["red"])));
         assert_eq!(uids(&cache, "red"), ["1"], "nothing is lost in the middle of a list");
-        assert_eq!(cache.take(Event::InitDone).len(), 2);
+        let told = cache.take(Event::InitDone);
+        let uid = |object: &Option<Arc<ConfigMap>>| object.as_ref().map(|o| super::uid(&**o));
+        let told: Vec<_> = told.iter().map(|(old, new)| (uid(old), uid(new))).collect();
+        assert_eq!(told, [(None, Some("2".to_owned())), (Some("1".to_owned()), None)]);
         assert_eq!(uids(&cache, "red"), ["2"]);
     }
 }

@@ -477,6 +477,15 @@ impl Node {
         serde_json::from_value(said).ok()
     }
 
+    /// What the server said that one part of an object is, in answer to our own last write, if that is newer than this
+    /// state of the object.
+    pub fn answered<K: Resource, T: DeserializeOwned>(&self, object: &K, part: &Part) -> Option<T> {
+        let key = format!("{}/{}", object.meta().uid.as_deref().unwrap_or_default(), part.name);
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = written.get(&key).filter(|written| written.version > version(object))?;
+        T::deserialize(&answer.value).ok()
+    }
+
     /// Forgets what was written of an object that is gone.
     pub fn forget_written(&self, uid: &str) {
         let prefix = format!("{uid}/");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::agent::{self, Identity, Impostor};
 use super::context::{Key, Machine, Node, Options, Parts};
@@ -54,20 +54,51 @@ pub async fn run(
     ready: oneshot::Sender<()>,
     stop: CancellationToken,
 ) -> Result<(), Error> {
+    Prepared::new(client, machine, options, stop).await?.run(ready).await
+}
+
+/// A daemon that knows its machine again and has asked the API nothing yet.
+pub struct Prepared {
+    started: Started,
+    stop: CancellationToken,
     // However this ends, even dropped at an await: what it spawned ends too.
-    let _guard = stop.clone().drop_guard();
-    let Started { node, identity, mut writer, told } =
-        Started::start(client, machine, options, stop.clone()).await?;
-    let result = serve(&node, &identity, ready, &mut writer, told).await;
-    stop.cancel();
-    node.tasks.join().await;
-    node.supervisors.join().await;
-    drop(node);
-    // The lock is the writer's: no other daemon opens the journal before the last line of this one is in it.
-    if !writer.is_finished() {
-        let _ended = tokio::time::timeout(LAST_WRITES, writer).await;
+    _guard: DropGuard,
+}
+
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prepared").finish_non_exhaustive()
     }
-    result
+}
+
+impl Prepared {
+    /// Looks at the machine: the lock, the tree, the journal, what is mounted, what runs. A cancelled `stop` ends the
+    /// daemon.
+    pub async fn new(
+        client: kube::Client,
+        machine: Machine,
+        options: Options,
+        stop: CancellationToken,
+    ) -> Result<Self, Error> {
+        let guard = stop.clone().drop_guard();
+        let started = Started::start(client, machine, options, stop.clone()).await?;
+        Ok(Self { started, stop, _guard: guard })
+    }
+
+    /// Runs it, as [`run`] does.
+    pub async fn run(self, ready: oneshot::Sender<()>) -> Result<(), Error> {
+        let Self { started: Started { node, identity, mut writer, told }, stop, _guard } = self;
+        let result = serve(&node, &identity, ready, &mut writer, told).await;
+        stop.cancel();
+        node.tasks.join().await;
+        node.supervisors.join().await;
+        drop(node);
+        // The lock is the writer's: no other daemon opens the journal before the last line of this one is in it.
+        if !writer.is_finished() {
+            let _ended = tokio::time::timeout(LAST_WRITES, writer).await;
+        }
+        result
+    }
 }
 
 struct Started {
@@ -94,6 +125,7 @@ impl Started {
             return Err(KernelError::MayNotMount.into());
         }
         machine.kernel.prepare_tree().await?;
+        tracing::trace!(target: "life", "tree prepared");
         let path = options.data_dir.join("journal");
         let random = Arc::clone(&machine.random);
         let Opened { journal, writer, incarnation, rebooted, lost } =
@@ -106,11 +138,13 @@ impl Started {
         if rebooted {
             tracing::info!("the machine booted since: every mount is in doubt");
         }
+        tracing::trace!(target: "life", "journal read");
         let (events, told) = Events::new();
         let parts =
             Parts { options, machine, client, journal, boot_id: facts.boot_id, events, amnesia: lost, stop };
         let node = Arc::new(Node::new(parts));
         let table = node.machine.kernel.mount_table().await?;
+        tracing::trace!(target: "life", "mounts read");
         recover::doubt_missing_mounts(&node, &table).await?;
         recover::adopt(&node).await;
         let (mounts, known) = (table.len(), node.journal.look(std::collections::BTreeMap::len));

@@ -6,9 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use crate::api::meta::{Capability, ObjectRef};
 use crate::api::plugin::Role;
@@ -25,6 +27,8 @@ const FRAME_MAX: usize = 1 << 20;
 const SLACK: usize = 1024;
 /// How many changes may wait for one sync.
 const BATCH: usize = 256;
+/// How long an outcome may wait for something that is written along with it.
+const SOON: Duration = Duration::from_millis(5);
 
 /// One remembered thing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -297,7 +301,8 @@ impl Image {
 
 struct Request {
     changes: Vec<Change>,
-    done: oneshot::Sender<Result<(), FileError>>,
+    /// Absent when nobody waits for it and the image has it already.
+    done: Option<oneshot::Sender<Result<(), FileError>>>,
 }
 
 /// A handle on the journal; clones share it.
@@ -348,13 +353,23 @@ impl Journal {
             return Ok(());
         }
         let (done, written) = oneshot::channel();
-        self.requests.send(Request { changes, done }).await.map_err(|_| JournalError::Closed)?;
+        self.requests.send(Request { changes, done: Some(done) }).await.map_err(|_| JournalError::Closed)?;
         Ok(written.await.map_err(|_| JournalError::Closed)??)
     }
 
     /// Puts one entry.
     pub async fn put(&self, entry: Entry) -> Result<(), JournalError> {
         self.commit(vec![Change::Put(entry)]).await
+    }
+
+    /// Puts the outcome of a call, visible at once and durable with whatever is written next, which is soon: for an
+    /// outcome after which another intent follows. Until then a crash leaves the call in doubt, as it did before the
+    /// outcome was known.
+    pub async fn put_soon(&self, entry: Entry) -> Result<(), JournalError> {
+        let change = Change::Put(entry);
+        self.lock().apply(change.clone());
+        let request = Request { changes: vec![change], done: None };
+        self.requests.send(request).await.map_err(|_| JournalError::Closed)
     }
 
     /// Looks at the entries under a short lock.
@@ -446,16 +461,32 @@ fn forget_mounts(entry: &mut Entry) {
 
 async fn write(mut file: Box<dyn AppendFile>, mut waiting: mpsc::Receiver<Request>, image: Shared) {
     let mut batch = Vec::with_capacity(BATCH);
-    while waiting.recv_many(&mut batch, BATCH).await > 0 {
-        let mut bytes = Vec::new();
+    // Outcomes that nobody waits for, and until when they may lie here.
+    let (mut owed, mut due) = (Vec::new(), None);
+    loop {
+        let more = match due {
+            None => waiting.recv_many(&mut batch, BATCH).await,
+            Some(due) => {
+                let more = tokio::time::timeout_at(due, waiting.recv_many(&mut batch, BATCH)).await;
+                more.unwrap_or_default()
+            }
+        };
+        if more == 0 && due.is_none() {
+            return;
+        }
+        let mut bytes = std::mem::take(&mut owed);
         for change in batch.iter().flat_map(|request| &request.changes) {
             frame(&mut bytes, &Frame::Change(change.clone()));
         }
-        let mut result = file.append(bytes).await;
-        if result.is_ok() {
-            result = file.sync().await;
+        if more > 0 && batch.iter().all(|request| request.done.is_none()) {
+            batch.clear();
+            owed = bytes;
+            due = due.or_else(|| Some(Instant::now() + SOON));
+            continue;
         }
-        if let Err(error) = result {
+        due = None;
+        let start = Instant::now();
+        if let Err(error) = file.append_durably(bytes).await {
             // After a failed sync nothing may be assumed of the file: every waiter fails, and so does the daemon.
             tracing::error!(
                 error = &error as &dyn std::error::Error,
@@ -463,14 +494,16 @@ async fn write(mut file: Box<dyn AppendFile>, mut waiting: mpsc::Receiver<Reques
             );
             return;
         }
+        tracing::trace!(target: "life", requests = batch.len(), took = ?start.elapsed(), "journal");
         {
             let mut image = image.lock().unwrap_or_else(PoisonError::into_inner);
-            for change in batch.iter().flat_map(|request| &request.changes) {
+            let waited = batch.iter().filter(|request| request.done.is_some());
+            for change in waited.flat_map(|request| &request.changes) {
                 image.apply(change.clone());
             }
         }
-        for request in batch.drain(..) {
-            let _ = request.done.send(Ok(()));
+        for done in batch.drain(..).filter_map(|request| request.done) {
+            let _ = done.send(Ok(()));
         }
     }
 }
@@ -670,6 +703,64 @@ mod tests {
             image.apply(Change::Forget(key.into()));
         }
         assert!(image.entries.is_empty() && image.of_volume.is_empty(), "an empty word is not kept");
+    }
+
+    /// A file that notes what each sync made durable.
+    #[derive(Debug, Default)]
+    struct Noted(Arc<Mutex<Vec<Vec<u8>>>>);
+
+    #[async_trait::async_trait]
+    impl AppendFile for Noted {
+        async fn append(&mut self, bytes: Vec<u8>) -> Result<(), FileError> {
+            self.0.lock().unwrap().push(bytes);
+            Ok(())
+        }
+        async fn sync(&mut self) -> Result<(), FileError> {
+            Ok(())
+        }
+        async fn read_all(&mut self) -> Result<Vec<u8>, FileError> {
+            Ok(Vec::new())
+        }
+        async fn replace_atomically(&mut self, _: Vec<u8>) -> Result<(), FileError> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outcome_goes_with_the_intent_that_follows_or_soon_by_itself() {
+        let synced = Arc::default();
+        let (requests, waiting) = mpsc::channel(BATCH);
+        let image = Shared::default();
+        let journal = Journal { image: Arc::clone(&image), requests };
+        let writer = tokio::spawn(write(Box::new(Noted(Arc::clone(&synced))), waiting, image));
+        let syncs = || -> Vec<Vec<String>> {
+            let change = |body: &[u8]| match serde_json::from_slice(body).unwrap() {
+                Frame::Change(Change::Put(Entry::Task(task))) => format!("{} {}", task.task, task.restarts),
+                _ => String::new(),
+            };
+            let each = |mut rest: &[u8]| {
+                let mut changes = Vec::new();
+                while let Some((body, next)) = next_frame(rest) {
+                    changes.push(change(body));
+                    rest = next;
+                }
+                changes
+            };
+            synced.lock().unwrap().iter().map(|bytes: &Vec<u8>| each(bytes)).collect()
+        };
+        let restarts =
+            || journal.look(|all| all.values().filter_map(Entry::as_task).map(|t| t.restarts).sum());
+        journal.put_soon(task("x", 1)).await.unwrap();
+        assert_eq!((restarts(), syncs().len()), (1_u32, 0), "seen at once, durable later");
+        journal.put(task("y", 2)).await.unwrap();
+        assert_eq!((restarts(), syncs()), (3, vec![vec!["x 1".to_owned(), "y 2".to_owned()]]));
+        journal.put_soon(task("x", 4)).await.unwrap();
+        tokio::time::sleep(SOON * 2).await;
+        assert_eq!((restarts(), syncs().pop()), (6, Some(vec!["x 4".to_owned()])), "nothing followed");
+        journal.put_soon(task("x", 5)).await.unwrap();
+        drop(journal);
+        writer.await.unwrap();
+        assert_eq!(syncs().pop(), Some(vec!["x 5".to_owned()]), "nor at the end");
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl<K> Default for Queue<K> {
     }
 }
 
-impl<K: Eq + Hash + Clone + Send + 'static> Queue<K> {
+impl<K: Eq + Hash + Clone + Send + std::fmt::Debug + 'static> Queue<K> {
     /// Has the key's handler run as soon as it can.
     pub fn wake(&self, key: K) {
         let now = Instant::now();
@@ -70,7 +70,12 @@ impl<K: Eq + Hash + Clone + Send + 'static> Queue<K> {
             let (due, next) = self.take_due();
             for key in due {
                 let work = handler(key.clone());
-                running.spawn(async move { (key, work.await) });
+                running.spawn(async move {
+                    let start = Instant::now();
+                    let again = work.await;
+                    tracing::trace!(target: "life", ?key, took = ?start.elapsed(), ?again, "worked on");
+                    (key, again)
+                });
             }
             tokio::select! {
                 () = stop.cancelled() => break,

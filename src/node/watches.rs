@@ -10,6 +10,8 @@ use super::allocations;
 use super::caches::{Cache, follow};
 use super::context::{Key, Node};
 use super::registry::InstanceKey;
+use crate::api::allocation::{AllocationPhase, AllocationVolume};
+use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment};
 
 /// Everything that could need a hand gets one.
 pub fn wake_all(node: &Node) {
@@ -30,7 +32,7 @@ fn open<K>(
     watches: &mut JoinSet<()>,
     field: Option<&str>,
     cache: &Arc<Cache<K>>,
-    concerned: fn(&Arc<Node>, &K),
+    changed: impl Fn(&Arc<Node>, Option<&K>, Option<&K>) + Send + Sync + 'static,
 ) where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
 {
@@ -40,49 +42,81 @@ fn open<K>(
     }
     let (api, cache, stop) = (Api::all(node.client.0.clone()), Arc::clone(cache), node.stop.clone());
     let node = Arc::clone(node);
-    watches.spawn(async move { follow(api, config, cache, stop, |object| concerned(&node, object)).await });
+    watches.spawn(async move {
+        follow(api, config, cache, stop, |old, new| changed(&node, old, new)).await;
+    });
+}
+
+/// For watches to which the state before a change means as much as the one after it.
+fn each<K>(
+    concerned: fn(&Arc<Node>, &K),
+) -> impl Fn(&Arc<Node>, Option<&K>, Option<&K>) + Send + Sync + 'static
+where
+    K: 'static,
+{
+    move |node, old, new| old.into_iter().chain(new).for_each(|object| concerned(node, object))
 }
 
 pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
     let caches = &node.caches;
-    open(node, watches, Some("status.nodeName"), &caches.allocations, |node, a| {
-        let uid = a.uid().unwrap_or_default();
-        for attachment in node.caches.attachments.of(&format!("user:{uid}")) {
-            node.queue.wake(Key::Mount(attachment.spec.volume.clone()));
+    open(node, watches, Some("status.nodeName"), &caches.allocations, |node, old, new| {
+        let Some(uid) = new.or(old).and_then(ResourceExt::uid) else { return };
+        // What this node writes of an allocation comes back here: its volumes are looked at for what concerns them.
+        if old.map(matters) != new.map(matters) {
+            for attachment in node.caches.attachments.of(&format!("user:{uid}")) {
+                node.queue.wake(Key::Mount(attachment.spec.volume.clone()));
+            }
+            allocations::wake_volumes(node, &uid);
         }
-        allocations::wake_volumes(node, &uid);
         node.queue.wake(Key::Allocation(uid));
     });
-    open(node, watches, Some("spec.nodeName"), &caches.attachments, |node, a| {
-        // Whoever was not let in says who was.
-        let claim = format!("claim:{}/{}", a.spec.claim.namespace, a.spec.claim.name);
-        let users = node.caches.allocations.of(&claim).into_iter().filter_map(|user| user.uid());
-        for uid in users.filter(|uid| !a.spec.allocations.contains(uid)) {
-            node.queue.wake(Key::Allocation(uid));
-        }
-        node.queue.wake(Key::Mount(a.spec.volume.clone()));
-    });
-    open(node, watches, Some("spec.host.nodeName"), &caches.hosted, |node, a| {
+    open(
+        node,
+        watches,
+        Some("spec.nodeName"),
+        &caches.attachments,
+        each(|node, a: &VolumeAttachment| {
+            // Whoever was not let in says who was.
+            let claim = format!("claim:{}/{}", a.spec.claim.namespace, a.spec.claim.name);
+            let users = node.caches.allocations.of(&claim).into_iter().filter_map(|user| user.uid());
+            for uid in users.filter(|uid| !a.spec.allocations.contains(uid)) {
+                node.queue.wake(Key::Allocation(uid));
+            }
+            node.queue.wake(Key::Mount(a.spec.volume.clone()));
+        }),
+    );
+    let hosted = each(|node, a: &VolumeAttachment| {
         let uid = a.uid().unwrap_or_default();
         if !node.caches.hosted.has(&uid) {
             forget(node, &uid, &format!("host/{uid}"));
         }
         node.queue.wake(Key::Host(a.spec.volume.clone()));
     });
-    open(node, watches, Some("status.controller.nodeName"), &caches.volumes, |node, v| {
+    open(node, watches, Some("spec.host.nodeName"), &caches.hosted, hosted);
+    let volumes = each(|node, v: &Volume| {
         let uid = v.uid().unwrap_or_default();
         if !node.caches.volumes.has(&uid) {
             forget(node, &uid, &format!("vol/{uid}"));
         }
         node.queue.wake(Key::Host(v.name_any()));
     });
-    open(node, watches, Some("spec.nodeName"), &caches.instances, |node, i| {
+    open(node, watches, Some("status.controller.nodeName"), &caches.volumes, volumes);
+    let instances = each(|node, i: &PluginInstance| {
         let (allocation, task) = (i.spec.allocation.uid.clone(), i.spec.task.clone());
         node.queue.wake(Key::Instance(InstanceKey { allocation, task }));
     });
-    open(node, watches, None, &caches.plugins, |node, p| node.queue.wake(Key::Plugin(p.name_any())));
+    open(node, watches, Some("spec.nodeName"), &caches.instances, instances);
+    let plugins = each(|node, p: &Plugin| node.queue.wake(Key::Plugin(p.name_any())));
+    open(node, watches, None, &caches.plugins, plugins);
     // Whether the node is marked stopped concerns everything on it.
-    open(node, watches, Some("metadata.name"), &caches.node, |node, _| wake_all(node));
+    open(node, watches, Some("metadata.name"), &caches.node, each(|node, _| wake_all(node)));
+}
+
+/// What of an allocation its volumes here go by.
+fn matters(allocation: &Allocation) -> (bool, bool, Option<AllocationPhase>, &[AllocationVolume]) {
+    let phase = allocation.status.as_ref().and_then(|s| s.phase).filter(|phase| phase.terminal());
+    let leaving = allocation.metadata.deletion_timestamp.is_some();
+    (leaving, allocation.spec.stop, phase, &allocation.spec.volumes)
 }
 
 /// An object is gone, or no longer ours: nothing of it is kept.

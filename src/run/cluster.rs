@@ -38,12 +38,13 @@ pub async fn run(
         lease_duration: options.lease,
         ..controllers::Options::default()
     };
+    // The machine first: listing all there is for the controllers would take its processors.
+    let daemon = node::Prepared::new(node_client, machine, options, ending.clone()).await?.run(ready);
     let shutdown = ending.clone();
     let client = patient(server.client(Identity::controllers()));
     let controllers = controllers::run(client, control, async move {
         shutdown.cancelled().await;
     });
-    let daemon = node::run(node_client, machine, options, ready, ending.clone());
     tokio::pin!(controllers, daemon);
     // Whoever ends first ends the other, and is waited for.
     let (first, rest) = tokio::select! {

@@ -112,12 +112,15 @@ impl Core {
     pub(super) async fn open(data_dir: &Path) -> anyhow::Result<Self> {
         let store = EmbeddedStore::open(&data_dir.join("store.redb"), StoreOptions::default())
             .with_context(|| format!("data directory {}", data_dir.display()))?;
+        tracing::trace!(target: "life", "store opened");
         let store: Arc<dyn Store> = Arc::new(store);
         let pki =
             Pki::load_or_create(&data_dir.join("pki"), Timestamp::now(), &|bytes| RealRandom.fill(bytes))?;
+        tracing::trace!(target: "life", "keys read");
         let options = ServerOptions::new(pki.sealing());
         let server = Server::new(Arc::clone(&store), crate::api::definitions(), options);
         server.bootstrap().await?;
+        tracing::trace!(target: "life", "store bootstrapped");
         Ok(Self { store, server, pki })
     }
 }
@@ -143,6 +146,7 @@ impl Up {
             .with_context(|| format!("cannot listen on {listen}; give another address with --listen"))?;
         let address = listener.local_addr()?;
         join::join(&server, &name, false).await.context("the node's own objects could not be written")?;
+        tracing::trace!(target: "life", "joined");
         Ok(Self {
             name,
             data_dir,

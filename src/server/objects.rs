@@ -167,14 +167,21 @@ impl Objects {
         expect: Expect,
     ) -> Result<Rev, WriteError> {
         let value = self.close(resource, key, object);
+        let bytes = value.len();
+        let start = tokio::time::Instant::now();
         let done = tokio::time::timeout(STORE_DEADLINE, self.store.put(key.as_bytes(), value, expect)).await;
-        self.written(resource, done)
+        let written = self.written(resource, done);
+        if let Ok(rev) = &written {
+            tracing::trace!(target: "life", key, rev = rev.0, bytes, took = ?start.elapsed(), "put");
+        }
+        written
     }
 
     /// Deletes an object that is as last seen.
     pub(crate) async fn delete(&self, resource: &Resource, key: &str, seen: Rev) -> Result<Rev, WriteError> {
         let delete = self.store.delete(key.as_bytes(), Expect::Rev(seen));
         let done = tokio::time::timeout(STORE_DEADLINE, delete).await;
+        tracing::trace!(target: "life", key, "delete");
         self.written(resource, done.map(|done| done.map(|(rev, _)| rev)))
     }
 

@@ -34,6 +34,12 @@ pub trait AppendFile: Send + fmt::Debug {
     /// was appended since the last success: open the file anew.
     async fn sync(&mut self) -> Result<(), FileError>;
 
+    /// Adds bytes at the end and makes them durable, with the errors of both.
+    async fn append_durably(&mut self, bytes: Vec<u8>) -> Result<(), FileError> {
+        self.append(bytes).await?;
+        self.sync().await
+    }
+
     /// The whole content.
     async fn read_all(&mut self) -> Result<Vec<u8>, FileError>;
 

@@ -93,7 +93,7 @@ async fn place(context: &Context, own: &[Arc<Allocation>], wanted: &[Wanted]) ->
     for one in wanted.iter().filter(|w| !own.iter().any(|a| a.name_any() == w.name)) {
         match context.create(&one.allocation(&context.options.system_namespace)).await {
             // It is there already, and on its way into the cache.
-            Ok(()) | Err(Failure::Conflict) => {}
+            Ok(_) | Err(Failure::Conflict) => {}
             Err(failure) => return Err(failure),
         }
     }

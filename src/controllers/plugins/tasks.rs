@@ -79,6 +79,7 @@ async fn make_instance(
             status: None,
         })
         .await
+        .map(drop)
 }
 
 /// Whether a task of this namespace may serve the plugin.

@@ -1,6 +1,6 @@
 //! What an allocation's status says of its tasks and volumes.
 use kube::{Resource, ResourceExt};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::super::caches::full_name;
 use super::super::context::{Node, Part};
@@ -30,6 +30,12 @@ pub(super) struct NodePart {
     phase: AllocationPhase,
     volumes: Vec<VolumePublication>,
     tasks: Vec<TaskStatus>,
+    conditions: Vec<Condition>,
+}
+
+/// The conditions of such a part.
+#[derive(Deserialize)]
+struct ConditionsPart {
     conditions: Vec<Condition>,
 }
 
@@ -91,7 +97,10 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         }
         (phase, _) => phase,
     };
-    let mut conditions = before.conditions;
+    // Of what this node wrote itself the cache may know nothing yet: a condition that has not changed since keeps its time.
+    let mut conditions = node
+        .answered::<_, ConditionsPart>(allocation, &NODE)
+        .map_or(before.conditions, |written| written.conditions);
     let generation = allocation.meta().generation;
     let (word, message) = notes.into_iter().next().unwrap_or_default();
     let volumes_ready = if ready {

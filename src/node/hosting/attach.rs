@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
-use super::super::context::{Node, Part};
+use super::super::context::{Key, Node, Part};
 use super::super::mounts::BLOCKED;
 use super::super::requests;
 use super::{Blocked, call, serving, settle};
@@ -15,12 +15,12 @@ use crate::api::volume::AttachStatus;
 use crate::plan::{Next, Reason, Wanted, attach};
 
 /// The fields of an attachment's status that its host writes.
-const CONTROLLER: Part = Part { name: "controller", fields: &["controller"] };
+pub(in crate::node) const CONTROLLER: Part = Part { name: "controller", fields: &["controller"] };
 
 /// The host's part of an attachment's status.
 #[derive(Serialize, Deserialize)]
-struct ControllerPart {
-    controller: AttachStatus,
+pub(in crate::node) struct ControllerPart {
+    pub(in crate::node) controller: AttachStatus,
 }
 
 pub(super) async fn step(node: &Arc<Node>, object: &VolumeAttachment) -> Option<Duration> {
@@ -68,6 +68,10 @@ pub(super) async fn step(node: &Arc<Node>, object: &VolumeAttachment) -> Option<
     status.message = condition.map(|c| c.message).unwrap_or_default();
     status.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
     let written = node.write_status(object, &CONTROLLER, &ControllerPart { controller: status }).await;
+    // What is used here, too, need not wait until the watch has shown it.
+    if written.is_ok() && object.spec.node_name == node.options.name {
+        node.queue.wake(Key::Mount(object.spec.volume.clone()));
+    }
     [delay, node.after_write(&format!("{key}/report"), written)].into_iter().flatten().min()
 }
 

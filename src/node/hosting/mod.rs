@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-mod attach;
+pub(super) mod attach;
 mod provision;
 
 use super::context::Node;

@@ -2,6 +2,7 @@
 use kube::Resource;
 
 use super::super::context::Node;
+use super::NODE;
 use super::unit::Unit;
 use crate::api::meta::{Call, Condition, READY, Rung, Truth, set_condition};
 use crate::api::volume::StageStatus;
@@ -33,12 +34,23 @@ impl Unit {
             (_, _, true) => (Truth::False, "Waiting".to_owned()),
             (_, _, false) => (Truth::False, reason),
         };
-        let mut conditions = before.map(|s| s.conditions.clone()).unwrap_or_default();
+        // Of what this node wrote itself the cache may know nothing yet.
+        let written = self.object.as_ref().and_then(|o| node.answered::<_, ConditionsPart>(&**o, &NODE));
+        let mut conditions = match (written, before) {
+            (Some(written), _) => written.conditions,
+            (None, before) => before.map(|s| s.conditions.clone()).unwrap_or_default(),
+        };
         let generation = self.object.as_ref().and_then(|o| o.meta().generation);
         let condition = Condition::new(READY, truth, &word, message).of_generation(generation);
         set_condition(&mut conditions, condition, node.now());
         NodePart { node: stage, conditions }
     }
+}
+
+/// The conditions of such a part.
+#[derive(serde::Deserialize)]
+struct ConditionsPart {
+    conditions: Vec<Condition>,
 }
 
 /// This node's part of an attachment's status.

@@ -52,7 +52,12 @@ impl Unit {
             Ok(_) => {
                 entry.staged = Level::Up;
                 tracing::info!(volume = entry.volume, plugin = entry.plugin, "staged");
-                Ok(node.journal.put(Entry::Attachment(entry)).await?)
+                let entry = Entry::Attachment(entry);
+                // The intent of the publish that follows takes it along.
+                if self.users.iter().any(|user| user.wanted && user.level() != Level::Up) {
+                    return Ok(node.journal.put_soon(entry).await?);
+                }
+                Ok(node.journal.put(entry).await?)
             }
             Err(failure) if failure.is_already_exists() => {
                 // Staged there with other arguments, by a record that is gone: it comes down first (CO-NODE-26).

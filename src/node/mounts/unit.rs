@@ -4,10 +4,12 @@ use std::sync::Arc;
 use kube::{Resource, ResourceExt};
 
 use super::super::context::Node;
+use super::super::hosting::attach::{CONTROLLER, ControllerPart};
 use super::super::journal::{AttachmentEntry, PublicationEntry};
 use super::{Trouble, staging_name, stopping};
 use crate::api::VolumeAttachment;
 use crate::api::meta::{Map, ObjectRef, Rung};
+use crate::api::volume::AttachStatus;
 use crate::plan::Reason;
 use crate::plan::mount::{self, Attachment, Level, Publication, Step};
 use crate::sys::path::HostPath;
@@ -19,6 +21,8 @@ pub(super) struct Unit {
     pub(super) entry: Option<AttachmentEntry>,
     pub(super) users: Vec<User>,
     pub(super) wanted: Attachment,
+    /// What its host says: in the object, or, where this node is the host, in the answer to its own last write.
+    host: Option<AttachStatus>,
 }
 
 /// One user of the volume here.
@@ -92,7 +96,11 @@ impl Unit {
             wanted: false,
             entry: Some(entry),
         }));
-        Self { uid, object, entry, users, wanted }
+        let host = object.as_ref().and_then(|o| {
+            let answered = node.answered::<_, ControllerPart>(&**o, &CONTROLLER).map(|part| part.controller);
+            answered.or_else(|| o.status.as_ref().and_then(|s| s.controller.clone()))
+        });
+        Self { uid, object, entry, users, wanted, host }
     }
 
     pub(super) fn key(&self) -> String {
@@ -147,9 +155,8 @@ impl Unit {
 
     pub(super) fn attached(&self) -> Rung {
         let Some(object) = &self.object else { return Rung::Unknown };
-        let said = object.status.as_ref().and_then(|s| s.controller.as_ref());
         let epoch = object.spec.host.as_ref().map(|h| h.epoch);
-        said.filter(|s| Some(s.epoch) == epoch).map_or(Rung::Unknown, |s| s.attached)
+        self.host.as_ref().filter(|s| Some(s.epoch) == epoch).map_or(Rung::Unknown, |s| s.attached)
     }
 
     pub(super) fn step_name(&self, step: Step) -> String {
@@ -188,8 +195,7 @@ impl Unit {
     }
 
     pub(super) fn publish_context(&self) -> Map {
-        let status = self.object.as_ref().and_then(|o| o.status.as_ref());
-        status.and_then(|s| s.controller.as_ref()).map(|c| c.publish_context.clone()).unwrap_or_default()
+        self.host.as_ref().map(|host| host.publish_context.clone()).unwrap_or_default()
     }
 }
 

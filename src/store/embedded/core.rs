@@ -66,10 +66,15 @@ impl Core {
         after: Rev,
         limit: ChunkLimit,
     ) -> Result<(Vec<Event>, Rev), StoreError> {
-        match self.recent.after(prefix, after, limit) {
+        match self.recent(prefix, after, limit) {
             Some(found) => Ok(found),
             None => self.snapshot()?.history(prefix, after, limit),
         }
+    }
+
+    /// The same, if memory reaches back so far.
+    pub(super) fn recent(&self, prefix: &[u8], after: Rev, limit: ChunkLimit) -> Option<(Vec<Event>, Rev)> {
+        self.recent.after(prefix, after, limit)
     }
 
     /// After a failed write: nothing in memory is to be trusted any more.

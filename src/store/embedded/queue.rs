@@ -89,7 +89,10 @@ fn run(mut writer: Writer, mut exit: mpsc::Receiver<Waiting>) {
             requests.push(next.request);
             answers.push(next.answer);
         }
-        for (to, answer) in answers.into_iter().zip(writer.commit(requests)) {
+        let (count, start) = (requests.len(), std::time::Instant::now());
+        let done = writer.commit(requests);
+        tracing::trace!(target: "life", requests = count, took = ?start.elapsed(), "commit");
+        for (to, answer) in answers.into_iter().zip(done) {
             // Whoever asked may have gone; the write stands all the same.
             drop(to.send(answer));
         }

@@ -82,8 +82,11 @@ impl Follower {
         }
         let core = self.core.upgrade().ok_or(Fault::Closed)?;
         let (prefix, position) = (self.prefix.clone(), self.position);
-        let (events, reached) =
-            self.reading.run(core, move |core| core.history(&prefix, position, CHUNK)).await?;
+        // What is still in memory costs less than handing the question to another thread.
+        let (events, reached) = match core.recent(&prefix, position, CHUNK) {
+            Some(found) => found,
+            None => self.reading.run(core, move |core| core.history(&prefix, position, CHUNK)).await?,
+        };
         self.pending = events.into();
         self.position = reached;
         Ok(())

@@ -115,6 +115,13 @@ impl AppendFile for RealAppendFile {
         flushed
     }
 
+    /// In one call of the pool: each costs two switches of threads.
+    async fn append_durably(&mut self, bytes: Vec<u8>) -> Result<(), FileError> {
+        let file = Arc::clone(&self.file);
+        let write = move |_: &Path| (&*file).write_all(&bytes).and_then(|()| file.sync_data());
+        ask(&self.pool, "append to", &self.path, write).await
+    }
+
     async fn read_all(&mut self) -> Result<Vec<u8>, FileError> {
         let file = Arc::clone(&self.file);
         ask(&self.pool, "read", &self.path, move |_| {
