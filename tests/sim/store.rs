@@ -34,8 +34,9 @@ impl Observed {
         }
         let mut inner = self.universe.look();
         inner.objects = objects;
-        let lost = checks::lost(&inner);
-        lost.into_iter().for_each(|what| inner.violated(what));
+        for what in checks::lost(&inner) {
+            inner.violated(what);
+        }
         Ok(())
     }
 }
