@@ -18,7 +18,7 @@ tests   := if $(CARGO) nextest --version >/dev/null 2>&1; \
 root    := [ "$$(id -u)" = 0 ] || echo "NOT ROOT: tests that mount need root and will fail; run 'sudo -E make test' for all of them." >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test sim check lint fmt crds deny bench
+.PHONY: help run test sim canaries check lint fmt crds deny bench
 
 help: ## This menu
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test: lint ## Everything that CI runs: format, lints, every test, the examples i
 
 sim: ## The whole cluster on simulated time: SEEDS=500 histories with faults; SEED=7 shows one of them
 	$(CARGO) test --locked --profile sim --test sim -- $(if $(SEED),--seed $(SEED) --show,--seeds $(SEEDS) --from $(FROM))
+
+canaries: ## Plants faults one by one and demands that the simulation finds each (an hour; ONLY="3 17" chooses; not in CI)
+	tests/sim/canaries/run.sh $(ONLY)
 
 check: ## The quick round while working: lints and the unit tests
 	@$(clippy)

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! sim --seeds 500 [--from 1]          a kill at every effect of one life, then many seeds, each in a process of its own
+//! sim --lives | --only-seeds ...      the first part of that, the second part
 //! sim --seed 7 [--show]               one history; with every line of its record
 //! sim --life                          one claim's life: its effects
 //! sim --life-killed-at 9 [--show]     the same with a process killed at the ninth of them
@@ -20,6 +21,8 @@ mod checks;
 mod cluster;
 #[path = "sim/faults.rs"]
 mod faults;
+#[path = "sim/intent.rs"]
+mod intent;
 #[path = "sim/machine.rs"]
 mod machine;
 #[path = "sim/network.rs"]
@@ -32,6 +35,8 @@ mod plugins;
 mod runner;
 #[path = "sim/scenario.rs"]
 mod scenario;
+#[path = "sim/sight.rs"]
+mod sight;
 #[path = "sim/state.rs"]
 mod state;
 #[path = "sim/store.rs"]
@@ -42,6 +47,10 @@ mod support;
 mod universe;
 
 use std::process::ExitCode;
+
+/// The profile of a history is flat; malloc is among its largest entries.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -56,7 +65,13 @@ fn main() -> ExitCode {
     if flag("--life") || number("--life-killed-at").is_some() {
         return runner::life(number("--life-killed-at"), flag("--show"));
     }
-    let effects = runner::every_effect();
-    let seeds = runner::many(number("--from").unwrap_or(1), number("--seeds").unwrap_or(500));
+    let seeds = || runner::many(number("--from").unwrap_or(1), number("--seeds").unwrap_or(500));
+    if flag("--lives") {
+        return runner::every_effect();
+    }
+    if flag("--only-seeds") {
+        return seeds();
+    }
+    let (effects, seeds) = (runner::every_effect(), seeds());
     if effects == ExitCode::SUCCESS { seeds } else { effects }
 }

@@ -110,9 +110,11 @@ impl<K: Kind> Cache<K> {
         self.store.get(&reference(name))
     }
 
-    /// Every object.
+    /// Every object, in the order of their names: the store's own differs from run to run, and with it what comes first.
     pub(crate) fn all(&self) -> Vec<Arc<K>> {
-        self.store.state()
+        let mut all = self.store.state();
+        all.sort_by_cached_key(|object| name_of(&**object));
+        all
     }
 
     /// How long an object has been seen as it is: there, or being deleted.
@@ -215,6 +217,10 @@ mod tests {
         apply(Event::Apply(object("a", "1", "red")));
         apply(Event::Apply(object("b", "2", "red")));
         assert_eq!(names(&cache, "color:red"), ["a", "b"]);
+        for n in 0..9 {
+            apply(Event::Apply(object(&format!("c{n}"), "2", "green")));
+        }
+        assert!(cache.all().is_sorted_by_key(|o| o.name_any()));
         let changes = apply(Event::Apply(object("a", "3", "blue")));
         assert_eq!(changes.len(), 1);
         assert!(changes[0].0.is_some() && changes[0].1.is_some());

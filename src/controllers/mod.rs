@@ -40,6 +40,7 @@ mod write;
 use std::future::Future;
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use kube::{Api, Client};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -65,7 +66,17 @@ pub enum Error {
 type Tasks = JoinSet<&'static str>;
 
 /// Runs every controller until `shutdown` is ready. Every task that it starts has ended when it returns.
-pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+///
+/// Boxed, so that it is compiled here once and not again in every program that runs it.
+pub fn run(
+    client: Client,
+    options: Options,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> BoxFuture<'static, Result<(), Error>> {
+    Box::pin(until(client, options, Box::pin(shutdown)))
+}
+
+async fn until(client: Client, options: Options, shutdown: BoxFuture<'static, ()>) -> Result<(), Error> {
     let (world, writers) = World::new();
     let context = Arc::new(Context::new(world, client.clone(), options));
     let mut tasks = Tasks::new();

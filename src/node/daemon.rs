@@ -47,7 +47,19 @@ pub enum Error {
 }
 
 /// Runs the daemon until `stop`. `ready` is told once everything is adopted and every watch had its first list.
-pub async fn run(
+///
+/// Boxed, so that it is compiled here once and not again in every program that runs it.
+pub fn run(
+    client: kube::Client,
+    machine: Machine,
+    options: Options,
+    ready: oneshot::Sender<()>,
+    stop: CancellationToken,
+) -> BoxFuture<'static, Result<(), Error>> {
+    Box::pin(life(client, machine, options, ready, stop))
+}
+
+async fn life(
     client: kube::Client,
     machine: Machine,
     options: Options,

@@ -6,41 +6,85 @@ use serde_json::Value;
 
 use crate::faults::MUTATING;
 use crate::plugins::{Backends, node_id};
-use crate::state::NodeState;
+use crate::state::{NodeState, Task};
 use crate::support::scripted::{Backend, Leftover};
-use crate::universe::{Inner, Universe};
+use crate::universe::{Inner, Promise, Universe, kind};
 
 /// After a boot, what the daemon said before it may still be on its way.
 const STALE: Duration = Duration::from_secs(40);
 
+/// How long a process may take to end, and then its volume to be free.
+const LETS_GO: Duration = Duration::from_secs(2 + 5);
+
 /// How long a status may be on its way to the store.
 const ON_ITS_WAY: Duration = Duration::from_secs(12);
-
-fn kind(key: &str) -> &str {
-    key.split('/').nth(3).unwrap_or_default()
-}
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The objects of a kind as they were stored last.
-pub fn all<'a>(inner: &'a Inner, plural: &'a str) -> impl Iterator<Item = &'a Value> {
-    inner.objects.iter().filter(move |(key, _)| kind(key) == plural).map(|(_, object)| object)
+pub fn all<'a>(inner: &'a Inner, plural: &str) -> impl Iterator<Item = &'a Value> {
+    inner.objects.of(plural)
 }
 
 /// An object was written.
 pub fn stored(inner: &mut Inner, key: &str, before: Option<&Value>, rev: u64) {
-    let object = inner.objects[key].clone();
+    let Some(object) = inner.objects.get(key).cloned() else { return };
     if let Some(before) = before
         && text(before, "/metadata/uid") != text(&object, "/metadata/uid")
     {
         inner.violated(format!("S13: {key} changed its uid at {rev} without a deletion"));
     }
+    if let Some(what) = inner.promised.get(key).and_then(|promise| broken(key, promise, Some(&*object))) {
+        inner.violated(what);
+    }
     match kind(key) {
-        "allocations" => published(inner, key, &object),
+        "allocations" => {
+            if object.pointer("/metadata/deletionTimestamp").is_some() {
+                let now = inner.now;
+                inner.ending.entry(text(&object, "/metadata/uid").to_owned()).or_insert(now);
+            }
+            published(inner, key, &object);
+        }
         "volumeattachments" => one_holder(inner, key, &object),
         _ => {}
+    }
+}
+
+/// S8: everything that people were told is stored, and did not ask to delete, is there as they wrote it.
+pub fn lost(inner: &Inner) -> Vec<String> {
+    inner
+        .promised
+        .iter()
+        .filter_map(|(key, p)| broken(key, p, inner.objects.get(key).map(|object| &**object)))
+        .collect()
+}
+
+fn broken(key: &str, promise: &Promise, object: Option<&Value>) -> Option<String> {
+    let Some(object) = object else {
+        return Some(format!("S8: {key} was acknowledged and is lost"));
+    };
+    if text(object, "/metadata/uid") != promise.uid {
+        return Some(format!("S8: {key} was acknowledged as {} and is another one now", promise.uid));
+    }
+    if object.pointer("/metadata/deletionTimestamp").is_some() {
+        return Some(format!("S8: {key} is being deleted and nobody asked for that"));
+    }
+    let kept = within(&promise.spec, &object["spec"]);
+    (!kept).then(|| format!("S8: {key} was acknowledged with {} and has {}", promise.spec, object["spec"]))
+}
+
+/// Whether one value says all that another does. Defaults may be added.
+fn within(asked: &Value, stored: &Value) -> bool {
+    match (asked, stored) {
+        (Value::Object(asked), Value::Object(stored)) => {
+            asked.iter().all(|(name, value)| stored.get(name).is_some_and(|there| within(value, there)))
+        }
+        (Value::Array(asked), Value::Array(stored)) => {
+            asked.len() == stored.len() && asked.iter().zip(stored).all(|(a, b)| within(a, b))
+        }
+        _ => asked == stored,
     }
 }
 
@@ -89,8 +133,25 @@ fn one_holder(inner: &mut Inner, key: &str, object: &Value) {
     }
 }
 
+/// L3: while nothing else goes wrong, nobody holds a volume for long after its end was asked for.
+pub fn held_too_long(inner: &Inner) -> Result<(), String> {
+    for volume in all(inner, "volumes") {
+        for holder in volume.pointer("/status/holders").and_then(Value::as_array).into_iter().flatten() {
+            let Some(since) = inner.ending.get(text(holder, "/allocation/uid")) else { continue };
+            if inner.now > *since + LETS_GO {
+                let name = text(volume, "/metadata/name");
+                return Err(format!("L3: {name} is held since {since:?} by {}", holder["allocation"]));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// An object is gone for good.
 pub fn removed(inner: &mut Inner, key: &str, object: &Value) {
+    if let Some(what) = inner.promised.get(key).and_then(|promise| broken(key, promise, None)) {
+        inner.violated(what);
+    }
     let handle = text(object, "/status/handle");
     let plugin = text(object, "/spec/plugin");
     match kind(key) {
@@ -176,9 +237,10 @@ fn machine_leftovers(node: &NodeState) -> Vec<String> {
     mounts.chain(directories).chain(tasks).collect()
 }
 
-/// What is still missing of what people asked for: everything that exists runs and is bound.
+/// What is still missing of what people asked for: everything acknowledged is there, and everything that is there runs
+/// and is bound; by what the API says, and on the machines themselves.
 pub fn unmet(inner: &Inner) -> Vec<String> {
-    let mut missing = Vec::new();
+    let mut missing = lost(inner);
     for claim in all(inner, "volumeclaims") {
         // A claim that waits for its first consumer and has none waits rightly.
         if text(claim, "/status/phase") == "Pending"
@@ -204,6 +266,8 @@ pub fn unmet(inner: &Inner) -> Vec<String> {
                 text(allocation, "/metadata/name"),
                 allocation["status"]
             ));
+        } else if phase == "Running" {
+            missing.extend(not_there(inner, allocation));
         }
     }
     for plugin in all(inner, "plugins") {
@@ -216,6 +280,27 @@ pub fn unmet(inner: &Inner) -> Vec<String> {
         }
     }
     missing
+}
+
+/// S12 at rest: what runs by its status has its mounts and its processes on its machine.
+fn not_there(inner: &Inner, allocation: &Value) -> Vec<String> {
+    let (name, uid) = (text(allocation, "/metadata/name"), text(allocation, "/metadata/uid"));
+    let Some(machine) = inner.nodes.get(text(allocation, "/status/nodeName")) else {
+        return vec![format!("allocation {name} runs on no machine")];
+    };
+    let paths = allocation.pointer("/status/volumes").and_then(Value::as_array).into_iter().flatten();
+    let mounts = paths
+        .map(|volume| text(volume, "/path"))
+        .filter(|path| machine.top(path.as_ref()).is_none())
+        .map(|path| format!("allocation {name}: nothing is mounted at {path}"));
+    let tasks = allocation.pointer("/spec/tasks").and_then(Value::as_array).into_iter().flatten();
+    let tasks = tasks
+        // One that finishes may have done so.
+        .filter(|task| text(task, "/runtime/process/command/0") != "finish")
+        .map(|task| machine.task_directory(uid, text(task, "/name")))
+        .filter(|at| !machine.tasks.get(at).is_some_and(Task::runs))
+        .map(|at| format!("allocation {name}: no process in {}", at.display()));
+    mounts.chain(tasks).collect()
 }
 
 /// After one life with at most one kill: no call was made for what was in place, there was one volume, and its task was

@@ -26,6 +26,8 @@ use crate::universe::{Universe, below};
 pub const NODES: [&str; 3] = ["node-a", "node-b", "node-c"];
 /// Where the controllers run.
 pub const CONTROLLERS: &str = "controllers";
+/// Where others run beside them for a while: somebody took them for dead.
+pub const RIVAL: &str = "rival";
 /// One step of time.
 const TICK: Duration = Duration::from_millis(10);
 /// The deadline of every CSI call, so that a run need not wait long for one that hangs.
@@ -37,6 +39,8 @@ pub struct Cluster {
     pub universe: Arc<Universe>,
     pub backends: Backends,
     pub desk: Arc<Desk>,
+    /// What the server's store lies on.
+    disk: MemoryDisk,
     /// Hosts that are down, and when they come back.
     down: BTreeMap<String, Duration>,
 }
@@ -49,7 +53,7 @@ impl Cluster {
             let mut inner = universe.look();
             inner.nodes = NODES.map(|name| (name.to_owned(), NodeState::new(name))).into();
             inner.backends = backends.clone();
-            let hosts = NODES.iter().chain([&CONTROLLERS, &PEOPLE]);
+            let hosts = NODES.iter().chain([&CONTROLLERS, &RIVAL, &PEOPLE]);
             inner.links = hosts.map(|host| ((*host).to_owned(), Link::default())).collect();
         }
         let mut sim = turmoil::Builder::new()
@@ -62,8 +66,11 @@ impl Cluster {
             .rng_seed(seed)
             .build();
         let desk = Arc::new(Desk::default());
-        Self::server(&mut sim, &universe);
-        Self::controllers(&mut sim, &universe);
+        let disk = MemoryDisk::default();
+        Self::server(&mut sim, &universe, &disk);
+        Self::controllers(&mut sim, &universe, CONTROLLERS);
+        Self::controllers(&mut sim, &universe, RIVAL);
+        sim.crash(RIVAL);
         for name in NODES {
             Self::daemon(&mut sim, &universe, name);
             let (shared, all) = (Arc::clone(&universe), backends.clone());
@@ -73,11 +80,11 @@ impl Cluster {
         }
         let (shared, people) = (Arc::clone(&universe), Arc::clone(&desk));
         sim.host(PEOPLE, move || people::host(Arc::clone(&shared), Arc::clone(&people)));
-        Self { sim, universe, backends, desk, down: BTreeMap::new() }
+        Self { sim, universe, backends, desk, disk, down: BTreeMap::new() }
     }
 
-    fn server(sim: &mut Sim<'static>, universe: &Arc<Universe>) {
-        let (shared, disk) = (Arc::clone(universe), MemoryDisk::default());
+    fn server(sim: &mut Sim<'static>, universe: &Arc<Universe>, disk: &MemoryDisk) {
+        let (shared, disk) = (Arc::clone(universe), disk.clone());
         sim.host(SERVER, move || {
             let (shared, disk) = (Arc::clone(&shared), disk.clone());
             async move {
@@ -103,10 +110,10 @@ impl Cluster {
         });
     }
 
-    fn controllers(sim: &mut Sim<'static>, universe: &Arc<Universe>) {
+    fn controllers(sim: &mut Sim<'static>, universe: &Arc<Universe>, name: &'static str) {
         let shared = Arc::clone(universe);
-        sim.host(CONTROLLERS, move || {
-            let client = network::client(&shared, CONTROLLERS, "controllers");
+        sim.host(name, move || {
+            let client = network::client(&shared, name, "controllers");
             let options = controllers::Options {
                 jitter: Arc::new(|| u8::try_from(below(256)).unwrap_or(0)),
                 longest_call: 2 * CALL_DEADLINE,
@@ -176,6 +183,11 @@ impl Cluster {
             return;
         }
         self.universe.note(&format!("{host} is killed, for {away:?}"));
+        if host == SERVER {
+            // Ending a host drops what it holds, and a store that is dropped writes down what it has in memory. One that
+            // is killed does not.
+            self.disk.cut_after(0);
+        }
         self.sim.crash(host.to_owned());
         self.down.insert(host.to_owned(), self.now() + away);
     }
@@ -197,8 +209,20 @@ impl Cluster {
 
     fn restart(&mut self, host: &str) {
         self.down.remove(host);
+        if host == SERVER {
+            self.disk.cut_after(u64::MAX);
+        }
         self.universe.note(&format!("{host} is started"));
         self.sim.bounce(host.to_owned());
+    }
+
+    /// Starts a second set of controllers, or ends it.
+    pub fn rival(&mut self, runs: bool) {
+        self.universe.note(if runs { "rival controllers start" } else { "rival controllers end" });
+        self.sim.crash(RIVAL);
+        if runs {
+            self.sim.bounce(RIVAL);
+        }
     }
 
     /// Starts whatever is down.

@@ -1,10 +1,10 @@
 //! What goes wrong, when, and how it is mended.
 use std::time::Duration;
 
-use wharfline::csi::{Code, Rpc};
+use wharfline::csi::{Code, Rpc, proto};
 use wharfline::sys::process::Outcome;
 
-use crate::cluster::{CALL_DEADLINE, CONTROLLERS, Cluster, NODES};
+use crate::cluster::{CALL_DEADLINE, CONTROLLERS, Cluster, NODES, RIVAL};
 use crate::network::{Link, PLUGINS, SERVER};
 use crate::plugins::{self, SLOW};
 use crate::support::scripted::Answer;
@@ -26,9 +26,10 @@ enum Kind {
     Cut,
     Gone,
     Answers,
+    Rival,
 }
 
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 14] = [
     Kind::Crash,
     Kind::CrashAtEffect,
     Kind::Reboot,
@@ -42,11 +43,13 @@ const KINDS: [Kind; 13] = [
     Kind::Cut,
     Kind::Gone,
     Kind::Answers,
+    Kind::Rival,
 ];
 
 enum Mend {
     Repair(String),
     Link(String, fn(&mut Link)),
+    Rival,
 }
 
 /// What is still to go wrong and to be mended.
@@ -61,7 +64,7 @@ fn millis(from: u64, more: u64) -> Duration {
 }
 
 fn client_host() -> &'static str {
-    pick(&[NODES[0], NODES[1], NODES[2], CONTROLLERS])
+    pick(&[NODES[0], NODES[1], NODES[2], CONTROLLERS, RIVAL])
 }
 
 fn process_host() -> &'static str {
@@ -133,6 +136,7 @@ impl Faults {
                     change(link);
                 }
             }
+            Mend::Rival => cluster.rival(false),
         }
     }
 
@@ -193,6 +197,10 @@ impl Faults {
                 |l| l.gone = 0,
             ),
             Kind::Answers => bad_answer(cluster),
+            Kind::Rival => {
+                cluster.rival(true);
+                self.mending.push((cluster.now() + millis(500, 12_000), Mend::Rival));
+            }
         }
     }
 }
@@ -241,13 +249,17 @@ fn bad_answer(cluster: &Cluster) {
         Code::Unknown,
         Code::Cancelled,
     ];
-    let answer = match below(7) {
+    // These three have an effect that the daemon can look for: it believes no OK about them.
+    let seen = [Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume, Rpc::NodeUnstageVolume];
+    let answer = match below(8) {
         0 => Answer::fail(pick(&codes), "no"),
         1 => Answer::fail(pick(&codes), "done, and yet").after_effect(),
         2 => Answer::cut(),
         3 => Answer::cut().after_effect(),
         4 => Answer::exit().after_effect(),
         5 => Answer::honest().delay(SLOW),
+        // OK, and nothing is done.
+        6 if seen.contains(&rpc) => Answer::reply(&proto::NodePublishVolumeResponse {}),
         _ => Answer::honest().delay(CALL_DEADLINE + SLOW).late(),
     };
     cluster.universe.note(&format!("plugin {plugin}: the next {rpc} gets {answer:?}"));

@@ -145,6 +145,10 @@ impl Kernel for SimMachine {
             Ok(Removed::Removed)
         })
         .await
+        .inspect_err(|error| {
+            // A machine refuses that; whoever asks for it does not know what he removes.
+            self.universe.look().violated(format!("S7: removal of what is no empty directory: {error}"));
+        })
     }
 
     async fn list(&self, path: &TreePath) -> Result<Vec<String>, KernelError> {
@@ -166,15 +170,21 @@ impl Kernel for SimMachine {
 
     async fn unmount(&self, place: &Place, expected: MountId) -> Result<(), KernelError> {
         let (at, now) = (self.path(place), self.now_of_run());
-        self.change(format!("unmount {}", at.display()), |node| match node.top(&at) {
+        let mut used = Vec::new();
+        let done = self.change(format!("unmount {}", at.display()), |node| match node.top(&at) {
             None => Ok(()),
             Some(mount) if mount.id != expected.0 => Err(KernelError::Changed { path: at.clone() }),
-            Some(_) => {
+            Some(mount) => {
+                used = node.users_of(mount.id);
                 node.unmount(&at, now);
                 Ok(())
             }
-        })
-        .await
+        });
+        let done = done.await;
+        if !used.is_empty() {
+            self.universe.look().violated(format!("S3: {} is unmounted under {used:?}", at.display()));
+        }
+        done
     }
 
     async fn clone_mount(&self, path: &TreePath, verified: &Present) -> Result<OwnedFd, KernelError> {

@@ -26,6 +26,7 @@ use wharfline::csi::Connection;
 use wharfline::run::patience::patient;
 use wharfline::server::{Identity, Server};
 
+use crate::sight::Sight;
 use crate::support::scripted::serve::Accept;
 use crate::universe::{Universe, chance};
 
@@ -241,7 +242,8 @@ impl Way {
             }
             return Ok(answer);
         }
-        Ok(answer.map(|body| if watch { self.watching(body) } else { whole(body) }))
+        let sight = if answer.status().is_success() { Sight::of(&self.host, &path) } else { None };
+        Ok(answer.map(|body| if watch { self.watching(body, sight) } else { whole(body) }))
     }
 
     fn unlucky(&self, rate: impl Fn(&Link) -> u64) -> bool {
@@ -268,28 +270,34 @@ impl Way {
     }
 
     /// A watch, which can be stalled and cut.
-    fn watching(&self, body: Incoming) -> StreamBody<Frames> {
+    fn watching(&self, body: Incoming, sight: Option<Sight>) -> StreamBody<Frames> {
         let (stalled, cut) = {
             let mut inner = self.universe.look();
             let link = inner.links.entry(self.host.clone()).or_default();
             (link.stalled.subscribe(), link.cut.subscribe())
         };
         let born = *cut.borrow();
-        let state = (body, stalled, cut);
-        let frames = futures::stream::unfold(state, move |(mut body, mut stalled, mut cut)| async move {
+        let state = (body, stalled, cut, sight, Arc::clone(&self.universe));
+        let frames = futures::stream::unfold(state, move |state| async move {
+            let (mut body, mut stalled, mut cut, mut sight, universe) = state;
             let frame = tokio::select! {
                 biased;
                 _ = cut.wait_for(|now| *now > born) => Some(Err(io::ErrorKind::ConnectionReset.into())),
                 frame = body.frame() => frame.map(|frame| frame.map_err(io::Error::other)),
             };
             let frame = frame?;
+            if let (Some(sight), Ok(frame)) = (&mut sight, &frame)
+                && let Some(bytes) = frame.data_ref()
+            {
+                sight.read(&universe, bytes);
+            }
             // What stalls is told later, in order; what is cut meanwhile is never told.
             tokio::select! {
                 biased;
                 _ = cut.wait_for(|now| *now > born) => return None,
                 _ = stalled.wait_for(|stalled| !*stalled) => {}
             }
-            Some((frame, (body, stalled, cut)))
+            Some((frame, (body, stalled, cut, sight, universe)))
         });
         StreamBody::new(frames.boxed())
     }

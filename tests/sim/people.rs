@@ -1,5 +1,7 @@
 //! What people do: they apply and delete, and ask again until they are told that it is done.
-use std::collections::VecDeque;
+//!
+//! What they were told is written down: what was acknowledged is there until they ask for its end.
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use crate::network;
-use crate::universe::Universe;
+use crate::universe::{Promise, Universe};
 
 /// One wish.
 #[derive(Clone, Debug)]
@@ -17,12 +19,37 @@ pub enum Wish {
     Delete { path: String },
 }
 
+impl Wish {
+    fn path(&self) -> String {
+        match self {
+            Self::Create { collection, object } => {
+                format!("{collection}/{}", object["metadata"]["name"].as_str().unwrap_or_default())
+            }
+            Self::Delete { path } => path.clone(),
+        }
+    }
+}
+
+/// The key of the store that an object of ours lies under.
+fn key_of(path: &str) -> String {
+    let parts: Vec<_> = path.split('/').collect();
+    match parts[..] {
+        [_, _, group, _, "namespaces", namespace, plural, name] => {
+            format!("/wharfline/{group}/{plural}/{namespace}/{name}")
+        }
+        [_, _, group, _, plural, name] => format!("/wharfline/{group}/{plural}/{name}"),
+        _ => unreachable!("people ask for objects of ours only"),
+    }
+}
+
 /// Wishes and how many of them are done.
 #[derive(Default)]
 pub struct Desk {
     queue: Mutex<VecDeque<Wish>>,
     open: Mutex<usize>,
     came: Notify,
+    /// One wish about an object after the other, as one person has them.
+    turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Desk {
@@ -35,6 +62,11 @@ impl Desk {
     /// Wishes that nobody has acknowledged yet.
     pub fn open(&self) -> usize {
         *self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self, path: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(turns.entry(path.to_owned()).or_default())
     }
 }
 
@@ -49,45 +81,65 @@ pub async fn host(universe: Arc<Universe>, desk: Arc<Desk>) -> turmoil::Result {
         };
         let (client, desk, universe) = (client.clone(), Arc::clone(&desk), Arc::clone(&universe));
         tokio::spawn(async move {
-            while !fulfilled(&client, &wish).await {
-                tokio::time::sleep(Duration::from_millis(300)).await;
-            }
+            let path = wish.path();
+            let turn = desk.turn(&path);
+            let _mine = turn.lock().await;
+            fulfil(&client, &universe, &wish, &key_of(&path)).await;
             universe.note(&format!("people: done: {wish:.60?}"));
             *desk.open.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         });
     }
 }
 
-/// Whether the API has acknowledged it. Each try has a deadline: an answer may never come.
-async fn fulfilled(client: &kube::Client, wish: &Wish) -> bool {
-    let once = tokio::time::timeout(Duration::from_secs(5), attempt(client, wish));
-    once.await.unwrap_or(false)
-}
-
-async fn attempt(client: &kube::Client, wish: &Wish) -> bool {
-    match wish {
-        Wish::Create { collection, object } => {
-            let made = ask(client, "POST", collection, Some(object)).await;
-            if made != 409 {
-                return made == 200 || made == 201;
+/// Asks until the API has acknowledged it. Each try has a deadline: an answer may never come.
+async fn fulfil(client: &kube::Client, universe: &Universe, wish: &Wish, key: &str) {
+    if matches!(wish, Wish::Delete { .. }) {
+        // From the first try on it may be gone, whatever is answered.
+        universe.look().promised.remove(key);
+    }
+    loop {
+        match tokio::time::timeout(Duration::from_secs(5), attempt(client, wish)).await {
+            Ok(Some(told)) => {
+                if let Wish::Create { object, .. } = wish {
+                    let uid = told["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+                    let promise = Promise { uid, spec: object["spec"].clone() };
+                    universe.look().promised.insert(key.to_owned(), promise);
+                }
+                return;
             }
-            // There already: ours, from a try whose answer was lost, or an older one that is on its way out.
-            let path = format!("{collection}/{}", object["metadata"]["name"].as_str().unwrap_or_default());
-            let request = Request::get(&path).body(Vec::new()).expect("a path");
-            let there = client.request::<Value>(request).await;
-            there.is_ok_and(|there| there.pointer("/metadata/deletionTimestamp").is_none())
+            Ok(None) | Err(_) => tokio::time::sleep(Duration::from_millis(300)).await,
         }
-        Wish::Delete { path } => matches!(ask(client, "DELETE", path, None).await, 200 | 202 | 404),
     }
 }
 
-async fn ask(client: &kube::Client, method: &str, path: &str, body: Option<&Value>) -> u16 {
+/// What was told, when it was that the wish is fulfilled.
+async fn attempt(client: &kube::Client, wish: &Wish) -> Option<Value> {
+    match wish {
+        Wish::Create { collection, object } => match ask(client, "POST", collection, Some(object)).await {
+            Ok(made) => Some(made),
+            // There already: ours, from a try whose answer was lost, or an older one that is on its way out.
+            Err(409) => {
+                let there = ask(client, "GET", &wish.path(), None).await.ok()?;
+                there.pointer("/metadata/deletionTimestamp").is_none().then_some(there)
+            }
+            Err(_) => None,
+        },
+        Wish::Delete { path } => match ask(client, "DELETE", path, None).await {
+            Ok(told) => Some(told),
+            Err(404) => Some(Value::Null),
+            Err(_) => None,
+        },
+    }
+}
+
+/// The answer, or the code of a refusal; 0 when there was no answer.
+async fn ask(client: &kube::Client, method: &str, path: &str, body: Option<&Value>) -> Result<Value, u16> {
     let bytes = body.map(|b| serde_json::to_vec(b).expect("an object")).unwrap_or_default();
     let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
     let request = request.body(bytes).expect("a request");
     match client.request::<Value>(request).await {
-        Ok(_) => 200,
-        Err(kube::Error::Api(status)) => status.code,
-        Err(_) => 0,
+        Ok(answer) => Ok(answer),
+        Err(kube::Error::Api(status)) => Err(status.code),
+        Err(_) => Err(0),
     }
 }

@@ -188,9 +188,12 @@ impl Witness for SimWitness {
             format!("{}#{number} {} {} arrives", self.plugin, ask.rpc(), ask.volume().unwrap_or_default());
         // The plugin does what it was asked, whatever becomes of the daemon now.
         let _killed = self.universe.doomed(&self.node, &what);
+        let mut inner = self.universe.look();
+        if let Some(what) = crate::intent::missing(&inner, &self.plugin, &self.node, ask) {
+            inner.violated(format!("rule 1: {} #{number} on {}: {what}", ask.rpc(), self.node));
+        }
         if ask.rpc() == Rpc::DeleteVolume {
             let handle = ask.volume().unwrap_or_default();
-            let mut inner = self.universe.look();
             if let Some(claim) = crate::checks::claim_that_uses(&inner, &self.plugin, handle) {
                 inner.violated(format!("S2: DeleteVolume {handle} while claim {claim} has it"));
             }

@@ -97,10 +97,35 @@ pub fn every_effect() -> ExitCode {
     children("kills, one at each effect of a life", jobs.collect())
 }
 
+/// One seed of so many is run twice, and must come out the same.
+const TWICE: u64 = 50;
+
 /// Many seeds.
 pub fn many(from: u64, count: u64) -> ExitCode {
     let job = |seed: u64| (seed.to_string(), vec!["--seed".to_owned(), seed.to_string()]);
-    children("seeds", (from..from + count).map(job).collect())
+    let seeds = children("seeds", (from..from + count).map(job).collect());
+    let repeated: Vec<u64> = (from..from + count).filter(|seed| seed % TWICE == 2).collect();
+    let different = repeated.iter().filter(|seed| !same(**seed)).count();
+    println!("{} seeds run twice more; different: {different}", repeated.len());
+    if different == 0 { seeds } else { ExitCode::FAILURE }
+}
+
+/// Whether two runs of a seed are the same.
+fn same(seed: u64) -> bool {
+    let program = std::env::current_exe().expect("this program");
+    let run = || {
+        let seed = seed.to_string();
+        let mut child = Command::new("timeout");
+        child.args([DEADLINE]).arg(&program).args(["--seed", &seed]).stdout(Stdio::piped());
+        child.spawn().expect("timeout is part of every Linux")
+    };
+    let told =
+        [run(), run()].map(|child| child.wait_with_output().expect("a child can be waited for").stdout);
+    let [one, other] = told.map(|stdout| String::from_utf8_lossy(&stdout).into_owned());
+    if one != other {
+        println!("seed {seed} is not the same twice:\n{one}{other}");
+    }
+    one == other
 }
 
 /// Seconds since the boot. The clocks of this program stand still: they are the simulation's.

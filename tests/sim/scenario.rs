@@ -1,4 +1,5 @@
 //! Sixty objects are applied, used and deleted while things go wrong; then everything is well, and must come to rest.
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -14,6 +15,9 @@ const OURS: &str = "/apis/wharfline.dev/v1alpha1";
 const CONVERGED: Duration = Duration::from_secs(120);
 /// L1: and then nothing is written for so long.
 const QUIET: Duration = Duration::from_secs(60);
+
+/// A look at everything costs more than a step: it is taken at each tenth.
+const WHOLE_LOOK: u32 = 10;
 
 /// How a run ended well.
 #[derive(Debug)]
@@ -100,28 +104,34 @@ pub fn allocation(name: &str, claims: &[&str], command: &str) -> Manifest {
     Manifest::namespaced("allocations", "Allocation", name, json!({ "volumes": volumes, "tasks": tasks }))
 }
 
-/// Two plugins, fourteen classes, twenty-four claims (four of them without a user) and twenty allocations.
+/// How many claims have users; four have none.
+const USED: usize = 18;
+
+/// Two plugins, fourteen classes, twenty-two claims (four of them without a user) and twenty-two allocations.
 fn sixty() -> Vec<Manifest> {
     let mut all = vec![plugin("alpha", "Cluster"), plugin("beta", "Node")];
     for n in 0..14 {
         let (plugin, mode) = CLASSES[n % CLASSES.len()];
         all.push(class(&format!("class-{n}"), plugin, mode));
     }
-    for n in 0..24_usize {
-        // Two claims are shared by two allocations each. Those two modes are alpha's alone, and one other.
+    for n in 0..USED + 4 {
+        // Three claims have several users: two of them side by side, the third one after the other. Those modes are
+        // alpha's alone, and one other.
         let (mode, sorts) = match n {
             0 => ("MultiNodeMultiWriter", 2),
             1 => ("SingleNodeMultiWriter", 2),
+            2 => ("SingleNodeSingleWriter", 2),
             _ => pick(&[("SingleNodeWriter", 3), ("SingleNodeWriter", 3), ("SingleNodeSingleWriter", 2)]),
         };
         let class = 3 * usize::try_from(below(4)).unwrap() + usize::try_from(below(sorts)).unwrap();
         all.push(claim(&format!("claim-{n}"), &format!("class-{class}"), mode));
     }
-    for n in 0..20 {
-        let claim = format!("claim-{}", n % 18);
-        let command = pick(&["run", "run", "run", "finish", ""]);
-        let mut one = allocation(&format!("alloc-{n}"), &[&claim], command);
-        if n % 18 == 1 {
+    for n in 0..USED + 4 {
+        // The last is one more for the queue before claim 2.
+        let of = if n == USED + 3 { 2 } else { n % USED };
+        let command = if of == 2 { "finish" } else { pick(&["run", "run", "run", "finish", ""]) };
+        let mut one = allocation(&format!("alloc-{n}"), &[&format!("claim-{of}")], command);
+        if of == 1 {
             // Both users of a volume for one node: elsewhere the second would wait for the first, and rightly.
             one.object["spec"]["nodeName"] = json!("node-b");
         }
@@ -146,11 +156,14 @@ fn shuffled(mut of: Vec<Manifest>) -> Vec<Manifest> {
 pub struct Run {
     pub cluster: Cluster,
     faults: Faults,
+    /// Nothing goes wrong in it.
+    calm: bool,
+    steps: u32,
 }
 
 impl Run {
     pub fn new(cluster: Cluster) -> Self {
-        Self { cluster, faults: Faults::new() }
+        Self { cluster, faults: Faults::new(), calm: false, steps: 0 }
     }
 
     pub fn kinds(&self) -> String {
@@ -159,7 +172,12 @@ impl Run {
 
     fn step(&mut self) -> Result<(), String> {
         self.faults.step(&mut self.cluster);
-        self.cluster.step()
+        self.cluster.step()?;
+        self.steps += 1;
+        if self.calm && self.steps.is_multiple_of(WHOLE_LOOK) {
+            checks::held_too_long(&self.cluster.universe.look())?;
+        }
+        Ok(())
     }
 
     fn until(&mut self, end: Duration) -> Result<(), String> {
@@ -187,12 +205,9 @@ impl Run {
         amiss: impl Fn(&Cluster) -> Vec<String>,
     ) -> Result<Duration, String> {
         let start = self.cluster.now();
-        let mut steps = 0u32;
         loop {
             self.step()?;
-            steps += 1;
-            // The whole look costs more than a step.
-            if !steps.is_multiple_of(10) {
+            if !self.steps.is_multiple_of(WHOLE_LOOK) {
                 continue;
             }
             let left = amiss(&self.cluster);
@@ -213,7 +228,11 @@ impl Run {
         if inner.writes == before {
             return Ok(());
         }
-        let lines = Vec::from(inner.last_writes.clone()).join("\n");
+        let line = |(at, what, object): &(Duration, String, Option<Arc<Value>>)| {
+            let status = object.as_ref().map(|o| o["status"].to_string()).unwrap_or_default();
+            format!("{at:?} {what} {status}")
+        };
+        let lines = inner.last_writes.iter().map(line).collect::<Vec<_>>().join("\n");
         Err(format!("L1: {} writes while nothing happened:\n{lines}", inner.writes - before))
     }
 
@@ -258,6 +277,7 @@ impl Run {
     pub fn sixty(&mut self, calm: bool, quiet: bool) -> Result<Report, String> {
         let manifests = shuffled(sixty());
         let time = Duration::from_secs;
+        self.calm = calm;
         if !calm {
             self.faults.plan(4 + below(16), Duration::ZERO, time(14));
         }

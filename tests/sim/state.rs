@@ -114,6 +114,11 @@ impl NodeState {
         Self::data_dir(&self.name).join("volumes")
     }
 
+    /// Where the shim of a task keeps its books.
+    pub fn task_directory(&self, allocation: &str, task: &str) -> PathBuf {
+        Self::data_dir(&self.name).join("tasks").join(format!("{allocation}.{task}"))
+    }
+
     pub fn boot_id(&self) -> String {
         format!("boot-{}-of-{}", self.boot, self.name)
     }

@@ -9,7 +9,7 @@ use wharfline::store::{Expect, Kv, Page, Rev, Store, StoreError, Watch};
 
 use crate::checks;
 use crate::network::SERVER;
-use crate::universe::{Inner, Universe};
+use crate::universe::{Inner, Objects, Universe, kind};
 
 pub struct Observed {
     inner: EmbeddedStore,
@@ -28,16 +28,23 @@ impl Observed {
         let object = |kv: &Kv| serde_json::from_slice(&kv.value).ok();
         let name = |kv: &Kv| String::from_utf8_lossy(&kv.key).into_owned();
         let all = page.kvs.iter().filter_map(|kv| object(kv).map(|object| (name(kv), object)));
-        self.universe.look().objects = all.filter(|(name, _)| !is_lease(name)).collect();
+        let mut objects = Objects::default();
+        for (name, object) in all.filter(|(name, _)| !is_lease(name)) {
+            objects.insert(&name, Arc::new(object));
+        }
+        let mut inner = self.universe.look();
+        inner.objects = objects;
+        for what in checks::lost(&inner) {
+            inner.violated(what);
+        }
         Ok(())
     }
 }
 
 impl Inner {
-    fn wrote(&mut self, what: String) {
+    fn wrote(&mut self, what: String, object: Option<Arc<Value>>) {
         self.writes += 1;
-        let now = self.now.as_millis();
-        self.last_writes.push_back(format!("{now} {what}"));
+        self.last_writes.push_back((self.now, what, object));
         if self.last_writes.len() > LAST_WRITES {
             self.last_writes.pop_front();
         }
@@ -45,6 +52,7 @@ impl Inner {
 
     /// Commits are noted a moment after they are made, and not always in their order.
     fn newer(&mut self, name: &str, rev: u64) -> bool {
+        self.commits.entry(kind(name).to_owned()).or_default().insert(rev);
         let last = self.revisions.entry(name.to_owned()).or_default();
         let newer = *last < rev;
         *last = rev.max(*last);
@@ -52,18 +60,17 @@ impl Inner {
     }
 
     fn put(&mut self, name: &str, object: Option<Value>, rev: u64, made: bool) {
-        self.wrote(format!(
-            "put {name} {}",
-            object.as_ref().map(|o| o["status"].to_string()).unwrap_or_default()
-        ));
-        if let Some(object) = object.filter(|_| self.newer(name, rev)) {
-            let before = self.objects.insert(name.to_owned(), object).filter(|_| !made);
-            checks::stored(self, name, before.as_ref(), rev);
+        let object = object.map(Arc::new);
+        self.wrote(format!("put {name}"), object.clone());
+        let newer = self.newer(name, rev);
+        if let Some(object) = object.filter(|_| newer) {
+            let before = self.objects.insert(name, object).filter(|_| !made);
+            checks::stored(self, name, before.as_deref(), rev);
         }
     }
 
     fn deleted(&mut self, name: &str, rev: u64) {
-        self.wrote(format!("delete {name}"));
+        self.wrote(format!("delete {name}"), None);
         if self.newer(name, rev)
             && let Some(object) = self.objects.remove(name)
         {

@@ -80,6 +80,45 @@ impl Record {
     }
 }
 
+/// The objects of the store as they were written last, by the plural that their keys lie under.
+#[derive(Default)]
+pub struct Objects(BTreeMap<String, BTreeMap<String, Arc<Value>>>);
+
+/// The plural that a key of the store lies under.
+pub fn kind(key: &str) -> &str {
+    key.split('/').nth(3).unwrap_or_default()
+}
+
+impl Objects {
+    pub fn get(&self, key: &str) -> Option<&Arc<Value>> {
+        self.0.get(kind(key))?.get(key)
+    }
+
+    pub fn insert(&mut self, key: &str, object: Arc<Value>) -> Option<Arc<Value>> {
+        self.0.entry(kind(key).to_owned()).or_default().insert(key.to_owned(), object)
+    }
+
+    pub fn remove(&mut self, key: &str) -> Option<Arc<Value>> {
+        self.0.get_mut(kind(key))?.remove(key)
+    }
+
+    /// Those of one kind.
+    pub fn of(&self, plural: &str) -> impl Iterator<Item = &Value> {
+        self.0.get(plural).into_iter().flatten().map(|(_, object)| &**object)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.0.values().flatten().map(|(key, object)| (key, &**object))
+    }
+}
+
+/// What people were told is stored, and have not asked to delete since.
+#[derive(Debug)]
+pub struct Promise {
+    pub uid: String,
+    pub spec: Value,
+}
+
 pub struct Inner {
     pub now: Duration,
     pub record: Record,
@@ -91,16 +130,22 @@ pub struct Inner {
     pub nodes: BTreeMap<String, NodeState>,
     pub links: BTreeMap<String, Link>,
     pub backends: Backends,
-    /// Every object as it was stored last, by key.
-    pub objects: BTreeMap<String, Value>,
+    /// Every object as it was stored last.
+    pub objects: Objects,
+    /// What was acknowledged, by key.
+    pub promised: BTreeMap<String, Promise>,
+    /// Since when allocations are on their way out, by uid.
+    pub ending: BTreeMap<String, Duration>,
     /// At which revision that was, or its deletion.
     pub revisions: BTreeMap<String, u64>,
+    /// The revisions of all commits, by plural.
+    pub commits: BTreeMap<String, BTreeSet<u64>>,
     /// How often tasks were started, by the first word of their command.
     pub started: BTreeMap<String, u64>,
     /// Writes to the store, leases aside.
     pub writes: u64,
-    /// Which kinds they were, for whoever has to explain them.
-    pub last_writes: VecDeque<String>,
+    /// The last of them, for whoever has to explain them: when, what, and what the object was then.
+    pub last_writes: VecDeque<(Duration, String, Option<Arc<Value>>)>,
 }
 
 /// Shared by all parts of one run.
@@ -122,7 +167,10 @@ impl Universe {
             nodes: BTreeMap::new(),
             links: BTreeMap::new(),
             backends: Backends::new(),
-            objects: BTreeMap::new(),
+            objects: Objects::default(),
+            promised: BTreeMap::new(),
+            ending: BTreeMap::new(),
+            commits: BTreeMap::new(),
             revisions: BTreeMap::new(),
             started: BTreeMap::new(),
             writes: 0,
