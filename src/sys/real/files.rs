@@ -118,8 +118,15 @@ impl AppendFile for RealAppendFile {
     /// In one call of the pool: each costs two switches of threads.
     async fn append_durably(&mut self, bytes: Vec<u8>) -> Result<(), FileError> {
         let file = Arc::clone(&self.file);
-        let write = move |_: &Path| (&*file).write_all(&bytes).and_then(|()| file.sync_data());
-        ask(&self.pool, "append to", &self.path, write).await
+        let write = move |_: &Path| {
+            effect!("journal append");
+            (&*file).write_all(&bytes)?;
+            effect!("journal append: done");
+            file.sync_data()
+        };
+        let written = ask(&self.pool, "append to", &self.path, write).await;
+        effect!("journal flush: done");
+        written
     }
 
     async fn read_all(&mut self) -> Result<Vec<u8>, FileError> {

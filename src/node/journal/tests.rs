@@ -1,0 +1,234 @@
+//! The journal: what is read back, what is durable when.
+use super::*;
+use crate::sys::files::FileLock;
+
+fn task(name: &str, restarts: u32) -> Entry {
+    Entry::Task(TaskEntry {
+        allocation: ObjectRef { namespace: "d".into(), name: "a".into(), uid: "u".into() },
+        task: name.into(),
+        restarts,
+        plugin: None,
+    })
+}
+
+fn content() -> Vec<u8> {
+    let mut bytes = whole("i", "b", false, [task("x", 1)].iter());
+    frame(&mut bytes, &Frame::Change(Change::Put(task("y", 2))));
+    frame(&mut bytes, &Frame::Change(Change::Put(task("x", 3))));
+    frame(&mut bytes, &Frame::Change(Change::Forget(task_key("u", "y"))));
+    bytes
+}
+
+#[test]
+fn what_was_written_is_read() {
+    let read = read(Path::new("j"), &content()).unwrap();
+    assert_eq!(read.header, Some(("i".into(), "b".into())));
+    assert_eq!(read.entries.into_values().collect::<Vec<_>>(), [task("x", 3)]);
+    assert!(!read.torn);
+}
+
+#[test]
+fn every_torn_tail_and_every_flipped_bit_leaves_a_whole_prefix() {
+    let content = content();
+    let wholes: Vec<_> = {
+        let mut states = vec![BTreeMap::new()];
+        let mut rest = content.as_slice();
+        while let Some((body, next)) = next_frame(rest) {
+            let mut state = states.last().unwrap().clone();
+            if let Frame::Change(change) = serde_json::from_slice(body).unwrap() {
+                apply(&mut state, change);
+            }
+            states.push(state);
+            rest = next;
+        }
+        states
+    };
+    for cut in 0..content.len() {
+        let read = read(Path::new("j"), &content[..cut]).unwrap();
+        assert!(wholes.contains(&read.entries), "cut at {cut}");
+    }
+    let last_frame = {
+        let mut alone = Vec::new();
+        frame(&mut alone, &Frame::Change(Change::Forget(task_key("u", "y"))));
+        alone.len()
+    };
+    for bit in 0..content.len() * 8 {
+        let mut damaged = content.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        let read = read(Path::new("j"), &damaged).unwrap();
+        assert!(wholes.contains(&read.entries) && read.torn, "bit {bit}");
+        // What comes after the damage is missed, unless nothing did.
+        let last = bit / 8 >= content.len() - last_frame;
+        assert!(read.header.is_none() || read.amnesia != last, "bit {bit}");
+    }
+}
+
+#[test]
+fn entries_are_found_by_volume_and_allocation() {
+    let attachment = |uid: &str, volume: &str, staged| {
+        Entry::Attachment(AttachmentEntry {
+            uid: uid.into(),
+            name: uid.into(),
+            volume: volume.into(),
+            plugin: "p".into(),
+            handle: volume.into(),
+            capability: serde_json::from_str(r#"{"accessMode":"SingleNodeWriter"}"#).unwrap(),
+            stage_required: true,
+            staging: "s".into(),
+            newer_modes: None,
+            staged,
+            closed: false,
+            released: false,
+        })
+    };
+    let mut image = Image::new(BTreeMap::from([("x".into(), attachment("a", "v", Level::Down))]));
+    image.apply(Change::Put(attachment("a", "v", Level::Up)));
+    image.apply(Change::Put(attachment("b", "v", Level::Down)));
+    image.apply(Change::Put(attachment("c", "w", Level::Down)));
+    let staged = |image: &Image, volume| -> Vec<_> {
+        let entries = image.of(&image.of_volume, volume).filter_map(Entry::as_attachment);
+        entries.map(|a| (a.uid.clone(), a.staged)).collect()
+    };
+    assert_eq!(staged(&image, "v"), [("a".into(), Level::Up), ("b".into(), Level::Down)]);
+    for key in ["attachment/a", "attachment/b", "attachment/c", "attachment/c"] {
+        image.apply(Change::Forget(key.into()));
+    }
+    assert!(image.entries.is_empty() && image.of_volume.is_empty(), "an empty word is not kept");
+}
+
+/// A file that notes what each sync made durable.
+#[derive(Debug, Default)]
+struct Noted(Arc<Mutex<Vec<Vec<u8>>>>);
+
+/// Holds what a predecessor has written; notes what is asked of its file.
+#[derive(Debug)]
+struct Found(Vec<u8>, Arc<Mutex<Vec<&'static str>>>);
+
+#[async_trait::async_trait]
+impl Files for Found {
+    async fn open_append(&self, _: &Path) -> Result<Box<dyn AppendFile>, FileError> {
+        Ok(Box::new(Found(self.0.clone(), Arc::clone(&self.1))))
+    }
+    async fn read(&self, _: &Path) -> Result<Option<Vec<u8>>, FileError> {
+        Ok(None)
+    }
+    async fn replace(&self, _: &Path, _: Vec<u8>) -> Result<(), FileError> {
+        Ok(())
+    }
+    async fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>, FileError> {
+        Err(FileError::Locked { path: path.to_owned() })
+    }
+}
+
+#[async_trait::async_trait]
+impl AppendFile for Found {
+    async fn append(&mut self, _: Vec<u8>) -> Result<(), FileError> {
+        self.1.lock().unwrap().push("append");
+        Ok(())
+    }
+    async fn sync(&mut self) -> Result<(), FileError> {
+        self.1.lock().unwrap().push("sync");
+        Ok(())
+    }
+    async fn read_all(&mut self) -> Result<Vec<u8>, FileError> {
+        Ok(self.0.clone())
+    }
+    async fn replace_atomically(&mut self, _: Vec<u8>) -> Result<(), FileError> {
+        self.1.lock().unwrap().push("replace");
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_a_killed_predecessor_wrote_is_durable_before_it_is_relied_on() {
+    let whole = content();
+    let torn = whole[..whole.len() - 1].to_vec();
+    for (found, boot, done) in [
+        (whole.clone(), "b", "sync"),
+        (whole, "next boot", "replace"),
+        (torn, "b", "replace"),
+        (Vec::new(), "b", "replace"),
+    ] {
+        let asked = Arc::default();
+        let files = Found(found, Arc::clone(&asked));
+        let opened = Journal::open(&files, Path::new("j"), boot, || "new".into()).await.unwrap();
+        assert_eq!(*asked.lock().unwrap(), [done]);
+        drop(opened.journal);
+        opened.writer.await.unwrap();
+    }
+}
+
+#[async_trait::async_trait]
+impl AppendFile for Noted {
+    async fn append(&mut self, bytes: Vec<u8>) -> Result<(), FileError> {
+        self.0.lock().unwrap().push(bytes);
+        Ok(())
+    }
+    async fn sync(&mut self) -> Result<(), FileError> {
+        Ok(())
+    }
+    async fn read_all(&mut self) -> Result<Vec<u8>, FileError> {
+        Ok(Vec::new())
+    }
+    async fn replace_atomically(&mut self, _: Vec<u8>) -> Result<(), FileError> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outcome_goes_with_the_intent_that_follows_or_soon_by_itself() {
+    let synced = Arc::default();
+    let (requests, waiting) = mpsc::channel(BATCH);
+    let image = Shared::default();
+    let journal = Journal { image: Arc::clone(&image), requests };
+    let writer = tokio::spawn(write(Box::new(Noted(Arc::clone(&synced))), waiting, image));
+    let syncs = || -> Vec<Vec<String>> {
+        let change = |body: &[u8]| match serde_json::from_slice(body).unwrap() {
+            Frame::Change(Change::Put(Entry::Task(task))) => format!("{} {}", task.task, task.restarts),
+            _ => String::new(),
+        };
+        let each = |mut rest: &[u8]| {
+            let mut changes = Vec::new();
+            while let Some((body, next)) = next_frame(rest) {
+                changes.push(change(body));
+                rest = next;
+            }
+            changes
+        };
+        synced.lock().unwrap().iter().map(|bytes: &Vec<u8>| each(bytes)).collect()
+    };
+    let restarts = || journal.look(|all| all.values().filter_map(Entry::as_task).map(|t| t.restarts).sum());
+    journal.put_soon(task("x", 1)).await.unwrap();
+    assert_eq!((restarts(), syncs().len()), (1_u32, 0), "seen at once, durable later");
+    journal.put(task("y", 2)).await.unwrap();
+    assert_eq!((restarts(), syncs()), (3, vec![vec!["x 1".to_owned(), "y 2".to_owned()]]));
+    journal.put_soon(task("x", 4)).await.unwrap();
+    tokio::time::sleep(SOON * 2).await;
+    assert_eq!((restarts(), syncs().pop()), (6, Some(vec!["x 4".to_owned()])), "nothing followed");
+    journal.put_soon(task("x", 5)).await.unwrap();
+    drop(journal);
+    writer.await.unwrap();
+    assert_eq!(syncs().pop(), Some(vec!["x 5".to_owned()]), "nor at the end");
+}
+
+#[test]
+fn a_lost_journal_stays_lost_until_it_is_rebuilt() {
+    let mut bytes = whole("i", "b", true, std::iter::empty());
+    frame(&mut bytes, &Frame::Change(Change::Put(task("x", 1))));
+    assert!(read(Path::new("j"), &bytes).unwrap().amnesia, "a crash before the end of rebuilding");
+    frame(&mut bytes, &Frame::Change(Change::Rebuilt));
+    assert!(!read(Path::new("j"), &bytes).unwrap().amnesia);
+}
+
+#[test]
+fn a_later_format_is_refused() {
+    let mut bytes = Vec::new();
+    let header = Frame::Header {
+        version: VERSION + 1,
+        incarnation: String::new(),
+        boot_id: String::new(),
+        amnesia: false,
+    };
+    frame(&mut bytes, &header);
+    assert!(matches!(read(Path::new("j"), &bytes), Err(JournalError::TooNew { .. })));
+}
