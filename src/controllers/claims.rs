@@ -48,7 +48,12 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
             context.release(&*object).await?;
             return Ok(None);
         }
-        (Some(Step::DeleteVolume), Some(volume), _) => context.delete_as_seen(&**volume).await?,
+        (Some(Step::DeleteVolume), Some(volume), _) => {
+            if let Some(wait) = context.behind::<Volume>(&name_of(&**volume)) {
+                return Ok(Some(wait));
+            }
+            context.delete_as_seen(&**volume).await?;
+        }
         (Some(_) | None, _, _) => {}
     }
     if let (Err((word, _)), Some(volume)) = (&verdict.ready, &volume)
