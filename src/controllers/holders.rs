@@ -118,8 +118,10 @@ impl Known {
                 Ok(true)
             }
             Step::Close { node } => {
-                if let Some(at) = at(&node) {
-                    context.delete(&*self.attachments[at]).await?;
+                if let Some(at) = at(&node)
+                    && !self.used(context, &node).await?
+                {
+                    context.delete_as_seen(&*self.attachments[at]).await?;
                 }
                 Ok(false)
             }
@@ -144,6 +146,32 @@ impl Known {
                 Ok(false)
             }
         }
+    }
+}
+
+impl Known {
+    /// Whether the server itself knows the volume otherwise, or a user of it on this node. What is closed stays closed
+    /// until its last user is over, and those who come meanwhile wait for that: no old cache may bring it about.
+    async fn used(&self, context: &Context, node: &str) -> Result<bool, Failure> {
+        let volume: Option<Volume> =
+            context.read(&Volume::url_path(&(), None), &self.volume.name_any()).await?;
+        let Some(volume) = volume.filter(|v| uid(v) == uid(&*self.volume)) else { return Ok(false) };
+        if ledger::version(&volume) != ledger::version(&*self.volume) {
+            // The cache is behind; what it shows next brings us back.
+            return Ok(true);
+        }
+        let claim = volume.spec.claim_ref.as_ref().map(|c| c.name.clone()).unwrap_or_default();
+        let holders = volume.status.iter().flat_map(|s| &s.holders).filter(|h| h.node_name == node);
+        for holder in holders {
+            let of = &holder.allocation;
+            let path = Allocation::url_path(&(), Some(&of.namespace));
+            let found: Option<Allocation> = context.read(&path, &of.name).await?;
+            let found = found.filter(|a| uid(a) == of.uid);
+            if user(context, found.as_ref(), &claim, node) == User::Wants {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

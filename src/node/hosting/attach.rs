@@ -27,6 +27,10 @@ pub(super) async fn step(node: &Arc<Node>, object: &VolumeAttachment) -> Option<
     let host = object.spec.host.as_ref().filter(|h| h.node_name == node.options.name)?;
     let key = format!("host/{}", object.uid().unwrap_or_default());
     let uid = object.uid().unwrap_or_default();
+    // It went while another attachment of its volume was looked at, and what was said of it is forgotten.
+    if !node.caches.hosted.has(&uid) {
+        return None;
+    }
     let said = node.said::<ControllerPart>(&uid, &CONTROLLER).filter(|s| s.controller.epoch == host.epoch);
     let seen = object.status.as_ref().and_then(|s| s.controller.clone());
     let current = said.is_some() || seen.as_ref().is_some_and(|s| s.epoch == host.epoch);
