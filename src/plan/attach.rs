@@ -40,6 +40,8 @@ pub fn next(wanted: Wanted, seen: &Seen) -> Next<Step> {
         (Wanted::Present, true, Down | Unknown) if seen.used => Next::Do(Step::Attach),
         (Wanted::Present, true, Down | Unknown) => Next::Converged,
         (Wanted::Absent, true, Down) => Next::Converged,
+        // Nobody was ever let in, so it was never attempted; the object may go at any moment, and no call after it.
+        (Wanted::Absent, true, Unknown) if !seen.used => Next::Converged,
         (Wanted::Absent, true, Up | Unknown) if seen.let_go => Next::Do(Step::Detach),
         (Wanted::Absent, true, Up | Unknown) => Next::Wait(Reason::NotReleased { node: seen.node.clone() }),
     }
@@ -76,6 +78,13 @@ mod tests {
     #[test]
     fn nothing_is_detached_before_the_node_let_go() {
         for (wanted, seen) in states().filter(|(_, seen)| !seen.let_go) {
+            assert_ne!(next(wanted, &seen), Next::Do(Step::Detach), "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_detached_to_which_nobody_was_let_in() {
+        for (wanted, seen) in states().filter(|(_, seen)| !seen.used && seen.attached != Rung::Up) {
             assert_ne!(next(wanted, &seen), Next::Do(Step::Detach), "{seen:?}");
         }
     }
