@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::caches::Cache;
 use super::events::Events;
+use super::hosting::attach::CONTROLLER;
 use super::journal::Journal;
 use super::queue::Queue;
 use super::registry::{InstanceKey, Registry};
@@ -486,10 +487,12 @@ impl Node {
         T::deserialize(&answer.value).ok()
     }
 
-    /// Forgets what was written of an object that is gone.
+    /// Forgets what was written of an object that is gone. What a host said of an attachment stays while its own watch
+    /// shows the attachment still: the two watches of a node that is both need not see its end at the same time.
     pub fn forget_written(&self, uid: &str) {
         let prefix = format!("{uid}/");
-        let keep = |key: &String| !key.starts_with(&prefix);
+        let hosted = self.caches.hosted.has(uid).then(|| format!("{prefix}{}", CONTROLLER.name));
+        let keep = |key: &String| !key.starts_with(&prefix) || hosted.as_ref() == Some(key);
         self.written.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| keep(key));
         self.said.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| keep(key));
     }
