@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use support::server_api::*;
 use support::server_store::{Fate, Meddled};
 use wharfline::server::Server;
-use wharfline::store::Outcome;
+use wharfline::store::{Expect, Outcome, Store};
 
 const KEY: &[u8] = b"/wharfline/test.dev/gadgets/default/a";
 
@@ -132,4 +132,33 @@ async fn damaged_objects_are_refused_and_others_are_not() {
     assert_eq!(get(&f.server, &format!("{GADGETS}/b")).await.code, 200);
     let list = get(&f.server, GADGETS).await;
     assert_eq!((list.code, list.at("/items")), (500, &Value::Null));
+}
+
+/// A newer version may refuse what an older one took: what is stored can still be labelled, let go and mended.
+#[tokio::test(start_paused = true)]
+async fn a_stored_spec_that_newer_rules_refuse_stands_in_the_way_of_nothing_else() {
+    let fixture = fixture().await;
+    let path = format!("{GADGETS}/a");
+    let mut gadget = a_gadget("a");
+    gadget["metadata"]["finalizers"] = json!(["test.dev/guard"]);
+    assert_eq!(post(&fixture.server, GADGETS, gadget).await.code, 201);
+    let (stored, _) = fixture.store.get(KEY).await.unwrap();
+    let mut old: Value = serde_json::from_slice(&stored.unwrap().value).unwrap();
+    old["spec"]["plugin"] = json!("forbidden");
+    fixture.store.put(KEY, serde_json::to_vec(&old).unwrap().into(), Expect::Any).await.unwrap();
+    let server = fixture.restarted();
+
+    let labelled = merge(&server, &path, json!({ "metadata": { "labels": { "a": "b" } } })).await;
+    assert_eq!(labelled.code, 200, "{}", labelled.message());
+    let bad = merge(&server, &path, json!({ "metadata": { "labels": { "a": "not a value" } } })).await;
+    assert_eq!(bad.code, 422, "other faults are still faults");
+    let status = merge(&server, &format!("{path}/status"), json!({ "status": { "seen": 1 } })).await;
+    assert_eq!(status.code, 200, "{}", status.message());
+    let changed = merge(&server, &path, json!({ "spec": { "size": 7 } })).await;
+    assert_eq!(changed.code, 422, "who changes the spec mends it");
+    assert!(changed.message().contains("spec.plugin"), "{}", changed.message());
+    assert_eq!(delete(&server, &path, None).await.code, 200);
+    let let_go = merge(&server, &path, json!({ "metadata": { "finalizers": null } })).await;
+    assert_eq!(let_go.code, 200, "{}", let_go.message());
+    assert_eq!(get(&server, &path).await.code, 404);
 }

@@ -1,4 +1,5 @@
-//! One attachment: its host is kept equal to the volume's, a fence is entered once it is sure, its finalizer goes last.
+//! One attachment: its host is kept equal to the volume's, a fence is entered once it is sure, one without its volume is
+//! closed, its finalizer goes last.
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
@@ -10,7 +11,7 @@ use super::drive::Outcome;
 use super::facts::{boot_id, deleting, fence, uid};
 use super::nodes::pulse;
 use super::write::Failure;
-use crate::api::{NodeAgent, VolumeAttachment};
+use crate::api::{NodeAgent, Volume, VolumeAttachment};
 use crate::plan::host::HostNode;
 use crate::plan::release::{self, Fence, Leaving};
 
@@ -39,12 +40,25 @@ pub(crate) async fn reconcile(object: Arc<VolumeAttachment>, context: Arc<Contex
         }
     }
     let volume = context.world.volumes.named(&object.spec.volume);
-    let Some(volume) = volume.filter(|v| uid(&**v) == object.spec.volume_uid) else { return Ok(None) };
+    let Some(volume) = volume.filter(|v| uid(&**v) == object.spec.volume_uid) else {
+        if !deleting(&*object) && volume_is_gone(&context, &object).await? {
+            context.delete_as_seen(&*object).await?;
+        }
+        return Ok(None);
+    };
     let status = volume.status.clone().unwrap_or_default();
     if status.controller.is_some() && status.controller != object.spec.host {
         fields(&context, &object, json!({ "host": status.controller })).await?;
     }
     Ok(None)
+}
+
+/// Asks the server itself for the volume: a cache that shows none may be older than the attachment. A controller whose
+/// caches are behind may have made the attachment after the volume went; nobody else would ever close it.
+async fn volume_is_gone(context: &Context, object: &VolumeAttachment) -> Result<bool, Failure> {
+    let path = Volume::url_path(&(), None);
+    let found: Option<Value> = context.read(&path, &object.spec.volume).await?;
+    Ok(found.is_none_or(|volume| volume["metadata"]["uid"].as_str() != Some(&object.spec.volume_uid)))
 }
 
 /// Writes fields of the spec, unless somebody wrote since the object was read: a later attachment of the name, too, has

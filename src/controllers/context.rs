@@ -99,6 +99,8 @@ pub(crate) struct Context {
 struct Renewal {
     version: String,
     seen: Instant,
+    /// Whether the server itself was asked after this lease had run out, and had no newer one.
+    asked: bool,
 }
 
 impl Context {
@@ -137,7 +139,18 @@ impl Context {
         let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
         let known = leases.get(node).is_some_and(|renewal| renewal.version == version);
         if !known {
-            leases.insert(node.to_owned(), Renewal { version, seen: Instant::now() });
+            leases.insert(node.to_owned(), Renewal { version, seen: Instant::now(), asked: false });
+        }
+    }
+
+    /// Notes that the server itself, asked after the lease had run out, has it in this version.
+    pub(crate) fn lease_asked(&self, node: &str, version: String) {
+        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        match leases.get_mut(node).filter(|renewal| renewal.version == version) {
+            Some(renewal) => renewal.asked = true,
+            None => {
+                leases.insert(node.to_owned(), Renewal { version, seen: Instant::now(), asked: false });
+            }
         }
     }
 
@@ -146,10 +159,11 @@ impl Context {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
     }
 
-    /// How long ago a node's lease was renewed; absent when it has none.
-    pub(crate) fn lease_age(&self, node: &str) -> Option<Duration> {
+    /// How long ago a node's lease was renewed, and whether the server was asked since it ran out; absent when it has
+    /// none.
+    pub(crate) fn lease_age(&self, node: &str) -> Option<(Duration, bool)> {
         let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
-        leases.get(node).map(|renewal| renewal.seen.elapsed())
+        leases.get(node).map(|renewal| (renewal.seen.elapsed(), renewal.asked))
     }
 
     /// How long the controllers have been looking.

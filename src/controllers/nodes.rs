@@ -1,17 +1,20 @@
 //! Nodes: `Ready` from the lease, facts from the daemon, and the end of a Node that a person deleted.
 //!
-//! Never frees anything: a lease that ran out only says that nobody knows.
+//! Never frees anything: a lease that ran out only says that nobody knows, and only the server's own word says that.
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{deleting, fence, node_down};
+use super::wake::users_of_node;
+use super::write::Failure;
 use crate::api::meta::READY;
 use crate::plan::Reason;
 use crate::plan::host::{HostNode, Pulse, host_node};
@@ -20,6 +23,7 @@ use crate::plan::release::Fence;
 /// One look at one Node.
 pub(crate) async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Outcome {
     let name = node.name_any();
+    ask_if_silent(&context, &name).await?;
     let (state, left) = pulse(&context, &name);
     if deleting(&*node) && (state != HostNode::Alive || unused(&context, &name)) {
         context.release(&*node).await?;
@@ -32,11 +36,40 @@ pub(crate) async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Outcome
     Ok(left.filter(|_| state == HostNode::Alive))
 }
 
+/// Asks the server itself before a node is called silent: a watch that has gone deaf shows every node as silent. It is
+/// asked once for each lease that runs out, and nobody is silent before the answer.
+async fn ask_if_silent(context: &Context, node: &str) -> Result<(), Failure> {
+    let known = context.lease_age(node);
+    if known.is_some_and(|(age, asked)| asked || age < context.options.lease_duration) {
+        return Ok(());
+    }
+    let path = Lease::url_path(&(), Some(&context.options.system_namespace));
+    match context.read::<Lease>(&path, node).await? {
+        Some(lease) => context.lease_asked(node, renewal(&lease)),
+        None => context.lease_gone(node),
+    }
+    if known.is_some() {
+        // Its Node may say the same as before, when it was taken down.
+        users_of_node(context, node);
+    }
+    Ok(())
+}
+
+/// What differs from one renewal of a lease to the next. Times on it are its node's, and are compared with nothing.
+pub(crate) fn renewal(lease: &Lease) -> String {
+    let spec = lease.spec.clone().unwrap_or_default();
+    let renewed = spec.renew_time.map(|t| t.0.to_string()).unwrap_or_default();
+    format!("{} {renewed}", spec.holder_identity.unwrap_or_default())
+}
+
 /// Whether the node's word still counts, and after how much more silence that changes.
 pub(crate) fn pulse(context: &Context, node: &str) -> (HostNode, Option<Duration>) {
+    // Without a lease it has been silent at least since we began to look, and then some.
+    let unknown = || (context.looking_for() + context.options.lease_duration, true);
+    let (silent_for, asked) = context.lease_age(node).unwrap_or_else(unknown);
     host_node(Pulse {
-        // Without a lease it has been silent at least since we began to look, and then some.
-        silent_for: context.lease_age(node).unwrap_or(context.looking_for() + context.options.lease_duration),
+        silent_for,
+        asked,
         lease: context.options.lease_duration,
         longest_call: context.options.longest_call,
         fenced: fence(&context.world, node) == Fence::Stands,

@@ -7,6 +7,7 @@ use super::cache::{Name, name_of};
 use super::context::Context;
 use super::facts::{deleting, node_down, node_ready};
 use super::garbage::holds_for_dependents;
+use super::nodes::renewal;
 use super::world::{Cached, ConfigMapMeta, SecretMeta, namespace_or_default};
 use crate::api::meta::{ObjectRef, READY, is_true};
 use crate::api::{
@@ -89,7 +90,7 @@ fn leaving_plugin(context: &Context, plugin: &str) {
 }
 
 /// Everything that depends on whether a node is ready, where it is, and whether it is fenced.
-fn users_of_node(context: &Context, node: &str) {
+pub(crate) fn users_of_node(context: &Context, node: &str) {
     let (world, queues) = (&context.world, &context.queues);
     queues.plugins.add_all(world.plugins.all().iter().map(|p| name_of(&**p)));
     queues.placement.add_all(world.allocations.names("unplaced"));
@@ -307,12 +308,7 @@ impl Wakes for Lease {
             return;
         }
         match new {
-            Some(lease) => {
-                let spec = lease.spec.clone().unwrap_or_default();
-                let holder = spec.holder_identity.unwrap_or_default();
-                let renewed = spec.renew_time.map(|t| t.0.to_string()).unwrap_or_default();
-                context.lease_seen(&name.1, format!("{holder} {renewed}"));
-            }
+            Some(lease) => context.lease_seen(&name.1, renewal(lease)),
             None => context.lease_gone(&name.1),
         }
         // A renewal of a node that is ready changes nothing: its timer looks at the lease when it fires.

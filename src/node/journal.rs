@@ -330,7 +330,7 @@ impl Journal {
         if rebooted {
             entries.values_mut().for_each(forget_mounts);
         }
-        if lost && !content.is_empty() {
+        if read.torn && lost && !content.is_empty() {
             let (path, kept) = (path.display(), entries.len());
             tracing::error!(
                 %path,

@@ -23,6 +23,9 @@ pub enum HostNode {
 pub struct Pulse {
     /// How long ago a renewal of its lease was seen last.
     pub silent_for: Duration,
+    /// Whether the server itself has said, since its lease ran out, that there is no newer one: our watch may be what is
+    /// silent.
+    pub asked: bool,
     /// How long a lease lasts.
     pub lease: Duration,
     /// The longest call that the node may have begun while its lease stood.
@@ -33,13 +36,17 @@ pub struct Pulse {
     pub deleted: bool,
 }
 
-/// What is known of a node as host, and after how much more silence that changes.
+/// What is known of a node as host, and after how much more silence that changes; never by itself where the server has to
+/// be asked first.
 pub fn host_node(pulse: Pulse) -> (HostNode, Option<Duration>) {
     if pulse.deleted {
         return (HostNode::Gone, None);
     }
     if let Some(left) = pulse.lease.checked_sub(pulse.silent_for).filter(|left| !left.is_zero()) {
         return (HostNode::Alive, Some(left));
+    }
+    if !pulse.asked {
+        return (HostNode::Alive, None);
     }
     let end = pulse.lease + pulse.longest_call;
     match end.checked_sub(pulse.silent_for).filter(|left| !left.is_zero()) {
@@ -156,6 +163,7 @@ mod tests {
     fn silence_becomes_death_only_after_the_longest_call() {
         let pulse = |silent| Pulse {
             silent_for: Duration::from_secs(silent),
+            asked: true,
             lease: Duration::from_secs(10),
             longest_call: Duration::from_secs(150),
             fenced: false,
@@ -174,6 +182,13 @@ mod tests {
         assert_eq!(fenced(9), HostNode::Alive, "a fence of a node that speaks is an old one");
         assert_eq!(fenced(10), HostNode::Gone);
         assert_eq!(host_node(Pulse { deleted: true, ..pulse(0) }).0, HostNode::Gone);
+        for silent in [10, 159, 1000] {
+            for fenced in [false, true] {
+                let unasked = host_node(Pulse { asked: false, fenced, ..pulse(silent) });
+                assert_eq!(unasked, (HostNode::Alive, None), "our own deafness is no silence of the node");
+            }
+        }
+        assert_eq!(host_node(Pulse { asked: false, deleted: true, ..pulse(0) }).0, HostNode::Gone);
     }
 
     #[test]

@@ -268,6 +268,9 @@ fn faults(resource: &Resource, part: Part, old: Option<&Value>, object: &Value) 
     if part == Part::Status {
         // A stored spec that newer rules would refuse must not keep its status from being written.
         all.retain(|fault| fault.path == "status" || fault.path.starts_with("status."));
+    } else if old.is_some_and(|old| old["spec"] == object["spec"]) {
+        // Nor its finalizer from being removed, or its labels from being changed.
+        all.retain(|fault| fault.path != "spec" && !fault.path.starts_with("spec."));
     }
     all
 }

@@ -298,8 +298,8 @@ impl Run {
             checks::unmet(&cluster.universe.look())
         })?;
         if quiet {
-            // What was told a moment before is still being told.
-            self.until(self.cluster.now() + time(5))?;
+            // A watch that a fault has left deaf is given up after fifteen seconds, and what it missed is then told.
+            self.until(self.cluster.now() + time(20))?;
             self.quiet(QUIET)?;
         }
         let now = self.cluster.now();

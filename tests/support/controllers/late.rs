@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::bench::{Bench, Seen, WRITES, pass_millis};
+use crate::bench::{Bench, Seen, WRITES, condition, pass_millis};
 use crate::fake::{Behaviour, DISK};
 use crate::manifests::{claim, disk, phase, ready, user};
 use crate::quickstart::{nothing_left, quickstart, running};
@@ -98,4 +98,50 @@ async fn two_leaders_with_old_caches_grant_one_after_the_other() {
         assert!(bench.ledger.is_empty(), "{:?}", bench.ledger.calls());
         bench.end().await;
     }
+}
+
+/// Somebody whose caches were old may make an attachment when its volume is gone already. Nobody may be let into it, so
+/// it goes; one whose volume is there, though the cache shows it late, stays.
+#[tokio::test(start_paused = true)]
+async fn an_attachment_whose_volume_is_gone_goes_too() {
+    let behaviour = Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() };
+    let bench = Bench::with(&["a"], behaviour).await;
+    disk(&bench).await;
+    bench.delay("volumes", LAG);
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    poked(&bench, "it runs", |seen| phase(seen, "one") == "Running").await;
+    let mut orphan = bench.seen.only("volumeattachments");
+    bench.delete("allocations", "default", "one").await;
+    bench.delete("volumeclaims", "default", "c").await;
+    poked(&bench, "the volume is gone", |seen| seen.all("volumes").is_empty()).await;
+    orphan["metadata"] = json!({ "name": orphan["metadata"]["name"] });
+    orphan["spec"]["allocations"] = json!([]);
+    orphan.as_object_mut().unwrap().remove("status");
+    let detached = bench.ledger.count("detach");
+    bench.make("volumeattachments", orphan).await;
+    bench.until("it goes", |seen| seen.all("volumeattachments").is_empty()).await;
+    assert_eq!(bench.ledger.count("detach"), detached, "nobody was let in, so nothing is undone");
+    bench.delete("plugins", "", "disk").await;
+    bench.delete("volumeclasses", "", "disk").await;
+    bench.until("nothing is left", nothing_left).await;
+    bench.end().await;
+}
+
+/// A watch that has gone deaf shows every node as silent; it is not the nodes that are.
+#[tokio::test(start_paused = true)]
+async fn late_leases_make_no_node_silent() {
+    let bench =
+        Bench::with(&["a", "b"], Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() }).await;
+    disk(&bench).await;
+    bench.quiet().await;
+    let before = bench.writes().len();
+    bench.delay("leases", Duration::from_secs(25));
+    crate::bench::pass(120).await;
+    assert_eq!(bench.writes().split_off(before).len(), 0, "nothing happened, and nothing was said");
+    bench.behave("a", |b| b.alive = false);
+    let silent = |seen: &Seen| condition(&seen.get("nodes", "", "a"), "Ready")["status"] == "Unknown";
+    bench.until("a is silent by the server's own word", silent).await;
+    assert_eq!(condition(&bench.seen.get("nodes", "", "b"), "Ready")["status"], "True");
+    bench.end().await;
 }
