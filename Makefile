@@ -16,6 +16,7 @@ tests   := if $(CARGO) nextest --version >/dev/null 2>&1; \
 	then $(CARGO) nextest run --locked $(points) --no-fail-fast; \
 	else $(CARGO) test --locked $(points) --no-fail-fast --lib --bins --tests; fi
 root    := [ "$$(id -u)" = 0 ] || echo "NOT ROOT: tests that mount need root and will fail; run 'sudo -E make test' for all of them." >&2
+kubectl := command -v kubectl >/dev/null || echo "NOT TESTED with kubectl: there is none on the path, and no package of Debian or crates.io brings a recent one." >&2
 
 .DEFAULT_GOAL := help
 .PHONY: help run test sim canaries check lint fmt crds deny bench
@@ -32,6 +33,7 @@ test: lint ## Everything that CI runs: format, lints, every test, the examples i
 	$(tests) || { $(root); exit 1; }
 	$(CARGO) test --locked $(points) --doc
 	$(MAKE) sim
+	@$(kubectl)
 
 sim: ## The whole cluster on simulated time: SEEDS=500 histories with faults; SEED=7 shows one of them
 	$(CARGO) test --locked --profile sim --test sim -- $(if $(SEED),--seed $(SEED) --show,--seeds $(SEEDS) --from $(FROM))

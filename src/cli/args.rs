@@ -7,11 +7,14 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::api::quantity;
 
+/// Apart from a command's own flags in its help.
+const EVERYWHERE: &str = "Options of every command";
+
 /// Flags of every command that speaks to the API.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// The kubeconfig to use
-    #[arg(long, global = true, env = "WHARFLINE_KUBECONFIG", value_name = "FILE")]
+    #[arg(long, global = true, env = "WHARFLINE_KUBECONFIG", value_name = "FILE", help_heading = EVERYWHERE)]
     pub kubeconfig: Option<PathBuf>,
     /// The data directory of `up`
     #[arg(
@@ -19,11 +22,12 @@ pub struct Options {
         global = true,
         env = "WHARFLINE_DATA_DIR",
         value_name = "DIR",
-        default_value = "/var/lib/wharfline"
+        default_value = "/var/lib/wharfline",
+        help_heading = EVERYWHERE
     )]
     pub data_dir: PathBuf,
     /// The namespace
-    #[arg(short, long, global = true, value_name = "NAMESPACE")]
+    #[arg(short, long, global = true, value_name = "NAMESPACE", help_heading = EVERYWHERE)]
     pub namespace: Option<String>,
 }
 
