@@ -17,6 +17,10 @@ use crate::sys::real::{Pool, RealFiles, RealKernel, RealProcesses, RealWatches};
 const THREADS: usize = 8;
 /// How long one path call may hang.
 const PATH_DEADLINE: Duration = Duration::from_secs(20);
+/// Threads for the daemon's own files. Volumes that hang keep nobody from the journal.
+const FILE_THREADS: usize = 2;
+/// How long a flush of the journal may take: a busy disk is slow, and the daemon ends with its journal.
+const FILE_DEADLINE: Duration = Duration::from_secs(300);
 
 /// Everything real.
 pub fn machine(data_dir: &Path) -> Result<Machine, KernelError> {
@@ -24,7 +28,7 @@ pub fn machine(data_dir: &Path) -> Result<Machine, KernelError> {
     Ok(Machine {
         kernel: Arc::new(RealKernel::open(data_dir, pool.clone())?),
         processes: Arc::new(RealProcesses::new(pool.clone())),
-        files: Arc::new(RealFiles::new(pool.clone())),
+        files: Arc::new(RealFiles::new(Pool::new(FILE_THREADS, FILE_DEADLINE))),
         watches: Arc::new(RealWatches::new(pool)),
         clock: Arc::new(RealClock),
         random: Arc::new(RealRandom),

@@ -1,18 +1,21 @@
 //! `wharfline up`: server, controllers and node daemon in one process on the embedded store, in the foreground.
 #![allow(clippy::print_stdout)] // the line that says that it is ready
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use jiff::Timestamp;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{cluster, down, join, machine};
+use crate::api::NodeAgent;
 use crate::node::Options;
 use crate::server::{Identity, Pki, Server, ServerOptions, serve, write_private};
 use crate::store::Store;
@@ -23,10 +26,10 @@ use crate::sys::{Random as _, random::RealRandom};
 /// Arguments of `wharfline up`; the data directory is a flag of every command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Where the API listens
+    /// Where the API listens; its certificate is for this address, localhost and the node's name
     #[arg(long, default_value = "127.0.0.1:7443", value_name = "ADDR:PORT")]
     pub listen: SocketAddr,
-    /// This node's name; the host name in lower case when not given
+    /// This node's name at its first start; the host name in lower case when not given
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
     /// Beneath which directories an allocation's hostPath may publish a volume; may be given several times
@@ -45,12 +48,12 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
         return Err(anyhow!("--host-path {}: must be an absolute path below /", path.display()));
     }
     let data_dir = prepare(data_dir)?;
-    let name = node_name(args.node_name.as_deref())?;
+    let given = args.node_name.as_deref().map(named).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
         let signals = tokio::spawn(stop_on_signal(stop.clone())?);
-        let result = Up::open(args, name, data_dir).await?.run(stop).await;
+        let result = Up::open(args, given, data_dir).await?.run(stop).await;
         signals.abort();
         result
     })
@@ -69,11 +72,34 @@ pub(super) fn prepare(data_dir: &Path) -> anyhow::Result<PathBuf> {
     std::fs::canonicalize(&whole).with_context(|| format!("data directory {}", whole.display()))
 }
 
-fn node_name(given: Option<&str>) -> anyhow::Result<String> {
-    let name = match given {
-        Some(name) => name.to_owned(),
-        None => rustix::system::uname().nodename().to_string_lossy().to_lowercase(),
+/// Where clients on this machine reach what listens at this address.
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
     };
+    SocketAddr::new(ip, listen.port())
+}
+
+/// This node's name: the one that it has had from its first start. Under another one its daemon would find nothing that
+/// is wanted of it, and take down all that runs.
+async fn node_name(server: &Server, given: Option<String>) -> anyhow::Result<String> {
+    let agents: Api<NodeAgent> = Api::all(server.client(Identity::controllers()));
+    let had = agents.list(&ListParams::default()).await?.items.first().map(ResourceExt::name_any);
+    match (had, given) {
+        (Some(had), Some(given)) if had != given => Err(anyhow!(
+            "--node-name {given}: this data directory is node \"{had}\"; leave the flag out, or take node \"{had}\" down \
+             first and give another --data-dir"
+        )),
+        (Some(had), _) => Ok(had),
+        (None, Some(given)) => Ok(given),
+        (None, None) => named(&rustix::system::uname().nodename().to_string_lossy().to_lowercase()),
+    }
+}
+
+/// A name that a node can have.
+fn named(name: &str) -> anyhow::Result<String> {
     let allowed =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     let inner = !name.starts_with(['-', '.']) && !name.ends_with(['-', '.']);
@@ -82,7 +108,7 @@ fn node_name(given: Option<&str>) -> anyhow::Result<String> {
             "\"{name}\" is no node name: 1 to 63 of a-z, 0-9, '-' and '.'; give one with --node-name"
         ));
     }
-    Ok(name)
+    Ok(name.to_owned())
 }
 
 /// Cancels the token on SIGTERM or SIGINT.
@@ -138,9 +164,10 @@ struct Up {
 }
 
 impl Up {
-    async fn open(args: &Args, name: String, data_dir: PathBuf) -> anyhow::Result<Self> {
+    async fn open(args: &Args, given: Option<String>, data_dir: PathBuf) -> anyhow::Result<Self> {
         let listen = args.listen;
         let Core { store, server, pki } = Core::open(&data_dir).await?;
+        let name = node_name(&server, given).await?;
         let listener = TcpListener::bind(listen)
             .await
             .with_context(|| format!("cannot listen on {listen}; give another address with --listen"))?;
@@ -165,8 +192,8 @@ impl Up {
             host_paths: self.host_paths,
             ..join::options(&self.name, self.data_dir.clone(), machine::run_dir(&self.data_dir))
         };
-        let url = format!("https://{}", self.address);
-        let tls = self.pki.server_config(&[])?;
+        let url = format!("https://{}", reachable(self.address));
+        let tls = self.pki.server_config(&[reachable(self.address).ip().to_string(), self.name.clone()])?;
         let kubeconfig = self.pki.admin_kubeconfig(&url)?;
         write_private(&self.data_dir.join("kubeconfig"), &kubeconfig)?;
         let serving = tokio::spawn(serve(self.listener, tls, self.server.clone(), stop.clone()));

@@ -29,6 +29,35 @@ fn a_second_up_and_a_taken_port_get_one_line() {
     rig.assert_nothing_left();
 }
 
+/// Under another name nothing would be wanted of the node, and all that runs would be taken down.
+#[test]
+fn a_node_keeps_the_name_of_its_first_start() {
+    let mut rig = Rig::new();
+    rig.up();
+    rig.kill();
+    let line = fails(&rig, &["--listen", "127.0.0.1:0", "--node-name", "node-b"]);
+    assert!(line.contains("node-a") && line.contains("node-b"), "{line}");
+    rig.up_with(&["--listen", "127.0.0.1:0"]);
+    assert_eq!(rig.list("nodeagents").len(), 1, "without the flag it is the same node");
+    rig.run(&["down"]);
+    rig.ended();
+    rig.assert_nothing_left();
+}
+
+/// What `up` writes into the kubeconfig can be reached, and its certificate is for that.
+#[test]
+fn every_address_to_listen_on_can_be_used() {
+    for (listen, reached) in [("0.0.0.0:0", "127.0.0.1:"), ("127.0.0.2:0", "127.0.0.2:")] {
+        let mut rig = Rig::new();
+        rig.up_with(&["--listen", listen]);
+        assert!(rig.address().starts_with(reached), "{listen}: {}", rig.address());
+        assert_eq!(rig.list("nodeagents").len(), 1, "{listen}");
+        rig.run(&["down"]);
+        rig.ended();
+        rig.assert_nothing_left();
+    }
+}
+
 #[test]
 fn three_faults_are_three_lines_and_nothing_is_stored() {
     let mut rig = Rig::new();

@@ -33,7 +33,18 @@ impl Rig {
     /// `up` with these variables, until its first line, which is empty when it ended before.
     pub(crate) fn up_under(&mut self, variables: &[(&str, &str)]) -> String {
         let mut command = self.up_command(&["--listen", "127.0.0.1:0", "--node-name", "node-a"]);
-        let mut up = command.envs(variables.iter().copied()).spawn().unwrap();
+        command.envs(variables.iter().copied());
+        self.begin(command)
+    }
+
+    /// `up` with these flags, until it says that it is ready.
+    pub(crate) fn up_with(&mut self, args: &[&str]) {
+        let line = self.begin(self.up_command(args));
+        assert!(line.starts_with("ready "), "not ready: {line:?}\n{}", self.log());
+    }
+
+    fn begin(&mut self, mut command: Command) -> String {
+        let mut up = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(up.stdout.take().unwrap()).read_line(&mut line).unwrap();
         self.up = Some(up);

@@ -1,7 +1,8 @@
 //! Threads for calls that may hang: a bounded number, each call with a deadline.
 //!
 //! A call that hangs keeps its thread until the kernel lets go; its path is remembered, and further calls on that
-//! path are answered at once, so that one dead file system takes one thread for each of its paths and no more.
+//! path are answered at once, so that one dead file system takes one thread for each of its paths and no more. Another
+//! thread takes its place, so that the dead do not keep the living waiting.
 //! The threads are not joined: one may sit in a call that never returns, and must not hold the process back.
 use std::collections::{HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -14,6 +15,8 @@ use tokio::sync::oneshot;
 const IDLE: Duration = Duration::from_secs(10);
 /// Calls that wait for a thread, at most.
 const QUEUE: usize = 4096;
+/// Threads beside the usual ones, at most, for as many calls that hang.
+const SPARE: usize = 120;
 /// System calls and short paths need little.
 const STACK: usize = 256 * 1024;
 
@@ -45,6 +48,8 @@ struct State {
     next: u64,
     /// Begun and not ended.
     running: HashSet<u64>,
+    /// Those of them that passed their deadline.
+    stuck: HashSet<u64>,
     /// Paths of calls that passed their deadline and have not ended.
     hung: HashSet<PathBuf>,
     threads: usize,
@@ -64,7 +69,7 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// At most this many threads; each call is given up after `deadline`, waiting for a thread included.
+    /// At most this many threads beside those that hang; each call is given up after `deadline`, waiting for a thread included.
     pub fn new(threads: usize, deadline: Duration) -> Self {
         let shared = Shared { state: Mutex::default(), more: Condvar::new(), threads };
         Self { shared: Arc::new(shared), deadline }
@@ -116,19 +121,23 @@ impl Shared {
         state.queue.push_back(Job { number, path: path.to_owned(), work });
         if state.idle >= state.queue.len() {
             self.more.notify_one();
-        } else if state.threads < self.threads {
-            state.threads += 1;
-            let shared = Arc::clone(self);
-            let thread = std::thread::Builder::new().name("path".to_owned()).stack_size(STACK);
-            if thread.spawn(move || shared.work()).is_err() {
-                state.threads -= 1;
-                if state.threads == 0 {
-                    state.queue.pop_back();
-                    return Err(Unanswered::Overloaded);
-                }
-            }
+        } else if !self.grow(&mut state) && state.threads == 0 {
+            state.queue.pop_back();
+            return Err(Unanswered::Overloaded);
         }
         Ok(number)
+    }
+
+    /// One more thread, if there may be one; whether there is.
+    fn grow(self: &Arc<Self>, state: &mut State) -> bool {
+        if state.threads >= self.threads + state.stuck.len().min(SPARE) {
+            return false;
+        }
+        let shared = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("path".to_owned()).stack_size(STACK);
+        let begun = thread.spawn(move || shared.work()).is_ok();
+        state.threads += usize::from(begun);
+        begun
     }
 
     fn work(&self) {
@@ -140,6 +149,7 @@ impl Shared {
                 (job.work)();
                 state = self.lock();
                 state.running.remove(&job.number);
+                state.stuck.remove(&job.number);
                 state.hung.remove(&job.path);
                 continue;
             }
@@ -154,10 +164,14 @@ impl Shared {
         }
     }
 
-    fn give_up(&self, number: u64, path: &Path) -> Unanswered {
+    fn give_up(self: &Arc<Self>, number: u64, path: &Path) -> Unanswered {
         let mut state = self.lock();
         if state.running.contains(&number) {
             state.hung.insert(path.to_owned());
+            state.stuck.insert(number);
+            if state.queue.len() > state.idle {
+                self.grow(&mut state);
+            }
             return Unanswered::Hung;
         }
         let queued = state.queue.iter().position(|job| job.number == number);
@@ -196,16 +210,40 @@ mod tests {
     #[tokio::test]
     async fn without_a_free_thread_a_call_is_not_begun() {
         let pool = Pool::new(1, SHORT);
+        let patient = pool.with_deadline(LONG);
         let (release, held) = mpsc::channel::<()>();
-        let hung = pool.run(Path::new("/dead"), move || held.recv().is_ok()).await;
-        assert_eq!(hung, Err(Unanswered::Hung));
+        let (running, runs) = oneshot::channel();
+        let busy = {
+            let patient = patient.clone();
+            tokio::spawn(async move {
+                let work = move || running.send(()).is_ok() && held.recv().is_ok();
+                patient.run(Path::new("/slow"), work).await
+            })
+        };
+        runs.await.unwrap();
         let (told, begun) = mpsc::channel();
         let answer = pool.run(Path::new("/alive"), move || told.send(()).is_ok()).await;
         assert_eq!(answer, Err(Unanswered::Overloaded));
         release.send(()).unwrap();
-        let patient = pool.with_deadline(LONG);
+        assert_eq!(busy.await.unwrap(), Ok(true));
         assert_eq!(patient.run(Path::new("/alive"), || 4).await, Ok(4));
         assert!(begun.try_recv().is_err(), "an abandoned call never runs");
+    }
+
+    #[tokio::test]
+    async fn more_hung_paths_than_threads_delay_no_other() {
+        let pool = Pool::new(2, SHORT);
+        let (release, held) = mpsc::channel::<()>();
+        let held = Arc::new(Mutex::new(held));
+        let dead: Vec<_> = (0..9).map(|n| PathBuf::from(format!("/dead/{n}"))).collect();
+        let hung = dead.iter().map(|path| {
+            let held = Arc::clone(&held);
+            pool.run(path, move || held.lock().unwrap().recv().is_ok())
+        });
+        let answers = futures::future::join_all(hung).await;
+        assert!(answers.iter().all(Result::is_err), "{answers:?}");
+        assert_eq!(pool.with_deadline(LONG).run(Path::new("/alive"), || 2).await, Ok(2));
+        drop(release);
     }
 
     #[tokio::test]
