@@ -259,6 +259,9 @@ fn advice(last: &Branch, path: &[&Branch]) -> String {
         (_, "InUse", _) => format!("`wharfline delete {words}`, or leave it"),
         (_, "WaitingForFirstConsumer", _) => "apply an allocation that uses it".to_owned(),
         (_, "SecretMissing", _) => "create the Secret; the call is then made by itself".to_owned(),
+        (_, "SecretUnreadable", _) => {
+            "mend what the message says; the call is then made by itself".to_owned()
+        }
         (_, "NoFence", _) => "run the command in the message once the node is surely off".to_owned(),
         (_, "NodeStopped", _) => "start `wharfline up` there".to_owned(),
         (_, "BeingDeleted", Kind::Node) => format!("`wharfline describe {words}`"),

@@ -109,8 +109,12 @@ impl Instances {
         let declared = plugin.is_some_and(|p| p.spec.instances.iter().any(|i| i.role.controller()));
         let roles: Vec<_> = self.objects.values().filter(|i| i.spec.role.controller()).collect();
         if roles.is_empty() {
-            // A plugin whose instances come from elsewhere, none of which has come yet, may still get some.
-            return declared || self.objects.is_empty() && plugin.is_none_or(|p| p.spec.instances.is_empty());
+            // A plugin whose instances come from elsewhere may still get one that makes controller calls, unless the
+            // driver itself says that it has none: the instances of its nodes say so too.
+            let open = plugin.is_none_or(|p| p.spec.instances.is_empty());
+            let mut told = self.objects.values().filter(|i| known(i)).peekable();
+            let may = told.peek().is_none() || told.any(|i| can(i, capability::CONTROLLER_SERVICE));
+            return declared || open && may;
         }
         // What one of them told holds for all: it is a matter of the driver. Before that, doubt counts as yes.
         let mut told = roles.iter().filter(|i| known(i)).peekable();
@@ -219,6 +223,31 @@ mod tests {
         assert_eq!(instances.nodes(Service::Node), ["a"], "b has no lease, c took a's id");
         put(&world.instances, &mut writers.instances, instance("i", "a", "id-a", Truth::False));
         assert_eq!(Instances::of(&world, "p").nodes(Service::Node), ["c"]);
+    }
+
+    /// A plugin without a list of instances, of which a node's instance has come first.
+    #[test]
+    fn a_driver_with_a_controller_service_is_not_taken_for_one_without() {
+        let (world, mut writers) = World::new();
+        let open: Plugin =
+            serde_json::from_value(json!({ "metadata": { "name": "p" }, "spec": {} })).unwrap();
+        let closed = json!({ "metadata": { "name": "p" }, "spec": { "instances": [{ "name": "n", "role": "Node",
+            "placement": { "everyNode": {} }, "runtime": { "process": { "command": ["x"] } } }] } });
+        let closed: Plugin = serde_json::from_value(closed).unwrap();
+        let has = |world: &World, plugin: &Plugin| Instances::of(world, "p").has_controllers(Some(plugin));
+        assert!(has(&world, &open), "nobody has come yet");
+        for (capabilities, wanted) in [
+            (json!([]), true),
+            (json!(["plugin/CONTROLLER_SERVICE"]), true),
+            (json!(["node/STAGE_UNSTAGE_VOLUME"]), false),
+        ] {
+            let mut came = instance("i", "a", "id-a", Truth::False);
+            came["spec"]["role"] = json!("Node");
+            came["status"]["capabilities"] = capabilities.clone();
+            put(&world.instances, &mut writers.instances, came);
+            assert_eq!(has(&world, &open), wanted, "{capabilities}");
+            assert!(!has(&world, &closed), "its list has none that makes controller calls");
+        }
     }
 
     #[test]

@@ -66,6 +66,8 @@ pub struct Failure {
     pub class: Class,
     /// Who says so.
     pub origin: Origin,
+    /// Whether the request carried secrets.
+    pub secrets: bool,
 }
 
 impl Failure {
@@ -79,6 +81,7 @@ impl Failure {
                 message: clean(status.message(), secrets),
                 class: class_of(rpc, code),
                 origin: Origin::Peer,
+                secrets: false,
             },
             Some(_) | None => {
                 let (code, message) = local_meaning(status);
@@ -108,7 +111,13 @@ impl Failure {
     }
 
     fn local(rpc: Rpc, code: Code, message: &str) -> Self {
-        Self { rpc, code, message: message.to_owned(), class: Class::Uncertain, origin: Origin::Local }
+        let (class, origin) = (Class::Uncertain, Origin::Local);
+        Self { rpc, code, message: message.to_owned(), class, origin, secrets: false }
+    }
+
+    /// The same, of a request with secrets or without.
+    pub(crate) fn of_request(self, secrets: bool) -> Self {
+        Self { secrets, ..self }
     }
 
     /// The attempt may still be running or already done.
@@ -164,6 +173,14 @@ impl Failure {
     /// What has to change before the call can succeed.
     pub fn remedy(&self) -> Remedy {
         match (self.origin, self.code) {
+            // A wrong key in a Secret is an invalid argument to many drivers, and nobody is told when it is mended.
+            (Origin::Peer, Code::InvalidArgument) if self.secrets => Remedy::RepairSecrets,
+            // What has to come down has no input that anybody could change.
+            (Origin::Peer, Code::InvalidArgument | Code::AlreadyExists | Code::OutOfRange)
+                if self.rpc.undoes() =>
+            {
+                Remedy::Repeat
+            }
             (Origin::Peer, Code::InvalidArgument | Code::AlreadyExists | Code::OutOfRange) => {
                 Remedy::ChangeInput
             }
@@ -327,6 +344,24 @@ mod tests {
         }
         let cut = clean(&format!("{}hunter22", "x".repeat(MAX_MESSAGE - 8)), &secrets);
         assert!(!cut.contains("hun"), "{cut}");
+    }
+
+    #[test]
+    fn what_must_come_down_and_what_has_secrets_is_tried_again() {
+        use Code::{AlreadyExists, InvalidArgument, OutOfRange};
+        let failed = |rpc, code, secrets| Failure {
+            origin: Origin::Peer,
+            ..Failure::local(rpc, code, "no").of_request(secrets)
+        };
+        for code in [InvalidArgument, OutOfRange, AlreadyExists] {
+            assert_eq!(failed(Rpc::NodeStageVolume, code, false).remedy(), Remedy::ChangeInput, "{code:?}");
+            for rpc in Rpc::ALL.iter().filter(|rpc| rpc.undoes()) {
+                assert_eq!(failed(*rpc, code, false).remedy(), Remedy::Repeat, "{rpc} {code:?}");
+            }
+        }
+        assert_eq!(failed(Rpc::NodeStageVolume, InvalidArgument, true).remedy(), Remedy::RepairSecrets);
+        assert_eq!(failed(Rpc::NodeStageVolume, OutOfRange, true).remedy(), Remedy::ChangeInput);
+        assert_eq!(Rpc::ALL.iter().filter(|rpc| rpc.undoes()).count(), 4);
     }
 
     #[test]

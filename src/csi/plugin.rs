@@ -163,6 +163,7 @@ impl fmt::Debug for Plugin {
 
 /// Sends one request and waits for what comes of it.
 async fn exchange<Q: Unary>(line: &Line, request: Q, deadline: Duration) -> Result<Q::Reply, Failure> {
+    let carried = request.secrets().is_some_and(|secrets| !secrets.is_empty());
     let secrets = request.secrets().map(|secrets| failure::searched(secrets.values())).unwrap_or_default();
     let mut request = Request::new(request);
     request.set_timeout(deadline);
@@ -174,7 +175,7 @@ async fn exchange<Q: Unary>(line: &Line, request: Q, deadline: Duration) -> Resu
     };
     match tokio::time::timeout(deadline, answer).await {
         Err(_) => Err(Failure::deadline(Q::RPC, deadline)),
-        Ok(Err(status)) => Err(Failure::from_status(Q::RPC, &status, &secrets)),
+        Ok(Err(status)) => Err(Failure::from_status(Q::RPC, &status, &secrets).of_request(carried)),
         Ok(Ok(reply)) if witness::peer_code(reply.metadata()) == Some(Code::Ok) => Ok(reply.into_inner()),
         Ok(Ok(_)) => Err(Failure::unconfirmed(Q::RPC)),
     }

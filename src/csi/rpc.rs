@@ -23,6 +23,17 @@ macro_rules! rpcs {
                 match self { $($(Self::$rpc => stringify!($rpc),)*)* }
             }
 
+            /// Whether it takes down what another call has made.
+            pub fn undoes(self) -> bool {
+                matches!(
+                    self,
+                    Self::DeleteVolume
+                        | Self::ControllerUnpublishVolume
+                        | Self::NodeUnstageVolume
+                        | Self::NodeUnpublishVolume
+                )
+            }
+
             /// The HTTP/2 path.
             pub(crate) fn path(self) -> &'static str {
                 match self { $($(Self::$rpc => concat!("/csi.v1.", $service, "/", stringify!($rpc)),)*)* }

@@ -407,15 +407,22 @@ impl Node {
     /// The content of a Secret, read now. `None` reference = no secrets.
     pub async fn secrets(&self, reference: Option<&SecretRef>) -> Result<Secrets, Reason> {
         let Some(reference) = reference else { return Ok(Secrets::new()) };
-        let missing =
-            || Reason::SecretMissing { secret: format!("{}/{}", reference.namespace, reference.name) };
+        let secret = || format!("{}/{}", reference.namespace, reference.name);
+        let unreadable = |why: String| Reason::SecretUnreadable { secret: secret(), why };
         let api: Api<Secret> = Api::namespaced(self.client.0.clone(), &reference.namespace);
         let read = tokio::time::timeout(API_DEADLINE, api.get(&reference.name)).await;
-        let secret = read.map_err(|_| missing())?.map_err(|_| missing())?;
-        let text = |(key, bytes): (String, k8s_openapi::ByteString)| {
-            String::from_utf8(bytes.0).ok().map(|value| (key, value))
+        let answer = read.map_err(|_| unreadable(format!("no answer within {API_DEADLINE:?}")))?;
+        let found = answer.map_err(|error| match error {
+            kube::Error::Api(status) if status.code == 404 => Reason::SecretMissing { secret: secret() },
+            error => unreadable(error.to_string()),
+        })?;
+        let text = |(key, bytes): (String, k8s_openapi::ByteString)| match String::from_utf8(bytes.0) {
+            Ok(value) => Ok((key, value)),
+            Err(_) => {
+                Err(unreadable(format!("its key \"{key}\" is not UTF-8 text, which CSI wants of secrets")))
+            }
         };
-        secret.data.unwrap_or_default().into_iter().map(text).collect::<Option<_>>().ok_or_else(missing)
+        found.data.unwrap_or_default().into_iter().map(text).collect()
     }
 
     /// Writes one part of an object's status, if it differs from what was written last or stands there. `part` names

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kube::Resource;
 
+use super::allocations::admit;
 use super::context::{Node, Part};
 use super::registry::{Fingerprint, InstanceKey, Progress};
 use crate::api::PluginInstanceStatus;
@@ -17,6 +18,7 @@ const INSTANCE: Part = Part {
 
 pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Duration> {
     let object = node.caches.instances.one(&format!("{}/{}", key.allocation, key.task))?;
+    admit(node, key, &object.spec.plugin).await;
     let progress = node.registry.get(key).map(|i| i.progress).unwrap_or_default();
     let before = object.status.clone().unwrap_or_default();
     let status = instance_status(node, &progress, &before, object.meta().generation);

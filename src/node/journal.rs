@@ -137,6 +137,13 @@ pub struct InstanceEntry {
     pub role: Role,
     /// Its socket.
     pub socket: PathBuf,
+    /// Whether its PluginInstance was seen: the controllers admitted it. Absent in journals of before this was kept.
+    #[serde(default = "admitted")]
+    pub admitted: bool,
+}
+
+fn admitted() -> bool {
+    true
 }
 
 /// A create that was attempted here.

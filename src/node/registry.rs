@@ -66,6 +66,8 @@ pub struct Instance {
     pub socket: PathBuf,
     /// The channel to it.
     pub client: csi::Plugin,
+    /// Whether the controllers admitted it; one that they did not is asked who it is, and called for nothing else.
+    pub admitted: bool,
     /// How far it has come.
     pub progress: Progress,
 }
@@ -93,6 +95,13 @@ impl Registry {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key).map(|i| i.plugin)
     }
 
+    /// Notes that an instance of this plugin was admitted; whether that is news.
+    pub fn admit(&self, key: &InstanceKey, plugin: &str) -> bool {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = all.get_mut(key).filter(|i| i.plugin == plugin && !i.admitted);
+        waiting.map(|instance| instance.admitted = true).is_some()
+    }
+
     /// Changes the progress of an instance; returns it before and after, if the instance is there.
     pub fn progress(
         &self,
@@ -114,7 +123,7 @@ impl Registry {
     /// The instance that serves a plugin here.
     pub fn serving(&self, plugin: &str, service: Service) -> Option<Instance> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_plugin: Vec<_> = all.iter().filter(|(_, i)| i.plugin == plugin).collect();
+        let of_plugin: Vec<_> = all.iter().filter(|(_, i)| i.plugin == plugin && i.admitted).collect();
         let list: Vec<_> = of_plugin
             .iter()
             .enumerate()
@@ -147,6 +156,7 @@ mod tests {
             role: Role::Monolith,
             socket: socket.into(),
             client: csi::Plugin::new(connector, csi::PluginOptions::default()),
+            admitted: true,
             progress: Progress::default(),
         }
     }

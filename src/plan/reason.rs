@@ -79,6 +79,13 @@ pub enum Reason {
         /// `namespace/name`.
         secret: String,
     },
+    /// A Secret that a call needs is there, perhaps, and cannot be used.
+    SecretUnreadable {
+        /// `namespace/name`.
+        secret: String,
+        /// What is wrong with it, without its content.
+        why: String,
+    },
     /// Nobody makes controller calls for the volume.
     NoHost,
     /// The host's lease was not renewed in time.
@@ -148,6 +155,7 @@ impl Reason {
             Self::VolumesNotReady => "VolumesNotReady",
             Self::Backoff => "Backoff",
             Self::SecretMissing { .. } => "SecretMissing",
+            Self::SecretUnreadable { .. } => "SecretUnreadable",
             Self::NoHost => "NoHost",
             Self::LeaseNotRenewed => "LeaseNotRenewed",
             Self::NodeStopped { .. } => "NodeStopped",
@@ -202,6 +210,9 @@ impl std::fmt::Display for Reason {
             Self::VolumesNotReady => write!(f, "waits until all its volumes are published"),
             Self::Backoff => write!(f, "waits before the next start"),
             Self::SecretMissing { secret } => write!(f, "waits for Secret \"{secret}\", which a call needs"),
+            Self::SecretUnreadable { secret, why } => {
+                write!(f, "Secret \"{secret}\", which a call needs, cannot be read: {why}")
+            }
             Self::NoHost => write!(f, "waits until a node is chosen to make its controller calls"),
             Self::LeaseNotRenewed => write!(f, "this node's lease is not renewed; no call is started"),
             Self::NodeStopped { node } => {

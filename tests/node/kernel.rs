@@ -120,6 +120,31 @@ async fn a_path_that_the_node_does_not_allow_is_refused() {
     rig.finish().await;
 }
 
+/// What the daemon keeps must not be covered by a volume, nor lie in one that a task may write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_in_or_above_the_daemons_own_directories_is_refused() {
+    let mut rig = Rig::idle(Config::full()).await;
+    let data = rig.options.data_dir.clone();
+    let above = data.parent().unwrap().to_owned();
+    rig.options.host_paths = vec![above.parent().unwrap().to_owned()];
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    let own = [data.join("volumes/staging"), data.clone(), above, rig.options.run_dir.join("x")];
+    for path in own {
+        let spec = json!({ "volumes": [{ "name": "data", "claimName": "data", "hostPath": path }] });
+        let app = rig.alloc("app", spec).await;
+        rig.give(&[&app], &Special::default()).await;
+        let told = |a: &Value| condition_reason(a, "VolumesReady") == Some("HostPathNotAllowed");
+        let app = rig.world.until(&rig.allocs, "app", "refused", told).await;
+        let said = serde_json::to_string(&app.status).unwrap();
+        assert!(said.contains("daemon's own"), "{path:?}: {said}");
+        rig.end_all().await;
+    }
+    assert_eq!(rig.count(Rpc::NodePublishVolume), 0);
+    rig.finish().await;
+}
+
 /// A new boot: no mount is left, and everything that was up is made again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_boot_everything_is_made_again() {

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use wharfline::csi::Rpc;
 
 use crate::support::node::{NODE_ID, Rig, Special};
-use crate::support::scripted::{Answer, Config, Gate, Scripted, Site};
+use crate::support::scripted::{Answer, Config, Gate, Logged, Scripted, Site};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_is_not_there_is_waited_for_and_used_within_a_second() {
@@ -183,5 +183,41 @@ async fn the_newest_healthy_instance_serves_and_the_older_takes_over() {
         rig.end_volume(name).await;
     }
     rig.release_plugin("q").await;
+    rig.finish().await;
+}
+
+/// Whoever may make allocations may call one a plugin; it gets no volume and no secret before the controllers admit it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_was_not_admitted_is_asked_who_it_is_and_no_more() {
+    let mut rig = Rig::new(Config::full()).await;
+    let socket = rig.files.path().join("second.sock");
+    let mut second = Scripted::start(&rig.backend, Site::new("i-second"), &socket);
+    let alloc = rig.serve_as("scripted", "q", socket).await;
+    let known =
+        |calls: &[Logged]| calls.iter().any(|c| c.node == "i-second" && c.ask.rpc() == Rpc::NodeGetInfo);
+    rig.backend.until("it is known", known).await;
+    let served = |rig: &Rig, name: &str| {
+        let calls = rig.backend.calls_of(Rpc::CreateVolume);
+        calls.into_iter().find(|c| c.ask.volume() == Some(name)).unwrap().node
+    };
+    // The newest healthy instance serves: this one would.
+    for name in ["one", "two", "three"] {
+        rig.ask(name, &Special::default()).await;
+        rig.volume_up(name).await;
+        assert_eq!(served(&rig, name), NODE_ID);
+    }
+    rig.admit_as("scripted", "q", &alloc).await;
+    let ready = |i: &Value| crate::support::node::condition(i, "Ready", "True");
+    rig.world.until(&rig.instances, "q", "ready", ready).await;
+    rig.ask("four", &Special::default()).await;
+    rig.volume_up("four").await;
+    assert_eq!(served(&rig, "four"), "i-second");
+    for name in ["one", "two", "three", "four"] {
+        rig.end_volume(name).await;
+    }
+    second.stop().await;
+    rig.release_plugin("q").await;
+    rig.kill().await;
+    rig.start().await;
     rig.finish().await;
 }

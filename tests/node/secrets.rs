@@ -33,6 +33,48 @@ async fn a_missing_secret_is_waited_for() {
     rig.finish().await;
 }
 
+/// Another fault than its absence is called by its name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_that_is_no_text_is_named_with_its_key() {
+    let rig = Rig::new(Config::full()).await;
+    let api: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(rig.world.0.clone(), "default");
+    let object = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "s" }, "data": { "keytab": "/w==" } });
+    api.create(&kube::api::PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    let secrets = json!({ "nodeStage": { "namespace": "default", "name": "s" } });
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special { secrets, ..Special::default() }).await;
+    let told = |a: &Value| condition_reason(a, "VolumesReady") == Some("SecretUnreadable");
+    let app = rig.world.until(&rig.allocs, "app", "SecretUnreadable", told).await;
+    assert!(serde_json::to_string(&app.status).unwrap().contains("keytab"), "the key is named");
+    assert_eq!(rig.count(Rpc::NodeStageVolume), 0);
+    api.delete("s", &kube::api::DeleteParams::default()).await.unwrap();
+    rig.secret("s", "it is text").await;
+    rig.published("app").await;
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+/// A driver may call a wrong key an invalid argument. Nobody tells the node when the Secret is mended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_invalid_argument_with_secrets_and_one_on_the_way_down_are_tried_again() {
+    let rig = Rig::new(Config::full()).await;
+    let wrong = || Answer::fail(Code::InvalidArgument, "wrong key");
+    rig.backend.next(Rpc::NodeStageVolume, wrong());
+    for rpc in
+        [Rpc::NodeUnpublishVolume, Rpc::NodeUnstageVolume, Rpc::ControllerUnpublishVolume, Rpc::DeleteVolume]
+    {
+        rig.backend.next(rpc, wrong());
+    }
+    rig.secret("s", "it is here").await;
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special { secrets: all_secrets(), ..Special::default() }).await;
+    rig.published("app").await;
+    assert_eq!(rig.count(Rpc::NodeStageVolume), 2);
+    rig.end_all().await;
+    assert_eq!((rig.count(Rpc::NodeUnstageVolume), rig.count(Rpc::DeleteVolume)), (2, 2));
+    rig.finish().await;
+}
+
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 

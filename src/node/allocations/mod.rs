@@ -21,7 +21,7 @@ use crate::api::quantity;
 use crate::plan::supervise::{self, Process, Step, Wanted};
 use crate::plan::{Next, Reason};
 use crate::sys::process::Outcome;
-pub use plugins::register;
+pub use plugins::{admit, register};
 use plugins::{keep_watch, withdraw};
 use start::{publications, start};
 

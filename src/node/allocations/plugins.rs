@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 
 use super::super::context::{Key, Node, substitute};
-use super::super::journal::InstanceEntry;
+use super::super::journal::{Entry, InstanceEntry, task_key};
 use super::super::mounts::hash;
 use super::super::registry::{Instance, InstanceKey, Progress};
 use super::super::supervisor::{HEALTH_TIMEOUT, Watched};
@@ -29,7 +29,34 @@ pub(super) fn entry(node: &Node, uid: &str, task: &Task) -> Option<InstanceEntry
         plugin: plugin.plugin_name.clone(),
         role: plugin.role,
         socket: socket(node, uid, task),
+        admitted: admitted(node, uid, &task.name, &plugin.plugin_name),
     })
+}
+
+/// Whether the controllers admitted the instance, as far as is known: that it once was counts, so that what it has made
+/// can be taken down without the server.
+fn admitted(node: &Node, uid: &str, task: &str, plugin: &str) -> bool {
+    let key = InstanceKey { allocation: uid.to_owned(), task: task.to_owned() };
+    let object = node.caches.instances.one(&format!("{uid}/{task}"));
+    node.registry.get(&key).is_some_and(|instance| instance.plugin == plugin && instance.admitted)
+        || object.is_some_and(|object| object.spec.plugin == plugin)
+}
+
+/// Its PluginInstance is there: it may be called from now on, after a restart too.
+pub async fn admit(node: &Arc<Node>, key: &InstanceKey, plugin: &str) {
+    if !node.registry.admit(key, plugin) {
+        return;
+    }
+    let at = task_key(&key.allocation, &key.task);
+    let kept = node.journal.look(|all| all.get(&at).cloned());
+    if let Some(Entry::Task(mut entry)) = kept
+        && let Some(instance) = entry.plugin.as_mut().filter(|p| p.plugin == plugin && !p.admitted)
+    {
+        instance.admitted = true;
+        // A journal that cannot be written ends the daemon.
+        let _ended = node.journal.put_soon(Entry::Task(entry)).await;
+    }
+    node.queue.wake(Key::Plugin(plugin.to_owned()));
 }
 
 /// Makes the directory of a socket.
@@ -49,6 +76,7 @@ pub fn register(node: &Arc<Node>, uid: &str, task: &str, entry: &InstanceEntry) 
             role: entry.role,
             socket: entry.socket.clone(),
             client,
+            admitted: entry.admitted || admitted(node, uid, task, &entry.plugin),
             progress: Progress::default(),
         },
     );

@@ -74,7 +74,7 @@ fn settle(
             None
         }
         // Woken by the lease, the plugin's registration, or (Secrets, which a node may not watch) by time.
-        Err(Blocked::Wait(reason @ Reason::SecretMissing { .. })) => {
+        Err(Blocked::Wait(reason @ (Reason::SecretMissing { .. } | Reason::SecretUnreadable { .. }))) => {
             Some(node.retry.failed(step, reason.word().to_owned()))
         }
         Err(Blocked::Wait(_)) => None,

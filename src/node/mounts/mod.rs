@@ -161,7 +161,9 @@ fn trouble_delay(node: &Node, key: &str, step: &str, trouble: &Trouble) -> Optio
     let (word, sentence) = trouble.text();
     let delay = match trouble {
         // A node may only get Secrets, not watch them.
-        Trouble::Wait(Reason::SecretMissing { .. }) => Some(node.retry.failed(step, word.clone())),
+        Trouble::Wait(Reason::SecretMissing { .. } | Reason::SecretUnreadable { .. }) => {
+            Some(node.retry.failed(step, word.clone()))
+        }
         Trouble::Wait(_) => None,
         Trouble::Call(failure) => match failure.remedy() {
             Remedy::Repeat | Remedy::RepairSecrets => {

@@ -215,6 +215,14 @@ pub fn allowed_host_path(node: &Node, path: &str) -> Result<Option<HostPath>, St
         return Ok(None);
     }
     let wanted = std::path::Path::new(path);
+    for own in [&node.options.data_dir, &node.options.run_dir] {
+        if wanted.starts_with(own) || own.starts_with(wanted) {
+            let own = own.display();
+            return Err(format!(
+                "hostPath {path} would cover or lie in {own}, which is the daemon's own; choose another"
+            ));
+        }
+    }
     let allowed = node.options.host_paths.iter().filter_map(|allowed| HostPath::new(allowed, wanted).ok());
     match allowed.max_by_key(|h| h.allowed().as_os_str().len()) {
         Some(path) => Ok(Some(path)),

@@ -130,20 +130,26 @@ impl Rig {
     }
 
     pub async fn register_as(&self, plugin: &str, name: &str, socket: PathBuf) {
-        let alloc = self
-            .alloc(
-                name,
-                json!({ "tasks": [{ "name": "plugin", "runtime": { "external": { "socket": socket } },
-                    "csiPlugin": { "pluginName": plugin, "role": "Monolith" } }] }),
-            )
-            .await;
+        let alloc = self.serve_as(plugin, name, socket).await;
+        self.admit_as(plugin, name, &alloc).await;
+    }
+
+    /// An allocation that says that it serves the plugin.
+    pub async fn serve_as(&self, plugin: &str, name: &str, socket: PathBuf) -> Allocation {
+        let task = json!({ "name": "plugin", "runtime": { "external": { "socket": socket } },
+            "csiPlugin": { "pluginName": plugin, "role": "Monolith" } });
+        self.alloc(name, json!({ "tasks": [task] })).await
+    }
+
+    /// What the plugins controller makes of one that may.
+    pub async fn admit_as(&self, plugin: &str, name: &str, alloc: &Allocation) {
         self.world
             .create(
                 &self.instances,
                 json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "PluginInstance",
                 "metadata": { "name": name },
                 "spec": { "plugin": plugin, "role": "Monolith", "nodeName": NODE, "task": "plugin",
-                    "allocation": { "namespace": "default", "name": name, "uid": uid(&alloc) } } }),
+                    "allocation": { "namespace": "default", "name": name, "uid": uid(alloc) } } }),
             )
             .await;
     }
