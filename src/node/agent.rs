@@ -63,7 +63,8 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor>
                     return Err(Impostor { name: node.options.name.clone(), other: holder });
                 }
                 if seen_other.is_some() {
-                    let taken = tokio::time::timeout(API_DEADLINE, take_over(&node, &incarnation));
+                    let taken =
+                        tokio::time::timeout(API_DEADLINE, take_over(&node, &incarnation, renewed.as_ref()));
                     held = taken.await.ok().flatten();
                     if held.is_some() {
                         node.renewed.send_replace(Some(sent));
@@ -120,9 +121,13 @@ async fn once(node: &Node, incarnation: &str, held: Option<Lease>) -> Result<Ren
     Ok(Renewal::Held(Box::new(api.replace(name, &PostParams::default(), &lease).await?)))
 }
 
-async fn take_over(node: &Node, incarnation: &str) -> Option<Lease> {
+/// Takes the lease of one who has not renewed it since `seen`, unless it was renewed in this very moment.
+async fn take_over(node: &Node, incarnation: &str, seen: Option<&MicroTime>) -> Option<Lease> {
     let api: Api<Lease> = Api::namespaced(node.client.0.clone(), SYSTEM);
     let mut lease = api.get(&node.options.name).await.ok()?;
+    if lease.spec.as_ref().and_then(|s| s.renew_time.as_ref()) != seen {
+        return None;
+    }
     lease.spec = Some(spec(node, incarnation));
     api.replace(&node.options.name, &PostParams::default(), &lease).await.ok()
 }

@@ -2,10 +2,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use wharfline::csi::Rpc;
+use wharfline::csi::{Code, Rpc};
 
 use crate::support::node::{NODE, Rig, Special, condition, condition_reason};
-use crate::support::scripted::Config;
+use crate::support::scripted::{Answer, Config};
 
 /// The earlier host's word that the volume is deleted says nothing: the new host asks the plugin and speaks for itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,5 +104,25 @@ async fn a_node_that_was_given_up_takes_down_what_is_left_and_lets_the_reason_st
     rig.world.let_go(&rig.allocs, "app").await;
     rig.end_attachment().await;
     rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// A plugin that has learnt more may find the same wish another one. A task that uses the volume is worth more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_host_detaches_nothing_that_the_node_may_be_using() {
+    let rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.backend.next(
+        Rpc::ControllerPublishVolume,
+        Answer::fail(Code::AlreadyExists, "attached with other arguments"),
+    );
+    let host = json!({ "nodeName": NODE, "epoch": 2 });
+    rig.world.status(&rig.volumes, "vol-1", json!({ "controller": host })).await;
+    rig.world.patch(&rig.attachments, "att-1", json!({ "spec": { "host": host } })).await;
+    let told = |a: &Value| a["status"]["controller"]["reason"] == "ControllerPublishVolumeFailed";
+    rig.world.until(&rig.attachments, "att-1", "the refusal", told).await;
+    assert_eq!((rig.count(Rpc::ControllerPublishVolume), rig.count(Rpc::ControllerUnpublishVolume)), (2, 0));
+    rig.end_all().await;
+    assert_eq!(rig.count(Rpc::ControllerUnpublishVolume), 1);
     rig.finish().await;
 }

@@ -87,6 +87,15 @@ fn action(step: attach::Step) -> &'static str {
     }
 }
 
+/// Whether the node has staged or published anything under it: then a task may be using what is attached.
+fn touched(object: &VolumeAttachment) -> bool {
+    let node = object.status.as_ref().and_then(|status| status.node.as_ref());
+    node.is_some_and(|node| {
+        let calls = ["NodeStageVolume", "NodePublishVolume"];
+        node.staged != Rung::Down || node.calls.iter().any(|call| calls.contains(&call.method.as_str()))
+    })
+}
+
 async fn attach_or_detach(
     node: &Arc<Node>,
     object: &VolumeAttachment,
@@ -120,7 +129,7 @@ async fn attach_or_detach(
                 }
                 Err(failure) => {
                     status.attached = Rung::Unknown;
-                    if failure.is_already_exists() {
+                    if failure.is_already_exists() && !touched(object) {
                         // Attached with other arguments by a record that is gone: it comes down first (CO-CTRL-38).
                         let undone = call(node, names, "ControllerUnpublishVolume", |terms| {
                             plugin.client.controller_unpublish_volume(detach, terms)
