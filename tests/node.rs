@@ -24,5 +24,7 @@ mod secrets;
 mod server;
 #[path = "node/tasks.rs"]
 mod tasks;
+#[path = "node/twins.rs"]
+mod twins;
 #[path = "node/uncertain.rs"]
 mod uncertain;

@@ -239,6 +239,8 @@ struct Image {
     entries: BTreeMap<String, Entry>,
     /// Keys of the attachments of a Volume.
     of_volume: HashMap<String, BTreeSet<String>>,
+    /// Keys of the attachments with one staging directory.
+    of_staging: HashMap<String, BTreeSet<String>>,
     /// Keys of the publications for an allocation.
     of_allocation: HashMap<String, BTreeSet<String>>,
 }
@@ -258,6 +260,7 @@ impl Image {
         match &entry {
             Entry::Attachment(a) => {
                 self.of_volume.entry(a.volume.clone()).or_default().insert(key.clone());
+                self.of_staging.entry(a.staging.clone()).or_default().insert(key.clone());
             }
             Entry::Publication(p) => {
                 self.of_allocation.entry(p.allocation.uid.clone()).or_default().insert(key.clone());
@@ -276,16 +279,13 @@ impl Image {
     }
 
     fn forget(&mut self, key: &str) {
-        let (index, word) = match self.entries.remove(key) {
-            Some(Entry::Attachment(a)) => (&mut self.of_volume, a.volume),
-            Some(Entry::Publication(p)) => (&mut self.of_allocation, p.allocation.uid),
-            Some(Entry::Task(_) | Entry::Create(_)) | None => return,
-        };
-        if let Some(keys) = index.get_mut(&word) {
-            keys.remove(key);
-            if keys.is_empty() {
-                index.remove(&word);
+        match self.entries.remove(key) {
+            Some(Entry::Attachment(a)) => {
+                unindex(&mut self.of_volume, &a.volume, key);
+                unindex(&mut self.of_staging, &a.staging, key);
             }
+            Some(Entry::Publication(p)) => unindex(&mut self.of_allocation, &p.allocation.uid, key),
+            Some(Entry::Task(_) | Entry::Create(_)) | None => {}
         }
     }
 
@@ -296,6 +296,16 @@ impl Image {
         word: &str,
     ) -> impl Iterator<Item = &'a Entry> {
         index.get(word).into_iter().flatten().filter_map(|key| self.entries.get(key))
+    }
+}
+
+/// Takes one key from under a word of an index.
+fn unindex(index: &mut HashMap<String, BTreeSet<String>>, word: &str, key: &str) {
+    if let Some(keys) = index.get_mut(word) {
+        keys.remove(key);
+        if keys.is_empty() {
+            index.remove(word);
+        }
     }
 }
 
@@ -402,6 +412,12 @@ impl Journal {
     pub fn attachments_of(&self, volume: &str) -> Vec<AttachmentEntry> {
         let image = self.lock();
         image.of(&image.of_volume, volume).filter_map(Entry::as_attachment).cloned().collect()
+    }
+
+    /// Every attachment with this staging directory.
+    pub fn attachments_at(&self, staging: &str) -> Vec<AttachmentEntry> {
+        let image = self.lock();
+        image.of(&image.of_staging, staging).filter_map(Entry::as_attachment).cloned().collect()
     }
 
     /// Every publication of one attachment.

@@ -90,10 +90,14 @@ fn entries_are_found_by_volume_and_allocation() {
         entries.map(|a| (a.uid.clone(), a.staged)).collect()
     };
     assert_eq!(staged(&image, "v"), [("a".into(), Level::Up), ("b".into(), Level::Down)]);
+    assert_eq!(image.of(&image.of_staging, "s").count(), 3);
     for key in ["attachment/a", "attachment/b", "attachment/c", "attachment/c"] {
         image.apply(Change::Forget(key.into()));
     }
-    assert!(image.entries.is_empty() && image.of_volume.is_empty(), "an empty word is not kept");
+    assert!(
+        image.entries.is_empty() && image.of_volume.is_empty() && image.of_staging.is_empty(),
+        "an empty word is not kept"
+    );
 }
 
 /// A file that notes what each sync made durable.

@@ -28,6 +28,12 @@ impl Unit {
             }
             Step::Stage => self.stage(node, name).await,
             Step::Unstage => self.unstage(node, name).await,
+            Step::PassOn => {
+                let mut entry = self.entry_or_new()?;
+                entry.staged = Level::Down;
+                tracing::info!(volume = entry.volume, "unstaged when the other volume of its handle is");
+                Ok(node.journal.put(Entry::Attachment(entry)).await?)
+            }
             Step::Publish(i) => self.publish(node, &self.users[i], name).await,
             Step::Unpublish(i) => self.unpublish(node, &self.users[i], name).await,
             Step::Release => self.release(node).await,
