@@ -14,6 +14,8 @@ mod journal;
 mod kernel;
 #[path = "node/life.rs"]
 mod life;
+#[path = "node/lost.rs"]
+mod lost;
 #[path = "node/plugins.rs"]
 mod plugins;
 #[path = "node/refused.rs"]

@@ -70,6 +70,9 @@ pub struct AttachmentEntry {
     pub newer_modes: Option<bool>,
     /// Where staging stands.
     pub staged: Level,
+    /// What was at the staging path after NodeStage; a plugin need not mount there.
+    #[serde(default)]
+    pub seen: Option<Present>,
     /// Never staged again under this uid.
     pub closed: bool,
     /// The release was reported.

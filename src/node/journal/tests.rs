@@ -77,6 +77,7 @@ fn entries_are_found_by_volume_and_allocation() {
             staging: "s".into(),
             newer_modes: None,
             staged,
+            seen: None,
             closed: false,
             released: false,
         })

@@ -191,6 +191,7 @@ impl Unit {
             staging: staging_name(&spec.plugin, &spec.handle),
             newer_modes: None,
             staged: Level::Down,
+            seen: None,
             closed: false,
             released: false,
         })
