@@ -593,8 +593,10 @@ fn read(path: &Path, content: &[u8]) -> Result<Read, JournalError> {
         let parsed: Frame = match serde_json::from_slice(body) {
             Ok(parsed) => parsed,
             Err(_) => {
-                // A later version may write frames that this one does not know; its header says so.
+                // Whole, and so acknowledged, but not to be understood: it and what follows is lost. A later version
+                // that writes frames which this one does not know says so in its header.
                 read.torn = true;
+                read.amnesia = true;
                 break;
             }
         };

@@ -64,6 +64,22 @@ fn every_torn_tail_and_every_flipped_bit_leaves_a_whole_prefix() {
 }
 
 #[test]
+fn a_whole_frame_that_cannot_be_understood_is_a_loss() {
+    let mut bytes = whole("i", "b", false, [task("x", 1)].iter());
+    let body = br#"{"change":{"put":{"riddle":{}}}}"#;
+    bytes.extend_from_slice(&u32::try_from(body.len()).unwrap().to_le_bytes());
+    bytes.extend_from_slice(&crc32fast::hash(body).to_le_bytes());
+    bytes.extend_from_slice(body);
+    for more in [false, true] {
+        if more {
+            frame(&mut bytes, &Frame::Change(Change::Put(task("y", 1))));
+        }
+        let read = read(Path::new("j"), &bytes).unwrap();
+        assert!(read.torn && read.amnesia && read.entries.len() == 1);
+    }
+}
+
+#[test]
 fn entries_are_found_by_volume_and_allocation() {
     let attachment = |uid: &str, volume: &str, staged| {
         Entry::Attachment(AttachmentEntry {
