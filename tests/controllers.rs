@@ -22,5 +22,7 @@ mod nodes;
 mod plugins;
 #[path = "support/controllers/quickstart.rs"]
 mod quickstart;
+#[path = "support/controllers/twins.rs"]
+mod twins;
 #[path = "support/controllers/volumes.rs"]
 mod volumes;

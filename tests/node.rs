@@ -14,6 +14,8 @@ mod journal;
 mod kernel;
 #[path = "node/life.rs"]
 mod life;
+#[path = "node/lost.rs"]
+mod lost;
 #[path = "node/plugins.rs"]
 mod plugins;
 #[path = "node/refused.rs"]
@@ -24,5 +26,7 @@ mod secrets;
 mod server;
 #[path = "node/tasks.rs"]
 mod tasks;
+#[path = "node/twins.rs"]
+mod twins;
 #[path = "node/uncertain.rs"]
 mod uncertain;

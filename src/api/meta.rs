@@ -82,6 +82,9 @@ pub struct Condition {
 /// The condition that every kind has.
 pub const READY: &str = "Ready";
 
+/// The condition of a Volume whose plugin and handle another Volume has, too: what is done to the one is done to both.
+pub const HANDLE_SHARED: &str = "HandleShared";
+
 /// Puts `new` in its place in the list, keeping the transition time while the truth stays the same.
 pub fn set_condition(conditions: &mut Vec<Condition>, mut new: Condition, now: Time) {
     match conditions.iter_mut().find(|c| c.kind == new.kind) {

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{Instances, deleting, with_condition};
+use super::facts::{Instances, deleting, uid, with_condition};
 use super::nodes::pulse;
 use super::world::{World, namespace_or_default};
 use super::write::Failure;
-use crate::api::meta::{Host, READY, Truth, is_true};
+use crate::api::meta::{HANDLE_SHARED, Host, READY, Truth, is_true};
 use crate::api::{Volume, VolumeClaim, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::claim::RELEASING;
@@ -48,7 +48,11 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         return Ok(Some(again.map_or(left, |again| again.min(left))));
     }
     let condition = condition.of_generation(object.metadata.generation);
-    let conditions = with_condition(&context, &status.conditions, condition);
+    let mut conditions = with_condition(&context, &status.conditions, condition);
+    match volume::shared(&facts) {
+        Some(shared) => conditions = with_condition(&context, &conditions, shared),
+        None => conditions.retain(|c| c.kind != HANDLE_SHARED),
+    }
     new.phase = Some(phase);
     new.conditions = conditions;
     if new.controller != status.controller {
@@ -74,11 +78,41 @@ async fn claim_is_gone(context: &Context, object: &Volume) -> Result<bool, Failu
 /// it in every claim's way.
 pub(crate) fn ready(world: &World, object: &Volume) -> bool {
     let status = object.status.clone().unwrap_or_default();
-    let facts = || gather(world, object, &status, Some(&Reason::NoHost));
-    is_true(&status.conditions, READY) || volume::standing(&facts()).1.status == Truth::True
+    let facts = gather(world, object, &status, Some(&Reason::NoHost));
+    let said = is_true(&status.conditions, READY) && facts.before.is_none();
+    said || volume::standing(&facts).1.status == Truth::True
 }
 
 fn gather<'a>(
+    world: &World,
+    object: &'a Volume,
+    status: &'a VolumeStatus,
+    no_host: Option<&'a Reason>,
+) -> Facts<'a> {
+    let mut facts = alone(world, object, status, no_host);
+    let place = |object: &Volume, facts: &Facts<'_>| {
+        let born = object.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        (volume::rank(facts), born, uid(object))
+    };
+    let own = place(object, &facts);
+    let mut first = None;
+    for other in world.twins(object) {
+        let status = other.status.clone().unwrap_or_default();
+        let theirs = alone(world, &other, &status, None);
+        if !theirs.deleting || volume::kept(&theirs) {
+            facts.shared = Some(other.name_any());
+        }
+        let place = place(&other, &theirs);
+        if place < own && first.as_ref().is_none_or(|(before, _)| place < *before) {
+            first = Some((place, other.name_any()));
+        }
+    }
+    facts.before = first.map(|(_, name)| name);
+    facts
+}
+
+/// What decides, without a look at other Volumes of the handle.
+fn alone<'a>(
     world: &World,
     object: &'a Volume,
     status: &'a VolumeStatus,
@@ -103,6 +137,8 @@ fn gather<'a>(
         exists: status.exists.map(|rung| (rung, status.observed_epoch)),
         provisioning: status.provisioning.as_ref(),
         held: attached || !status.holders.is_empty(),
+        before: None,
+        shared: None,
     }
 }
 

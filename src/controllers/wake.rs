@@ -8,7 +8,7 @@ use super::context::Context;
 use super::facts::{deleting, node_down, node_ready};
 use super::garbage::holds_for_dependents;
 use super::nodes::renewal;
-use super::world::{Cached, ConfigMapMeta, SecretMeta, namespace_or_default};
+use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default};
 use crate::api::meta::{ObjectRef, READY, is_true};
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
@@ -191,6 +191,7 @@ impl Wakes for Volume {
         queues.claims.add_all(world.claims.names(&format!("volume:{}", name.1)));
         queues.attachments.add_all(world.attachments.names(&format!("volume:{}", name.1)));
         for volume in [old, new].into_iter().flatten() {
+            queues.volumes.add_all(world.twins(volume).iter().map(|twin| cluster(&twin.name_any())));
             if let Some(claim) = &volume.spec.claim_ref {
                 let claim = name_in(claim);
                 queues.placement.add_all(world.allocations.names(&format!("claim:{}/{}", claim.0, claim.1)));
@@ -225,6 +226,8 @@ impl Wakes for VolumeAttachment {
             }
             if old.is_none() || new.is_none() {
                 context.queues.volumes.add(cluster(&spec.volume));
+                let twins = context.world.volumes.names(&handle_word(&spec.plugin, &spec.handle));
+                context.queues.volumes.add_all(twins);
                 leaving_plugin(context, &spec.plugin);
             }
         }

@@ -1,4 +1,6 @@
 //! Every kind that the controllers watch, how its objects are found, and the caches together.
+use std::sync::Arc;
+
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -52,6 +54,7 @@ impl Kind for VolumeClaim {
 impl Kind for Volume {
     fn index(&self) -> Vec<String> {
         let mut words = vec![format!("plugin:{}", self.spec.plugin)];
+        words.extend(handle_of(self).map(|handle| handle_word(&self.spec.plugin, handle)));
         if let Some(claim) = &self.spec.claim_ref {
             words.push(format!("claim:{}/{}", namespace_or_default(&claim.namespace), claim.name));
         }
@@ -61,6 +64,28 @@ impl Kind for Volume {
             words.extend(status.holders.iter().map(|h| format!("holder:{}", h.node_name)));
         }
         words
+    }
+}
+
+/// What the plugin knows it by, as soon as that is known.
+fn handle_of(volume: &Volume) -> Option<&str> {
+    let registered = volume.spec.source.existing.as_ref().map(|e| e.handle.as_str());
+    let made = volume.status.as_ref().map(|s| s.handle.as_str()).filter(|handle| !handle.is_empty());
+    registered.or(made)
+}
+
+/// The word for what is one volume to a plugin.
+pub(crate) fn handle_word(plugin: &str, handle: &str) -> String {
+    format!("handle:{plugin}/{handle}")
+}
+
+impl World {
+    /// The Volumes of the same plugin and handle as this one, itself left out.
+    pub(crate) fn twins(&self, volume: &Volume) -> Vec<Arc<Volume>> {
+        let Some(handle) = handle_of(volume) else { return Vec::new() };
+        let mut all = self.volumes.by(&handle_word(&volume.spec.plugin, handle));
+        all.retain(|other| other.name_any() != volume.name_any());
+        all
     }
 }
 

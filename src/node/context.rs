@@ -26,6 +26,7 @@ use super::requests::Secrets;
 use super::retry::Retry;
 use super::supervisor::Supervisors;
 use super::tasks::Tasks;
+use super::turns::Turns;
 use crate::api::meta::{CALLS_KEPT, Call, SecretRef, Time};
 use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment};
 use crate::csi::{self, SocketPathError};
@@ -114,7 +115,8 @@ pub enum Key {
 pub struct Caches {
     /// Bound here, by uid.
     pub allocations: Arc<Cache<Allocation>>,
-    /// On this node, by volume, `claim:<namespace>/<name>` and `user:<uid of an allocation>`.
+    /// On this node, by volume, `claim:<namespace>/<name>`, `user:<uid of an allocation>` and
+    /// `handle:<plugin>/<handle>`.
     pub attachments: Arc<Cache<VolumeAttachment>>,
     /// Whose host this is, by volume.
     pub hosted: Arc<Cache<VolumeAttachment>>,
@@ -154,12 +156,17 @@ fn allocation_words(allocation: &Allocation) -> Vec<String> {
     words
 }
 
-/// By volume, by claim, and by who may use it.
+/// By volume, by claim, by who may use it, and by what it is to the plugin.
 fn attachment_words(attachment: &VolumeAttachment) -> Vec<String> {
     let spec = &attachment.spec;
     let claim = format!("claim:{}/{}", spec.claim.namespace, spec.claim.name);
     let users = spec.allocations.iter().map(|uid| format!("user:{uid}"));
-    users.chain([spec.volume.clone(), claim]).collect()
+    users.chain([spec.volume.clone(), claim, handle_word(&spec.plugin, &spec.handle)]).collect()
+}
+
+/// The word for what is one volume to a plugin.
+pub fn handle_word(plugin: &str, handle: &str) -> String {
+    format!("handle:{plugin}/{handle}")
 }
 
 impl Default for Caches {
@@ -205,6 +212,8 @@ pub struct Node {
     pub events: Events,
     /// No journal was found at the start, or a damaged one: what stands in no record may have been attempted.
     pub amnesia: bool,
+    /// One step at a time per staging directory.
+    pub turns: Turns,
     /// Mounts in our tree that no record owns, as they were found at the start.
     pub leftovers: Mutex<Vec<String>>,
     /// Ends the daemon; workloads and mounts stay.
@@ -356,6 +365,7 @@ impl Node {
             boot_id: parts.boot_id,
             events: parts.events,
             amnesia: parts.amnesia,
+            turns: Turns::default(),
             leftovers: Mutex::default(),
             stop: parts.stop,
             renewed: watch::Sender::new(None),

@@ -70,6 +70,9 @@ pub struct AttachmentEntry {
     pub newer_modes: Option<bool>,
     /// Where staging stands.
     pub staged: Level,
+    /// What was at the staging path after NodeStage; a plugin need not mount there.
+    #[serde(default)]
+    pub seen: Option<Present>,
     /// Never staged again under this uid.
     pub closed: bool,
     /// The release was reported.
@@ -246,6 +249,8 @@ struct Image {
     entries: BTreeMap<String, Entry>,
     /// Keys of the attachments of a Volume.
     of_volume: HashMap<String, BTreeSet<String>>,
+    /// Keys of the attachments with one staging directory.
+    of_staging: HashMap<String, BTreeSet<String>>,
     /// Keys of the publications for an allocation.
     of_allocation: HashMap<String, BTreeSet<String>>,
 }
@@ -265,6 +270,7 @@ impl Image {
         match &entry {
             Entry::Attachment(a) => {
                 self.of_volume.entry(a.volume.clone()).or_default().insert(key.clone());
+                self.of_staging.entry(a.staging.clone()).or_default().insert(key.clone());
             }
             Entry::Publication(p) => {
                 self.of_allocation.entry(p.allocation.uid.clone()).or_default().insert(key.clone());
@@ -283,16 +289,13 @@ impl Image {
     }
 
     fn forget(&mut self, key: &str) {
-        let (index, word) = match self.entries.remove(key) {
-            Some(Entry::Attachment(a)) => (&mut self.of_volume, a.volume),
-            Some(Entry::Publication(p)) => (&mut self.of_allocation, p.allocation.uid),
-            Some(Entry::Task(_) | Entry::Create(_)) | None => return,
-        };
-        if let Some(keys) = index.get_mut(&word) {
-            keys.remove(key);
-            if keys.is_empty() {
-                index.remove(&word);
+        match self.entries.remove(key) {
+            Some(Entry::Attachment(a)) => {
+                unindex(&mut self.of_volume, &a.volume, key);
+                unindex(&mut self.of_staging, &a.staging, key);
             }
+            Some(Entry::Publication(p)) => unindex(&mut self.of_allocation, &p.allocation.uid, key),
+            Some(Entry::Task(_) | Entry::Create(_)) | None => {}
         }
     }
 
@@ -303,6 +306,16 @@ impl Image {
         word: &str,
     ) -> impl Iterator<Item = &'a Entry> {
         index.get(word).into_iter().flatten().filter_map(|key| self.entries.get(key))
+    }
+}
+
+/// Takes one key from under a word of an index.
+fn unindex(index: &mut HashMap<String, BTreeSet<String>>, word: &str, key: &str) {
+    if let Some(keys) = index.get_mut(word) {
+        keys.remove(key);
+        if keys.is_empty() {
+            index.remove(word);
+        }
     }
 }
 
@@ -409,6 +422,12 @@ impl Journal {
     pub fn attachments_of(&self, volume: &str) -> Vec<AttachmentEntry> {
         let image = self.lock();
         image.of(&image.of_volume, volume).filter_map(Entry::as_attachment).cloned().collect()
+    }
+
+    /// Every attachment with this staging directory.
+    pub fn attachments_at(&self, staging: &str) -> Vec<AttachmentEntry> {
+        let image = self.lock();
+        image.of(&image.of_staging, staging).filter_map(Entry::as_attachment).cloned().collect()
     }
 
     /// Every publication of one attachment.
@@ -581,8 +600,10 @@ fn read(path: &Path, content: &[u8]) -> Result<Read, JournalError> {
         let parsed: Frame = match serde_json::from_slice(body) {
             Ok(parsed) => parsed,
             Err(_) => {
-                // A later version may write frames that this one does not know; its header says so.
+                // Whole, and so acknowledged, but not to be understood: it and what follows is lost. A later version
+                // that writes frames which this one does not know says so in its header.
                 read.torn = true;
+                read.amnesia = true;
                 break;
             }
         };

@@ -39,6 +39,7 @@ pub mod requests;
 pub mod retry;
 pub mod supervisor;
 pub mod tasks;
+pub mod turns;
 pub mod watches;
 
 pub use context::{AtSocket, Dial, Machine, Options};

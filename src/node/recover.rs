@@ -23,13 +23,23 @@ use crate::sys::path::{Place, TreePath};
 /// How many leftovers are reported.
 const LEFTOVERS: usize = 32;
 
-/// A publication that the kernel does not show as it was verified is in doubt, whatever the journal says.
+/// A publication or a stage that the kernel does not show as it was seen is in doubt, whatever the journal says.
 pub(super) async fn doubt_missing_mounts(node: &Node, table: &[MountRow]) -> Result<(), JournalError> {
     // Of mounts on top of one another the last row is what is seen.
     let mounted: HashMap<_, _> = table.iter().map(|row| (row.mount_point.clone(), row.device)).collect();
     let mut changes = Vec::new();
     node.journal.look(|all| {
         for entry in all.values() {
+            if let Entry::Attachment(a) = entry
+                && a.staged == Level::Up
+                && let Some(seen) = a.seen.as_ref().and_then(|v| v.mount.as_ref())
+                && let Ok(staging) = TreePath::new(["staging", a.staging.as_str()])
+                && mounted.get(&node.machine.kernel.absolute(&Place::Tree(staging))) != Some(&seen.device)
+            {
+                let mut doubted = a.clone();
+                doubted.staged = Level::Rising;
+                changes.push(Change::Put(Entry::Attachment(doubted)));
+            }
             if let Entry::Publication(p) = entry
                 && p.level == Level::Up
                 && let Some(verified) = p.verified.as_ref().and_then(|v| v.mount.as_ref())
@@ -43,7 +53,7 @@ pub(super) async fn doubt_missing_mounts(node: &Node, table: &[MountRow]) -> Res
         }
     });
     if !changes.is_empty() {
-        tracing::warn!(count = changes.len(), "publications are not mounted any more");
+        tracing::warn!(count = changes.len(), "what was mounted for volumes is not mounted any more");
     }
     node.journal.commit(changes).await
 }
@@ -129,6 +139,7 @@ pub(super) async fn rebuild(node: &Node) -> Result<(), Error> {
             staging: staging_name(&spec.plugin, &spec.handle),
             newer_modes: None,
             staged,
+            seen: None,
             closed: said.is_some_and(|s| s.closed),
             released: false,
         })));

@@ -257,11 +257,19 @@ impl Node {
         }
     }
 
-    /// Kills what a lost shim left behind.
+    /// Kills what a lost shim left behind. A shim that lives after all was not adopted when it should have been: it is now.
     pub async fn clear_task(self: &Arc<Self>, allocation: &str, task: &str) -> Result<(), ProcessError> {
-        self.machine.processes.clear_leftovers(&self.task_directory(allocation, task)).await?;
-        self.adopt_task(allocation, task).await;
-        Ok(())
+        let directory = self.task_directory(allocation, task);
+        let cleared = self.machine.processes.clear_leftovers(&directory).await;
+        match &cleared {
+            Ok(_) | Err(ProcessError::Taken { .. }) => self.adopt_task(allocation, task).await,
+            Err(_) => {}
+        }
+        if self.tasks.process(allocation, task) != Process::Lost {
+            return Ok(());
+        }
+        // Nothing is known of it still: to be tried again, after a while.
+        Err(cleared.err().unwrap_or(ProcessError::NoAnswer { directory }))
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::allocations;
 use super::caches::{Cache, follow};
-use super::context::{Key, Node};
+use super::context::{Key, Node, handle_word};
 use super::registry::InstanceKey;
 use crate::api::allocation::{AllocationPhase, AllocationVolume};
 use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment};
@@ -83,6 +83,10 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
                 node.queue.wake(Key::Allocation(uid));
             }
             node.queue.wake(Key::Mount(a.spec.volume.clone()));
+            // Another volume of the handle may wait for this one to go.
+            for other in node.caches.attachments.of(&handle_word(&a.spec.plugin, &a.spec.handle)) {
+                node.queue.wake(Key::Mount(other.spec.volume.clone()));
+            }
         }),
     );
     let hosted = each(|node, a: &VolumeAttachment| {

@@ -5,6 +5,8 @@
 //!  Close ▶ (no process left) Unpublish(a), Unpublish(b) ▶ Unstage ▶ Release
 //! ```
 //! Closing is written first and lasts: under a closed attachment nothing is staged or published again.
+//! What two Volumes of one handle share is the staging path: the first to leave passes the unstaging on to the other, and
+//! neither is released before both are down, for a detach by the one would be a detach of both.
 //! Coming down goes before going up. A reverse call that is in doubt is finished before the forward call is made again.
 use super::{Next, Reason};
 use crate::api::meta::Rung;
@@ -70,6 +72,19 @@ pub struct Seen {
     pub released: bool,
     /// Its users, in any order.
     pub publications: Vec<Publication>,
+    /// The attachments here of other Volumes with the same plugin and handle.
+    pub others: Others,
+}
+
+/// What other Volumes of the same plugin and handle have on this node. There should be none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Others {
+    /// One of them owes an unstage of the same staging path.
+    pub staged: bool,
+    /// The Volume whose unstage of that path is in doubt.
+    pub sinking: Option<String>,
+    /// The Volume that is used here, may be, or has anything left.
+    pub using: Option<String>,
 }
 
 /// One thing to do. Indices are into [`Seen::publications`].
@@ -85,6 +100,8 @@ pub enum Step {
     Unpublish(usize),
     /// NodeUnstageVolume.
     Unstage,
+    /// Write to the journal that the unstage is owed by another Volume of the same staging path.
+    PassOn,
     /// Say that nothing of the volume is left here.
     Release,
 }
@@ -108,11 +125,17 @@ pub fn next(attachment: Attachment, seen: &Seen) -> Next<Step> {
     if !seen.closed {
         return up(seen);
     }
-    match (seen.staged, seen.released) {
-        (Level::Rising | Level::Up | Level::Sinking, _) => Next::Do(Step::Unstage),
-        (Level::Down, false) => Next::Do(Step::Release),
-        (Level::Down, true) => Next::Converged,
+    match (seen.staged, seen.released, &seen.others.using) {
+        (Level::Rising | Level::Up | Level::Sinking, _, _) => Next::Do(unstage(seen)),
+        (Level::Down, true, _) => Next::Converged,
+        (Level::Down, false, Some(volume)) => Next::Wait(Reason::HandleShared { volume: volume.clone() }),
+        (Level::Down, false, None) => Next::Do(Step::Release),
     }
+}
+
+/// The unstage, unless somebody else is staged there and will make it.
+fn unstage(seen: &Seen) -> Step {
+    if seen.others.staged { Step::PassOn } else { Step::Unstage }
 }
 
 fn down(seen: &Seen) -> Next<Step> {
@@ -138,14 +161,19 @@ fn up(seen: &Seen) -> Next<Step> {
     if !seen.stage_required {
         return Next::Do(Step::Publish(user));
     }
-    match seen.staged {
-        Level::Up => Next::Do(Step::Publish(user)),
-        Level::Down | Level::Rising => Next::Do(Step::Stage),
+    match (seen.staged, &seen.others.sinking) {
+        (Level::Up, _) => Next::Do(Step::Publish(user)),
+        (Level::Down | Level::Rising, Some(volume)) => {
+            Next::Wait(Reason::HandleShared { volume: volume.clone() })
+        }
+        (Level::Down | Level::Rising, None) => Next::Do(Step::Stage),
         // Publishing on top of an unstage in doubt is how data was lost elsewhere (kubernetes issue 86360); and it may
         // be finished only while nobody else is published from it.
-        Level::Sinking if seen.publications.iter().all(|p| p.level == Level::Down) => Next::Do(Step::Unstage),
+        (Level::Sinking, _) if seen.publications.iter().all(|p| p.level == Level::Down) => {
+            Next::Do(unstage(seen))
+        }
         // Cannot come about by these steps; staging again repeats what the user relies on.
-        Level::Sinking => Next::Do(Step::Stage),
+        (Level::Sinking, _) => Next::Do(Step::Stage),
     }
 }
 
@@ -167,6 +195,17 @@ mod tests {
         all
     }
 
+    /// What others of the handle may have here.
+    fn others() -> Vec<Others> {
+        let other = || Some("other".to_owned());
+        vec![
+            Others::default(),
+            Others { using: other(), ..Others::default() },
+            Others { staged: true, using: other(), sinking: None },
+            Others { staged: true, using: other(), sinking: other() },
+        ]
+    }
+
     /// Every state of a volume with two users.
     fn states() -> Vec<(Attachment, Seen)> {
         let mut all = Vec::new();
@@ -186,6 +225,7 @@ mod tests {
                                         attached,
                                         staged,
                                         publications: vec![a, b],
+                                        others: Others::default(),
                                     },
                                 ));
                             }
@@ -201,7 +241,7 @@ mod tests {
         match step {
             Step::Close => seen.closed = true,
             Step::Stage => seen.staged = Level::Up,
-            Step::Unstage => seen.staged = Level::Down,
+            Step::Unstage | Step::PassOn => seen.staged = Level::Down,
             Step::Publish(i) => seen.publications[i].level = Level::Up,
             Step::Unpublish(i) => seen.publications[i].level = Level::Down,
             Step::Release => seen.released = true,
@@ -244,6 +284,7 @@ mod tests {
             let none_up = seen.publications.iter().all(|p| p.level == Level::Down);
             match step {
                 Step::Unstage => assert!(none_up, "unstage under a user: {seen:?}"),
+                Step::PassOn => panic!("nobody to pass it on to: {seen:?}"),
                 Step::Release => assert!(none_up && seen.staged == Level::Down, "{seen:?}"),
                 Step::Unpublish(i) => {
                     assert!(seen.publications[i].idle, "unpublish under a process: {seen:?}");
@@ -273,7 +314,32 @@ mod tests {
             closed: false,
             released: false,
             publications: vec![user],
+            others: Others::default(),
         };
         assert_eq!(next(Attachment::Open, &seen), Next::Converged);
+    }
+
+    #[test]
+    fn under_another_volume_of_the_handle_nothing_is_unstaged_or_released() {
+        for (attachment, alone) in states() {
+            for others in others() {
+                let seen = Seen { others: others.clone(), ..alone.clone() };
+                match (next(attachment, &seen), next(attachment, &alone)) {
+                    (Next::Do(Step::Unstage), _) => assert!(!others.staged, "{seen:?}"),
+                    (Next::Do(Step::PassOn), before) => {
+                        assert!(others.staged && before == Next::Do(Step::Unstage), "{seen:?}");
+                    }
+                    (Next::Do(Step::Release), _) => assert_eq!(others.using, None, "{seen:?}"),
+                    (Next::Do(Step::Stage), _) => {
+                        assert!(others.sinking.is_none() || seen.staged == Level::Sinking, "{seen:?}");
+                    }
+                    // Instead of a step that the other forbids; or as it would be without it.
+                    (Next::Wait(_), Next::Do(before)) => {
+                        assert!(matches!(before, Step::Release | Step::Stage), "{seen:?}");
+                    }
+                    (same, before) => assert_eq!(same, before, "{seen:?}"),
+                }
+            }
+        }
     }
 }

@@ -40,6 +40,8 @@ pub struct Seen {
     pub handle_known: bool,
     /// Whether anything holds or may hold it.
     pub held: bool,
+    /// Whether another Volume has the same plugin and handle: deleting this one would delete that one's data.
+    pub shared: bool,
 }
 
 /// One call.
@@ -76,6 +78,9 @@ pub fn next(wanted: Wanted, source: Source, seen: Seen) -> Next<Step> {
         | (Wanted::Deleted, Source::Create, Down) => Next::Converged,
         (Wanted::Present, Source::Create, Down | Unknown) => Next::Do(Step::Create),
         (Wanted::Present, Source::Existing, Down | Unknown) => Next::Do(Step::Validate),
+        (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known && seen.shared => {
+            Next::Wait(Reason::InUse { by: "another volume of the same handle".to_owned() })
+        }
         (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known => Next::Do(Step::Delete),
         (Wanted::Deleted, Source::Create, Up | Unknown) => Next::Do(Step::Create),
     }
@@ -101,7 +106,7 @@ mod tests {
             for source in [Source::Create, Source::Existing] {
                 for exists in RUNGS {
                     for handle_known in [false, true] {
-                        let mut seen = Seen { exists, handle_known, held: false };
+                        let mut seen = Seen { exists, handle_known, held: false, shared: false };
                         let mut steps = 0;
                         while let Next::Do(step) = next(wanted, source, seen) {
                             seen = after(step, seen);
@@ -136,7 +141,7 @@ mod tests {
         for exists in RUNGS {
             for handle_known in [false, true] {
                 for wanted in [Wanted::Deleted, Wanted::Forgotten] {
-                    let seen = Seen { exists, handle_known, held: true };
+                    let seen = Seen { exists, handle_known, held: true, shared: false };
                     assert!(matches!(next(wanted, Source::Create, seen), Next::Wait(_)));
                 }
             }
@@ -145,7 +150,23 @@ mod tests {
 
     #[test]
     fn a_create_in_doubt_is_replayed_before_it_is_deleted() {
-        let seen = Seen { exists: Rung::Unknown, handle_known: false, held: false };
+        let seen = Seen { exists: Rung::Unknown, handle_known: false, held: false, shared: false };
         assert_eq!(next(Wanted::Deleted, Source::Create, seen), Next::Do(Step::Create));
+    }
+
+    #[test]
+    fn nothing_is_deleted_whose_handle_another_volume_has() {
+        for exists in RUNGS {
+            for handle_known in [false, true] {
+                for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
+                    let seen = Seen { exists, handle_known, held: false, shared: true };
+                    let (step, alone) = (next(wanted, Source::Create, seen), Seen { shared: false, ..seen });
+                    match next(wanted, Source::Create, alone) {
+                        Next::Do(Step::Delete) => assert!(matches!(step, Next::Wait(_)), "{seen:?}"),
+                        other => assert_eq!(step, other, "{seen:?}"),
+                    }
+                }
+            }
+        }
     }
 }

@@ -126,6 +126,11 @@ pub enum Reason {
         /// The volume.
         volume: String,
     },
+    /// Another Volume has the same plugin and handle.
+    HandleShared {
+        /// The other one.
+        volume: String,
+    },
     /// An allocation asks for a volume of the plugin that it serves itself.
     OwnPlugin {
         /// The plugin.
@@ -164,6 +169,7 @@ impl Reason {
             Self::BoundElsewhere { .. } => "BoundElsewhere",
             Self::VolumeMismatch { .. } => "VolumeMismatch",
             Self::VolumeLost { .. } => "VolumeLost",
+            Self::HandleShared { .. } => "HandleShared",
             Self::OwnPlugin { .. } => "OwnPlugin",
             Self::Stopped => "Stopped",
         }
@@ -227,6 +233,9 @@ impl std::fmt::Display for Reason {
                 write!(f, "volume \"{volume}\" is not what is asked for: {details}")
             }
             Self::VolumeLost { volume } => write!(f, "its volume \"{volume}\" is gone"),
+            Self::HandleShared { volume } => {
+                write!(f, "waits for volume \"{volume}\", which has the same plugin and handle")
+            }
             Self::OwnPlugin { plugin } => {
                 write!(f, "serves plugin \"{plugin}\" and can use no volume of it")
             }

@@ -1,6 +1,6 @@
 //! Where a volume stands, in words for people, and when its object may go.
 use super::Reason;
-use crate::api::meta::{Condition, Host, READY, ReclaimPolicy, Rung, Truth};
+use crate::api::meta::{Condition, HANDLE_SHARED, Host, READY, ReclaimPolicy, Rung, Truth};
 use crate::api::volume::VolumePhase;
 
 /// The claim behind a volume.
@@ -35,6 +35,33 @@ pub struct Facts<'a> {
     pub provisioning: Option<&'a Condition>,
     /// A holder is entered, or an attachment is there.
     pub held: bool,
+    /// Another Volume of the same plugin and handle, which is used in this one's place.
+    pub before: Option<String>,
+    /// Another Volume of the same plugin and handle, which would lose its data with this one.
+    pub shared: Option<String>,
+}
+
+/// Which of several Volumes of one plugin and handle may be used: the one with the lowest rank, of these the oldest. One
+/// that is held keeps its place whatever comes beside it; one that nobody will be granted any more leaves it to others.
+pub fn rank(facts: &Facts<'_>) -> u8 {
+    let spent = facts.claim == Claim::Gone || facts.deleting;
+    match (facts.held, spent && kept(facts)) {
+        (true, _) => 0,
+        (false, false) => 1,
+        (false, true) => 2,
+    }
+}
+
+/// Whether the backend's volume stays when the object goes.
+pub fn kept(facts: &Facts<'_>) -> bool {
+    facts.existing || facts.reclaim == ReclaimPolicy::Retain
+}
+
+/// The condition `HandleShared`, while it holds: the host deletes nothing under it.
+pub fn shared(facts: &Facts<'_>) -> Option<Condition> {
+    let other = facts.shared.as_ref()?;
+    let message = format!("volume \"{other}\" has the same plugin and handle");
+    Some(Condition::new(HANDLE_SHARED, Truth::True, HANDLE_SHARED, message))
 }
 
 /// Whether the backend has the volume, as far as is known for sure.
@@ -53,15 +80,13 @@ pub fn exists(facts: &Facts<'_>) -> Rung {
 
 /// Whether its finalizer may be removed.
 pub fn gone(facts: &Facts<'_>) -> bool {
-    let kept = facts.existing || facts.reclaim == ReclaimPolicy::Retain;
-    facts.deleting && !facts.held && (kept || exists(facts) == Rung::Down)
+    facts.deleting && !facts.held && (kept(facts) || exists(facts) == Rung::Down)
 }
 
 /// Whether its object is to be deleted although nobody asked for it: its claim went without it, or it was kept until its
 /// policy was changed. That the claim is gone has to be sure.
 pub fn unwanted(facts: &Facts<'_>) -> bool {
-    let kept = facts.existing || facts.reclaim == ReclaimPolicy::Retain;
-    !facts.deleting && facts.claim == Claim::Gone && !kept
+    !facts.deleting && facts.claim == Claim::Gone && !kept(facts)
 }
 
 /// The phase and the `Ready` condition, without generation and time.
@@ -75,8 +100,27 @@ pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
             None if facts.held => {
                 not_ready(VolumePhase::Releasing, "InUse", "waits until no allocation has it any more".into())
             }
-            None => not_ready(VolumePhase::Releasing, super::claim::RELEASING, "is being deleted".into()),
+            None => match facts.shared.as_ref().filter(|_| !kept(facts)) {
+                Some(other) => not_ready(
+                    VolumePhase::Releasing,
+                    HANDLE_SHARED,
+                    format!(
+                        "volume \"{other}\" has the same plugin and handle and would lose its data, too: delete that \
+                         one, or set reclaimPolicy Retain for this one"
+                    ),
+                ),
+                None => not_ready(VolumePhase::Releasing, super::claim::RELEASING, "is being deleted".into()),
+            },
         };
+    }
+    if let Some(other) = &facts.before {
+        return not_ready(
+            VolumePhase::Pending,
+            HANDLE_SHARED,
+            format!(
+                "volume \"{other}\" has the same plugin and handle and goes first: one of the two has to go"
+            ),
+        );
     }
     match (exists(facts), failing) {
         (Rung::Up, _) if facts.claim == Claim::Gone => {
@@ -133,6 +177,8 @@ mod tests {
                         exists: said,
                         provisioning: None,
                         held: bits & 8 != 0,
+                        before: None,
+                        shared: None,
                     });
                 }
             }
@@ -179,6 +225,41 @@ mod tests {
     }
 
     #[test]
+    fn of_one_handle_one_volume_is_ready_and_both_say_so() {
+        let (host, why) = (host(), Reason::NoHost);
+        let other = || Some("other".to_owned());
+        for facts in all(&host, &why) {
+            let second = Facts { before: other(), shared: other(), ..facts.clone() };
+            let (_, condition) = standing(&second);
+            assert_eq!(condition.status, Truth::False, "{second:?}");
+            assert!(facts.deleting || condition.reason == HANDLE_SHARED, "{second:?}");
+            assert!(shared(&second).is_some() && shared(&facts).is_none());
+            // The other's data is no reason to keep the object of what is kept anyway.
+            assert_eq!(gone(&second), gone(&facts));
+            let first = Facts { shared: other(), ..facts.clone() };
+            let goes = facts.deleting && !facts.held && !kept(&facts);
+            let word = if goes { HANDLE_SHARED.to_owned() } else { standing(&facts).1.reason };
+            assert_eq!(standing(&first).1.reason, word, "{first:?}");
+        }
+    }
+
+    #[test]
+    fn who_holds_goes_before_who_could_and_who_never_will_comes_last() {
+        let (host, why) = (host(), Reason::NoHost);
+        for facts in all(&host, &why) {
+            let released = Facts { claim: Claim::Gone, ..facts.clone() };
+            for facts in [facts, released] {
+                let rank = rank(&facts);
+                assert_eq!(rank == 0, facts.held);
+                // What may be deleted at the backend at any moment leaves its place to nobody.
+                assert!(rank < 2 || kept(&facts), "{facts:?}");
+                let over = kept(&facts) && standing(&facts).0 == VolumePhase::Released;
+                assert!(rank == 2 || facts.held || !over, "{facts:?}");
+            }
+        }
+    }
+
+    #[test]
     fn the_hosts_reason_is_passed_on() {
         let host = host();
         let full = Condition::new("Provisioned", Truth::False, "ResourceExhausted", "no room");
@@ -192,6 +273,8 @@ mod tests {
             exists: Some((Rung::Unknown, 2)),
             provisioning: Some(&full),
             held: false,
+            before: None,
+            shared: None,
         };
         let (phase, condition) = standing(&facts);
         assert_eq!((phase, condition.reason.as_str()), (VolumePhase::Pending, "ResourceExhausted"));

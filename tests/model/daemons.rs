@@ -42,6 +42,7 @@ impl Protocol {
                     next.fault = Some("unstaged under a publication");
                 }
             }
+            mount::Step::PassOn => unreachable!("there is one volume here"),
             mount::Step::Release => {
                 journal.released = true;
                 next.attachments[node].released |= next.attachments[node].uid == before.journal.uid;
@@ -65,6 +66,7 @@ impl Protocol {
             closed: journal.closed,
             released: journal.released,
             publications: BOTH.map(publication).to_vec(),
+            others: mount::Others::default(),
         }
     }
 

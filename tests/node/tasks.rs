@@ -6,7 +6,7 @@ use wharfline::api::allocation::{AllocationPhase, TaskState};
 use wharfline::api::meta::Rung;
 use wharfline::csi::Rpc;
 
-use crate::support::node::{Rig, Special, uid, until};
+use crate::support::node::{Rig, Special, reluctant, uid, until};
 use crate::support::scripted::{Answer, Config, Gate};
 
 fn with_volume(policy: &str, script: &str) -> Value {
@@ -130,6 +130,38 @@ async fn a_lost_shim_is_cleared_up_after_and_its_task_started_again() {
     assert_eq!((rig.count(Rpc::NodePublishVolume), rig.count(Rpc::NodeUnpublishVolume)), (1, 0));
     rig.end_all().await;
     rig.finish().await;
+}
+
+/// The shim lives, and the daemon does not learn so at once: it asks again, and nothing is started twice or forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_could_not_be_adopted_at_first_is_adopted_later() {
+    for wanted in [true, false] {
+        let (mut rig, app) = given("exec sleep infinity", "Always").await;
+        rig.published("app").await;
+        let before = pids(&rig, &app);
+        rig.stop().await;
+        if !wanted {
+            rig.world.delete(&rig.allocs, "app").await;
+            rig.world.let_go(&rig.allocs, "app").await;
+        }
+        rig.wrap = reluctant;
+        rig.start().await;
+        if wanted {
+            let running = |a: &Value| {
+                let task = &a["status"]["tasks"][0];
+                task["state"] == "Running" && a["status"]["phase"] == "Running"
+            };
+            rig.world.until(&rig.allocs, "app", "running again", running).await;
+            assert_eq!(pids(&rig, &app), before);
+            assert!(alive(before.0) && alive(before.1));
+            rig.end_alloc("app").await;
+        } else {
+            until(|| !alive(before.0) && !alive(before.1), "the task that nobody wants has ended").await;
+        }
+        rig.end_attachment().await;
+        rig.end_volume("vol-1").await;
+        rig.finish().await;
+    }
 }
 
 /// The task's main process ends, and a daemon of its own that holds the volume does not.

@@ -56,6 +56,8 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
                     tracing::warn!(uid, error = &error as &dyn std::error::Error, "leftovers not cleared");
                     return Some(node.retry.failed(&format!("task/{uid}/clear"), "clear".to_owned()));
                 }
+                // What was adopted late is to be stopped.
+                node.queue.wake(Key::Allocation(uid.to_owned()));
             }
             Next::Do(Step::Stop) => node.stop_task(uid, name, GRACE),
             Next::Do(Step::Start | Step::Restart) | Next::Wait(_) | Next::Converged => {}
@@ -183,6 +185,7 @@ async fn run_task(
         }
         Next::Do(Step::Clear) => match node.clear_task(&uid, &task.name).await {
             Ok(()) => {
+                node.retry.succeeded(&format!("{step_name}/clear"));
                 node.queue.wake(Key::Allocation(uid));
                 None
             }

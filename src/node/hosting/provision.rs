@@ -10,7 +10,7 @@ use super::super::journal::{Change, CreateEntry, Entry};
 use super::super::mounts::BLOCKED;
 use super::super::requests;
 use super::{Blocked, Serving, call, serving, settle};
-use crate::api::meta::{Call, Condition, Map, ReclaimPolicy, Rung, Segments, Time};
+use crate::api::meta::{Call, Condition, HANDLE_SHARED, Map, ReclaimPolicy, Rung, Segments, Time, is_true};
 use crate::api::quantity;
 use crate::api::{Volume, VolumeStatus};
 use crate::csi::check;
@@ -88,6 +88,7 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> 
         exists: provision::exists(wanted, host.epoch, before.exists.map(|e| (e, before.observed_epoch))),
         handle_known: !before.handle.is_empty(),
         held: !status.holders.is_empty(),
+        shared: is_true(&status.conditions, HANDLE_SHARED),
     };
     let generation = volume.meta().generation.unwrap_or_default();
     node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}", host.epoch));

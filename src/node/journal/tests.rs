@@ -64,6 +64,22 @@ fn every_torn_tail_and_every_flipped_bit_leaves_a_whole_prefix() {
 }
 
 #[test]
+fn a_whole_frame_that_cannot_be_understood_is_a_loss() {
+    let mut bytes = whole("i", "b", false, [task("x", 1)].iter());
+    let body = br#"{"change":{"put":{"riddle":{}}}}"#;
+    bytes.extend_from_slice(&u32::try_from(body.len()).unwrap().to_le_bytes());
+    bytes.extend_from_slice(&crc32fast::hash(body).to_le_bytes());
+    bytes.extend_from_slice(body);
+    for more in [false, true] {
+        if more {
+            frame(&mut bytes, &Frame::Change(Change::Put(task("y", 1))));
+        }
+        let read = read(Path::new("j"), &bytes).unwrap();
+        assert!(read.torn && read.amnesia && read.entries.len() == 1);
+    }
+}
+
+#[test]
 fn entries_are_found_by_volume_and_allocation() {
     let attachment = |uid: &str, volume: &str, staged| {
         Entry::Attachment(AttachmentEntry {
@@ -77,6 +93,7 @@ fn entries_are_found_by_volume_and_allocation() {
             staging: "s".into(),
             newer_modes: None,
             staged,
+            seen: None,
             closed: false,
             released: false,
         })
@@ -90,10 +107,14 @@ fn entries_are_found_by_volume_and_allocation() {
         entries.map(|a| (a.uid.clone(), a.staged)).collect()
     };
     assert_eq!(staged(&image, "v"), [("a".into(), Level::Up), ("b".into(), Level::Down)]);
+    assert_eq!(image.of(&image.of_staging, "s").count(), 3);
     for key in ["attachment/a", "attachment/b", "attachment/c", "attachment/c"] {
         image.apply(Change::Forget(key.into()));
     }
-    assert!(image.entries.is_empty() && image.of_volume.is_empty(), "an empty word is not kept");
+    assert!(
+        image.entries.is_empty() && image.of_volume.is_empty() && image.of_staging.is_empty(),
+        "an empty word is not kept"
+    );
 }
 
 /// A file that notes what each sync made durable.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use kube::Resource;
 
+mod others;
 mod report;
 mod steps;
 mod unit;
@@ -107,6 +108,8 @@ enum Moved {
 async fn one_step(node: &Arc<Node>, unit: &Unit, held: &mut Vec<String>) -> Moved {
     let key = unit.key();
     node.retry.renew(&key, &unit.generation());
+    // What others of the handle do meanwhile would make the decision wrong.
+    let _turn = node.turns.take(&unit.staging()).await;
     let step = match mount::next(unit.wanted, &unit.seen(node)) {
         Next::Converged => {
             node.notes.clear(&key);
@@ -130,6 +133,7 @@ async fn one_step(node: &Arc<Node>, unit: &Unit, held: &mut Vec<String>) -> Move
         Ok(()) => {
             node.retry.succeeded(&name);
             unit.recovered(node, &name);
+            unit.wake_others(node);
             Moved::On
         }
         Err(trouble) => {

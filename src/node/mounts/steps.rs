@@ -3,7 +3,9 @@ use std::sync::Arc;
 
 use super::super::context::{Key, Node};
 use super::super::events::{Tone, about_allocation};
-use super::super::journal::{Change, Entry, HostPublication, PublicationEntry, publication_key};
+use super::super::journal::{
+    AttachmentEntry, Change, Entry, HostPublication, PublicationEntry, publication_key,
+};
 use super::super::requests;
 use super::unit::{Unit, User};
 use super::{NODE, TARGET, Trouble, chain, hash};
@@ -12,7 +14,7 @@ use crate::csi::{self, Failure, Terms};
 use crate::plan::Reason;
 use crate::plan::mount::{Level, Step};
 use crate::plan::registry::Service;
-use crate::sys::kernel::{Access, FileKind, PathFacts, Present};
+use crate::sys::kernel::{Access, DeviceId, FileKind, PathFacts, Present};
 use crate::sys::path::{HostPath, Place, TreePath};
 
 /// An unpublish that the plugin answers with NOT_FOUND counts as done after so many times, if the kernel agrees.
@@ -28,6 +30,12 @@ impl Unit {
             }
             Step::Stage => self.stage(node, name).await,
             Step::Unstage => self.unstage(node, name).await,
+            Step::PassOn => {
+                let mut entry = self.entry_or_new()?;
+                entry.staged = Level::Down;
+                tracing::info!(volume = entry.volume, "unstaged when the other volume of its handle is");
+                Ok(node.journal.put(Entry::Attachment(entry)).await?)
+            }
             Step::Publish(i) => self.publish(node, &self.users[i], name).await,
             Step::Unpublish(i) => self.unpublish(node, &self.users[i], name).await,
             Step::Release => self.release(node).await,
@@ -50,6 +58,19 @@ impl Unit {
         let call = |terms| plugin.client.node_stage_volume(request, terms);
         match self.call(node, "NodeStageVolume", step, call).await {
             Ok(_) => {
+                let seen = match node.machine.kernel.mount_facts(&Place::Tree(place)).await? {
+                    PathFacts::Present(present) => Some(present),
+                    PathFacts::Absent { .. } => None,
+                };
+                // Once it mounted there, and was never asked to unstage: an OK without a mount says nothing.
+                if device(entry.seen.as_ref()).is_some() && device(seen.as_ref()).is_none() {
+                    return Err(Trouble::Kernel(
+                        "NotMounted",
+                        "the plugin answered OK to NodeStageVolume, but its mount at the staging path is gone"
+                            .to_owned(),
+                    ));
+                }
+                entry.seen = seen;
                 entry.staged = Level::Up;
                 tracing::info!(volume = entry.volume, plugin = entry.plugin, "staged");
                 let entry = Entry::Attachment(entry);
@@ -90,6 +111,7 @@ impl Unit {
         self.nothing_mounted(node, &place).await?;
         node.machine.kernel.remove(&place).await?;
         entry.staged = Level::Down;
+        entry.seen = None;
         tracing::info!(volume = entry.volume, plugin = entry.plugin, "unstaged");
         Ok(node.journal.put(Entry::Attachment(entry)).await?)
     }
@@ -101,6 +123,9 @@ impl Unit {
         let host = user.host_path(node)?;
         let secrets = node.secrets(spec.secrets.node_publish.as_ref()).await.map_err(Trouble::Wait)?;
         let mut attachment = self.entry_or_new()?;
+        if spec.stage_required {
+            self.still_staged(node, &attachment).await?;
+        }
         let newer_modes = *attachment.newer_modes.get_or_insert(plugin.newer_modes);
         let mut entry = self.publication(user, host.as_ref());
         entry.level = Level::Rising;
@@ -138,7 +163,8 @@ impl Unit {
                 return Err(Trouble::Call(failure));
             }
         }
-        let verified = self.verify(node, &target, spec.stage_required.then_some(&staging)).await?;
+        let staged = spec.stage_required.then(|| (&staging, device(attachment.seen.as_ref())));
+        let verified = self.verify(node, &target, staged).await?;
         if let Some(host) = &host {
             self.publish_at_host(node, &target, &verified, host, &mut entry).await?;
         }
@@ -151,6 +177,21 @@ impl Unit {
         node.journal.put(Entry::Publication(entry)).await?;
         node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
         Ok(())
+    }
+
+    /// What was mounted at the staging path must be there still: a plugin that does not look would publish the directory
+    /// beneath it. If it is not, staging is in doubt, and is repeated before the next publish.
+    async fn still_staged(&self, node: &Node, attachment: &AttachmentEntry) -> Result<(), Trouble> {
+        let Some(staged) = device(attachment.seen.as_ref()) else { return Ok(()) };
+        let place = Place::Tree(TreePath::new(["staging", &attachment.staging])?);
+        if node.machine.kernel.mount_facts(&place).await?.mount().map(|m| m.device) == Some(staged) {
+            return Ok(());
+        }
+        let mut doubted = attachment.clone();
+        doubted.staged = Level::Rising;
+        node.journal.put(Entry::Attachment(doubted)).await?;
+        let message = "what was mounted at the staging path is not there any more; it is staged again";
+        Err(Trouble::Kernel("StagingLost", message.to_owned()))
     }
 
     /// A plugin that lost its stage says FAILED_PRECONDITION to a publish: staging is in doubt then, and is repeated
@@ -185,7 +226,7 @@ impl Unit {
         &self,
         node: &Node,
         target: &TreePath,
-        staging: Option<&TreePath>,
+        staging: Option<(&TreePath, Option<DeviceId>)>,
     ) -> Result<Present, Trouble> {
         let mode = self.object.as_ref().map(|o| o.spec.capability.volume_mode).unwrap_or_default();
         let wrong = |message: &str| Trouble::Kernel("NotMounted", message.to_owned());
@@ -208,11 +249,10 @@ impl Unit {
                  namespace",
             ));
         };
-        if let Some(staging) = staging
-            && let Some(staged) =
-                node.machine.kernel.mount_facts(&Place::Tree(staging.clone())).await?.mount()
-            && staged.device != mount.device
-        {
+        let Some((staging, seen)) = staging else { return Ok(present) };
+        let facts = node.machine.kernel.mount_facts(&Place::Tree(staging.clone())).await?;
+        let staged = facts.mount().map(|staged| staged.device);
+        if staged.is_some_and(|staged| staged != mount.device) || seen.is_some() && staged != seen {
             return Err(wrong("what is mounted at the target is not the file system that was staged"));
         }
         Ok(present)
@@ -366,6 +406,11 @@ impl Unit {
         node.calls.add(&self.key(), requests::call(method, &result, attempt, started, node.now()));
         result
     }
+}
+
+/// The device of the mount, if there is one.
+fn device(seen: Option<&Present>) -> Option<DeviceId> {
+    seen.and_then(|present| present.mount.as_ref()).map(|mount| mount.device)
 }
 
 pub(super) struct Serving {

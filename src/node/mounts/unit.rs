@@ -150,6 +150,7 @@ impl Unit {
                     idle: node.tasks.idle(&u.allocation.uid),
                 })
                 .collect(),
+            others: self.others(node),
         }
     }
 
@@ -164,6 +165,7 @@ impl Unit {
             Step::Close => "close".to_owned(),
             Step::Stage => "stage".to_owned(),
             Step::Unstage => "unstage".to_owned(),
+            Step::PassOn => "passOn".to_owned(),
             Step::Release => "release".to_owned(),
             Step::Publish(i) => format!("publish/{}/{}", self.users[i].allocation.uid, self.users[i].name),
             Step::Unpublish(i) => {
@@ -189,6 +191,7 @@ impl Unit {
             staging: staging_name(&spec.plugin, &spec.handle),
             newer_modes: None,
             staged: Level::Down,
+            seen: None,
             closed: false,
             released: false,
         })
@@ -263,6 +266,7 @@ fn action(step: &str) -> &'static str {
         Some("unstage") => "Unstage",
         Some("publish") => "Publish",
         Some("unpublish") => "Unpublish",
+        Some("passOn") => "PassOn",
         Some("release") => "Release",
         Some(_) | None => "Close",
     }

@@ -168,6 +168,11 @@ impl Bench {
     /// The same with nodes that behave so.
     pub(crate) async fn with(nodes: &[&str], behaviour: Behaviour) -> Self {
         let mut options = options();
+        // The server's clock goes with the time of the test: who was there first is seen by it.
+        let (begin, start) = ((options.now)(), tokio::time::Instant::now());
+        options.now = Arc::new(move || {
+            begin + jiff::SignedDuration::try_from(start.elapsed()).expect("a test is short")
+        });
         options.bookmark_interval = Duration::from_secs(60);
         let server = Server::new(
             Arc::new(

@@ -274,6 +274,7 @@ impl FakeNode {
         }
         let epoch = &status["controller"]["epoch"];
         let held = status["holders"].as_array().is_some_and(|h| !h.is_empty());
+        let shared = crate::bench::condition(volume, "HandleShared")["status"] == "True";
         let leaving = !volume["metadata"]["deletionTimestamp"].is_null();
         let create = spec["source"]["create"].is_object();
         if !leaving {
@@ -291,7 +292,7 @@ impl FakeNode {
                 said["topology"] = json!([first]);
             }
             push(patches, "volumes", volume, said);
-        } else if create && !held && spec["reclaimPolicy"] != "Retain" {
+        } else if create && !held && !shared && spec["reclaimPolicy"] != "Retain" {
             self.ledger.delete(name);
             push(patches, "volumes", volume, json!({ "exists": "Down", "observedEpoch": epoch }));
         }

@@ -1,6 +1,7 @@
 //! A real node daemon on the real kernel, against a real server within this process.
 mod boot;
 mod link;
+mod reluctant;
 mod rig;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use wharfline::sys::real::{Pool, RealProcesses};
 
 pub use boot::rebooted;
 pub use link::Link;
+pub use reluctant::reluctant;
 pub use rig::{NODE_ID, Rig, Special, condition, condition_reason};
 
 /// How long a test waits for anything before it fails.

@@ -169,6 +169,11 @@ impl Backend {
         self.tell();
     }
 
+    /// The plugin on this node knows of no stage any more; what it published stays.
+    pub fn forget_stages(&self, node: &str) {
+        self.state().model.forget_stages(node);
+    }
+
     /// The node cannot write any more: its attachments may be taken without its doing.
     pub fn fence(&self, node: &str) {
         self.state().model.fence(node);

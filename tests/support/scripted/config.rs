@@ -61,6 +61,10 @@ pub struct Config {
     pub publish_context: BTreeMap<String, String>,
     /// What calls do to the machine.
     pub effects: Effects,
+    /// `NodePublishVolume` takes whatever is at the staging path for the volume, staged or not.
+    pub careless: bool,
+    /// `NodeStageVolume` mounts nothing at the staging path.
+    pub bare_staging: bool,
 }
 
 impl Config {
@@ -107,6 +111,8 @@ impl Config {
             volume_context: context("pool/Näme", " two  spaces "),
             publish_context: context("device", "/dev/scripted\t0"),
             effects: Effects::Ledger,
+            careless: false,
+            bare_staging: false,
         }
     }
 

@@ -41,14 +41,14 @@ pub(super) fn stage(effects: &Effects, volume: &str, path: &str) -> io::Result<(
     Ok(mount_bind(&home, path)?)
 }
 
-/// The volume at its target; the directory is the plugin's to make.
-pub(super) fn publish(effects: &Effects, request: &NodePublishVolumeRequest) -> io::Result<()> {
+/// The volume at its target; the directory is the plugin's to make. `bare`: nothing is at the staging path.
+pub(super) fn publish(effects: &Effects, request: &NodePublishVolumeRequest, bare: bool) -> io::Result<()> {
     if let Effects::Simulated(hands) = effects {
         hands.make_dir(&request.target_path)?;
         return hands.mount(&request.volume_id, &request.target_path, request.readonly);
     }
     let Some(root) = root(effects) else { return Ok(()) };
-    let source = if request.staging_target_path.is_empty() {
+    let source = if request.staging_target_path.is_empty() || bare {
         let home = home(root, &request.volume_id);
         fs::create_dir_all(&home)?;
         home

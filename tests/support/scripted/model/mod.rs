@@ -151,6 +151,10 @@ impl Model {
         });
     }
 
+    pub(super) fn forget_stages(&mut self, node: &str) {
+        self.stages.retain(|(_, on), _| on != node);
+    }
+
     pub(super) fn fence(&mut self, node: &str) {
         self.fenced.insert(node.to_owned());
     }

@@ -106,8 +106,10 @@ impl Model {
             };
             return Err(bench.violated(code, message));
         }
-        mounts::stage(&bench.config.effects, &request.volume_id, &request.staging_target_path)
-            .map_err(broken)?;
+        if !bench.config.bare_staging {
+            mounts::stage(&bench.config.effects, &request.volume_id, &request.staging_target_path)
+                .map_err(broken)?;
+        }
         self.stages.insert(place, Stage { request: frozen });
         Ok(proto::NodeStageVolumeResponse {})
     }
@@ -160,7 +162,8 @@ impl Model {
         if elsewhere && !rules::several_targets(&wanted) {
             return Err(bench.violated(Code::FailedPrecondition, "published at another target"));
         }
-        mounts::publish(&bench.config.effects, request).map_err(broken)?;
+        let bare = bench.config.bare_staging;
+        mounts::publish(&bench.config.effects, request, bare).map_err(broken)?;
         self.publications.insert((place, request.target_path.clone()), Publication { request: frozen });
         Ok(proto::NodePublishVolumeResponse {})
     }
@@ -178,6 +181,9 @@ impl Model {
         }
         let path = !request.staging_target_path.is_empty();
         bench.demand(path, Code::FailedPrecondition, "staging_target_path is missing")?;
+        if bench.config.careless {
+            return Ok(());
+        }
         let Some(stage) = self.stages.get(place) else {
             return Err(bench.violated(Code::FailedPrecondition, "not staged on this node"));
         };

@@ -1,0 +1,117 @@
+//! Two Volumes of one plugin and handle on one node. The controllers let only one of them be used; should that fail, the
+//! node still takes nothing away from under the other.
+use serde_json::{Value, json};
+use wharfline::api::{Allocation, VolumeAttachment};
+use wharfline::csi::Rpc;
+
+use crate::support::node::{Rig, Special, uid};
+use crate::support::scripted::Config;
+
+fn special() -> Special {
+    Special { mode: Some("SingleNodeMultiWriter"), ..Special::default() }
+}
+
+/// `vol-1`, made for `app`, and `vol-2`, registered by a person with the handle of the first, for `app2`.
+async fn both_used(rig: &Rig) -> (Allocation, Allocation) {
+    let app = rig.user("app").await;
+    rig.give(&[&app], &special()).await;
+    rig.published("app").await;
+    let first = rig.volumes.get("vol-1").await.unwrap().status.unwrap();
+    let existing = json!({ "handle": first.handle, "context": first.context });
+    let second = json!({ "source": { "existing": existing } });
+    let second = rig.ask("vol-2", &Special { spec: second, ..special() }).await;
+    rig.volume_up("vol-2").await;
+    let app2 = rig.alloc("app2", json!({ "volumes": [{ "name": "data", "claimName": "data2" }] })).await;
+    let mut spec = serde_json::to_value(rig.attachments.get("att-1").await.unwrap().spec).unwrap();
+    spec["volume"] = json!("vol-2");
+    spec["volumeUid"] = json!(uid(&second));
+    spec["claim"] = json!({ "namespace": "default", "name": "data2", "uid": "c2" });
+    spec["allocations"] = json!([uid(&app2)]);
+    let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeAttachment",
+        "metadata": { "name": "att-2" }, "spec": spec });
+    let _: VolumeAttachment = rig.world.create(&rig.attachments, object).await;
+    (app, rig.published("app2").await)
+}
+
+async fn detached(rig: &Rig, name: &str) {
+    let holds = |a: &Value| {
+        a["status"]["node"]["releasedUID"] == a["metadata"]["uid"]
+            && a["status"]["controller"]["attached"] == "Down"
+    };
+    rig.world.until(&rig.attachments, name, "released and detached", holds).await;
+    rig.world.let_go(&rig.attachments, name).await;
+}
+
+/// Scenario B72: unstaged and detached when both are gone, whichever goes first.
+async fn unstaged_when_both_are_gone(first: usize) {
+    let rig = Rig::new(Config::full()).await;
+    both_used(&rig).await;
+    let names = [("app", "att-1"), ("app2", "att-2")];
+    let (leaves, stays) = (names[first], names[1 - first]);
+    rig.end_alloc(leaves.0).await;
+    rig.world.delete(&rig.attachments, leaves.1).await;
+    let told = |a: &Value| a["status"]["node"]["reason"] == "HandleShared";
+    rig.world.until(&rig.attachments, leaves.1, "waiting for the other", told).await;
+    assert_eq!((rig.count(Rpc::NodeUnstageVolume), rig.count(Rpc::ControllerUnpublishVolume)), (0, 0));
+    assert_eq!(rig.mounted().len(), 2, "one staging and one publication: {:?}", rig.mounted());
+    rig.end_alloc(stays.0).await;
+    rig.world.delete(&rig.attachments, stays.1).await;
+    detached(&rig, stays.1).await;
+    detached(&rig, leaves.1).await;
+    assert_eq!(rig.count(Rpc::NodeUnstageVolume), 1);
+    rig.world.delete(&rig.volumes, "vol-2").await;
+    rig.world.let_go(&rig.volumes, "vol-2").await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_volumes_of_one_handle_are_unstaged_when_both_are_gone() {
+    unstaged_when_both_are_gone(0).await;
+    unstaged_when_both_are_gone(1).await;
+}
+
+/// Both leave at the same moment, and the daemon dies in between: one unstage, both released.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_volumes_of_one_handle_may_leave_together() {
+    let mut rig = Rig::new(Config::full()).await;
+    both_used(&rig).await;
+    rig.kill().await;
+    for (app, attachment) in [("app", "att-1"), ("app2", "att-2")] {
+        rig.world.delete(&rig.allocs, app).await;
+        rig.world.delete(&rig.attachments, attachment).await;
+    }
+    rig.start().await;
+    tokio::join!(detached(&rig, "att-1"), detached(&rig, "att-2"));
+    assert_eq!(rig.count(Rpc::NodeUnstageVolume), 1);
+    for app in ["app", "app2"] {
+        rig.world.until(&rig.allocs, app, "stopped", |a| a["status"]["phase"] == "Stopped").await;
+        rig.world.let_go(&rig.allocs, app).await;
+    }
+    rig.world.delete(&rig.volumes, "vol-2").await;
+    rig.world.let_go(&rig.volumes, "vol-2").await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// What the volumes controller says of the handle is enough: no DeleteVolume while it is said.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_whose_handle_another_has_is_not_deleted() {
+    let rig = Rig::new(Config::full()).await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    let shared = json!([{ "type": "HandleShared", "status": "True", "reason": "HandleShared", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+    rig.world.status(&rig.volumes, "vol-1", json!({ "conditions": shared })).await;
+    rig.world.delete(&rig.volumes, "vol-1").await;
+    // Another volume's whole life: the host has looked at this one by then.
+    rig.ask("vol-0", &Special::default()).await;
+    rig.volume_up("vol-0").await;
+    rig.end_volume("vol-0").await;
+    assert_eq!(rig.count(Rpc::DeleteVolume), 1, "vol-0 alone");
+    rig.world.status(&rig.volumes, "vol-1", json!({ "conditions": [] })).await;
+    let gone = |v: &Value| v["status"]["exists"] == "Down";
+    rig.world.until(&rig.volumes, "vol-1", "deleted", gone).await;
+    rig.world.let_go(&rig.volumes, "vol-1").await;
+    rig.finish().await;
+}

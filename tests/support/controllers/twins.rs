@@ -1,0 +1,118 @@
+//! Two Volumes of one plugin and handle: one of them is used, and nothing is deleted under the other.
+use serde_json::{Value, json};
+
+use crate::bench::{Bench, Seen, condition, pass};
+use crate::fake::{Behaviour, DISK};
+use crate::manifests::{claim, disk, phase, ready, user, why};
+
+fn disks() -> Behaviour {
+    Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() }
+}
+
+/// A volume that a person registers for the claim of the same name, and that claim.
+async fn registered(bench: &Bench, name: &str, handle: &str) {
+    // Of two made in one second either may go first.
+    pass(1).await;
+    bench.ledger_exists(name);
+    let volume = json!({ "metadata": { "name": name }, "spec": { "plugin": "disk",
+        "source": { "existing": { "handle": handle } }, "accessModes": ["SingleNodeWriter"],
+        "reclaimPolicy": "Retain", "claimRef": { "name": name, "namespace": "default" } } });
+    bench.make("volumes", volume).await;
+    let of_it = json!({ "metadata": { "name": name }, "spec": { "volumeName": name,
+        "accessModes": ["SingleNodeWriter"], "resources": { "requests": { "storage": "1Gi" } } } });
+    bench.make("volumeclaims", of_it).await;
+}
+
+fn volume(seen: &Seen, name: &str) -> Value {
+    seen.get("volumes", "", name)
+}
+
+/// The one that was there first is granted, the other says which and waits; on one node or on two.
+#[tokio::test(start_paused = true)]
+async fn of_two_volumes_of_one_handle_one_is_used() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    registered(&bench, "first", "disk-7").await;
+    bench.make("allocations", user("one", "first", "a")).await;
+    bench.until("one runs", |seen| phase(seen, "one") == "Running").await;
+    registered(&bench, "second", "disk-7").await;
+    registered(&bench, "stranger", "disk-8").await;
+    bench.make("allocations", user("two", "second", "b")).await;
+    bench.make("allocations", user("three", "second", "a")).await;
+    bench.until("it says why", |seen| why(&volume(seen, "second")) == "HandleShared").await;
+    bench
+        .until("the claim says why", |seen| {
+            let claim = seen.get("volumeclaims", "default", "second");
+            why(&claim) == "HandleShared"
+                && condition(&claim, "Ready")["message"].as_str().unwrap().contains("first")
+        })
+        .await;
+    bench.until("the other is ready", |seen| ready(&volume(seen, "stranger"))).await;
+    bench.quiet().await;
+    assert!(ready(&volume(&bench.seen, "first")), "what is used stays usable");
+    assert_eq!(condition(&volume(&bench.seen, "first"), "HandleShared")["status"], "True");
+    assert!(condition(&volume(&bench.seen, "stranger"), "HandleShared").is_null());
+    assert_eq!(bench.seen.all("volumeattachments").len(), 1, "nobody else was let in");
+
+    bench.delete("allocations", "default", "three").await;
+    bench.delete("allocations", "default", "one").await;
+    bench.quiet().await;
+    assert!(!ready(&volume(&bench.seen, "second")), "the first may be used again at any time");
+    bench.delete("volumes", "", "first").await;
+    bench.until("the second runs", |seen| phase(seen, "two") == "Running").await;
+    assert!(condition(&volume(&bench.seen, "second"), "HandleShared").is_null());
+    bench.delete("allocations", "default", "two").await;
+    bench.quiet().await;
+    bench.end().await;
+}
+
+/// A volume that was made is registered once more by a person: with its claim gone the data stays, until the other goes.
+#[tokio::test(start_paused = true)]
+async fn what_another_volume_has_a_handle_of_is_not_deleted_with_its_claim() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("data", "disk", "SingleNodeWriter")).await;
+    bench.until("bound", |seen| ready(&seen.get("volumeclaims", "default", "data"))).await;
+    let made = bench.seen.only("volumes");
+    let (name, handle) =
+        (made["metadata"]["name"].as_str().unwrap(), made["status"]["handle"].as_str().unwrap());
+    registered(&bench, "again", handle).await;
+    bench
+        .until("both say so", |seen| {
+            why(&volume(seen, "again")) == "HandleShared"
+                && condition(&volume(seen, name), "HandleShared")["status"] == "True"
+        })
+        .await;
+    bench.delete("volumeclaims", "default", "data").await;
+    bench.until("it says why", |seen| why(&volume(seen, name)) == "HandleShared").await;
+    bench.quiet().await;
+    assert_eq!(bench.ledger.count("delete"), 0);
+    bench.delete("volumeclaims", "default", "again").await;
+    bench.delete("volumes", "", "again").await;
+    bench.until("gone", |seen| volume(seen, name).is_null()).await;
+    assert_eq!(bench.ledger.count("delete"), 1);
+    bench.end().await;
+}
+
+/// What was kept after its claim is used by nobody any more: registered anew it is free at once.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_was_kept_may_be_registered_anew() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    registered(&bench, "old", "disk-7").await;
+    bench.until("bound", |seen| ready(&seen.get("volumeclaims", "default", "old"))).await;
+    bench.delete("volumeclaims", "default", "old").await;
+    bench.until("kept", |seen| volume(seen, "old")["status"]["phase"] == "Released").await;
+    registered(&bench, "new", "disk-7").await;
+    bench.make("allocations", user("one", "new", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    // The old one is claimed again while the new one is in use.
+    let again = json!({ "metadata": { "name": "old" }, "spec": { "volumeName": "old",
+        "accessModes": ["SingleNodeWriter"], "resources": { "requests": { "storage": "1Gi" } } } });
+    bench.make("volumeclaims", again).await;
+    bench.until("the old one waits", |seen| why(&volume(seen, "old")) == "HandleShared").await;
+    assert!(ready(&volume(&bench.seen, "new")));
+    bench.delete("allocations", "default", "one").await;
+    bench.quiet().await;
+    bench.end().await;
+}
