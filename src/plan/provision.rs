@@ -161,9 +161,11 @@ mod tests {
                 for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
                     let seen = Seen { exists, handle_known, held: false, shared: true };
                     let (step, alone) = (next(wanted, Source::Create, seen), Seen { shared: false, ..seen });
-                    match next(wanted, Source::Create, alone) {
-                        Next::Do(Step::Delete) => assert!(matches!(step, Next::Wait(_)), "{seen:?}"),
-                        other => assert_eq!(step, other, "{seen:?}"),
+                    let before = next(wanted, Source::Create, alone);
+                    if before == Next::Do(Step::Delete) {
+                        assert!(matches!(step, Next::Wait(_)), "{seen:?}");
+                    } else {
+                        assert_eq!(step, before, "{seen:?}");
                     }
                 }
             }
