@@ -42,4 +42,4 @@ pub mod tasks;
 pub mod watches;
 
 pub use context::{AtSocket, Dial, Machine, Options};
-pub use daemon::{Error, Prepared, run};
+pub use daemon::{Error, Looked, Prepared, run};
