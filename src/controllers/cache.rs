@@ -66,7 +66,6 @@ impl Index {
     }
 
     fn insert<K: Kind>(&mut self, name: Name, object: &K) {
-        self.remove(&name);
         let meta = object.meta();
         let (uid, going) = (meta.uid.clone(), meta.deletion_timestamp.is_some());
         if self.since.get(&name).is_none_or(|known| known.0 != uid || known.1 != going) {
@@ -74,6 +73,11 @@ impl Index {
         }
         let mut words = object.index();
         words.extend(object.owner_references().iter().map(|owner| format!("owner:{}", owner.uid)));
+        // Most changes are of a status that no word comes from.
+        if self.words.get(&name) == Some(&words) {
+            return;
+        }
+        self.remove(&name);
         for word in &words {
             self.by_word.entry(word.clone()).or_default().insert(name.clone());
         }

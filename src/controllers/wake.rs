@@ -1,4 +1,6 @@
 //! What a change of one object means for the others: the only place that says which controller looks again, and at what.
+use std::collections::HashMap;
+
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node};
 use kube::ResourceExt;
@@ -9,7 +11,7 @@ use super::facts::{deleting, node_down, node_ready};
 use super::garbage::holds_for_dependents;
 use super::nodes::renewal;
 use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default};
-use crate::api::meta::{ObjectRef, READY, is_true};
+use crate::api::meta::{ObjectRef, READY, Rung, is_true};
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
 };
@@ -244,11 +246,7 @@ impl Wakes for Allocation {
         queues.namespaces.add(cluster(&name.0));
         // An allocation with a hundred volumes has its status written as often: each time only the volumes of which it
         // says something new are looked at.
-        let whole = differs(old, new, |a| {
-            let status = a.status.clone().unwrap_or_default();
-            let object = (a.metadata.uid.clone(), deleting(a), a.spec.stop, a.spec.volumes.clone());
-            (object, status.node_name, status.phase)
-        });
+        let whole = old.map(whole_of) != new.map(whole_of);
         for allocation in [old, new].into_iter().flatten() {
             if whole {
                 let claims = allocation.spec.volumes.iter().map(|v| (name.0.clone(), v.claim_name.clone()));
@@ -269,16 +267,26 @@ impl Wakes for Allocation {
     }
 }
 
+/// What of an allocation concerns each of its volumes.
+fn whole_of(a: &Allocation) -> impl PartialEq + '_ {
+    let object = (a.metadata.uid.as_deref(), deleting(a), a.spec.stop, a.spec.volumes.as_slice());
+    let status = a.status.as_ref().map(|s| (s.node_name.as_str(), s.phase));
+    (object, status.unwrap_or_default())
+}
+
 /// The volumes of which an allocation's status says something new, for the holders controller.
 fn volumes_told(context: &Context, namespace: &str, old: &Allocation, new: &Allocation) {
-    let told = |a: &Allocation, name: &str| {
-        let volumes = a.status.iter().flat_map(|s| &s.volumes);
-        volumes.into_iter().find(|v| v.name == name).map(|v| v.published)
-    };
-    for volume in new.spec.volumes.iter().filter(|v| told(old, &v.name) != told(new, &v.name)) {
+    let (before, after) = (rungs(old), rungs(new));
+    let changed = |name: &str| before.get(name) != after.get(name);
+    for volume in new.spec.volumes.iter().filter(|v| changed(&v.name)) {
         let word = format!("claim:{namespace}/{}", volume.claim_name);
         context.queues.holders.add_all(context.world.volumes.names(&word));
     }
+}
+
+fn rungs(allocation: &Allocation) -> HashMap<&str, Rung> {
+    let volumes = allocation.status.iter().flat_map(|s| &s.volumes);
+    volumes.map(|v| (v.name.as_str(), v.published)).collect()
 }
 
 impl Wakes for Node {

@@ -121,8 +121,15 @@ impl<K: Resource> Inner<K> {
     /// Puts an object in the place of its former state, which is returned.
     fn put(&mut self, object: Arc<K>, index: fn(&K) -> Vec<String>) -> Option<Arc<K>> {
         let uid = uid(&*object);
+        let words = index(&object);
+        // Most changes are of a status that no word comes from.
+        if let Some(there) = self.by_uid.get_mut(&uid)
+            && index(there) == words
+        {
+            return Some(std::mem::replace(there, object));
+        }
         let old = self.remove(&uid, index);
-        for word in index(&object) {
+        for word in words {
             self.by_word.entry(word).or_default().push(uid.clone());
         }
         let before = self.by_name.insert(full_name(&*object), uid.clone());

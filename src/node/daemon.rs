@@ -17,8 +17,8 @@ use super::context::{Key, Machine, Node, Options, Parts};
 use super::events::{self, Events, Happened};
 use super::journal::{Journal, JournalError, Opened};
 use super::{allocations, hosting, instances, mounts, recover, watches};
-use crate::sys::files::FileError;
-use crate::sys::kernel::KernelError;
+use crate::sys::files::{FileError, FileLock};
+use crate::sys::kernel::{KernelError, KernelFacts, MountRow};
 
 /// How long the journal may take to write what it was given last.
 const LAST_WRITES: Duration = Duration::from_secs(5);
@@ -66,7 +66,56 @@ async fn life(
     ready: oneshot::Sender<()>,
     stop: CancellationToken,
 ) -> Result<(), Error> {
-    Prepared::new(client, machine, options, stop).await?.run(ready).await
+    let looked = Looked::at(machine, options).await?;
+    Prepared::new(looked, client, stop).await?.run(ready).await
+}
+
+/// What a daemon finds on its machine, before it needs anybody to tell it to.
+pub struct Looked {
+    machine: Machine,
+    options: Options,
+    facts: KernelFacts,
+    opened: Opened,
+    table: Vec<MountRow>,
+    lock: Box<dyn FileLock>,
+}
+
+impl std::fmt::Debug for Looked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Looked").finish_non_exhaustive()
+    }
+}
+
+impl Looked {
+    /// Looks at the machine: the lock, the tree, the journal, what is mounted.
+    pub async fn at(machine: Machine, options: Options) -> Result<Self, Error> {
+        let lock =
+            machine.files.lock(&options.data_dir.join("node.lock")).await.map_err(|error| match error {
+                FileError::Locked { .. } => Error::InUse(error),
+                FileError::Hung { .. } | FileError::Io { .. } => Error::File(error),
+            })?;
+        let facts = machine.kernel.facts().await?;
+        if !facts.may_mount {
+            return Err(KernelError::MayNotMount.into());
+        }
+        machine.kernel.prepare_tree().await?;
+        tracing::trace!(target: "life", "tree prepared");
+        let path = options.data_dir.join("journal");
+        let random = Arc::clone(&machine.random);
+        let opened = Journal::open(&*machine.files, &path, &facts.boot_id, || random.token()).await?;
+        if opened.rebooted {
+            tracing::info!("the machine booted since: every mount is in doubt");
+        }
+        tracing::trace!(target: "life", "journal read");
+        let table = machine.kernel.mount_table().await?;
+        tracing::trace!(target: "life", "mounts read");
+        Ok(Self { machine, options, facts, opened, table, lock })
+    }
+
+    /// How the daemon is set up.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
 }
 
 /// A daemon that knows its machine again and has asked the API nothing yet.
@@ -84,16 +133,10 @@ impl std::fmt::Debug for Prepared {
 }
 
 impl Prepared {
-    /// Looks at the machine: the lock, the tree, the journal, what is mounted, what runs. A cancelled `stop` ends the
-    /// daemon.
-    pub async fn new(
-        client: kube::Client,
-        machine: Machine,
-        options: Options,
-        stop: CancellationToken,
-    ) -> Result<Self, Error> {
+    /// Knows again what runs there. A cancelled `stop` ends the daemon.
+    pub async fn new(looked: Looked, client: kube::Client, stop: CancellationToken) -> Result<Self, Error> {
         let guard = stop.clone().drop_guard();
-        let started = Started::start(client, machine, options, stop.clone()).await?;
+        let started = Started::start(looked, client, stop.clone()).await?;
         Ok(Self { started, stop, _guard: guard })
     }
 
@@ -121,42 +164,18 @@ struct Started {
 }
 
 impl Started {
-    async fn start(
-        client: kube::Client,
-        machine: Machine,
-        options: Options,
-        stop: CancellationToken,
-    ) -> Result<Self, Error> {
-        let lock =
-            machine.files.lock(&options.data_dir.join("node.lock")).await.map_err(|error| match error {
-                FileError::Locked { .. } => Error::InUse(error),
-                FileError::Hung { .. } | FileError::Io { .. } => Error::File(error),
-            })?;
-        let facts = machine.kernel.facts().await?;
-        if !facts.may_mount {
-            return Err(KernelError::MayNotMount.into());
-        }
-        machine.kernel.prepare_tree().await?;
-        tracing::trace!(target: "life", "tree prepared");
-        let path = options.data_dir.join("journal");
-        let random = Arc::clone(&machine.random);
-        let Opened { journal, writer, incarnation, rebooted, lost } =
-            Journal::open(&*machine.files, &path, &facts.boot_id, || random.token()).await?;
+    async fn start(looked: Looked, client: kube::Client, stop: CancellationToken) -> Result<Self, Error> {
+        let Looked { machine, options, facts, opened, table, lock } = looked;
+        let Opened { journal, writer, incarnation, rebooted: _, lost } = opened;
         let writer = tokio::spawn(async move {
             let _lock = lock;
             // A writer that panicked has ended like any other: the daemon stops.
             let _ended = writer.await;
         });
-        if rebooted {
-            tracing::info!("the machine booted since: every mount is in doubt");
-        }
-        tracing::trace!(target: "life", "journal read");
         let (events, told) = Events::new();
         let parts =
             Parts { options, machine, client, journal, boot_id: facts.boot_id, events, amnesia: lost, stop };
         let node = Arc::new(Node::new(parts));
-        let table = node.machine.kernel.mount_table().await?;
-        tracing::trace!(target: "life", "mounts read");
         recover::doubt_missing_mounts(&node, &table).await?;
         recover::adopt(&node).await;
         let (mounts, known) = (table.len(), node.journal.look(std::collections::BTreeMap::len));

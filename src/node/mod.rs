@@ -43,4 +43,4 @@ pub mod turns;
 pub mod watches;
 
 pub use context::{AtSocket, Dial, Machine, Options};
-pub use daemon::{Error, Prepared, run};
+pub use daemon::{Error, Looked, Prepared, run};

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::patience::patient;
 use crate::controllers;
-use crate::node::{self, Machine, Options};
+use crate::node::{self, Looked};
 use crate::server::{Identity, Server};
 
 /// Why the parts could not be put together, or one of them ended.
@@ -23,23 +23,22 @@ pub enum Error {
     Controllers(#[from] controllers::Error),
 }
 
-/// Runs controllers and one daemon on a server until `stop`, or until one of them fails.
+/// Runs controllers and the daemon of this machine on a server until `stop`, or until one of them fails.
 pub async fn run(
     server: &Server,
-    machine: Machine,
-    options: Options,
+    looked: Looked,
     ready: oneshot::Sender<()>,
     stop: CancellationToken,
 ) -> Result<(), Error> {
-    let node_client = patient(server.client(Identity::node(&options.name)));
+    let node_client = patient(server.client(Identity::node(&looked.options().name)));
     let ending = stop.child_token();
     let control = controllers::Options {
         now: Arc::new(jiff::Timestamp::now),
-        lease_duration: options.lease,
+        lease_duration: looked.options().lease,
         ..controllers::Options::default()
     };
     // The machine first: listing all there is for the controllers would take its processors.
-    let daemon = node::Prepared::new(node_client, machine, options, ending.clone()).await?.run(ready);
+    let daemon = node::Prepared::new(looked, node_client, ending.clone()).await?.run(ready);
     let shutdown = ending.clone();
     let client = patient(server.client(Identity::controllers()));
     let controllers = controllers::run(client, control, async move {

@@ -23,6 +23,7 @@ use super::{cluster, join, machine};
 use crate::api::allocation::AllocationPhase;
 use crate::api::{Allocation, NodeAgent, Volume, VolumeClaim};
 use crate::cli::why::{Explanation, Kind, Objects, Subject, explain};
+use crate::node::Looked;
 use crate::node::context::STOPPED;
 use crate::server::Identity;
 use crate::store::embedded::OpenError;
@@ -78,7 +79,7 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
 }
 
 async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::Result<()> {
-    match Core::open(data_dir).await {
+    match Core::open(data_dir) {
         Ok(core) => alone(args, data_dir, core, stop).await,
         Err(error) if in_use(&error) => through_up(args, data_dir).await,
         Err(error) => Err(error),
@@ -91,6 +92,7 @@ fn in_use(error: &anyhow::Error) -> bool {
 
 /// Nothing runs: the same parts are started here, for as long as it takes.
 async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken) -> anyhow::Result<()> {
+    core.server.bootstrap().await?;
     let client = core.server.client(Identity::controllers());
     let Some(name) = node_name(&client).await? else {
         println!("nothing to take down: no node has joined");
@@ -103,7 +105,8 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
     let options = join::options(&name, data_dir.to_owned(), machine::run_dir(data_dir));
     let (tell, ready) = oneshot::channel();
     let running = stop.child_token();
-    let cluster = cluster::run(&core.server, machine, options, tell, running.clone());
+    let looked = Looked::at(machine, options).await?;
+    let cluster = cluster::run(&core.server, looked, tell, running.clone());
     let work = async {
         ready.await.context("the daemon did not start")?;
         in_time(args, client, &name).await

@@ -3,6 +3,10 @@
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
 pub mod cluster;
 pub mod csi;
 pub mod down;
@@ -24,13 +28,15 @@ pub fn report(result: anyhow::Result<()>) -> ExitCode {
 
 /// Sends log lines to standard error; `WHARFLINE_LOG` chooses them, as in `debug` or `wharfline=debug,kube=info`.
 pub fn log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("WHARFLINE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,kube=warn,tower=warn,hyper=warn"));
-    // A second call, as in a test, changes nothing.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let asked = std::env::var("WHARFLINE_LOG").ok().and_then(|text| text.parse().ok());
+    let usual = [("kube", LevelFilter::WARN), ("tower", LevelFilter::WARN), ("hyper", LevelFilter::WARN)];
+    // By target and level alone: choosing by fields and spans, which nobody does here, needs regular expressions.
+    let filter: Targets =
+        asked.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO).with_targets(usual));
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .try_init();
+        .with_target(false);
+    // A second call, as in a test, changes nothing.
+    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
 }

@@ -16,12 +16,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{cluster, down, join, machine};
 use crate::api::NodeAgent;
-use crate::node::Options;
+use crate::node::{Looked, Options};
 use crate::server::{Identity, Pki, Server, ServerOptions, serve, write_private};
 use crate::store::Store;
 use crate::store::embedded::{EmbeddedStore, Options as StoreOptions};
 use crate::store::{KeepPolicy, run_compactor};
-use crate::sys::{Random as _, random::RealRandom};
+use crate::sys::{Kernel, Random as _, random::RealRandom};
 
 /// Arguments of `wharfline up`; the data directory is a flag of every command.
 #[derive(Clone, Debug, clap::Args)]
@@ -134,8 +134,9 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// Opens the store and makes what the server needs at its first start.
-    pub(super) async fn open(data_dir: &Path) -> anyhow::Result<Self> {
+    /// Opens the store and makes what the server needs at its first start, but for what is in the store itself:
+    /// that is [`Server::bootstrap`].
+    pub(super) fn open(data_dir: &Path) -> anyhow::Result<Self> {
         let store = EmbeddedStore::open(&data_dir.join("store.redb"), StoreOptions::default())
             .with_context(|| format!("data directory {}", data_dir.display()))?;
         tracing::trace!(target: "life", "store opened");
@@ -145,8 +146,6 @@ impl Core {
         tracing::trace!(target: "life", "keys read");
         let options = ServerOptions::new(pki.sealing());
         let server = Server::new(Arc::clone(&store), crate::api::definitions(), options);
-        server.bootstrap().await?;
-        tracing::trace!(target: "life", "store bootstrapped");
         Ok(Self { store, server, pki })
     }
 }
@@ -155,7 +154,8 @@ impl Core {
 struct Up {
     name: String,
     data_dir: PathBuf,
-    host_paths: Vec<PathBuf>,
+    kernel: Arc<dyn Kernel>,
+    looked: Looked,
     listener: TcpListener,
     address: SocketAddr,
     pki: Pki,
@@ -166,18 +166,33 @@ struct Up {
 impl Up {
     async fn open(args: &Args, given: Option<String>, data_dir: PathBuf) -> anyhow::Result<Self> {
         let listen = args.listen;
-        let Core { store, server, pki } = Core::open(&data_dir).await?;
+        let Core { store, server, pki } = Core::open(&data_dir)?;
         let name = node_name(&server, given).await?;
         let listener = TcpListener::bind(listen)
             .await
             .with_context(|| format!("cannot listen on {listen}; give another address with --listen"))?;
         let address = listener.local_addr()?;
-        join::join(&server, &name, false).await.context("the node's own objects could not be written")?;
-        tracing::trace!(target: "life", "joined");
+        let machine = machine::machine(&data_dir)?;
+        let kernel = Arc::clone(&machine.kernel);
+        let options = Options {
+            host_paths: args.host_paths.clone(),
+            ..join::options(&name, data_dir.clone(), machine::run_dir(&data_dir))
+        };
+        let begin = async {
+            server.bootstrap().await?;
+            tracing::trace!(target: "life", "store bootstrapped");
+            join::join(&server, &name, false).await.context("the node's own objects could not be written")?;
+            tracing::trace!(target: "life", "joined");
+            anyhow::Ok(())
+        };
+        // The machine and the store know nothing of one another.
+        let (begun, looked) = tokio::join!(begin, Looked::at(machine, options));
+        begun?;
         Ok(Self {
             name,
             data_dir,
-            host_paths: args.host_paths.clone(),
+            kernel,
+            looked: looked.map_err(cluster::Error::from)?,
             listener,
             address,
             pki,
@@ -187,11 +202,6 @@ impl Up {
     }
 
     async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let machine = machine::machine(&self.data_dir)?;
-        let options = Options {
-            host_paths: self.host_paths,
-            ..join::options(&self.name, self.data_dir.clone(), machine::run_dir(&self.data_dir))
-        };
         let url = format!("https://{}", reachable(self.address));
         let tls = self.pki.server_config(&[reachable(self.address).ip().to_string(), self.name.clone()])?;
         let kubeconfig = self.pki.admin_kubeconfig(&url)?;
@@ -205,10 +215,9 @@ impl Up {
             }
             std::future::pending().await
         };
-        let kernel = Arc::clone(&machine.kernel);
         let taken_down = down::taken_down(self.server.client(Identity::controllers()), &self.name);
         let running = stop.child_token();
-        let cluster = cluster::run(&self.server, machine, options, tell, running.clone());
+        let cluster = cluster::run(&self.server, self.looked, tell, running.clone());
         tokio::pin!(cluster);
         let mut down = false;
         let result = tokio::select! {
@@ -226,7 +235,7 @@ impl Up {
         self.server.shutdown().await;
         result?;
         if down {
-            kernel.undo_tree().await?;
+            self.kernel.undo_tree().await?;
             machine::sweep_run_dir(&machine::run_dir(&self.data_dir));
         }
         Ok(())

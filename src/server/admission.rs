@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::meta;
+use super::path::Path;
 use super::query::FieldValidation;
 use super::resource::{Nature, Resource};
 use super::route::Part;
@@ -90,9 +91,11 @@ pub(crate) fn update(
             }
             object
         }
+        // As it mostly is: a patch of the status was applied to the object as it stands.
+        Part::Status if same_but(old, &object, |field| field == "status") => object,
         Part::Status => {
             let mut whole = old.clone();
-            replace(&mut whole, "status", object.get("status").cloned());
+            replace(&mut whole, "status", object.as_object_mut().and_then(|fields| fields.remove("status")));
             whole
         }
     };
@@ -221,7 +224,7 @@ fn finish(
     (duplicates, validation): (Vec<String>, FieldValidation),
 ) -> Result<Admitted, Refusal> {
     let mut unknown = Vec::new();
-    schema::shape(&mut object, &resource.kind.schema, "", &mut unknown);
+    schema::shape(&mut object, &resource.kind.schema, &Path::Root, &mut unknown);
     replace(&mut object["metadata"], "resourceVersion", None);
     if part == Part::Main {
         (resource.kind.default)(&mut object);
@@ -248,7 +251,16 @@ fn finish(
 
 fn faults(resource: &Resource, part: Part, old: Option<&Value>, object: &Value) -> Vec<FieldError> {
     let mut faults = FieldErrors::new();
-    schema::check(object, &resource.kind.schema, "", &mut faults);
+    if part == Part::Status {
+        // Nothing else is written, and a stored spec that newer rules would refuse must not keep its status from being
+        // written. No kind has rules for its status beyond the schema.
+        let schema = &resource.kind.schema["properties"];
+        if let (Some(status), Some(schema)) = (object.get("status"), schema.get("status")) {
+            schema::check(status, schema, &Path::Root.field("status"), &mut faults);
+        }
+        return faults.into_vec();
+    }
+    schema::check(object, &resource.kind.schema, &Path::Root, &mut faults);
     meta::check(&object["metadata"], resource.nature == Nature::Namespace, &mut faults);
     if let Some(old) = old {
         new_finalizers(old, object, &mut faults);
@@ -265,11 +277,8 @@ fn faults(resource: &Resource, part: Part, old: Option<&Value>, object: &Value) 
                 .clone_into(&mut fault.message);
         }
     }
-    if part == Part::Status {
-        // A stored spec that newer rules would refuse must not keep its status from being written.
-        all.retain(|fault| fault.path == "status" || fault.path.starts_with("status."));
-    } else if old.is_some_and(|old| old["spec"] == object["spec"]) {
-        // Nor its finalizer from being removed, or its labels from being changed.
+    if old.is_some_and(|old| old["spec"] == object["spec"]) {
+        // Nor must it keep its finalizer from being removed, or its labels from being changed.
         all.retain(|fault| fault.path != "spec" && !fault.path.starts_with("spec."));
     }
     all
@@ -320,19 +329,19 @@ fn not_strict(
 /// The generation counts changes of what is wanted: everything but metadata and, where it is a part of its
 /// own, status.
 fn raise_generation(resource: &Resource, old: &Value, object: &mut Value) {
-    let differs = {
-        let wanted = |object: &Value| -> Map<String, Value> {
-            let fields = object.as_object().into_iter().flatten();
-            let kept = fields
-                .filter(|(name, _)| *name != "metadata" && !(resource.kind.has_status && *name == "status"));
-            kept.map(|(name, value)| (name.clone(), value.clone())).collect()
-        };
-        wanted(old) != wanted(object)
-    };
-    if differs {
+    let own = |name: &str| name == "metadata" || (resource.kind.has_status && name == "status");
+    if !same_but(old, object, own) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
         replace(&mut object["metadata"], "generation", Some(Value::from(generation + 1)));
     }
+}
+
+/// Whether two objects have the same fields, those aside that are named.
+pub(crate) fn same_but(left: &Value, right: &Value, aside: impl Fn(&str) -> bool) -> bool {
+    let (Some(left), Some(right)) = (left.as_object(), right.as_object()) else { return left == right };
+    let count = |fields: &Map<String, Value>| fields.keys().filter(|name| !aside(name)).count();
+    count(left) == count(right)
+        && left.iter().all(|(name, value)| aside(name) || right.get(name) == Some(value))
 }
 
 /// Whether an object that is being deleted has nothing left to wait for.

@@ -8,6 +8,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use super::path::Path;
 use super::status::Refusal;
 
 /// The most bytes of a request body.
@@ -40,7 +41,7 @@ pub(crate) fn json_with_duplicates(bytes: &[u8]) -> Result<(Value, Vec<String>),
     }
     let duplicates = RefCell::new(Vec::new());
     let mut parser = serde_json::Deserializer::from_slice(bytes);
-    let value = Node { path: String::new(), duplicates: &duplicates }
+    let value = Node { path: Path::Root, duplicates: &duplicates }
         .deserialize(&mut parser)
         .and_then(|value| parser.end().map(|()| value))
         .map_err(|e| Refusal::bad_request(format!("the body is not valid JSON: {e}")))?;
@@ -68,7 +69,7 @@ fn too_deep(bytes: &[u8]) -> bool {
 
 /// Builds a [`Value`] while noting keys that stand twice.
 struct Node<'a> {
-    path: String,
+    path: Path<'a>,
     duplicates: &'a RefCell<Vec<String>>,
 }
 
@@ -118,7 +119,7 @@ impl<'de> Visitor<'de> for Node<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
         loop {
-            let path = format!("{}[{}]", self.path, items.len());
+            let path = self.path.item(items.len());
             match access.next_element_seed(Node { path, duplicates: self.duplicates })? {
                 Some(item) => items.push(item),
                 None => return Ok(Value::Array(items)),
@@ -129,11 +130,12 @@ impl<'de> Visitor<'de> for Node<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut fields = Map::new();
         while let Some(key) = access.next_key::<String>()? {
-            let path = if self.path.is_empty() { key.clone() } else { format!("{}.{key}", self.path) };
-            let node = Node { path: path.clone(), duplicates: self.duplicates };
-            if fields.insert(key, access.next_value_seed(node)?).is_some() {
-                self.duplicates.borrow_mut().push(path);
+            let value =
+                access.next_value_seed(Node { path: self.path.field(&key), duplicates: self.duplicates })?;
+            if fields.contains_key(&key) {
+                self.duplicates.borrow_mut().push(self.path.field(&key).into());
             }
+            fields.insert(key, value);
         }
         Ok(Value::Object(fields))
     }

@@ -21,6 +21,7 @@ mod meta;
 mod objects;
 mod openapi;
 mod patch;
+mod path;
 mod pki;
 mod query;
 mod read;

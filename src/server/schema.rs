@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
+use super::path::Path;
 use super::suggest::nearest;
 use crate::api::field::Cause;
 use crate::api::{FieldError, FieldErrors};
@@ -31,13 +32,13 @@ impl std::fmt::Display for Unknown {
 
 /// Removes what the schema does not know, drops nulls of declared fields (a null is an absent field) and fills
 /// the schema's defaults. Reports what was unknown.
-pub(crate) fn shape(value: &mut Value, schema: &Value, path: &str, unknown: &mut Vec<Unknown>) {
+pub(crate) fn shape(value: &mut Value, schema: &Value, path: &Path<'_>, unknown: &mut Vec<Unknown>) {
     match value {
         Value::Object(fields) => shape_object(fields, schema, path, unknown),
         Value::Array(items) => {
             if let Some(schema) = schema.get("items") {
                 for (index, item) in items.iter_mut().enumerate() {
-                    shape(item, schema, &format!("{path}[{index}]"), unknown);
+                    shape(item, schema, &path.item(index), unknown);
                 }
             }
         }
@@ -45,7 +46,12 @@ pub(crate) fn shape(value: &mut Value, schema: &Value, path: &str, unknown: &mut
     }
 }
 
-fn shape_object(fields: &mut Map<String, Value>, schema: &Value, path: &str, unknown: &mut Vec<Unknown>) {
+fn shape_object(
+    fields: &mut Map<String, Value>,
+    schema: &Value,
+    path: &Path<'_>,
+    unknown: &mut Vec<Unknown>,
+) {
     let none = Map::new();
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&none);
     let extra = schema.get("additionalProperties");
@@ -57,7 +63,7 @@ fn shape_object(fields: &mut Map<String, Value>, schema: &Value, path: &str, unk
         let keep = open || extra.is_some_and(|extra| extra != &Value::Bool(false));
         if !keep {
             let meant = nearest(name, properties.keys().map(String::as_str)).map(str::to_owned);
-            unknown.push(Unknown { path: child(path, name), meant });
+            unknown.push(Unknown { path: path.field(name).into(), meant });
         }
         keep
     });
@@ -66,18 +72,18 @@ fn shape_object(fields: &mut Map<String, Value>, schema: &Value, path: &str, unk
             fields.insert(name.clone(), default.clone());
         }
         if let Some(value) = fields.get_mut(name) {
-            shape(value, schema, &child(path, name), unknown);
+            shape(value, schema, &path.field(name), unknown);
         }
     }
     if let Some(schema) = extra.filter(|extra| extra.is_object()) {
         for (name, value) in fields.iter_mut().filter(|(name, _)| !properties.contains_key(*name)) {
-            shape(value, schema, &child(path, name), unknown);
+            shape(value, schema, &path.field(name), unknown);
         }
     }
 }
 
 /// Lists every place where the value breaks the schema.
-pub(crate) fn check(value: &Value, schema: &Value, path: &str, faults: &mut FieldErrors) {
+pub(crate) fn check(value: &Value, schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
     if value.is_null() && schema["nullable"] == Value::Bool(true) {
         return;
     }
@@ -114,7 +120,7 @@ fn has_type(value: &Value, schema: &Value) -> bool {
     }
 }
 
-fn check_enum(value: &Value, schema: &Value, path: &str, faults: &mut FieldErrors) {
+fn check_enum(value: &Value, schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
     let Some(allowed) = schema.get("enum").and_then(Value::as_array) else { return };
     if allowed.contains(value) {
         return;
@@ -128,25 +134,25 @@ fn check_enum(value: &Value, schema: &Value, path: &str, faults: &mut FieldError
     faults.add(path, Cause::NotSupported, message);
 }
 
-fn check_object(fields: &Map<String, Value>, schema: &Value, path: &str, faults: &mut FieldErrors) {
+fn check_object(fields: &Map<String, Value>, schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
     for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         if !fields.contains_key(name) {
-            faults.required(child(path, name), "Required value");
+            faults.required(path.field(name), "Required value");
         }
     }
     let count = fields.len() as u64;
-    limits(count, ("Properties", "properties"), schema, path, faults);
+    limits(count, PROPERTIES, schema, path, faults);
     let properties = schema.get("properties");
     let extra = schema.get("additionalProperties").filter(|extra| extra.is_object());
     for (name, value) in fields {
         if let Some(schema) = properties.and_then(|all| all.get(name)).or(extra) {
-            check(value, schema, &child(path, name), faults);
+            check(value, schema, &path.field(name), faults);
         }
     }
 }
 
-fn check_array(items: &[Value], schema: &Value, path: &str, faults: &mut FieldErrors) {
-    limits(items.len() as u64, ("Items", "items"), schema, path, faults);
+fn check_array(items: &[Value], schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
+    limits(items.len() as u64, ITEMS, schema, path, faults);
     let keys: Vec<&str> = schema["x-kubernetes-list-map-keys"]
         .as_array()
         .into_iter()
@@ -154,22 +160,21 @@ fn check_array(items: &[Value], schema: &Value, path: &str, faults: &mut FieldEr
         .filter_map(Value::as_str)
         .collect();
     let set = schema["x-kubernetes-list-type"] == "set" || schema["uniqueItems"] == Value::Bool(true);
+    // What tells the elements apart; nothing where they need not differ.
+    let marks: Vec<Vec<&Value>> = match keys.is_empty() {
+        false => items.iter().map(|item| keys.iter().map(|key| &item[*key]).collect()).collect(),
+        true if set => items.iter().map(|item| vec![item]).collect(),
+        true => Vec::new(),
+    };
     for (index, item) in items.iter().enumerate() {
-        let at = format!("{path}[{index}]");
-        let same = |other: &Value| {
-            if keys.is_empty() {
-                set && other == item
-            } else {
-                keys.iter().all(|key| other[*key] == item[*key])
-            }
-        };
-        if items[..index].iter().any(same) {
+        let at = path.item(index);
+        if marks.get(index).is_some_and(|mark| marks[..index].contains(mark)) {
             let what = if keys.is_empty() {
                 shown(item)
             } else {
                 keys.iter().map(|key| format!("{key}: {}", shown(&item[*key]))).collect::<Vec<_>>().join(", ")
             };
-            faults.add(at.clone(), Cause::Duplicate, format!("Duplicate value: {what}"));
+            faults.add(at, Cause::Duplicate, format!("Duplicate value: {what}"));
         }
         if let Some(schema) = schema.get("items") {
             check(item, schema, &at, faults);
@@ -177,8 +182,8 @@ fn check_array(items: &[Value], schema: &Value, path: &str, faults: &mut FieldEr
     }
 }
 
-fn check_text(text: &str, schema: &Value, path: &str, faults: &mut FieldErrors) {
-    limits(text.chars().count() as u64, ("Length", "characters"), schema, path, faults);
+fn check_text(text: &str, schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
+    limits(text.chars().count() as u64, LENGTH, schema, path, faults);
     let bad = |what: &str| format!("Invalid value: {}: must be {what}", shown(&Value::from(text)));
     match schema["format"].as_str() {
         Some("date-time") if text.parse::<jiff::Timestamp>().is_err() => {
@@ -189,7 +194,7 @@ fn check_text(text: &str, schema: &Value, path: &str, faults: &mut FieldErrors) 
     }
 }
 
-fn check_number(number: f64, value: &Value, schema: &Value, path: &str, faults: &mut FieldErrors) {
+fn check_number(number: f64, value: &Value, schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
     let mut bad = |relation: &str, limit: f64| {
         let message = format!("Invalid value: {value}: must be {relation} {limit}");
         faults.invalid(path, message);
@@ -223,17 +228,23 @@ fn check_number(number: f64, value: &Value, schema: &Value, path: &str, faults: 
     }
 }
 
-/// `minItems`, `maxLength` and their kin.
-fn limits(count: u64, (suffix, noun): (&str, &str), schema: &Value, path: &str, faults: &mut FieldErrors) {
-    if let Some(most) = schema[format!("max{suffix}")].as_u64().filter(|most| count > *most) {
+/// The keywords of a lower and an upper limit, and what they count.
+type Limits = (&'static str, &'static str, &'static str);
+
+const PROPERTIES: Limits = ("minProperties", "maxProperties", "properties");
+const ITEMS: Limits = ("minItems", "maxItems", "items");
+const LENGTH: Limits = ("minLength", "maxLength", "characters");
+
+fn limits(count: u64, (min, max, noun): Limits, schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
+    if let Some(most) = schema[max].as_u64().filter(|most| count > *most) {
         faults.add(path, Cause::TooLong, format!("Too long: may not be more than {most} {noun}"));
     }
-    if let Some(least) = schema[format!("min{suffix}")].as_u64().filter(|least| count < *least) {
+    if let Some(least) = schema[min].as_u64().filter(|least| count < *least) {
         faults.invalid(path, format!("Invalid value: must be at least {least} {noun}"));
     }
 }
 
-fn check_combinations(value: &Value, schema: &Value, path: &str, faults: &mut FieldErrors) {
+fn check_combinations(value: &Value, schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
     let holds = |schema: &Value| {
         let mut faults = FieldErrors::new();
         check(value, schema, path, &mut faults);
@@ -280,11 +291,6 @@ pub(crate) fn shown(value: &Value) -> String {
     }
 }
 
-/// The path of a field: dotted, or in brackets where the name itself is not plain.
-fn child(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
-}
-
 /// Adds the kind's own faults to the schema's; where the schema already spoke of a path, it is enough.
 pub(crate) fn merged(schema: Vec<FieldError>, own: Vec<FieldError>) -> Vec<FieldError> {
     let mut all = schema;
@@ -300,7 +306,7 @@ pub(crate) fn merged(schema: Vec<FieldError>, own: Vec<FieldError>) -> Vec<Field
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{check, shape};
+    use super::{Path, check, shape};
     use crate::api::FieldErrors;
 
     fn schema() -> Value {
@@ -330,7 +336,7 @@ mod tests {
 
     fn faults(spec: &Value) -> Vec<String> {
         let mut faults = FieldErrors::new();
-        check(&json!({ "spec": spec }), &schema(), "", &mut faults);
+        check(&json!({ "spec": spec }), &schema(), &Path::Root, &mut faults);
         faults.into_vec().iter().map(ToString::to_string).collect()
     }
 
@@ -341,7 +347,7 @@ mod tests {
             "tasks": [{ "naem": 1 }]
         } });
         let mut unknown = Vec::new();
-        shape(&mut object, &schema(), "", &mut unknown);
+        shape(&mut object, &schema(), &Path::Root, &mut unknown);
         let expected = json!({ "spec": {
             "mode": "Filesystem", "labels": { "any": "thing" }, "free": { "a": { "b": null } }, "tasks": [{}]
         } });

@@ -332,20 +332,25 @@ impl Watcher {
             return Ok(());
         }
         let (is, was) = (self.chosen(change.new.as_ref())?, self.chosen(change.old.as_ref())?);
-        match (is, was) {
-            (Some(now), None) => self.write("ADDED", &now.json, lines),
-            (Some(now), Some(_)) => self.write("MODIFIED", &now.json, lines),
-            (None, Some(before)) => self.write("DELETED", &before.json, lines),
-            (None, None) => Ok(()),
-        }
+        let (word, side) = match (is, was) {
+            (Some(now), None) => ("ADDED", now),
+            (Some(now), Some(_)) => ("MODIFIED", now),
+            (None, Some(before)) => ("DELETED", before),
+            (None, None) => return Ok(()),
+        };
+        self.write(word, &self.view(side)?.json, lines)
     }
 
-    /// The state as seen, if there is one and the selector takes it.
-    fn chosen<'a>(&self, side: Option<&'a Side>) -> Result<Option<&'a View>, Refusal> {
+    /// The state, if there is one and the selector takes it. Without a selector it is not even opened.
+    fn chosen<'a>(&self, side: Option<&'a Side>) -> Result<Option<&'a Side>, Refusal> {
         let Some(side) = side else { return Ok(None) };
-        let view = side.view(&self.server.inner.objects, &self.resource)?;
-        let chosen = self.selector.is_empty() || self.selector.matches(view.traits(&self.resource));
-        Ok(chosen.then_some(view))
+        let chosen =
+            self.selector.is_empty() || self.selector.matches(self.view(side)?.traits(&self.resource));
+        Ok(chosen.then_some(side))
+    }
+
+    fn view<'a>(&self, side: &'a Side) -> Result<&'a View, Refusal> {
+        side.view(&self.server.inner.objects, &self.resource)
     }
 
     fn write(&self, kind: &str, object: &[u8], lines: &mut Vec<u8>) -> Result<(), Refusal> {

@@ -234,14 +234,6 @@ async fn carry_out(
 
 /// Whether nothing but the resourceVersion tells the two apart.
 fn is_same(old: &Value, new: &Value) -> bool {
-    let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return false };
-    old.len() == new.len()
-        && old.iter().all(|(field, before)| match (field.as_str(), before, new.get(field)) {
-            ("metadata", Value::Object(before), Some(Value::Object(after))) => {
-                let mut before = before.clone();
-                before.remove("resourceVersion");
-                before == *after
-            }
-            (_, before, after) => Some(before) == after,
-        })
+    admission::same_but(old, new, |field| field == "metadata")
+        && admission::same_but(&old["metadata"], &new["metadata"], |field| field == "resourceVersion")
 }

@@ -4,6 +4,9 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::cluster::Cluster;
 use crate::scenario::Run;
@@ -13,9 +16,10 @@ use crate::universe::Inner;
 const DEADLINE: &str = "120";
 
 fn prepare(seed: u64) -> (mad_turmoil::time::SimClocksGuard, Cluster) {
-    if std::env::var_os("SIM_LOG").is_some() {
-        let filter = tracing_subscriber::EnvFilter::from_env("SIM_LOG");
-        tracing_subscriber::fmt().with_env_filter(filter).without_time().init();
+    if let Ok(asked) = std::env::var("SIM_LOG") {
+        let filter: Targets = asked.parse().expect("SIM_LOG is levels by target");
+        let lines = tracing_subscriber::fmt::layer().without_time();
+        tracing_subscriber::registry().with(filter).with(lines).init();
     }
     mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
     let clocks = mad_turmoil::time::SimClocksGuard::init();

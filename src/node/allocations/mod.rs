@@ -112,10 +112,9 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
 
 fn wanted(node: &Node, allocation: &Allocation, plugin: bool) -> Wanted {
     let uid = allocation.uid().unwrap_or_default();
-    let status = allocation.status.clone().unwrap_or_default();
     let stop = if plugin {
         let asked = allocation.meta().deletion_timestamp.is_some() || allocation.spec.stop || node.stopped();
-        asked && status.plugin_released
+        asked && allocation.status.as_ref().is_some_and(|status| status.plugin_released)
     } else {
         stopping(node, allocation)
     };

@@ -9,7 +9,8 @@ use super::super::mounts::TARGET;
 use super::super::tasks::exit_code;
 use super::start::restarts;
 use crate::api::allocation::{
-    AllocationPhase, AllocationVolume, RestartPolicy, Task, TaskState, TaskStatus, VolumePublication,
+    AllocationPhase, AllocationStatus, AllocationVolume, RestartPolicy, Task, TaskState, TaskStatus,
+    VolumePublication,
 };
 use crate::api::meta::{Condition, READY, Rung, Truth, set_condition};
 use crate::api::{Allocation, VolumeAttachment};
@@ -43,7 +44,8 @@ impl NodePart {
     /// It waits for its volumes, as placement has said, and there is nothing to add yet: not worth a write.
     pub(super) fn nothing_begun(&self, allocation: &Allocation) -> bool {
         const UNDER_WAY: [Reason; 2] = [Reason::VolumesNotReady, Reason::NotAttached];
-        let before = allocation.status.clone().unwrap_or_default();
+        let nothing = AllocationStatus::default();
+        let before = allocation.status.as_ref().unwrap_or(&nothing);
         // Placement said who has the volume. Once it is here, that is over.
         let held = before.conditions.iter().any(|c| c.kind == READY && c.reason == HELD);
         if held && self.volumes.iter().any(|v| !v.volume.is_empty()) {
@@ -61,7 +63,8 @@ impl NodePart {
 
 pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> NodePart {
     let uid = allocation.uid().unwrap_or_default();
-    let before = allocation.status.clone().unwrap_or_default();
+    let nothing = AllocationStatus::default();
+    let before = allocation.status.as_ref().unwrap_or(&nothing);
     let published = node.journal.publications_of(&uid);
     let mut notes = Vec::new();
     let volumes: Vec<_> = allocation
@@ -100,7 +103,7 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
     // Of what this node wrote itself the cache may know nothing yet: a condition that has not changed since keeps its time.
     let mut conditions = node
         .answered::<_, ConditionsPart>(allocation, &NODE)
-        .map_or(before.conditions, |written| written.conditions);
+        .map_or_else(|| before.conditions.clone(), |written| written.conditions);
     let generation = allocation.meta().generation;
     let (word, message) = notes.into_iter().next().unwrap_or_default();
     let volumes_ready = if ready {

@@ -34,22 +34,34 @@ pub(super) struct Writer {
     durability: Durability,
     /// History below the compaction revision may still be lying there.
     trim_owed: bool,
+    /// The last commit says of every page whether it is in use, so that whoever opens the file after a kill need
+    /// not read all of it to know.
+    settled: bool,
 }
 
 impl Writer {
     pub(super) fn new(core: Arc<Core>, durability: Durability) -> Self {
         // A kill may have come between a compaction and the end of its trimming.
-        Writer { core, durability, trim_owed: true }
+        Writer { core, durability, trim_owed: true, settled: false }
     }
 
     /// One answer per request, in order.
     pub(super) fn commit(&mut self, requests: Vec<Request>) -> Vec<Answer> {
+        self.write(requests, false)
+    }
+
+    /// As [`Self::commit`], and a settled store stays settled. It takes one sync more.
+    pub(super) fn commit_settled(&mut self, requests: Vec<Request>) -> Vec<Answer> {
+        self.write(requests, self.settled)
+    }
+
+    fn write(&mut self, requests: Vec<Request>, settled: bool) -> Vec<Answer> {
         let count = requests.len();
         let failed = |error: StoreError| vec![Err(error); count];
         if let Err(fault) = self.core.recover() {
             return failed(fault.not_done());
         }
-        match self.attempt(requests) {
+        match self.attempt(requests, settled) {
             Ok((answers, events)) => {
                 self.core.publish(events);
                 answers
@@ -77,8 +89,30 @@ impl Writer {
         self.trim_owed
     }
 
-    fn attempt(&mut self, requests: Vec<Request>) -> Result<(Vec<Answer>, Vec<Event>), Stage> {
-        let txn = self.begin()?;
+    /// Whether a kill now would leave a file that has to be read whole before it can be used again.
+    pub(super) fn unsettled(&self) -> bool {
+        !self.settled && matches!(self.durability, Durability::Immediate)
+    }
+
+    /// Commits nothing but the state of every page. It takes one sync more than another commit, so it is for
+    /// when nobody waits.
+    pub(super) fn settle(&mut self) {
+        // After a failure the next write opens the file anew, and unsettles it.
+        self.settled = true;
+        if let Err(fault) = self.settle_now() {
+            self.reopen(&fault);
+        }
+    }
+
+    fn settle_now(&self) -> Result<(), Fault> {
+        let mut txn = self.begin()?;
+        txn.set_quick_repair(true);
+        Ok(txn.commit()?)
+    }
+
+    fn attempt(&mut self, requests: Vec<Request>, settled: bool) -> Result<(Vec<Answer>, Vec<Event>), Stage> {
+        let mut txn = self.begin()?;
+        txn.set_quick_repair(settled);
         let mut batch = Batch::open(&txn)?;
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
@@ -93,6 +127,7 @@ impl Writer {
             for name in &names {
                 effect!("{name}");
             }
+            self.settled = settled;
             txn.commit().map_err(|error| Stage::InCommit(error.into()))?;
             for name in &names {
                 effect!("{name}: committed");
@@ -102,7 +137,7 @@ impl Writer {
         Ok((answers, events))
     }
 
-    fn trim_piece(&self) -> Result<bool, Fault> {
+    fn trim_piece(&mut self) -> Result<bool, Fault> {
         let txn = self.begin()?;
         let compacted = txn.open_table(META)?.get(COMPACTED)?.map_or(0, |rev| rev.value());
         let first = txn.open_table(LOG)?.first()?.map(|(rev, _)| rev.value());
@@ -112,6 +147,7 @@ impl Writer {
         };
         let last = compacted.min(first.saturating_add(TRIM - 1));
         txn.open_table(LOG)?.retain_in(first..=last, |_, _| false)?;
+        self.settled = false;
         txn.commit()?;
         Ok(last < compacted)
     }
@@ -321,6 +357,19 @@ mod tests {
         let many = (0..BATCH).map(|_| put("/0", Expect::Any)).collect();
         assert_eq!(syncs(&mut writer, many), one);
         assert_eq!(syncs(&mut writer, vec![put("/0", Expect::Absent), put("/1", Expect::Rev(Rev(1)))]), 0);
+    }
+
+    #[test]
+    fn a_settled_store_opens_unread_and_the_next_write_unsettles_it() {
+        let (disk, mut writer) = writer();
+        for _ in 0..2 {
+            writer.commit(vec![put("/a", Expect::Any)]);
+            assert!(writer.unsettled() && disk.needs_check());
+            writer.settle();
+            assert!(!writer.unsettled() && !disk.needs_check());
+            writer.commit_settled(vec![put("/a", Expect::Any)]);
+            assert!(!writer.unsettled() && !disk.needs_check());
+        }
     }
 
     #[test]

@@ -54,6 +54,23 @@ impl MemoryDisk {
         self.0.operations_left.store(operations, Ordering::Release);
     }
 
+    /// Whether opening it as it is now, as after a kill, takes reading all of it.
+    #[cfg(test)]
+    pub(super) fn needs_check(&self) -> bool {
+        let copy = MemoryDisk::default();
+        let mut bytes = vec![0; usize::try_from(self.used()).unwrap()];
+        self.0.bytes.read(0, &mut bytes).unwrap();
+        copy.0.bytes.set_len(self.used()).unwrap();
+        copy.0.bytes.write(0, &bytes).unwrap();
+        let asked = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&asked);
+        let opened = redb::Builder::new()
+            .set_repair_callback(move |_| told.store(true, Ordering::Release))
+            .create_with_backend(OpenMemory::new(&copy));
+        assert!(opened.is_ok(), "{opened:?}");
+        asked.load(Ordering::Acquire)
+    }
+
     fn room_for(&self, end: u64) -> io::Result<()> {
         if end > self.0.capacity.load(Ordering::Acquire) && end > self.used() {
             return Err(io::ErrorKind::StorageFull.into());

@@ -99,8 +99,8 @@ impl Reading {
 }
 
 impl EmbeddedStore {
-    /// Opens or makes the store in the file `path`, with `path.lock` beside it. Blocks, after a crash for as long
-    /// as checking the whole file takes; starts the writer's thread. Its calls need a tokio runtime whose
+    /// Opens or makes the store in the file `path`, with `path.lock` beside it. Blocks, after a crash amid
+    /// writes for as long as checking the whole file takes; starts the writer's thread. Its calls need a tokio runtime whose
     /// time is not paused.
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
         let core = Core::open(Disk::file(path, options.cache_bytes)?, options.cache_bytes)?;

@@ -1,10 +1,12 @@
 //! The writer's thread and the bounded queue before it.
 //!
 //! The thread takes what is waiting, commits it as one batch, answers, and forgets compacted history while
-//! nobody waits. It ends when the store is dropped, which joins it.
+//! nobody waits. When nothing was asked for a while it leaves the file so that it opens fast even after a kill.
+//! It ends when the store is dropped, which joins it.
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
@@ -17,6 +19,8 @@ use super::fault::Fault;
 const WAITING: usize = 1024;
 /// A disk that takes longer than this for a batch is as good as gone.
 const DEADLINE: Duration = Duration::from_secs(30);
+/// Nothing asked for so long is a pause.
+const PAUSE: Duration = Duration::from_millis(250);
 
 struct Waiting {
     request: Request,
@@ -69,6 +73,7 @@ impl Drop for Queue {
 }
 
 fn run(mut writer: Writer, mut exit: mpsc::Receiver<Waiting>) {
+    let mut last = Instant::now();
     loop {
         let first = if writer.trim() {
             match exit.try_recv() {
@@ -77,9 +82,13 @@ fn run(mut writer: Writer, mut exit: mpsc::Receiver<Waiting>) {
                 Err(TryRecvError::Disconnected) => return,
             }
         } else {
-            match exit.blocking_recv() {
-                Some(first) => first,
-                None => return,
+            match next(&mut exit, writer.unsettled().then_some(PAUSE)) {
+                Next::Asked(first) => first,
+                Next::Pause => {
+                    writer.settle();
+                    continue;
+                }
+                Next::Closed => return,
             }
         };
         let (mut requests, mut answers) = (vec![first.request], vec![first.answer]);
@@ -89,12 +98,106 @@ fn run(mut writer: Writer, mut exit: mpsc::Receiver<Waiting>) {
             requests.push(next.request);
             answers.push(next.answer);
         }
-        let (count, start) = (requests.len(), std::time::Instant::now());
-        let done = writer.commit(requests);
+        let (count, start) = (requests.len(), Instant::now());
+        // Such as a lease renewed while nothing else goes on.
+        let alone = count == 1 && start.duration_since(last) >= PAUSE;
+        let done = if alone { writer.commit_settled(requests) } else { writer.commit(requests) };
+        last = Instant::now();
         tracing::trace!(target: "life", requests = count, took = ?start.elapsed(), "commit");
         for (to, answer) in answers.into_iter().zip(done) {
             // Whoever asked may have gone; the write stands all the same.
             drop(to.send(answer));
         }
+    }
+}
+
+enum Next<T> {
+    Asked(T),
+    Pause,
+    Closed,
+}
+
+/// Wakes a parked thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Blocks until somebody asks, for at most so long. (tokio's own blocking receive knows no deadline.)
+fn next<T>(exit: &mut mpsc::Receiver<T>, most: Option<Duration>) -> Next<T> {
+    let Some(most) = most else {
+        return exit.blocking_recv().map_or(Next::Closed, Next::Asked);
+    };
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let end = Instant::now() + most;
+    loop {
+        match exit.poll_recv(&mut Context::from_waker(&waker)) {
+            Poll::Ready(Some(asked)) => return Next::Asked(asked),
+            Poll::Ready(None) => return Next::Closed,
+            Poll::Pending => {}
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Next::Pause;
+        }
+        std::thread::park_timeout(left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::RecvTimeoutError;
+
+    use super::super::core::Core;
+    use super::super::disk::Disk;
+    use super::super::memory::MemoryDisk;
+    use super::*;
+    use crate::store::Expect;
+
+    #[test]
+    fn who_waits_is_woken_by_what_comes_first() {
+        let (entrance, mut exit) = mpsc::channel(1);
+        assert!(matches!(next(&mut exit, Some(Duration::from_millis(1))), Next::Pause));
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while let Next::Asked(asked) = next(&mut exit, Some(DEADLINE)) {
+                    tell.send(asked).unwrap();
+                }
+            });
+            // So often that it sleeps before some of them.
+            for n in 0..1000 {
+                entrance.blocking_send(n).unwrap();
+                assert_eq!(told.recv_timeout(DEADLINE / 2), Ok(n));
+            }
+            drop(entrance);
+            assert!(told.recv_timeout(DEADLINE / 2).is_err_and(|e| e == RecvTimeoutError::Disconnected));
+        });
+    }
+
+    #[tokio::test]
+    async fn after_a_pause_even_a_killed_store_opens_unread() {
+        let disk = MemoryDisk::default();
+        let core = Arc::new(Core::open(Disk::Memory(disk.clone()), 1 << 20).unwrap());
+        let queue = Queue::start(Writer::new(core, redb::Durability::Immediate)).unwrap();
+        let key = bytes::Bytes::from_static(b"/a");
+        let put = Request::Put { key: key.clone(), value: key, expect: Expect::Any };
+        queue.write(put).await.unwrap();
+        let written = disk.syncs();
+        let settled = async {
+            // A commit of which the next open believes all takes two.
+            while disk.syncs() < written + 2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, settled).await.unwrap();
+        // From here on nothing reaches the disk: the goodbye of a store that is dropped neither.
+        disk.cut_after(0);
+        drop(queue);
+        disk.cut_after(u64::MAX);
+        assert!(!disk.needs_check());
     }
 }
