@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use wharfline::csi::proto::controller_service_capability::rpc::Type as Controller;
 use wharfline::csi::proto::node_service_capability::rpc::Type as Node;
@@ -61,6 +62,8 @@ pub struct Config {
     pub publish_context: BTreeMap<String, String>,
     /// What calls do to the machine.
     pub effects: Effects,
+    /// How long a call takes that no script says anything of; asked at each of them.
+    pub pace: fn() -> Duration,
 }
 
 impl Config {
@@ -107,6 +110,7 @@ impl Config {
             volume_context: context("pool/Näme", " two  spaces "),
             publish_context: context("device", "/dev/scripted\t0"),
             effects: Effects::Ledger,
+            pace: || Duration::ZERO,
         }
     }
 
