@@ -2,12 +2,13 @@
 use std::time::Duration;
 
 use wharfline::csi::{Code, Rpc, proto};
+use wharfline::run::join::LEASE;
 use wharfline::sys::process::Outcome;
 
 use crate::cluster::{CALL_DEADLINE, CONTROLLERS, Cluster, NODES, RIVAL};
 use crate::network::{Link, PLUGINS, SERVER};
 use crate::plugins::{self, SLOW};
-use crate::support::scripted::Answer;
+use crate::support::scripted::{Answer, Logged};
 use crate::universe::{CrashAt, below, chance, pick};
 
 /// The kinds of faults; each seed has some of them.
@@ -29,10 +30,14 @@ enum Kind {
     Rival,
     /// An OK for nothing.
     Lie,
-    /// It is done, and the answer does not say so.
-    Doubt,
+    /// A volume is made or deleted, and the answer does not say so.
+    DoubtVolume,
+    /// The same for an attachment.
+    DoubtAttachment,
     /// It takes its time.
     Slow,
+    /// Two sets of controllers, until everything is mended.
+    Both,
     /// It hangs until the caller gives up, and is done then.
     Hang,
     /// A node is out of reach for so long that others take over what it is host of.
@@ -101,8 +106,10 @@ impl Faults {
         let habit = match seed % 8 {
             1 => Some(Kind::Lie),
             2 | 6 => Some(Kind::Slow),
-            3 | 7 => Some(Kind::Doubt),
+            3 => Some(Kind::DoubtVolume),
+            4 => Some(Kind::Both),
             5 => Some(Kind::Hang),
+            7 => Some(Kind::DoubtAttachment),
             _ => None,
         };
         Self { kinds, habit, planned: Vec::new(), mending: Vec::new() }
@@ -117,22 +124,28 @@ impl Faults {
         let span = u64::try_from(until.saturating_sub(from).as_millis()).unwrap();
         self.planned
             .extend((0..count).map(|_| (from + Duration::from_millis(below(span)), pick(&self.kinds))));
-        if let Some(habit) = self.habit {
-            let often = u32::try_from(span / HABIT.as_millis() as u64).unwrap();
-            self.planned.extend((0..often).map(|n| (from + HABIT * n, habit)));
-        }
+        self.habitual(from, until);
         self.planned.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
     }
 
-    /// Whether a node goes away for long in this run, where calls hang: the last of them may run when its volumes have
-    /// another host.
-    pub fn away(&mut self, from: Duration) -> bool {
-        let away = self.habit == Some(Kind::Hang);
-        if away {
-            self.planned.push((from, Kind::Away));
-            self.planned.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+    fn habitual(&mut self, from: Duration, until: Duration) {
+        let Some(habit) = self.habit else { return };
+        if habit == Kind::Both {
+            self.planned.push((from, habit));
+            return;
         }
-        away
+        let times = std::iter::successors(Some(from), |at| Some(*at + HABIT)).take_while(|at| *at < until);
+        self.planned.extend(times.map(|at| (at, habit)));
+    }
+
+    /// Whether a node goes away for long in this run, where calls hang: the last that it began as a host may run still
+    /// when its volumes could have another one. `planned` is until when faults are planned already.
+    pub fn away(&mut self, from: Duration, planned: Duration) -> bool {
+        let Some(Kind::Hang) = self.habit else { return false };
+        self.planned.push((from, Kind::Away));
+        self.habitual(planned, from + LEASE + CALL_DEADLINE);
+        self.planned.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+        true
     }
 
     /// Does what is due.
@@ -238,13 +251,25 @@ impl Faults {
             ),
             Kind::Answers => bad_answer(cluster),
             Kind::Lie => next_gets(cluster, pick(&LOOKED_FOR), lie()),
-            Kind::Doubt => next_gets(cluster, pick(&OF_THE_CONTROLLER), done_and_yet()),
+            Kind::DoubtVolume => {
+                next_gets(cluster, pick(&[Rpc::CreateVolume, Rpc::DeleteVolume]), done_and_yet());
+            }
+            Kind::DoubtAttachment => {
+                // Nearly all of them: whoever goes meanwhile goes while nobody knows whether it is attached.
+                for rpc in [Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume] {
+                    cluster.backends["alpha"].next(rpc, done_and_yet());
+                }
+            }
+            Kind::Both => {
+                cluster.rival(true);
+                self.mending.push((Duration::MAX, Mend::Rival));
+            }
             Kind::Slow => {
                 next_gets(cluster, pick(&MUTATING), Answer::honest().delay(millis(200, 2000)));
             }
             Kind::Hang => next_gets(cluster, pick(&OF_THE_CONTROLLER), hang()),
             Kind::Away => {
-                let host = pick(&NODES);
+                let host = last_host(cluster);
                 cluster.universe.note(&format!("{host} does not reach the server for {AWAY:?}"));
                 cluster.sim.partition(host, SERVER);
                 self.mending.push((cluster.now() + AWAY, Mend::Repair(host.to_owned())));
@@ -313,6 +338,14 @@ fn lie() -> Answer {
 
 fn done_and_yet() -> Answer {
     if chance(500) { Answer::cut() } else { Answer::fail(pick(&CODES), "done, and yet") }.after_effect()
+}
+
+/// The node whose plugin got a controller call last.
+fn last_host(cluster: &Cluster) -> &'static str {
+    let controller = |call: &&Logged| OF_THE_CONTROLLER.contains(&call.rpc);
+    let calls = cluster.backends["alpha"].calls();
+    let last = calls.iter().rev().find(controller).map(|call| call.node.clone());
+    NODES.into_iter().find(|node| last.as_ref() == Some(&plugins::node_id(node))).unwrap_or(NODES[0])
 }
 
 fn hang() -> Answer {

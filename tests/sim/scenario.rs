@@ -19,6 +19,9 @@ const QUIET: Duration = Duration::from_secs(60);
 /// A look at everything costs more than a step: it is taken at each tenth.
 const WHOLE_LOOK: u32 = 10;
 
+/// When a node goes away for long, in runs where one does: it is host of volumes by then.
+const LEAVES: Duration = Duration::from_secs(9);
+
 /// How a run ended well.
 #[derive(Debug)]
 pub struct Report {
@@ -287,7 +290,7 @@ impl Run {
         if !calm {
             self.faults.plan(4 + below(16), Duration::ZERO, time(14));
         }
-        let away = !calm && self.faults.away(time(6));
+        let away = !calm && self.faults.away(LEAVES, time(14));
         self.wish(manifests.iter().map(Manifest::create).collect(), time(8))?;
         // Some change their minds.
         let fickle: Vec<_> = manifests
@@ -298,7 +301,7 @@ impl Run {
         self.wish(fickle.iter().map(Manifest::delete).collect(), time(2))?;
         self.wish(fickle.iter().map(Manifest::create).collect(), time(4))?;
         if away {
-            self.until(time(6) + AWAY)?;
+            self.until(LEAVES + AWAY)?;
         }
         self.faults.heal(&mut self.cluster);
         let up_after = self.settle("everything runs", |cluster| {
