@@ -50,7 +50,7 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor>
         match tokio::time::timeout(period.min(API_DEADLINE), once(&node, &incarnation, held.take())).await {
             Ok(Ok(Renewal::Held(lease))) => {
                 let valid = node.lease_valid();
-                node.renewed.send_replace(Some(sent));
+                node.renewed_at(sent);
                 held = Some(*lease);
                 seen_other = None;
                 if !valid {
@@ -67,7 +67,7 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor>
                         tokio::time::timeout(API_DEADLINE, take_over(&node, &incarnation, renewed.as_ref()));
                     held = taken.await.ok().flatten();
                     if held.is_some() {
-                        node.renewed.send_replace(Some(sent));
+                        node.renewed_at(sent);
                     }
                 }
                 seen_other = renewed.or(Some(MicroTime(node.now().0)));

@@ -18,6 +18,8 @@ pub struct Cache<K> {
     index: fn(&K) -> Vec<String>,
     inner: Mutex<Inner<K>>,
     ready: watch::Sender<bool>,
+    /// In which term of the lease the newest complete list was asked for.
+    listed: watch::Sender<u64>,
 }
 
 struct Inner<K> {
@@ -43,7 +45,8 @@ impl<K: Resource> Cache<K> {
     pub fn new(index: fn(&K) -> Vec<String>) -> Self {
         let inner =
             Inner { by_uid: HashMap::new(), by_word: HashMap::new(), by_name: HashMap::new(), listing: None };
-        Self { index, inner: Mutex::new(inner), ready: watch::Sender::new(false) }
+        let (ready, listed) = (watch::Sender::new(false), watch::Sender::new(0));
+        Self { index, inner: Mutex::new(inner), ready, listed }
     }
 
     /// The objects with this word in their index.
@@ -73,6 +76,11 @@ impl<K: Resource> Cache<K> {
     /// Whether the first complete list is in.
     pub fn ready(&self) -> watch::Receiver<bool> {
         self.ready.subscribe()
+    }
+
+    /// In which term of the lease the newest complete list was asked for.
+    pub fn listed(&self) -> watch::Receiver<u64> {
+        self.listed.subscribe()
     }
 
     /// Takes in one event and returns what it changed.
@@ -163,43 +171,65 @@ fn uid<K: Resource>(object: &K) -> String {
     object.meta().uid.clone().unwrap_or_default()
 }
 
-/// Keeps a cache current until `stop`; tells of each object as it was and as it is.
+/// Keeps a cache current until `stop`; tells of each object as it was and as it is. With every new term of the lease it
+/// asks for a new list, where `terms` are given.
 pub async fn follow<K>(
     api: Api<K>,
     config: watcher::Config,
     cache: Arc<Cache<K>>,
+    mut terms: Option<watch::Receiver<u64>>,
     stop: CancellationToken,
     changed: impl Fn(Option<&K>, Option<&K>),
 ) where
     K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
 {
     let mut backoff = Pause::default();
-    let mut events = watcher::watcher(api, config).boxed();
     loop {
-        let event = tokio::select! {
-            () = stop.cancelled() => return,
-            event = events.next() => event,
-        };
-        match event {
-            Some(Ok(event)) => {
-                backoff = Pause::default();
-                if let Event::Apply(o) | Event::Delete(o) = &event {
-                    tracing::trace!(target: "life", name = o.name_any(), rev = o.resource_version(), "node sees");
+        let term = terms.as_mut().map_or(0, |terms| *terms.borrow_and_update());
+        let mut events = watcher::watcher(api.clone(), config.clone()).boxed();
+        loop {
+            let event = tokio::select! {
+                () = stop.cancelled() => return,
+                () = next_term(&mut terms) => break,
+                event = events.next() => event,
+            };
+            match event {
+                Some(Ok(event)) => {
+                    backoff = Pause::default();
+                    if let Event::Apply(o) | Event::Delete(o) = &event {
+                        tracing::trace!(target: "life", name = o.name_any(), rev = o.resource_version(), "node sees");
+                    }
+                    let complete = matches!(event, Event::InitDone);
+                    let changes = cache.take(event);
+                    // Whoever is woken by it may go by it.
+                    if complete {
+                        cache.listed.send_replace(term);
+                    }
+                    for (old, new) in changes {
+                        changed(old.as_deref(), new.as_deref());
+                    }
                 }
-                for (old, new) in cache.take(event) {
-                    changed(old.as_deref(), new.as_deref());
+                Some(Err(error)) => {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "watch interrupted");
+                    tokio::select! {
+                        () = stop.cancelled() => return,
+                        () = next_term(&mut terms) => break,
+                        () = tokio::time::sleep(backoff.next()) => {}
+                    }
                 }
+                None => return,
             }
-            Some(Err(error)) => {
-                tracing::debug!(error = &error as &dyn std::error::Error, "watch interrupted");
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    () = tokio::time::sleep(backoff.next()) => {}
-                }
-            }
-            None => return,
         }
     }
+}
+
+async fn next_term(terms: &mut Option<watch::Receiver<u64>>) {
+    if let Some(terms) = terms
+        && terms.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await;
 }
 
 /// 50 ms to 5 s: a node that lost its server shall find it soon (reliability 1.4).
@@ -282,5 +312,49 @@ mod tests {
         let told: Vec<_> = told.iter().map(|(old, new)| (uid(old), uid(new))).collect();
         assert_eq!(told, [(None, Some("2".to_owned())), (Some("1".to_owned()), None)]);
         assert_eq!(uids(&cache, "red"), ["2"]);
+    }
+
+    /// A server with one object, which is made anew for each list and of which no watch ever tells.
+    fn lists() -> kube::Client {
+        use http_body::Frame;
+        use http_body_util::StreamBody;
+        use std::sync::atomic::{AtomicU64, Ordering};
+
+        let lists = Arc::new(AtomicU64::new(0));
+        kube::Client::new(
+            tower::service_fn(move |request: http::Request<kube::client::Body>| {
+                let watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+                let frames = if watch {
+                    futures::stream::pending().boxed()
+                } else {
+                    let n = lists.fetch_add(1, Ordering::Relaxed) + 1;
+                    let items = [object(&n.to_string(), "a", &["red"])];
+                    let list = serde_json::json!({ "kind": "ConfigMapList", "apiVersion": "v1",
+                        "metadata": { "resourceVersion": n.to_string() }, "items": items });
+                    let frame = Ok::<_, std::io::Error>(Frame::data(bytes::Bytes::from(list.to_string())));
+                    futures::stream::iter([frame]).boxed()
+                };
+                std::future::ready(Ok::<_, std::io::Error>(http::Response::new(StreamBody::new(frames))))
+            }),
+            "default",
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_term_of_the_lease_asks_for_a_new_list() {
+        let (cache, terms, stop) = (Arc::new(cache()), watch::Sender::new(1), CancellationToken::new());
+        let (api, config) = (Api::all(lists()), watcher::Config::default());
+        let of = Some(terms.subscribe());
+        let follows = tokio::spawn(follow(api, config, Arc::clone(&cache), of, stop.clone(), |_, _| {}));
+        let mut listed = cache.listed();
+        let patience = std::time::Duration::from_secs(60);
+        for term in 1..4 {
+            terms.send_replace(term);
+            let seen = tokio::time::timeout(patience, listed.wait_for(|of| *of >= term)).await;
+            assert_eq!(*seen.expect("a list in this term").expect("the cache is there"), term);
+            assert_eq!(uids(&cache, "red"), [term.to_string()], "what was known before is gone");
+        }
+        stop.cancel();
+        follows.await.expect("it ends");
     }
 }

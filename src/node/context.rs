@@ -202,6 +202,8 @@ pub struct Node {
     pub boot_id: String,
     /// When the lease was last renewed.
     pub renewed: watch::Sender<Option<Instant>>,
+    /// Which unbroken run of renewals this is, from 1.
+    pub term: watch::Sender<u64>,
     /// Every watch had its first complete list.
     pub synced: AtomicBool,
     /// Why something waits or fails: by key, a word and a sentence. Shown in status, never decided on.
@@ -369,6 +371,7 @@ impl Node {
             leftovers: Mutex::default(),
             stop: parts.stop,
             renewed: watch::Sender::new(None),
+            term: watch::Sender::new(0),
             synced: AtomicBool::new(false),
             notes: Notes::default(),
             calls: Calls::default(),
@@ -394,9 +397,23 @@ impl Node {
         self.synced.load(Ordering::Acquire)
     }
 
-    /// Whether this node may start controller calls: its lease was renewed in time.
+    /// Whether the lease was renewed in time.
     pub fn lease_valid(&self) -> bool {
         self.renewed.borrow().is_some_and(|at| at.elapsed() < self.options.lease)
+    }
+
+    /// Whether this node may start controller calls of what this cache shows it to be host of. While its lease had run out
+    /// another may have become host: what was known before the present term counts no more.
+    pub fn may_host<K: Resource>(&self, cache: &Cache<K>) -> bool {
+        self.lease_valid() && *cache.listed().borrow() >= *self.term.borrow()
+    }
+
+    /// The lease was renewed, as of then.
+    pub fn renewed_at(&self, at: Instant) {
+        if !self.lease_valid() {
+            self.term.send_modify(|term| *term += 1);
+        }
+        self.renewed.send_replace(Some(at));
     }
 
     /// Whether `wharfline down` marked the node.

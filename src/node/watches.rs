@@ -13,6 +13,9 @@ use super::registry::InstanceKey;
 use crate::api::allocation::{AllocationPhase, AllocationVolume};
 use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment};
 
+const HOST_OF_ATTACHMENT: &str = "spec.host.nodeName";
+const HOST_OF_VOLUME: &str = "status.controller.nodeName";
+
 /// Everything that could need a hand gets one.
 pub fn wake_all(node: &Node) {
     let wake = |key| node.queue.wake(key);
@@ -26,7 +29,8 @@ pub fn wake_all(node: &Node) {
     wake(Key::Agent);
 }
 
-/// Opens one watch; `field` must be this node's name in what it shows.
+/// Opens one watch; `field` must be this node's name in what it shows. Of what this node is host of, it asks for a new
+/// list with every new term of the lease.
 fn open<K>(
     node: &Arc<Node>,
     watches: &mut JoinSet<()>,
@@ -41,9 +45,11 @@ fn open<K>(
         config = config.fields(&format!("{field}={}", node.options.name));
     }
     let (api, cache, stop) = (Api::all(node.client.0.clone()), Arc::clone(cache), node.stop.clone());
+    let hosted = matches!(field, Some(HOST_OF_ATTACHMENT | HOST_OF_VOLUME));
+    let terms = hosted.then(|| node.term.subscribe());
     let node = Arc::clone(node);
     watches.spawn(async move {
-        follow(api, config, cache, stop, |old, new| changed(&node, old, new)).await;
+        follow(api, config, cache, terms, stop, |old, new| changed(&node, old, new)).await;
     });
 }
 
@@ -96,7 +102,7 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
         }
         node.queue.wake(Key::Host(a.spec.volume.clone()));
     });
-    open(node, watches, Some("spec.host.nodeName"), &caches.hosted, hosted);
+    open(node, watches, Some(HOST_OF_ATTACHMENT), &caches.hosted, hosted);
     let volumes = each(|node, v: &Volume| {
         let uid = v.uid().unwrap_or_default();
         if !node.caches.volumes.has(&uid) {
@@ -104,7 +110,7 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
         }
         node.queue.wake(Key::Host(v.name_any()));
     });
-    open(node, watches, Some("status.controller.nodeName"), &caches.volumes, volumes);
+    open(node, watches, Some(HOST_OF_VOLUME), &caches.volumes, volumes);
     let instances = each(|node, i: &PluginInstance| {
         let (allocation, task) = (i.spec.allocation.uid.clone(), i.spec.task.clone());
         node.queue.wake(Key::Instance(InstanceKey { allocation, task }));

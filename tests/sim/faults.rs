@@ -2,12 +2,13 @@
 use std::time::Duration;
 
 use wharfline::csi::{Code, Rpc, proto};
+use wharfline::run::join::LEASE;
 use wharfline::sys::process::Outcome;
 
 use crate::cluster::{CALL_DEADLINE, CONTROLLERS, Cluster, NODES, RIVAL};
 use crate::network::{Link, PLUGINS, SERVER};
 use crate::plugins::{self, SLOW};
-use crate::support::scripted::Answer;
+use crate::support::scripted::{Answer, Logged};
 use crate::universe::{CrashAt, below, chance, pick};
 
 /// The kinds of faults; each seed has some of them.
@@ -27,6 +28,20 @@ enum Kind {
     Gone,
     Answers,
     Rival,
+    /// An OK for nothing.
+    Lie,
+    /// A volume is made or deleted, and the answer does not say so.
+    DoubtVolume,
+    /// The same for an attachment.
+    DoubtAttachment,
+    /// It takes its time.
+    Slow,
+    /// Two sets of controllers, until everything is mended.
+    Both,
+    /// It hangs until the caller gives up, and is done then.
+    Hang,
+    /// A node is out of reach for so long that others take over what it is host of.
+    Away,
 }
 
 const KINDS: [Kind; 14] = [
@@ -55,9 +70,19 @@ enum Mend {
 /// What is still to go wrong and to be mended.
 pub struct Faults {
     kinds: Vec<Kind>,
-    planned: Vec<Duration>,
+    /// What the plugins of this run do all the time: one answer of many is of this kind, since what follows from it
+    /// wants the same call to go wrong at the right moment.
+    habit: Option<Kind>,
+    /// The next one last.
+    planned: Vec<(Duration, Kind)>,
     mending: Vec<(Duration, Mend)>,
 }
+
+/// How often a habit shows.
+const HABIT: Duration = Duration::from_millis(250);
+
+/// Longer than a lease and the longest call together.
+pub const AWAY: Duration = Duration::from_secs(26);
 
 fn millis(from: u64, more: u64) -> Duration {
     Duration::from_millis(from + below(more))
@@ -72,33 +97,61 @@ fn process_host() -> &'static str {
 }
 
 impl Faults {
-    /// Kinds for this run, drawn anew.
-    pub fn new() -> Self {
+    /// Kinds for this run, drawn anew; every other run has a habit.
+    pub fn new(seed: u64) -> Self {
         let mut kinds: Vec<_> = KINDS.into_iter().filter(|_| chance(450)).collect();
         if kinds.is_empty() {
             kinds.push(pick(&KINDS));
         }
-        Self { kinds, planned: Vec::new(), mending: Vec::new() }
+        let habit = match seed % 8 {
+            1 => Some(Kind::Lie),
+            2 | 6 => Some(Kind::Slow),
+            3 => Some(Kind::DoubtVolume),
+            4 => Some(Kind::Both),
+            5 => Some(Kind::Hang),
+            7 => Some(Kind::DoubtAttachment),
+            _ => None,
+        };
+        Self { kinds, habit, planned: Vec::new(), mending: Vec::new() }
     }
 
     pub fn describe(&self) -> String {
-        format!("{:?}", self.kinds)
+        format!("{:?}, habit {:?}", self.kinds, self.habit)
     }
 
     /// So many faults between two times.
     pub fn plan(&mut self, count: u64, from: Duration, until: Duration) {
         let span = u64::try_from(until.saturating_sub(from).as_millis()).unwrap();
-        self.planned.extend((0..count).map(|_| from + Duration::from_millis(below(span))));
-        self.planned.sort();
-        self.planned.reverse();
+        self.planned
+            .extend((0..count).map(|_| (from + Duration::from_millis(below(span)), pick(&self.kinds))));
+        self.habitual(from, until);
+        self.planned.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+    }
+
+    fn habitual(&mut self, from: Duration, until: Duration) {
+        let Some(habit) = self.habit else { return };
+        if habit == Kind::Both {
+            self.planned.push((from, habit));
+            return;
+        }
+        let times = std::iter::successors(Some(from), |at| Some(*at + HABIT)).take_while(|at| *at < until);
+        self.planned.extend(times.map(|at| (at, habit)));
+    }
+
+    /// Whether a node goes away for long in this run, where calls hang: the last that it began as a host may run still
+    /// when its volumes could have another one. `planned` is until when faults are planned already.
+    pub fn away(&mut self, from: Duration, planned: Duration) -> bool {
+        let Some(Kind::Hang) = self.habit else { return false };
+        self.planned.push((from, Kind::Away));
+        self.habitual(planned, from + LEASE + CALL_DEADLINE);
+        self.planned.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+        true
     }
 
     /// Does what is due.
     pub fn step(&mut self, cluster: &mut Cluster) {
         let now = cluster.now();
-        while self.planned.last().is_some_and(|at| *at <= now) {
-            self.planned.pop();
-            let kind = pick(&self.kinds);
+        while let Some((_, kind)) = self.planned.pop_if(|(at, _)| *at <= now) {
             self.inject(cluster, kind);
         }
         let (due, later): (Vec<_>, Vec<_>) =
@@ -197,9 +250,42 @@ impl Faults {
                 |l| l.gone = 0,
             ),
             Kind::Answers => bad_answer(cluster),
+            Kind::Lie => next_gets(cluster, pick(&LOOKED_FOR), lie()),
+            Kind::DoubtVolume => {
+                next_gets(cluster, pick(&[Rpc::CreateVolume, Rpc::DeleteVolume]), done_and_yet());
+            }
+            Kind::DoubtAttachment => {
+                // Nearly all of them: whoever goes meanwhile goes while nobody knows whether it is attached.
+                for rpc in [Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume] {
+                    cluster.backends["alpha"].next(rpc, done_and_yet());
+                }
+            }
+            Kind::Both => {
+                cluster.rival(true);
+                self.mending.push((Duration::MAX, Mend::Rival));
+            }
+            Kind::Slow => {
+                next_gets(cluster, pick(&MUTATING), Answer::honest().delay(millis(200, 2000)));
+            }
+            Kind::Hang => next_gets(cluster, pick(&OF_THE_CONTROLLER), hang()),
+            Kind::Away => {
+                let host = last_host(cluster);
+                cluster.universe.note(&format!("{host} does not reach the server for {AWAY:?}"));
+                cluster.sim.partition(host, SERVER);
+                self.mending.push((cluster.now() + AWAY, Mend::Repair(host.to_owned())));
+            }
             Kind::Rival => {
                 cluster.rival(true);
-                self.mending.push((cluster.now() + millis(500, 12_000), Mend::Rival));
+                let (now, for_long) = (cluster.now(), millis(500, 12_000));
+                self.mending.push((now + for_long, Mend::Rival));
+                if chance(500) {
+                    // Why they were taken for dead: they hear nothing for a while, and then act on what they knew.
+                    if let Some(link) = cluster.universe.look().links.get(CONTROLLERS) {
+                        link.stalled.send_replace(true);
+                    }
+                    let hear = |link: &mut Link| drop(link.stalled.send_replace(false));
+                    self.mending.push((now + for_long / 2, Mend::Link(CONTROLLERS.to_owned(), hear)));
+                }
             }
         }
     }
@@ -238,30 +324,60 @@ fn task_dies(cluster: &Cluster) {
     }
 }
 
+/// These have an effect that the daemon can look for: it believes no OK about them.
+const LOOKED_FOR: [Rpc; 3] = [Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume, Rpc::NodeUnstageVolume];
+
+/// Of these nothing is seen but the answer.
+const OF_THE_CONTROLLER: [Rpc; 4] =
+    [Rpc::CreateVolume, Rpc::DeleteVolume, Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume];
+
+/// OK, and nothing is done.
+fn lie() -> Answer {
+    Answer::reply(&proto::NodePublishVolumeResponse {})
+}
+
+fn done_and_yet() -> Answer {
+    if chance(500) { Answer::cut() } else { Answer::fail(pick(&CODES), "done, and yet") }.after_effect()
+}
+
+/// The node whose plugin got a controller call last.
+fn last_host(cluster: &Cluster) -> &'static str {
+    let controller = |call: &&Logged| OF_THE_CONTROLLER.contains(&call.rpc);
+    let calls = cluster.backends["alpha"].calls();
+    let last = calls.iter().rev().find(controller).map(|call| call.node.clone());
+    NODES.into_iter().find(|node| last.as_ref() == Some(&plugins::node_id(node))).unwrap_or(NODES[0])
+}
+
+fn hang() -> Answer {
+    Answer::honest().delay(CALL_DEADLINE + SLOW).late()
+}
+
+const CODES: [Code; 7] = [
+    Code::Unavailable,
+    Code::DeadlineExceeded,
+    Code::Aborted,
+    Code::Internal,
+    Code::ResourceExhausted,
+    Code::Unknown,
+    Code::Cancelled,
+];
+
 fn bad_answer(cluster: &Cluster) {
-    let (plugin, rpc) = (pick(&PLUGINS), pick(&MUTATING));
-    let codes = [
-        Code::Unavailable,
-        Code::DeadlineExceeded,
-        Code::Aborted,
-        Code::Internal,
-        Code::ResourceExhausted,
-        Code::Unknown,
-        Code::Cancelled,
-    ];
-    // These three have an effect that the daemon can look for: it believes no OK about them.
-    let seen = [Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume, Rpc::NodeUnstageVolume];
+    let rpc = pick(&MUTATING);
     let answer = match below(8) {
-        0 => Answer::fail(pick(&codes), "no"),
-        1 => Answer::fail(pick(&codes), "done, and yet").after_effect(),
+        0 => Answer::fail(pick(&CODES), "no"),
+        1 | 3 => done_and_yet(),
         2 => Answer::cut(),
-        3 => Answer::cut().after_effect(),
         4 => Answer::exit().after_effect(),
         5 => Answer::honest().delay(SLOW),
-        // OK, and nothing is done.
-        6 if seen.contains(&rpc) => Answer::reply(&proto::NodePublishVolumeResponse {}),
-        _ => Answer::honest().delay(CALL_DEADLINE + SLOW).late(),
+        6 if LOOKED_FOR.contains(&rpc) => lie(),
+        _ => hang(),
     };
+    next_gets(cluster, rpc, answer);
+}
+
+fn next_gets(cluster: &Cluster, rpc: Rpc, answer: Answer) {
+    let plugin = pick(&PLUGINS);
     cluster.universe.note(&format!("plugin {plugin}: the next {rpc} gets {answer:?}"));
     cluster.backends[plugin].next(rpc, answer);
 }

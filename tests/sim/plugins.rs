@@ -12,7 +12,7 @@ use wharfline::sys::process::Outcome;
 use crate::network::{Listening, PLUGINS};
 use crate::state::NodeState;
 use crate::support::scripted::{Ask, Backend, Config, Effects, Hands, Site, Witness, serve};
-use crate::universe::Universe;
+use crate::universe::{Universe, below, chance};
 
 /// The storage systems, by plugin.
 pub type Backends = BTreeMap<String, Arc<Backend>>;
@@ -20,10 +20,16 @@ pub type Backends = BTreeMap<String, Arc<Backend>>;
 /// `alpha` attaches and stages; `beta` does neither, and its volumes stay on the node that made them.
 pub fn backends(universe: &Arc<Universe>) -> Backends {
     let effects = Effects::Simulated(Arc::new(SimHands(Arc::clone(universe))));
-    let alpha = Config { name: "alpha.csi.example".into(), effects: effects.clone(), ..Config::full() };
-    let mut beta = Config { name: "beta.csi.example".into(), effects, ..Config::without_attach_and_stage() };
+    let alpha = Config { name: "alpha.csi.example".into(), effects: effects.clone(), pace, ..Config::full() };
+    let mut beta =
+        Config { name: "beta.csi.example".into(), effects, pace, ..Config::without_attach_and_stage() };
     beta.services.push(Service::VolumeAccessibilityConstraints as i32);
     [("alpha", alpha), ("beta", beta)].map(|(name, config)| (name.to_owned(), Backend::new(config))).into()
+}
+
+/// Calls take time, or no two of them could ever meet.
+fn pace() -> Duration {
+    if chance(500) { Duration::ZERO } else { Duration::from_millis(below(120)) }
 }
 
 /// What a plugin calls a node.

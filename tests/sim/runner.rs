@@ -30,7 +30,7 @@ fn prepare(seed: u64) -> (mad_turmoil::time::SimClocksGuard, Cluster) {
 pub fn one(seed: u64, show: bool) -> ExitCode {
     let (_clocks, cluster) = prepare(seed);
     cluster.universe.look().record.shown = show;
-    let mut run = Run::new(cluster);
+    let mut run = Run::new(cluster, seed);
     // One in ten has no faults: there the bounds are tight. One in eight also waits to see that nothing is written.
     let (calm, quiet) = (seed.is_multiple_of(10), seed.is_multiple_of(8));
     let result = run.sixty(calm, quiet);
@@ -63,11 +63,14 @@ fn tell(inner: &Inner, show: bool) {
     }
 }
 
+/// The seed of the one life that is lived again and again.
+const LIFE: u64 = 1;
+
 /// One claim's life, with a process killed at one of its effects; prints the effects when none is.
 pub fn life(crash: Option<u64>, show: bool) -> ExitCode {
-    let (_clocks, cluster) = prepare(1);
+    let (_clocks, cluster) = prepare(LIFE);
     cluster.universe.look().record.shown = show;
-    let mut run = Run::new(cluster);
+    let mut run = Run::new(cluster, LIFE);
     let result = run.life(crash);
     let inner = run.cluster.universe.look();
     match result {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::checks;
 use crate::cluster::Cluster;
-use crate::faults::Faults;
+use crate::faults::{AWAY, Faults};
 use crate::people::Wish;
 use crate::universe::{CrashAt, below, chance, pick};
 
@@ -18,6 +18,9 @@ const QUIET: Duration = Duration::from_secs(60);
 
 /// A look at everything costs more than a step: it is taken at each tenth.
 const WHOLE_LOOK: u32 = 10;
+
+/// When a node goes away for long, in runs where one does: it is host of volumes by then.
+const LEAVES: Duration = Duration::from_secs(9);
 
 /// How a run ended well.
 #[derive(Debug)]
@@ -104,36 +107,42 @@ pub fn allocation(name: &str, claims: &[&str], command: &str) -> Manifest {
     Manifest::namespaced("allocations", "Allocation", name, json!({ "volumes": volumes, "tasks": tasks }))
 }
 
-/// How many claims have users; four have none.
-const USED: usize = 18;
+/// How many claims have users.
+const USED: usize = 15;
 
-/// Two plugins, fourteen classes, twenty-two claims (four of them without a user) and twenty-two allocations.
+/// The claims of the users beyond the first of each: two are shared, before three there is a queue.
+const MORE: [usize; 7] = [0, 1, 2, 2, 3, 3, 4];
+
+/// Two plugins, fourteen classes, twenty-two claims (seven of them without a user) and twenty-two allocations.
 fn sixty() -> Vec<Manifest> {
     let mut all = vec![plugin("alpha", "Cluster"), plugin("beta", "Node")];
     for n in 0..14 {
         let (plugin, mode) = CLASSES[n % CLASSES.len()];
         all.push(class(&format!("class-{n}"), plugin, mode));
     }
-    for n in 0..USED + 4 {
-        // Three claims have several users: two of them side by side, the third one after the other. Those modes are
-        // alpha's alone, and one other.
+    for n in 0..USED + MORE.len() {
+        // Two claims have their users side by side, three one after the other. Those modes are alpha's alone, but for
+        // one.
         let (mode, sorts) = match n {
             0 => ("MultiNodeMultiWriter", 2),
             1 => ("SingleNodeMultiWriter", 2),
-            2 => ("SingleNodeSingleWriter", 2),
+            2 | 3 => ("SingleNodeSingleWriter", 2),
+            4 => ("SingleNodeWriter", 2),
             _ => pick(&[("SingleNodeWriter", 3), ("SingleNodeWriter", 3), ("SingleNodeSingleWriter", 2)]),
         };
         let class = 3 * usize::try_from(below(4)).unwrap() + usize::try_from(below(sorts)).unwrap();
         all.push(claim(&format!("claim-{n}"), &format!("class-{class}"), mode));
     }
-    for n in 0..USED + 4 {
-        // The last is one more for the queue before claim 2.
-        let of = if n == USED + 3 { 2 } else { n % USED };
-        let command = if of == 2 { "finish" } else { pick(&["run", "run", "run", "finish", ""]) };
+    for (n, of) in (0..USED).chain(MORE).enumerate() {
+        let queue = (2..=4).contains(&of);
+        let command = if queue { "finish" } else { pick(&["run", "run", "run", "finish", ""]) };
         let mut one = allocation(&format!("alloc-{n}"), &[&format!("claim-{of}")], command);
-        if of == 1 {
+        match of {
+            // Each user on a node of its own: their attachments are made side by side.
+            0 => one.object["spec"]["nodeName"] = json!(if n == 0 { "node-a" } else { "node-c" }),
             // Both users of a volume for one node: elsewhere the second would wait for the first, and rightly.
-            one.object["spec"]["nodeName"] = json!("node-b");
+            1 => one.object["spec"]["nodeName"] = json!("node-b"),
+            _ => {}
         }
         all.push(one);
     }
@@ -162,8 +171,8 @@ pub struct Run {
 }
 
 impl Run {
-    pub fn new(cluster: Cluster) -> Self {
-        Self { cluster, faults: Faults::new(), calm: false, steps: 0 }
+    pub fn new(cluster: Cluster, seed: u64) -> Self {
+        Self { cluster, faults: Faults::new(seed), calm: false, steps: 0 }
     }
 
     pub fn kinds(&self) -> String {
@@ -281,6 +290,7 @@ impl Run {
         if !calm {
             self.faults.plan(4 + below(16), Duration::ZERO, time(14));
         }
+        let away = !calm && self.faults.away(LEAVES, time(14));
         self.wish(manifests.iter().map(Manifest::create).collect(), time(8))?;
         // Some change their minds.
         let fickle: Vec<_> = manifests
@@ -290,6 +300,9 @@ impl Run {
             .collect();
         self.wish(fickle.iter().map(Manifest::delete).collect(), time(2))?;
         self.wish(fickle.iter().map(Manifest::create).collect(), time(4))?;
+        if away {
+            self.until(LEAVES + AWAY)?;
+        }
         self.faults.heal(&mut self.cluster);
         let up_after = self.settle("everything runs", |cluster| {
             if cluster.desk.open() > 0 {

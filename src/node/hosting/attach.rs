@@ -59,7 +59,7 @@ pub(super) async fn step(node: &Arc<Node>, object: &VolumeAttachment) -> Option<
         return Some(left);
     }
     let mut status = AttachStatus { attached: seen.attached, epoch: host.epoch, ..before.clone() };
-    let outcome = if node.lease_valid() {
+    let outcome = if node.may_host(&node.caches.hosted) {
         attach_or_detach(node, object, step, (&key, &retry), &mut status).await
     } else {
         Err(Blocked::Wait(Reason::LeaseNotRenewed))

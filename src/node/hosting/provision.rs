@@ -108,7 +108,7 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> 
     // Whatever becomes of the step: another epoch's word is not repeated under this one's.
     part.exists = before.exists.map(|_| seen.exists);
     part.observed_epoch = host.epoch;
-    let outcome = if node.lease_valid() {
+    let outcome = if node.may_host(&node.caches.volumes) {
         carry_out(node, volume, step, &retry, &mut part, host.epoch).await
     } else {
         Err(Blocked::Wait(Reason::LeaseNotRenewed))

@@ -268,7 +268,13 @@ impl Backend {
         };
         let mut done = (answer.effect == Effect::First).then(|| self.perform(site, number, &ask));
         match &answer.pause {
-            Pause::None => {}
+            Pause::None => {
+                let pace = self.state().config.pace;
+                let time = pace();
+                if !time.is_zero() {
+                    tokio::time::sleep(time).await;
+                }
+            }
             Pause::For(time) => tokio::time::sleep(*time).await,
             Pause::Until(gate) => gate.passed().await,
         }
