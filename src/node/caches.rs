@@ -183,6 +183,13 @@ pub async fn follow<K>(
 ) where
     K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
 {
+    // Before the first term nothing may be gone by.
+    if let Some(terms) = &mut terms {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            first = terms.wait_for(|term| *term > 0) => if first.is_err() { return },
+        }
+    }
     let mut backoff = Pause::default();
     loop {
         let term = terms.as_mut().map_or(0, |terms| *terms.borrow_and_update());
@@ -224,12 +231,10 @@ pub async fn follow<K>(
 }
 
 async fn next_term(terms: &mut Option<watch::Receiver<u64>>) {
-    if let Some(terms) = terms
-        && terms.changed().await.is_ok()
-    {
-        return;
+    match terms {
+        Some(terms) if terms.changed().await.is_ok() => {}
+        _ => std::future::pending().await,
     }
-    std::future::pending().await;
 }
 
 /// 50 ms to 5 s: a node that lost its server shall find it soon (reliability 1.4).

@@ -258,11 +258,6 @@ async fn begin(node: &Arc<Node>, ready: oneshot::Sender<()>) -> Result<(), Error
     if node.renewed.subscribe().wait_for(Option::is_some).await.is_err() {
         return Err(Error::Ended("lease"));
     }
-    for mut listed in [caches.hosted.listed(), caches.volumes.listed()] {
-        if listed.wait_for(|term| *term > 0).await.is_err() {
-            return Err(Error::Ended("watch"));
-        }
-    }
     recover::rebuild(node).await?;
     let table = node.machine.kernel.mount_table().await?;
     recover::note_leftovers(node, &table);
