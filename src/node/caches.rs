@@ -231,9 +231,12 @@ pub async fn follow<K>(
 }
 
 async fn next_term(terms: &mut Option<watch::Receiver<u64>>) {
-    match terms {
-        Some(terms) if terms.changed().await.is_ok() => {}
-        _ => std::future::pending().await,
+    let over = match terms {
+        Some(terms) => terms.changed().await.is_err(),
+        None => true,
+    };
+    if over {
+        std::future::pending::<()>().await;
     }
 }
 
