@@ -162,3 +162,37 @@ async fn a_stored_spec_that_newer_rules_refuse_stands_in_the_way_of_nothing_else
     assert_eq!(let_go.code, 200, "{}", let_go.message());
     assert_eq!(get(&server, &path).await.code, 404);
 }
+
+#[tokio::test]
+async fn a_status_of_a_former_host_or_a_former_object_comes_too_late() {
+    let server = Server::new(store(), wharfline::api::definitions(), options());
+    server.bootstrap().await.unwrap();
+    let volumes = "/apis/wharfline.dev/v1alpha1/volumes";
+    let made = post(
+        &server,
+        volumes,
+        json!({
+            "metadata": { "name": "v" },
+            "spec": { "plugin": "p", "accessModes": ["SingleNodeWriter"], "source": { "existing": { "handle": "h" } } },
+        }),
+    );
+    let uid = made.await.at("/metadata/uid").clone();
+    assert!(uid.is_string());
+    let status = format!("{volumes}/v/status");
+    let host = |epoch: i64| json!({ "status": { "controller": { "nodeName": "n", "epoch": epoch } } });
+    let word = |uid: &Value, epoch: i64, exists: &str| json!({ "metadata": { "uid": uid }, "status": { "exists": exists, "observedEpoch": epoch } });
+    for (patch, code) in [
+        (host(1), 200),
+        (word(&uid, 1, "Unknown"), 200),
+        (host(2), 200),
+        (word(&uid, 1, "Up"), 409),
+        (word(&uid, 2, "Unknown"), 200),
+        (word(&uid, 1, "Up"), 409),
+        (word(&json!("another"), 2, "Up"), 409),
+        (word(&uid, 2, "Up"), 200),
+    ] {
+        let answer = merge(&server, &status, patch.clone()).await;
+        assert_eq!(answer.code, code, "{patch}: {}", answer.body);
+    }
+    assert_eq!(get(&server, &format!("{volumes}/v")).await.at("/status/exists"), "Up");
+}

@@ -56,11 +56,13 @@ pub fn definitions() -> Vec<KindDefinition> {
             columns: VOLUME,
             finalizer: Some(FINALIZER),
             validate: validate::volume,
+            late: super::volume::late_word,
             ..of::<Volume>("volume", &["vol"], &["spec.plugin", "status.controller.nodeName"])
         },
         KindDefinition {
             columns: ATTACHMENT,
             finalizer: Some(FINALIZER),
+            late: super::volume::late_attachment,
             ..of::<VolumeAttachment>("volumeattachment", &["att"], &["spec.nodeName", "spec.host.nodeName"])
         },
         KindDefinition {
@@ -191,6 +193,7 @@ fn of<K: CustomResourceExt>(
         finalizer: None,
         default: |_| {},
         validate: |_, _| Vec::new(),
+        late: |_, _| None,
     }
 }
 

@@ -56,6 +56,8 @@ pub struct KindDefinition {
     pub default: fn(&mut Value),
     /// Lists every fault of the new object, given the stored one on update. Runs after schema validation.
     pub validate: fn(new: &Value, old: Option<&Value>) -> Vec<FieldError>,
+    /// Why a write of the status comes too late to count, if it does: its writer is no longer the one who speaks of it.
+    pub late: fn(new: &Value, old: &Value) -> Option<String>,
 }
 
 impl KindDefinition {

@@ -2,6 +2,7 @@
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::meta::{
     AccessMode, Call, Capability, Condition, Host, Map, ObjectRef, ReclaimPolicy, Rung, SecretRefs, Segments,
@@ -279,6 +280,38 @@ pub struct AttachStatus {
     pub message: String,
 }
 
+/// A former host's word of a volume: a write that was under way when another node became its host, and would cover what
+/// that one says or let others go by what it doubts.
+pub(super) fn late_word(new: &Value, old: &Value) -> Option<String> {
+    const WORDS: [&str; 6] = ["exists", "handle", "context", "capacity", "topology", "observedEpoch"];
+    let status = &new["status"];
+    late(&status["controller"]["epoch"], &status["observedEpoch"])
+        .filter(|_| says_other(&WORDS, status, &old["status"]))
+}
+
+/// The same of an attachment.
+pub(super) fn late_attachment(new: &Value, old: &Value) -> Option<String> {
+    const WORDS: [&str; 3] = ["attached", "publishContext", "epoch"];
+    let said = &new["status"]["controller"];
+    late(&new["spec"]["host"]["epoch"], &said["epoch"])
+        .filter(|_| says_other(&WORDS, said, &old["status"]["controller"]))
+}
+
+fn late(host: &Value, said: &Value) -> Option<String> {
+    let (host, said) = (host.as_i64()?, said.as_i64()?);
+    (said < host).then(|| format!("the host of epoch {said} says so, and the volume has one of epoch {host}"))
+}
+
+/// Whether one of these differs; what is left out is the same as what is empty.
+fn says_other(words: &[&str], new: &Value, old: &Value) -> bool {
+    let said = |part: &Value, word: &str| {
+        let value = part[word].clone();
+        let empty = [Value::Null, json!(0), json!(""), json!({}), json!([])].contains(&value);
+        (!empty).then_some(value)
+    };
+    words.iter().any(|word| said(new, word) != said(old, word))
+}
+
 /// What the node knows of an attachment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -303,4 +336,47 @@ pub struct StageStatus {
     /// The same in a sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(host: i64, of: i64, exists: &str) -> Value {
+        json!({ "status": { "controller": { "nodeName": "n", "epoch": host }, "exists": exists, "observedEpoch": of } })
+    }
+
+    fn attachment(host: i64, of: i64, attached: &str) -> Value {
+        json!({ "spec": { "host": { "nodeName": "n", "epoch": host } },
+            "status": { "controller": { "attached": attached, "epoch": of } } })
+    }
+
+    #[test]
+    fn a_former_hosts_word_comes_too_late() {
+        for (host, of, now, before, late) in [
+            (2, 1, (1, "Up"), (1, "Unknown"), true),
+            (2, 1, (1, "Unknown"), (2, "Unknown"), true),
+            // It stands as it stood, and somebody else writes.
+            (2, 1, (1, "Up"), (1, "Up"), false),
+            (2, 2, (2, "Up"), (1, "Unknown"), false),
+            (2, 2, (2, "Down"), (2, "Up"), false),
+            (1, 1, (1, "Up"), (0, "Unknown"), false),
+        ] {
+            let (new, old) = (volume(host, of, now.1), volume(host, before.0, before.1));
+            assert_eq!(late_word(&new, &old).is_some(), late, "{new} after {old}");
+            let (new, old) = (attachment(host, of, now.1), attachment(host, before.0, before.1));
+            assert_eq!(late_attachment(&new, &old).is_some(), late, "{new} after {old}");
+        }
+    }
+
+    #[test]
+    fn a_new_host_is_written_over_what_the_former_said() {
+        assert_eq!(late_word(&volume(2, 1, "Up"), &volume(1, 1, "Up")), None);
+        assert_eq!(late_attachment(&attachment(2, 1, "Up"), &attachment(1, 1, "Up")), None);
+        // Nobody said anything yet, and a typed client writes it as it reads it.
+        let (mut new, mut old) = (volume(1, 0, "Up"), volume(1, 0, "Up"));
+        new["status"]["exists"].take();
+        old["status"] = json!({});
+        assert_eq!(late_word(&new, &old), None);
+    }
 }

@@ -81,7 +81,11 @@ pub(crate) fn leaving(attachment: &VolumeAttachment) -> Leaving {
         released: !uid.is_empty() && status.node.is_some_and(|n| n.released_uid == uid),
         fence: if attachment.spec.fenced && deleting(attachment) { Fence::Stands } else { Fence::None },
         attach_required: attachment.spec.attach_required,
-        attached: release::attached(attachment.spec.host.as_ref().map(|h| h.epoch), said),
+        attached: release::attached(
+            deleting(attachment),
+            attachment.spec.host.as_ref().map(|h| h.epoch),
+            said,
+        ),
         used: !attachment.spec.allocations.is_empty(),
     }
 }

@@ -155,6 +155,7 @@ const AGENT: Part = Part {
         "stopped",
         "conditions",
     ],
+    epoch: None,
 };
 
 /// Writes what the daemon says of its machine.

@@ -314,6 +314,9 @@ pub struct Part {
     pub name: &'static str,
     /// The top-level fields.
     pub fields: &'static [&'static str],
+    /// Where the epoch stands that the writer speaks for, if it speaks for one. It goes with every write: one that comes
+    /// late would else pass for the word of whoever wrote an epoch last.
+    pub epoch: Option<&'static [&'static str]>,
 }
 
 /// What one part of a status was last written as.
@@ -477,12 +480,16 @@ impl Node {
                 restrict(&seen["status"], part.fields)
             }
         };
-        let patch = merge_diff(&old, &new);
+        let mut patch = merge_diff(&old, &new);
         if patch.as_object().is_some_and(serde_json::Map::is_empty) {
             return Ok(());
         }
+        if let Some(path) = part.epoch {
+            carry(&mut patch, &new, path);
+        }
         let api = K::api(self.client.0.clone(), object);
-        let body = serde_json::json!({ "status": patch });
+        // Another object may have the name by now.
+        let body = serde_json::json!({ "metadata": { "uid": object.uid() }, "status": patch });
         let (name, params, patch) = (object.name_any(), PatchParams::default(), Patch::Merge(&body));
         let write = api.patch_status(&name, &params, &patch);
         match tokio::time::timeout(API_DEADLINE, write).await {
@@ -629,6 +636,13 @@ pub fn merge_diff(old: &Value, new: &Value) -> Value {
     Value::Object(patch)
 }
 
+/// Puts the value at this path into a patch, as it is.
+fn carry(patch: &mut Value, new: &Value, path: &[&str]) {
+    let value = path.iter().fold(new, |value, key| &value[key]).clone();
+    let place = path.iter().fold(patch, |place, key| &mut place[key]);
+    *place = value;
+}
+
 /// The fields of `seen` that the writer owns: what it no longer says goes, even if a former daemon said it.
 fn restrict(seen: &Value, fields: &[&str]) -> Value {
     let owned = |(key, value): (&String, &Value)| {
@@ -668,5 +682,20 @@ mod tests {
             assert_eq!(value, new);
         }
         assert_eq!(merge_diff(&json!({ "a": 1 }), &json!({ "a": 1 })), json!({}));
+    }
+
+    #[test]
+    fn the_epoch_goes_with_what_is_written() {
+        let (old, new) = (
+            json!({ "controller": { "attached": "Unknown", "epoch": 3 } }),
+            json!({ "controller": { "attached": "Up", "epoch": 3 } }),
+        );
+        let mut patch = merge_diff(&old, &new);
+        carry(&mut patch, &new, &["controller", "epoch"]);
+        assert_eq!(patch, new);
+        let (old, new) = (json!({ "exists": "Up", "observedEpoch": 3 }), json!({ "observedEpoch": 3 }));
+        let mut patch = merge_diff(&old, &new);
+        carry(&mut patch, &new, &["observedEpoch"]);
+        assert_eq!(patch, json!({ "exists": null, "observedEpoch": 3 }));
     }
 }

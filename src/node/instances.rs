@@ -14,6 +14,7 @@ use crate::api::meta::{Condition, READY, Truth, set_condition};
 const INSTANCE: Part = Part {
     name: "instance",
     fields: &["provider", "nodeId", "maxVolumes", "topology", "capabilities", "since", "conditions"],
+    epoch: None,
 };
 
 pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Duration> {

@@ -113,12 +113,15 @@ pub fn user(facts: UserFacts) -> User {
     if facts.exists && facts.here && down { User::Down } else { User::NotDown }
 }
 
-/// The rung as the host of this epoch knows it: another host's word does not count, and no word is doubt.
-pub fn attached(epoch: Option<i64>, said: Option<(Rung, i64)>) -> Rung {
+/// The rung as the host of this epoch knows it: no word is doubt, and of what another host said only that it is up is
+/// taken, while it is wanted. For nobody detaches what is wanted, and who attached it again to be sure would call about a
+/// volume in use.
+pub fn attached(deleting: bool, epoch: Option<i64>, said: Option<(Rung, i64)>) -> Rung {
     match (epoch, said) {
         // Nobody was ever assigned, so nobody ever attempted it.
         (None, None) => Rung::Down,
         (Some(epoch), Some((rung, of))) if of == epoch => rung,
+        (Some(_), Some((Rung::Up, _))) if !deleting => Rung::Up,
         (Some(_) | None, _) => Rung::Unknown,
     }
 }
@@ -286,11 +289,17 @@ mod tests {
     }
 
     #[test]
-    fn only_the_present_hosts_word_counts() {
-        assert_eq!(attached(None, None), Rung::Down);
-        assert_eq!(attached(Some(2), None), Rung::Unknown);
-        assert_eq!(attached(Some(2), Some((Rung::Down, 1))), Rung::Unknown);
-        assert_eq!(attached(Some(2), Some((Rung::Down, 2))), Rung::Down);
+    fn only_the_present_hosts_word_counts_but_for_what_is_up_and_wanted() {
+        for deleting in [false, true] {
+            assert_eq!(attached(deleting, None, None), Rung::Down);
+            assert_eq!(attached(deleting, Some(2), None), Rung::Unknown);
+            for rung in [Rung::Down, Rung::Unknown, Rung::Up] {
+                assert_eq!(attached(deleting, Some(2), Some((rung, 2))), rung);
+                let stays = !deleting && rung == Rung::Up;
+                let expected = if stays { Rung::Up } else { Rung::Unknown };
+                assert_eq!(attached(deleting, Some(2), Some((rung, 1))), expected, "{deleting} {rung:?}");
+            }
+        }
     }
 
     fn all_leaving() -> Vec<Leaving> {

@@ -99,6 +99,11 @@ pub(crate) fn update(
             whole
         }
     };
+    if part == Part::Status
+        && let Some(why) = (resource.kind.late)(&object, old)
+    {
+        return Err(Refusal::conflict(resource.subject(name), &why));
+    }
     finish(resource, part, Some(old), object, (duplicates, validation))
 }
 

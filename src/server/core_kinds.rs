@@ -30,6 +30,7 @@ fn plain(kind: &'static str, plural: &'static str, singular: &'static str) -> Ki
         finalizer: None,
         default: |_| {},
         validate: |_, _| Vec::new(),
+        late: |_, _| None,
     }
 }
 

@@ -74,6 +74,7 @@ pub(crate) fn gadget() -> KindDefinition {
         selectable: &["spec.nodeName", "status.phase"],
         finalizer: None,
         default: |_| {},
+        late: |_, _| None,
         validate: |new, old| {
             let mut faults = FieldErrors::new();
             if new["spec"]["plugin"] == "forbidden" {

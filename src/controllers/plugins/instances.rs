@@ -1,13 +1,16 @@
 //! PluginInstances: gone after their task, and the Plugin of one that nobody declared.
 use std::sync::Arc;
 
+use kube::Resource;
 use kube::api::ObjectMeta;
+use serde_json::Value;
 
 use super::super::context::Context;
 use super::super::drive::Outcome;
 use super::super::facts::{deleting, uid};
-use crate::api::meta::{READY, is_true};
-use crate::api::{Plugin, PluginInstance, PluginSpec};
+use super::super::write::Failure;
+use crate::api::meta::{ObjectRef, READY, is_true};
+use crate::api::{Allocation, Plugin, PluginInstance, PluginSpec};
 use crate::plan::marks::UNDECLARED_FROM;
 
 /// One look at one instance.
@@ -15,7 +18,7 @@ pub(crate) async fn reconcile(object: Arc<PluginInstance>, context: Arc<Context>
     let of = &object.spec.allocation;
     let allocation = context.world.allocations.get(&(of.namespace.clone(), of.name.clone()));
     if allocation.is_none_or(|a| uid(&*a) != of.uid) {
-        if !deleting(&*object) {
+        if !deleting(&*object) && gone(&context, of).await? {
             context.delete(&*object).await?;
         }
         return Ok(None);
@@ -25,6 +28,14 @@ pub(crate) async fn reconcile(object: Arc<PluginInstance>, context: Arc<Context>
         context.create(&undeclared(&object)).await?;
     }
     Ok(None)
+}
+
+/// Asks the server itself: the cache of allocations may be older than that of instances, and a plugin that serves would
+/// be gone from its node for a while.
+async fn gone(context: &Context, of: &ObjectRef) -> Result<bool, Failure> {
+    let path = Allocation::url_path(&(), Some(&of.namespace));
+    let found: Option<Value> = context.read(&path, &of.name).await?;
+    Ok(found.is_none_or(|allocation| allocation["metadata"]["uid"].as_str() != Some(&of.uid)))
 }
 
 fn undeclared(instance: &PluginInstance) -> Plugin {

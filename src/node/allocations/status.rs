@@ -20,7 +20,8 @@ use crate::plan::supervise::{self, Process, Wanted};
 use crate::sys::path::{Place, TreePath};
 
 /// The fields of an allocation's status that its node writes.
-pub(super) const NODE: Part = Part { name: "node", fields: &["phase", "volumes", "tasks", "conditions"] };
+pub(super) const NODE: Part =
+    Part { name: "node", fields: &["phase", "volumes", "tasks", "conditions"], epoch: None };
 
 /// The word of a volume that another allocation has.
 const HELD: &str = "HeldElsewhere";

@@ -12,10 +12,11 @@ use super::{Blocked, call, serving, settle};
 use crate::api::VolumeAttachment;
 use crate::api::meta::{Map, Rung};
 use crate::api::volume::AttachStatus;
-use crate::plan::{Next, Reason, Wanted, attach};
+use crate::plan::{Next, Reason, Wanted, attach, release};
 
 /// The fields of an attachment's status that its host writes.
-pub(in crate::node) const CONTROLLER: Part = Part { name: "controller", fields: &["controller"] };
+pub(in crate::node) const CONTROLLER: Part =
+    Part { name: "controller", fields: &["controller"], epoch: Some(&["controller", "epoch"]) };
 
 /// The host's part of an attachment's status.
 #[derive(Serialize, Deserialize)]
@@ -33,13 +34,14 @@ pub(super) async fn step(node: &Arc<Node>, object: &VolumeAttachment) -> Option<
     }
     let said = node.said::<ControllerPart>(&uid, &CONTROLLER).filter(|s| s.controller.epoch == host.epoch);
     let seen = object.status.as_ref().and_then(|s| s.controller.clone());
-    let current = said.is_some() || seen.as_ref().is_some_and(|s| s.epoch == host.epoch);
-    let before = said.as_ref().map(|s| s.controller.clone()).or(seen).unwrap_or_default();
+    let before = said.as_ref().map(|s| s.controller.clone()).or(seen);
+    let word = before.as_ref().map(|s| (s.attached, s.epoch));
+    let before = before.unwrap_or_default();
     let released = object.status.as_ref().and_then(|s| s.node.as_ref()).map(|n| n.released_uid.as_str());
     let wanted = if object.meta().deletion_timestamp.is_some() { Wanted::Absent } else { Wanted::Present };
     let seen = attach::Seen {
         required: object.spec.attach_required,
-        attached: if current { before.attached } else { Rung::Unknown },
+        attached: release::attached(wanted == Wanted::Absent, Some(host.epoch), word),
         used: !object.spec.allocations.is_empty(),
         let_go: object.spec.fenced || (object.uid().as_deref() == released && released.is_some()),
         node: object.spec.node_name.clone(),

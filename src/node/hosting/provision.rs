@@ -30,6 +30,7 @@ const HOST: Part = Part {
         "observedEpoch",
         "provisioning",
     ],
+    epoch: Some(&["observedEpoch"]),
 };
 
 /// The host's part of a Volume's status.

@@ -29,7 +29,7 @@ use unit::{Unit, gather};
 pub const BLOCKED: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The fields of an attachment's status that its node writes.
-const NODE: Part = Part { name: "node", fields: &["node", "conditions"] };
+const NODE: Part = Part { name: "node", fields: &["node", "conditions"], epoch: None };
 
 /// Why a step did not succeed.
 enum Trouble {

@@ -10,8 +10,8 @@ use super::{Trouble, staging_name, stopping};
 use crate::api::VolumeAttachment;
 use crate::api::meta::{Map, ObjectRef, Rung};
 use crate::api::volume::AttachStatus;
-use crate::plan::Reason;
 use crate::plan::mount::{self, Attachment, Level, Publication, Step};
+use crate::plan::{Reason, release};
 use crate::sys::path::HostPath;
 
 /// One attachment of the volume: what the API says of it and what the journal does.
@@ -157,7 +157,8 @@ impl Unit {
     pub(super) fn attached(&self) -> Rung {
         let Some(object) = &self.object else { return Rung::Unknown };
         let epoch = object.spec.host.as_ref().map(|h| h.epoch);
-        self.host.as_ref().filter(|s| Some(s.epoch) == epoch).map_or(Rung::Unknown, |s| s.attached)
+        let deleting = object.meta().deletion_timestamp.is_some();
+        release::attached(deleting, epoch, self.host.as_ref().map(|s| (s.attached, s.epoch)))
     }
 
     pub(super) fn step_name(&self, step: Step) -> String {

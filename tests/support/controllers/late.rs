@@ -128,6 +128,24 @@ async fn an_attachment_whose_volume_is_gone_goes_too() {
     bench.end().await;
 }
 
+/// A cache of allocations that is older than that of instances does not take a plugin from its nodes.
+#[tokio::test(start_paused = true)]
+async fn an_instance_of_an_allocation_that_comes_late_stays() {
+    let behaviour = Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() };
+    let mut bench = Bench::with(&["a", "b"], behaviour).await;
+    // Another leader, which does not know of the allocations that the first has made.
+    bench.start_others(&[("allocations", LAG), (WRITES, LATENCY)]);
+    disk(&bench).await;
+    crate::bench::pass(3).await;
+    let deletions: Vec<_> = bench.writes().into_iter().filter(|w| w.method == "DELETE").collect();
+    assert_eq!(deletions.len(), 0, "{:?}", deletions.first());
+    bench.delete("plugins", "", "disk").await;
+    bench.until("its instances go", |seen| seen.all("plugininstances").is_empty()).await;
+    bench.delete("volumeclasses", "", "disk").await;
+    bench.until("nothing is left", nothing_left).await;
+    bench.end().await;
+}
+
 /// A watch that has gone deaf shows every node as silent; it is not the nodes that are.
 #[tokio::test(start_paused = true)]
 async fn late_leases_make_no_node_silent() {
