@@ -9,8 +9,9 @@ use async_trait::async_trait;
 use support::scripted::requests::{Way, create, delete};
 use support::scripted::{Answer, Backend, Canary, Config, End, Gate, Leftover, Scripted, Site};
 use tempfile::TempDir;
+use tokio::sync::watch;
 use wharfline::csi::{
-    CallRecord, Class, Code, Connection, Connector, Failure, Origin, Plugin, PluginOptions, Readiness,
+    CallRecord, Class, Code, Connection, Connector, Failure, Lease, Origin, Plugin, PluginOptions, Readiness,
     Remedy, Rpc, Terms, UnixConnector, proto,
 };
 
@@ -315,12 +316,34 @@ async fn waiting_for_a_turn_costs_no_deadline() {
     bench.backend.assert_clean();
 }
 
+/// The lease of a volume's host may run out while a call waits; another node may be host then.
+#[tokio::test]
+async fn a_call_that_waited_longer_than_its_lease_is_not_sent() {
+    let bench = Bench::new();
+    bench.backend.next(Rpc::DeleteVolume, Answer::honest().hang(&Gate::new()));
+    let renewed = watch::Sender::new(Some(tokio::time::Instant::now()));
+    let under = |lasts| {
+        let lease = Some(Lease { renewed: renewed.subscribe(), lasts });
+        Terms { deadline: LONG, attempt: 1, lease }
+    };
+    let first = bench.plugin.delete_volume(delete("a"), Duration::from_millis(400));
+    let second = bench.plugin.delete_volume(delete("a"), under(Duration::from_millis(300)));
+    let (first, second) = tokio::join!(first, second);
+    assert!(first.unwrap_err().is_deadline());
+    let second = second.unwrap_err();
+    assert!(second.is_uncertain() && second.message.contains("lease"), "{second}");
+    assert_eq!(bench.backend.calls().len(), 1, "it was not sent");
+    bench.plugin.delete_volume(delete("a"), under(LONG)).await.unwrap();
+    bench.backend.assert_clean();
+}
+
 #[tokio::test]
 async fn a_dropped_call_is_reported_and_frees_its_volume() {
     let bench = Bench::new();
     bench.backend.next(Rpc::DeleteVolume, Answer::honest().hang(&Gate::new()));
     {
-        let pending = bench.plugin.delete_volume(delete("a"), Terms { deadline: LONG, attempt: 3 });
+        let pending =
+            bench.plugin.delete_volume(delete("a"), Terms { deadline: LONG, attempt: 3, lease: None });
         let arrived = bench.backend.until("the call is there", |log| !log.is_empty());
         tokio::select! {
             _answer = pending => panic!("it hangs"),

@@ -40,8 +40,13 @@ pub(crate) async fn measure(report: &mut Report, floors: &Floors) {
     let writes = (revision(&world).await - before) as f64 / (ROUNDS * CLAIMS) as f64;
     all.sort_by(f64::total_cmp);
     stack.end();
+    let chain = |put: f64| Some((5.0 * put + 4.0 * floors.hop + floors.fdatasync) / 1e3);
+    if floors.etcd_put.is_some() {
+        let what = "the same, of a floor with writes to this disk instead of etcd";
+        report.add(Row { floor: chain(floors.fdatasync), ..Row::new("B1", what, "ms", rounds.clone()) });
+    }
     report.add(Row {
-        floor: Some((5.0 * floors.put() + 4.0 * floors.hop + floors.fdatasync) / 1e3),
+        floor: chain(floors.put()),
         target: Some(Target::Ratio(3.0)),
         more: json!({ "callsMs": calls, "p99Ms": all[all.len() * 99 / 100], "writesPerLife": writes,
             "floor": "5 puts + 4 hops + 1 fdatasync" }),

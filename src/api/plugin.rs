@@ -1,4 +1,6 @@
 //! Plugin: one CSI driver as the operator names it, and PluginInstance: one process that serves it.
+use std::time::Duration;
+
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,13 +28,17 @@ pub struct PluginSpec {
     /// Namespaces whose tasks may serve this plugin through a `csiPlugin` block.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_instances_from: Vec<String>,
-    /// Deadlines per RPC, such as `NodePublishVolume: 2m`.
+    /// Deadlines per RPC, such as `NodePublishVolume: 2m`; at most 2m for calls of the controller service.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub deadlines: Map,
     /// The processes that serve it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<PluginInstances>,
 }
+
+/// The longest deadline of a call of the controller service. A host that is silent is replaced once its lease has run out
+/// for longer than this, for its last call may run so long; a driver that needs longer answers ABORTED or is asked again.
+pub const LONGEST_CONTROLLER_CALL: Duration = Duration::from_secs(120);
 
 /// Which volumes a controller instance knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

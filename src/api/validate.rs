@@ -34,7 +34,15 @@ pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
         check_duration(&mut faults, &format!("{path}.healthTimeout"), &instance["healthTimeout"]);
     }
     for (rpc, value) in entries(&spec["deadlines"]) {
-        check_duration(&mut faults, &format!("spec.deadlines[{rpc}]"), value);
+        let path = format!("spec.deadlines[{rpc}]");
+        check_duration(&mut faults, &path, value);
+        let own = value.as_str().and_then(quantity::duration).unwrap_or_default();
+        if !rpc.starts_with("Node") && own > super::plugin::LONGEST_CONTROLLER_CALL {
+            faults.invalid(
+                &path,
+                "must be at most 2m: a host that went silent is waited for no longer than that",
+            );
+        }
     }
     faults.into_vec()
 }
@@ -444,5 +452,18 @@ mod tests {
         assert!(claim(&of("1Gi"), Some(&of("1024Mi"))).is_empty());
         assert_eq!(claim(&of("1Gi"), Some(&of("2Gi")))[0].cause, Cause::Forbidden);
         assert!(claim(&of("3Gi"), Some(&of("2Gi")))[0].message.contains(NOT_SUPPORTED_YET));
+    }
+
+    #[test]
+    fn a_controller_call_is_not_waited_for_longer_than_a_silent_host() {
+        let with = |rpc: &str, limit: &str| json!({ "spec": { "deadlines": { rpc: limit } } });
+        for (rpc, limit, paths_of) in [
+            ("CreateVolume", "2m", vec![]),
+            ("CreateVolume", "121s", vec!["spec.deadlines[CreateVolume]"]),
+            ("NodeStageVolume", "10m", vec![]),
+            ("NodeStageVolume", "soon", vec!["spec.deadlines[NodeStageVolume]"]),
+        ] {
+            assert_eq!(paths(&plugin(&with(rpc, limit), None)), paths_of, "{rpc}: {limit}");
+        }
     }
 }

@@ -95,6 +95,15 @@ impl Failure {
         Self::local(rpc, Code::DeadlineExceeded, &format!("no answer within {deadline:?}"))
     }
 
+    /// It had waited for its turn until it was too late to send it.
+    pub(crate) fn too_late(rpc: Rpc) -> Self {
+        Self::local(
+            rpc,
+            Code::Unavailable,
+            "not sent: this node's lease ran out while the call waited for its turn",
+        )
+    }
+
     /// The caller dropped the call before its end.
     pub(crate) fn abandoned(rpc: Rpc) -> Self {
         Self::local(rpc, Code::Cancelled, "given up before an answer came")

@@ -26,17 +26,35 @@ use super::witness;
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
 
 /// Under what terms one attempt is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Terms {
     /// How long an answer is waited for, from sending. Waiting for a turn is not counted.
     pub deadline: Duration,
     /// Which attempt this is, from 1; only reported.
     pub attempt: u32,
+    /// The lease without which it is not sent: it may run out while the call waits for its turn.
+    pub lease: Option<Lease>,
+}
+
+/// A right that ends by itself.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    /// When it was last renewed.
+    pub renewed: watch::Receiver<Option<Instant>>,
+    /// How long it lasts from then.
+    pub lasts: Duration,
+}
+
+impl Lease {
+    /// Whether it lasts still.
+    pub fn is_valid(&self) -> bool {
+        self.renewed.borrow().is_some_and(|at| at.elapsed() < self.lasts)
+    }
 }
 
 impl From<Duration> for Terms {
     fn from(deadline: Duration) -> Self {
-        Self { deadline, attempt: 1 }
+        Self { deadline, attempt: 1, lease: None }
     }
 }
 
@@ -140,6 +158,9 @@ impl Plugin {
             Some(key) => Some(self.shared.turns.take(key).await),
             None => None,
         };
+        if terms.lease.is_some_and(|lease| !lease.is_valid()) {
+            return Err(Failure::too_late(Q::RPC));
+        }
         let call = InFlight::new(self.shared.observer.as_deref(), Q::RPC, volume, terms.attempt, asked);
         effect!("{}", Q::RPC.name());
         let result = exchange(line, request, terms.deadline).await.and_then(|reply| {

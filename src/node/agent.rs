@@ -40,7 +40,8 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor>
     let mut beat = tokio::time::interval(period);
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut held: Option<Lease> = None;
-    let mut seen_other: Option<MicroTime> = None;
+    // When the other's last word was first seen, and that word.
+    let mut seen_other: Option<(Instant, MicroTime)> = None;
     loop {
         tokio::select! {
             () = node.stop.cancelled() => return Ok(()),
@@ -58,25 +59,48 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor>
                 }
             }
             Ok(Ok(Renewal::Other { holder, renewed })) => {
-                // Alive is who renews while we look; a dead one's last word stays as it is.
-                if seen_other.is_some() && seen_other != renewed {
-                    return Err(Impostor { name: node.options.name.clone(), other: holder });
-                }
-                if seen_other.is_some() {
-                    let taken =
-                        tokio::time::timeout(API_DEADLINE, take_over(&node, &incarnation, renewed.as_ref()));
-                    held = taken.await.ok().flatten();
-                    if held.is_some() {
-                        node.renewed_at(sent);
+                let seen = seen_other.as_ref().map(|(since, word)| (since.elapsed(), word));
+                match other(seen, renewed.as_ref(), node.options.lease) {
+                    Other::Lives => return Err(Impostor { name: node.options.name.clone(), other: holder }),
+                    Other::Gone => {
+                        let taken = tokio::time::timeout(
+                            API_DEADLINE,
+                            take_over(&node, &incarnation, renewed.as_ref()),
+                        );
+                        held = taken.await.ok().flatten();
+                        if held.is_some() {
+                            node.renewed_at(sent);
+                        }
                     }
+                    Other::Unsure => {}
                 }
-                seen_other = renewed.or(Some(MicroTime(node.now().0)));
+                let word = renewed.unwrap_or_else(|| MicroTime(node.now().0));
+                seen_other = Some(seen_other.map_or((sent, word.clone()), |(since, _)| (since, word)));
             }
             Ok(Err(error)) => {
                 tracing::debug!(error = &error as &dyn std::error::Error, "lease not renewed");
             }
             Err(_) => tracing::debug!("lease not renewed in time"),
         }
+    }
+}
+
+/// What is known of another who holds the lease.
+#[derive(Debug, PartialEq, Eq)]
+enum Other {
+    Lives,
+    Gone,
+    Unsure,
+}
+
+/// Alive is who renews while we look; a dead one's last word stays as it is for a whole lease. `seen` is its word when we
+/// last looked, and for how long we have looked.
+fn other(seen: Option<(Duration, &MicroTime)>, renewed: Option<&MicroTime>, lease: Duration) -> Other {
+    match seen {
+        None => Other::Unsure,
+        Some((_, word)) if renewed.is_some_and(|renewed| renewed != word) => Other::Lives,
+        Some((looked, _)) if looked >= lease => Other::Gone,
+        Some(_) => Other::Unsure,
     }
 }
 
@@ -194,4 +218,27 @@ pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {
     set_condition(&mut status.conditions, condition, node.now());
     let result = node.write_status(&object, &AGENT, &status).await;
     node.after_write(step, result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_taken_over_from_one_who_said_nothing_for_a_whole_lease() {
+        let time = |second| MicroTime(jiff::Timestamp::from_second(second).unwrap());
+        let (lease, old, new) = (Duration::from_secs(10), time(1), time(2));
+        for (looked, renewed, expected) in [
+            (None, Some(&old), Other::Unsure),
+            (Some(3), Some(&old), Other::Unsure),
+            (Some(3), Some(&new), Other::Lives),
+            (Some(9), None, Other::Unsure),
+            (Some(10), Some(&old), Other::Gone),
+            (Some(10), None, Other::Gone),
+            (Some(20), Some(&new), Other::Lives),
+        ] {
+            let seen = looked.map(|seconds| (Duration::from_secs(seconds), &old));
+            assert_eq!(other(seen, renewed, lease), expected, "{looked:?} {renewed:?}");
+        }
+    }
 }

@@ -402,7 +402,12 @@ impl Node {
 
     /// Whether the lease was renewed in time.
     pub fn lease_valid(&self) -> bool {
-        self.renewed.borrow().is_some_and(|at| at.elapsed() < self.options.lease)
+        self.lease().is_valid()
+    }
+
+    /// This node's lease.
+    pub fn lease(&self) -> csi::Lease {
+        csi::Lease { renewed: self.renewed.subscribe(), lasts: self.options.lease }
     }
 
     /// Whether this node may start controller calls of what this cache shows it to be host of. While its lease had run out
@@ -424,14 +429,19 @@ impl Node {
         self.caches.node.one(&self.options.name).is_some_and(|node| node.annotations().contains_key(STOPPED))
     }
 
-    /// The deadline of an RPC of a plugin: the Plugin's own, else 2 min for node calls, 60 s for controller calls.
+    /// The deadline of an RPC of a plugin: the Plugin's own, else 2 min for node calls, 60 s for controller calls. No
+    /// controller call gets more than a replaced host's last one is waited for.
     pub fn deadline(&self, plugin: &str, rpc: &str) -> Duration {
         let own =
             self.caches.plugins.one(plugin).and_then(|p| {
                 p.spec.deadlines.get(rpc).and_then(|text| crate::api::quantity::duration(text))
             });
-        let usual = if rpc.starts_with("Node") { 120 } else { 60 };
-        own.unwrap_or(Duration::from_secs(usual))
+        let longest = crate::api::plugin::LONGEST_CONTROLLER_CALL;
+        if rpc.starts_with("Node") {
+            own.unwrap_or(Duration::from_secs(120))
+        } else {
+            own.unwrap_or(Duration::from_secs(60)).min(longest)
+        }
     }
 
     /// The content of a Secret, read now. `None` reference = no secrets.

@@ -4,16 +4,21 @@
 //! Texts are those of conditions, so no secret is in them. When the server is slow or gone, events are dropped.
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::context::API_DEADLINE;
 
 /// How many events may wait to be written.
 const WAITING: usize = 256;
+/// How long an event waits before it is written. What it tells of is written meanwhile: a person does not see the
+/// difference, and a volume is in use earlier.
+const LATER: Duration = Duration::from_millis(100);
 /// The longest note, in bytes; Kubernetes takes 1024.
 const NOTE: usize = 1000;
 /// Who reports.
@@ -36,6 +41,7 @@ pub struct Happened {
     reason: String,
     action: String,
     note: String,
+    at: Instant,
 }
 
 /// Where events are left.
@@ -59,7 +65,7 @@ impl Events {
             None => note.to_owned(),
         };
         let (reason, action) = (reason.to_owned(), action.to_owned());
-        let _full = self.send.try_send(Happened { about, tone, reason, action, note });
+        let _full = self.send.try_send(Happened { about, tone, reason, action, note, at: Instant::now() });
     }
 
     /// A step failed: told when it did not fail before.
@@ -97,6 +103,10 @@ pub async fn write(
             happened = waiting.recv() => happened,
         };
         let Some(happened) = happened else { return };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep_until(happened.at + LATER) => {}
+        }
         let event = Event {
             type_: match happened.tone {
                 Tone::Normal => EventType::Normal,

@@ -15,7 +15,8 @@ async fn a_deletion_that_an_earlier_host_confirmed_is_confirmed_anew() {
     rig.volume_up("vol-1").await;
     rig.stop().await;
     rig.world.delete(&rig.volumes, "vol-1").await;
-    let moved = json!({ "controller": { "nodeName": NODE, "epoch": 2 }, "exists": "Down" });
+    rig.world.status(&rig.volumes, "vol-1", json!({ "exists": "Down" })).await;
+    let moved = json!({ "controller": { "nodeName": NODE, "epoch": 2 } });
     let volume = rig.world.status(&rig.volumes, "vol-1", moved).await;
     assert_eq!(volume.status.unwrap().observed_epoch, 1);
     rig.start().await;
@@ -107,18 +108,44 @@ async fn a_node_that_was_given_up_takes_down_what_is_left_and_lets_the_reason_st
     rig.finish().await;
 }
 
+/// This node is host anew, under a higher epoch.
+async fn new_host(rig: &Rig) {
+    let host = json!({ "nodeName": NODE, "epoch": 2 });
+    rig.world.status(&rig.volumes, "vol-1", json!({ "controller": host })).await;
+    rig.world.patch(&rig.attachments, "att-1", json!({ "spec": { "host": host } })).await;
+}
+
+/// The node may be calling about it at the same time; and what is in place is not called again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_host_attaches_nothing_that_an_earlier_one_attached() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.stop().await;
+    new_host(&rig).await;
+    rig.start().await;
+    rig.ask("vol-2", &Special::default()).await;
+    rig.volume_up("vol-2").await;
+    rig.end_volume("vol-2").await;
+    rig.end_all().await;
+    assert_eq!((rig.count(Rpc::ControllerPublishVolume), rig.count(Rpc::ControllerUnpublishVolume)), (1, 1));
+    rig.finish().await;
+}
+
 /// A plugin that has learnt more may find the same wish another one. A task that uses the volume is worth more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_host_detaches_nothing_that_the_node_may_be_using() {
-    let rig = Rig::new(Config::full()).await;
+    let mut rig = Rig::new(Config::full()).await;
     rig.running().await;
     rig.backend.next(
         Rpc::ControllerPublishVolume,
         Answer::fail(Code::AlreadyExists, "attached with other arguments"),
     );
-    let host = json!({ "nodeName": NODE, "epoch": 2 });
-    rig.world.status(&rig.volumes, "vol-1", json!({ "controller": host })).await;
-    rig.world.patch(&rig.attachments, "att-1", json!({ "spec": { "host": host } })).await;
+    rig.stop().await;
+    // The earlier host was in doubt when it went.
+    let doubt = json!({ "controller": { "attached": "Unknown" } });
+    rig.world.status(&rig.attachments, "att-1", doubt).await;
+    new_host(&rig).await;
+    rig.start().await;
     let told = |a: &Value| a["status"]["controller"]["reason"] == "ControllerPublishVolumeFailed";
     rig.world.until(&rig.attachments, "att-1", "the refusal", told).await;
     assert_eq!((rig.count(Rpc::ControllerPublishVolume), rig.count(Rpc::ControllerUnpublishVolume)), (2, 0));

@@ -127,7 +127,8 @@ where
 {
     let attempt = node.retry.attempt(step);
     let started = node.now();
-    let result = make(Terms { deadline: node.deadline(plugin, method), attempt }).await;
+    let lease = Some(node.lease());
+    let result = make(Terms { deadline: node.deadline(plugin, method), attempt, lease }).await;
     node.calls.add(key, requests::call(method, &result, attempt, started, node.now()));
     result
 }

@@ -402,7 +402,7 @@ impl Unit {
         let deadline = node.deadline(&plugin.unwrap_or_default(), method);
         let attempt = node.retry.attempt(step);
         let started = node.now();
-        let result = make(Terms { deadline, attempt }).await;
+        let result = make(Terms { deadline, attempt, lease: None }).await;
         node.calls.add(&self.key(), requests::call(method, &result, attempt, started, node.now()));
         result
     }
