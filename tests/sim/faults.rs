@@ -249,45 +249,63 @@ impl Faults {
                 },
                 |l| l.gone = 0,
             ),
-            Kind::Answers => bad_answer(cluster),
-            Kind::Lie => next_gets(cluster, pick(&LOOKED_FOR), lie()),
-            Kind::DoubtVolume => {
-                next_gets(cluster, pick(&[Rpc::CreateVolume, Rpc::DeleteVolume]), done_and_yet());
-            }
-            Kind::DoubtAttachment => {
-                // Nearly all of them: whoever goes meanwhile goes while nobody knows whether it is attached.
-                for rpc in [Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume] {
-                    cluster.backends["alpha"].next(rpc, done_and_yet());
-                }
-            }
             Kind::Both => {
                 cluster.rival(true);
                 self.mending.push((Duration::MAX, Mend::Rival));
             }
-            Kind::Slow => {
-                next_gets(cluster, pick(&MUTATING), Answer::honest().delay(millis(200, 2000)));
-            }
-            Kind::Hang => next_gets(cluster, pick(&OF_THE_CONTROLLER), hang()),
             Kind::Away => {
                 let host = last_host(cluster);
                 cluster.universe.note(&format!("{host} does not reach the server for {AWAY:?}"));
                 cluster.sim.partition(host, SERVER);
                 self.mending.push((cluster.now() + AWAY, Mend::Repair(host.to_owned())));
             }
-            Kind::Rival => {
-                cluster.rival(true);
-                let (now, for_long) = (cluster.now(), millis(500, 12_000));
-                self.mending.push((now + for_long, Mend::Rival));
-                if chance(500) {
-                    // Why they were taken for dead: they hear nothing for a while, and then act on what they knew.
-                    if let Some(link) = cluster.universe.look().links.get(CONTROLLERS) {
-                        link.stalled.send_replace(true);
-                    }
-                    let hear = |link: &mut Link| drop(link.stalled.send_replace(false));
-                    self.mending.push((now + for_long / 2, Mend::Link(CONTROLLERS.to_owned(), hear)));
-                }
+            Kind::Rival => self.rival(cluster),
+            Kind::Lie
+            | Kind::DoubtVolume
+            | Kind::DoubtAttachment
+            | Kind::Slow
+            | Kind::Hang
+            | Kind::Answers => {
+                misbehave(cluster, kind);
             }
         }
+    }
+
+    fn rival(&mut self, cluster: &mut Cluster) {
+        cluster.rival(true);
+        let (now, for_long) = (cluster.now(), millis(500, 12_000));
+        self.mending.push((now + for_long, Mend::Rival));
+        if chance(500) {
+            // Why they were taken for dead: they hear nothing for a while, and then act on what they knew.
+            if let Some(link) = cluster.universe.look().links.get(CONTROLLERS) {
+                link.stalled.send_replace(true);
+            }
+            let hear = |link: &mut Link| {
+                link.stalled.send_replace(false);
+            };
+            self.mending.push((now + for_long / 2, Mend::Link(CONTROLLERS.to_owned(), hear)));
+        }
+    }
+}
+
+/// What plugins do wrong, now and then or all the time.
+fn misbehave(cluster: &Cluster, kind: Kind) {
+    match kind {
+        Kind::Lie => next_gets(cluster, pick(&LOOKED_FOR), lie()),
+        Kind::DoubtVolume => {
+            next_gets(cluster, pick(&[Rpc::CreateVolume, Rpc::DeleteVolume]), done_and_yet());
+        }
+        Kind::DoubtAttachment => {
+            // Nearly all of them: whoever goes meanwhile goes while nobody knows whether it is attached.
+            for rpc in [Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume] {
+                cluster.backends["alpha"].next(rpc, done_and_yet());
+            }
+        }
+        Kind::Slow => {
+            next_gets(cluster, pick(&MUTATING), Answer::honest().delay(millis(200, 2000)));
+        }
+        Kind::Hang => next_gets(cluster, pick(&OF_THE_CONTROLLER), hang()),
+        _ => bad_answer(cluster),
     }
 }
 
