@@ -321,18 +321,23 @@ async fn waiting_for_a_turn_costs_no_deadline() {
 async fn a_call_that_waited_longer_than_its_lease_is_not_sent() {
     let bench = Bench::new();
     bench.backend.next(Rpc::DeleteVolume, Answer::honest().hang(&Gate::new()));
-    let renewed = watch::Sender::new(Some(tokio::time::Instant::now()));
+    let (renewed, terms) = (watch::Sender::new(Some(tokio::time::Instant::now())), watch::Sender::new(1));
     let under = |lasts| {
-        let lease = Some(Lease { renewed: renewed.subscribe(), lasts });
-        Terms { deadline: LONG, attempt: 1, lease }
+        let term = *terms.borrow();
+        let lease = Lease { renewed: renewed.subscribe(), lasts, term, terms: terms.subscribe() };
+        Terms { deadline: LONG, attempt: 1, lease: Some(lease) }
     };
     let first = bench.plugin.delete_volume(delete("a"), Duration::from_millis(400));
-    let second = bench.plugin.delete_volume(delete("a"), under(Duration::from_millis(300)));
-    let (first, second) = tokio::join!(first, second);
+    let second = bench.plugin.delete_volume(delete("b"), under(Duration::ZERO));
+    // It was renewed meanwhile, but too late: another may have been host in between.
+    let third = bench.plugin.delete_volume(delete("a"), under(LONG));
+    terms.send_replace(2);
+    let (first, second, third) = tokio::join!(first, second, third);
     assert!(first.unwrap_err().is_deadline());
-    let second = second.unwrap_err();
-    assert!(second.is_uncertain() && second.message.contains("lease"), "{second}");
-    assert_eq!(bench.backend.calls().len(), 1, "it was not sent");
+    for unsent in [second.unwrap_err(), third.unwrap_err()] {
+        assert!(unsent.is_unsent() && !unsent.is_uncertain() && unsent.message.contains("lease"), "{unsent}");
+    }
+    assert_eq!(bench.backend.calls().len(), 1, "they were not sent");
     bench.plugin.delete_volume(delete("a"), under(LONG)).await.unwrap();
     bench.backend.assert_clean();
 }

@@ -28,7 +28,7 @@ pub struct PluginSpec {
     /// Namespaces whose tasks may serve this plugin through a `csiPlugin` block.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_instances_from: Vec<String>,
-    /// Deadlines per RPC, such as `NodePublishVolume: 2m`; at most 2m for calls of the controller service.
+    /// Deadlines per RPC, such as `NodePublishVolume: 2m`; at most 2m but for calls of the node service.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub deadlines: Map,
     /// The processes that serve it.

@@ -353,18 +353,18 @@ mod tests {
 
     #[test]
     fn a_former_hosts_word_comes_too_late() {
-        for (host, of, now, before, late) in [
-            (2, 1, (1, "Up"), (1, "Unknown"), true),
-            (2, 1, (1, "Unknown"), (2, "Unknown"), true),
+        for (host, now, before, late) in [
+            (2, (1, "Up"), (1, "Unknown"), true),
+            (2, (1, "Unknown"), (2, "Unknown"), true),
             // It stands as it stood, and somebody else writes.
-            (2, 1, (1, "Up"), (1, "Up"), false),
-            (2, 2, (2, "Up"), (1, "Unknown"), false),
-            (2, 2, (2, "Down"), (2, "Up"), false),
-            (1, 1, (1, "Up"), (0, "Unknown"), false),
+            (2, (1, "Up"), (1, "Up"), false),
+            (2, (2, "Up"), (1, "Unknown"), false),
+            (2, (2, "Down"), (2, "Up"), false),
+            (1, (1, "Up"), (0, "Unknown"), false),
         ] {
-            let (new, old) = (volume(host, of, now.1), volume(host, before.0, before.1));
+            let (new, old) = (volume(host, now.0, now.1), volume(host, before.0, before.1));
             assert_eq!(late_word(&new, &old).is_some(), late, "{new} after {old}");
-            let (new, old) = (attachment(host, of, now.1), attachment(host, before.0, before.1));
+            let (new, old) = (attachment(host, now.0, now.1), attachment(host, before.0, before.1));
             assert_eq!(late_attachment(&new, &old).is_some(), late, "{new} after {old}");
         }
     }

@@ -11,6 +11,7 @@ use super::drive::Outcome;
 use super::facts::{boot_id, deleting, fence, uid};
 use super::nodes::pulse;
 use super::write::Failure;
+use crate::api::meta::Host;
 use crate::api::{NodeAgent, Volume, VolumeAttachment};
 use crate::plan::host::HostNode;
 use crate::plan::release::{self, Fence, Leaving};
@@ -47,7 +48,9 @@ pub(crate) async fn reconcile(object: Arc<VolumeAttachment>, context: Arc<Contex
         return Ok(None);
     };
     let status = volume.status.clone().unwrap_or_default();
-    if status.controller.is_some() && status.controller != object.spec.host {
+    // Forward only: an old cache of volumes must not give it back to a former host.
+    let epoch = |host: &Option<Host>| host.as_ref().map_or(0, |host| host.epoch);
+    if epoch(&status.controller) > epoch(&object.spec.host) {
         fields(&context, &object, json!({ "host": status.controller })).await?;
     }
     Ok(None)

@@ -36,6 +36,8 @@ pub enum Origin {
     Peer,
     /// We made it: no connection, no answer in time, or an answer that cannot be read. Never final.
     Local,
+    /// We made it, and nothing was sent. Always final.
+    Unsent,
 }
 
 /// What has to change before the call can succeed; the advice that CSI gives for a code.
@@ -97,11 +99,8 @@ impl Failure {
 
     /// It had waited for its turn until it was too late to send it.
     pub(crate) fn too_late(rpc: Rpc) -> Self {
-        Self::local(
-            rpc,
-            Code::Unavailable,
-            "not sent: this node's lease ran out while the call waited for its turn",
-        )
+        let message = "not sent: this node's lease ran out while the call waited";
+        Self { class: Class::Final, origin: Origin::Unsent, ..Self::local(rpc, Code::Unavailable, message) }
     }
 
     /// The caller dropped the call before its end.
@@ -164,6 +163,11 @@ impl Failure {
         self.peer_said(Code::ResourceExhausted) && self.class == Class::Final
     }
 
+    /// Nothing was sent.
+    pub fn is_unsent(&self) -> bool {
+        self.origin == Origin::Unsent
+    }
+
     /// Our deadline passed.
     pub fn is_deadline(&self) -> bool {
         self.origin == Origin::Local && self.code == Code::DeadlineExceeded
@@ -195,7 +199,7 @@ impl Failure {
             }
             (Origin::Peer, Code::PermissionDenied | Code::Unauthenticated) => Remedy::RepairSecrets,
             (Origin::Peer, Code::Unimplemented) => Remedy::Unsupported,
-            (Origin::Peer | Origin::Local, _) => Remedy::Repeat,
+            (Origin::Peer | Origin::Local | Origin::Unsent, _) => Remedy::Repeat,
         }
     }
 

@@ -36,19 +36,24 @@ pub struct Terms {
     pub lease: Option<Lease>,
 }
 
-/// A right that ends by itself.
+/// A right that ends by itself. It is over for good once it was not renewed in time: whoever renews later has another.
 #[derive(Clone, Debug)]
 pub struct Lease {
     /// When it was last renewed.
     pub renewed: watch::Receiver<Option<Instant>>,
     /// How long it lasts from then.
     pub lasts: Duration,
+    /// Which unbroken run of renewals this is.
+    pub term: u64,
+    /// The present run; raised before a first renewal is told.
+    pub terms: watch::Receiver<u64>,
 }
 
 impl Lease {
     /// Whether it lasts still.
     pub fn is_valid(&self) -> bool {
-        self.renewed.borrow().is_some_and(|at| at.elapsed() < self.lasts)
+        let fresh = self.renewed.borrow().is_some_and(|at| at.elapsed() < self.lasts);
+        fresh && *self.terms.borrow() == self.term
     }
 }
 

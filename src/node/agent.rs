@@ -70,6 +70,7 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor>
                         held = taken.await.ok().flatten();
                         if held.is_some() {
                             node.renewed_at(sent);
+                            wake_held_back(&node);
                         }
                     }
                     Other::Unsure => {}
@@ -77,10 +78,15 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor>
                 let word = renewed.unwrap_or_else(|| MicroTime(node.now().0));
                 seen_other = Some(seen_other.map_or((sent, word.clone()), |(since, _)| (since, word)));
             }
+            // While the server was away the other could not renew either.
             Ok(Err(error)) => {
+                seen_other = None;
                 tracing::debug!(error = &error as &dyn std::error::Error, "lease not renewed");
             }
-            Err(_) => tracing::debug!("lease not renewed in time"),
+            Err(_) => {
+                seen_other = None;
+                tracing::debug!("lease not renewed in time");
+            }
         }
     }
 }
@@ -94,7 +100,7 @@ enum Other {
 }
 
 /// Alive is who renews while we look; a dead one's last word stays as it is for a whole lease. `seen` is its word when we
-/// last looked, and for how long we have looked.
+/// first looked, and for how long we have looked since, without a gap.
 fn other(seen: Option<(Duration, &MicroTime)>, renewed: Option<&MicroTime>, lease: Duration) -> Other {
     match seen {
         None => Other::Unsure,
@@ -104,14 +110,9 @@ fn other(seen: Option<(Duration, &MicroTime)>, renewed: Option<&MicroTime>, leas
     }
 }
 
-/// The lease is valid again: what was held back because of it goes on.
+/// The lease is valid again: what was held back because of it goes on. What this node is host of is listed anew, and goes
+/// on with that.
 fn wake_held_back(node: &Node) {
-    for volume in node.caches.volumes.all() {
-        node.queue.wake(Key::Host(volume.name_any()));
-    }
-    for attachment in node.caches.hosted.all() {
-        node.queue.wake(Key::Host(attachment.spec.volume.clone()));
-    }
     for allocation in node.caches.allocations.all() {
         node.queue.wake(Key::Allocation(allocation.uid().unwrap_or_default()));
     }

@@ -405,15 +405,17 @@ impl Node {
         self.lease().is_valid()
     }
 
-    /// This node's lease.
+    /// This node's lease as it is now. Who goes by what a cache shows takes it before looking there.
     pub fn lease(&self) -> csi::Lease {
-        csi::Lease { renewed: self.renewed.subscribe(), lasts: self.options.lease }
+        let terms = self.term.subscribe();
+        let term = *terms.borrow();
+        csi::Lease { renewed: self.renewed.subscribe(), lasts: self.options.lease, term, terms }
     }
 
     /// Whether this node may start controller calls of what this cache shows it to be host of. While its lease had run out
-    /// another may have become host: what was known before the present term counts no more.
-    pub fn may_host<K: Resource>(&self, cache: &Cache<K>) -> bool {
-        self.lease_valid() && *cache.listed().borrow() >= *self.term.borrow()
+    /// another may have become host: what was known before this term counts no more.
+    pub fn may_host<K: Resource>(lease: &csi::Lease, cache: &Cache<K>) -> bool {
+        lease.is_valid() && *cache.listed().borrow() >= lease.term
     }
 
     /// The lease was renewed, as of then.

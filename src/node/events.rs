@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::context::API_DEADLINE;
 
 /// How many events may wait to be written.
-const WAITING: usize = 256;
+const WAITING: usize = 1024;
 /// How long an event waits before it is written. What it tells of is written meanwhile: a person does not see the
 /// difference, and a volume is in use earlier.
 const LATER: Duration = Duration::from_millis(100);

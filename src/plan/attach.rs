@@ -13,7 +13,7 @@ use crate::api::meta::Rung;
 pub struct Seen {
     /// Whether the plugin attaches at all, as copied at creation.
     pub required: bool,
-    /// The rung, for this host's epoch.
+    /// The rung, as [`super::release::attached`] has it for this host's epoch.
     pub attached: Rung,
     /// Whether anybody was let in.
     pub used: bool,

@@ -1,7 +1,7 @@
 //! Which node makes a volume's controller calls.
 //!
 //! One host at a time. A host is replaced only when it let go, is fenced, or its lease has run out for longer than the
-//! longest call it may have begun; the new one gets a higher epoch and treats every rung as Unknown.
+//! longest call it may have begun; the new one gets a higher epoch and treats every rung as Unknown, but for what is up and wanted.
 use std::time::Duration;
 
 use super::Reason;

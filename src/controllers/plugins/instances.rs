@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::super::context::Context;
 use super::super::drive::Outcome;
 use super::super::facts::{deleting, uid};
+use super::super::ledger::PATIENCE;
 use super::super::write::Failure;
 use crate::api::meta::{ObjectRef, READY, is_true};
 use crate::api::{Allocation, Plugin, PluginInstance, PluginSpec};
@@ -18,9 +19,14 @@ pub(crate) async fn reconcile(object: Arc<PluginInstance>, context: Arc<Context>
     let of = &object.spec.allocation;
     let allocation = context.world.allocations.get(&(of.namespace.clone(), of.name.clone()));
     if allocation.is_none_or(|a| uid(&*a) != of.uid) {
-        if !deleting(&*object) && gone(&context, of).await? {
-            context.delete(&*object).await?;
+        if deleting(&*object) {
+            return Ok(None);
         }
+        if !gone(&context, of).await? {
+            // It may go before the cache has ever shown it, and then nobody tells.
+            return Ok(Some(PATIENCE));
+        }
+        context.delete(&*object).await?;
         return Ok(None);
     }
     let healthy = object.status.as_ref().is_some_and(|s| is_true(&s.conditions, READY));

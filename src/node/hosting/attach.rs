@@ -12,6 +12,7 @@ use super::{Blocked, call, serving, settle};
 use crate::api::VolumeAttachment;
 use crate::api::meta::{Map, Rung};
 use crate::api::volume::AttachStatus;
+use crate::csi;
 use crate::plan::{Next, Reason, Wanted, attach, release};
 
 /// The fields of an attachment's status that its host writes.
@@ -24,7 +25,11 @@ pub(in crate::node) struct ControllerPart {
     pub(in crate::node) controller: AttachStatus,
 }
 
-pub(super) async fn step(node: &Arc<Node>, object: &VolumeAttachment) -> Option<Duration> {
+pub(super) async fn step(
+    node: &Arc<Node>,
+    object: &VolumeAttachment,
+    lease: &csi::Lease,
+) -> Option<Duration> {
     let host = object.spec.host.as_ref().filter(|h| h.node_name == node.options.name)?;
     let key = format!("host/{}", object.uid().unwrap_or_default());
     let uid = object.uid().unwrap_or_default();
@@ -61,8 +66,8 @@ pub(super) async fn step(node: &Arc<Node>, object: &VolumeAttachment) -> Option<
         return Some(left);
     }
     let mut status = AttachStatus { attached: seen.attached, epoch: host.epoch, ..before.clone() };
-    let outcome = if node.may_host(&node.caches.hosted) {
-        attach_or_detach(node, object, step, (&key, &retry), &mut status).await
+    let outcome = if Node::may_host(lease, &node.caches.hosted) {
+        attach_or_detach(node, object, step, (&key, &retry, lease), &mut status).await
     } else {
         Err(Blocked::Wait(Reason::LeaseNotRenewed))
     };
@@ -102,7 +107,7 @@ async fn attach_or_detach(
     node: &Arc<Node>,
     object: &VolumeAttachment,
     step: attach::Step,
-    (key, retry): (&str, &str),
+    (key, retry, lease): (&str, &str, &csi::Lease),
     status: &mut AttachStatus,
 ) -> Result<(), Blocked> {
     let spec = &object.spec;
@@ -113,7 +118,7 @@ async fn attach_or_detach(
         ));
     }
     let secrets = node.secrets(spec.secrets.controller_publish.as_ref()).await.map_err(Blocked::Wait)?;
-    let names = (key, retry, spec.plugin.as_str());
+    let names = (key, retry, spec.plugin.as_str(), lease);
     let detach = requests::detach(spec, secrets.clone());
     match step {
         attach::Step::Attach => {
@@ -137,10 +142,10 @@ async fn attach_or_detach(
                             plugin.client.controller_unpublish_volume(detach, terms)
                         })
                         .await;
-                        if undone.is_ok() {
-                            status.publish_context = Map::new();
-                            return Err(Blocked::Undone(failure));
-                        }
+                        // What kept it from coming down is what has to end; the refusal itself would block for good.
+                        undone.map_err(Blocked::Call)?;
+                        status.publish_context = Map::new();
+                        return Err(Blocked::Undone(failure));
                     }
                     Err(Blocked::Call(failure))
                 }

@@ -23,12 +23,14 @@ pub async fn reconcile(node: &Arc<Node>, name: &str) -> Option<Duration> {
     if !node.synced() {
         return None;
     }
+    // Taken before the caches are read: under a later one another node may be host of what they showed.
+    let lease = node.lease();
     let mut again: Option<Duration> = None;
     if let Some(volume) = node.caches.volumes.one(name) {
-        again = provision::step(node, &volume).await;
+        again = provision::step(node, &volume, &lease).await;
     }
     for attachment in node.caches.hosted.of(name) {
-        let delay = attach::step(node, &attachment).await;
+        let delay = attach::step(node, &attachment, &lease).await;
         again = [again, delay].into_iter().flatten().min();
     }
     again.filter(|d| *d < BLOCKED / 2)
@@ -63,6 +65,7 @@ fn settle(
     match outcome {
         Ok(()) => node.events.recovered(about, step, action),
         Err(Blocked::Wait(_)) => {}
+        Err(Blocked::Call(failure)) if failure.is_unsent() => {}
         Err(blocked @ (Blocked::Call(_) | Blocked::Undone(_) | Blocked::Answer(_))) => {
             let condition = blocked.condition(None);
             node.events.failed(about, step, &condition.reason, action, &condition.message);
@@ -78,6 +81,8 @@ fn settle(
             Some(node.retry.failed(step, reason.word().to_owned()))
         }
         Err(Blocked::Wait(_)) => None,
+        // The next term asks for new lists, and they wake it.
+        Err(Blocked::Call(failure)) if failure.is_unsent() => None,
         Err(Blocked::Call(failure)) => {
             let delay = node.retry.failed(step, failure.code_name().to_owned());
             match failure.remedy() {
@@ -118,7 +123,7 @@ fn serving(node: &Node, plugin: &str) -> Result<Serving, Blocked> {
 /// One call, measured and remembered under `key`.
 async fn call<T, F>(
     node: &Node,
-    (key, step, plugin): (&str, &str, &str),
+    (key, step, plugin, lease): (&str, &str, &str, &csi::Lease),
     method: &'static str,
     make: impl FnOnce(Terms) -> F,
 ) -> Result<T, Failure>
@@ -127,8 +132,10 @@ where
 {
     let attempt = node.retry.attempt(step);
     let started = node.now();
-    let lease = Some(node.lease());
+    let lease = Some(lease.clone());
     let result = make(Terms { deadline: node.deadline(plugin, method), attempt, lease }).await;
-    node.calls.add(key, requests::call(method, &result, attempt, started, node.now()));
+    if !result.as_ref().is_err_and(Failure::is_unsent) {
+        node.calls.add(key, requests::call(method, &result, attempt, started, node.now()));
+    }
     result
 }

@@ -13,7 +13,7 @@ use super::{Blocked, Serving, call, serving, settle};
 use crate::api::meta::{Call, Condition, HANDLE_SHARED, Map, ReclaimPolicy, Rung, Segments, Time, is_true};
 use crate::api::quantity;
 use crate::api::{Volume, VolumeStatus};
-use crate::csi::check;
+use crate::csi::{self, check};
 use crate::plan::{Next, Reason, provision};
 
 /// The fields of a Volume's status that its host writes.
@@ -71,7 +71,7 @@ impl HostPart {
     }
 }
 
-pub(super) async fn step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> {
+pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) -> Option<Duration> {
     let status = volume.status.clone().unwrap_or_default();
     let host = status.controller.as_ref().filter(|h| h.node_name == node.options.name)?;
     let uid = volume.uid().unwrap_or_default();
@@ -109,8 +109,8 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume) -> Option<Duration> 
     // Whatever becomes of the step: another epoch's word is not repeated under this one's.
     part.exists = before.exists.map(|_| seen.exists);
     part.observed_epoch = host.epoch;
-    let outcome = if node.may_host(&node.caches.volumes) {
-        carry_out(node, volume, step, &retry, &mut part, host.epoch).await
+    let outcome = if Node::may_host(lease, &node.caches.volumes) {
+        carry_out(node, volume, step, (&retry, lease), &mut part, host.epoch).await
     } else {
         Err(Blocked::Wait(Reason::LeaseNotRenewed))
     };
@@ -130,21 +130,21 @@ async fn carry_out(
     node: &Arc<Node>,
     volume: &Volume,
     step: provision::Step,
-    retry: &str,
+    (retry, lease): (&str, &csi::Lease),
     part: &mut HostPart,
     epoch: i64,
 ) -> Result<(), Blocked> {
     match step {
-        provision::Step::Create => create(node, volume, retry, part, epoch).await,
-        provision::Step::Validate => validate(node, volume, retry, part).await,
-        provision::Step::Delete => delete(node, volume, retry, part).await,
+        provision::Step::Create => create(node, volume, (retry, lease), part, epoch).await,
+        provision::Step::Validate => validate(node, volume, (retry, lease), part).await,
+        provision::Step::Delete => delete(node, volume, (retry, lease), part).await,
     }
 }
 
 async fn create(
     node: &Arc<Node>,
     volume: &Volume,
-    retry: &str,
+    (retry, lease): (&str, &csi::Lease),
     part: &mut HostPart,
     epoch: i64,
 ) -> Result<(), Blocked> {
@@ -167,7 +167,7 @@ async fn create(
     let request =
         requests::create(&volume.spec, source, secrets.clone(), plugin.controller.single_node_multi_writer);
     let asked = request.clone();
-    let names = (key.as_str(), retry, volume.spec.plugin.as_str());
+    let names = (key.as_str(), retry, volume.spec.plugin.as_str(), lease);
     match call(node, names, "CreateVolume", |terms| plugin.client.create_volume(request, terms)).await {
         Ok(made) => {
             if let Err(fault) = check::created(&asked, &made) {
@@ -210,7 +210,7 @@ fn action(step: provision::Step) -> &'static str {
 async fn undo_create(
     node: &Arc<Node>,
     plugin: &Serving,
-    names: (&str, &str, &str),
+    names: (&str, &str, &str, &csi::Lease),
     (handle, secrets): (&str, requests::Secrets),
     part: &mut HostPart,
     fault: &check::Fault,
@@ -235,7 +235,7 @@ async fn undo_create(
 async fn validate(
     node: &Arc<Node>,
     volume: &Volume,
-    retry: &str,
+    (retry, lease): (&str, &csi::Lease),
     part: &mut HostPart,
 ) -> Result<(), Blocked> {
     let Some(source) = &volume.spec.source.existing else { return Ok(()) };
@@ -250,7 +250,7 @@ async fn validate(
         plugin.controller.single_node_multi_writer,
     );
     let asked = request.clone();
-    let names = (key.as_str(), retry, volume.spec.plugin.as_str());
+    let names = (key.as_str(), retry, volume.spec.plugin.as_str(), lease);
     let answer = call(node, names, "ValidateVolumeCapabilities", |terms| {
         plugin.client.validate_volume_capabilities(request, terms)
     })
@@ -274,13 +274,18 @@ async fn validate(
     Ok(())
 }
 
-async fn delete(node: &Arc<Node>, volume: &Volume, retry: &str, part: &mut HostPart) -> Result<(), Blocked> {
+async fn delete(
+    node: &Arc<Node>,
+    volume: &Volume,
+    (retry, lease): (&str, &csi::Lease),
+    part: &mut HostPart,
+) -> Result<(), Blocked> {
     let plugin = serving(node, &volume.spec.plugin)?;
     let uid = volume.uid().unwrap_or_default();
     let key = format!("vol/{uid}");
     let secrets = node.secrets(volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
     let request = requests::delete(&part.handle, secrets);
-    let names = (key.as_str(), retry, volume.spec.plugin.as_str());
+    let names = (key.as_str(), retry, volume.spec.plugin.as_str(), lease);
     match call(node, names, "DeleteVolume", |terms| plugin.client.delete_volume(request, terms)).await {
         Ok(_) => {
             part.exists = Some(Rung::Down);
