@@ -323,6 +323,8 @@ struct Request {
     changes: Vec<Change>,
     /// Absent when nobody waits for it and the image has it already.
     done: Option<oneshot::Sender<Result<(), FileError>>>,
+    /// It may lie here for a little while.
+    may_wait: bool,
 }
 
 /// A handle on the journal; clones share it.
@@ -377,7 +379,8 @@ impl Journal {
             return Ok(());
         }
         let (done, written) = oneshot::channel();
-        self.requests.send(Request { changes, done: Some(done) }).await.map_err(|_| JournalError::Closed)?;
+        let request = Request { changes, done: Some(done), may_wait: false };
+        self.requests.send(request).await.map_err(|_| JournalError::Closed)?;
         Ok(written.await.map_err(|_| JournalError::Closed)??)
     }
 
@@ -390,9 +393,19 @@ impl Journal {
     /// outcome after which another intent follows. Until then a crash leaves the call in doubt, as it did before the
     /// outcome was known.
     pub async fn put_soon(&self, entry: Entry) -> Result<(), JournalError> {
+        self.put_ahead(entry, true).await
+    }
+
+    /// As [`Self::put_soon`], for the last outcome of several: it is written without delay, beside what the caller goes on
+    /// to do. What is put after it is never durable before it.
+    pub async fn put_beside(&self, entry: Entry) -> Result<(), JournalError> {
+        self.put_ahead(entry, false).await
+    }
+
+    async fn put_ahead(&self, entry: Entry, may_wait: bool) -> Result<(), JournalError> {
         let change = Change::Put(entry);
         self.lock().apply(change.clone());
-        let request = Request { changes: vec![change], done: None };
+        let request = Request { changes: vec![change], done: None, may_wait };
         self.requests.send(request).await.map_err(|_| JournalError::Closed)
     }
 
@@ -508,7 +521,7 @@ async fn write(mut file: Box<dyn AppendFile>, mut waiting: mpsc::Receiver<Reques
         for change in batch.iter().flat_map(|request| &request.changes) {
             frame(&mut bytes, &Frame::Change(change.clone()));
         }
-        if more > 0 && batch.iter().all(|request| request.done.is_none()) {
+        if more > 0 && batch.iter().all(|request| request.may_wait) {
             batch.clear();
             owed = bytes;
             due = due.or_else(|| Some(Instant::now() + SOON));
@@ -593,8 +606,7 @@ fn read(path: &Path, content: &[u8]) -> Result<Read, JournalError> {
         let Some((body, next)) = next_frame(rest) else {
             read.torn = true;
             // A torn tail was never acknowledged. What is followed by a whole frame was, and is lost.
-            read.amnesia |=
-                (1..rest.len()).any(|at| next_frame(&rest[at..]).is_some_and(|f| !f.0.is_empty()));
+            read.amnesia |= (1..rest.len()).any(|at| next_frame(&rest[at..]).is_some());
             break;
         };
         let parsed: Frame = match serde_json::from_slice(body) {
@@ -632,7 +644,8 @@ fn next_frame(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     let (head, tail) = rest.split_at_checked(8)?;
     let length = u32::from_le_bytes(head[..4].try_into().ok()?) as usize;
     let crc = u32::from_le_bytes(head[4..].try_into().ok()?);
-    if length > FRAME_MAX {
+    // No frame is empty: zeros are what a torn write may leave.
+    if length == 0 || length > FRAME_MAX {
         return None;
     }
     let (body, next) = tail.split_at_checked(length)?;

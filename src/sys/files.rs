@@ -23,7 +23,8 @@ pub trait Files: Send + Sync + fmt::Debug {
     async fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>, FileError>;
 }
 
-/// One open append-only file. Calls are made one after another.
+/// One open append-only file. Calls are made one after another. Its content never ends with a zero byte: zeros at the end
+/// are room for more, and a torn one may leave some.
 #[async_trait]
 pub trait AppendFile: Send + fmt::Debug {
     /// Adds bytes at the end. Durable only after [`AppendFile::sync`]; after an error any prefix of the bytes

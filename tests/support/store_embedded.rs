@@ -84,7 +84,16 @@ fn the_file_is_for_its_owner_alone() {
         names.push(entry.file_name());
     }
     names.sort();
-    assert_eq!(names, ["store", "store.lock"]);
+    assert_eq!(names, ["store", "store.lock", "store.wal"]);
+}
+
+/// Writes another schema level into a store that is not open.
+fn set_schema(path: &Path, level: u64) {
+    let meta = redb::TableDefinition::<&str, u64>::new("meta");
+    let db = redb::Database::open(path).unwrap();
+    let txn = db.begin_write().unwrap();
+    txn.open_table(meta).unwrap().insert("schema", level).unwrap();
+    txn.commit().unwrap();
 }
 
 #[test]
@@ -92,16 +101,47 @@ fn a_newer_schema_is_refused_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     drop(open(&path));
-    let meta = redb::TableDefinition::<&str, u64>::new("meta");
-    let db = redb::Database::open(&path).unwrap();
-    let txn = db.begin_write().unwrap();
-    txn.open_table(meta).unwrap().insert("schema", 2).unwrap();
-    txn.commit().unwrap();
-    drop(db);
+    set_schema(&path, 3);
     for _ in 0..2 {
         let error = refused(&path);
-        assert!(matches!(error, OpenError::SchemaTooNew { found: 2, known: 1 }), "{error:?}");
+        assert!(matches!(error, OpenError::SchemaTooNew { found: 3, known: 2 }), "{error:?}");
     }
+}
+
+#[tokio::test]
+async fn a_store_of_before_the_log_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let store = open(&path);
+    put(&store, "/k/a", "1").await;
+    drop(store);
+    set_schema(&path, 1);
+    fs::remove_file(dir.path().join("store.wal")).unwrap();
+    let store = open(&path);
+    assert_eq!(put(&store, "/k/a", "2").await, Rev(2));
+    drop(store);
+    assert_eq!(all(&open(&path), "/k/", None).await, ["/k/a=2"]);
+}
+
+#[test]
+fn a_store_without_its_log_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, log) = (dir.path().join("store"), dir.path().join("store.wal"));
+    drop(open(&path));
+    let whole = fs::read(&log).unwrap();
+    for damage in [None, Some(&whole[..5000])] {
+        match damage {
+            None => fs::remove_file(&log).unwrap(),
+            Some(part) => fs::write(&log, part).unwrap(),
+        }
+        for _ in 0..2 {
+            let error = refused(&path);
+            assert!(matches!(error, OpenError::Corrupt { .. }), "{error:?}");
+            assert!(error.to_string().contains("store.wal"), "{error}");
+        }
+    }
+    fs::write(&log, whole).unwrap();
+    drop(open(&path));
 }
 
 #[test]
@@ -266,14 +306,17 @@ async fn scripted(store: &Shared, step: u64) -> Result<(), StoreError> {
     match step {
         4 => store.delete(b"/k/0", Expect::Any).await.map(drop),
         5 => store.compact(Rev(3)).await,
-        9 => store.put(key.as_bytes(), Bytes::from(vec![b'x'; 20_000]), Expect::Any).await.map(drop),
+        // The log takes three of these; the fourth is a checkpoint.
+        9 | 14..=24 => {
+            store.put(key.as_bytes(), Bytes::from(vec![b'x'; 300_000]), Expect::Any).await.map(drop)
+        }
         _ => store.put(key.as_bytes(), Bytes::from(step.to_string()), Expect::Any).await.map(drop),
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cut_at_every_disk_operation_loses_nothing_acknowledged() {
-    const STEPS: u64 = 11;
+    const STEPS: u64 = 30;
     let open = |disk: &MemoryDisk| -> Result<Shared, OpenError> {
         Ok(Arc::new(EmbeddedStore::inline(disk.clone(), Options::default())?))
     };

@@ -31,10 +31,34 @@ async fn what_is_appended_is_there_when_opened_again() {
     journal.replace_atomically(b"all:".to_vec()).await.unwrap();
     journal.append(b"four".to_vec()).await.unwrap();
     assert_eq!(journal.read_all().await.unwrap(), b"all:four");
-    assert_eq!(files.read(&path).await.unwrap().unwrap(), b"all:four");
     let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
     assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing temporary is left");
+}
+
+#[tokio::test]
+async fn appending_goes_on_where_the_content_ends_and_seldom_makes_the_file_longer() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let files = RealFiles::new(pool());
+    let (mut content, mut lengths) = (Vec::new(), std::collections::BTreeSet::new());
+    for round in 0..4 {
+        let mut journal = files.open_append(&path).await.unwrap();
+        assert_eq!(journal.read_all().await.unwrap(), content);
+        for n in 0..100 {
+            // A zero within is content.
+            let mut piece = vec![0; 400];
+            piece.push(b'0' + u8::try_from((round + n) % 10).unwrap());
+            content.extend_from_slice(&piece);
+            journal.append_durably(piece).await.unwrap();
+            lengths.insert(path.metadata().unwrap().len());
+        }
+    }
+    let mut file = std::fs::read(&path).unwrap();
+    assert!(file[content.len()..].iter().all(|byte| *byte == 0));
+    file.truncate(content.len());
+    assert_eq!(file, content);
+    assert!(lengths.len() <= 4, "{lengths:?}");
 }
 
 #[tokio::test]

@@ -226,6 +226,17 @@ async fn an_outcome_goes_with_the_intent_that_follows_or_soon_by_itself() {
     journal.put_soon(task("x", 4)).await.unwrap();
     tokio::time::sleep(SOON * 2).await;
     assert_eq!((restarts(), syncs().pop()), (6, Some(vec!["x 4".to_owned()])), "nothing followed");
+    let before = Instant::now();
+    journal.put_beside(task("x", 7)).await.unwrap();
+    assert_eq!(restarts(), 9, "seen at once");
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(
+        (Instant::now(), syncs().pop()),
+        (before, Some(vec!["x 7".to_owned()])),
+        "and not kept waiting"
+    );
     journal.put_soon(task("x", 5)).await.unwrap();
     drop(journal);
     writer.await.unwrap();

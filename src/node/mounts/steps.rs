@@ -174,7 +174,8 @@ impl Unit {
         let note = format!("volume {} is published as {}", attachment.volume, user.name);
         let about = about_allocation(&user.allocation);
         node.events.tell(about, Tone::Normal, "Published", "Publish", &note);
-        node.journal.put(Entry::Publication(entry)).await?;
+        // Should the daemon end before this is durable, it looks at the mount again, as if it had ended in the call.
+        node.journal.put_beside(Entry::Publication(entry)).await?;
         node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Writing: a batch of requests becomes one commit of the engine, durable before anyone is answered.
+//! Writing: a batch of requests becomes one frame of the write-ahead log, durable before anyone sees it or is answered,
+//! and one commit of the engine in memory. The checkpoint makes the engine's own file durable.
 //!
 //! Within a batch each request sees those before it. A request that is refused changes nothing and uses no
 //! revision; a batch of which nothing remains is not committed. If the engine fails, the whole batch failed:
@@ -6,11 +7,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redb::{Durability, ReadableTable, Table, WriteTransaction};
+use redb::{ReadableTable, Table, WriteTransaction};
 
+use super::Durability;
 use super::core::Core;
 use super::fault::Fault;
-use super::record::{self, COMPACTED, KV, LOG, META, REVISION};
+use super::record::{self, COMPACTED, GENERATION, KV, LOG, META, REVISION};
+use super::wal::{Frame, Wal};
 use crate::store::{Event, Expect, Kv, Rev, StoreError};
 
 /// Most requests that share a commit.
@@ -34,34 +37,22 @@ pub(super) struct Writer {
     durability: Durability,
     /// History below the compaction revision may still be lying there.
     trim_owed: bool,
-    /// The last commit says of every page whether it is in use, so that whoever opens the file after a kill need
-    /// not read all of it to know.
-    settled: bool,
 }
 
 impl Writer {
     pub(super) fn new(core: Arc<Core>, durability: Durability) -> Self {
         // A kill may have come between a compaction and the end of its trimming.
-        Writer { core, durability, trim_owed: true, settled: false }
+        Writer { core, durability, trim_owed: true }
     }
 
     /// One answer per request, in order.
     pub(super) fn commit(&mut self, requests: Vec<Request>) -> Vec<Answer> {
-        self.write(requests, false)
-    }
-
-    /// As [`Self::commit`], and a settled store stays settled. It takes one sync more.
-    pub(super) fn commit_settled(&mut self, requests: Vec<Request>) -> Vec<Answer> {
-        self.write(requests, self.settled)
-    }
-
-    fn write(&mut self, requests: Vec<Request>, settled: bool) -> Vec<Answer> {
         let count = requests.len();
         let failed = |error: StoreError| vec![Err(error); count];
         if let Err(fault) = self.core.recover() {
             return failed(fault.not_done());
         }
-        match self.attempt(requests, settled) {
+        match self.attempt(requests) {
             Ok((answers, events)) => {
                 self.core.publish(events);
                 answers
@@ -89,34 +80,36 @@ impl Writer {
         self.trim_owed
     }
 
-    /// Whether a kill now would leave a file that has to be read whole before it can be used again.
-    pub(super) fn unsettled(&self) -> bool {
-        !self.settled && matches!(self.durability, Durability::Immediate)
+    /// Whether the next pause should be used for a checkpoint.
+    pub(super) fn checkpoint_due(&self) -> bool {
+        self.core.wal().as_ref().is_some_and(Wal::worth_a_checkpoint)
     }
 
-    /// Commits nothing but the state of every page. It takes one sync more than another commit, so it is for
-    /// when nobody waits.
-    pub(super) fn settle(&mut self) {
-        // After a failure the next write opens the file anew, and unsettles it.
-        self.settled = true;
-        if let Err(fault) = self.settle_now() {
+    /// Makes durable in the engine's file what is only in the log. It takes some milliseconds, so it is for when
+    /// nobody waits.
+    pub(super) fn checkpoint(&mut self) {
+        let done = self.begin().and_then(|txn| match self.core.wal().as_mut() {
+            Some(wal) => checkpoint(txn, wal),
+            None => Err(Fault::NotOpen),
+        });
+        if let Err(fault) = done {
             self.reopen(&fault);
         }
     }
 
-    fn settle_now(&self) -> Result<(), Fault> {
-        let mut txn = self.begin()?;
-        txn.set_quick_repair(true);
-        Ok(txn.commit()?)
-    }
-
-    fn attempt(&mut self, requests: Vec<Request>, settled: bool) -> Result<(Vec<Answer>, Vec<Event>), Stage> {
-        let mut txn = self.begin()?;
-        txn.set_quick_repair(settled);
+    fn attempt(&mut self, requests: Vec<Request>) -> Result<(Vec<Answer>, Vec<Event>), Stage> {
+        let txn = self.begin()?;
         let mut batch = Batch::open(&txn)?;
+        let mut frame = Frame::new(batch.rev());
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
-            answers.push(batch.apply(request)?);
+            let before = frame.len();
+            frame.add(&request);
+            let answer = batch.apply(request)?;
+            if answer.is_err() {
+                frame.cut(before);
+            }
+            answers.push(answer);
         }
         let Done { events, compacted } = batch.finish()?;
         let names: Vec<String> =
@@ -127,14 +120,29 @@ impl Writer {
             for name in &names {
                 effect!("{name}");
             }
-            self.settled = settled;
-            txn.commit().map_err(|error| Stage::InCommit(error.into()))?;
+            self.make_durable(txn, frame, &names).map_err(Stage::InCommit)?;
             for name in &names {
                 effect!("{name}: committed");
             }
             self.trim_owed |= compacted;
         }
         Ok((answers, events))
+    }
+
+    /// Commits to the log, then to the engine; to the engine's file if the log has no room.
+    fn make_durable(&self, txn: WriteTransaction, frame: Frame, names: &[String]) -> Result<(), Fault> {
+        if self.durability == Durability::Relaxed {
+            return Ok(txn.commit()?);
+        }
+        let mut wal = self.core.wal();
+        let wal = wal.as_mut().ok_or(Fault::NotOpen)?;
+        if !wal.append(frame).map_err(Fault::Log)? {
+            return checkpoint(txn, wal);
+        }
+        for name in names {
+            effect!("{name}: logged");
+        }
+        Ok(txn.commit()?)
     }
 
     fn trim_piece(&mut self) -> Result<bool, Fault> {
@@ -147,7 +155,6 @@ impl Writer {
         };
         let last = compacted.min(first.saturating_add(TRIM - 1));
         txn.open_table(LOG)?.retain_in(first..=last, |_, _| false)?;
-        self.settled = false;
         txn.commit()?;
         Ok(last < compacted)
     }
@@ -163,9 +170,22 @@ impl Writer {
 
     fn begin(&self) -> Result<WriteTransaction, Fault> {
         let mut txn = self.core.begin_write()?;
-        txn.set_durability(self.durability)?;
+        txn.set_durability(redb::Durability::None)?;
         Ok(txn)
     }
+}
+
+/// Commits to the engine's file, with the state of every page, so that it need not be read whole after a kill. From
+/// then on nothing that is in the log counts.
+fn checkpoint(mut txn: WriteTransaction, wal: &mut Wal) -> Result<(), Fault> {
+    txn.open_table(META)?.insert(GENERATION, wal.next_generation())?;
+    txn.set_durability(redb::Durability::Immediate)?;
+    txn.set_quick_repair(true);
+    effect!("checkpoint");
+    txn.commit()?;
+    effect!("checkpoint: committed");
+    wal.restart();
+    Ok(())
 }
 
 /// A write by its kind, which a key has in fourth place: names differ from run to run.
@@ -187,12 +207,14 @@ impl From<Fault> for Stage {
     }
 }
 
-struct Done {
+/// What a batch changed.
+pub(super) struct Done {
     events: Vec<Event>,
     compacted: bool,
 }
 
-struct Batch<'txn> {
+/// Changes on their way into the engine.
+pub(super) struct Batch<'txn> {
     kv: Table<'txn, &'static [u8], &'static [u8]>,
     log: Table<'txn, u64, &'static [u8]>,
     meta: Table<'txn, &'static str, u64>,
@@ -202,7 +224,7 @@ struct Batch<'txn> {
 }
 
 impl<'txn> Batch<'txn> {
-    fn open(txn: &'txn WriteTransaction) -> Result<Self, Fault> {
+    pub(super) fn open(txn: &'txn WriteTransaction) -> Result<Self, Fault> {
         let meta = txn.open_table(META)?;
         let number = |name: &str| -> Result<Rev, Fault> { Ok(Rev(meta.get(name)?.map_or(0, |n| n.value()))) };
         let (rev, compacted) = (number(REVISION)?, number(COMPACTED)?);
@@ -210,8 +232,13 @@ impl<'txn> Batch<'txn> {
         Ok(Batch { kv: txn.open_table(KV)?, log: txn.open_table(LOG)?, meta, rev, compacted, done })
     }
 
+    /// The revision of the last change.
+    pub(super) fn rev(&self) -> Rev {
+        self.rev
+    }
+
     /// The outer error fails the batch, the inner one refuses this request.
-    fn apply(&mut self, request: Request) -> Result<Answer, Fault> {
+    pub(super) fn apply(&mut self, request: Request) -> Result<Answer, Fault> {
         match request {
             Request::Put { key, value, expect } => self.put(key, value, expect),
             Request::Delete { key, expect } => self.delete(key, expect),
@@ -269,7 +296,7 @@ impl<'txn> Batch<'txn> {
         Ok(Some(event))
     }
 
-    fn finish(mut self) -> Result<Done, Fault> {
+    pub(super) fn finish(mut self) -> Result<Done, Fault> {
         if !self.done.events.is_empty() {
             self.meta.insert(REVISION, self.rev.0)?;
         }
@@ -293,11 +320,12 @@ mod tests {
     use super::*;
     use crate::store::embedded::disk::Disk;
     use crate::store::embedded::memory::MemoryDisk;
+    use crate::store::embedded::wal::CAPACITY;
 
     fn writer() -> (MemoryDisk, Writer) {
         let disk = MemoryDisk::default();
         let core = Core::open(Disk::Memory(disk.clone()), 1 << 20).unwrap();
-        (disk, Writer::new(Arc::new(core), Durability::Immediate))
+        (disk, Writer::new(Arc::new(core), Durability::Synced))
     }
 
     fn put(key: &'static str, expect: Expect) -> Request {
@@ -360,15 +388,41 @@ mod tests {
     }
 
     #[test]
-    fn a_settled_store_opens_unread_and_the_next_write_unsettles_it() {
+    fn however_it_is_killed_it_opens_unread_with_all_that_was_answered() {
         let (disk, mut writer) = writer();
-        for _ in 0..2 {
+        let mut answered = 0;
+        let killed = |answered: u64| {
+            let disk = disk.copy();
+            assert!(!disk.needs_check());
+            let core = Core::open(Disk::Memory(disk), 1 << 20).unwrap();
+            assert_eq!(core.snapshot().unwrap().rev, Rev(answered));
+        };
+        for _ in 0..3 {
+            for _ in 0..3 {
+                writer.commit(vec![put("/a", Expect::Any), put("/b", Expect::Any)]);
+                answered += 2;
+                killed(answered);
+            }
+            writer.checkpoint();
+            killed(answered);
+        }
+        // More than the log can take.
+        let large = Request::Put {
+            key: Bytes::from_static(b"/c"),
+            value: vec![7; CAPACITY].into(),
+            expect: Expect::Any,
+        };
+        assert!(writer.commit(vec![large])[0].is_ok());
+        killed(answered + 1);
+    }
+
+    #[test]
+    fn a_commit_is_one_sync() {
+        let (disk, mut writer) = writer();
+        for n in 1..=9 {
+            let before = disk.syncs();
             writer.commit(vec![put("/a", Expect::Any)]);
-            assert!(writer.unsettled() && disk.needs_check());
-            writer.settle();
-            assert!(!writer.unsettled() && !disk.needs_check());
-            writer.commit_settled(vec![put("/a", Expect::Any)]);
-            assert!(!writer.unsettled() && !disk.needs_check());
+            assert_eq!(disk.syncs() - before, 1, "commit {n}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! Where the bytes lie: a file under a lock, or memory. Opening, making and checking the file.
 //!
 //! A new file is made aside and renamed when it is whole, so that a kill at any moment of a first start
-//! leaves nothing that the next start cannot use. It never repairs beyond what the engine does by itself,
-//! and never removes a file that holds data.
+//! leaves nothing that the next start cannot use; its write-ahead log lies beside it before it has its name. It never
+//! repairs beyond what the engine does by itself, and never removes a file that holds data.
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::ops::Bound;
@@ -16,7 +16,8 @@ use redb::{BackendError, Builder, Database, DatabaseError, ReadableDatabase, Sto
 
 use super::fault::Fault;
 use super::memory::{MemoryDisk, OpenMemory};
-use super::record::{COMPACTED, KV, LOG, META, REVISION, SCHEMA, SCHEMA_LEVEL};
+use super::record::{COMPACTED, KV, LOG, META, REVISION, SCHEMA, SCHEMA_LEVEL, WITHOUT_LOG};
+use super::wal::Place;
 use crate::store::Source;
 
 /// Why a store could not be opened.
@@ -143,13 +144,49 @@ impl Disk {
         };
         let db = opened.map_err(|error| self.open_error(error))?;
         let level = schema_level(&db).map_err(|error| self.corrupt(Arc::new(error)))?;
-        if level != Some(SCHEMA_LEVEL) {
-            return Err(match level {
-                Some(found) if found > SCHEMA_LEVEL => OpenError::SchemaTooNew { found, known: SCHEMA_LEVEL },
-                Some(_) | None => self.corrupt(Arc::new(io::Error::other("it carries no schema level"))),
-            });
+        match level {
+            Some(SCHEMA_LEVEL) => Ok(db),
+            Some(WITHOUT_LOG) => {
+                self.raise(&db)?;
+                Ok(db)
+            }
+            Some(found) if found > SCHEMA_LEVEL => {
+                Err(OpenError::SchemaTooNew { found, known: SCHEMA_LEVEL })
+            }
+            Some(_) | None => Err(self.corrupt(Arc::new(io::Error::other("it carries no schema level")))),
         }
-        Ok(db)
+    }
+
+    /// The write-ahead log of an opened store.
+    pub(super) fn wal(&self) -> Result<Place, OpenError> {
+        match self {
+            Disk::Memory(disk) => Ok(Place::Memory(disk.clone())),
+            Disk::File { path, sync_failed, .. } => {
+                let log = beside(path, ".wal");
+                Place::open(&log, sync_failed).map_err(|error| match error.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::InvalidData => OpenError::Corrupt {
+                        place: format!("{}, the newest part of the store,", log.display()),
+                        source: Arc::new(error),
+                    },
+                    _ => OpenError::Io { place: log.display().to_string(), source: Arc::new(error) },
+                })
+            }
+        }
+    }
+
+    /// Gives a store of before there was one its write-ahead log. A program of then would not read it, so from here on
+    /// it refuses the store.
+    fn raise(&self, db: &Database) -> Result<(), OpenError> {
+        let io = |error: io::Error| OpenError::Io { place: self.place(), source: Arc::new(error) };
+        if let Disk::File { path, .. } = self {
+            Place::make(&beside(path, ".wal")).and_then(|()| sync_directory(path)).map_err(io)?;
+        }
+        let raise = || -> Result<(), redb::Error> {
+            let txn = db.begin_write()?;
+            txn.open_table(META)?.insert(SCHEMA, SCHEMA_LEVEL)?;
+            Ok(txn.commit()?)
+        };
+        raise().map_err(|error| self.open_error(into_database_error(error)))
     }
 
     fn place(&self) -> String {
@@ -183,10 +220,21 @@ impl Disk {
     }
 }
 
-fn lock(path: &Path) -> Result<File, TryLockError> {
+/// The file beside the store whose name ends so.
+fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let file = private().create(true).truncate(false).open(name).map_err(TryLockError::Error)?;
+    name.push(ending);
+    PathBuf::from(name)
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(dir)?.sync_all()
+}
+
+fn lock(path: &Path) -> Result<File, TryLockError> {
+    let file =
+        private().create(true).truncate(false).open(beside(path, ".lock")).map_err(TryLockError::Error)?;
     file.try_lock()?;
     Ok(file)
 }
@@ -199,17 +247,15 @@ fn private() -> OpenOptions {
 
 /// Makes an empty store aside and renames it into place. The caller holds the lock.
 fn make(path: &Path, cache_bytes: usize) -> Result<(), DatabaseError> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let aside = PathBuf::from(name);
+    Place::make(&beside(path, ".wal"))?;
+    let aside = beside(path, ".new");
     let file = private().create(true).truncate(true).open(&aside)?;
     let db = Builder::new().set_cache_size(cache_bytes).create_file(file)?;
     initialise(&db).map_err(into_database_error)?;
     drop(db);
     File::open(&aside)?.sync_all()?;
     fs::rename(&aside, path)?;
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok(File::open(dir)?.sync_all()?)
+    Ok(sync_directory(path)?)
 }
 
 fn open_file(path: &Path, cache: usize, sync_failed: &Arc<AtomicBool>) -> Result<Database, DatabaseError> {
@@ -231,7 +277,8 @@ fn open_memory(disk: &MemoryDisk, cache: usize) -> Result<Database, DatabaseErro
 }
 
 fn initialise(db: &Database) -> Result<(), redb::Error> {
-    let txn = db.begin_write()?;
+    let mut txn = db.begin_write()?;
+    txn.set_quick_repair(true);
     txn.open_table(KV)?;
     txn.open_table(LOG)?;
     {

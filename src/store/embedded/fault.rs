@@ -11,6 +11,9 @@ pub(super) enum Fault {
     /// The engine refused or failed.
     #[error("the storage engine failed")]
     Engine(#[source] redb::Error),
+    /// The write-ahead log could not be written.
+    #[error("the write-ahead log failed")]
+    Log(#[source] std::io::Error),
     /// A record cannot be read.
     #[error(transparent)]
     Malformed(#[from] Malformed),
@@ -47,9 +50,12 @@ impl Fault {
             Fault::Engine(redb::Error::Corrupted(_)) | Fault::Malformed(_) | Fault::HistoryGap { .. } => {
                 StoreError::Corrupt { source: Arc::new(self) }
             }
-            Fault::Engine(_) | Fault::NotOpen | Fault::Reopen(_) | Fault::Closed | Fault::Silent => {
-                StoreError::Unavailable { outcome, source: Arc::new(self) }
-            }
+            Fault::Engine(_)
+            | Fault::Log(_)
+            | Fault::NotOpen
+            | Fault::Reopen(_)
+            | Fault::Closed
+            | Fault::Silent => StoreError::Unavailable { outcome, source: Arc::new(self) },
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A disk made of memory, for tests and for simulation: it can be opened again, and it can be full.
 use std::io;
 use std::ops::Bound;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use redb::backends::InMemoryBackend;
 use redb::{BackendError, StorageBackend};
@@ -14,6 +14,7 @@ pub struct MemoryDisk(Arc<State>);
 #[derive(Debug)]
 struct State {
     bytes: InMemoryBackend,
+    wal: Mutex<Vec<u8>>,
     capacity: AtomicU64,
     operations_left: AtomicU64,
     syncs: AtomicU64,
@@ -24,6 +25,7 @@ impl Default for State {
     fn default() -> Self {
         State {
             bytes: InMemoryBackend::new(),
+            wal: Mutex::default(),
             capacity: AtomicU64::new(u64::MAX),
             operations_left: AtomicU64::new(u64::MAX),
             syncs: AtomicU64::new(0),
@@ -54,21 +56,49 @@ impl MemoryDisk {
         self.0.operations_left.store(operations, Ordering::Release);
     }
 
-    /// Whether opening it as it is now, as after a kill, takes reading all of it.
+    /// What a kill now would leave.
     #[cfg(test)]
-    pub(super) fn needs_check(&self) -> bool {
+    pub(super) fn copy(&self) -> Self {
         let copy = MemoryDisk::default();
         let mut bytes = vec![0; usize::try_from(self.used()).unwrap()];
         self.0.bytes.read(0, &mut bytes).unwrap();
         copy.0.bytes.set_len(self.used()).unwrap();
         copy.0.bytes.write(0, &bytes).unwrap();
+        *copy.0.wal.lock().unwrap() = self.wal();
+        copy
+    }
+
+    /// Whether opening it as it is now, as after a kill, takes reading all of it.
+    #[cfg(test)]
+    pub(super) fn needs_check(&self) -> bool {
         let asked = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&asked);
         let opened = redb::Builder::new()
             .set_repair_callback(move |_| told.store(true, Ordering::Release))
-            .create_with_backend(OpenMemory::new(&copy));
+            .create_with_backend(OpenMemory::new(&self.copy()));
         assert!(opened.is_ok(), "{opened:?}");
         asked.load(Ordering::Acquire)
+    }
+
+    /// The content of the write-ahead log; what was never written is missing at its end.
+    pub(super) fn wal(&self) -> Vec<u8> {
+        self.0.wal.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Writes to the write-ahead log, whose room is taken from the beginning, and syncs it.
+    pub(super) fn write_wal(&self, at: usize, bytes: &[u8]) -> io::Result<()> {
+        self.operate()?;
+        {
+            let mut wal = self.0.wal.lock().unwrap_or_else(PoisonError::into_inner);
+            let end = at + bytes.len();
+            if wal.len() < end {
+                wal.resize(end, 0);
+            }
+            wal[at..end].copy_from_slice(bytes);
+        }
+        self.operate()?;
+        self.0.syncs.fetch_add(1, Ordering::AcqRel);
+        Ok(())
     }
 
     fn room_for(&self, end: u64) -> io::Result<()> {

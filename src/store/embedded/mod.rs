@@ -1,9 +1,9 @@
-//! The embedded backend: one file on this machine, or memory, through `redb`.
+//! The embedded backend: a file on this machine and its write-ahead log, or memory, through `redb`.
 //!
 //! ```text
-//! put, delete, compact ─ queue ─ one writer ─ one commit per batch ─┬─ answers
-//!                                                                   └─ published revision ─ watches
-//! get, list, watch ───── snapshots of the file, or the newest events in memory
+//! put, delete, compact ─ queue ─ one writer ─ one frame of the log per batch ─ engine ─┬─ answers
+//!                                                                                      └─ published revision ─ watches
+//! get, list, watch ───── snapshots of the engine, or the newest events in memory
 //! ```
 //! It never answers a write before it is on the disk ([`Durability::Synced`]), never blocks a runtime on a long
 //! read, and holds no more than its cache, its queue and a bounded piece of history in memory.
@@ -16,6 +16,7 @@ mod queue;
 mod recent;
 mod record;
 mod snapshot;
+mod wal;
 mod watch;
 
 use std::path::Path;
@@ -99,7 +100,7 @@ impl Reading {
 }
 
 impl EmbeddedStore {
-    /// Opens or makes the store in the file `path`, with `path.lock` beside it. Blocks, after a crash amid
+    /// Opens or makes the store in the file `path`, with `path.wal` and `path.lock` beside it. Blocks, after a crash amid
     /// writes for as long as checking the whole file takes; starts the writer's thread. Its calls need a tokio runtime whose
     /// time is not paused.
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
@@ -117,14 +118,14 @@ impl EmbeddedStore {
     /// dropped just before or just after its write, as it may with the others.
     pub fn inline(disk: MemoryDisk, options: Options) -> Result<Self, OpenError> {
         let core = Arc::new(Core::open(Disk::Memory(disk), options.cache_bytes)?);
-        let writer = Mutex::new(Writer::new(core.clone(), options.durability.into()));
+        let writer = Mutex::new(Writer::new(core.clone(), options.durability));
         let watch_lag = options.watch_lag;
         Ok(EmbeddedStore { core, writing: Writing::Inline(writer), reading: Reading::Caller, watch_lag })
     }
 
     fn queued(core: Core, options: Options) -> Result<Self, OpenError> {
         let core = Arc::new(core);
-        let queue = Queue::start(Writer::new(core.clone(), options.durability.into()))?;
+        let queue = Queue::start(Writer::new(core.clone(), options.durability))?;
         let watch_lag = options.watch_lag;
         Ok(EmbeddedStore { core, writing: Writing::Queued(queue), reading: Reading::BlockingPool, watch_lag })
     }
@@ -146,15 +147,6 @@ fn write_now(writer: &mut Writer, request: Request) -> Answer {
     let answer = writer.commit(vec![request]).pop();
     while writer.trim() {}
     answer.unwrap_or_else(|| Err(Fault::Closed.in_doubt()))
-}
-
-impl From<Durability> for redb::Durability {
-    fn from(durability: Durability) -> Self {
-        match durability {
-            Durability::Synced => redb::Durability::Immediate,
-            Durability::Relaxed => redb::Durability::None,
-        }
-    }
 }
 
 #[async_trait]

@@ -1,7 +1,7 @@
 //! The writer's thread and the bounded queue before it.
 //!
 //! The thread takes what is waiting, commits it as one batch, answers, and forgets compacted history while
-//! nobody waits. When nothing was asked for a while it leaves the file so that it opens fast even after a kill.
+//! nobody waits. When nothing was asked for a while it moves a long log into the file.
 //! It ends when the store is dropped, which joins it.
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -73,7 +73,6 @@ impl Drop for Queue {
 }
 
 fn run(mut writer: Writer, mut exit: mpsc::Receiver<Waiting>) {
-    let mut last = Instant::now();
     loop {
         let first = if writer.trim() {
             match exit.try_recv() {
@@ -82,10 +81,10 @@ fn run(mut writer: Writer, mut exit: mpsc::Receiver<Waiting>) {
                 Err(TryRecvError::Disconnected) => return,
             }
         } else {
-            match next(&mut exit, writer.unsettled().then_some(PAUSE)) {
+            match next(&mut exit, writer.checkpoint_due().then_some(PAUSE)) {
                 Next::Asked(first) => first,
                 Next::Pause => {
-                    writer.settle();
+                    writer.checkpoint();
                     continue;
                 }
                 Next::Closed => return,
@@ -99,10 +98,7 @@ fn run(mut writer: Writer, mut exit: mpsc::Receiver<Waiting>) {
             answers.push(next.answer);
         }
         let (count, start) = (requests.len(), Instant::now());
-        // Such as a lease renewed while nothing else goes on.
-        let alone = count == 1 && start.duration_since(last) >= PAUSE;
-        let done = if alone { writer.commit_settled(requests) } else { writer.commit(requests) };
-        last = Instant::now();
+        let done = writer.commit(requests);
         tracing::trace!(target: "life", requests = count, took = ?start.elapsed(), "commit");
         for (to, answer) in answers.into_iter().zip(done) {
             // Whoever asked may have gone; the write stands all the same.
@@ -151,9 +147,11 @@ fn next<T>(exit: &mut mpsc::Receiver<T>, most: Option<Duration>) -> Next<T> {
 mod tests {
     use std::sync::mpsc::RecvTimeoutError;
 
+    use super::super::Durability;
     use super::super::core::Core;
     use super::super::disk::Disk;
     use super::super::memory::MemoryDisk;
+    use super::super::wal::CAPACITY;
     use super::*;
     use crate::store::Expect;
 
@@ -179,25 +177,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_a_pause_even_a_killed_store_opens_unread() {
+    async fn a_long_log_is_moved_into_the_file_in_a_pause() {
         let disk = MemoryDisk::default();
         let core = Arc::new(Core::open(Disk::Memory(disk.clone()), 1 << 20).unwrap());
-        let queue = Queue::start(Writer::new(core, redb::Durability::Immediate)).unwrap();
-        let key = bytes::Bytes::from_static(b"/a");
-        let put = Request::Put { key: key.clone(), value: key, expect: Expect::Any };
-        let before = disk.syncs();
+        let queue = Queue::start(Writer::new(core.clone(), Durability::Synced)).unwrap();
+        let value = bytes::Bytes::from(vec![7; CAPACITY / 3]);
+        let put = Request::Put { key: bytes::Bytes::from_static(b"/a"), value, expect: Expect::Any };
         queue.write(put).await.unwrap();
-        let settled = async {
-            // The write takes one, a commit of which the next open believes all takes two.
-            while disk.syncs() < before + 3 {
+        let moved = async {
+            while core.wal().as_ref().unwrap().next_generation() == 1 {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(DEADLINE, settled).await.unwrap();
-        // From here on nothing reaches the disk: the goodbye of a store that is dropped neither.
-        disk.cut_after(0);
-        drop(queue);
-        disk.cut_after(u64::MAX);
-        assert!(!disk.needs_check());
+        tokio::time::timeout(DEADLINE, moved).await.unwrap();
     }
 }

@@ -28,8 +28,13 @@ pub(super) const REVISION: &str = "revision";
 /// In `meta`: the revision last compacted at.
 pub(super) const COMPACTED: &str = "compacted";
 
+/// In `meta`: how many checkpoints there were; frames of the write-ahead log count only in theirs.
+pub(super) const GENERATION: &str = "generation";
+
 /// The layout that this program reads and writes.
-pub(super) const SCHEMA_LEVEL: u64 = 1;
+pub(super) const SCHEMA_LEVEL: u64 = 2;
+/// The same layout, before there was a write-ahead log.
+pub(super) const WITHOUT_LOG: u64 = 1;
 
 const CREATED: u8 = 0;
 const UPDATED: u8 = 1;
@@ -152,21 +157,21 @@ fn parse_log(rev: u64, record: &[u8]) -> Option<LogRecord<'_>> {
     Some(LogRecord { rev: Rev(rev), tag, create, prev_create, prev_mod, key, prev_value, value: rest })
 }
 
-fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+pub(super) fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (taken, left) = rest.split_at_checked(len)?;
     *rest = left;
     Some(taken)
 }
 
-fn take_u64(rest: &mut &[u8]) -> Option<u64> {
+pub(super) fn take_u64(rest: &mut &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(take(rest, 8)?.try_into().ok()?))
 }
 
-fn take_len(rest: &mut &[u8]) -> Option<usize> {
+pub(super) fn take_len(rest: &mut &[u8]) -> Option<usize> {
     usize::try_from(u32::from_le_bytes(take(rest, 4)?.try_into().ok()?)).ok()
 }
 
-fn len32(bytes: &[u8]) -> u32 {
+pub(super) fn len32(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).expect("keys and values are limited to far less than 4 GiB")
 }
 

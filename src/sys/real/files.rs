@@ -4,8 +4,8 @@ use crate::sys::real::pool::{Pool, Unanswered};
 use async_trait::async_trait;
 use rustix::fs::FlockOperation;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -42,11 +42,13 @@ impl Files for RealFiles {
     async fn open_append(&self, path: &Path) -> Result<Box<dyn AppendFile>, FileError> {
         let file = ask(&self.pool, "open", path, |path| {
             make_parent(path)?;
-            let file = open_append(path)?;
-            sync_parent(path).map(|()| file)
+            let file = open_whole(path)?;
+            let end = content_end(&file)?;
+            sync_parent(path).map(|()| (file, end))
         });
-        let file = Arc::new(file.await?);
-        Ok(Box::new(RealAppendFile { path: path.to_owned(), file, pool: self.pool.clone() }))
+        let (file, end) = file.await?;
+        let file = Arc::new(file);
+        Ok(Box::new(RealAppendFile { path: path.to_owned(), file, end, pool: self.pool.clone() }))
     }
 
     async fn read(&self, path: &Path) -> Result<Option<Vec<u8>>, FileError> {
@@ -69,7 +71,7 @@ impl Files for RealFiles {
     async fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>, FileError> {
         let locked = ask(&self.pool, "lock", path, |path| {
             make_parent(path)?;
-            let file = open_append(path)?;
+            let file = open_whole(path)?;
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => Ok(Some(file)),
                 Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
@@ -95,17 +97,20 @@ impl FileLock for RealLock {}
 struct RealAppendFile {
     path: PathBuf,
     file: Arc<File>,
+    /// Where the content ends; zeros may follow it.
+    end: u64,
     pool: Pool,
 }
 
 #[async_trait]
 impl AppendFile for RealAppendFile {
     async fn append(&mut self, bytes: Vec<u8>) -> Result<(), FileError> {
-        let file = Arc::clone(&self.file);
+        let (file, end) = (Arc::clone(&self.file), self.end);
         effect!("journal append");
-        let appended = ask(&self.pool, "append to", &self.path, move |_| (&*file).write_all(&bytes)).await;
+        let write = move |_: &Path| write_at_end(&file, end, bytes);
+        self.end = ask(&self.pool, "append to", &self.path, write).await?;
         effect!("journal append: done");
-        appended
+        Ok(())
     }
 
     async fn sync(&mut self) -> Result<(), FileError> {
@@ -117,41 +122,71 @@ impl AppendFile for RealAppendFile {
 
     /// In one call of the pool: each costs two switches of threads.
     async fn append_durably(&mut self, bytes: Vec<u8>) -> Result<(), FileError> {
-        let file = Arc::clone(&self.file);
+        let (file, end) = (Arc::clone(&self.file), self.end);
         let write = move |_: &Path| {
             effect!("journal append");
-            (&*file).write_all(&bytes)?;
+            let end = write_at_end(&file, end, bytes)?;
             effect!("journal append: done");
-            file.sync_data()
+            file.sync_data().map(|()| end)
         };
-        let written = ask(&self.pool, "append to", &self.path, write).await;
+        self.end = ask(&self.pool, "append to", &self.path, write).await?;
         effect!("journal flush: done");
-        written
+        Ok(())
     }
 
     async fn read_all(&mut self) -> Result<Vec<u8>, FileError> {
-        let file = Arc::clone(&self.file);
+        let (file, end) = (Arc::clone(&self.file), self.end);
         ask(&self.pool, "read", &self.path, move |_| {
-            let mut content = Vec::new();
-            (&*file).seek(SeekFrom::Start(0))?;
-            (&*file).read_to_end(&mut content)?;
+            let mut content = vec![0; usize::try_from(end).map_err(io::Error::other)?];
+            file.read_exact_at(&mut content, 0)?;
             Ok(content)
         })
         .await
     }
 
     async fn replace_atomically(&mut self, content: Vec<u8>) -> Result<(), FileError> {
+        let end = content.len() as u64;
         let reopened = ask(&self.pool, "replace", &self.path, move |path| {
             replace(path, &content)?;
-            open_append(path)
+            open_whole(path)
         });
-        self.file = Arc::new(reopened.await?);
+        (self.file, self.end) = (Arc::new(reopened.await?), end);
         Ok(())
     }
 }
 
-fn open_append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)
+fn open_whole(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// What a file grows by: writing over zeros is durable sooner than making a file longer.
+const GROWTH: usize = 64 * 1024;
+
+/// Writes at the end of the content, and says where it ends now.
+fn write_at_end(file: &File, end: u64, mut bytes: Vec<u8>) -> io::Result<u64> {
+    debug_assert!(bytes.last() != Some(&0), "a zero at its end would not be found again");
+    let new_end = end + bytes.len() as u64;
+    if new_end > file.metadata()?.len() {
+        bytes.resize(bytes.len() + GROWTH, 0);
+    }
+    file.write_all_at(&bytes, end)?;
+    Ok(new_end)
+}
+
+/// Where the zeros at the end of a file begin.
+fn content_end(file: &File) -> io::Result<u64> {
+    let mut end = file.metadata()?.len();
+    let mut piece = vec![0; GROWTH];
+    while end > 0 {
+        let len = GROWTH.min(usize::try_from(end).unwrap_or(GROWTH));
+        let start = end - len as u64;
+        file.read_exact_at(&mut piece[..len], start)?;
+        if let Some(last) = piece[..len].iter().rposition(|byte| *byte != 0) {
+            return Ok(start + last as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
 }
 
 fn parent(path: &Path) -> &Path {
