@@ -481,16 +481,18 @@ impl Node {
     {
         let new = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
         let key = format!("{}/{}", object.uid().unwrap_or_default(), part.name);
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), new.clone());
+        {
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            if said.get(&key) != Some(&new) {
+                said.insert(key.clone(), new.clone());
+            }
+        }
         let last = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         let old = match last {
             // The cache does not show our own last write yet.
             Some(last) if version(object) < last.version => last.value,
             // Others may have written our fields since: controllers do when they take this node for lost.
-            Some(_) | None => {
-                let seen = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
-                restrict(&seen["status"], part.fields)
-            }
+            Some(_) | None => restrict(K::status(object).map_err(kube::Error::SerdeError)?, part.fields),
         };
         let mut patch = merge_diff(&old, &new);
         if patch.as_object().is_some_and(serde_json::Map::is_empty) {
@@ -584,11 +586,15 @@ pub const API_DEADLINE: Duration = Duration::from_secs(10);
 pub trait ObjectApi: Sized {
     /// The API that holds the object.
     fn api(client: kube::Client, object: &Self) -> Api<Self>;
+
+    /// Its status as JSON; null if it has none.
+    fn status(object: &Self) -> serde_json::Result<Value>;
 }
 
 macro_rules! cluster {
     ($($kind:ty),*) => { $(impl ObjectApi for $kind {
         fn api(client: kube::Client, _: &Self) -> Api<Self> { Api::all(client) }
+        fn status(object: &Self) -> serde_json::Result<Value> { serde_json::to_value(&object.status) }
     })* };
 }
 cluster!(Volume, VolumeAttachment, PluginInstance, crate::api::NodeAgent);
@@ -598,6 +604,7 @@ macro_rules! namespaced {
         fn api(client: kube::Client, object: &Self) -> Api<Self> {
             Api::namespaced(client, &object.namespace().unwrap_or_default())
         }
+        fn status(object: &Self) -> serde_json::Result<Value> { serde_json::to_value(&object.status) }
     })* };
 }
 namespaced!(Allocation, crate::api::VolumeClaim);
@@ -656,11 +663,10 @@ fn carry(patch: &mut Value, new: &Value, path: &[&str]) {
 }
 
 /// The fields of `seen` that the writer owns: what it no longer says goes, even if a former daemon said it.
-fn restrict(seen: &Value, fields: &[&str]) -> Value {
-    let owned = |(key, value): (&String, &Value)| {
-        fields.contains(&key.as_str()).then(|| (key.clone(), value.clone()))
-    };
-    Value::Object(seen.as_object().into_iter().flatten().filter_map(owned).collect())
+fn restrict(seen: Value, fields: &[&str]) -> Value {
+    let Value::Object(mut seen) = seen else { return Value::Object(serde_json::Map::new()) };
+    seen.retain(|key, _| fields.contains(&key.as_str()));
+    Value::Object(seen)
 }
 
 #[cfg(test)]

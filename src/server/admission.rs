@@ -229,7 +229,16 @@ fn finish(
     (duplicates, validation): (Vec<String>, FieldValidation),
 ) -> Result<Admitted, Refusal> {
     let mut unknown = Vec::new();
-    schema::shape(&mut object, &resource.kind.schema, &Path::Root, &mut unknown);
+    let whole = &resource.kind.schema;
+    match (part, whole["properties"].get("status")) {
+        // The rest is as it was stored.
+        (Part::Status, Some(schema)) => {
+            if let Some(status) = object.get_mut("status") {
+                schema::shape(status, schema, &Path::Root.field("status"), &mut unknown);
+            }
+        }
+        (Part::Main | Part::Status, _) => schema::shape(&mut object, whole, &Path::Root, &mut unknown),
+    }
     replace(&mut object["metadata"], "resourceVersion", None);
     if part == Part::Main {
         (resource.kind.default)(&mut object);

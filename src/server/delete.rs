@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::admission::seconds;
 use super::body;
-use super::objects::{Stored, WriteError};
+use super::objects::{Stored, WriteError, versioned};
 use super::query::{self, Form, Query};
 use super::read::{self, json_response, object_response, whole_list};
 use super::resource::{Nature, Resource};
@@ -233,7 +233,6 @@ async fn mark(
     if let Some(metadata) = marked["metadata"].as_object_mut() {
         metadata.remove("resourceVersion");
     }
-    let rev = inner.objects.put(resource, key, &marked, Expect::Rev(current.rev)).await?;
-    marked["metadata"]["resourceVersion"] = Value::from(rev.to_string());
-    Ok(Deleted::Marked(marked))
+    let stored = inner.objects.put(resource, key, &marked, Expect::Rev(current.rev)).await?;
+    Ok(Deleted::Marked(versioned(marked, stored.rev)))
 }

@@ -73,10 +73,7 @@ impl Side {
 impl View {
     /// What selectors match against.
     pub(crate) fn traits(&self, resource: &Resource) -> &Traits {
-        self.traits.get_or_init(|| {
-            let object = serde_json::from_slice(&self.json).unwrap_or_default();
-            Traits::of(&object, resource.kind.selectable)
-        })
+        self.traits.get_or_init(|| Traits::read(&self.json, resource.kind.selectable))
     }
 }
 

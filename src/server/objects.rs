@@ -53,7 +53,7 @@ impl Stored {
     pub(crate) fn value(&self, resource: &Resource) -> Result<Value, Refusal> {
         let mut value: Value =
             serde_json::from_slice(&self.json).map_err(|e| damaged(resource, &format!("not JSON: {e}")))?;
-        value["metadata"]["resourceVersion"] = Value::from(self.rev.to_string());
+        value = versioned(value, self.rev);
         if resource.nature == Nature::NewEvent {
             events::to_new_group(&mut value);
         }
@@ -82,6 +82,12 @@ impl Stored {
     pub(crate) fn json(&self, resource: &Resource) -> Result<Bytes, Refusal> {
         self.json_at(resource, self.rev)
     }
+}
+
+/// The object with this as its resourceVersion.
+pub(crate) fn versioned(mut object: Value, rev: Rev) -> Value {
+    object["metadata"]["resourceVersion"] = Value::from(rev.to_string());
+    object
 }
 
 fn damaged(resource: &Resource, what: &str) -> Refusal {
@@ -120,20 +126,23 @@ impl Objects {
         Ok(Stored { rev: kv.mod_revision, json })
     }
 
-    /// The bytes of an object for the store.
-    fn close(&self, resource: &Resource, key: &str, object: &Value) -> Bytes {
-        match resource.nature {
+    /// The JSON of an object, and its bytes for the store.
+    fn close(&self, resource: &Resource, key: &str, object: &Value) -> (Bytes, Bytes) {
+        let json = if resource.nature == Nature::NewEvent {
+            let mut event = object.clone();
+            events::to_core(&mut event);
+            Bytes::from(event.to_string())
+        } else {
+            Bytes::from(object.to_string())
+        };
+        let value = match resource.nature {
             Nature::Secret => {
                 let nonce = random_bytes(&self.random);
-                Bytes::from(self.sealing.seal(key, nonce, object.to_string().as_bytes()))
+                Bytes::from(self.sealing.seal(key, nonce, &json))
             }
-            Nature::NewEvent => {
-                let mut event = object.clone();
-                events::to_core(&mut event);
-                Bytes::from(event.to_string())
-            }
-            Nature::Plain | Nature::Namespace | Nature::CoreEvent => Bytes::from(object.to_string()),
-        }
+            Nature::Plain | Nature::Namespace | Nature::CoreEvent | Nature::NewEvent => json.clone(),
+        };
+        (json, value)
     }
 
     /// The newest revision.
@@ -165,8 +174,8 @@ impl Objects {
         key: &str,
         object: &Value,
         expect: Expect,
-    ) -> Result<Rev, WriteError> {
-        let value = self.close(resource, key, object);
+    ) -> Result<Stored, WriteError> {
+        let (json, value) = self.close(resource, key, object);
         let bytes = value.len();
         let start = tokio::time::Instant::now();
         let done = tokio::time::timeout(STORE_DEADLINE, self.store.put(key.as_bytes(), value, expect)).await;
@@ -174,7 +183,7 @@ impl Objects {
         if let Ok(rev) = &written {
             tracing::trace!(target: "life", key, rev = rev.0, bytes, took = ?start.elapsed(), "put");
         }
-        written
+        written.map(|rev| Stored { rev, json })
     }
 
     /// Deletes an object that is as last seen.

@@ -8,7 +8,7 @@ use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::Inner;
-use super::objects::Stored;
+use super::objects::{Stored, versioned};
 use super::query::{Form, Query, Version};
 use super::resource::Resource;
 use super::route::Target;
@@ -26,6 +26,23 @@ pub(crate) fn json_response(code: StatusCode, bytes: impl Into<Bytes>) -> Respon
     *response.status_mut() = code;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// One object that was just stored, in the form asked for.
+pub(crate) fn stored_response(
+    inner: &Inner,
+    resource: &Resource,
+    (stored, object): (&Stored, Value),
+    (code, form, query): (StatusCode, Form, &Query),
+) -> Result<Response, Refusal> {
+    match form {
+        // It was encoded for the store.
+        Form::Whole => Ok(json_response(code, stored.json(resource)?)),
+        Form::Metadata | Form::Table => {
+            let object = versioned(object, stored.rev);
+            Ok(object_response(inner, resource, object, (code, form, query)))
+        }
+    }
 }
 
 /// One object in the form asked for.

@@ -1,6 +1,9 @@
 //! Label and field selectors: parsing what clients send and matching it against an object's own words.
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::status::Refusal;
@@ -15,14 +18,114 @@ pub(crate) struct Traits {
 }
 
 impl Traits {
+    /// Reads the labels and the given fields out of the JSON of a whole object, and skips the rest of it.
+    pub(crate) fn read(json: &[u8], selectable: &'static [&'static str]) -> Self {
+        let paths: Vec<&str> =
+            ALWAYS.iter().chain(["metadata.labels"].iter()).chain(selectable).copied().collect();
+        let mut json = serde_json::Deserializer::from_slice(json);
+        Self::of(&Only(&paths).deserialize(&mut json).unwrap_or_default(), selectable)
+    }
+
     /// Reads the labels and the given fields out of a whole object.
     pub(crate) fn of(object: &Value, selectable: &'static [&'static str]) -> Self {
         let labels = object["metadata"]["labels"].as_object().map(|labels| {
             labels.iter().map(|(k, v)| (k.clone(), v.as_str().unwrap_or_default().to_owned())).collect()
         });
-        let always = ["metadata.name", "metadata.namespace"];
-        let fields = always.iter().chain(selectable).map(|path| (*path, field_text(object, path))).collect();
+        let fields = ALWAYS.iter().chain(selectable).map(|path| (*path, field_text(object, path))).collect();
         Self { labels: labels.unwrap_or_default(), fields }
+    }
+}
+
+/// Fields that every kind can be selected by.
+const ALWAYS: [&str; 2] = ["metadata.name", "metadata.namespace"];
+
+/// Reads what lies at these paths, each of names with dots between, and nothing else. An empty path is the whole value.
+struct Only<'a>(&'a [&'a str]);
+
+impl<'de> DeserializeSeed<'de> for Only<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Value, D::Error> {
+        if self.0.contains(&"") { Value::deserialize(json) } else { json.deserialize_any(self) }
+    }
+}
+
+/// The name of a field, and the paths of [`Only`] below it; nothing if there are none.
+struct Name<'a>(&'a [&'a str]);
+
+impl<'de, 'a> DeserializeSeed<'de> for Name<'a> {
+    type Value = Option<(String, Vec<&'a str>)>;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
+        json.deserialize_str(self)
+    }
+}
+
+impl<'a> Visitor<'_> for Name<'a> {
+    type Value = Option<(String, Vec<&'a str>)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        let below = |path: &&'a str| match path.strip_prefix(name)? {
+            "" => Some(""),
+            rest => rest.strip_prefix('.'),
+        };
+        let paths: Vec<_> = self.0.iter().filter_map(below).collect();
+        Ok((!paths.is_empty()).then(|| (name.to_owned(), paths)))
+    }
+}
+
+impl<'de> Visitor<'de> for Only<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        let mut found = serde_json::Map::new();
+        while let Some(wanted) = fields.next_key_seed(Name(self.0))? {
+            match wanted {
+                Some((name, paths)) => {
+                    let value = fields.next_value_seed(Only(&paths))?;
+                    found.insert(name, value);
+                }
+                None => drop(fields.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(Value::Object(found))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Value::Null)
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Value, E> {
+        Ok(Value::Null)
     }
 }
 
@@ -178,7 +281,7 @@ fn unescaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::{Selector, Traits};
 
@@ -190,6 +293,22 @@ mod tests {
             "spec": {}
         });
         Selector::parse(labels, fields, FIELDS).unwrap().matches(&Traits::of(&object, FIELDS))
+    }
+
+    #[test]
+    fn what_is_read_of_the_json_is_what_the_whole_object_says() {
+        const FIELDS: &[&str] =
+            &["spec.nodeName", "status", "reason", "spec.deep.text", "spec.list.x", "none.x"];
+        let object = json!({
+            "metadata": { "name": "a", "uid": "u", "labels": { "x.y/z": "1", "b": "\u{e9}" }, "namesake": { "name": 1 } },
+            "spec": { "nodeName": "n\"1", "deep": { "text": 7.5, "other": [1, { "name": "z" }] }, "list": [1, "x"] },
+            "status": { "phase": "Up", "list": [null, true, -1, 2] }, "reason": null, "none": false,
+        });
+        let whole = Traits::of(&object, FIELDS);
+        assert_eq!(Traits::read(object.to_string().as_bytes(), FIELDS), whole);
+        assert_eq!((whole.fields["spec.nodeName"].as_str(), whole.labels.len()), ("n\"1", 2));
+        assert_eq!(Traits::read(b"[1, {}]", FIELDS), Traits::of(&Value::Null, FIELDS));
+        assert_eq!(Traits::read(b"{", FIELDS), Traits::of(&Value::Null, FIELDS));
     }
 
     #[test]

@@ -10,10 +10,10 @@ use serde_json::Value;
 use super::Inner;
 use super::admission::{self, Admitted, Submitted};
 use super::body;
-use super::objects::{Stored, WriteError};
+use super::objects::{Stored, WriteError, versioned};
 use super::patch::{Patch, PatchType};
 use super::query::{Form, Query};
-use super::read::object_response;
+use super::read::{object_response, stored_response};
 use super::resource::Resource;
 use super::route::Target;
 use super::status::Refusal;
@@ -56,9 +56,12 @@ pub(crate) async fn create(
         object["metadata"]["name"].as_str().unwrap_or_default().clone_into(&mut name);
         let key = resource.key(namespace, &name);
         match make(inner, resource, (&key, query.dry_run), &object).await {
-            Ok(rev) => {
+            Ok(made) => {
                 let how = (StatusCode::CREATED, form, query);
-                let response = object_response(inner, resource, versioned(object, rev), how);
+                let response = match made {
+                    Some(stored) => stored_response(inner, resource, (&stored, object), how)?,
+                    None => object_response(inner, resource, object, how),
+                };
                 return Ok(warned(response, &warnings));
             }
             Err(WriteError::Conflict(_)) => {}
@@ -74,7 +77,7 @@ async fn make(
     resource: &Resource,
     (key, dry_run): (&str, bool),
     object: &Value,
-) -> Result<Option<Rev>, WriteError> {
+) -> Result<Option<Stored>, WriteError> {
     if !dry_run {
         return inner.objects.put(resource, key, object, Expect::Absent).await.map(Some);
     }
@@ -82,13 +85,6 @@ async fn make(
         Some(there) => Err(WriteError::Conflict(Some(there))),
         None => Ok(None),
     }
-}
-
-fn versioned(mut object: Value, rev: Option<Rev>) -> Value {
-    if let Some(rev) = rev {
-        object["metadata"]["resourceVersion"] = Value::from(rev.to_string());
-    }
-    object
 }
 
 /// An object can be made only in a namespace that exists and is not going away.
@@ -170,11 +166,17 @@ async fn change(
         let old = current.value(resource)?;
         let (submitted, insists) = submit(resource, &old, &wish, query)?;
         let admitted = admission::update(resource, target.part, &old, submitted)?;
-        let rev = carry_out(inner, resource, (&key, query.dry_run), (&current, &old, &admitted.object)).await;
-        match rev {
-            Ok(rev) => {
-                let object = versioned(admitted.object, Some(rev));
-                let response = object_response(inner, resource, object, (StatusCode::OK, form, query));
+        let done =
+            carry_out(inner, resource, (&key, query.dry_run), (&current, &old, &admitted.object)).await;
+        match done {
+            Ok(done) => {
+                let how = (StatusCode::OK, form, query);
+                let response = match done {
+                    Done::Stored(stored) => {
+                        stored_response(inner, resource, (&stored, admitted.object), how)?
+                    }
+                    Done::At(rev) => object_response(inner, resource, versioned(admitted.object, rev), how),
+                };
                 return Ok(warned(response, &admitted.warnings));
             }
             Err(WriteError::Conflict(None)) => return Err(missing()),
@@ -216,20 +218,28 @@ fn needs_version(resource: &Resource) -> bool {
     resource.is_ours() || resource.kind.group == "coordination.k8s.io"
 }
 
+/// What became of a change.
+enum Done {
+    /// It was written.
+    Stored(Stored),
+    /// Nothing was to be written, or the object is gone; the revision that tells so.
+    At(Rev),
+}
+
 /// Writes what differs; removes an object that nothing holds any longer.
 async fn carry_out(
     inner: &Inner,
     resource: &Resource,
     (key, dry_run): (&str, bool),
     (current, old, new): (&Stored, &Value, &Value),
-) -> Result<Rev, WriteError> {
+) -> Result<Done, WriteError> {
     if dry_run || is_same(old, new) {
-        return Ok(current.rev);
+        return Ok(Done::At(current.rev));
     }
     if admission::is_finished(new) {
-        return inner.objects.delete(resource, key, current.rev).await;
+        return inner.objects.delete(resource, key, current.rev).await.map(Done::At);
     }
-    inner.objects.put(resource, key, new, Expect::Rev(current.rev)).await
+    inner.objects.put(resource, key, new, Expect::Rev(current.rev)).await.map(Done::Stored)
 }
 
 /// Whether nothing but the resourceVersion tells the two apart.
