@@ -387,6 +387,33 @@ async fn a_restarted_plugin_is_reached_again_and_noticed() {
     assert_eq!(*reconnects.borrow_and_update(), 1);
 }
 
+/// Once somebody vouched for the driver, the end of a connection stops calls about volumes, and no others, until
+/// somebody does again.
+#[tokio::test]
+async fn whoever_listens_after_an_end_is_asked_about_volumes_only_when_vouched_for() {
+    let mut bench = Bench::new();
+    bench.plugin.get_plugin_info(LONG).await.unwrap();
+    let mut ends = bench.plugin.ends();
+    bench.plugin.vouch(*ends.borrow_and_update());
+    let volume = bench.plugin.create_volume(create("a"), LONG).await.unwrap();
+    let delete = || delete(&volume.volume_id);
+    bench.scripted.kill().await;
+    bench.scripted.serve();
+    ends.changed().await.unwrap();
+    assert!(!bench.plugin.is_vouched());
+    let before = bench.backend.calls().len();
+    let failure = bench.plugin.delete_volume(delete(), SHORT).await.unwrap_err();
+    assert!(failure.is_unsent() && !failure.is_uncertain(), "{failure}");
+    assert_eq!(bench.backend.calls().len(), before);
+    let now = *ends.borrow_and_update();
+    bench.plugin.get_plugin_info(LONG).await.unwrap();
+    bench.plugin.vouch(now);
+    bench.plugin.delete_volume(delete(), LONG).await.unwrap();
+    bench.plugin.hang_up();
+    assert!(!bench.plugin.is_vouched());
+    bench.backend.assert_clean();
+}
+
 #[tokio::test]
 async fn probes_travel_apart_and_one_at_a_time() {
     let bench = Bench::new();

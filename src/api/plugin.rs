@@ -167,6 +167,10 @@ pub struct PluginStatus {
     /// What the driver says it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<Provider>,
+    /// The driver that its volumes are of, by the name that it answered; empty before the first volume. Until the last one
+    /// is gone no other driver is taken in its place.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub driver_name: String,
     /// Controller instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controllers: Option<Health>,
@@ -254,6 +258,9 @@ pub struct PluginInstanceStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
+
+/// Why an instance is not Ready: another driver answers than the Plugin is for.
+pub const OTHER_DRIVER: &str = "OtherDriver";
 
 /// The capability words in [`PluginInstanceStatus::capabilities`]: the service, a slash, CSI's own name.
 pub mod capability {

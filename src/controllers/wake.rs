@@ -202,6 +202,15 @@ impl Wakes for Volume {
             let holders = volume.status.iter().flat_map(|s| &s.holders);
             queues.allocations.add_all(holders.map(|h| name_in(&h.allocation)));
         }
+        for volume in [old, new].into_iter().flatten() {
+            // Their driver is known from the first on, and may be another after the last.
+            let plugin = &volume.spec.plugin;
+            let count = world.volumes.count(&format!("plugin:{plugin}"));
+            let of = world.plugins.named(plugin).and_then(|p| p.status.clone()).unwrap_or_default();
+            if of.driver_name.is_empty() != (count == 0) {
+                queues.plugins.add(cluster(plugin));
+            }
+        }
         let needs = |v: &Self| {
             let status = v.status.clone().unwrap_or_default();
             let nodes: Vec<_> = status.holders.into_iter().map(|h| h.node_name).collect();

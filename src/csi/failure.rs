@@ -103,6 +103,13 @@ impl Failure {
         Self { class: Class::Final, origin: Origin::Unsent, ..Self::local(rpc, Code::Unavailable, message) }
     }
 
+    /// Nobody has said since the last connection ended that the same driver is at the other end.
+    pub(crate) fn unvouched(rpc: Rpc) -> Self {
+        let message =
+            "not sent: the connection to the plugin ended, and it has not said yet which driver it is";
+        Self { class: Class::Final, origin: Origin::Unsent, ..Self::local(rpc, Code::Unavailable, message) }
+    }
+
     /// The caller dropped the call before its end.
     pub(crate) fn abandoned(rpc: Rpc) -> Self {
         Self::local(rpc, Code::Cancelled, "given up before an answer came")

@@ -4,9 +4,8 @@
 //! away. Never sends keepalive pings: a Go server drops an idle connection for them.
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -30,7 +29,7 @@ const WAITING_CALLS: usize = 1024;
 /// A lazily made channel.
 pub(crate) struct Line {
     dial: Dial,
-    channel: OnceLock<Witnessed>,
+    channel: Mutex<Option<Witnessed>>,
 }
 
 impl Line {
@@ -43,7 +42,7 @@ impl Line {
     ) -> Self {
         let connected = Arc::new(AtomicBool::new(false));
         let dial = Dial { connector, connect_timeout, connected, reconnects, ends };
-        Self { dial, channel: OnceLock::new() }
+        Self { dial, channel: Mutex::default() }
     }
 
     /// The channel, made now if this is the first use. Needs a tokio runtime.
@@ -54,7 +53,16 @@ impl Line {
                 .buffer_size(WAITING_CALLS);
             Witnessed::new(endpoint.connect_with_connector_lazy(self.dial.clone()))
         };
-        self.channel.get_or_init(make).clone()
+        self.made().get_or_insert_with(make).clone()
+    }
+
+    /// Lets go of the channel: calls under way end on it, the next one connects anew.
+    pub(crate) fn hang_up(&self) {
+        self.made().take();
+    }
+
+    fn made(&self) -> MutexGuard<'_, Option<Witnessed>> {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -11,6 +11,7 @@ use http::uri::PathAndQuery;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::client::Grpc;
+use tonic::codec::CompressionEncoding;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
@@ -92,6 +93,7 @@ struct Shared {
     observer: Option<Arc<dyn Observer>>,
     reconnects: watch::Sender<u64>,
     ends: watch::Sender<u64>,
+    vouched: watch::Sender<Option<u64>>,
 }
 
 impl Plugin {
@@ -104,7 +106,15 @@ impl Plugin {
         let (calls, probes) = (line(), line());
         let turns = Turns::default();
         Self {
-            shared: Arc::new(Shared { calls, probes, turns, observer: options.observer, reconnects, ends }),
+            shared: Arc::new(Shared {
+                calls,
+                probes,
+                turns,
+                observer: options.observer,
+                reconnects,
+                ends,
+                vouched: watch::Sender::new(None),
+            }),
         }
     }
 
@@ -119,6 +129,26 @@ impl Plugin {
     /// ask it.
     pub fn ends(&self) -> watch::Receiver<u64> {
         self.shared.ends.subscribe()
+    }
+
+    /// Says that this driver was at the other end after so many connections were over ([`Self::ends`], read before it was
+    /// asked). From the first time on, a call about a volume is sent only while that is still so. Another driver in the
+    /// same place would answer OK to the deletion of what it never knew.
+    pub fn vouch(&self, ends: u64) {
+        self.shared.vouched.send_replace(Some(ends));
+    }
+
+    /// Whether what was vouched for is still so, or nobody ever did.
+    pub fn is_vouched(&self) -> bool {
+        self.shared.vouched.borrow().is_none_or(|ends| ends == *self.shared.ends.borrow())
+    }
+
+    /// Lets go of the connections, for another socket is at the path: calls under way end on them, all others go to it.
+    pub fn hang_up(&self) {
+        // No count of ends is ever this.
+        self.shared.vouched.send_modify(|vouched| *vouched = vouched.map(|_| u64::MAX));
+        self.shared.calls.hang_up();
+        self.shared.probes.hang_up();
     }
 
     /// One attempt over the connection for calls.
@@ -163,6 +193,10 @@ impl Plugin {
             Some(key) => Some(self.shared.turns.take(key).await),
             None => None,
         };
+        // Not waited for here: what the caller decided on may be over by then.
+        if volume.is_some() && !self.is_vouched() {
+            return Err(Failure::unvouched(Q::RPC));
+        }
         if terms.lease.is_some_and(|lease| !lease.is_valid()) {
             return Err(Failure::too_late(Q::RPC));
         }
@@ -193,7 +227,10 @@ async fn exchange<Q: Unary>(line: &Line, request: Q, deadline: Duration) -> Resu
     let secrets = request.secrets().map(|secrets| failure::searched(secrets.values())).unwrap_or_default();
     let mut request = Request::new(request);
     request.set_timeout(deadline);
-    let mut client = Grpc::new(line.channel()).max_decoding_message_size(MAX_ANSWER);
+    // We never compress; a plugin may all the same.
+    let mut client = Grpc::new(line.channel())
+        .max_decoding_message_size(MAX_ANSWER)
+        .accept_compressed(CompressionEncoding::Gzip);
     let answer = async {
         client.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
         let codec = ProstCodec::<Q, Q::Reply>::default();

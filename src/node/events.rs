@@ -19,6 +19,8 @@ const WAITING: usize = 1024;
 /// How long an event waits before it is written. What it tells of is written meanwhile: a person does not see the
 /// difference, and a volume is in use earlier.
 const LATER: Duration = Duration::from_millis(100);
+/// A call that takes longer than this is told of.
+const SLOW: Duration = Duration::from_secs(5);
 /// The longest note, in bytes; Kubernetes takes 1024.
 const NOTE: usize = 1000;
 /// Who reports.
@@ -80,6 +82,26 @@ impl Events {
         if self.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(step) {
             self.tell(about, Tone::Normal, "Recovered", action, "succeeded after a failure");
         }
+    }
+
+    /// Waits for the answer to a call, and tells when it takes long: while it does, no status is written that would say
+    /// what the object waits for.
+    pub async fn follow<T>(
+        &self,
+        about: Option<ObjectReference>,
+        (rpc, deadline): (&str, Duration),
+        answer: impl Future<Output = T>,
+    ) -> T {
+        tokio::pin!(answer);
+        if let Ok(answer) = tokio::time::timeout(SLOW, &mut answer).await {
+            return answer;
+        }
+        if let Some(about) = about {
+            let (so_far, most) = (SLOW.as_secs(), deadline.as_secs_f64());
+            let note = format!("no answer from the plugin for {so_far} s; it is waited for up to {most} s");
+            self.tell(about, Tone::Warning, "NoAnswerYet", rpc, &format!("{rpc}: {note}"));
+        }
+        answer.await
     }
 
     /// Forgets the steps of an object that is gone.
@@ -162,6 +184,24 @@ mod tests {
         events.recovered(about(), "a/publish", "Publish");
         let reasons: Vec<_> = std::iter::from_fn(|| told.try_recv().ok()).map(|e| e.reason).collect();
         assert_eq!(reasons, ["StageFailed", "Recovered"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_takes_long_is_told_of_once_while_it_lasts() {
+        let (events, mut told) = Events::new();
+        let call = |seconds| async move {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            seconds
+        };
+        let rpc = ("CreateVolume", Duration::from_secs(60));
+        assert_eq!(events.follow(Some(about()), rpc, call(4)).await, 4);
+        assert!(told.try_recv().is_err());
+        let start = Instant::now();
+        assert_eq!(events.follow(Some(about()), rpc, call(14)).await, 14);
+        let one = told.try_recv().unwrap();
+        assert_eq!((one.at - start, one.reason.as_str()), (SLOW, "NoAnswerYet"));
+        assert_eq!(one.note, "CreateVolume: no answer from the plugin for 5 s; it is waited for up to 60 s");
+        assert!(told.try_recv().is_err());
     }
 
     #[test]

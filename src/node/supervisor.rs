@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::context::{AtSocket, Key, Node};
 use super::events::Tone;
 use super::registry::{Fingerprint, InstanceKey};
-use crate::api::plugin::Provider;
+use crate::api::plugin::{OTHER_DRIVER, Provider};
 use crate::csi::{self, Failure, Readiness, check};
 use crate::sys::watch::{DirEvent, WatchError};
 
@@ -169,9 +169,12 @@ async fn become_ready(node: &Arc<Node>, watched: &Watched) {
     loop {
         let Some(instance) = node.registry.get(&watched.key) else { return std::future::pending().await };
         socket_there(node, watched, &instance.socket).await;
+        let ends = *instance.client.ends().borrow();
         match fingerprint(node, watched, &instance.client).await {
             Ok(found) => {
                 let now = node.now();
+                // First: who is woken by the change calls at once.
+                instance.client.vouch(ends);
                 change(node, watched, |p| {
                     p.connected = true;
                     p.probed = true;
@@ -298,10 +301,34 @@ fn check_fault(fault: &check::Fault) -> Fault {
     (fault.reason().to_owned(), format!("{fault}; the driver must be corrected"))
 }
 
-/// The driver name that the Plugin insists on now; any when empty.
-fn driver_name(node: &Node, watched: &Watched) -> String {
+/// Whether the Plugin takes this driver now: by the name in its spec, or else by that of the driver of its volumes.
+fn of_plugin(node: &Node, watched: &Watched, name: &str) -> Result<(), Fault> {
     let plugin = node.registry.get(&watched.key).and_then(|i| node.caches.plugins.one(&i.plugin));
-    plugin.map(|p| p.spec.driver_name.clone()).unwrap_or_default()
+    let Some(plugin) = plugin else { return Ok(()) };
+    let wanted = &plugin.spec.driver_name;
+    let known = plugin.status.as_ref().map(|s| s.driver_name.as_str()).unwrap_or_default();
+    let why = match (wanted.as_str(), known) {
+        ("", "") => return Ok(()),
+        ("", known) if known == name => return Ok(()),
+        ("", known) => format!(
+            "the volumes of this Plugin are of the driver \"{known}\": bring that one back, or make another Plugin for \
+             this one"
+        ),
+        (wanted, _) if wanted == name => return Ok(()),
+        (wanted, _) => format!("spec.driverName wants \"{wanted}\""),
+    };
+    Err((OTHER_DRIVER.into(), format!("the driver calls itself \"{name}\", {why}")))
+}
+
+/// Asks, and once more if the connection had ended meanwhile: the other end may only have closed it.
+async fn ask<T, F>(question: impl Fn() -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    match question().await {
+        Err(failure) if failure.is_disconnected() => question().await,
+        answer => answer,
+    }
 }
 
 /// Asks an instance everything that is kept about it, in the order that CSI wants (CO-PLUG-05).
@@ -310,7 +337,7 @@ async fn fingerprint(
     watched: &Watched,
     client: &csi::Plugin,
 ) -> Result<Fingerprint, Fault> {
-    let readiness = match client.probe(PROBE).await {
+    let readiness = match ask(|| client.probe(PROBE)).await {
         Ok(readiness) => readiness,
         Err(failure) => {
             change(node, watched, |p| {
@@ -326,33 +353,27 @@ async fn fingerprint(
         return Err(("Starting".into(), "the plugin answers that it is not ready yet".into()));
     }
     change(node, watched, |p| p.probed = true);
-    let info = client.get_plugin_info(ASK).await.map_err(call_fault("GetPluginInfoFailed"))?;
+    let info = ask(|| client.get_plugin_info(ASK)).await.map_err(call_fault("GetPluginInfoFailed"))?;
     check::plugin_info(&info).map_err(|fault| check_fault(&fault))?;
-    let wanted = driver_name(node, watched);
-    if !wanted.is_empty() && wanted != info.name {
-        let message =
-            format!("the driver calls itself \"{}\", spec.driverName wants \"{wanted}\"", info.name);
-        return Err(("OtherDriver".into(), message));
-    }
+    of_plugin(node, watched, &info.name)?;
     let mut found = Fingerprint {
         provider: Provider { name: info.name, version: info.vendor_version },
-        plugin: client
-            .get_plugin_capabilities(ASK)
+        plugin: ask(|| client.get_plugin_capabilities(ASK))
             .await
             .map_err(call_fault("GetPluginCapabilitiesFailed"))?,
         ..Fingerprint::default()
     };
     let role = node.registry.get(&watched.key).map(|i| i.role);
     if role.is_some_and(crate::api::plugin::Role::controller) && found.plugin.services.controller_service {
-        found.controller = client
-            .controller_get_capabilities(ASK)
+        found.controller = ask(|| client.controller_get_capabilities(ASK))
             .await
             .map_err(call_fault("ControllerGetCapabilitiesFailed"))?;
     }
     if role.is_some_and(crate::api::plugin::Role::node) {
-        found.node =
-            client.node_get_capabilities(ASK).await.map_err(call_fault("NodeGetCapabilitiesFailed"))?;
-        match client.node_get_info(ASK).await {
+        found.node = ask(|| client.node_get_capabilities(ASK))
+            .await
+            .map_err(call_fault("NodeGetCapabilitiesFailed"))?;
+        match ask(|| client.node_get_info(ASK)).await {
             Ok(info) => {
                 check::node_info(&info).map_err(|fault| check_fault(&fault))?;
                 found.node_id = info.node_id;
@@ -380,20 +401,33 @@ async fn stay_healthy(node: &Arc<Node>, watched: &Watched) {
         Ok(changes) => changes,
         Err(_) => futures::stream::pending().boxed(),
     };
+    if !instance.client.is_vouched() {
+        // A connection ended while it was asked.
+        tokio::time::sleep(PROBE_PAUSE.0).await;
+        return;
+    }
     let mut beat = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
+    let mut anew = false;
     loop {
         tokio::select! {
             _ = reconnects.changed() => return,
-            _ = ends.changed() => {}
+            // It may be another process, even another driver.
+            _ = ends.changed() => anew = true,
             event = changes.next() => match event {
-                Some(DirEvent::Vanished(gone) | DirEvent::Appeared(gone)) if gone == name => {}
+                // Whoever listens there now is another, even while the old one still serves.
+                Some(DirEvent::Appeared(new)) if new == name => {
+                    instance.client.hang_up();
+                    anew = true;
+                }
+                Some(DirEvent::Vanished(gone)) if gone == name => {}
                 Some(DirEvent::Overflow) => {}
                 Some(DirEvent::Gone) | None => changes = futures::stream::pending().boxed(),
                 Some(_) => continue,
             },
             _ = beat.tick() => {}
         }
-        match instance.client.probe(PROBE).await {
+        match ask(|| instance.client.probe(PROBE)).await {
+            Ok(Readiness::Ready) if anew => return,
             Ok(Readiness::Ready) => {}
             Ok(Readiness::Starting) => {
                 return unhealthy(

@@ -87,6 +87,17 @@ pub fn released(facts: &Facts) -> Result<bool, Reason> {
     if by.is_empty() { Ok(true) } else { Err(in_use(by)) }
 }
 
+/// The driver that the volumes of a plugin are of: the one that was there when the first of them came, until another one
+/// asks for its place when there is no volume any more. To that one the ids of volumes mean nothing, and it would answer
+/// OK to their deletion, as CSI wants.
+pub fn driver_of_volumes(known: &str, seen: Option<&str>, has_volumes: bool, refused: bool) -> String {
+    match (known, has_volumes) {
+        ("", true) => seen.unwrap_or_default().to_owned(),
+        (_, false) if refused => String::new(),
+        (known, _) => known.to_owned(),
+    }
+}
+
 /// The sentence that names the volumes which hold a plugin.
 pub fn in_use<'a>(volumes: impl IntoIterator<Item = &'a String>) -> Reason {
     let volumes: Vec<_> = volumes.into_iter().collect();
@@ -173,6 +184,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn volumes_keep_the_driver_that_they_came_from() {
+        let driver = driver_of_volumes;
+        for refused in [false, true] {
+            assert_eq!(driver("", Some("a"), false, refused), "", "nobody is bound to it yet");
+            assert_eq!(driver("", None, true, refused), "", "none was seen");
+            assert_eq!(driver("", Some("a"), true, refused), "a");
+            assert_eq!(driver("a", Some("b"), true, refused), "a", "it is not replaced");
+            assert_eq!(driver("a", None, true, refused), "a");
+        }
+        assert_eq!(driver("a", Some("a"), false, false), "a", "the last one is gone, and it is here still");
+        assert_eq!(driver("a", Some("a"), false, true), "", "the last one is gone, and another is here");
     }
 
     #[test]

@@ -27,6 +27,34 @@ async fn a_deletion_that_an_earlier_host_confirmed_is_confirmed_anew() {
     rig.finish().await;
 }
 
+/// The host is decided on the Volume, and its attachments are told a moment later. Who comes back just then is still named
+/// there, and must not call beside the new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attachment_that_names_the_host_before_is_left_to_the_host_of_its_volume() {
+    let mut rig = Rig::new(Config::full()).await;
+    let app = rig.user("app").await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    let host = |node: &str, epoch: u64| json!({ "controller": { "nodeName": node, "epoch": epoch } });
+    rig.world.status(&rig.volumes, "vol-1", host("another", 2)).await;
+    rig.attach("vol-1", &[&app], &Special::default()).await;
+    // It reads all of it anew.
+    rig.stop().await;
+    rig.start().await;
+    rig.ready().await;
+    rig.ask("vol-2", &Special::default()).await;
+    rig.volume_up("vol-2").await;
+    assert_eq!(rig.count(Rpc::ControllerPublishVolume), 0);
+    rig.world.status(&rig.volumes, "vol-1", host(NODE, 3)).await;
+    let told = json!({ "spec": { "host": { "nodeName": NODE, "epoch": 3 } } });
+    rig.world.patch(&rig.attachments, "att-1", told).await;
+    rig.published("app").await;
+    assert_eq!(rig.count(Rpc::ControllerPublishVolume), 1);
+    rig.end_volume("vol-2").await;
+    rig.end_all().await;
+    rig.finish().await;
+}
+
 /// The allocations controller speaks for a node that is silent; once it is back the node says what is true.
 async fn told(rig: &Rig, condition: Value, status: Value) {
     let before = rig.allocs.get("app").await.unwrap().status.unwrap().conditions;

@@ -153,6 +153,49 @@ async fn another_driver_than_the_one_wanted_is_not_used_until_the_wish_changes()
     rig.finish().await;
 }
 
+/// Any driver answers OK to the deletion of an id that it never knew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_driver_than_that_of_the_volumes_is_not_asked_anything_about_them() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.plugin_object(json!({})).await;
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    // As the plugins controller does with the first volume.
+    let plugins: kube::Api<wharfline::api::Plugin> = rig.world.all();
+    let status = json!({ "status": { "driverName": "scripted.csi.example" } });
+    let patch = kube::api::Patch::Merge(&status);
+    plugins.patch_status("scripted", &kube::api::PatchParams::default(), &patch).await.unwrap();
+    rig.plugin.kill().await;
+    rig.backend.configure(|c| c.name = "other.csi.example".into());
+    rig.plugin.serve();
+    rig.world.delete(&rig.volumes, "vol-1").await;
+    rig.not_ready("OtherDriver").await;
+    assert_eq!(rig.count(Rpc::DeleteVolume), 0);
+    rig.plugin.kill().await;
+    rig.backend.configure(|c| c.name = "scripted.csi.example".into());
+    rig.plugin.serve();
+    rig.ready().await;
+    rig.world.let_go(&rig.volumes, "vol-1").await;
+    assert_eq!(rig.count(Rpc::DeleteVolume), 1);
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_listens_at_the_path_now_is_asked_while_the_one_before_still_serves() {
+    let mut rig = Rig::new(Config::full()).await;
+    let socket = rig.plugin.socket().to_owned();
+    let mut newer = Scripted::start(&rig.backend, Site::new("i-newer"), &socket);
+    let newer_id = |i: &Value| i["status"]["nodeId"] == "i-newer";
+    rig.world.until(&rig.instances, "p", "the newer one", newer_id).await;
+    newer.stop().await;
+    rig.plugin.kill().await;
+    rig.plugin.serve();
+    rig.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_newest_healthy_instance_serves_and_the_older_takes_over() {
     let rig = Rig::new(Config::full()).await;

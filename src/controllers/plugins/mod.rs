@@ -14,7 +14,7 @@ use super::drive::Outcome;
 use super::facts::{Instances, deleting, with_condition};
 use super::write::Failure;
 use crate::api::meta::{Condition, READY, Truth};
-use crate::api::plugin::{Health, Provider};
+use crate::api::plugin::{Health, OTHER_DRIVER, Provider};
 use crate::api::{Allocation, Plugin, PluginStatus};
 use crate::plan::Reason;
 use crate::plan::marks::{PLUGIN_NAME, UNDECLARED_FROM};
@@ -129,8 +129,16 @@ fn status(context: &Context, plugin: &Plugin, wanted: &[Wanted], needed: &BTreeS
     let instances = Instances::of(&context.world, &plugin.name_any());
     let list = counted(context, &instances, wanted);
     let (controllers, nodes) = registry::health(&list);
+    let provider = provider(&instances).or_else(|| old.provider.clone());
+    let has_volumes = context.world.volumes.count(&format!("plugin:{}", plugin.name_any())) > 0;
     let mut new = PluginStatus {
-        provider: provider(&instances).or_else(|| old.provider.clone()),
+        driver_name: crate::plan::plugins::driver_of_volumes(
+            &old.driver_name,
+            provider.as_ref().map(|p| p.name.as_str()),
+            has_volumes,
+            list.iter().any(|i| refused(context, i)),
+        ),
+        provider,
         controllers: Some(controllers),
         nodes: Some(nodes),
         capabilities: capabilities(&instances).unwrap_or_else(|| old.capabilities.clone()),
@@ -145,8 +153,9 @@ fn status(context: &Context, plugin: &Plugin, wanted: &[Wanted], needed: &BTreeS
         return Value::Null;
     }
     let undeclared = Some(&new.undeclared_from).filter(|from| !from.is_empty());
+    let driver_name = Some(&new.driver_name).filter(|name| !name.is_empty());
     json!({
-        "provider": new.provider, "controllers": new.controllers, "nodes": new.nodes,
+        "provider": new.provider, "driverName": driver_name, "controllers": new.controllers, "nodes": new.nodes,
         "capabilities": new.capabilities, "topologyKeys": new.topology_keys,
         "undeclaredFrom": undeclared, "conditions": new.conditions,
     })
@@ -197,6 +206,13 @@ fn ready(
         list.iter().filter(|i| i.healthy_since.is_none()).map(|i| i.node.as_str()).collect();
     let nodes = missing.into_iter().take(5).collect::<Vec<_>>().join(", ");
     not("PluginNotReady", format!("waits for a healthy instance on {nodes}"))
+}
+
+/// Whether another driver than that of the volumes is in the place of this instance.
+fn refused(context: &Context, instance: &Instance) -> bool {
+    let object = context.world.instances.named(&instance.id);
+    let conditions = object.and_then(|o| o.status.clone()).unwrap_or_default().conditions;
+    conditions.iter().any(|c| c.kind == READY && c.status == Truth::False && c.reason == OTHER_DRIVER)
 }
 
 fn provider(instances: &Instances) -> Option<Provider> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::super::context::{Key, Node, Part};
 use super::super::mounts::BLOCKED;
 use super::super::requests;
-use super::{Blocked, call, serving, settle};
+use super::{Attempt, Blocked, call, serving, settle};
 use crate::api::VolumeAttachment;
 use crate::api::meta::{Map, Rung};
 use crate::api::volume::AttachStatus;
@@ -23,6 +23,15 @@ pub(in crate::node) const CONTROLLER: Part =
 #[derive(Serialize, Deserialize)]
 pub(in crate::node) struct ControllerPart {
     pub(in crate::node) controller: AttachStatus,
+}
+
+/// Whether the Volume itself names this node with the epoch of its attachment. The host is decided on the Volume; the
+/// attachment is told a moment later, and in that moment still names the host before, who may just be back.
+fn same_host(node: &Node, object: &VolumeAttachment, lease: &csi::Lease) -> bool {
+    let volume = node.caches.volumes.one(&object.spec.volume);
+    let of_volume = volume.and_then(|v| v.status.as_ref().and_then(|s| s.controller.clone()));
+    // Without a valid lease nothing is called anyway, and that is to be told.
+    !lease.is_valid() || Node::may_host(lease, &node.caches.volumes) && of_volume == object.spec.host
 }
 
 pub(super) async fn step(
@@ -64,6 +73,10 @@ pub(super) async fn step(
     let retry = format!("{key}/{step:?}");
     if let Some(left) = node.retry.remaining(&retry) {
         return Some(left);
+    }
+    if !same_host(node, object, lease) {
+        // One of the two is behind; what it shows next brings us back.
+        return None;
     }
     let mut status = AttachStatus { attached: seen.attached, epoch: host.epoch, ..before.clone() };
     let outcome = if Node::may_host(lease, &node.caches.hosted) {
@@ -118,7 +131,8 @@ async fn attach_or_detach(
         ));
     }
     let secrets = node.secrets(spec.secrets.controller_publish.as_ref()).await.map_err(Blocked::Wait)?;
-    let names = (key, retry, spec.plugin.as_str(), lease);
+    let about = &object.object_ref(&());
+    let names = Attempt { key, step: retry, plugin: &spec.plugin, lease, about };
     let detach = requests::detach(spec, secrets.clone());
     match step {
         attach::Step::Attach => {

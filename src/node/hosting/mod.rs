@@ -36,6 +36,9 @@ pub async fn reconcile(node: &Arc<Node>, name: &str) -> Option<Duration> {
     again.filter(|d| *d < BLOCKED / 2)
 }
 
+/// How long what was not sent waits, if nothing wakes it before.
+pub(in crate::node) const UNSENT: Duration = Duration::from_secs(1);
+
 /// Why a step did not succeed.
 enum Blocked {
     Wait(Reason),
@@ -81,8 +84,8 @@ fn settle(
             Some(node.retry.failed(step, reason.word().to_owned()))
         }
         Err(Blocked::Wait(_)) => None,
-        // The next term asks for new lists, and they wake it.
-        Err(Blocked::Call(failure)) if failure.is_unsent() => None,
+        // The next term asks for new lists, or the plugin says who it is: each wakes it, and this if neither does.
+        Err(Blocked::Call(failure)) if failure.is_unsent() => Some(UNSENT),
         Err(Blocked::Call(failure)) => {
             let delay = node.retry.failed(step, failure.code_name().to_owned());
             match failure.remedy() {
@@ -120,10 +123,21 @@ fn serving(node: &Node, plugin: &str) -> Result<Serving, Blocked> {
     }
 }
 
-/// One call, measured and remembered under `key`.
+/// What a call is made for.
+#[derive(Clone, Copy)]
+struct Attempt<'a> {
+    /// What it is remembered under.
+    key: &'a str,
+    step: &'a str,
+    plugin: &'a str,
+    lease: &'a csi::Lease,
+    about: &'a ObjectReference,
+}
+
+/// One call, measured and remembered.
 async fn call<T, F>(
     node: &Node,
-    (key, step, plugin, lease): (&str, &str, &str, &csi::Lease),
+    Attempt { key, step, plugin, lease, about }: Attempt<'_>,
     method: &'static str,
     make: impl FnOnce(Terms) -> F,
 ) -> Result<T, Failure>
@@ -133,7 +147,9 @@ where
     let attempt = node.retry.attempt(step);
     let started = node.now();
     let lease = Some(lease.clone());
-    let result = make(Terms { deadline: node.deadline(plugin, method), attempt, lease }).await;
+    let deadline = node.deadline(plugin, method);
+    let answer = make(Terms { deadline, attempt, lease });
+    let result = node.events.follow(Some(about.clone()), (method, deadline), answer).await;
     if !result.as_ref().is_err_and(Failure::is_unsent) {
         node.calls.add(key, requests::call(method, &result, attempt, started, node.now()));
     }

@@ -9,7 +9,7 @@ use super::super::context::{Node, Part};
 use super::super::journal::{Change, CreateEntry, Entry};
 use super::super::mounts::BLOCKED;
 use super::super::requests;
-use super::{Blocked, Serving, call, serving, settle};
+use super::{Attempt, Blocked, Serving, call, serving, settle};
 use crate::api::meta::{Call, Condition, HANDLE_SHARED, Map, ReclaimPolicy, Rung, Segments, Time, is_true};
 use crate::api::quantity;
 use crate::api::{Volume, VolumeStatus};
@@ -167,7 +167,8 @@ async fn create(
     let request =
         requests::create(&volume.spec, source, secrets.clone(), plugin.controller.single_node_multi_writer);
     let asked = request.clone();
-    let names = (key.as_str(), retry, volume.spec.plugin.as_str(), lease);
+    let about = &volume.object_ref(&());
+    let names = Attempt { key: &key, step: retry, plugin: &volume.spec.plugin, lease, about };
     match call(node, names, "CreateVolume", |terms| plugin.client.create_volume(request, terms)).await {
         Ok(made) => {
             if let Err(fault) = check::created(&asked, &made) {
@@ -210,7 +211,7 @@ fn action(step: provision::Step) -> &'static str {
 async fn undo_create(
     node: &Arc<Node>,
     plugin: &Serving,
-    names: (&str, &str, &str, &csi::Lease),
+    names: Attempt<'_>,
     (handle, secrets): (&str, requests::Secrets),
     part: &mut HostPart,
     fault: &check::Fault,
@@ -250,7 +251,8 @@ async fn validate(
         plugin.controller.single_node_multi_writer,
     );
     let asked = request.clone();
-    let names = (key.as_str(), retry, volume.spec.plugin.as_str(), lease);
+    let about = &volume.object_ref(&());
+    let names = Attempt { key: &key, step: retry, plugin: &volume.spec.plugin, lease, about };
     let answer = call(node, names, "ValidateVolumeCapabilities", |terms| {
         plugin.client.validate_volume_capabilities(request, terms)
     })
@@ -285,7 +287,8 @@ async fn delete(
     let key = format!("vol/{uid}");
     let secrets = node.secrets(volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
     let request = requests::delete(&part.handle, secrets);
-    let names = (key.as_str(), retry, volume.spec.plugin.as_str(), lease);
+    let about = &volume.object_ref(&());
+    let names = Attempt { key: &key, step: retry, plugin: &volume.spec.plugin, lease, about };
     match call(node, names, "DeleteVolume", |terms| plugin.client.delete_volume(request, terms)).await {
         Ok(_) => {
             part.exists = Some(Rung::Down);

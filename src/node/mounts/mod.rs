@@ -15,6 +15,7 @@ mod unit;
 pub use unit::allowed_host_path;
 
 use super::context::{Key, Node, Part};
+use super::hosting::UNSENT;
 use super::journal::JournalError;
 use crate::api::allocation::AllocationPhase;
 use crate::api::{Allocation, VolumeAttachment};
@@ -169,6 +170,8 @@ fn trouble_delay(node: &Node, key: &str, step: &str, trouble: &Trouble) -> Optio
             Some(node.retry.failed(step, word.clone()))
         }
         Trouble::Wait(_) => None,
+        // The plugin's word about itself wakes it, and this if that does not come.
+        Trouble::Call(failure) if failure.is_unsent() => Some(UNSENT),
         Trouble::Call(failure) => match failure.remedy() {
             Remedy::Repeat | Remedy::RepairSecrets => {
                 Some(node.retry.failed(step, failure.code_name().to_owned()))

@@ -1,4 +1,5 @@
 //! The steps themselves: journal, one call, verify, journal.
+use kube::Resource;
 use std::sync::Arc;
 
 use super::super::context::{Key, Node};
@@ -403,7 +404,9 @@ impl Unit {
         let deadline = node.deadline(&plugin.unwrap_or_default(), method);
         let attempt = node.retry.attempt(step);
         let started = node.now();
-        let result = make(Terms { deadline, attempt, lease: None }).await;
+        let about = self.object.as_ref().map(|object| object.object_ref(&()));
+        let answer = make(Terms { deadline, attempt, lease: None });
+        let result = node.events.follow(about, (method, deadline), answer).await;
         node.calls.add(&self.key(), requests::call(method, &result, attempt, started, node.now()));
         result
     }

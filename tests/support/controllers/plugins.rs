@@ -22,6 +22,7 @@ async fn a_plugin_with_volumes_stays_and_names_them() {
     bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
     bench.make("allocations", user("one", "c", "a")).await;
     bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    assert_eq!(bench.seen.get("plugins", "", "disk")["status"]["driverName"], "fake.csi");
     bench.delete("plugins", "", "disk").await;
     let its_own =
         bench.seen.only("plugininstances")["spec"]["allocation"]["name"].as_str().unwrap().to_owned();
