@@ -12,7 +12,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
 use kube::Resource;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -97,20 +98,18 @@ pub async fn supervise(node: Arc<Node>, watched: Watched, stop: CancellationToke
 
 async fn run(node: &Arc<Node>, watched: &Watched) {
     let mut deadline = Instant::now() + watched.health_timeout;
+    let mut doorway = None;
     loop {
-        let ready = become_ready(node, watched);
+        let ready = become_ready(node, watched, doorway.take());
         // What something else runs is waited for without end: it is not ours to start again.
         let limit = if watched.ours { deadline } else { Instant::now() + FOREVER };
-        match tokio::time::timeout_at(limit, ready).await {
-            Ok(()) => {}
-            Err(_) => {
-                let missing = note_timeout(node, watched);
-                tracing::warn!(instance = ?watched.key, missing, "plugin not ready in time, started again");
-                node.stop_task(&watched.key.allocation, &watched.key.task, Duration::from_secs(5));
-                return;
-            }
-        }
-        stay_healthy(node, watched).await;
+        let Ok(now) = tokio::time::timeout_at(limit, ready).await else {
+            let missing = note_timeout(node, watched);
+            tracing::warn!(instance = ?watched.key, missing, "plugin not ready in time, started again");
+            node.stop_task(&watched.key.allocation, &watched.key.task, Duration::from_secs(5));
+            return;
+        };
+        doorway = stay_healthy(node, watched, now).await;
         deadline = Instant::now() + watched.health_timeout;
     }
 }
@@ -164,11 +163,38 @@ fn tell(node: &Node, watched: &Watched, plugin: &str, now: &super::registry::Pro
     }
 }
 
-async fn become_ready(node: &Arc<Node>, watched: &Watched) {
+/// The directory of an instance's socket, watched from before it was connected to: a socket that takes the place of
+/// the one whose answers are known is never missed.
+struct Doorway {
+    name: String,
+    changes: BoxStream<'static, DirEvent>,
+}
+
+impl Doorway {
+    async fn watch(node: &Node, socket: &Path) -> Self {
+        let directory = socket.parent().unwrap_or(Path::new("/"));
+        let name = socket.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let changes = node.machine.watches.changes(directory).await;
+        Self { name, changes: changes.unwrap_or_else(|_| futures::stream::pending().boxed()) }
+    }
+
+    /// Whether another socket came up to now.
+    fn replaced(mut self) -> bool {
+        let mut seen = std::iter::from_fn(|| self.changes.next().now_or_never().flatten());
+        seen.any(|event| matches!(event, DirEvent::Appeared(new) if new == self.name))
+    }
+}
+
+/// Returns when the instance has said who it is and that it is ready. `before`: what was watched up to now.
+async fn become_ready(node: &Arc<Node>, watched: &Watched, mut before: Option<Doorway>) -> Doorway {
     let mut pause = PROBE_PAUSE.0;
     loop {
         let Some(instance) = node.registry.get(&watched.key) else { return std::future::pending().await };
         socket_there(node, watched, &instance.socket).await;
+        let doorway = Doorway::watch(node, &instance.socket).await;
+        if before.take().is_some_and(Doorway::replaced) {
+            instance.client.hang_up();
+        }
         let ends = *instance.client.ends().borrow();
         match fingerprint(node, watched, &instance.client).await {
             Ok(found) => {
@@ -183,7 +209,7 @@ async fn become_ready(node: &Arc<Node>, watched: &Watched) {
                     p.fault = None;
                 });
                 node.events.gone(&step(watched, ""));
-                return;
+                return doorway;
             }
             Err((word, sentence)) if word == "NotASocket" => {
                 note_fault(node, watched, (word, sentence));
@@ -199,6 +225,7 @@ async fn become_ready(node: &Arc<Node>, watched: &Watched) {
                 pause = (pause * 2).min(PROBE_PAUSE.1);
             }
         }
+        before = Some(doorway);
     }
 }
 
@@ -389,56 +416,49 @@ async fn fingerprint(
 }
 
 /// Returns when the instance has to be looked at anew.
-async fn stay_healthy(node: &Arc<Node>, watched: &Watched) {
-    let Some(instance) = node.registry.get(&watched.key) else { return };
+async fn stay_healthy(node: &Arc<Node>, watched: &Watched, mut doorway: Doorway) -> Option<Doorway> {
+    let instance = node.registry.get(&watched.key)?;
     let mut reconnects = instance.client.reconnects();
     reconnects.mark_unchanged();
     let mut ends = instance.client.ends();
     ends.mark_unchanged();
-    let directory = instance.socket.parent().unwrap_or(Path::new("/")).to_owned();
-    let name = instance.socket.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut changes = match node.machine.watches.changes(&directory).await {
-        Ok(changes) => changes,
-        Err(_) => futures::stream::pending().boxed(),
-    };
     if !instance.client.is_vouched() {
         // A connection ended while it was asked.
         tokio::time::sleep(PROBE_PAUSE.0).await;
-        return;
+        return Some(doorway);
     }
     let mut beat = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
     let mut anew = false;
     loop {
         tokio::select! {
-            _ = reconnects.changed() => return,
+            _ = reconnects.changed() => return Some(doorway),
             // It may be another process, even another driver.
             _ = ends.changed() => anew = true,
-            event = changes.next() => match event {
+            event = doorway.changes.next() => match event {
                 // Whoever listens there now is another, even while the old one still serves.
-                Some(DirEvent::Appeared(new)) if new == name => {
+                Some(DirEvent::Appeared(new)) if new == doorway.name => {
                     instance.client.hang_up();
                     anew = true;
                 }
-                Some(DirEvent::Vanished(gone)) if gone == name => {}
+                Some(DirEvent::Vanished(gone)) if gone == doorway.name => {}
                 Some(DirEvent::Overflow) => {}
-                Some(DirEvent::Gone) | None => changes = futures::stream::pending().boxed(),
+                Some(DirEvent::Gone) | None => doorway.changes = futures::stream::pending().boxed(),
                 Some(_) => continue,
             },
             _ = beat.tick() => {}
         }
         match ask(|| instance.client.probe(PROBE)).await {
-            Ok(Readiness::Ready) if anew => return,
+            Ok(Readiness::Ready) if anew => return Some(doorway),
             Ok(Readiness::Ready) => {}
             Ok(Readiness::Starting) => {
-                return unhealthy(
-                    node,
-                    watched,
-                    ("Starting".into(), "the plugin answers that it is not ready".into()),
-                );
+                let sentence = "the plugin answers that it is not ready";
+                unhealthy(node, watched, ("Starting".into(), sentence.into()));
+                return Some(doorway);
             }
             Err(failure) => {
                 let fault = probe_fault(node, watched, failure).await;
-                return unhealthy(node, watched, fault);
+                unhealthy(node, watched, fault);
+                return Some(doorway);
             }
         }
     }

@@ -197,6 +197,26 @@ async fn who_listens_at_the_path_now_is_asked_while_the_one_before_still_serves(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_replaced_while_the_one_before_is_asked_is_not_missed() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.plugin_object(json!({})).await;
+    let gate = Gate::new();
+    rig.backend.next(Rpc::NodeGetInfo, Answer::honest().hang(&gate));
+    rig.start().await;
+    rig.register().await;
+    let asked = |calls: &[Logged]| calls.iter().any(|c| c.ask.rpc() == Rpc::NodeGetInfo);
+    rig.backend.until("it is asked", asked).await;
+    let mut newer = Scripted::start(&rig.backend, Site::new("i-newer"), rig.plugin.socket());
+    gate.open();
+    let newer_id = |i: &Value| i["status"]["nodeId"] == "i-newer";
+    rig.world.until(&rig.instances, "p", "the newer one", newer_id).await;
+    newer.stop().await;
+    rig.plugin.kill().await;
+    rig.plugin.serve();
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_newest_healthy_instance_serves_and_the_older_takes_over() {
     let rig = Rig::new(Config::full()).await;
     let served = |name: &str| {
