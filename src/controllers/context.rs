@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node};
 use kube::api::{DeleteParams, Preconditions};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::cache::{Kind, Name, name_of};
@@ -22,6 +22,9 @@ use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, V
 
 /// The namespace of leases and of the allocations that plugins run in.
 pub const SYSTEM_NAMESPACE: &str = "wharfline-system";
+
+/// How soon the same is said of an object again that another has unsaid.
+const SAID_AGAIN: Duration = Duration::from_secs(1);
 
 /// What takes less than this is not told.
 const SOON: Duration = Duration::from_secs(1);
@@ -89,10 +92,15 @@ pub(crate) struct Context {
     teller: Teller,
     ledger: Ledger,
     leases: Mutex<HashMap<String, Renewal>>,
+    /// What was written of which part of a status, a moment ago.
+    said: Mutex<HashMap<String, (Words, Instant)>>,
     started: Instant,
     /// Held while an allocation is placed that shares a volume with others of the same node.
     pub(crate) sharing: tokio::sync::Mutex<()>,
 }
+
+/// What a status says.
+type Words = Map<String, Value>;
 
 /// The last renewal of a lease that was seen.
 #[derive(Debug, Clone)]
@@ -114,6 +122,7 @@ impl Context {
             teller: Teller::new(client),
             ledger: Ledger::default(),
             leases: Mutex::default(),
+            said: Mutex::default(),
             started: Instant::now(),
             sharing: tokio::sync::Mutex::default(),
         }
@@ -193,9 +202,24 @@ impl Context {
         self.write.create((K::cache(&self.world), &self.ledger), object).await
     }
 
-    /// Merges `patch` into an object, under its status if it has a `status` key.
+    /// Merges `patch` into an object, under its status if it has a `status` key. A status that was written a moment ago and
+    /// unsaid since waits: another leader, or a node, sees things otherwise for now, and the two must not answer each
+    /// other as fast as they can.
     pub(crate) async fn merge<K: Cached + Writable>(&self, object: &K, patch: Value) -> Result<K, Failure> {
-        self.write.merge((K::cache(&self.world), &self.ledger), object, patch).await
+        let Some(words) = patch.get("status").and_then(words) else {
+            return self.write.merge((K::cache(&self.world), &self.ledger), object, patch).await;
+        };
+        // Each controller writes fields of its own.
+        let fields = words.keys().map(String::as_str).collect::<Vec<_>>().join(",");
+        let key = format!("{}/{fields}", object.meta().uid.as_deref().unwrap_or_default());
+        let said = || self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said().retain(|_, (_, at)| at.elapsed() < SAID_AGAIN);
+        if let Some((_, at)) = said().get(&key).filter(|(last, _)| *last == words) {
+            return Err(Failure::Unsaid(SAID_AGAIN.saturating_sub(at.elapsed())));
+        }
+        let merged = self.write.merge((K::cache(&self.world), &self.ledger), object, patch).await?;
+        said().insert(key, (words, Instant::now()));
+        Ok(merged)
     }
 
     /// Replaces the status by compare-and-swap.
@@ -243,4 +267,13 @@ impl Context {
     ) -> Result<Option<T>, Failure> {
         self.write.read(path, name).await
     }
+}
+
+/// A status without the times of its conditions.
+fn words(status: &Value) -> Option<Words> {
+    let mut words = status.as_object()?.clone();
+    for condition in words.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+        condition["lastTransitionTime"] = Value::Null;
+    }
+    Some(words)
 }

@@ -106,6 +106,7 @@ where
         }
         // The newer state is on its way into the cache and brings us back.
         Err(Failure::Conflict | Failure::Gone) => Some(super::ledger::PATIENCE),
+        Err(Failure::Unsaid(wait)) => Some(wait),
         Err(failure) => {
             let cause = (failure.cause(), generation);
             let wait = retry.failed(&name, cause, context.monotonic(), (context.options.jitter)());

@@ -26,6 +26,9 @@ pub(crate) enum Failure {
     /// The object is gone: the cache will show that.
     #[error("the object is gone")]
     Gone,
+    /// The same was written a moment ago and another unsaid it: look again after so long.
+    #[error("it was said a moment ago, and another unsaid it")]
+    Unsaid(Duration),
     /// The API refused it: try again later.
     #[error("refused with {reason} ({code}): {message}")]
     Refused {
@@ -47,6 +50,7 @@ impl Failure {
         match self {
             Self::Conflict => "Conflict".to_owned(),
             Self::Gone => "Gone".to_owned(),
+            Self::Unsaid(_) => "Unsaid".to_owned(),
             Self::Refused { reason, code, .. } => format!("{reason}/{code}"),
             Self::NoAnswer(_) => "NoAnswer".to_owned(),
         }

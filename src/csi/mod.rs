@@ -19,7 +19,7 @@ pub use calls::Readiness;
 pub use capabilities::{ControllerCapabilities, NodeCapabilities, PluginCapabilities};
 pub use check::Fault;
 pub use connector::{Connection, Connector, SocketPathError, UnixConnector};
-pub use failure::{Class, Failure, Origin, Remedy};
+pub use failure::{Class, Failure, Origin, Remedy, code_name};
 pub use observer::{CallRecord, Observer};
 pub use plugin::{Lease, Plugin, PluginOptions, Terms};
 pub use rpc::Rpc;

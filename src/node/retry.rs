@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::csi::{Code, code_name};
 use crate::plan::backoff::{self, Failing};
 use crate::sys::Random;
+
+/// How long a call that broke the connection waits at most once its plugin is back.
+const SOON: Duration = Duration::from_secs(1);
 
 /// What failed and when it may be tried again. Keys are `object/step`.
 #[derive(Debug)]
@@ -75,9 +79,50 @@ impl Retry {
         self.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(step);
     }
 
+    /// The plugin that an object waits for is there again, or anew: its steps may be tried at once. Those whose last call
+    /// broke the connection may soon, for a plugin that falls at every call would be called as fast as it gets up.
+    pub fn plugin_back(&self, object: &str) {
+        let broke = code_name(Code::Unavailable);
+        let soon = self.start.elapsed() + SOON;
+        self.each_of(object, |record| {
+            record.due = record.due.min(soon);
+            record.cause == broke
+        });
+    }
+
     /// Something that the object waited for has changed: all its steps may be tried at once.
     pub fn forget(&self, object: &str) {
+        self.each_of(object, |_| false);
+    }
+
+    fn each_of(&self, object: &str, stays: impl Fn(&mut Failing<String>) -> bool) {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        failing.retain(|step, _| !step.strip_prefix(object).is_some_and(|rest| rest.starts_with('/')));
+        let of_object = |step: &str| step.strip_prefix(object).is_some_and(|rest| rest.starts_with('/'));
+        failing.retain(|step, record| !of_object(step) || stays(record));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::random::RealRandom;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plugin_that_is_back_is_called_at_once_but_not_with_what_it_fell_at() {
+        let retry = Retry::new(Arc::new(RealRandom));
+        for _ in 0..9 {
+            retry.failed("att/1/stage", "UNAVAILABLE".into());
+        }
+        retry.failed("att/1/publish", "INVALID_ARGUMENT".into());
+        retry.block("att/1/publish", Duration::from_secs(3600));
+        retry.failed("att/12/stage", "INTERNAL".into());
+        assert!(retry.remaining("att/1/stage").is_some_and(|left| left > SOON * 10));
+        retry.plugin_back("att/1");
+        assert!(retry.remaining("att/1/stage").is_some_and(|left| left <= SOON));
+        assert_eq!(retry.attempt("att/1/stage"), 10, "it goes on where it was");
+        assert_eq!(retry.remaining("att/1/publish"), None);
+        assert!(retry.remaining("att/12/stage").is_some(), "another object");
+        tokio::time::advance(SOON).await;
+        assert_eq!(retry.remaining("att/1/stage"), None);
     }
 }

@@ -142,19 +142,19 @@ fn forget(node: &Node, uid: &str, key: &str) {
 /// A plugin's health or object changed: everything that waits for it is tried at once.
 pub(super) fn plugin_changed(node: &Node, plugin: &str) {
     for object in node.caches.attachments.all().iter().filter(|a| a.spec.plugin == plugin) {
-        node.retry.forget(&format!("att/{}", object.uid().unwrap_or_default()));
+        node.retry.plugin_back(&format!("att/{}", object.uid().unwrap_or_default()));
         node.queue.wake(Key::Mount(object.spec.volume.clone()));
     }
     for entry in node.journal.attachments().into_iter().filter(|a| a.plugin == plugin) {
-        node.retry.forget(&format!("att/{}", entry.uid));
+        node.retry.plugin_back(&format!("att/{}", entry.uid));
         node.queue.wake(Key::Mount(entry.volume));
     }
     for object in node.caches.hosted.all().iter().filter(|a| a.spec.plugin == plugin) {
-        node.retry.forget(&format!("host/{}", object.uid().unwrap_or_default()));
+        node.retry.plugin_back(&format!("host/{}", object.uid().unwrap_or_default()));
         node.queue.wake(Key::Host(object.spec.volume.clone()));
     }
     for volume in node.caches.volumes.all().iter().filter(|v| v.spec.plugin == plugin) {
-        node.retry.forget(&format!("vol/{}", volume.uid().unwrap_or_default()));
+        node.retry.plugin_back(&format!("vol/{}", volume.uid().unwrap_or_default()));
         node.queue.wake(Key::Host(volume.name_any()));
     }
 }

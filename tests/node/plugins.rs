@@ -177,7 +177,7 @@ async fn another_driver_than_that_of_the_volumes_is_not_asked_anything_about_the
     rig.plugin.kill().await;
     rig.backend.configure(|c| c.name = "scripted.csi.example".into());
     rig.plugin.serve();
-    rig.ready().await;
+    rig.world.until(&rig.volumes, "vol-1", "deleted", |v| v["status"]["exists"] == "Down").await;
     rig.world.let_go(&rig.volumes, "vol-1").await;
     assert_eq!(rig.count(Rpc::DeleteVolume), 1);
     rig.finish().await;

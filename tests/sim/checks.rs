@@ -16,6 +16,10 @@ const STALE: Duration = Duration::from_secs(40);
 /// How long a process may take to end, and then its volume to be free.
 const LETS_GO: Duration = Duration::from_secs(2 + 5);
 
+/// How often one object may be changed by one within how long.
+const OFTEN: usize = 12;
+const MOMENT: Duration = Duration::from_secs(1);
+
 /// How long a status may be on its way to the store.
 const ON_ITS_WAY: Duration = Duration::from_secs(12);
 
@@ -45,10 +49,27 @@ pub fn stored(inner: &mut Inner, key: &str, before: Option<&Value>, rev: u64) {
                 let now = inner.now;
                 inner.ending.entry(text(&object, "/metadata/uid").to_owned()).or_insert(now);
             }
-            published(inner, key, &object);
+            published(inner, key, before, &object);
         }
         "volumeattachments" => one_holder(inner, key, &object),
         _ => {}
+    }
+}
+
+/// A change was answered. No loop: whoever changes one object again and again within a moment answers itself, or another who answers it.
+pub fn asked(inner: &mut Inner, host: &str, what: &str) {
+    if what.starts_with("POST") || what.contains("/leases/") {
+        return;
+    }
+    let now = inner.now;
+    let times = inner.asked.entry((host.to_owned(), what.to_owned())).or_default();
+    while times.front().is_some_and(|at| *at + MOMENT <= now) {
+        times.pop_front();
+    }
+    times.push_back(now);
+    if times.len() > OFTEN {
+        let count = times.len();
+        inner.violated(format!("a loop: {host} asks for {what} {count} times within {MOMENT:?}"));
     }
 }
 
@@ -88,8 +109,9 @@ fn within(asked: &Value, stored: &Value) -> bool {
     }
 }
 
-/// S12: what an allocation's status calls published is in the machine's mount table, or was when that was sent.
-fn published(inner: &mut Inner, key: &str, object: &Value) {
+/// S12: what an allocation's status newly calls published is in the machine's mount table, or was when that was sent. What
+/// it said before stands until its node can be heard.
+fn published(inner: &mut Inner, key: &str, before: Option<&Value>, object: &Value) {
     let node = text(object, "/status/nodeName");
     let now = inner.now;
     let Some(state) = inner.nodes.get(node) else { return };
@@ -97,7 +119,13 @@ fn published(inner: &mut Inner, key: &str, object: &Value) {
         return;
     }
     let mut wrong = Vec::new();
-    for publication in object.pointer("/status/volumes").and_then(Value::as_array).into_iter().flatten() {
+    let volumes = |object: &Value| object.pointer("/status/volumes").cloned().unwrap_or_default();
+    let known = before.map(volumes).unwrap_or_default();
+    let known = known.as_array().map(Vec::as_slice).unwrap_or_default();
+    let said = volumes(object);
+    for publication in
+        said.as_array().into_iter().flatten().filter(|publication| !known.contains(publication))
+    {
         let path = text(publication, "/path");
         let up = text(publication, "/published") == "Up";
         let lately = state.unmounted.get(Path::new(path)).is_some_and(|at| now < *at + ON_ITS_WAY);

@@ -26,6 +26,7 @@ use wharfline::csi::Connection;
 use wharfline::run::patience::patient;
 use wharfline::server::{Identity, Server};
 
+use crate::checks;
 use crate::sight::Sight;
 use crate::support::scripted::serve::Accept;
 use crate::universe::{Universe, chance};
@@ -238,6 +239,7 @@ impl Way {
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
             if ours {
+                checks::asked(&mut self.universe.look(), &self.host, &what);
                 self.universe.gate(&self.host, &format!("{what}: {}", answer.status().as_u16())).await;
             }
             return Ok(answer);

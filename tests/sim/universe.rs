@@ -140,6 +140,8 @@ pub struct Inner {
     pub revisions: BTreeMap<String, u64>,
     /// The revisions of all commits, by plural.
     pub commits: BTreeMap<String, BTreeSet<u64>>,
+    /// When who asked last for which change, as far back as a moment.
+    pub asked: BTreeMap<(String, String), VecDeque<Duration>>,
     /// How often tasks were started, by the first word of their command.
     pub started: BTreeMap<String, u64>,
     /// Writes to the store, leases aside.
@@ -172,6 +174,7 @@ impl Universe {
             ending: BTreeMap::new(),
             commits: BTreeMap::new(),
             revisions: BTreeMap::new(),
+            asked: BTreeMap::new(),
             started: BTreeMap::new(),
             writes: 0,
             last_writes: VecDeque::new(),

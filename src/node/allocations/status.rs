@@ -30,7 +30,9 @@ const HELD: &str = "HeldElsewhere";
 #[derive(Serialize)]
 pub(super) struct NodePart {
     phase: AllocationPhase,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     volumes: Vec<VolumePublication>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     tasks: Vec<TaskStatus>,
     conditions: Vec<Condition>,
 }

@@ -87,10 +87,12 @@ pub(super) async fn step(
     let about = (retry.as_str(), object.object_ref(&()), action(step));
     let delay = settle(node, about, &outcome);
     status.calls = node.calls.get(&key, &before.calls);
-    let condition = outcome.err().map(|blocked| blocked.condition(None));
-    status.reason = condition.as_ref().map(|c| c.reason.clone()).unwrap_or_default();
-    status.message = condition.map(|c| c.message).unwrap_or_default();
-    status.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
+    if !Blocked::is_unsent(&outcome) {
+        let condition = outcome.err().map(|blocked| blocked.condition(None));
+        status.reason = condition.as_ref().map(|c| c.reason.clone()).unwrap_or_default();
+        status.message = condition.map(|c| c.message).unwrap_or_default();
+        status.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
+    }
     let written = node.write_status(object, &CONTROLLER, &ControllerPart { controller: status }).await;
     // What is used here, too, need not wait until the watch has shown it.
     if written.is_ok() && object.spec.node_name == node.options.name {
@@ -148,6 +150,7 @@ async fn attach_or_detach(
                     tracing::info!(volume = spec.volume, node = spec.node_name, "attached");
                     Ok(())
                 }
+                Err(failure) if failure.is_unsent() => Err(Blocked::Call(failure)),
                 Err(failure) => {
                     status.attached = Rung::Unknown;
                     if failure.is_already_exists() && !touched(object) {
@@ -178,7 +181,9 @@ async fn attach_or_detach(
                     Ok(())
                 }
                 Err(failure) => {
-                    status.attached = Rung::Unknown;
+                    if !failure.is_unsent() {
+                        status.attached = Rung::Unknown;
+                    }
                     Err(Blocked::Call(failure))
                 }
             }

@@ -49,6 +49,12 @@ enum Blocked {
 }
 
 impl Blocked {
+    /// Nothing was tried: what was said before stands. A word about it, with the time of the next attempt, would be a
+    /// change of the object that wakes its host at once.
+    fn is_unsent(outcome: &Result<(), Self>) -> bool {
+        matches!(outcome, Err(Self::Call(failure)) if failure.is_unsent())
+    }
+
     fn condition(&self, generation: Option<i64>) -> Condition {
         let (word, sentence) = match self {
             Self::Wait(reason) => (reason.word().to_owned(), reason.to_string()),
@@ -68,7 +74,7 @@ fn settle(
     match outcome {
         Ok(()) => node.events.recovered(about, step, action),
         Err(Blocked::Wait(_)) => {}
-        Err(Blocked::Call(failure)) if failure.is_unsent() => {}
+        Err(_) if Blocked::is_unsent(outcome) => {}
         Err(blocked @ (Blocked::Call(_) | Blocked::Undone(_) | Blocked::Answer(_))) => {
             let condition = blocked.condition(None);
             node.events.failed(about, step, &condition.reason, action, &condition.message);
@@ -85,7 +91,7 @@ fn settle(
         }
         Err(Blocked::Wait(_)) => None,
         // The next term asks for new lists, or the plugin says who it is: each wakes it, and this if neither does.
-        Err(Blocked::Call(failure)) if failure.is_unsent() => Some(UNSENT),
+        Err(_) if Blocked::is_unsent(outcome) => Some(UNSENT),
         Err(Blocked::Call(failure)) => {
             let delay = node.retry.failed(step, failure.code_name().to_owned());
             match failure.remedy() {

@@ -105,7 +105,7 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     if let Some(left) = node.retry.remaining(&retry) {
         return Some(left);
     }
-    let mut part = HostPart { next_attempt_time: None, ..before.clone() };
+    let mut part = before.clone();
     // Whatever becomes of the step: another epoch's word is not repeated under this one's.
     part.exists = before.exists.map(|_| seen.exists);
     part.observed_epoch = host.epoch;
@@ -117,11 +117,13 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     let about = (retry.as_str(), volume.object_ref(&()), action(step));
     let delay = settle(node, about, &outcome);
     part.calls = node.calls.get(&key, &before.calls);
-    part.provisioning = outcome.err().map(|blocked| blocked.condition(volume.meta().generation));
-    if let (Some(condition), Some(before)) = (&mut part.provisioning, &before.provisioning) {
-        condition.last_transition_time = before.last_transition_time;
+    if !Blocked::is_unsent(&outcome) {
+        part.provisioning = outcome.err().map(|blocked| blocked.condition(volume.meta().generation));
+        if let (Some(condition), Some(before)) = (&mut part.provisioning, &before.provisioning) {
+            condition.last_transition_time = before.last_transition_time;
+        }
+        part.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
     }
-    part.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
     let written = node.write_status(volume, &HOST, &part).await;
     [delay, node.after_write(&format!("{key}/report"), written)].into_iter().flatten().min()
 }
@@ -188,9 +190,11 @@ async fn create(
         }
         Err(failure) => {
             if fresh && !failure.is_uncertain() {
-                part.exists = Some(Rung::Down);
+                if !failure.is_unsent() {
+                    part.exists = Some(Rung::Down);
+                }
                 let _ = node.journal.commit(vec![Change::Forget(format!("create/{uid}"))]).await;
-            } else {
+            } else if !failure.is_unsent() {
                 part.exists = Some(Rung::Unknown);
             }
             Err(Blocked::Call(failure))
@@ -299,7 +303,9 @@ async fn delete(
             Ok(())
         }
         Err(failure) => {
-            part.exists = Some(Rung::Unknown);
+            if !failure.is_unsent() {
+                part.exists = Some(Rung::Unknown);
+            }
             Err(Blocked::Call(failure))
         }
     }

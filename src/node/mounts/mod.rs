@@ -163,6 +163,13 @@ impl Trouble {
 
 /// Counts the failure, notes why, and says when to try again if time alone may help.
 fn trouble_delay(node: &Node, key: &str, step: &str, trouble: &Trouble) -> Option<Duration> {
+    if let Trouble::Call(failure) = trouble
+        && failure.is_unsent()
+    {
+        // Nothing was tried, so there is nothing to tell: the plugin's word about itself wakes it, and this if that does
+        // not come.
+        return Some(UNSENT);
+    }
     let (word, sentence) = trouble.text();
     let delay = match trouble {
         // A node may only get Secrets, not watch them.
@@ -170,8 +177,6 @@ fn trouble_delay(node: &Node, key: &str, step: &str, trouble: &Trouble) -> Optio
             Some(node.retry.failed(step, word.clone()))
         }
         Trouble::Wait(_) => None,
-        // The plugin's word about itself wakes it, and this if that does not come.
-        Trouble::Call(failure) if failure.is_unsent() => Some(UNSENT),
         Trouble::Call(failure) => match failure.remedy() {
             Remedy::Repeat | Remedy::RepairSecrets => {
                 Some(node.retry.failed(step, failure.code_name().to_owned()))

@@ -407,7 +407,9 @@ impl Unit {
         let about = self.object.as_ref().map(|object| object.object_ref(&()));
         let answer = make(Terms { deadline, attempt, lease: None });
         let result = node.events.follow(about, (method, deadline), answer).await;
-        node.calls.add(&self.key(), requests::call(method, &result, attempt, started, node.now()));
+        if !result.as_ref().is_err_and(Failure::is_unsent) {
+            node.calls.add(&self.key(), requests::call(method, &result, attempt, started, node.now()));
+        }
         result
     }
 }

@@ -245,6 +245,7 @@ impl Unit {
     pub(super) fn failed(&self, node: &Node, step: &str, trouble: &Trouble) {
         let Some(object) = &self.object else { return };
         match trouble {
+            Trouble::Call(failure) if failure.is_unsent() => {}
             Trouble::Call(_) | Trouble::Undo(_) | Trouble::Kernel(..) => {
                 let (word, sentence) = trouble.text();
                 node.events.failed(object.object_ref(&()), step, &word, action(step), &sentence);
