@@ -1,4 +1,6 @@
 //! Plugins that come late, go, return as others, or say what they must not.
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use wharfline::csi::Rpc;
 
@@ -246,6 +248,34 @@ async fn the_newest_healthy_instance_serves_and_the_older_takes_over() {
         rig.end_volume(name).await;
     }
     rig.release_plugin("q").await;
+    rig.finish().await;
+}
+
+/// Go's servers close a connection that is old, whatever is going on, and some drivers compress.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_compresses_and_closes_each_connection_serves_like_any_other() {
+    let rig = Rig::new(Config { gzip: true, goes_away: true, ..Config::full() }).await;
+    let since = |i: &Value| {
+        i["status"]["conditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| c["lastTransitionTime"].clone())
+            .collect::<Vec<_>>()
+    };
+    let before = since(&serde_json::to_value(rig.ready().await).unwrap());
+    // Not even an end in the middle of the question makes it unwell.
+    rig.backend.next(Rpc::Probe, Answer::cut());
+    rig.running().await;
+    rig.end_all().await;
+    let connections: BTreeSet<_> = rig.backend.calls().iter().map(|c| c.connection).collect();
+    assert!(connections.len() > 5, "{connections:?}");
+    assert_eq!(since(&serde_json::to_value(rig.ready().await).unwrap()), before, "it was ready all the time");
+    let events = rig.events_until("PluginHealthy").await;
+    assert!(
+        events.iter().all(|(reason, _)| ["PluginHealthy", "Published"].contains(&reason.as_str())),
+        "{events:?}"
+    );
     rig.finish().await;
 }
 

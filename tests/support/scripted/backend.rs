@@ -130,6 +130,16 @@ impl Backend {
         change(&mut self.state().config);
     }
 
+    /// Whether answers are compressed.
+    pub(super) fn gzips(&self) -> bool {
+        self.state().config.gzip
+    }
+
+    /// Whether each answer about a volume is followed by GOAWAY.
+    pub(super) fn goes_away(&self) -> bool {
+        self.state().config.goes_away
+    }
+
     /// Queues an answer for the next call of `rpc`.
     pub fn next(&self, rpc: Rpc, answer: Answer) {
         self.state().script.push(rpc, None, answer, false);

@@ -66,6 +66,10 @@ pub struct Config {
     pub careless: bool,
     /// `NodeStageVolume` mounts nothing at the staging path.
     pub bare_staging: bool,
+    /// Answers are compressed with gzip.
+    pub gzip: bool,
+    /// Each answer about a volume is followed by GOAWAY, as a server sends it when a connection is old.
+    pub goes_away: bool,
     /// How long a call takes that no script says anything of; asked at each of them.
     pub pace: fn() -> Duration,
 }
@@ -116,6 +120,8 @@ impl Config {
             effects: Effects::Ledger,
             careless: false,
             bare_staging: false,
+            gzip: false,
+            goes_away: false,
             pace: || Duration::ZERO,
         }
     }

@@ -1,7 +1,7 @@
 //! HTTP/2 for the scripted plugin, by hand: a gRPC server cannot be made to break the protocol.
 use std::convert::Infallible;
 use std::fmt::Write as _;
-use std::io;
+use std::io::{self, Write as _};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,8 +57,9 @@ pub async fn serve(backend: Arc<Backend>, site: Site, mut listener: impl Accept,
         open.spawn(async move {
             let number = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
             let cut = down.child_token();
+            let away = CancellationToken::new();
             let service = service_fn({
-                let cut = cut.clone();
+                let (cut, away) = (cut.clone(), away.clone());
                 move |request| {
                     let call = Call {
                         backend: Arc::clone(&backend),
@@ -66,18 +67,25 @@ pub async fn serve(backend: Arc<Backend>, site: Site, mut listener: impl Accept,
                         number,
                         down: down.clone(),
                         cut: cut.clone(),
+                        away: away.clone(),
                     };
                     async move { Ok::<_, Infallible>(call.answer(request).await) }
                 }
             });
-            let serving = http2::Builder::new(TokioExecutor::new())
-                .max_header_list_size(1 << 20)
-                .serve_connection(TokioIo::new(connection), service);
-            tokio::select! {
-                biased;
-                () = cut.cancelled() => {}
-                // A connection that breaks is the caller's business, or the script's.
-                _ended = serving => {}
+            let mut serving = std::pin::pin!(
+                http2::Builder::new(TokioExecutor::new())
+                    .max_header_list_size(1 << 20)
+                    .serve_connection(TokioIo::new(connection), service)
+            );
+            loop {
+                tokio::select! {
+                    biased;
+                    () = cut.cancelled() => break,
+                    // A connection that breaks is the caller's business, or the script's.
+                    _ended = serving.as_mut() => break,
+                    () = away.cancelled(), if !away.is_cancelled() => {}
+                }
+                serving.as_mut().graceful_shutdown();
             }
             cut.cancel();
         });
@@ -94,11 +102,15 @@ struct Call {
     number: u64,
     down: CancellationToken,
     cut: CancellationToken,
+    /// The connection is closed once this call is answered.
+    away: CancellationToken,
 }
 
 impl Call {
     async fn answer(self, request: Request<Incoming>) -> Answered {
         let cut = self.cut.clone();
+        let rpc = Ask::rpc_of(request.uri().path());
+        let of_volume = rpc.is_some_and(|rpc| matches!(rpc.name().split_once("Volume"), Some((_, ""))));
         let ending = tokio::select! {
             biased;
             // Handlers run in tasks of their own, which a closed connection does not end by itself.
@@ -106,7 +118,18 @@ impl Call {
             ending = self.ending(request) => ending,
         };
         match ending {
-            Ending::Reply(message) => respond(vec![Ok(Frame::data(framed(&message))), Ok(status(0, ""))]),
+            Ending::Reply(message) => {
+                if of_volume && self.backend.goes_away() {
+                    self.away.cancel();
+                }
+                let gzip = self.backend.gzips();
+                let message = if gzip { framed(1, &gzipped(&message)) } else { framed(0, &message) };
+                let mut answer = respond(vec![Ok(Frame::data(message)), Ok(status(0, ""))]);
+                if gzip {
+                    answer.headers_mut().insert("grpc-encoding", HeaderValue::from_static("gzip"));
+                }
+                answer
+            }
             Ending::Status { code, message } => trailers_only(code, &message),
             Ending::BrokenDetails { code, message } => {
                 let mut answer = trailers_only(code as i32, &message);
@@ -119,7 +142,7 @@ impl Call {
                 head.put_u32(bytes);
                 respond(vec![Ok(Frame::data(head.freeze())), Ok(status(0, ""))])
             }
-            Ending::NoStatus => respond(vec![Ok(Frame::data(framed(&[])))]),
+            Ending::NoStatus => respond(vec![Ok(Frame::data(framed(0, &[])))]),
             Ending::Http(code) => {
                 let mut answer = respond(Vec::new());
                 *answer.status_mut() = http::StatusCode::from_u16(code).expect("a test names a real status");
@@ -193,10 +216,16 @@ fn status_headers(code: i32, message: &str) -> HeaderMap {
     headers
 }
 
-/// A message with the five bytes that gRPC puts before it.
-fn framed(message: &[u8]) -> Bytes {
+fn gzipped(message: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(message).expect("memory takes everything");
+    encoder.finish().expect("memory takes everything")
+}
+
+/// A message with the five bytes that gRPC puts before it, the first of which says whether it is compressed.
+fn framed(compressed: u8, message: &[u8]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(message.len() + 5);
-    bytes.put_u8(0);
+    bytes.put_u8(compressed);
     bytes.put_u32(u32::try_from(message.len()).expect("a test's message is small"));
     bytes.put_slice(message);
     bytes.freeze()
