@@ -1,6 +1,7 @@
 //! Claims: the Volume of a claim is made, found and let go; the claim says where it stands.
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
@@ -62,11 +63,14 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
     {
         return Ok(Some(left));
     }
-    let patch = status(&context, &object, volume.as_deref(), &verdict);
-    if !patch.is_null() {
-        context.merge(&*object, json!({ "status": patch })).await?;
+    match status(&context, &object, volume.as_deref(), &verdict) {
+        Some(News { users: Some(left), .. }) => Ok(Some(left)),
+        Some(News { status, .. }) => {
+            context.merge(&*object, json!({ "status": status })).await?;
+            Ok(None)
+        }
+        None => Ok(None),
     }
-    Ok(None)
 }
 
 /// Whether the volume can be used, and the claim is bound to it or will be as soon as that is written.
@@ -273,13 +277,25 @@ fn new_volume(world: &World, claim: &VolumeClaim, class: &VolumeClass, node: &st
     }
 }
 
-/// The part of the status that is to be written; null when nothing is.
-fn status(context: &Context, claim: &VolumeClaim, volume: Option<&Volume>, verdict: &Verdict) -> Value {
+/// What is to be written of a claim.
+struct News {
+    status: Value,
+    /// It is nothing but who uses it, and one of them came just now: it need not be in the way of what they wait for.
+    users: Option<Duration>,
+}
+
+/// The part of the status that is to be written, if any.
+fn status(
+    context: &Context,
+    claim: &VolumeClaim,
+    volume: Option<&Volume>,
+    verdict: &Verdict,
+) -> Option<News> {
     let old = claim.status.clone().unwrap_or_default();
     let smooth =
         verdict.step.is_some() || matches!(&verdict.ready, Err((word, _)) if word == plan::RELEASING);
     if deleting(claim) && smooth {
-        return Value::Null;
+        return None;
     }
     let mut new = old.clone();
     new.phase = Some(verdict.phase);
@@ -305,10 +321,12 @@ fn status(context: &Context, claim: &VolumeClaim, volume: Option<&Volume>, verdi
     // Who waits for a claim with them is written with the next news.
     let users_only = VolumeClaimStatus { used_by: old.used_by.clone(), ..new.clone() } == old;
     if users_only && (new.used_by == old.used_by || verdict.phase != ClaimPhase::Bound) {
-        return Value::Null;
+        return None;
     }
-    json!({
+    let lately = || by.iter().filter_map(|user| context.soon(&**user)).max();
+    let status = json!({
         "phase": new.phase, "volumeName": new.volume_name, "series": new.series, "capacity": new.capacity,
         "usedBy": new.used_by, "conditions": new.conditions,
-    })
+    });
+    Some(News { status, users: if users_only { lately() } else { None } })
 }
