@@ -1,5 +1,5 @@
 //! What every handler of the daemon shares, and the names of things on this machine.
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -94,7 +94,7 @@ pub struct Options {
 }
 
 /// What the work queue works on.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// One volume on this node.
     Mount(String),
@@ -224,6 +224,8 @@ pub struct Node {
     written: Mutex<HashMap<String, Written>>,
     /// What it last had to say of it, written or not.
     said: Mutex<HashMap<String, Value>>,
+    /// Whose calls were not sent because their driver has to say first who it is.
+    unsent: Mutex<BTreeSet<Key>>,
 }
 
 /// The API as this node. Wrapped because a client has no useful `Debug`.
@@ -380,6 +382,7 @@ impl Node {
             calls: Calls::default(),
             written: Mutex::default(),
             said: Mutex::default(),
+            unsent: Mutex::default(),
         }
     }
 
@@ -465,6 +468,26 @@ impl Node {
             }
         };
         found.data.unwrap_or_default().into_iter().map(text).collect()
+    }
+
+    /// A call was not sent: whoever wanted it is woken when a driver has said who it is.
+    pub fn not_sent(&self, who: Key) {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner).insert(who);
+    }
+
+    /// A driver has said who it is.
+    pub fn vouched(&self) {
+        let waiting = std::mem::take(&mut *self.unsent.lock().unwrap_or_else(PoisonError::into_inner));
+        for who in waiting {
+            self.queue.wake(who);
+        }
+    }
+
+    /// A Volume as the server itself has it, for what no cache of this node can tell: that it is gone.
+    pub async fn volume(&self, name: &str) -> Result<Option<Volume>, kube::Error> {
+        let api: Api<Volume> = Api::all(self.client.0.clone());
+        let read = tokio::time::timeout(API_DEADLINE, api.get_opt(name)).await;
+        read.unwrap_or_else(|_| Err(kube::Error::Service("no answer in time".into())))
     }
 
     /// Writes one part of an object's status, if it differs from what was written last or stands there. `part` names

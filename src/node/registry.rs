@@ -115,6 +115,12 @@ impl Registry {
         Some((before, progress.clone()))
     }
 
+    /// The instances of a plugin here.
+    pub fn of(&self, plugin: &str) -> Vec<Instance> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.values().filter(|i| i.plugin == plugin).cloned().collect()
+    }
+
     /// The instance, if it is registered.
     pub fn get(&self, key: &InstanceKey) -> Option<Instance> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()

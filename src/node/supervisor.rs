@@ -167,6 +167,8 @@ fn tell(node: &Node, watched: &Watched, plugin: &str, now: &super::registry::Pro
 /// the one whose answers are known is never missed.
 struct Doorway {
     name: String,
+    /// Another socket came, and who listens there is not yet asked.
+    renewed: bool,
     changes: BoxStream<'static, DirEvent>,
 }
 
@@ -175,24 +177,33 @@ impl Doorway {
         let directory = socket.parent().unwrap_or(Path::new("/"));
         let name = socket.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         let changes = node.machine.watches.changes(directory).await;
-        Self { name, changes: changes.unwrap_or_else(|_| futures::stream::pending().boxed()) }
+        let changes = changes.unwrap_or_else(|_| futures::stream::pending().boxed());
+        Self { name, renewed: false, changes }
     }
 
     /// Whether another socket came up to now.
     fn replaced(mut self) -> bool {
         let mut seen = std::iter::from_fn(|| self.changes.next().now_or_never().flatten());
-        seen.any(|event| matches!(event, DirEvent::Appeared(new) if new == self.name))
+        seen.any(|event| match event {
+            DirEvent::Appeared(new) => new == self.name,
+            // It may have been among those that were lost.
+            DirEvent::Overflow => true,
+            DirEvent::Vanished(_) | DirEvent::Written(_) | DirEvent::Gone => false,
+        })
     }
 }
 
 /// Returns when the instance has said who it is and that it is ready. `before`: what was watched up to now.
 async fn become_ready(node: &Arc<Node>, watched: &Watched, mut before: Option<Doorway>) -> Doorway {
     let mut pause = PROBE_PAUSE.0;
+    let mut renewed = false;
     loop {
         let Some(instance) = node.registry.get(&watched.key) else { return std::future::pending().await };
         socket_there(node, watched, &instance.socket).await;
         let doorway = Doorway::watch(node, &instance.socket).await;
+        renewed |= before.as_ref().is_some_and(|before| before.renewed);
         if before.take().is_some_and(Doorway::replaced) {
+            renewed = true;
             instance.client.hang_up();
         }
         let ends = *instance.client.ends().borrow();
@@ -205,9 +216,11 @@ async fn become_ready(node: &Arc<Node>, watched: &Watched, mut before: Option<Do
                     p.connected = true;
                     p.probed = true;
                     p.fingerprint = Some(found);
-                    p.healthy_since = Some(now);
+                    // Who only closed a connection was healthy all the time, and nobody need be told.
+                    p.healthy_since = p.healthy_since.filter(|_| !renewed).or(Some(now));
                     p.fault = None;
                 });
+                node.vouched();
                 node.events.gone(&step(watched, ""));
                 return doorway;
             }
@@ -328,10 +341,20 @@ fn check_fault(fault: &check::Fault) -> Fault {
     (fault.reason().to_owned(), format!("{fault}; the driver must be corrected"))
 }
 
+/// The Plugin changed: an instance of a driver that it does not take, or no more, is asked again who it is. Until it has
+/// answered, no call about a volume goes to it.
+pub(super) fn look_again(node: &Node, plugin: &str) {
+    for instance in node.registry.of(plugin) {
+        let known = instance.progress.fingerprint.filter(|_| instance.progress.healthy_since.is_some());
+        if known.is_some_and(|known| of_plugin(node, plugin, &known.provider.name).is_err()) {
+            instance.client.hang_up();
+        }
+    }
+}
+
 /// Whether the Plugin takes this driver now: by the name in its spec, or else by that of the driver of its volumes.
-fn of_plugin(node: &Node, watched: &Watched, name: &str) -> Result<(), Fault> {
-    let plugin = node.registry.get(&watched.key).and_then(|i| node.caches.plugins.one(&i.plugin));
-    let Some(plugin) = plugin else { return Ok(()) };
+fn of_plugin(node: &Node, plugin: &str, name: &str) -> Result<(), Fault> {
+    let Some(plugin) = node.caches.plugins.one(plugin) else { return Ok(()) };
     let wanted = &plugin.spec.driver_name;
     let known = plugin.status.as_ref().map(|s| s.driver_name.as_str()).unwrap_or_default();
     let why = match (wanted.as_str(), known) {
@@ -382,7 +405,9 @@ async fn fingerprint(
     change(node, watched, |p| p.probed = true);
     let info = ask(|| client.get_plugin_info(ASK)).await.map_err(call_fault("GetPluginInfoFailed"))?;
     check::plugin_info(&info).map_err(|fault| check_fault(&fault))?;
-    of_plugin(node, watched, &info.name)?;
+    if let Some(instance) = node.registry.get(&watched.key) {
+        of_plugin(node, &instance.plugin, &info.name)?;
+    }
     let mut found = Fingerprint {
         provider: Provider { name: info.name, version: info.vendor_version },
         plugin: ask(|| client.get_plugin_capabilities(ASK))
@@ -438,10 +463,14 @@ async fn stay_healthy(node: &Arc<Node>, watched: &Watched, mut doorway: Doorway)
                 // Whoever listens there now is another, even while the old one still serves.
                 Some(DirEvent::Appeared(new)) if new == doorway.name => {
                     instance.client.hang_up();
-                    anew = true;
+                    (anew, doorway.renewed) = (true, true);
+                }
+                // The new one may have been among the events that were lost.
+                Some(DirEvent::Overflow) => {
+                    instance.client.hang_up();
+                    (anew, doorway.renewed) = (true, true);
                 }
                 Some(DirEvent::Vanished(gone)) if gone == doorway.name => {}
-                Some(DirEvent::Overflow) => {}
                 Some(DirEvent::Gone) | None => doorway.changes = futures::stream::pending().boxed(),
                 Some(_) => continue,
             },

@@ -10,6 +10,7 @@ use super::allocations;
 use super::caches::{Cache, follow};
 use super::context::{Key, Node, handle_word};
 use super::registry::InstanceKey;
+use super::supervisor;
 use crate::api::allocation::{AllocationPhase, AllocationVolume};
 use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment};
 
@@ -116,8 +117,18 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
         node.queue.wake(Key::Instance(InstanceKey { allocation, task }));
     });
     open(node, watches, Some("spec.nodeName"), &caches.instances, instances);
-    let plugins = each(|node, p: &Plugin| node.queue.wake(Key::Plugin(p.name_any())));
-    open(node, watches, None, &caches.plugins, plugins);
+    open(node, watches, None, &caches.plugins, |node, old: Option<&Plugin>, new| {
+        let Some(name) = new.or(old).map(ResourceExt::name_any) else { return };
+        supervisor::look_again(node, &name);
+        // How its instances on other nodes fare is nothing to those that wait here.
+        let matters = |p: &Plugin| {
+            let driver = p.status.as_ref().map(|s| s.driver_name.clone()).unwrap_or_default();
+            (p.uid(), p.metadata.generation, driver)
+        };
+        if old.map(matters) != new.map(matters) {
+            node.queue.wake(Key::Plugin(name));
+        }
+    });
     // Whether the node is marked stopped concerns everything on it.
     open(node, watches, Some("metadata.name"), &caches.node, each(|node, _| wake_all(node)));
 }

@@ -155,6 +155,28 @@ async fn another_driver_than_the_one_wanted_is_not_used_until_the_wish_changes()
     rig.finish().await;
 }
 
+/// The wish, and whose driver the volumes are of, hold for what is connected already.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_is_not_wanted_any_more_is_let_go_while_it_serves() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.plugin_object(json!({})).await;
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    let plugins: kube::Api<wharfline::api::Plugin> = rig.world.all();
+    for (name, takes) in [("other.csi.example", false), ("scripted.csi.example", true)] {
+        let status = json!({ "status": { "driverName": name } });
+        let patch = kube::api::Patch::Merge(&status);
+        plugins.patch_status("scripted", &kube::api::PatchParams::default(), &patch).await.unwrap();
+        if takes {
+            rig.ready().await;
+        } else {
+            rig.not_ready("OtherDriver").await;
+        }
+    }
+    rig.finish().await;
+}
+
 /// Any driver answers OK to the deletion of an id that it never knew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_driver_than_that_of_the_volumes_is_not_asked_anything_about_them() {
@@ -271,11 +293,10 @@ async fn a_driver_that_compresses_and_closes_each_connection_serves_like_any_oth
     let connections: BTreeSet<_> = rig.backend.calls().iter().map(|c| c.connection).collect();
     assert!(connections.len() > 5, "{connections:?}");
     assert_eq!(since(&serde_json::to_value(rig.ready().await).unwrap()), before, "it was ready all the time");
+    // A call that crosses the end of its connection may be in doubt and is repeated; the plugin is well all the time.
     let events = rig.events_until("PluginHealthy").await;
-    assert!(
-        events.iter().all(|(reason, _)| ["PluginHealthy", "Published"].contains(&reason.as_str())),
-        "{events:?}"
-    );
+    let unwell = |reason: &str| reason.starts_with("Plugin") && reason != "PluginHealthy";
+    assert!(!events.iter().any(|(reason, _)| unwell(reason)), "{events:?}");
     rig.finish().await;
 }
 

@@ -131,10 +131,12 @@ fn status(context: &Context, plugin: &Plugin, wanted: &[Wanted], needed: &BTreeS
     let (controllers, nodes) = registry::health(&list);
     let provider = provider(&instances).or_else(|| old.provider.clone());
     let has_volumes = context.world.volumes.count(&format!("plugin:{}", plugin.name_any())) > 0;
+    let unknown = has_volumes && old.driver_name.is_empty();
+    let maker = if unknown { maker(context, plugin, &instances) } else { None };
     let mut new = PluginStatus {
         driver_name: crate::plan::plugins::driver_of_volumes(
             &old.driver_name,
-            provider.as_ref().map(|p| p.name.as_str()),
+            maker.as_ref().map(|p| p.name.as_str()),
             has_volumes,
             list.iter().any(|i| refused(context, i)),
         ),
@@ -218,6 +220,17 @@ fn refused(context: &Context, instance: &Instance) -> bool {
 fn provider(instances: &Instances) -> Option<Provider> {
     let mut healthy = instances.healthy(Service::Node).chain(instances.healthy(Service::Controller));
     healthy.find_map(|i| i.status.as_ref().and_then(|s| s.provider.clone()))
+}
+
+/// Who makes the volumes of a plugin: the driver on the node that is host of them, for on another node another one may
+/// run still. Without controllers, whoever there is; absent while there is a choice and no host yet.
+fn maker(context: &Context, plugin: &Plugin, instances: &Instances) -> Option<Provider> {
+    if !instances.has_controllers(Some(plugin)) {
+        return provider(instances);
+    }
+    let of = |node: &str| instances.serving(Service::Controller, node)?.status.as_ref()?.provider.clone();
+    let volumes = context.world.volumes.by(&format!("plugin:{}", plugin.name_any()));
+    volumes.iter().find_map(|v| of(&v.status.as_ref()?.controller.as_ref()?.node_name))
 }
 
 /// What all healthy instances of a service can do; absent while none is healthy, so that a restart changes nothing.

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::super::context::{Key, Node, Part};
 use super::super::mounts::BLOCKED;
 use super::super::requests;
-use super::{Attempt, Blocked, call, serving, settle};
-use crate::api::VolumeAttachment;
+use super::{Attempt, Blocked, UNSENT, call, serving, settle};
 use crate::api::meta::{Map, Rung};
 use crate::api::volume::AttachStatus;
+use crate::api::{Volume, VolumeAttachment};
 use crate::csi;
 use crate::plan::{Next, Reason, Wanted, attach, release};
 
@@ -26,12 +26,33 @@ pub(in crate::node) struct ControllerPart {
 }
 
 /// Whether the Volume itself names this node with the epoch of its attachment. The host is decided on the Volume; the
-/// attachment is told a moment later, and in that moment still names the host before, who may just be back.
-fn same_host(node: &Node, object: &VolumeAttachment, lease: &csi::Lease) -> bool {
-    let volume = node.caches.volumes.one(&object.spec.volume);
-    let of_volume = volume.and_then(|v| v.status.as_ref().and_then(|s| s.controller.clone()));
+/// attachment is told a moment later, and in that moment still names the host before, who may just be back. Of a Volume
+/// that is gone, taken off by force, the attachment alone still tells who has to detach. The error is when to ask again.
+async fn same_host(
+    node: &Node,
+    object: &VolumeAttachment,
+    step: attach::Step,
+    lease: &csi::Lease,
+) -> Result<bool, Duration> {
     // Without a valid lease nothing is called anyway, and that is to be told.
-    !lease.is_valid() || Node::may_host(lease, &node.caches.volumes) && of_volume == object.spec.host
+    if !lease.is_valid() {
+        return Ok(true);
+    }
+    if !Node::may_host(lease, &node.caches.volumes) {
+        return Ok(false);
+    }
+    let same =
+        |v: &Volume| v.status.as_ref().and_then(|s| s.controller.as_ref()) == object.spec.host.as_ref();
+    let of_attachment = |v: &Volume| v.metadata.uid.as_deref() == Some(&object.spec.volume_uid);
+    if let Some(volume) = node.caches.volumes.one(&object.spec.volume).filter(|v| of_attachment(v)) {
+        return Ok(same(&volume));
+    }
+    // It is another's, or gone.
+    match node.volume(&object.spec.volume).await {
+        Ok(Some(volume)) if of_attachment(&volume) => Ok(same(&volume)),
+        Ok(_) => Ok(step == attach::Step::Detach),
+        Err(_) => Err(UNSENT),
+    }
 }
 
 pub(super) async fn step(
@@ -74,9 +95,11 @@ pub(super) async fn step(
     if let Some(left) = node.retry.remaining(&retry) {
         return Some(left);
     }
-    if !same_host(node, object, lease) {
+    match same_host(node, object, step, lease).await {
+        Ok(true) => {}
         // One of the two is behind; what it shows next brings us back.
-        return None;
+        Ok(false) => return None,
+        Err(wait) => return Some(wait),
     }
     let mut status = AttachStatus { attached: seen.attached, epoch: host.epoch, ..before.clone() };
     let outcome = if Node::may_host(lease, &node.caches.hosted) {
@@ -87,7 +110,9 @@ pub(super) async fn step(
     let about = (retry.as_str(), object.object_ref(&()), action(step));
     let delay = settle(node, about, &outcome);
     status.calls = node.calls.get(&key, &before.calls);
-    if !Blocked::is_unsent(&outcome) {
+    if Blocked::is_unsent(&outcome) {
+        node.not_sent(Key::Host(object.spec.volume.clone()));
+    } else {
         let condition = outcome.err().map(|blocked| blocked.condition(None));
         status.reason = condition.as_ref().map(|c| c.reason.clone()).unwrap_or_default();
         status.message = condition.map(|c| c.message).unwrap_or_default();

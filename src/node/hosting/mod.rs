@@ -90,7 +90,7 @@ fn settle(
             Some(node.retry.failed(step, reason.word().to_owned()))
         }
         Err(Blocked::Wait(_)) => None,
-        // The next term asks for new lists, or the plugin says who it is: each wakes it, and this if neither does.
+        // The next term asks for new lists, or the driver says who it is: each wakes it, and this if neither does.
         Err(_) if Blocked::is_unsent(outcome) => Some(UNSENT),
         Err(Blocked::Call(failure)) => {
             let delay = node.retry.failed(step, failure.code_name().to_owned());

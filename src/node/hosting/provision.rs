@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
-use super::super::context::{Node, Part};
+use super::super::context::{Key, Node, Part};
 use super::super::journal::{Change, CreateEntry, Entry};
 use super::super::mounts::BLOCKED;
 use super::super::requests;
@@ -117,7 +117,9 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     let about = (retry.as_str(), volume.object_ref(&()), action(step));
     let delay = settle(node, about, &outcome);
     part.calls = node.calls.get(&key, &before.calls);
-    if !Blocked::is_unsent(&outcome) {
+    if Blocked::is_unsent(&outcome) {
+        node.not_sent(Key::Host(volume.name_any()));
+    } else {
         part.provisioning = outcome.err().map(|blocked| blocked.condition(volume.meta().generation));
         if let (Some(condition), Some(before)) = (&mut part.provisioning, &before.provisioning) {
             condition.last_transition_time = before.last_transition_time;

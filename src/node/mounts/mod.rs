@@ -86,7 +86,7 @@ pub async fn reconcile(node: &Arc<Node>, volume: &str) -> Option<Duration> {
         let units = gather(node, volume);
         let mut progressed = false;
         for unit in &units {
-            match one_step(node, unit, &mut held).await {
+            match one_step(node, (volume, unit), &mut held).await {
                 Moved::On => progressed = true,
                 Moved::Not(delay) => again = [again, delay].into_iter().flatten().min(),
             }
@@ -106,7 +106,7 @@ enum Moved {
     Not(Option<Duration>),
 }
 
-async fn one_step(node: &Arc<Node>, unit: &Unit, held: &mut Vec<String>) -> Moved {
+async fn one_step(node: &Arc<Node>, (volume, unit): (&str, &Unit), held: &mut Vec<String>) -> Moved {
     let key = unit.key();
     node.retry.renew(&key, &unit.generation());
     // What others of the handle do meanwhile would make the decision wrong.
@@ -138,6 +138,9 @@ async fn one_step(node: &Arc<Node>, unit: &Unit, held: &mut Vec<String>) -> Move
             Moved::On
         }
         Err(trouble) => {
+            if matches!(&trouble, Trouble::Call(failure) if failure.is_unsent()) {
+                node.not_sent(Key::Mount(volume.to_owned()));
+            }
             unit.failed(node, &name, &trouble);
             let delay = trouble_delay(node, &key, &name, &trouble);
             if matches!(trouble, Trouble::Undo(_)) {

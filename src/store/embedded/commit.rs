@@ -37,12 +37,14 @@ pub(super) struct Writer {
     durability: Durability,
     /// History below the compaction revision may still be lying there.
     trim_owed: bool,
+    /// The last checkpoint failed, and nothing was written since: another would fail too.
+    stuck: bool,
 }
 
 impl Writer {
     pub(super) fn new(core: Arc<Core>, durability: Durability) -> Self {
         // A kill may have come between a compaction and the end of its trimming.
-        Writer { core, durability, trim_owed: true }
+        Writer { core, durability, trim_owed: true, stuck: false }
     }
 
     /// One answer per request, in order.
@@ -54,6 +56,7 @@ impl Writer {
         }
         match self.attempt(requests) {
             Ok((answers, events)) => {
+                self.stuck &= events.is_empty();
                 self.core.publish(events);
                 answers
             }
@@ -82,7 +85,7 @@ impl Writer {
 
     /// Whether the next pause should be used for a checkpoint.
     pub(super) fn checkpoint_due(&self) -> bool {
-        self.core.wal().as_ref().is_some_and(Wal::worth_a_checkpoint)
+        !self.stuck && self.core.wal().as_ref().is_some_and(Wal::worth_a_checkpoint)
     }
 
     /// Makes durable in the engine's file what is only in the log. It takes some milliseconds, so it is for when
@@ -92,6 +95,7 @@ impl Writer {
             Some(wal) => checkpoint(txn, wal),
             None => Err(Fault::NotOpen),
         });
+        self.stuck = done.is_err();
         if let Err(fault) = done {
             self.reopen(&fault);
         }
@@ -414,6 +418,27 @@ mod tests {
         };
         assert!(writer.commit(vec![large])[0].is_ok());
         killed(answered + 1);
+    }
+
+    #[test]
+    fn a_full_disk_is_not_tried_again_and_again() {
+        let (disk, mut writer) = writer();
+        let half = |n: u8| Request::Put {
+            key: Bytes::from(vec![b'/', n]),
+            value: vec![7; CAPACITY / 3].into(),
+            expect: Expect::Any,
+        };
+        assert!(writer.commit(vec![half(b'a')])[0].is_ok());
+        assert!(writer.checkpoint_due());
+        disk.set_capacity(0);
+        writer.checkpoint();
+        assert!(!writer.checkpoint_due());
+        assert_eq!(writer.core.snapshot().unwrap().rev, Rev(1), "it can still be read");
+        disk.set_capacity(u64::MAX);
+        assert!(writer.commit(vec![half(b'b')])[0].is_ok());
+        assert!(writer.checkpoint_due());
+        writer.checkpoint();
+        assert!(!writer.checkpoint_due() && !writer.stuck);
     }
 
     #[test]

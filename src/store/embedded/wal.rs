@@ -102,13 +102,20 @@ pub(super) struct Wal {
 pub(super) type Logged = Vec<(Rev, Vec<Request>)>;
 
 impl Wal {
-    /// Reads what the log holds of this generation: each batch with the revision on which it builds.
+    /// Reads what the log holds of this generation: each batch with the revision on which it builds. It is durable when
+    /// this returns. Whoever wrote it may have ended before its sync, or because that failed, and pages that were read
+    /// back say nothing of the disk: so it is written once more.
     pub(super) fn open(place: Place, generation: u64) -> io::Result<(Self, Logged)> {
-        let content = place.read()?;
+        let mut content = place.read()?;
         let (mut logged, mut end) = (Vec::new(), 0);
         while let Some((base, requests, next)) = parse(&content, end, generation) {
             logged.push((base, requests));
             end = next;
+        }
+        if end > 0 {
+            content.truncate(end);
+            content.extend_from_slice(&END);
+            place.write(0, &content)?;
         }
         Ok((Wal { place, generation, end }, logged))
     }
@@ -268,6 +275,7 @@ mod tests {
         let whole = r#"4: b"/a"=b"1", b"/b"=b""; 6: -b"/a", compact 5"#;
         let (mut wal, found) = read(&disk, 7);
         assert_eq!(found, whole);
+        assert_eq!(disk.syncs(), 3, "two frames, and what was read");
         // It goes on behind them.
         assert!(append(&mut wal, 7, &[put("/c", "3")]));
         assert_eq!(read(&disk, 7).1, format!(r#"{whole}; 7: b"/c"=b"3""#));

@@ -33,6 +33,8 @@ pub(crate) struct Behaviour {
     pub(crate) max_volumes: i64,
     /// What its plugin instances call the node; made from its name when empty.
     pub(crate) node_id: String,
+    /// The driver that its plugin instances are of.
+    pub(crate) driver: &'static str,
 }
 
 impl Default for Behaviour {
@@ -48,6 +50,7 @@ impl Default for Behaviour {
             capabilities: DIR.to_vec(),
             max_volumes: 0,
             node_id: String::new(),
+            driver: "fake.csi",
         }
     }
 }
@@ -434,7 +437,7 @@ impl FakeNode {
         let node_id = if behaviour.node_id.is_empty() { &usual } else { &behaviour.node_id };
         let said = json!({ "nodeId": node_id, "maxVolumes": behaviour.max_volumes,
             "topology": { "dir/node": self.name }, "capabilities": behaviour.capabilities,
-            "provider": { "name": "fake.csi", "version": "1" }, "conditions": [ready] });
+            "provider": { "name": behaviour.driver, "version": "1" }, "conditions": [ready] });
         push(patches, "plugininstances", instance, said);
     }
 

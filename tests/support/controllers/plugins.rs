@@ -46,6 +46,25 @@ async fn a_plugin_with_volumes_stays_and_names_them() {
     bench.end().await;
 }
 
+/// Half-way through a change of drivers two of them run: the volumes are of the one that makes them.
+#[tokio::test(start_paused = true)]
+async fn the_driver_of_the_volumes_is_that_of_their_host() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    bench.behave("b", |b| b.driver = "other.csi");
+    disk(&bench).await;
+    let late = json!({ "metadata": { "name": "late" },
+        "spec": { "plugin": "disk", "volumeBindingMode": "WaitForFirstConsumer" } });
+    bench.make("volumeclasses", late).await;
+    bench.make("volumeclaims", claim("c", "late", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "b")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    let host = bench.seen.only("volumes")["status"]["controller"]["nodeName"].clone();
+    assert_eq!(host, "b");
+    let driver = |seen: &Seen| seen.get("plugins", "", "disk")["status"]["driverName"].clone();
+    bench.until("its driver is known", |seen| driver(seen) == "other.csi").await;
+    bench.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_changed_spec_replaces_the_instances_under_running_volumes() {
     let bench = Bench::with(&["a"], disks()).await;
