@@ -95,7 +95,10 @@ async fn every_call_and_every_code_of_the_peer() {
                 _ => Class::Final,
             };
             let message = format!("no {number}");
-            assert_eq!(failure, Failure { rpc, code, message, class, origin: Origin::Peer, secrets: false });
+            assert_eq!(
+                failure,
+                Failure { rpc, code, message, class, origin: Origin::Peer, secrets: false, breach: None }
+            );
             let remedy = match number {
                 // What must come down has no input to change.
                 3 | 6 | 11 if !rpc.undoes() => Remedy::ChangeInput,

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
+use super::check::Fault;
 use super::rpc::Rpc;
 use super::witness;
 
@@ -70,6 +71,8 @@ pub struct Failure {
     pub origin: Origin,
     /// Whether the request carried secrets.
     pub secrets: bool,
+    /// The word for an OK with an answer that no plugin may give.
+    pub breach: Option<&'static str>,
 }
 
 impl Failure {
@@ -84,6 +87,7 @@ impl Failure {
                 class: class_of(rpc, code),
                 origin: Origin::Peer,
                 secrets: false,
+                breach: None,
             },
             Some(_) | None => {
                 let (code, message) = local_meaning(status);
@@ -116,8 +120,9 @@ impl Failure {
     }
 
     /// An OK whose content cannot be used.
-    pub(crate) fn unusable(rpc: Rpc, fault: &dyn Error) -> Self {
-        Self::local(rpc, Code::Internal, &clean(&format!("the plugin answered OK, but {fault}"), &[]))
+    pub(crate) fn unusable(rpc: Rpc, fault: &Fault) -> Self {
+        let message = clean(&format!("the plugin answered OK, but {fault}"), &[]);
+        Self { breach: Some(fault.reason()), ..Self::local(rpc, Code::Internal, &message) }
     }
 
     /// An OK that the peer did not confirm by a status.
@@ -127,7 +132,7 @@ impl Failure {
 
     fn local(rpc: Rpc, code: Code, message: &str) -> Self {
         let (class, origin) = (Class::Uncertain, Origin::Local);
-        Self { rpc, code, message: message.to_owned(), class, origin, secrets: false }
+        Self { rpc, code, message: message.to_owned(), class, origin, secrets: false, breach: None }
     }
 
     /// The same, of a request with secrets or without.

@@ -28,7 +28,7 @@ use super::supervisor::Supervisors;
 use super::tasks::Tasks;
 use super::turns::Turns;
 use crate::api::meta::{CALLS_KEPT, Call, SecretRef, Time};
-use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment};
+use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim};
 use crate::csi::{self, SocketPathError};
 use crate::plan::Reason;
 use crate::sys::{Clock, Files, Kernel, Processes, Random, Watches};
@@ -486,6 +486,13 @@ impl Node {
     /// A Volume as the server itself has it, for what no cache of this node can tell: that it is gone.
     pub async fn volume(&self, name: &str) -> Result<Option<Volume>, kube::Error> {
         let api: Api<Volume> = Api::all(self.client.0.clone());
+        let read = tokio::time::timeout(API_DEADLINE, api.get_opt(name)).await;
+        read.unwrap_or_else(|_| Err(kube::Error::Service("no answer in time".into())))
+    }
+
+    /// A claim as the server itself has it.
+    pub async fn claim(&self, namespace: &str, name: &str) -> Result<Option<VolumeClaim>, kube::Error> {
+        let api: Api<VolumeClaim> = Api::namespaced(self.client.0.clone(), namespace);
         let read = tokio::time::timeout(API_DEADLINE, api.get_opt(name)).await;
         read.unwrap_or_else(|_| Err(kube::Error::Service("no answer in time".into())))
     }

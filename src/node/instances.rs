@@ -35,13 +35,14 @@ fn instance_status(
 ) -> PluginInstanceStatus {
     let found = progress.fingerprint.clone();
     let mut conditions = before.conditions.clone();
-    let (word, message) = progress.fault.clone().unwrap_or_else(|| ("Starting".into(), String::new()));
+    let fault = progress.fault.clone().or_else(|| progress.accused.clone());
+    let (word, message) = fault.unwrap_or_else(|| ("Starting".into(), String::new()));
     let healthy = progress.healthy_since.is_some();
     let steps = [
         ("Connected", progress.connected),
         ("Probed", progress.probed),
         ("Fingerprinted", healthy),
-        (READY, healthy),
+        (READY, healthy && progress.accused.is_none()),
     ];
     for (kind, holds) in steps {
         let condition = if holds {

@@ -53,6 +53,9 @@ pub struct Progress {
     pub healthy_since: Option<Time>,
     /// What is wrong: a word and a sentence.
     pub fault: Option<(String, String)>,
+    /// What it answered to a call about a volume that no driver may answer. It is not Ready until it has answered such a
+    /// call as it should, or has come anew; what it serves already goes on.
+    pub accused: Option<(String, String)>,
 }
 
 /// One registered instance.
@@ -128,6 +131,11 @@ impl Registry {
 
     /// The instance that serves a plugin here.
     pub fn serving(&self, plugin: &str, service: Service) -> Option<Instance> {
+        self.serving_key(plugin, service).and_then(|key| self.get(&key))
+    }
+
+    /// Its key.
+    pub fn serving_key(&self, plugin: &str, service: Service) -> Option<InstanceKey> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_plugin: Vec<_> = all.iter().filter(|(_, i)| i.plugin == plugin && i.admitted).collect();
         let list: Vec<_> = of_plugin
@@ -143,7 +151,7 @@ impl Registry {
             .collect();
         let chosen = registry::serving(&list, service, "")?;
         let at = list.iter().position(|i| i.id == chosen.id)?;
-        Some(of_plugin[at].1.clone())
+        Some(of_plugin[at].0.clone())
     }
 }
 

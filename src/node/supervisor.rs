@@ -23,6 +23,7 @@ use super::events::Tone;
 use super::registry::{Fingerprint, InstanceKey};
 use crate::api::plugin::{OTHER_DRIVER, Provider};
 use crate::csi::{self, Failure, Readiness, check};
+use crate::plan::registry::Service;
 use crate::sys::watch::{DirEvent, WatchError};
 
 /// How long Identity and Get* calls may take.
@@ -219,6 +220,7 @@ async fn become_ready(node: &Arc<Node>, watched: &Watched, mut before: Option<Do
                     // Who only closed a connection was healthy all the time, and nobody need be told.
                     p.healthy_since = p.healthy_since.filter(|_| !renewed).or(Some(now));
                     p.fault = None;
+                    p.accused = None;
                 });
                 node.vouched();
                 node.events.gone(&step(watched, ""));
@@ -339,6 +341,16 @@ fn call_fault(word: &str) -> impl FnOnce(Failure) -> Fault + '_ {
 
 fn check_fault(fault: &check::Fault) -> Fault {
     (fault.reason().to_owned(), format!("{fault}; the driver must be corrected"))
+}
+
+/// Notes what came of a call that makes a volume: an answer that no driver may give, or a good one.
+pub(super) fn judge(node: &Node, plugin: &str, breach: Option<(&str, String)>) {
+    let Some(key) = node.registry.serving_key(plugin, Service::Controller) else { return };
+    let accused = breach.map(|(word, sentence)| (word.to_owned(), sentence));
+    let Some((before, after)) = node.registry.progress(&key, |p| p.accused = accused) else { return };
+    if before.accused != after.accused {
+        node.queue.wake(Key::Instance(key));
+    }
 }
 
 /// The Plugin changed: an instance of a driver that it does not take, or no more, is asked again who it is. Until it has

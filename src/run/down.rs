@@ -32,6 +32,8 @@ use crate::store::embedded::OpenError;
 const SYSTEM: &str = "wharfline-system";
 /// How long what is left may be asked for.
 const ASK: Duration = Duration::from_secs(5);
+/// Between two looks at an `up` that begins or ends.
+const AWHILE: Duration = Duration::from_millis(50);
 /// How many objects that are left are named.
 const NAMED: usize = 10;
 /// What to do when it took too long.
@@ -79,12 +81,36 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
 }
 
 async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::Result<()> {
-    match Core::open(data_dir) {
-        Ok(core) => alone(args, data_dir, core, stop).await,
-        Err(error) if in_use(&error) => through_up(args, data_dir).await,
-        Err(error) => Err(error),
+    let end = tokio::time::Instant::now() + args.timeout;
+    let mut again = tokio::time::interval(AWHILE);
+    loop {
+        again.tick().await;
+        let asked = match Core::open(data_dir) {
+            Ok(core) => return alone(args, data_dir, core, stop).await,
+            Err(error) if in_use(&error) => through_up(args, data_dir).await,
+            Err(error) => return Err(error),
+        };
+        // One that begins or ends does not answer. In a moment it does, or the directory is free.
+        match asked {
+            Err(error) if is_away(&error) && tokio::time::Instant::now() < end => {}
+            asked => return asked,
+        }
     }
 }
+
+/// Whether there was nobody to ask.
+fn is_away(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| match cause.downcast_ref() {
+        Some(kube::Error::Api(_)) => false,
+        Some(_) => true,
+        None => cause.is::<NotThere>() || cause.is::<kube::config::KubeconfigError>(),
+    })
+}
+
+/// An `up` has the directory, and has not got so far.
+#[derive(Debug, thiserror::Error)]
+#[error("the `up` that has the directory knows no node yet")]
+struct NotThere;
 
 fn in_use(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| matches!(cause.downcast_ref(), Some(OpenError::InUse { .. })))
@@ -136,19 +162,19 @@ async fn through_up(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     let kubeconfig = Kubeconfig::read_from(&path).with_context(|| format!("{}", path.display()))?;
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     let client = Client::try_from(config)?;
-    let name = node_name(&client).await?.ok_or_else(|| anyhow!("no node has joined"))?;
+    let name = node_name(&client).await?.ok_or(NotThere)?;
     // It ends as soon as it is down; whether its last word reaches us does not matter, its lock does.
     let asked = in_time(args, client, &name).await;
     if asked.as_ref().is_err_and(anyhow::Error::is::<Late>) {
         return asked;
     }
     let store = data_dir.join("store.redb.lock");
-    let mut again = tokio::time::interval(Duration::from_millis(50));
+    let mut again = tokio::time::interval(AWHILE);
     for _ in 0..200 {
         again.tick().await;
         if free(&store) {
-            println!("down");
-            return Ok(());
+            // If it ended before it was down, the rest is done without it.
+            return asked.map(|()| println!("down"));
         }
     }
     asked.and(Err(anyhow!("everything is down, but the running `up` did not end")))

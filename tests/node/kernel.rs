@@ -120,6 +120,28 @@ async fn a_path_that_the_node_does_not_allow_is_refused() {
     rig.finish().await;
 }
 
+/// Nothing was mounted behind the link, so nothing has to be undone there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_behind_a_link_is_refused_and_comes_down_with_the_link_in_place() {
+    let mut rig = Rig::idle(Config::full()).await;
+    let allowed = rig.files.path().join("host");
+    std::fs::create_dir_all(&allowed).unwrap();
+    std::os::unix::fs::symlink(rig.files.path(), allowed.join("link")).unwrap();
+    rig.options.host_paths = vec![allowed.clone()];
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    let path = allowed.join("link/foo");
+    let spec = json!({ "volumes": [{ "name": "data", "claimName": "data", "hostPath": path }] });
+    let app = rig.alloc("app", spec).await;
+    rig.give(&[&app], &Special::default()).await;
+    let told = |a: &Value| a["status"].to_string().contains("symbolic link");
+    rig.world.until(&rig.allocs, "app", "refused", told).await;
+    rig.end_all().await;
+    assert!(!rig.files.path().join("foo").exists());
+    rig.finish().await;
+}
+
 /// What the daemon keeps must not be covered by a volume, nor lie in one that a task may write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_path_in_or_above_the_daemons_own_directories_is_refused() {

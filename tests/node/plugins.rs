@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use wharfline::csi::Rpc;
+use wharfline::csi::proto::{CreateVolumeResponse, Volume};
 
 use crate::support::node::{NODE_ID, Rig, Special};
 use crate::support::scripted::{Answer, Config, Gate, Logged, Scripted, Site};
@@ -140,6 +141,23 @@ async fn a_plugin_that_breaks_the_rules_is_not_used_and_the_reason_is_told() {
         .await;
     refused(Config::full(), "", "IllegalNodeID").await;
     refused(Config { max_volumes: -1, ..Config::full() }, NODE_ID, "IllegalVolumeLimit").await;
+}
+
+/// What it serves already goes on; it is believed again once it makes a volume as it should.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_gives_a_volume_without_an_id_is_not_ready_until_it_gives_one() {
+    let rig = Rig::new(Config::full()).await;
+    let nameless = CreateVolumeResponse { volume: Some(Volume::default()) };
+    rig.backend.always(Rpc::CreateVolume, Answer::reply(&nameless));
+    rig.ask("vol-1", &Special::default()).await;
+    let told = rig.not_ready("IllegalVolumeID").await;
+    let said = serde_json::to_string(&told.status).unwrap();
+    assert!(said.contains("the volume has no id"), "{said}");
+    rig.backend.honest(Rpc::CreateVolume);
+    rig.volume_up("vol-1").await;
+    rig.ready().await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -104,6 +104,21 @@ async fn a_creation_in_doubt_is_repeated_by_name_and_then_deleted() {
     rig.finish().await;
 }
 
+/// Whether it was made must still be found out, and no other request can do that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_creation_of_what_is_to_be_deleted_is_tried_again() {
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.next(Rpc::CreateVolume, Answer::cut().after_effect());
+    for _ in 0..3 {
+        rig.backend.next(Rpc::CreateVolume, Answer::fail(Code::InvalidArgument, "not now"));
+    }
+    rig.ask("vol-1", &Special::default()).await;
+    rig.called(Rpc::CreateVolume, 1).await;
+    rig.end_volume("vol-1").await;
+    assert_eq!((rig.count(Rpc::CreateVolume), rig.count(Rpc::DeleteVolume)), (5, 1));
+    rig.finish().await;
+}
+
 /// A later refusal says nothing about an earlier attempt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_does_not_undo_an_earlier_creation() {

@@ -108,7 +108,7 @@ pub(super) async fn step(
         Err(Blocked::Wait(Reason::LeaseNotRenewed))
     };
     let about = (retry.as_str(), object.object_ref(&()), action(step));
-    let delay = settle(node, about, &outcome);
+    let delay = settle(node, about, wanted == Wanted::Absent, &outcome);
     status.calls = node.calls.get(&key, &before.calls);
     if Blocked::is_unsent(&outcome) {
         node.not_sent(Key::Host(object.spec.volume.clone()));

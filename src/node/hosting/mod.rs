@@ -65,10 +65,12 @@ impl Blocked {
     }
 }
 
-/// Counts what came of a step, tells of its edges, and says when to try again if time alone may help.
+/// Counts what came of a step, tells of its edges, and says when to try again if time alone may help. What is `leaving`
+/// gets no other request ever, so the same one is tried again, whatever was said to it.
 fn settle(
     node: &Node,
     (step, about, action): (&str, ObjectReference, &str),
+    leaving: bool,
     outcome: &Result<(), Blocked>,
 ) -> Option<Duration> {
     match outcome {
@@ -85,10 +87,10 @@ fn settle(
             node.retry.succeeded(step);
             None
         }
-        // Woken by the lease, the plugin's registration, or (Secrets, which a node may not watch) by time.
-        Err(Blocked::Wait(reason @ (Reason::SecretMissing { .. } | Reason::SecretUnreadable { .. }))) => {
-            Some(node.retry.failed(step, reason.word().to_owned()))
-        }
+        // Woken by the lease, the plugin's registration, or (Secrets and claims, which a node does not watch) by time.
+        Err(Blocked::Wait(
+            reason @ (Reason::SecretMissing { .. } | Reason::SecretUnreadable { .. } | Reason::InUse { .. }),
+        )) => Some(node.retry.failed(step, reason.word().to_owned())),
         Err(Blocked::Wait(_)) => None,
         // The next term asks for new lists, or the driver says who it is: each wakes it, and this if neither does.
         Err(_) if Blocked::is_unsent(outcome) => Some(UNSENT),
@@ -96,6 +98,7 @@ fn settle(
             let delay = node.retry.failed(step, failure.code_name().to_owned());
             match failure.remedy() {
                 Remedy::Repeat | Remedy::RepairSecrets => Some(delay),
+                Remedy::ChangeInput | Remedy::Unsupported if leaving => Some(delay),
                 Remedy::ChangeInput | Remedy::Unsupported => {
                     node.retry.block(step, BLOCKED);
                     None
@@ -104,7 +107,10 @@ fn settle(
         }
         Err(Blocked::Undone(failure)) => Some(node.retry.failed(step, failure.code_name().to_owned())),
         Err(Blocked::Answer(_)) => {
-            node.retry.failed(step, "answer".to_owned());
+            let delay = node.retry.failed(step, "answer".to_owned());
+            if leaving {
+                return Some(delay);
+            }
             node.retry.block(step, BLOCKED);
             None
         }

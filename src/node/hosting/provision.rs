@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::super::context::{Key, Node, Part};
 use super::super::journal::{Change, CreateEntry, Entry};
 use super::super::mounts::BLOCKED;
-use super::super::requests;
+use super::super::{requests, supervisor};
 use super::{Attempt, Blocked, Serving, call, serving, settle};
 use crate::api::meta::{Call, Condition, HANDLE_SHARED, Map, ReclaimPolicy, Rung, Segments, Time, is_true};
 use crate::api::quantity;
@@ -92,7 +92,7 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
         shared: is_true(&status.conditions, HANDLE_SHARED),
     };
     let generation = volume.meta().generation.unwrap_or_default();
-    node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}", host.epoch));
+    node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}/{:?}", host.epoch, status.phase));
     let step = match provision::next(wanted, source, seen) {
         Next::Do(step) => step,
         // What could not be written before is written now.
@@ -115,7 +115,7 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
         Err(Blocked::Wait(Reason::LeaseNotRenewed))
     };
     let about = (retry.as_str(), volume.object_ref(&()), action(step));
-    let delay = settle(node, about, &outcome);
+    let delay = settle(node, about, wanted != provision::Wanted::Present, &outcome);
     part.calls = node.calls.get(&key, &before.calls);
     if Blocked::is_unsent(&outcome) {
         node.not_sent(Key::Host(volume.name_any()));
@@ -175,6 +175,7 @@ async fn create(
     let names = Attempt { key: &key, step: retry, plugin: &volume.spec.plugin, lease, about };
     match call(node, names, "CreateVolume", |terms| plugin.client.create_volume(request, terms)).await {
         Ok(made) => {
+            supervisor::judge(node, &volume.spec.plugin, None);
             if let Err(fault) = check::created(&asked, &made) {
                 return undo_create(node, &plugin, names, (&made.volume_id, secrets), part, &fault).await;
             }
@@ -191,6 +192,10 @@ async fn create(
             Ok(())
         }
         Err(failure) => {
+            if let Some(word) = failure.breach {
+                let said = format!("{failure}; the driver must be corrected");
+                supervisor::judge(node, &volume.spec.plugin, Some((word, said)));
+            }
             if fresh && !failure.is_uncertain() {
                 if !failure.is_unsent() {
                     part.exists = Some(Rung::Down);
@@ -282,6 +287,21 @@ async fn validate(
     Ok(())
 }
 
+/// The data of a claim that nobody asked to delete stays, whatever was asked of its Volume: the server itself is asked,
+/// for nothing brings it back.
+async fn still_claimed(node: &Node, volume: &Volume) -> Result<(), Reason> {
+    let Some(of) = &volume.spec.claim_ref else { return Ok(()) };
+    let name = format!("claim {}/{}", of.namespace, of.name);
+    match node.claim(&of.namespace, &of.name).await {
+        Ok(Some(claim)) if claim.uid().as_deref() == Some(&of.uid) => match claim.meta().deletion_timestamp {
+            Some(_) => Ok(()),
+            None => Err(Reason::InUse { by: name }),
+        },
+        Ok(_) => Ok(()),
+        Err(error) => Err(Reason::InUse { by: format!("{name}, which could not be read: {error}") }),
+    }
+}
+
 async fn delete(
     node: &Arc<Node>,
     volume: &Volume,
@@ -289,6 +309,7 @@ async fn delete(
     part: &mut HostPart,
 ) -> Result<(), Blocked> {
     let plugin = serving(node, &volume.spec.plugin)?;
+    still_claimed(node, volume).await.map_err(Blocked::Wait)?;
     let uid = volume.uid().unwrap_or_default();
     let key = format!("vol/{uid}");
     let secrets = node.secrets(volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;

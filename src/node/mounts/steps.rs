@@ -128,7 +128,7 @@ impl Unit {
             self.still_staged(node, &attachment).await?;
         }
         let newer_modes = *attachment.newer_modes.get_or_insert(plugin.newer_modes);
-        let mut entry = self.publication(user, host.as_ref());
+        let mut entry = self.publication(user);
         entry.level = Level::Rising;
         let mut changes = vec![Change::Put(Entry::Publication(entry.clone()))];
         if self.entry.as_ref() != Some(&attachment) {
@@ -206,7 +206,9 @@ impl Unit {
         Ok(node.journal.put(Entry::Attachment(entry)).await?)
     }
 
-    pub(super) fn publication(&self, user: &User, host: Option<&HostPath>) -> PublicationEntry {
+    /// The place at the host is added when a mount is about to be made there: of one that is refused nothing has to be
+    /// undone.
+    pub(super) fn publication(&self, user: &User) -> PublicationEntry {
         user.entry.clone().unwrap_or_else(|| PublicationEntry {
             attachment: self.uid.clone(),
             allocation: user.allocation.clone(),
@@ -215,11 +217,7 @@ impl Unit {
             read_only: user.read_only,
             level: Level::Down,
             verified: None,
-            host: host.map(|h| HostPublication {
-                allowed: h.allowed().to_owned(),
-                path: h.absolute(),
-                made: 0,
-            }),
+            host: None,
         })
     }
 
