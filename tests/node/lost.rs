@@ -1,7 +1,8 @@
-//! A staging mount that goes while nobody looks: no task may write to the directory that was beneath it.
+//! What goes while nobody looks: a staging mount, a Volume.
+use serde_json::{Value, json};
 use wharfline::csi::Rpc;
 
-use crate::support::node::{NODE_ID, Rig};
+use crate::support::node::{NODE_ID, Rig, Special};
 use crate::support::scripted::Config;
 
 /// Everything is unmounted while no daemon runs, without a boot. The publish target goes as plugins take it away.
@@ -72,5 +73,51 @@ async fn a_plugin_that_mounts_nothing_at_staging_is_not_suspected() {
     rig.published("app").await;
     assert_eq!(rig.backend.order(), calls);
     rig.end_all().await;
+    rig.finish().await;
+}
+
+/// A person took the Volume off by force. What it was attached to is in its attachment still.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_lost_its_volume_is_detached_from_its_attachment_alone() {
+    let rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    let holder =
+        json!({ "allocation": { "namespace": "default", "name": "app", "uid": "u" }, "nodeName": "node-a" });
+    rig.world.status(&rig.volumes, "vol-1", json!({ "holders": [holder] })).await;
+    rig.world.delete(&rig.volumes, "vol-1").await;
+    rig.world.let_go(&rig.volumes, "vol-1").await;
+    assert!(rig.volumes.get_opt("vol-1").await.unwrap().is_none());
+    rig.end_alloc("app").await;
+    rig.end_attachment().await;
+    assert_eq!((rig.count(Rpc::ControllerUnpublishVolume), rig.count(Rpc::DeleteVolume)), (1, 0));
+    // Found again by its name, so that nothing is left of this test.
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// Nothing brings back what is deleted: the data stays as long as there is a claim that nobody deleted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_is_deleted_under_its_claim_keeps_the_data_until_the_claim_goes() {
+    let rig = Rig::new(Config::full()).await;
+    let claims: kube::Api<wharfline::api::VolumeClaim> = rig.world.namespaced();
+    let claim = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeClaim", "metadata": { "name": "data" },
+        "spec": { "volumeClassName": "c", "accessModes": ["SingleNodeWriter"],
+            "resources": { "requests": { "storage": "1Mi" } } } });
+    let claim = rig.world.create(&claims, claim).await;
+    let of = json!({ "namespace": "default", "name": "data", "uid": claim.metadata.uid });
+    rig.ask("vol-1", &Special { spec: json!({ "claimRef": of }), ..Special::default() }).await;
+    rig.volume_up("vol-1").await;
+    rig.world.delete(&rig.volumes, "vol-1").await;
+    let waits = |v: &Value| {
+        v["status"]["provisioning"]["message"].as_str().is_some_and(|m| m.contains("claim default/data"))
+    };
+    rig.world.until(&rig.volumes, "vol-1", "kept", waits).await;
+    assert_eq!(rig.count(Rpc::DeleteVolume), 0);
+    rig.world.delete(&claims, "data").await;
+    rig.world.until(&rig.volumes, "vol-1", "deleted", |v| v["status"]["exists"] == "Down").await;
+    rig.world.let_go(&rig.volumes, "vol-1").await;
+    rig.world.let_go(&claims, "data").await;
     rig.finish().await;
 }
