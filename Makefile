@@ -1,7 +1,7 @@
 # `make` prints this menu. Everything a target needs beyond Rust and a C compiler it gets by itself.
 CARGO   ?= cargo
 PROFILE ?= dev
-BIN     := target/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/wharfline
+BIN     := $(or $(CARGO_TARGET_DIR),target)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/wharfline
 TOOLS   := target/tools/bin
 SEEDS   ?= 500
 FROM    ?= 1
