@@ -157,10 +157,12 @@ fn host_of(context: &Context, object: &Volume, status: &VolumeStatus) -> (Decisi
     }
     let instances = Instances::of(world, &object.spec.plugin);
     let load = |node: &str| world.volumes.count(&format!("host:{node}"));
-    let candidates: Vec<_> = instances
-        .nodes(Service::Controller)
-        .into_iter()
-        .map(|node| Candidate { node: node.to_owned(), load: load(node) })
+    let serving = instances.nodes(Service::Controller);
+    // One that would have to be replaced at once is none: two such would hand the volume to and fro.
+    let candidates: Vec<_> = serving
+        .iter()
+        .filter(|node| pulse(context, node).0 != HostNode::Gone)
+        .map(|node| Candidate { node: (*node).to_owned(), load: load(node) })
         .collect();
     let (node, again) = current.map_or((HostNode::Gone, None), |host| pulse(context, &host.node_name));
     let preferred = consumer(context, object, status);
@@ -181,6 +183,9 @@ fn host_of(context: &Context, object: &Volume, status: &VolumeStatus) -> (Decisi
         }),
         Decision::Keep | Decision::Assign(_) | Decision::Wait(_) | Decision::Unneeded => decision,
     };
+    if candidates.is_empty() && !serving.is_empty() && matches!(decision, Decision::Wait(_)) {
+        return (decision, Some(super::ledger::PATIENCE));
+    }
     (decision, again.filter(|_| node == HostNode::Silent))
 }
 

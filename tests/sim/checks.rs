@@ -17,7 +17,7 @@ const STALE: Duration = Duration::from_secs(40);
 const LETS_GO: Duration = Duration::from_secs(2 + 5);
 
 /// How often one object may be changed by one within how long.
-const OFTEN: usize = 12;
+const OFTEN: usize = 24;
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// How long a status may be on its way to the store.
