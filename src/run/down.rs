@@ -83,6 +83,7 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
 async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::Result<()> {
     let end = tokio::time::Instant::now() + args.timeout;
     let mut again = tokio::time::interval(AWHILE);
+    let mut told = false;
     loop {
         again.tick().await;
         let asked = match Core::open(data_dir) {
@@ -92,7 +93,11 @@ async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::R
         };
         // One that begins or ends does not answer. In a moment it does, or the directory is free.
         match asked {
-            Err(error) if is_away(&error) && tokio::time::Instant::now() < end => {}
+            Err(error) if is_away(&error) && tokio::time::Instant::now() < end => {
+                if !std::mem::replace(&mut told, true) {
+                    println!("waiting for the `up` that has {}: {error:#}", data_dir.display());
+                }
+            }
             asked => return asked,
         }
     }

@@ -227,9 +227,13 @@ async fn another_driver_than_that_of_the_volumes_is_not_asked_anything_about_the
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_listens_at_the_path_now_is_asked_while_the_one_before_still_serves() {
-    let mut rig = Rig::new(Config::full()).await;
-    let socket = rig.plugin.socket().to_owned();
-    let mut newer = Scripted::start(&rig.backend, Site::new("i-newer"), &socket);
+    let rig = Rig::new(Config::full()).await;
+    let newer = Scripted::start(&rig.backend, Site::new("i-newer"), rig.plugin.socket());
+    is_asked(rig, newer).await;
+}
+
+/// The one that took the path is known, and all of them go.
+async fn is_asked(mut rig: Rig, mut newer: Scripted) {
     let newer_id = |i: &Value| i["status"]["nodeId"] == "i-newer";
     rig.world.until(&rig.instances, "p", "the newer one", newer_id).await;
     newer.stop().await;
@@ -248,14 +252,9 @@ async fn a_socket_replaced_while_the_one_before_is_asked_is_not_missed() {
     rig.register().await;
     let asked = |calls: &[Logged]| calls.iter().any(|c| c.ask.rpc() == Rpc::NodeGetInfo);
     rig.backend.until("it is asked", asked).await;
-    let mut newer = Scripted::start(&rig.backend, Site::new("i-newer"), rig.plugin.socket());
+    let newer = Scripted::start(&rig.backend, Site::new("i-newer"), rig.plugin.socket());
     gate.open();
-    let newer_id = |i: &Value| i["status"]["nodeId"] == "i-newer";
-    rig.world.until(&rig.instances, "p", "the newer one", newer_id).await;
-    newer.stop().await;
-    rig.plugin.kill().await;
-    rig.plugin.serve();
-    rig.finish().await;
+    is_asked(rig, newer).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
