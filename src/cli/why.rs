@@ -9,7 +9,7 @@ mod walk;
 
 use std::fmt;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Event, Node};
 
 use crate::api::meta::{Call, Time};
 use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass};
@@ -34,7 +34,12 @@ pub struct Objects {
     pub allocations: Vec<Allocation>,
     /// Nodes.
     pub nodes: Vec<Node>,
+    /// What happened: of it, that a call has no answer yet.
+    pub events: Vec<Event>,
 }
+
+/// Which events are wanted, as a field selector.
+pub const EVENTS: &str = "reason=NoAnswerYet";
 
 /// The kinds that causes run through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,12 +3,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, ResourceExt};
 use tokio::time::Instant;
 
 use super::context::{API_DEADLINE, Key, Node, Part};
+use super::journal::{Entry, StoreEntry};
 use crate::api::meta::{Condition, READY, Truth, set_condition};
 use crate::api::{NodeAgent, NodeAgentStatus};
 
@@ -24,28 +26,60 @@ pub struct Identity {
     pub kernel: String,
 }
 
-/// Another daemon lives under this node's name.
+/// Why nothing may be done here in the name of this node.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "another daemon renews the lease of node \"{name}\" (incarnation {other}); give this machine another name"
-)]
-pub struct Impostor {
-    name: String,
-    other: String,
+pub enum Refused {
+    /// Another daemon lives under this node's name.
+    #[error(
+        "another daemon renews the lease of node \"{name}\" (incarnation {other}); give this machine another name"
+    )]
+    Impostor {
+        /// The node's name.
+        name: String,
+        /// The other's incarnation.
+        other: String,
+    },
+    /// The server's store is not the one that what runs here was started for: all of it would count as unwanted.
+    #[error(
+        "{tasks} tasks and {volumes} volumes are up here for another store than this one, in which they are not \
+         known. Put that store back, or take down what is left here with `wharfline down`"
+    )]
+    OtherStore {
+        /// How many tasks the journal knows.
+        tasks: usize,
+        /// How many volumes it knows.
+        volumes: usize,
+    },
 }
 
-/// Renews the lease until the daemon ends; an error when another incarnation of this node lives.
-pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor> {
+/// Renews the lease until the daemon ends; an error when another incarnation of this node lives, or the server's store is
+/// another one.
+pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Refused> {
     let period = node.options.lease / 3;
     let mut beat = tokio::time::interval(period);
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut held: Option<Lease> = None;
     // When the other's last word was first seen, and that word.
     let mut seen_other: Option<(Instant, MicroTime)> = None;
+    let mut known = false;
     loop {
         tokio::select! {
             () = node.stop.cancelled() => return Ok(()),
             _ = beat.tick() => {}
+        }
+        if !known {
+            known = match tokio::time::timeout(API_DEADLINE, recognise(&node)).await {
+                Ok(Ok(())) => true,
+                Ok(Err(Unknown::Refused(refused))) => return Err(refused),
+                Ok(Err(Unknown::Unread(reason))) => {
+                    tracing::debug!(reason, "the server was not asked which store it has");
+                    false
+                }
+                Err(_) => false,
+            };
+            if !known {
+                continue;
+            }
         }
         let sent = Instant::now();
         match tokio::time::timeout(period.min(API_DEADLINE), once(&node, &incarnation, held.take())).await {
@@ -61,7 +95,9 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor>
             Ok(Ok(Renewal::Other { holder, renewed })) => {
                 let seen = seen_other.as_ref().map(|(since, word)| (since.elapsed(), word));
                 match other(seen, renewed.as_ref(), node.options.lease) {
-                    Other::Lives => return Err(Impostor { name: node.options.name.clone(), other: holder }),
+                    Other::Lives => {
+                        return Err(Refused::Impostor { name: node.options.name.clone(), other: holder });
+                    }
                     Other::Gone => {
                         let taken = tokio::time::timeout(
                             API_DEADLINE,
@@ -88,6 +124,50 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Impostor>
                 tracing::debug!("lease not renewed in time");
             }
         }
+    }
+}
+
+/// Why the store is not known.
+enum Unknown {
+    Refused(Refused),
+    Unread(String),
+}
+
+/// Asks the server which store it has, before anything is done in its name.
+async fn recognise(node: &Node) -> Result<(), Unknown> {
+    let unread = |error: &dyn std::error::Error| Unknown::Unread(error.to_string());
+    let namespaces: Api<Namespace> = Api::all(node.client.0.clone());
+    let uid = namespaces.get(SYSTEM).await.map_err(|error| unread(&error))?.uid().unwrap_or_default();
+    let had = node.journal.store();
+    let (tasks, volumes) = (node.journal.tasks().len(), node.journal.attachments().len());
+    let known = store(had.as_ref().map(|s| s.uid.as_str()), &uid, tasks + volumes > 0);
+    match known {
+        Known::Same => Ok(()),
+        Known::Other if !node.options.any_store => {
+            Err(Unknown::Refused(Refused::OtherStore { tasks, volumes }))
+        }
+        Known::Other | Known::New => {
+            let entry = StoreEntry { uid, node: node.options.name.clone() };
+            node.journal.put_soon(Entry::Store(entry)).await.map_err(|error| unread(&error))
+        }
+    }
+}
+
+/// How the server's store is related to the journal.
+#[derive(Debug, PartialEq, Eq)]
+enum Known {
+    Same,
+    New,
+    Other,
+}
+
+/// A store whose uid is not the one that the journal had is another one, if anything is left of what was done for that.
+fn store(had: Option<&str>, now: &str, in_use: bool) -> Known {
+    match had {
+        Some(had) if had == now => Known::Same,
+        Some(_) if in_use => Known::Other,
+        // Journals of before this was kept say nothing of it.
+        Some(_) | None => Known::New,
     }
 }
 
@@ -224,6 +304,20 @@ pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_that_does_not_know_what_runs_here_is_another_one() {
+        for (had, in_use, expected) in [
+            (None, false, Known::New),
+            (None, true, Known::New),
+            (Some("new"), false, Known::Same),
+            (Some("new"), true, Known::Same),
+            (Some("old"), false, Known::New),
+            (Some("old"), true, Known::Other),
+        ] {
+            assert_eq!(store(had, "new", in_use), expected, "{had:?} {in_use}");
+        }
+    }
 
     #[test]
     fn a_name_is_taken_over_from_one_who_said_nothing_for_a_whole_lease() {

@@ -91,6 +91,8 @@ pub struct Options {
     pub runtimes: Vec<String>,
     /// How long the lease lasts; renewed three times in that time.
     pub lease: Duration,
+    /// What was brought up for another store than the server's is taken down, and not a reason to refuse the start.
+    pub any_store: bool,
 }
 
 /// What the work queue works on.

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::agent::{self, Identity, Impostor};
+use super::agent::{self, Identity, Refused};
 use super::context::{Key, Machine, Node, Options, Parts};
 use super::events::{self, Events, Happened};
 use super::journal::{Journal, JournalError, Opened};
@@ -38,9 +38,9 @@ pub enum Error {
     /// A file cannot be used.
     #[error("the data directory cannot be used")]
     File(#[from] FileError),
-    /// Another daemon lives under this node's name.
+    /// Nothing may be done here in the name of this node.
     #[error(transparent)]
-    Impostor(#[from] Impostor),
+    Refused(#[from] Refused),
     /// A part that must live as long as the daemon ended.
     #[error("a part of the daemon ended by itself: {0}")]
     Ended(&'static str),
@@ -212,7 +212,7 @@ async fn serve(
                 }
                 ended = &mut lease => match ended {
                     Ok(Ok(())) => break Ok(()),
-                    Ok(Err(impostor)) => break Err(impostor.into()),
+                    Ok(Err(refused)) => break Err(refused.into()),
                     Err(_) => break Err(Error::Ended("lease")),
                 },
                 result = &mut begin, if !going => match result {

@@ -25,6 +25,8 @@ const VERSION: u32 = 1;
 const FRAME_MAX: usize = 1 << 20;
 /// The file is rewritten at start when it holds this many frames more than it has entries.
 const SLACK: usize = 1024;
+/// The key of the one [`StoreEntry`].
+const STORE: &str = "store";
 /// How many changes may wait for one sync.
 const BATCH: usize = 256;
 /// How long an outcome may wait for something that is written along with it.
@@ -42,6 +44,8 @@ pub enum Entry {
     Task(TaskEntry),
     /// A create that was attempted by this node as host: its outcome may be unknown.
     Create(CreateEntry),
+    /// Whose word all the others go back to. There is one.
+    Store(StoreEntry),
 }
 
 /// One volume on this node, with all that undoing needs.
@@ -159,6 +163,16 @@ pub struct CreateEntry {
     pub uid: String,
 }
 
+/// The server's store that this node works for, told by its uid of the namespace of the system.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoreEntry {
+    /// The namespace's uid: a store that was lost and made anew has another.
+    pub uid: String,
+    /// This node's name in it.
+    pub node: String,
+}
+
 impl Entry {
     /// What tells it from all others; a later entry with the same key replaces it.
     pub fn key(&self) -> String {
@@ -167,6 +181,7 @@ impl Entry {
             Self::Publication(p) => publication_key(&p.attachment, &p.allocation.uid, &p.name),
             Self::Task(t) => task_key(&t.allocation.uid, &t.task),
             Self::Create(c) => format!("create/{}", c.uid),
+            Self::Store(_) => STORE.to_owned(),
         }
     }
 }
@@ -275,7 +290,7 @@ impl Image {
             Entry::Publication(p) => {
                 self.of_allocation.entry(p.allocation.uid.clone()).or_default().insert(key.clone());
             }
-            Entry::Task(_) | Entry::Create(_) => {}
+            Entry::Task(_) | Entry::Create(_) | Entry::Store(_) => {}
         }
         self.entries.insert(key, entry);
     }
@@ -295,7 +310,7 @@ impl Image {
                 unindex(&mut self.of_staging, &a.staging, key);
             }
             Some(Entry::Publication(p)) => unindex(&mut self.of_allocation, &p.allocation.uid, key),
-            Some(Entry::Task(_) | Entry::Create(_)) | None => {}
+            Some(Entry::Task(_) | Entry::Create(_) | Entry::Store(_)) | None => {}
         }
     }
 
@@ -371,6 +386,12 @@ impl Journal {
         let (requests, waiting) = mpsc::channel(BATCH);
         let writer = tokio::spawn(write(file, waiting, Arc::clone(&image)));
         Ok(Opened { journal: Self { image, requests }, writer, incarnation, rebooted, lost })
+    }
+
+    /// What the journal of a daemon that does not run now says.
+    pub async fn entries(files: &dyn Files, path: &Path) -> Result<Vec<Entry>, JournalError> {
+        let content = files.open_append(path).await?.read_all().await?;
+        Ok(read(path, &content)?.entries.into_values().collect())
     }
 
     /// Makes changes durable, then visible. All or none of them.
@@ -466,6 +487,14 @@ impl Journal {
         self.look(|all| all.values().filter_map(Entry::as_task).cloned().collect())
     }
 
+    /// The store that all this was done for, if it is known.
+    pub fn store(&self) -> Option<StoreEntry> {
+        self.look(|all| match all.get(STORE) {
+            Some(Entry::Store(entry)) => Some(entry.clone()),
+            _ => None,
+        })
+    }
+
     /// Whether a create of this volume was attempted from here.
     pub fn create_attempted(&self, uid: &str) -> bool {
         self.look(|all| all.contains_key(&format!("create/{uid}")))
@@ -476,19 +505,19 @@ impl Entry {
     fn as_attachment(&self) -> Option<&AttachmentEntry> {
         match self {
             Self::Attachment(entry) => Some(entry),
-            Self::Publication(_) | Self::Task(_) | Self::Create(_) => None,
+            Self::Publication(_) | Self::Task(_) | Self::Create(_) | Self::Store(_) => None,
         }
     }
     fn as_publication(&self) -> Option<&PublicationEntry> {
         match self {
             Self::Publication(entry) => Some(entry),
-            Self::Attachment(_) | Self::Task(_) | Self::Create(_) => None,
+            Self::Attachment(_) | Self::Task(_) | Self::Create(_) | Self::Store(_) => None,
         }
     }
     fn as_task(&self) -> Option<&TaskEntry> {
         match self {
             Self::Task(entry) => Some(entry),
-            Self::Attachment(_) | Self::Publication(_) | Self::Create(_) => None,
+            Self::Attachment(_) | Self::Publication(_) | Self::Create(_) | Self::Store(_) => None,
         }
     }
 }
@@ -498,7 +527,11 @@ fn forget_mounts(entry: &mut Entry) {
     match entry {
         Entry::Attachment(a) if a.staged == Level::Up => a.staged = Level::Rising,
         Entry::Publication(p) if p.level == Level::Up => p.level = Level::Rising,
-        Entry::Attachment(_) | Entry::Publication(_) | Entry::Task(_) | Entry::Create(_) => {}
+        Entry::Attachment(_)
+        | Entry::Publication(_)
+        | Entry::Task(_)
+        | Entry::Create(_)
+        | Entry::Store(_) => {}
     }
 }
 

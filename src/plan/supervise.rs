@@ -134,6 +134,12 @@ fn running_phase(volumes_ready: bool, tasks: &[(Process, RestartPolicy)]) -> All
     AllocationPhase::WaitingVolumes
 }
 
+/// What becomes of a task that nobody wants any more. A plugin that went without being released, by force or with the
+/// whole store, runs on while volumes of it are up here: nothing else can take them down.
+pub fn unwanted(volumes_of_it_are_up: bool) -> Wanted {
+    if volumes_of_it_are_up { Wanted::Running } else { Wanted::Stopped }
+}
+
 /// What the whole allocation wants of its tasks, given that one of them may have failed for good.
 pub fn wanted(stopping: bool, tasks: &[(Process, RestartPolicy)]) -> Wanted {
     let failed = tasks.iter().any(|(process, policy)| {

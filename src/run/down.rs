@@ -22,9 +22,10 @@ use super::up::{Core, prepare, stop_on_signal};
 use super::{cluster, join, machine};
 use crate::api::allocation::AllocationPhase;
 use crate::api::{Allocation, NodeAgent, Volume, VolumeClaim};
-use crate::cli::why::{Explanation, Kind, Objects, Subject, explain};
-use crate::node::Looked;
+use crate::cli::why::{EVENTS, Explanation, Kind, Objects, Subject, explain};
 use crate::node::context::STOPPED;
+use crate::node::journal::{Entry, Journal, JournalError};
+use crate::node::{Looked, Machine, Options};
 use crate::server::Identity;
 use crate::store::embedded::OpenError;
 
@@ -60,8 +61,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 /// When something does not come down in time: then it says what.
 pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     super::log();
-    if !data_dir.join("store.redb").exists() {
-        println!("nothing to take down: {} holds no store", data_dir.display());
+    if !data_dir.join("store.redb").exists() && !data_dir.join("journal").exists() {
+        println!("nothing to take down: {} holds neither store nor journal", data_dir.display());
         return Ok(());
     }
     let data_dir = prepare(data_dir)?;
@@ -125,18 +126,27 @@ fn in_use(error: &anyhow::Error) -> bool {
 async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken) -> anyhow::Result<()> {
     core.server.bootstrap().await?;
     let client = core.server.client(Identity::controllers());
-    let Some(name) = node_name(&client).await? else {
+    let machine = machine::machine(data_dir)?;
+    let name = match node_name(&client).await? {
+        Some(name) => Some(name),
+        // The store may be lost, and what was brought up for it still be there.
+        None => journal(&machine, data_dir).await?.into_iter().find_map(|entry| match entry {
+            Entry::Store(store) => Some(store.node),
+            _ => None,
+        }),
+    };
+    let Some(name) = name else {
         println!("nothing to take down: no node has joined");
         return Ok(());
     };
     // With volumes to delete, their plugins have to run once more before they stop.
     join::join(&core.server, &name, !args.delete_volumes).await?;
-    let machine = machine::machine(data_dir)?;
     let kernel = std::sync::Arc::clone(&machine.kernel);
-    let options = join::options(&name, data_dir.to_owned(), machine::run_dir(data_dir));
+    let options =
+        Options { any_store: true, ..join::options(&name, data_dir.to_owned(), machine::run_dir(data_dir)) };
     let (tell, ready) = oneshot::channel();
     let running = stop.child_token();
-    let looked = Looked::at(machine, options).await?;
+    let looked = Looked::at(machine.clone(), options).await?;
     let cluster = cluster::run(&core.server, looked, tell, running.clone());
     let work = async {
         ready.await.context("the daemon did not start")?;
@@ -151,6 +161,11 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
         result = work => {
             running.cancel();
             cluster.await?;
+            if result.as_ref().is_err_and(|error| matches!(error.downcast_ref(), Some(Late { said: false }))) {
+                for line in up_still(&journal(&machine, data_dir).await?) {
+                    println!("left: {line}");
+                }
+            }
             result?;
         }
     }
@@ -159,6 +174,21 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
     machine::sweep_run_dir(&machine::run_dir(data_dir));
     println!("down");
     Ok(())
+}
+
+async fn journal(machine: &Machine, data_dir: &Path) -> Result<Vec<Entry>, JournalError> {
+    Journal::entries(&*machine.files, &data_dir.join("journal")).await
+}
+
+/// A line per volume that the journal says is up here: for what the server knows nothing of.
+fn up_still(entries: &[Entry]) -> Vec<String> {
+    let line = |entry: &Entry| match entry {
+        Entry::Attachment(a) => {
+            Some(format!("volume \"{}\": not taken down here by its plugin \"{}\"", a.volume, a.plugin))
+        }
+        _ => None,
+    };
+    named(entries.iter().filter_map(line).collect())
 }
 
 /// An `up` has the directory: it is asked over its own API, and ends by itself when all is down.
@@ -198,10 +228,13 @@ async fn node_name(client: &Client) -> anyhow::Result<Option<String>> {
     Ok(agents.list(&ListParams::default()).await?.items.first().map(ResourceExt::name_any))
 }
 
-/// Not everything came down; what is left was said.
+/// Not everything came down.
 #[derive(Debug, thiserror::Error)]
 #[error("not everything came down in time; {AGAIN}")]
-struct Late;
+struct Late {
+    /// What is left was said.
+    said: bool,
+}
 
 /// Takes down within the time that a person gives, or says what is left then.
 async fn in_time(args: &Args, client: Client, name: &str) -> anyhow::Result<()> {
@@ -214,25 +247,27 @@ async fn in_time(args: &Args, client: Client, name: &str) -> anyhow::Result<()> 
     for line in &left {
         println!("left: {line}");
     }
-    Err(Late.into())
+    Err(Late { said: !left.is_empty() }.into())
 }
 
 async fn gather(client: &Client) -> Result<Objects, kube::Error> {
-    async fn all<K>(client: &Client) -> Result<Vec<K>, kube::Error>
+    async fn all<K>(client: &Client, parameters: &ListParams) -> Result<Vec<K>, kube::Error>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
     {
-        Ok(Api::<K>::all(client.clone()).list(&ListParams::default()).await?.items)
+        Ok(Api::<K>::all(client.clone()).list(parameters).await?.items)
     }
+    let every = &ListParams::default();
     Ok(Objects {
-        plugins: all(client).await?,
-        instances: all(client).await?,
-        classes: all(client).await?,
-        claims: all(client).await?,
-        volumes: all(client).await?,
-        attachments: all(client).await?,
-        allocations: all(client).await?,
-        nodes: all(client).await?,
+        plugins: all(client, every).await?,
+        instances: all(client, every).await?,
+        classes: all(client, every).await?,
+        claims: all(client, every).await?,
+        volumes: all(client, every).await?,
+        attachments: all(client, every).await?,
+        allocations: all(client, every).await?,
+        nodes: all(client, every).await?,
+        events: all(client, &every.clone().fields(EVENTS)).await?,
     })
 }
 
@@ -262,7 +297,11 @@ fn left(objects: &Objects) -> Vec<String> {
         let because = root.map(|root| format!("; it waits for {}: {}", root.subject.words(""), root.text));
         Some(format!("{}: {}{}", subject.words(""), tree.text, because.unwrap_or_default()))
     };
-    let mut lines: Vec<_> = subjects.iter().filter_map(line).collect();
+    named(subjects.iter().filter_map(line).collect())
+}
+
+/// The first of many.
+fn named(mut lines: Vec<String>) -> Vec<String> {
     let more = lines.len().saturating_sub(NAMED);
     lines.truncate(NAMED);
     lines.extend((more > 0).then(|| format!("and {more} more")));

@@ -216,6 +216,7 @@ impl Up {
             std::future::pending().await
         };
         let taken_down = down::taken_down(self.server.client(Identity::controllers()), &self.name);
+        let rejoin = join::rejoin(self.server.client(Identity::controllers()), &self.name);
         let running = stop.child_token();
         let cluster = cluster::run(&self.server, self.looked, tell, running.clone());
         tokio::pin!(cluster);
@@ -223,6 +224,7 @@ impl Up {
         let result = tokio::select! {
             result = &mut cluster => result,
             never = announce => never,
+            never = rejoin => match never {},
             result = taken_down => {
                 down = result.is_ok();
                 running.cancel();

@@ -2,6 +2,7 @@
 use serde_json::json;
 use wharfline::csi::Rpc;
 use wharfline::node::Error;
+use wharfline::node::agent::Refused;
 use wharfline::server::Identity;
 
 use crate::support::node::{Daemon, NODE, Rig, Special, until};
@@ -38,7 +39,7 @@ async fn a_second_machine_with_the_same_name_ends_and_touches_nothing() {
     let options = wharfline::node::Options { lease: rig.options.lease, ..place.options() };
     let client = rig.server.client(Identity::node(NODE));
     let second = Daemon::try_start(client, place.machine(), options).await;
-    assert!(matches!(second, Err(Error::Impostor(_))), "it must not become ready");
+    assert!(matches!(second, Err(Error::Refused(Refused::Impostor { .. }))), "it must not become ready");
     assert_eq!(rig.backend.order(), calls);
     place.clear();
     rig.published("app").await;

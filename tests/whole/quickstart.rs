@@ -12,7 +12,7 @@ pub(crate) fn greeting(rig: &Rig) -> String {
     std::fs::read_to_string(file).unwrap()
 }
 
-fn started(rig: &Rig) {
+pub(crate) fn started(rig: &Rig) {
     rig.apply(QUICKSTART);
     rig.wait_ready("allocation/hello");
     assert_eq!(greeting(rig), "hello from wharfline\n");
@@ -82,6 +82,38 @@ fn sigkill_costs_nothing_but_time() {
     assert_eq!((rig.mounts(), volume_calls(&rig)), before, "no mount was touched, no mutating call made");
     assert_eq!(tasks(&rig), running, "no task was started again");
     assert_eq!(greeting(&rig), "hello from wharfline\n");
+    rig.run(&["down", "--delete-volumes"]);
+    rig.ended();
+    rig.assert_nothing_left();
+}
+
+/// A node is there as long as its daemon is: what a person deletes of it comes back, and what runs is not touched.
+#[test]
+fn a_node_that_is_deleted_joins_again() {
+    let mut rig = Rig::new();
+    rig.up();
+    let uid = |rig: &Rig, kind: &str| {
+        rig.list(kind).first().map(|object| object["metadata"]["uid"].as_str().unwrap().to_owned())
+    };
+    for kind in ["nodes", "nodeagents"] {
+        let before = uid(&rig, kind).unwrap();
+        rig.run(&["delete", kind, "node-a", "--wait=false"]);
+        until("it is there again", || uid(&rig, kind).is_some_and(|now| now != before));
+    }
+    started(&rig);
+    let before = (rig.mounts(), rig.processes(), uid(&rig, "nodeagents").unwrap());
+    rig.run(&["delete", "nodeagent", "node-a", "--wait=false"]);
+    until("it is there again", || uid(&rig, "nodeagents").is_some_and(|now| now != before.2));
+    rig.run(&["delete", "node", "node-a", "--wait=false"]);
+    let why = rig.run(&["why", "node", "node-a"]);
+    assert!(why.contains("allocation/hello") && why.contains("runs on it"), "{why}");
+    assert_eq!((rig.mounts(), rig.processes()), (before.0, before.1));
+    let file = rig.data.path().with_extension("yaml");
+    rig.run(&["delete", "-f", file.to_str().unwrap()]);
+    until("the node is new", || {
+        rig.list("nodes").first().is_some_and(|node| node["metadata"]["deletionTimestamp"].is_null())
+    });
+    started(&rig);
     rig.run(&["down", "--delete-volumes"]);
     rig.ended();
     rig.assert_nothing_left();

@@ -1,6 +1,7 @@
 //! What bad input gets: one clear line and an exit code, and nothing half done.
 use std::process::Stdio;
 
+use crate::quickstart;
 use crate::rig::Rig;
 
 fn fails(rig: &Rig, args: &[&str]) -> String {
@@ -39,6 +40,31 @@ fn a_node_keeps_the_name_of_its_first_start() {
     assert!(line.contains("node-a") && line.contains("node-b"), "{line}");
     rig.up_with(&["--listen", "127.0.0.1:0"]);
     assert_eq!(rig.list("nodeagents").len(), 1, "without the flag it is the same node");
+    rig.run(&["down"]);
+    rig.ended();
+    rig.assert_nothing_left();
+}
+
+/// In an empty store nothing is wanted of what runs, and all of it would be ended without a word.
+#[test]
+fn a_store_that_was_lost_ends_no_task() {
+    let mut rig = Rig::new();
+    rig.up();
+    quickstart::started(&rig);
+    rig.kill();
+    let before = (rig.mounts(), rig.processes());
+    for file in std::fs::read_dir(rig.data.path()).unwrap().map(|f| f.unwrap().path()) {
+        if file.file_name().unwrap().to_string_lossy().starts_with("store.") {
+            std::fs::remove_file(file).unwrap();
+        }
+    }
+    let line = fails(&rig, &["--listen", "127.0.0.1:0", "--node-name", "node-a"]);
+    assert!(line.contains("another store") && line.contains("wharfline down"), "{line}");
+    assert_eq!(before, (rig.mounts(), rig.processes()));
+    let out = rig.run(&["down"]);
+    assert!(out.contains("down"), "{out}");
+    rig.assert_nothing_left();
+    rig.up_with(&["--listen", "127.0.0.1:0"]);
     rig.run(&["down"]);
     rig.ended();
     rig.assert_nothing_left();

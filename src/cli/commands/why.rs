@@ -12,7 +12,7 @@ use crate::cli::failure::{Exit, Failure};
 use crate::cli::kinds::Kinds;
 use crate::cli::session::{Session, Target};
 use crate::cli::table::clean;
-use crate::cli::why::{Branch, Explanation, Kind, Objects, Root, Subject, explain};
+use crate::cli::why::{Branch, EVENTS, Explanation, Kind, Objects, Root, Subject, explain};
 use crate::cli::wire::Form;
 
 /// How many others a line names.
@@ -63,11 +63,14 @@ async fn gather(session: &mut Session<'_>, kinds: &Kinds) -> Result<Objects, Fai
         "volumeattachments",
         "allocations",
         "nodes",
+        "events",
     ];
     let wire = &session.wire;
     let lists = plurals.map(|plural| async move {
         let path = kinds.find(plural)?.collection(None);
-        wire.list(&path, &[], Form::Object).await
+        let wanted = [("fieldSelector", EVENTS)];
+        let parameters = if plural == "events" { wanted.as_slice() } else { &[] };
+        wire.list(&path, parameters, Form::Object).await
     });
     let mut lists = try_join_all(lists).await?.into_iter();
     let mut unread = 0;
@@ -81,6 +84,7 @@ async fn gather(session: &mut Session<'_>, kinds: &Kinds) -> Result<Objects, Fai
         attachments: read(next(), &mut unread),
         allocations: read(next(), &mut unread),
         nodes: read(next(), &mut unread),
+        events: read(next(), &mut unread),
     };
     if unread > 0 {
         session.note(format_args!("warning: {unread} objects could not be read and are left out"));

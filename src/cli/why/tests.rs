@@ -3,6 +3,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod telling;
+
 /// A small cluster in which all is well: plugin `nfs` on nodes a and b, two workloads with one claim each on b.
 fn healthy() -> Value {
     let truth = |kind: &str| json!([{ "type": kind, "status": "True" }]);
@@ -95,6 +97,7 @@ fn objects(cluster: &Value) -> Objects {
         attachments: list(cluster, "attachments"),
         allocations: list(cluster, "allocations"),
         nodes: list(cluster, "nodes"),
+        events: serde_json::from_value(cluster["events"].clone()).unwrap_or_default(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! From one object to what it waits for, kind by kind. Going up and coming down are told apart by the deletion mark.
 mod holders;
 mod placing;
+mod telling;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -37,6 +38,7 @@ pub(super) struct Walk<'a> {
     plugins: Named<'a, Plugin>,
     instances: Named<'a, PluginInstance>,
     nodes: Named<'a, Node>,
+    objects: &'a Objects,
     way: RefCell<Vec<Subject>>,
 }
 
@@ -87,6 +89,7 @@ impl<'a> Walk<'a> {
             plugins: by_name(&objects.plugins),
             instances: by_name(&objects.instances),
             nodes: by_name(&objects.nodes),
+            objects,
             way: RefCell::default(),
         }
     }
@@ -196,6 +199,7 @@ impl<'a> Walk<'a> {
         branch.because.sort_by_key(|b| b.reason == UNPLACED);
         add_call(&mut branch, status.volumes.iter().flat_map(|v| &v.calls));
         add_exit(&mut branch, allocation, &status);
+        telling::add_not_started(&mut branch, &status);
         branch
     }
 
@@ -354,7 +358,7 @@ impl<'a> Walk<'a> {
             branch.state = State::Blocked;
             let own = status.provisioning.as_ref().filter(|c| c.status != Truth::True);
             add_told(&mut branch, own.or_else(|| unmet(&status.conditions, "Ready")));
-            add_call(&mut branch, &status.calls);
+            self.add_calls(&mut branch, volume, &status.calls);
             branch.next = status.next_attempt_time;
             let host = status.controller.as_ref().map(|host| host.node_name.as_str());
             self.add_host(&mut branch, &volume.spec.plugin, host);
@@ -383,7 +387,7 @@ impl<'a> Walk<'a> {
         branch.say("being deleted");
         let own = status.provisioning.as_ref().filter(|c| c.status != Truth::True);
         add_told(&mut branch, own.or_else(|| unmet(&status.conditions, "Ready")));
-        add_call(&mut branch, &status.calls);
+        self.add_calls(&mut branch, volume, &status.calls);
         branch.next = status.next_attempt_time;
         let name = branch.subject.name.clone();
         for attachment in self.attached.get(name.as_str()).into_iter().flatten() {
@@ -396,6 +400,12 @@ impl<'a> Walk<'a> {
         let host = status.controller.as_ref().map(|host| host.node_name.as_str());
         self.add_host(&mut branch, &volume.spec.plugin, host);
         branch
+    }
+
+    /// The last call about an object that did not end well, and the one that has not ended.
+    fn add_calls<K: ResourceExt>(&self, branch: &mut Branch, object: &K, calls: &[Call]) {
+        add_call(branch, calls);
+        telling::add_under_way(branch, self.objects, object.uid().as_deref(), calls);
     }
 
     /// The node and the plugin that make a volume's controller calls, where they hold it up.
@@ -429,10 +439,11 @@ impl<'a> Walk<'a> {
                 (true, true) => format!("released by {node}, not detached yet"),
                 (true, false) => format!("not released by {node} yet"),
                 (false, true) => format!("not attached to {node}"),
-                (false, false) if spec.stage_required && here.staged != Rung::Up => {
-                    format!("attached to {node}, not staged")
+                (false, false)
+                    if spec.stage_required && here.staged != Rung::Up || !here.reason.is_empty() =>
+                {
+                    telling::on_its_way(spec, here.staged)
                 }
-                (false, false) if !here.reason.is_empty() => format!("staged on {node}, not published"),
                 (false, false) => {
                     branch.state = State::Fine;
                     format!("up on {node}")
@@ -443,12 +454,12 @@ impl<'a> Walk<'a> {
             }
             if on_host {
                 add_words(&mut branch, &host.reason, &host.message);
-                add_call(&mut branch, &host.calls);
+                self.add_calls(&mut branch, attachment, &host.calls);
                 branch.next = host.next_attempt_time;
                 self.add_host(&mut branch, &spec.plugin, spec.host.as_ref().map(|h| h.node_name.as_str()));
             } else {
                 add_words(&mut branch, &here.reason, &here.message);
-                add_call(&mut branch, &here.calls);
+                self.add_calls(&mut branch, attachment, &here.calls);
                 branch.next = here.next_attempt_time;
                 let below = [self.node(node), self.plugin(&spec.plugin, Service::Node(node))];
                 branch.because.extend(below.into_iter().filter(Branch::blocked));
@@ -556,11 +567,15 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// What still has to leave a node that is being deleted, the workloads first; plugins leave by themselves.
+    /// What still has to leave a node that is being deleted, the workloads first; plugins leave by themselves, after what
+    /// needs them.
     fn left_on(&self, node: &str) -> Vec<Branch> {
         let bound = |a: &&&Allocation| a.status.as_ref().is_some_and(|s| s.node_name == node);
         let serves = |a: &Allocation| a.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
-        let users = self.allocations.values().filter(bound).filter(|a| !serves(a)).take(MOST);
+        let here = || self.allocations.values().filter(bound);
+        let users = here().filter(|a| !serves(a)).take(MOST);
+        let plugins = here().filter(|a| serves(a));
+        let plugins = plugins.map(|a| self.allocation(&a.namespace().unwrap_or_default(), &a.name_any()));
         let user = |allocation: &&Allocation| {
             let mut branch = self.user(allocation);
             if branch.reason == "InUse" {
@@ -570,7 +585,7 @@ impl<'a> Walk<'a> {
         };
         let attached = self.attachments.values().filter(|a| a.spec.node_name == node);
         let attached = attached.map(|a| self.attachment(&a.name_any())).filter(Branch::blocked);
-        users.map(user).chain(attached.take(MOST)).collect()
+        users.map(user).chain(attached.take(MOST)).chain(plugins.filter(Branch::blocked).take(MOST)).collect()
     }
 
     fn node(&self, name: &str) -> Branch {

@@ -13,6 +13,7 @@ use super::events::{Tone, about_allocation};
 use super::journal::{Change, Entry, TaskEntry, task_key};
 use super::mounts::stopping;
 use super::registry::{InstanceKey, Progress};
+use super::supervisor::HEALTH_TIMEOUT;
 use super::tasks::exit_message;
 use crate::api::Allocation;
 use crate::api::allocation::{RestartPolicy, Task, TaskEvent};
@@ -22,7 +23,7 @@ use crate::plan::supervise::{self, Process, Step, Wanted};
 use crate::plan::{Next, Reason};
 use crate::sys::process::Outcome;
 pub use plugins::{admit, register};
-use plugins::{keep_watch, withdraw};
+use plugins::{keep_watch, watch_over, withdraw};
 use start::{publications, start};
 
 /// The grace of a task that names none.
@@ -50,7 +51,10 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
     names.sort();
     names.dedup();
     for name in &names {
-        match supervise::next(Wanted::Stopped, seen(node, uid, name, RestartPolicy::Never, false)) {
+        let plugin = entries.iter().find(|e| e.task == *name).and_then(|e| e.plugin.as_ref());
+        let needed = plugin.is_some_and(|p| node.journal.attachments().iter().any(|a| a.plugin == p.plugin));
+        let wanted = supervise::unwanted(needed);
+        match supervise::next(wanted, seen(node, uid, name, RestartPolicy::Never, false)) {
             Next::Do(Step::Clear) => {
                 if let Err(error) = node.clear_task(uid, name).await {
                     tracing::warn!(uid, error = &error as &dyn std::error::Error, "leftovers not cleared");
@@ -60,6 +64,11 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
                 node.queue.wake(Key::Allocation(uid.to_owned()));
             }
             Next::Do(Step::Stop) => node.stop_task(uid, name, GRACE),
+            Next::Converged if needed => {
+                if let Some(plugin) = plugin {
+                    watch_over(node, uid, name, plugin, HEALTH_TIMEOUT);
+                }
+            }
             Next::Do(Step::Start | Step::Restart) | Next::Wait(_) | Next::Converged => {}
         }
     }

@@ -1,6 +1,7 @@
 //! Tasks that serve a plugin: their sockets, their place in the registry, their supervisors.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::ResourceExt;
 
@@ -44,19 +45,24 @@ fn admitted(node: &Node, uid: &str, task: &str, plugin: &str) -> bool {
 
 /// Its PluginInstance is there: it may be called from now on, after a restart too.
 pub async fn admit(node: &Arc<Node>, key: &InstanceKey, plugin: &str) {
-    if !node.registry.admit(key, plugin) {
-        return;
-    }
+    let news = node.registry.admit(key, plugin);
+    // It may have been admitted when it was registered: the journal knows it from here alone.
     let at = task_key(&key.allocation, &key.task);
-    let kept = node.journal.look(|all| all.get(&at).cloned());
+    let unknown = node.journal.look(|all| match all.get(&at) {
+        Some(Entry::Task(entry)) => entry.plugin.as_ref().is_some_and(|p| p.plugin == plugin && !p.admitted),
+        _ => false,
+    });
+    let kept = unknown.then(|| node.journal.look(|all| all.get(&at).cloned())).flatten();
     if let Some(Entry::Task(mut entry)) = kept
-        && let Some(instance) = entry.plugin.as_mut().filter(|p| p.plugin == plugin && !p.admitted)
+        && let Some(instance) = &mut entry.plugin
     {
         instance.admitted = true;
         // A journal that cannot be written ends the daemon.
         let _ended = node.journal.put_soon(Entry::Task(entry)).await;
     }
-    node.queue.wake(Key::Plugin(plugin.to_owned()));
+    if news {
+        node.queue.wake(Key::Plugin(plugin.to_owned()));
+    }
 }
 
 /// Makes the directory of a socket.
@@ -102,24 +108,27 @@ pub(super) async fn withdraw(node: &Arc<Node>, uid: &str, task: &str, plugin: Op
 pub(super) fn keep_watch(node: &Arc<Node>, allocation: &Allocation, task: &Task) {
     let Some(plugin) = &task.csi_plugin else { return };
     let uid = allocation.uid().unwrap_or_default();
-    if node.tasks.process(&uid, &task.name) != Process::Running {
+    let patience = plugin.health_timeout.as_deref().and_then(quantity::duration).unwrap_or(HEALTH_TIMEOUT);
+    if let Some(entry) = entry(node, &uid, task) {
+        watch_over(node, &uid, &task.name, &entry, patience);
+    }
+}
+
+/// As [`keep_watch`], for what is known from the journal alone.
+pub(super) fn watch_over(
+    node: &Arc<Node>,
+    uid: &str,
+    task: &str,
+    entry: &InstanceEntry,
+    health_timeout: Duration,
+) {
+    if node.tasks.process(uid, task) != Process::Running {
         return;
     }
-    let key = InstanceKey { allocation: uid.clone(), task: task.name.clone() };
-    if node.registry.get(&key).is_none() {
-        let entry = entry(node, &uid, task);
-        if entry.is_none_or(|entry| register(node, &uid, &task.name, &entry).is_err()) {
-            return;
-        }
+    let key = InstanceKey { allocation: uid.to_owned(), task: task.to_owned() };
+    if node.registry.get(&key).is_none() && register(node, uid, task, entry).is_err() {
+        return;
     }
-    let watched = Watched {
-        key,
-        ours: task.runtime.external.is_none(),
-        health_timeout: plugin
-            .health_timeout
-            .as_deref()
-            .and_then(quantity::duration)
-            .unwrap_or(HEALTH_TIMEOUT),
-    };
-    node.supervisors.ensure(node, watched);
+    let ours = entry.socket.starts_with(&node.options.run_dir);
+    node.supervisors.ensure(node, Watched { key, ours, health_timeout });
 }

@@ -371,7 +371,18 @@ impl Unit {
             node.notes.clear(&self.key());
             node.retry.gone(&self.key());
             node.events.gone(&self.key());
-            return Ok(node.journal.commit(vec![Change::Forget(key)]).await?);
+            node.journal.commit(vec![Change::Forget(key)]).await?;
+            // A plugin that nobody wants any more may have run on for this volume alone.
+            for task in node.journal.tasks() {
+                if task
+                    .plugin
+                    .as_ref()
+                    .is_some_and(|p| Some(&p.plugin) == self.entry.as_ref().map(|e| &e.plugin))
+                {
+                    node.queue.wake(Key::Allocation(task.allocation.uid));
+                }
+            }
+            return Ok(());
         };
         let mut entry = self.entry_or_new()?;
         let status = self.status(node, true);

@@ -1,0 +1,94 @@
+//! What is going on at this moment.
+use super::*;
+
+fn text(cluster: &Value, asked: &str) -> String {
+    explain(&objects(cluster), &subject(asked)).unwrap().root.unwrap().text
+}
+
+fn no_answer(uid: &str, last: &str) -> Value {
+    json!([{
+        "metadata": { "name": "e" }, "involvedObject": { "uid": uid }, "reason": "NoAnswerYet", "type": "Warning",
+        "message": "NodeStageVolume: no answer from the plugin for 5 s", "eventTime": "2026-01-01T00:00:01.000000Z",
+        "series": { "count": 2, "lastObservedTime": last },
+    }])
+}
+
+#[test]
+fn a_call_that_takes_long_is_named_while_it_lasts() {
+    let staging = |calls: Value| {
+        let node = json!({ "status": { "node":
+            { "staged": "Down", "reason": "NodeStageVolumeUncertain", "message": "m", "calls": calls } } });
+        with(&[("allocations/0", waiting("vol-data")), ("attachments/0", node)])
+    };
+    // It took 3 ms, as `call` has it.
+    let ended = json!([call("ABORTED", "2026-01-01T00:00:08.998Z", "no")]);
+    for (calls, uid, last, named) in [
+        (json!([]), "att-uid-data", "2026-01-01T00:00:09.000000Z", true),
+        (json!([]), "att-uid-logs", "2026-01-01T00:00:09.000000Z", false),
+        (ended.clone(), "att-uid-data", "2026-01-01T00:00:09.000000Z", false),
+        (ended, "att-uid-data", "2026-01-01T00:00:09.002000Z", true),
+    ] {
+        let mut cluster = staging(calls);
+        cluster["events"] = no_answer(uid, last);
+        let said = text(&cluster, "Allocation/web-data");
+        assert_eq!(
+            said.ends_with("; NodeStageVolume: no answer from the plugin for 5 s"),
+            named,
+            "{uid} {last}: {said}"
+        );
+    }
+    let making = json!({ "status": { "phase": "Pending", "provisioning": { "type": "Provisioned", "status": "Unknown" } } });
+    let mut cluster =
+        with(&[("volumes/0", making), ("claims/0", json!({ "status": { "phase": "Pending" } }))]);
+    cluster["events"] = no_answer("uid-data", "2026-01-01T00:00:09.000000Z");
+    assert!(
+        text(&cluster, "VolumeClaim/data").contains("no answer"),
+        "{}",
+        text(&cluster, "VolumeClaim/data")
+    );
+}
+
+#[test]
+fn a_task_that_cannot_be_started_is_named() {
+    let event = |reason: &str| json!({ "time": "2026-01-01T00:00:00Z", "reason": reason, "message": "no such runtime" });
+    for (last, named) in [("StartFailed", true), ("Started", false)] {
+        let change = json!({ "status": {
+            "phase": "WaitingVolumes",
+            "tasks": [{ "name": "t", "state": "Pending", "events": [event("StartFailed"), event(last)] }],
+            "conditions": [{ "type": "Ready", "status": "False", "reason": "TasksNotRunning", "message": "" }],
+        } });
+        let said = text(&with(&[("allocations/0", change)]), "Allocation/web-data");
+        assert_eq!(said.contains("task t is not started: no such runtime"), named, "{said}");
+    }
+}
+
+#[test]
+fn only_what_a_plugin_needs_is_waited_for() {
+    for (attach, stage, said) in [
+        (true, true, "staged on b, not published"),
+        (true, false, "attached to b, not published"),
+        (false, true, "staged on b, not published"),
+        (false, false, "not published on b"),
+    ] {
+        let change = json!({
+            "spec": { "attachRequired": attach, "stageRequired": stage },
+            "status": { "node": { "staged": if stage { "Up" } else { "Down" }, "reason": "PublishFailed", "message": "no" } },
+        });
+        let cluster = with(&[("allocations/0", waiting("vol-data")), ("attachments/0", change)]);
+        assert_eq!(text(&cluster, "Allocation/web-data"), format!("{said}: no"));
+    }
+    let change = json!({ "spec": { "attachRequired": false }, "status": { "node": { "staged": "Down" } } });
+    let cluster = with(&[("allocations/0", waiting("vol-data")), ("attachments/0", change)]);
+    assert_eq!(text(&cluster, "Allocation/web-data"), "not staged on b");
+}
+
+/// Workloads first, then what holds the plugin: it leaves by itself after that.
+#[test]
+fn a_node_that_goes_waits_for_what_needs_its_plugin() {
+    let mut cluster = with(&[("nodes/1", deleted()), ("allocations/3", deleted())]);
+    cluster["attachments"] = json!([]);
+    cluster["allocations"].as_array_mut().unwrap().drain(..2);
+    let explanation = explain(&objects(&cluster), &subject("Node/b")).unwrap();
+    let way: Vec<String> = explanation.tree.path().iter().map(|b| b.subject.to_string()).collect();
+    assert_eq!(way, ["node/b", "allocation/nfs-all-b", "volumeclaim/data"]);
+}

@@ -1,0 +1,60 @@
+//! What is going on at this moment, where no status can say it yet.
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Event;
+
+use super::super::{Branch, Objects};
+use crate::api::AllocationStatus;
+use crate::api::meta::{Call, Rung};
+use crate::api::volume::VolumeAttachmentSpec;
+
+/// The reason of the event that tells of a call which takes long.
+const NO_ANSWER: &str = "NoAnswerYet";
+
+/// Adds the call that is under way about an object: its event is later than the end of the last call that the object
+/// tells of.
+pub(super) fn add_under_way(branch: &mut Branch, objects: &Objects, uid: Option<&str>, calls: &[Call]) {
+    let about = |event: &&Event| {
+        event.reason.as_deref() == Some(NO_ANSWER)
+            && uid.is_some()
+            && event.involved_object.uid.as_deref() == uid
+    };
+    let last = objects.events.iter().filter(about).max_by_key(|event| told_at(event));
+    let Some((event, told)) = last.and_then(|event| Some((event, told_at(event)?))) else { return };
+    let over = |call: &Call| {
+        let took = SignedDuration::from_millis(i64::try_from(call.duration_millis).unwrap_or(i64::MAX));
+        call.start_time.0.checked_add(took).is_ok_and(|end| end >= told)
+    };
+    if !calls.iter().any(over) {
+        branch.add(&format!("; {}", event.message.as_deref().unwrap_or_default()));
+    }
+}
+
+/// When an event was told last.
+fn told_at(event: &Event) -> Option<Timestamp> {
+    let series =
+        event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0);
+    let last = event.last_timestamp.as_ref().map(|time| time.0);
+    series.max(last).max(event.event_time.as_ref().map(|time| time.0))
+}
+
+/// Adds why a task could not be started at all: it has no end of its own to tell of.
+pub(super) fn add_not_started(branch: &mut Branch, status: &AllocationStatus) {
+    let failed = |reason: &str| matches!(reason, "StartFailed" | "ClearFailed");
+    let told = status.tasks.iter().find_map(|task| {
+        let last = task.events.last().filter(|event| failed(&event.reason))?;
+        Some(format!("; task {} is not started: {}", task.name, last.message))
+    });
+    branch.add(&told.unwrap_or_default());
+}
+
+/// How far a volume has come on a node that stages or publishes it.
+pub(super) fn on_its_way(spec: &VolumeAttachmentSpec, staged: Rung) -> String {
+    let node = &spec.node_name;
+    match (spec.attach_required, spec.stage_required) {
+        (true, true) if staged != Rung::Up => format!("attached to {node}, not staged"),
+        (false, true) if staged != Rung::Up => format!("not staged on {node}"),
+        (_, true) => format!("staged on {node}, not published"),
+        (true, false) => format!("attached to {node}, not published"),
+        (false, false) => format!("not published on {node}"),
+    }
+}
