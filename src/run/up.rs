@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
+use futures::FutureExt as _;
 use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -216,7 +217,7 @@ impl Up {
             std::future::pending().await
         };
         let taken_down = down::taken_down(self.server.client(Identity::controllers()), &self.name);
-        let rejoin = join::rejoin(self.server.client(Identity::controllers()), &self.name);
+        let rejoin = join::rejoin(self.server.client(Identity::controllers()), &self.name).boxed();
         let running = stop.child_token();
         let cluster = cluster::run(&self.server, self.looked, tell, running.clone());
         tokio::pin!(cluster);
