@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Node as CoreNode, Secret};
 use kube::api::{Patch, PatchParams};
+use kube::core::{PartialObjectMeta, Request};
 use kube::{Api, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -32,6 +33,9 @@ use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, V
 use crate::csi::{self, SocketPathError};
 use crate::plan::Reason;
 use crate::sys::{Clock, Files, Kernel, Processes, Random, Watches};
+
+/// An answer without spec and status.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 /// Everything this machine is asked, each behind a trait with a real and a simulated form.
 #[derive(Clone, Debug)]
@@ -225,7 +229,7 @@ pub struct Node {
     /// What this daemon last wrote of an object, by uid and part.
     written: Mutex<HashMap<String, Written>>,
     /// What it last had to say of it, written or not.
-    said: Mutex<HashMap<String, Value>>,
+    said: Mutex<HashMap<String, Said>>,
     /// Whose calls were not sent because their driver has to say first who it is.
     unsent: Mutex<BTreeSet<Key>>,
 }
@@ -332,6 +336,15 @@ struct Written {
 }
 
 /// Our server's versions are the store's revisions, so that the later of two is known.
+/// What this daemon had to say of one part of an object.
+#[derive(Debug)]
+struct Said {
+    /// As JSON.
+    text: Vec<u8>,
+    /// The version of the object that said the same: most looks find nothing new.
+    settled: Option<u64>,
+}
+
 fn version<K: Resource>(object: &K) -> u64 {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
@@ -511,14 +524,19 @@ impl Node {
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
         K: ObjectApi,
     {
-        let new = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
+        let text = serde_json::to_vec(status).map_err(kube::Error::SerdeError)?;
         let key = format!("{}/{}", object.uid().unwrap_or_default(), part.name);
         {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-            if said.get(&key) != Some(&new) {
-                said.insert(key.clone(), new.clone());
+            match said.get(&key) {
+                Some(known) if known.text == text && known.settled == Some(version(object)) => return Ok(()),
+                Some(known) if known.text == text => {}
+                Some(_) | None => {
+                    said.insert(key.clone(), Said { text: text.clone(), settled: None });
+                }
             }
         }
+        let new: Value = serde_json::from_slice(&text).map_err(kube::Error::SerdeError)?;
         let last = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         let old = match last {
             // The cache does not show our own last write yet.
@@ -528,6 +546,10 @@ impl Node {
         };
         let mut patch = merge_diff(&old, &new);
         if patch.as_object().is_some_and(serde_json::Map::is_empty) {
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(said) = said.get_mut(&key) {
+                said.settled = Some(version(object));
+            }
             return Ok(());
         }
         if let Some(path) = part.epoch {
@@ -536,8 +558,8 @@ impl Node {
         let api = K::api(self.client.0.clone(), object);
         // Another object may have the name by now.
         let body = serde_json::json!({ "metadata": { "uid": object.uid() }, "status": patch });
-        let (name, params, patch) = (object.name_any(), PatchParams::default(), Patch::Merge(&body));
-        let write = api.patch_status(&name, &params, &patch);
+        let (name, patch) = (object.name_any(), Patch::Merge(&body));
+        let write = self.patch_status(&api, &name, &patch);
         match tokio::time::timeout(API_DEADLINE, write).await {
             Ok(Ok(object)) => {
                 let written = Written { version: version(&object), value: new };
@@ -557,12 +579,33 @@ impl Node {
         }
     }
 
+    /// Patches a status. Of the answer only the version is needed, and more is not asked for.
+    async fn patch_status<K: Resource>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        patch: &Patch<&Value>,
+    ) -> Result<PartialObjectMeta<K>, kube::Error>
+    where
+        K::DynamicType: Default,
+    {
+        let request = Request::new(api.resource_url()).patch_subresource(
+            "status",
+            name,
+            &PatchParams::default(),
+            patch,
+        );
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
+        request.headers_mut().insert(http::header::ACCEPT, http::HeaderValue::from_static(METADATA));
+        self.client.0.request(request).await
+    }
+
     /// What this daemon last had to say of an object, if anything. A cache lags behind it, and the server may not even
     /// have it; who decided by those would repeat a call that was answered.
     pub fn said<T: DeserializeOwned>(&self, uid: &str, part: &Part) -> Option<T> {
         let key = format!("{uid}/{}", part.name);
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()?;
-        serde_json::from_value(said).ok()
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        serde_json::from_slice(&said.get(&key)?.text).ok()
     }
 
     /// What the server said that one part of an object is, in answer to our own last write, if that is newer than this

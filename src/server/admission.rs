@@ -229,12 +229,12 @@ fn finish(
     (duplicates, validation): (Vec<String>, FieldValidation),
 ) -> Result<Admitted, Refusal> {
     let mut unknown = Vec::new();
-    let whole = &resource.kind.schema;
-    match (part, whole["properties"].get("status")) {
+    let whole = &resource.rule;
+    match (part, whole.property("status")) {
         // The rest is as it was stored.
-        (Part::Status, Some(schema)) => {
+        (Part::Status, Some(rule)) => {
             if let Some(status) = object.get_mut("status") {
-                schema::shape(status, schema, &Path::Root.field("status"), &mut unknown);
+                schema::shape(status, rule, &Path::Root.field("status"), &mut unknown);
             }
         }
         (Part::Main | Part::Status, _) => schema::shape(&mut object, whole, &Path::Root, &mut unknown),
@@ -268,13 +268,12 @@ fn faults(resource: &Resource, part: Part, old: Option<&Value>, object: &Value) 
     if part == Part::Status {
         // Nothing else is written, and a stored spec that newer rules would refuse must not keep its status from being
         // written. No kind has rules for its status beyond the schema.
-        let schema = &resource.kind.schema["properties"];
-        if let (Some(status), Some(schema)) = (object.get("status"), schema.get("status")) {
-            schema::check(status, schema, &Path::Root.field("status"), &mut faults);
+        if let (Some(status), Some(rule)) = (object.get("status"), resource.rule.property("status")) {
+            schema::check(status, rule, &Path::Root.field("status"), &mut faults);
         }
         return faults.into_vec();
     }
-    schema::check(object, &resource.kind.schema, &Path::Root, &mut faults);
+    schema::check(object, &resource.rule, &Path::Root, &mut faults);
     meta::check(&object["metadata"], resource.nature == Nature::Namespace, &mut faults);
     if let Some(old) = old {
         new_finalizers(old, object, &mut faults);

@@ -65,7 +65,7 @@ async fn dispatch(server: Server, request: Request) -> Result<Response, Refusal>
             let value = discovery::resources(&inner.registry, &group, &version)?;
             get_only(&parts, || value)
         }
-        Route::OpenApiIndex => get_only(&parts, || inner.documents.index()),
+        Route::OpenApiIndex => get_only(&parts, || inner.documents.index(&inner.registry)),
         Route::OpenApi(group, version) => open_api(&server, &parts, &group, &version),
         Route::Object(target) => objects(&server, &identity, (&parts, body), &target).await,
     }
@@ -108,7 +108,8 @@ fn open_api(server: &Server, parts: &Parts, group: &str, version: &str) -> Resul
     if parts.method != Method::GET {
         return Err(Refusal::method_not_allowed());
     }
-    let document = server.inner.documents.get(group, version).ok_or_else(Refusal::no_route)?;
+    let document =
+        server.inner.documents.get(&server.inner.registry, group, version).ok_or_else(Refusal::no_route)?;
     let tag = format!("\"{}\"", document.hash);
     let known =
         parts.headers.get(header::IF_NONE_MATCH).is_some_and(|given| given.as_bytes() == tag.as_bytes());

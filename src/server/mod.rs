@@ -160,7 +160,7 @@ impl Server {
             Objects { store, sealing: options.sealing.clone(), random: Arc::clone(&options.random) };
         Self {
             inner: Arc::new(Inner {
-                documents: Documents::new(&registry),
+                documents: Documents::default(),
                 registry,
                 objects: Arc::new(objects),
                 hub,

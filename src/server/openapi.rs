@@ -3,6 +3,7 @@
 //! kubectl needs from it: the kinds by `x-kubernetes-group-version-kind`, a PATCH operation that knows
 //! `fieldValidation`, and the schemas for `explain`.
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -18,14 +19,18 @@ pub(crate) struct Document {
     pub(crate) hash: String,
 }
 
-/// Every document by its path beneath `/openapi/v3/`.
+/// Every document by its path beneath `/openapi/v3/`, made when the first is asked for.
+#[derive(Default)]
 pub(crate) struct Documents {
-    by_path: BTreeMap<String, Document>,
+    made: OnceLock<BTreeMap<String, Document>>,
 }
 
 impl Documents {
-    /// Makes all documents.
-    pub(crate) fn new(registry: &Registry) -> Self {
+    fn all(&self, registry: &Registry) -> &BTreeMap<String, Document> {
+        self.made.get_or_init(|| Self::make(registry))
+    }
+
+    fn make(registry: &Registry) -> BTreeMap<String, Document> {
         let mut by_path = BTreeMap::new();
         for (group, versions) in registry.groups() {
             for version in versions {
@@ -35,13 +40,13 @@ impl Documents {
                 by_path.insert(path_of(group, version), Document { bytes, hash });
             }
         }
-        Self { by_path }
+        by_path
     }
 
     /// The list of documents.
-    pub(crate) fn index(&self) -> Value {
+    pub(crate) fn index(&self, registry: &Registry) -> Value {
         let paths: Map<String, Value> = self
-            .by_path
+            .all(registry)
             .iter()
             .map(|(path, document)| {
                 let url = format!("/openapi/v3/{path}?hash={}", document.hash);
@@ -52,8 +57,8 @@ impl Documents {
     }
 
     /// One document.
-    pub(crate) fn get(&self, group: &str, version: &str) -> Option<&Document> {
-        self.by_path.get(&path_of(group, version))
+    pub(crate) fn get(&self, registry: &Registry, group: &str, version: &str) -> Option<&Document> {
+        self.all(registry).get(&path_of(group, version))
     }
 }
 

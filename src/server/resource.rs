@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use super::schema::Rule;
 use super::status::Subject;
 use super::{core_kinds, meta};
 use crate::api::{GROUP, KindDefinition};
@@ -29,6 +30,8 @@ pub(crate) enum Nature {
 pub(crate) struct Resource {
     /// The kind as data.
     pub(crate) kind: KindDefinition,
+    /// Its schema, as every write is held against it.
+    pub(crate) rule: Rule,
     /// `group/version`.
     pub(crate) api_version: String,
     /// What is special.
@@ -104,7 +107,8 @@ impl Registry {
                 lanes += 1;
                 lanes - 1
             });
-            all.push(Arc::new(Resource { api_version: kind.api_version(), nature, prefix, lane, kind }));
+            let (rule, api_version) = (Rule::read(&kind.schema), kind.api_version());
+            all.push(Arc::new(Resource { rule, api_version, nature, prefix, lane, kind }));
         }
         Self { all, lanes }
     }

@@ -2,10 +2,14 @@
 //!
 //! Messages and field paths read as in Kubernetes. Nothing stops at the first fault. What a schema says that
 //! this walker does not know (CEL rules, merge hints) is left to `KindDefinition::validate`.
+mod rule;
+
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
+pub(crate) use self::rule::Rule;
+use self::rule::{Apart, Extra, Kind};
 use super::path::Path;
 use super::suggest::nearest;
 use crate::api::field::Cause;
@@ -32,13 +36,13 @@ impl std::fmt::Display for Unknown {
 
 /// Removes what the schema does not know, drops nulls of declared fields (a null is an absent field) and fills
 /// the schema's defaults. Reports what was unknown.
-pub(crate) fn shape(value: &mut Value, schema: &Value, path: &Path<'_>, unknown: &mut Vec<Unknown>) {
+pub(crate) fn shape(value: &mut Value, rule: &Rule, path: &Path<'_>, unknown: &mut Vec<Unknown>) {
     match value {
-        Value::Object(fields) => shape_object(fields, schema, path, unknown),
+        Value::Object(fields) => shape_object(fields, rule, path, unknown),
         Value::Array(items) => {
-            if let Some(schema) = schema.get("items") {
+            if let Some(rule) = &rule.items {
                 for (index, item) in items.iter_mut().enumerate() {
-                    shape(item, schema, &path.item(index), unknown);
+                    shape(item, rule, &path.item(index), unknown);
                 }
             }
         }
@@ -46,82 +50,56 @@ pub(crate) fn shape(value: &mut Value, schema: &Value, path: &Path<'_>, unknown:
     }
 }
 
-fn shape_object(
-    fields: &mut Map<String, Value>,
-    schema: &Value,
-    path: &Path<'_>,
-    unknown: &mut Vec<Unknown>,
-) {
-    let none = Map::new();
-    let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&none);
-    let extra = schema.get("additionalProperties");
-    let open = schema["x-kubernetes-preserve-unknown-fields"] == Value::Bool(true);
+fn shape_object(fields: &mut Map<String, Value>, rule: &Rule, path: &Path<'_>, unknown: &mut Vec<Unknown>) {
+    let keeps_more = rule.open || !matches!(rule.extra, Extra::Nothing);
     fields.retain(|name, value| {
-        if properties.contains_key(name) {
+        if rule.properties.contains_key(name) {
             return !value.is_null();
         }
-        let keep = open || extra.is_some_and(|extra| extra != &Value::Bool(false));
-        if !keep {
-            let meant = nearest(name, properties.keys().map(String::as_str)).map(str::to_owned);
+        if !keeps_more {
+            let meant = nearest(name, rule.properties.keys().map(String::as_str)).map(str::to_owned);
             unknown.push(Unknown { path: path.field(name).into(), meant });
         }
-        keep
+        keeps_more
     });
-    for (name, schema) in properties {
-        if let (None, Some(default)) = (fields.get(name), schema.get("default")) {
+    for (name, default) in &rule.defaults {
+        if !fields.contains_key(name) {
             fields.insert(name.clone(), default.clone());
         }
-        if let Some(value) = fields.get_mut(name) {
-            shape(value, schema, &path.field(name), unknown);
-        }
     }
-    if let Some(schema) = extra.filter(|extra| extra.is_object()) {
-        for (name, value) in fields.iter_mut().filter(|(name, _)| !properties.contains_key(*name)) {
-            shape(value, schema, &path.field(name), unknown);
+    for (name, value) in fields.iter_mut() {
+        if let Some(rule) = rule.of_field(name) {
+            shape(value, rule, &path.field(name), unknown);
         }
     }
 }
 
 /// Lists every place where the value breaks the schema.
-pub(crate) fn check(value: &Value, schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
-    if value.is_null() && schema["nullable"] == Value::Bool(true) {
+pub(crate) fn check(value: &Value, rule: &Rule, path: &Path<'_>, faults: &mut FieldErrors) {
+    if value.is_null() && rule.nullable {
         return;
     }
-    if !has_type(value, schema) {
-        let wanted = schema["type"].as_str().unwrap_or("integer or string");
+    if !rule.kind.fits(value) {
+        let wanted = rule.kind.word();
         faults.invalid(path, format!("Invalid value: {}: must be of type {wanted}", shown(value)));
         return;
     }
-    check_enum(value, schema, path, faults);
+    if let Some(allowed) = &rule.allowed {
+        check_enum(value, allowed, path, faults);
+    }
     match value {
-        Value::Object(fields) => check_object(fields, schema, path, faults),
-        Value::Array(items) => check_array(items, schema, path, faults),
-        Value::String(text) => check_text(text, schema, path, faults),
+        Value::Object(fields) => check_object(fields, rule, path, faults),
+        Value::Array(items) => check_array(items, rule, path, faults),
+        Value::String(text) => check_text(text, rule, path, faults),
         Value::Number(number) => {
-            check_number(number.as_f64().unwrap_or_default(), value, schema, path, faults);
+            check_number(number.as_f64().unwrap_or_default(), value, rule, path, faults);
         }
         Value::Null | Value::Bool(_) => {}
     }
-    check_combinations(value, schema, path, faults);
+    check_combinations(value, rule, path, faults);
 }
 
-fn has_type(value: &Value, schema: &Value) -> bool {
-    if schema["x-kubernetes-int-or-string"] == Value::Bool(true) {
-        return value.is_string() || value.is_i64() || value.is_u64();
-    }
-    match schema["type"].as_str() {
-        Some("object") => value.is_object(),
-        Some("array") => value.is_array(),
-        Some("string") => value.is_string(),
-        Some("boolean") => value.is_boolean(),
-        Some("integer") => value.is_i64() || value.is_u64(),
-        Some("number") => value.is_number(),
-        Some(_) | None => true,
-    }
-}
-
-fn check_enum(value: &Value, schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
-    let Some(allowed) = schema.get("enum").and_then(Value::as_array) else { return };
+fn check_enum(value: &Value, allowed: &[Value], path: &Path<'_>, faults: &mut FieldErrors) {
     if allowed.contains(value) {
         return;
     }
@@ -134,58 +112,51 @@ fn check_enum(value: &Value, schema: &Value, path: &Path<'_>, faults: &mut Field
     faults.add(path, Cause::NotSupported, message);
 }
 
-fn check_object(fields: &Map<String, Value>, schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
-    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+fn check_object(fields: &Map<String, Value>, rule: &Rule, path: &Path<'_>, faults: &mut FieldErrors) {
+    for name in &rule.required {
         if !fields.contains_key(name) {
             faults.required(path.field(name), "Required value");
         }
     }
-    let count = fields.len() as u64;
-    limits(count, PROPERTIES, schema, path, faults);
-    let properties = schema.get("properties");
-    let extra = schema.get("additionalProperties").filter(|extra| extra.is_object());
+    check_size(|| fields.len(), rule, "properties", path, faults);
     for (name, value) in fields {
-        if let Some(schema) = properties.and_then(|all| all.get(name)).or(extra) {
-            check(value, schema, &path.field(name), faults);
+        if let Some(rule) = rule.of_field(name) {
+            check(value, rule, &path.field(name), faults);
         }
     }
 }
 
-fn check_array(items: &[Value], schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
-    limits(items.len() as u64, ITEMS, schema, path, faults);
-    let keys: Vec<&str> = schema["x-kubernetes-list-map-keys"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
-    let set = schema["x-kubernetes-list-type"] == "set" || schema["uniqueItems"] == Value::Bool(true);
+fn check_array(items: &[Value], rule: &Rule, path: &Path<'_>, faults: &mut FieldErrors) {
+    check_size(|| items.len(), rule, "items", path, faults);
     // What tells the elements apart; nothing where they need not differ.
-    let marks: Vec<Vec<&Value>> = match keys.is_empty() {
-        false => items.iter().map(|item| keys.iter().map(|key| &item[*key]).collect()).collect(),
-        true if set => items.iter().map(|item| vec![item]).collect(),
-        true => Vec::new(),
+    let marks: Vec<Vec<&Value>> = match &rule.apart {
+        Apart::Keys(keys) => items.iter().map(|item| keys.iter().map(|key| &item[key]).collect()).collect(),
+        Apart::Themselves => items.iter().map(|item| vec![item]).collect(),
+        Apart::Nothing => Vec::new(),
     };
     for (index, item) in items.iter().enumerate() {
         let at = path.item(index);
         if marks.get(index).is_some_and(|mark| marks[..index].contains(mark)) {
-            let what = if keys.is_empty() {
-                shown(item)
-            } else {
-                keys.iter().map(|key| format!("{key}: {}", shown(&item[*key]))).collect::<Vec<_>>().join(", ")
+            let what = match &rule.apart {
+                Apart::Keys(keys) => keys
+                    .iter()
+                    .map(|key| format!("{key}: {}", shown(&item[key])))
+                    .collect::<Vec<_>>()
+                    .join(", "),
+                Apart::Themselves | Apart::Nothing => shown(item),
             };
             faults.add(at, Cause::Duplicate, format!("Duplicate value: {what}"));
         }
-        if let Some(schema) = schema.get("items") {
-            check(item, schema, &at, faults);
+        if let Some(rule) = &rule.items {
+            check(item, rule, &at, faults);
         }
     }
 }
 
-fn check_text(text: &str, schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
-    limits(text.chars().count() as u64, LENGTH, schema, path, faults);
+fn check_text(text: &str, rule: &Rule, path: &Path<'_>, faults: &mut FieldErrors) {
+    check_size(|| text.chars().count(), rule, "characters", path, faults);
     let bad = |what: &str| format!("Invalid value: {}: must be {what}", shown(&Value::from(text)));
-    match schema["format"].as_str() {
+    match rule.format.as_deref() {
         Some("date-time") if text.parse::<jiff::Timestamp>().is_err() => {
             faults.invalid(path, bad("a time such as 2006-01-02T15:04:05Z"));
         }
@@ -194,89 +165,93 @@ fn check_text(text: &str, schema: &Value, path: &Path<'_>, faults: &mut FieldErr
     }
 }
 
-fn check_number(number: f64, value: &Value, schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
+fn check_number(number: f64, value: &Value, rule: &Rule, path: &Path<'_>, faults: &mut FieldErrors) {
     let mut bad = |relation: &str, limit: f64| {
         let message = format!("Invalid value: {value}: must be {relation} {limit}");
         faults.invalid(path, message);
     };
-    let strict = |key: &str| schema[key] == Value::Bool(true);
-    match schema["minimum"].as_f64() {
-        Some(limit) if number < limit => bad("greater than or equal to", limit),
-        Some(limit) if number <= limit && strict("exclusiveMinimum") => bad("greater than", limit),
+    match rule.low {
+        Some(low) if number < low.limit => bad("greater than or equal to", low.limit),
+        Some(low) if number <= low.limit && low.strict => bad("greater than", low.limit),
         Some(_) | None => {}
     }
-    match schema["maximum"].as_f64() {
-        Some(limit) if number > limit => bad("less than or equal to", limit),
-        Some(limit) if number >= limit && strict("exclusiveMaximum") => bad("less than", limit),
+    match rule.high {
+        Some(high) if number > high.limit => bad("less than or equal to", high.limit),
+        Some(high) if number >= high.limit && high.strict => bad("less than", high.limit),
         Some(_) | None => {}
     }
     let whole = |low: i64, high: u64| {
         value.as_i64().is_some_and(|n| n >= low) && value.as_u64().is_none_or(|n| n <= high)
             || value.as_u64().is_some_and(|n| n <= high)
     };
-    let fits = match schema["format"].as_str() {
-        Some("int32") => whole(i64::from(i32::MIN), i32::MAX as u64),
-        Some("uint16") => whole(0, u64::from(u16::MAX)),
-        Some("uint32") => whole(0, u64::from(u32::MAX)),
-        Some("uint64" | "uint") => value.is_u64() || !value.is_i64(),
-        Some("int64") => value.is_i64() || !value.is_u64(),
-        Some(_) | None => true,
+    let format = rule.format.as_deref().unwrap_or_default();
+    let fits = match format {
+        "int32" => whole(i64::from(i32::MIN), i32::MAX as u64),
+        "uint16" => whole(0, u64::from(u16::MAX)),
+        "uint32" => whole(0, u64::from(u32::MAX)),
+        "uint64" | "uint" => value.is_u64() || !value.is_i64(),
+        "int64" => value.is_i64() || !value.is_u64(),
+        _ => true,
     };
     if !fits {
-        let format = schema["format"].as_str().unwrap_or_default();
         faults.invalid(path, format!("Invalid value: {value}: must be a number of format {format}"));
     }
 }
 
-/// The keywords of a lower and an upper limit, and what they count.
-type Limits = (&'static str, &'static str, &'static str);
-
-const PROPERTIES: Limits = ("minProperties", "maxProperties", "properties");
-const ITEMS: Limits = ("minItems", "maxItems", "items");
-const LENGTH: Limits = ("minLength", "maxLength", "characters");
-
-fn limits(count: u64, (min, max, noun): Limits, schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
-    if let Some(most) = schema[max].as_u64().filter(|most| count > *most) {
+/// Counts only where there is a limit.
+fn check_size(
+    count: impl FnOnce() -> usize,
+    rule: &Rule,
+    noun: &str,
+    path: &Path<'_>,
+    faults: &mut FieldErrors,
+) {
+    let (least, most) = rule.size;
+    if least.is_none() && most.is_none() {
+        return;
+    }
+    let count = count() as u64;
+    if let Some(most) = most.filter(|most| count > *most) {
         faults.add(path, Cause::TooLong, format!("Too long: may not be more than {most} {noun}"));
     }
-    if let Some(least) = schema[min].as_u64().filter(|least| count < *least) {
+    if let Some(least) = least.filter(|least| count < *least) {
         faults.invalid(path, format!("Invalid value: must be at least {least} {noun}"));
     }
 }
 
-fn check_combinations(value: &Value, schema: &Value, path: &Path<'_>, faults: &mut FieldErrors) {
-    let holds = |schema: &Value| {
+fn check_combinations(value: &Value, rule: &Rule, path: &Path<'_>, faults: &mut FieldErrors) {
+    let holds = |rule: &Rule| {
         let mut faults = FieldErrors::new();
-        check(value, schema, path, &mut faults);
+        check(value, rule, path, &mut faults);
         faults.is_empty()
     };
-    for part in schema["allOf"].as_array().into_iter().flatten() {
+    for part in &rule.all_of {
         check(value, part, path, faults);
     }
-    if schema["x-kubernetes-int-or-string"] == Value::Bool(true) {
+    if rule.kind == Kind::IntOrString {
         return;
     }
-    let mismatch = |how: &str| format!("Invalid value: must fit {how} of these: {}", one_of(schema));
-    let branches = |key: &str| schema[key].as_array().filter(|parts| !parts.is_empty());
-    if branches("anyOf").is_some_and(|parts| !parts.iter().any(holds)) {
+    let mismatch = |how: &str| format!("Invalid value: must fit {how} of these: {}", rule.offers);
+    if !rule.any_of.is_empty() && !rule.any_of.iter().any(holds) {
         faults.invalid(path, mismatch("at least one"));
     }
-    if branches("oneOf").is_some_and(|parts| parts.iter().filter(|part| holds(part)).count() != 1) {
+    if !rule.one_of.is_empty() && rule.one_of.iter().filter(|part| holds(part)).count() != 1 {
         faults.invalid(path, mismatch("exactly one"));
     }
-    if schema.get("not").is_some_and(holds) {
+    if rule.not.as_deref().is_some_and(holds) {
         faults.invalid(path, "Invalid value: must not have this form");
     }
 }
 
-/// The names a union offers: what each branch requires.
-fn one_of(schema: &Value) -> String {
-    let branches = [&schema["oneOf"], &schema["anyOf"]].into_iter().filter_map(Value::as_array).flatten();
-    let names = branches.map(|branch| {
-        let required = branch["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        required.collect::<Vec<_>>().join(" with ")
-    });
-    names.filter(|name| !name.is_empty()).collect::<Vec<_>>().join(", ")
+impl Rule {
+    /// The rule of a field, declared or not.
+    fn of_field(&self, name: &str) -> Option<&Self> {
+        match (self.properties.get(name), &self.extra) {
+            (Some(rule), _) => Some(rule),
+            (None, Extra::Of(rule)) => Some(rule),
+            (None, Extra::Nothing | Extra::Anything) => None,
+        }
+    }
 }
 
 /// A value as it stands in messages, shortened: a message must not carry a whole document.
@@ -306,7 +281,7 @@ pub(crate) fn merged(schema: Vec<FieldError>, own: Vec<FieldError>) -> Vec<Field
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{Path, check, shape};
+    use super::{Path, Rule, check, shape};
     use crate::api::FieldErrors;
 
     fn schema() -> Value {
@@ -336,7 +311,7 @@ mod tests {
 
     fn faults(spec: &Value) -> Vec<String> {
         let mut faults = FieldErrors::new();
-        check(&json!({ "spec": spec }), &schema(), &Path::Root, &mut faults);
+        check(&json!({ "spec": spec }), &Rule::read(&schema()), &Path::Root, &mut faults);
         faults.into_vec().iter().map(ToString::to_string).collect()
     }
 
@@ -347,7 +322,7 @@ mod tests {
             "tasks": [{ "naem": 1 }]
         } });
         let mut unknown = Vec::new();
-        shape(&mut object, &schema(), &Path::Root, &mut unknown);
+        shape(&mut object, &Rule::read(&schema()), &Path::Root, &mut unknown);
         let expected = json!({ "spec": {
             "mode": "Filesystem", "labels": { "any": "thing" }, "free": { "a": { "b": null } }, "tasks": [{}]
         } });

@@ -231,19 +231,17 @@ pub fn step(universe: &Universe, backends: &Backends) -> Result<(), String> {
 }
 
 /// S11 and L7: what is left once everything was deleted.
-pub fn leftovers(inner: &Inner, backends: &Backends) -> Vec<String> {
-    let mut left: Vec<String> = Vec::new();
+pub fn leftovers<'a>(inner: &'a Inner, backends: &'a Backends) -> impl Iterator<Item = String> + 'a {
     let ours =
         inner.objects.iter().filter(|(key, _)| key.contains("wharfline.dev") && kind(key) != "nodeagents");
-    left.extend(ours.map(|(key, object)| {
+    let objects = ours.map(|(key, object)| {
         let waits = object.pointer("/status/conditions").map(ToString::to_string).unwrap_or_default();
         format!("{key} {} {waits}", object["metadata"]["deletionTimestamp"])
-    }));
-    for (plugin, backend) in backends {
-        left.extend(backend.left().into_iter().map(|left| format!("plugin {plugin}: {left:?}")));
-    }
-    left.extend(inner.nodes.values().flat_map(machine_leftovers));
-    left
+    });
+    let made = backends.iter().flat_map(|(plugin, backend)| {
+        backend.left().into_iter().map(move |left| format!("plugin {plugin}: {left:?}"))
+    });
+    objects.chain(made).chain(inner.nodes.values().flat_map(machine_leftovers))
 }
 
 fn machine_leftovers(node: &NodeState) -> Vec<String> {
@@ -266,10 +264,13 @@ fn machine_leftovers(node: &NodeState) -> Vec<String> {
 }
 
 /// What is still missing of what people asked for: everything acknowledged is there, and everything that is there runs
-/// and is bound; by what the API says, and on the machines themselves.
-pub fn unmet(inner: &Inner) -> Vec<String> {
+/// and is bound; by what the API says, and on the machines themselves. At least the first `most` of it.
+pub fn unmet(inner: &Inner, most: usize) -> Vec<String> {
     let mut missing = lost(inner);
     for claim in all(inner, "volumeclaims") {
+        if missing.len() >= most {
+            return missing;
+        }
         // A claim that waits for its first consumer and has none waits rightly.
         if text(claim, "/status/phase") == "Pending"
             && claim["status"].to_string().contains("WaitingForFirstConsumer")
@@ -281,6 +282,9 @@ pub fn unmet(inner: &Inner) -> Vec<String> {
         }
     }
     for allocation in all(inner, "allocations") {
+        if missing.len() >= most {
+            return missing;
+        }
         let phase = text(allocation, "/status/phase");
         let volumes = allocation.pointer("/spec/volumes").and_then(Value::as_array).map_or(0, Vec::len);
         let up = allocation

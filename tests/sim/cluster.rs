@@ -1,6 +1,6 @@
 //! The whole cluster: a server, the controllers, three daemons, their plugins, and people, each on a host of its own.
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -29,7 +29,7 @@ pub const CONTROLLERS: &str = "controllers";
 /// Where others run beside them for a while: somebody took them for dead.
 pub const RIVAL: &str = "rival";
 /// One step of time.
-const TICK: Duration = Duration::from_millis(10);
+const TICK: Duration = Duration::from_millis(20);
 /// The deadline of every CSI call, so that a run need not wait long for one that hangs.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -43,6 +43,12 @@ pub struct Cluster {
     disk: MemoryDisk,
     /// Hosts that are down, and when they come back.
     down: BTreeMap<String, Duration>,
+}
+
+/// The kinds, made once: a server that starts again in the same process has the same.
+fn definitions() -> Vec<api::KindDefinition> {
+    static MADE: OnceLock<Vec<api::KindDefinition>> = OnceLock::new();
+    MADE.get_or_init(api::definitions).clone()
 }
 
 impl Cluster {
@@ -96,7 +102,7 @@ impl Cluster {
                     }),
                     ..ServerOptions::new(SealingKey::new(&[7; 32]))
                 };
-                let server = Server::new(store.clone(), api::definitions(), options);
+                let server = Server::new(store.clone(), definitions(), options);
                 server.bootstrap().await?;
                 for node in NODES {
                     join::join(&server, node, false).await?;

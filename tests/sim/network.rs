@@ -106,10 +106,10 @@ pub async fn serve(server: Server) -> io::Result<()> {
     let listener = TcpListener::bind(("0.0.0.0", API_PORT)).await?;
     loop {
         let (stream, _) = listener.accept().await?;
-        let server = server.clone();
+        let router = server.router();
         tokio::spawn(async move {
             let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-                let router = server.router();
+                let router = router.clone();
                 async move {
                     let mut request = request.map(AxumBody::new);
                     if let Some(user) = request.headers().get(USER).and_then(|u| u.to_str().ok()) {

@@ -109,10 +109,10 @@ impl Store for Observed {
 
     async fn put(&self, key: &[u8], value: Bytes, expect: Expect) -> Result<Rev, StoreError> {
         let name = String::from_utf8_lossy(key).into_owned();
-        let object: Option<Value> = serde_json::from_slice(&value).ok();
         if is_lease(&name) {
             return self.inner.put(key, value, expect).await;
         }
+        let object: Option<Value> = serde_json::from_slice(&value).ok();
         self.universe.gate(SERVER, &format!("put {name}")).await;
         let rev = self.inner.put(key, value, expect).await?;
         self.universe.look().put(&name, object, rev.0, expect == Expect::Absent);
