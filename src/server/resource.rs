@@ -108,7 +108,7 @@ impl Registry {
                 lanes - 1
             });
             let (rule, api_version) = (Rule::read(&kind.schema), kind.api_version());
-            all.push(Arc::new(Resource { rule, api_version, nature, prefix, lane, kind }));
+            all.push(Arc::new(Resource { kind, rule, api_version, nature, prefix, lane }));
         }
         Self { all, lanes }
     }
