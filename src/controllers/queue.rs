@@ -1,9 +1,7 @@
-//! The keys that a controller has to look at: woken now, due later, or looked at this moment. A key stands in it once,
-//! so it is bounded by the number of objects.
+//! The keys that a controller has to look at.
 //!
 //! kube-runtime's own scheduler rounds every start up to a full millisecond, which a claim would pay at each step of its
 //! way; here a key that is woken starts at once.
-use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::cache::{Kind, Name};
+use crate::plan::keys::Keys;
 
 /// The queue of one controller.
 #[derive(Debug)]
@@ -19,28 +18,8 @@ pub(crate) struct Queue<K>(Arc<Inner>, PhantomData<fn() -> K>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    keys: Mutex<Keys>,
+    keys: Mutex<Keys<Name, Instant>>,
     woken: Notify,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Ready,
-    /// To be looked at when this moment comes, or earlier when it is woken.
-    Later(Instant),
-    /// Looked at this moment; whether it was woken meanwhile.
-    Running {
-        woken: bool,
-    },
-}
-
-#[derive(Debug, Default)]
-struct Keys {
-    states: HashMap<Name, State>,
-    /// Those that are `Ready`, first come, first served.
-    ready: VecDeque<Name>,
-    /// Those that are `Later`, the next one first.
-    later: BTreeSet<(Instant, Name)>,
 }
 
 impl<K> Default for Queue<K> {
@@ -80,7 +59,7 @@ impl<K: Kind> Queue<K> {
 
     /// Returns when a key may be due. There is one waiter.
     pub(crate) async fn due(&self) {
-        let next = self.keys().next();
+        let next = self.keys().next(Instant::now());
         let woken = self.0.woken.notified();
         match next {
             // A timer would round this up to a full millisecond.
@@ -90,54 +69,8 @@ impl<K: Kind> Queue<K> {
         }
     }
 
-    fn keys(&self) -> MutexGuard<'_, Keys> {
+    fn keys(&self) -> MutexGuard<'_, Keys<Name, Instant>> {
         self.0.keys.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Keys {
-    /// Whether the key became ready by this.
-    fn wake(&mut self, name: Name) -> bool {
-        match self.states.get_mut(&name) {
-            Some(State::Ready) => return false,
-            Some(State::Running { woken }) => {
-                *woken = true;
-                return false;
-            }
-            Some(State::Later(at)) => {
-                let entry = (*at, name.clone());
-                self.later.remove(&entry);
-            }
-            None => {}
-        }
-        self.states.insert(name.clone(), State::Ready);
-        self.ready.push_back(name);
-        true
-    }
-
-    fn take(&mut self, now: Instant) -> Option<Name> {
-        while self.later.first().is_some_and(|(at, _)| *at <= now) {
-            let Some((_, name)) = self.later.pop_first() else { break };
-            self.states.insert(name.clone(), State::Ready);
-            self.ready.push_back(name);
-        }
-        let name = self.ready.pop_front()?;
-        self.states.insert(name.clone(), State::Running { woken: false });
-        Some(name)
-    }
-
-    fn done(&mut self, name: Name, again: Option<Instant>) {
-        let woken = self.states.remove(&name) == Some(State::Running { woken: true });
-        if woken {
-            self.wake(name);
-        } else if let Some(at) = again {
-            self.states.insert(name.clone(), State::Later(at));
-            self.later.insert((at, name));
-        }
-    }
-
-    fn next(&self) -> Option<Instant> {
-        if self.ready.is_empty() { self.later.first().map(|(at, _)| *at) } else { Some(Instant::now()) }
     }
 }
 
@@ -147,39 +80,6 @@ mod tests {
 
     fn name(text: &str) -> Name {
         (String::new(), text.to_owned())
-    }
-
-    #[test]
-    fn a_key_is_given_out_once_at_a_time_and_again_if_it_was_woken_meanwhile() {
-        let (mut keys, now) = (Keys::default(), Instant::now());
-        assert!(keys.wake(name("b")) && keys.wake(name("a")) && !keys.wake(name("b")));
-        assert_eq!(keys.take(now), Some(name("b")), "first come, first served");
-        assert!(!keys.wake(name("b")));
-        assert_eq!((keys.take(now), keys.take(now)), (Some(name("a")), None), "not beside itself");
-        keys.done(name("a"), None);
-        keys.done(name("b"), Some(now + Duration::from_secs(9)));
-        assert_eq!((keys.take(now), keys.take(now)), (Some(name("b")), None), "what woke it is not lost");
-        keys.done(name("b"), None);
-        assert!(keys.states.is_empty() && keys.later.is_empty(), "nothing is kept of what nobody waits for");
-    }
-
-    #[test]
-    fn a_delay_passes_unless_somebody_wakes_it() {
-        let (mut keys, now, wait) = (Keys::default(), Instant::now(), Duration::from_secs(9));
-        keys.wake(name("a"));
-        for early in [false, true] {
-            keys.take(now).unwrap();
-            keys.done(name("a"), Some(now + wait));
-            assert_eq!((keys.take(now), keys.next()), (None, Some(now + wait)));
-            if early {
-                assert!(keys.wake(name("a")) && keys.later.is_empty());
-                assert_eq!(keys.take(now), Some(name("a")));
-            } else {
-                assert_eq!(keys.take(now + wait), Some(name("a")));
-                keys.done(name("a"), None);
-                keys.wake(name("a"));
-            }
-        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,10 +2,8 @@
 //!
 //! A key woken while its handler runs is run once more afterwards. A handler may ask to be run again after a while; an
 //! earlier wake-up runs it earlier. The set of keys is the bound of the queue. What woke a key is not kept.
-use std::collections::HashMap;
 use std::future::Future;
-use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -13,50 +11,36 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::plan::keys::Keys;
+
 /// How long handlers that run at the end may go on.
 const LAST_HANDLERS: Duration = Duration::from_secs(1);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Slot {
-    /// To be run from this moment on.
-    Due(Instant),
-    /// Its handler runs; whether it was woken meanwhile.
-    Running { woken: bool },
-}
 
 /// The queue; clones share it.
 #[derive(Debug)]
 pub struct Queue<K> {
-    slots: Arc<Mutex<HashMap<K, Slot>>>,
+    keys: Arc<Mutex<Keys<K, Instant>>>,
     changed: Arc<Notify>,
 }
 
 impl<K> Clone for Queue<K> {
     fn clone(&self) -> Self {
-        Self { slots: Arc::clone(&self.slots), changed: Arc::clone(&self.changed) }
+        Self { keys: Arc::clone(&self.keys), changed: Arc::clone(&self.changed) }
     }
 }
 
 impl<K> Default for Queue<K> {
     fn default() -> Self {
-        Self { slots: Arc::default(), changed: Arc::default() }
+        Self { keys: Arc::default(), changed: Arc::default() }
     }
 }
 
-impl<K: Eq + Hash + Clone + Send + std::fmt::Debug + 'static> Queue<K> {
+impl<K: Ord + Clone + Send + std::fmt::Debug + 'static> Queue<K> {
     /// Has the key's handler run as soon as it can.
     pub fn wake(&self, key: K) {
-        let now = Instant::now();
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        match slots.get_mut(&key) {
-            Some(Slot::Running { woken }) => *woken = true,
-            Some(slot @ Slot::Due(_)) => *slot = Slot::Due(now),
-            None => {
-                slots.insert(key, Slot::Due(now));
-            }
+        if self.keys().wake(key) {
+            self.changed.notify_one();
         }
-        drop(slots);
-        self.changed.notify_one();
     }
 
     /// Runs handlers until `stop`, then gives those that run a moment. A handler returns when it wants to be run again.
@@ -67,8 +51,7 @@ impl<K: Eq + Hash + Clone + Send + std::fmt::Debug + 'static> Queue<K> {
     {
         let mut running: JoinSet<(K, Option<Duration>)> = JoinSet::new();
         loop {
-            let (due, next) = self.take_due();
-            for key in due {
+            while let Some(key) = self.due() {
                 let work = handler(key.clone());
                 running.spawn(async move {
                     let start = Instant::now();
@@ -77,13 +60,14 @@ impl<K: Eq + Hash + Clone + Send + std::fmt::Debug + 'static> Queue<K> {
                     (key, again)
                 });
             }
+            let next = self.keys().next(Instant::now());
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = self.changed.notified() => {}
                 Some(done) = running.join_next() => {
                     // A handler that panicked ends the daemon: its key would stay stuck for ever.
                     let (key, again) = done.expect("a handler of the work queue panicked");
-                    self.finished(&key, again);
+                    self.keys().done(key, again.map(|delay| Instant::now() + delay));
                 }
                 () = sleep_until(next) => {}
             }
@@ -94,31 +78,12 @@ impl<K: Eq + Hash + Clone + Send + std::fmt::Debug + 'static> Queue<K> {
         running.shutdown().await;
     }
 
-    fn take_due(&self) -> (Vec<K>, Option<Instant>) {
-        let now = Instant::now();
-        let mut next: Option<Instant> = None;
-        let mut due = Vec::new();
-        for (key, slot) in self.slots.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
-            match slot {
-                Slot::Due(at) if *at <= now => {
-                    *slot = Slot::Running { woken: false };
-                    due.push(key.clone());
-                }
-                Slot::Due(at) => next = Some(next.map_or(*at, |n| n.min(*at))),
-                Slot::Running { .. } => {}
-            }
-        }
-        (due, next)
+    fn due(&self) -> Option<K> {
+        self.keys().take(Instant::now())
     }
 
-    fn finished(&self, key: &K, again: Option<Duration>) {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let woken = matches!(slots.get(key), Some(Slot::Running { woken: true }));
-        match (woken, again) {
-            (true, _) => slots.insert(key.clone(), Slot::Due(Instant::now())),
-            (false, Some(delay)) => slots.insert(key.clone(), Slot::Due(Instant::now() + delay)),
-            (false, None) => slots.remove(key),
-        };
+    fn keys(&self) -> MutexGuard<'_, Keys<K, Instant>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

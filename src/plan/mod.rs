@@ -19,6 +19,7 @@
 //! | [`plugins`] | where a plugin's instances run, and when one may stop |
 //! | [`marks`] | nothing: the words by which decisions travel |
 //! | [`backoff`] | when a failed step is tried again |
+//! | [`keys`] | which of many waiting keys is looked at next |
 #![deny(clippy::disallowed_methods, clippy::wildcard_enum_match_arm)]
 
 pub mod attach;
@@ -26,6 +27,7 @@ pub mod backoff;
 pub mod claim;
 pub mod holders;
 pub mod host;
+pub mod keys;
 pub mod marks;
 pub mod mount;
 pub mod place;
