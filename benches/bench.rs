@@ -47,6 +47,10 @@ mod stack;
 use floors::Floors;
 use report::Report;
 
+// As the program that is measured has it.
+#[global_allocator]
+static ALLOCATOR: wharfline::sys::Allocator = wharfline::sys::Allocator;
+
 /// How often a workload is measured; median and best are told.
 const ROUNDS: usize = 5;
 

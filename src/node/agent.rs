@@ -10,7 +10,7 @@ use kube::{Api, ResourceExt};
 use tokio::time::Instant;
 
 use super::context::{API_DEADLINE, Key, Node, Part};
-use super::journal::{Entry, StoreEntry};
+use super::journal::{Entry, StoreEntry, TaskEntry};
 use crate::api::meta::{Condition, READY, Truth, set_condition};
 use crate::api::{NodeAgent, NodeAgentStatus};
 
@@ -139,14 +139,18 @@ async fn recognise(node: &Node) -> Result<(), Unknown> {
     let namespaces: Api<Namespace> = Api::all(node.client.0.clone());
     let uid = namespaces.get(SYSTEM).await.map_err(|error| unread(&error))?.uid().unwrap_or_default();
     let had = node.journal.store();
-    let (tasks, volumes) = (node.journal.tasks().len(), node.journal.attachments().len());
+    let runs = |t: &TaskEntry| !node.tasks.process(&t.allocation.uid, &t.task).idle();
+    let tasks = node.journal.tasks().iter().filter(|task| runs(task)).count();
+    let volumes = node.journal.attachments().len();
     let known = store(had.as_ref().map(|s| s.uid.as_str()), &uid, tasks + volumes > 0);
     match known {
         Known::Same => Ok(()),
         Known::Other if !node.options.any_store => {
             Err(Unknown::Refused(Refused::OtherStore { tasks, volumes }))
         }
-        Known::Other | Known::New => {
+        // The old one stays on record until nothing of it is left: should this be interrupted, the next start still knows.
+        Known::Other => Ok(()),
+        Known::New => {
             let entry = StoreEntry { uid, node: node.options.name.clone() };
             node.journal.put_soon(Entry::Store(entry)).await.map_err(|error| unread(&error))
         }

@@ -29,7 +29,7 @@ use super::supervisor::Supervisors;
 use super::tasks::Tasks;
 use super::turns::Turns;
 use crate::api::meta::{CALLS_KEPT, Call, SecretRef, Time};
-use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim};
+use crate::api::{Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim};
 use crate::csi::{self, SocketPathError};
 use crate::plan::Reason;
 use crate::sys::{Clock, Files, Kernel, Processes, Random, Watches};
@@ -134,6 +134,8 @@ pub struct Caches {
     pub plugins: Arc<Cache<Plugin>>,
     /// This node, by name.
     pub node: Arc<Cache<CoreNode>>,
+    /// What is said of this node, by name.
+    pub agent: Arc<Cache<NodeAgent>>,
 }
 
 impl Caches {
@@ -147,6 +149,7 @@ impl Caches {
             instances: Arc::new(Cache::new(|i| vec![format!("{}/{}", i.spec.allocation.uid, i.spec.task)])),
             plugins: Arc::new(Cache::new(|p| vec![p.name_any()])),
             node: Arc::new(Cache::new(|n| vec![n.name_any()])),
+            agent: Arc::new(Cache::new(|a| vec![a.name_any()])),
         }
     }
 }
@@ -335,7 +338,6 @@ struct Written {
     value: Value,
 }
 
-/// Our server's versions are the store's revisions, so that the later of two is known.
 /// What this daemon had to say of one part of an object.
 #[derive(Debug)]
 struct Said {
@@ -345,6 +347,7 @@ struct Said {
     settled: Option<u64>,
 }
 
+/// Our server's versions are the store's revisions, so that the later of two is known.
 fn version<K: Resource>(object: &K) -> u64 {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
@@ -672,7 +675,7 @@ macro_rules! cluster {
         fn status(object: &Self) -> serde_json::Result<Value> { serde_json::to_value(&object.status) }
     })* };
 }
-cluster!(Volume, VolumeAttachment, PluginInstance, crate::api::NodeAgent);
+cluster!(Volume, VolumeAttachment, PluginInstance, NodeAgent);
 
 macro_rules! namespaced {
     ($($kind:ty),*) => { $(impl ObjectApi for $kind {

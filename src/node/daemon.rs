@@ -112,6 +112,18 @@ impl Looked {
         Ok(Self { machine, options, facts, opened, table, lock })
     }
 
+    /// The node's own record: a lost store is known by it, and what it had this machine do.
+    pub fn journal(&self) -> &Journal {
+        &self.opened.journal
+    }
+
+    /// The same under this node's name, which nothing up to here has asked for.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.options.name);
+        self
+    }
+
     /// How the daemon is set up.
     pub fn options(&self) -> &Options {
         &self.options
@@ -248,6 +260,7 @@ async fn begin(node: &Arc<Node>, ready: oneshot::Sender<()>) -> Result<(), Error
         caches.instances.ready(),
         caches.plugins.ready(),
         caches.node.ready(),
+        caches.agent.ready(),
     ];
     for mut one in all {
         if one.wait_for(|ready| *ready).await.is_err() {

@@ -20,7 +20,7 @@ use crate::sys::files::{AppendFile, FileError};
 use crate::sys::kernel::Present;
 
 /// The version of the format. A journal of a later one is refused.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Frames above this are damage, not data.
 const FRAME_MAX: usize = 1 << 20;
 /// The file is rewritten at start when it holds this many frames more than it has entries.
@@ -375,7 +375,7 @@ impl Journal {
                 "the journal was damaged: what it held after that is found again from mounts, tasks and the server"
             );
         }
-        if lost || rebooted || read.torn || read.frames > entries.len() + SLACK {
+        if lost || rebooted || read.torn || read.version < VERSION || read.frames > entries.len() + SLACK {
             file.replace_atomically(whole(&incarnation, boot_id, lost, entries.values())).await?;
         } else {
             // A predecessor that was killed may have written what it never made durable: an intent is relied on only
@@ -386,12 +386,6 @@ impl Journal {
         let (requests, waiting) = mpsc::channel(BATCH);
         let writer = tokio::spawn(write(file, waiting, Arc::clone(&image)));
         Ok(Opened { journal: Self { image, requests }, writer, incarnation, rebooted, lost })
-    }
-
-    /// What the journal of a daemon that does not run now says.
-    pub async fn entries(files: &dyn Files, path: &Path) -> Result<Vec<Entry>, JournalError> {
-        let content = files.open_append(path).await?.read_all().await?;
-        Ok(read(path, &content)?.entries.into_values().collect())
     }
 
     /// Makes changes durable, then visible. All or none of them.
@@ -626,6 +620,7 @@ fn whole<'a>(
 
 struct Read {
     header: Option<(String, String)>,
+    version: u32,
     entries: BTreeMap<String, Entry>,
     frames: usize,
     torn: bool,
@@ -633,7 +628,14 @@ struct Read {
 }
 
 fn read(path: &Path, content: &[u8]) -> Result<Read, JournalError> {
-    let mut read = Read { header: None, entries: BTreeMap::new(), frames: 0, torn: false, amnesia: false };
+    let mut read = Read {
+        header: None,
+        version: VERSION,
+        entries: BTreeMap::new(),
+        frames: 0,
+        torn: false,
+        amnesia: false,
+    };
     let mut rest = content;
     while !rest.is_empty() {
         let Some((body, next)) = next_frame(rest) else {
@@ -658,7 +660,8 @@ fn read(path: &Path, content: &[u8]) -> Result<Read, JournalError> {
             Frame::Header { version, .. } if version > VERSION => {
                 return Err(JournalError::TooNew { path: path.to_owned(), version });
             }
-            Frame::Header { incarnation, boot_id, amnesia, .. } => {
+            Frame::Header { version, incarnation, boot_id, amnesia } => {
+                read.version = version;
                 read.header = Some((incarnation, boot_id));
                 read.amnesia = amnesia;
             }

@@ -124,6 +124,13 @@ impl Registry {
         all.values().filter(|i| i.plugin == plugin).cloned().collect()
     }
 
+    /// The instances of a plugin here, but for those of one allocation.
+    pub fn others(&self, plugin: &str, allocation: &str) -> Vec<Instance> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let other = |(key, i): &(&InstanceKey, &Instance)| i.plugin == plugin && key.allocation != allocation;
+        all.iter().filter(other).map(|(_, instance)| instance.clone()).collect()
+    }
+
     /// The instance, if it is registered.
     pub fn get(&self, key: &InstanceKey) -> Option<Instance> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()

@@ -12,7 +12,7 @@ use super::context::{Key, Node, handle_word};
 use super::registry::InstanceKey;
 use super::supervisor;
 use crate::api::allocation::{AllocationPhase, AllocationVolume};
-use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment};
+use crate::api::{Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment};
 
 const HOST_OF_ATTACHMENT: &str = "spec.host.nodeName";
 const HOST_OF_VOLUME: &str = "status.controller.nodeName";
@@ -127,6 +127,12 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
         };
         if old.map(matters) != new.map(matters) {
             node.queue.wake(Key::Plugin(name));
+        }
+    });
+    // One that was deleted and made again has to be told everything once more.
+    open(node, watches, Some("metadata.name"), &caches.agent, |node, old: Option<&NodeAgent>, new| {
+        if old.map(ResourceExt::uid) != new.map(ResourceExt::uid) {
+            node.queue.wake(Key::Agent);
         }
     });
     // Whether the node is marked stopped concerns everything on it.

@@ -134,10 +134,25 @@ fn running_phase(volumes_ready: bool, tasks: &[(Process, RestartPolicy)]) -> All
     AllocationPhase::WaitingVolumes
 }
 
-/// What becomes of a task that nobody wants any more. A plugin that went without being released, by force or with the
-/// whole store, runs on while volumes of it are up here: nothing else can take them down.
-pub fn unwanted(volumes_of_it_are_up: bool) -> Wanted {
-    if volumes_of_it_are_up { Wanted::Running } else { Wanted::Stopped }
+/// What is known of a plugin's instance that went without being released: by force, or with the whole store.
+#[derive(Debug, Clone, Copy)]
+pub struct Orphan {
+    /// It makes node calls.
+    pub serves_nodes: bool,
+    /// Volumes of its plugin are up here, or may be.
+    pub volumes_up: bool,
+    /// Another instance of the plugin that makes node calls was started here.
+    pub another_here: bool,
+}
+
+/// Whether nothing else can take down what the instance has brought up.
+pub fn is_needed(orphan: Orphan) -> bool {
+    orphan.serves_nodes && orphan.volumes_up && !orphan.another_here
+}
+
+/// What becomes of the tasks of an allocation that nobody wants any more: they run on while one of them is needed.
+pub fn unwanted(needed: bool) -> Wanted {
+    if needed { Wanted::Running } else { Wanted::Stopped }
 }
 
 /// What the whole allocation wants of its tasks, given that one of them may have failed for good.
@@ -191,6 +206,24 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn an_orphan_runs_on_only_for_what_nothing_else_can_take_down() {
+        for bits in 0..8_u8 {
+            let [serves_nodes, volumes_up, another_here] = [1, 2, 4].map(|bit| bits & bit != 0);
+            let needed = is_needed(Orphan { serves_nodes, volumes_up, another_here });
+            assert_eq!(needed, bits == 3, "{bits:03b}");
+        }
+        // It is not started again: nobody knows how.
+        for process in PROCESSES {
+            let seen = Seen { process, policy: RestartPolicy::Never, volumes_ready: false, pause_over: true };
+            assert!(!matches!(
+                next(unwanted(true), seen),
+                Next::Do(Step::Start | Step::Restart | Step::Stop)
+            ));
+            assert_eq!(next(unwanted(false), seen) == Next::Converged, process.idle());
         }
     }
 

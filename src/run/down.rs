@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::Node as CoreNode;
+use k8s_openapi::api::core::v1::{Namespace, Node as CoreNode};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::wait::await_condition;
@@ -24,8 +24,8 @@ use crate::api::allocation::AllocationPhase;
 use crate::api::{Allocation, NodeAgent, Volume, VolumeClaim};
 use crate::cli::why::{EVENTS, Explanation, Kind, Objects, Subject, explain};
 use crate::node::context::STOPPED;
-use crate::node::journal::{Entry, Journal, JournalError};
-use crate::node::{Looked, Machine, Options};
+use crate::node::journal::{AttachmentEntry, Journal};
+use crate::node::{Looked, Options};
 use crate::server::Identity;
 use crate::store::embedded::OpenError;
 
@@ -127,26 +127,22 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
     core.server.bootstrap().await?;
     let client = core.server.client(Identity::controllers());
     let machine = machine::machine(data_dir)?;
-    let name = match node_name(&client).await? {
-        Some(name) => Some(name),
-        // The store may be lost, and what was brought up for it still be there.
-        None => journal(&machine, data_dir).await?.into_iter().find_map(|entry| match entry {
-            Entry::Store(store) => Some(store.node),
-            _ => None,
-        }),
-    };
-    let Some(name) = name else {
+    let kernel = std::sync::Arc::clone(&machine.kernel);
+    let options =
+        Options { any_store: true, ..join::options("", data_dir.to_owned(), machine::run_dir(data_dir)) };
+    let looked = Looked::at(machine, options).await?;
+    let journal = looked.journal().clone();
+    let Some(name) = node_name(&client).await?.or_else(|| known_name(&journal)) else {
         println!("nothing to take down: no node has joined");
         return Ok(());
     };
+    let looked = looked.named(&journal.store().map_or(name, |store| store.node));
+    let name = looked.options().name.clone();
+    let unknown = unknown(&journal, &client).await?;
     // With volumes to delete, their plugins have to run once more before they stop.
     join::join(&core.server, &name, !args.delete_volumes).await?;
-    let kernel = std::sync::Arc::clone(&machine.kernel);
-    let options =
-        Options { any_store: true, ..join::options(&name, data_dir.to_owned(), machine::run_dir(data_dir)) };
     let (tell, ready) = oneshot::channel();
     let running = stop.child_token();
-    let looked = Looked::at(machine.clone(), options).await?;
     let cluster = cluster::run(&core.server, looked, tell, running.clone());
     let work = async {
         ready.await.context("the daemon did not start")?;
@@ -162,7 +158,7 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
             running.cancel();
             cluster.await?;
             if result.as_ref().is_err_and(|error| matches!(error.downcast_ref(), Some(Late { said: false }))) {
-                for line in up_still(&journal(&machine, data_dir).await?) {
+                for line in up_still(&journal) {
                     println!("left: {line}");
                 }
             }
@@ -172,23 +168,49 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
     core.server.shutdown().await;
     kernel.undo_tree().await?;
     machine::sweep_run_dir(&machine::run_dir(data_dir));
+    for volume in &unknown {
+        let (name, plugin, handle) = (&volume.volume, &volume.plugin, &volume.handle);
+        println!("not deleted: volume \"{name}\", which plugin \"{plugin}\" calls \"{handle}\"");
+    }
     println!("down");
-    Ok(())
+    match unknown.len() {
+        0 => Ok(()),
+        _ if !args.delete_volumes => Ok(()),
+        count => Err(anyhow!(
+            "{count} volumes were taken down here, but not deleted: the store that knew them is lost. Put it back and \
+             run this again, or delete them by the plugin's own means"
+        )),
+    }
 }
 
-async fn journal(machine: &Machine, data_dir: &Path) -> Result<Vec<Entry>, JournalError> {
-    Journal::entries(&*machine.files, &data_dir.join("journal")).await
+/// The node's name without the server: the one that it had, or, with something on record, the machine's.
+fn known_name(journal: &Journal) -> Option<String> {
+    let used = !journal.attachments().is_empty() || !journal.tasks().is_empty();
+    journal.store().map(|store| store.node).or_else(|| used.then(super::up::host_name))
+}
+
+/// The volumes that are up here for another store than this one.
+async fn unknown(journal: &Journal, client: &Client) -> anyhow::Result<Vec<AttachmentEntry>> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let now = namespaces.get(SYSTEM).await?.uid();
+    let other = journal.store().is_some_and(|had| Some(had.uid) != now);
+    Ok(if other { journal.attachments() } else { Vec::new() })
 }
 
 /// A line per volume that the journal says is up here: for what the server knows nothing of.
-fn up_still(entries: &[Entry]) -> Vec<String> {
-    let line = |entry: &Entry| match entry {
-        Entry::Attachment(a) => {
-            Some(format!("volume \"{}\": not taken down here by its plugin \"{}\"", a.volume, a.plugin))
-        }
-        _ => None,
+fn up_still(journal: &Journal) -> Vec<String> {
+    let tasks = journal.tasks();
+    let line = |volume: AttachmentEntry| {
+        let (name, plugin) = (volume.volume, volume.plugin);
+        let runs = tasks.iter().any(|t| t.plugin.as_ref().is_some_and(|p| p.plugin == plugin));
+        let then = if runs {
+            "which has not done it yet".to_owned()
+        } else {
+            format!("which does not run here any more: `wharfline up`, apply plugin/{plugin}, and come back")
+        };
+        format!("volume \"{name}\" is to be taken down by its plugin \"{plugin}\", {then}")
     };
-    named(entries.iter().filter_map(line).collect())
+    named(journal.attachments().into_iter().map(line).collect())
 }
 
 /// An `up` has the directory: it is asked over its own API, and ends by itself when all is down.
@@ -316,7 +338,15 @@ async fn take_down(client: Client, name: &str, delete_volumes: bool) -> anyhow::
     }
     let nodes: Api<CoreNode> = Api::all(client.clone());
     let mark = serde_json::json!({ "metadata": { "annotations": { STOPPED: "true" } } });
-    nodes.patch(name, &PatchParams::default(), &Patch::Merge(&mark)).await?;
+    let mut again = tokio::time::interval(AWHILE);
+    loop {
+        again.tick().await;
+        match nodes.patch(name, &PatchParams::default(), &Patch::Merge(&mark)).await {
+            // It was deleted; a running `up` joins again in a moment.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            done => break drop(done?),
+        }
+    }
     taken_down(client, name).await
 }
 

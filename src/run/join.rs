@@ -3,9 +3,10 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Node as CoreNode;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
-use kube::runtime::wait::await_condition;
+use kube::runtime::watcher::watch_object;
 use kube::{Api, Client, ResourceExt};
 
 use crate::api::NodeAgent;
@@ -38,38 +39,61 @@ pub fn options(name: &str, data_dir: PathBuf, run_dir: PathBuf) -> Options {
 pub async fn join(server: &Server, name: &str, stopped: bool) -> Result<(), kube::Error> {
     let client = server.client(Identity::controllers());
     make(&client, name).await?;
-    let nodes: Api<CoreNode> = Api::all(client);
-    let now = nodes.get(name).await?;
-    if now.annotations().contains_key(STOPPED) != stopped {
-        let value = if stopped { serde_json::json!("true") } else { serde_json::Value::Null };
-        let patch = serde_json::json!({ "metadata": { "annotations": { STOPPED: value } } });
-        nodes.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
-    }
-    Ok(())
+    let nodes: Api<CoreNode> = Api::all(client.clone());
+    let marked = nodes.get(name).await?.annotations().contains_key(STOPPED);
+    if marked == stopped { Ok(()) } else { mark(&client, name, stopped).await }
 }
 
 /// Joins again whenever the Node or the NodeAgent was deleted: as long as a daemon runs under the name, there is a node of
-/// that name. Never returns.
+/// that name, marked as it was. Never returns.
 pub async fn rejoin(client: Client, name: &str) -> Infallible {
-    let mut pause = tokio::time::interval(AGAIN);
-    pause.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let nodes: Api<CoreNode> = Api::all(client.clone());
+    let agents: Api<NodeAgent> = Api::all(client.clone());
+    let (mut stopped, mut there) = (false, (true, true));
+    let mut seen = futures::stream::select(
+        watch_object(nodes, name).map_ok(Seen::Node).boxed(),
+        watch_object(agents, name).map_ok(|agent| Seen::Agent(agent.is_some())).boxed(),
+    );
     loop {
-        pause.tick().await;
-        let nodes: Api<CoreNode> = Api::all(client.clone());
-        let agents: Api<NodeAgent> = Api::all(client.clone());
-        let gone = tokio::select! {
-            gone = await_condition(nodes, name, |node: Option<&CoreNode>| node.is_none()) => gone.map(drop),
-            gone = await_condition(agents, name, |agent: Option<&NodeAgent>| agent.is_none()) => gone.map(drop),
-        };
-        let made = match gone {
-            Ok(()) => make(&client, name).await.map_err(anyhow::Error::from),
-            Err(error) => Err(error.into()),
-        };
-        match made {
-            Ok(()) => tracing::warn!(node = name, "the Node or its NodeAgent was deleted: joined again"),
-            Err(error) => tracing::debug!(error = &*error as &dyn std::error::Error, "not joined again"),
+        match seen.next().await {
+            Some(Ok(Seen::Node(Some(node)))) => stopped = node.annotations().contains_key(STOPPED),
+            Some(Ok(Seen::Node(None))) => there.0 = false,
+            Some(Ok(Seen::Agent(found))) => there.1 = found,
+            // The watch tries again by itself; it must not do so at once, for ever.
+            Some(Err(_)) | None => tokio::time::sleep(AGAIN).await,
+        }
+        while there != (true, true) {
+            match again(&client, name, stopped).await {
+                Ok(()) => {
+                    there = (true, true);
+                    tracing::warn!(node = name, "the Node or its NodeAgent was deleted: joined again");
+                }
+                Err(error) => {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "not joined again");
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
         }
     }
+}
+
+/// What is seen of this node's own objects.
+enum Seen {
+    Node(Option<CoreNode>),
+    Agent(bool),
+}
+
+async fn again(client: &Client, name: &str, stopped: bool) -> Result<(), kube::Error> {
+    make(client, name).await?;
+    if stopped { mark(client, name, true).await } else { Ok(()) }
+}
+
+/// Marks the Node as stopped, or takes the mark off.
+async fn mark(client: &Client, name: &str, stopped: bool) -> Result<(), kube::Error> {
+    let nodes: Api<CoreNode> = Api::all(client.clone());
+    let value = if stopped { serde_json::json!("true") } else { serde_json::Value::Null };
+    let patch = serde_json::json!({ "metadata": { "annotations": { STOPPED: value } } });
+    nodes.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.map(drop)
 }
 
 async fn make(client: &Client, name: &str) -> Result<(), kube::Error> {

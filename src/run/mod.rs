@@ -15,6 +15,9 @@ pub mod machine;
 pub mod patience;
 pub mod up;
 
+/// The allocator of the program, and the word by which it is started as a shim.
+pub use crate::sys::{Allocator, SHIM};
+
 /// The exit code of a command, with its failure on one line of standard error.
 pub fn report(result: anyhow::Result<()>) -> ExitCode {
     match result {

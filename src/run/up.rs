@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{cluster, down, join, machine};
 use crate::api::NodeAgent;
+use crate::node::journal::Journal;
 use crate::node::{Looked, Options};
 use crate::server::{Identity, Pki, Server, ServerOptions, serve, write_private};
 use crate::store::Store;
@@ -85,9 +86,14 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 
 /// This node's name: the one that it has had from its first start. Under another one its daemon would find nothing that
 /// is wanted of it, and take down all that runs.
-async fn node_name(server: &Server, given: Option<String>) -> anyhow::Result<String> {
+///
+/// The node's own record goes before the store: that may be lost.
+async fn node_name(server: &Server, journal: &Journal, given: Option<String>) -> anyhow::Result<String> {
     let agents: Api<NodeAgent> = Api::all(server.client(Identity::controllers()));
-    let had = agents.list(&ListParams::default()).await?.items.first().map(ResourceExt::name_any);
+    let had = match journal.store() {
+        Some(store) => Some(store.node),
+        None => agents.list(&ListParams::default()).await?.items.first().map(ResourceExt::name_any),
+    };
     match (had, given) {
         (Some(had), Some(given)) if had != given => Err(anyhow!(
             "--node-name {given}: this data directory is node \"{had}\"; leave the flag out, or take node \"{had}\" down \
@@ -95,8 +101,13 @@ async fn node_name(server: &Server, given: Option<String>) -> anyhow::Result<Str
         )),
         (Some(had), _) => Ok(had),
         (None, Some(given)) => Ok(given),
-        (None, None) => named(&rustix::system::uname().nodename().to_string_lossy().to_lowercase()),
+        (None, None) => named(&host_name()),
     }
+}
+
+/// What the machine calls itself, in lower case.
+pub(super) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().to_lowercase()
 }
 
 /// A name that a node can have.
@@ -168,7 +179,6 @@ impl Up {
     async fn open(args: &Args, given: Option<String>, data_dir: PathBuf) -> anyhow::Result<Self> {
         let listen = args.listen;
         let Core { store, server, pki } = Core::open(&data_dir)?;
-        let name = node_name(&server, given).await?;
         let listener = TcpListener::bind(listen)
             .await
             .with_context(|| format!("cannot listen on {listen}; give another address with --listen"))?;
@@ -177,29 +187,18 @@ impl Up {
         let kernel = Arc::clone(&machine.kernel);
         let options = Options {
             host_paths: args.host_paths.clone(),
-            ..join::options(&name, data_dir.clone(), machine::run_dir(&data_dir))
-        };
-        let begin = async {
-            server.bootstrap().await?;
-            tracing::trace!(target: "life", "store bootstrapped");
-            join::join(&server, &name, false).await.context("the node's own objects could not be written")?;
-            tracing::trace!(target: "life", "joined");
-            anyhow::Ok(())
+            ..join::options("", data_dir.clone(), machine::run_dir(&data_dir))
         };
         // The machine and the store know nothing of one another.
-        let (begun, looked) = tokio::join!(begin, Looked::at(machine, options));
+        let (begun, looked) = tokio::join!(server.bootstrap(), Looked::at(machine, options));
         begun?;
-        Ok(Self {
-            name,
-            data_dir,
-            kernel,
-            looked: looked.map_err(cluster::Error::from)?,
-            listener,
-            address,
-            pki,
-            store,
-            server,
-        })
+        tracing::trace!(target: "life", "store bootstrapped");
+        let looked = looked.map_err(cluster::Error::from)?;
+        let name = node_name(&server, looked.journal(), given).await?;
+        join::join(&server, &name, false).await.context("the node's own objects could not be written")?;
+        tracing::trace!(target: "life", "joined");
+        let looked = looked.named(&name);
+        Ok(Self { name, data_dir, kernel, looked, listener, address, pki, store, server })
     }
 
     async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {

@@ -3,6 +3,7 @@
 //! Each question is a narrow trait ([`Kernel`], [`Binds`], [`Processes`], [`Files`], [`Watches`], [`Clock`],
 //! [`Random`]) with one real implementation in [`real`]; simulated ones live in test code. This is the only
 //! module with `unsafe`. It knows nothing of volumes, claims or plugins: it decides nothing, it only asks.
+mod allocator;
 pub mod clock;
 mod ffi;
 pub mod files;
@@ -15,6 +16,7 @@ pub mod real;
 pub mod shim;
 pub mod watch;
 
+pub use allocator::{Allocator, SHIM};
 pub use clock::Clock;
 pub use files::Files;
 pub use kernel::{Binds, Kernel};

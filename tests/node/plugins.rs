@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use wharfline::csi::Rpc;
 use wharfline::csi::proto::{CreateVolumeResponse, Volume};
 
-use crate::support::node::{NODE_ID, Rig, Special};
+use crate::support::node::{NODE_ID, Rig, Special, condition};
 use crate::support::scripted::{Answer, Config, Gate, Logged, Scripted, Site};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -350,5 +350,41 @@ async fn an_instance_that_was_not_admitted_is_asked_who_it_is_and_no_more() {
     rig.release_plugin("q").await;
     rig.kill().await;
     rig.start().await;
+    rig.finish().await;
+}
+
+/// Its finalizer was taken off by force. Nothing else could take down what it has brought up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_nobody_wants_any_more_serves_until_its_volumes_are_down() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.world.delete(&rig.allocs, "p").await;
+    rig.world.let_go(&rig.allocs, "p").await;
+    rig.kill().await;
+    rig.start().await;
+    rig.end_alloc("app").await;
+    rig.end_attachment().await;
+    assert_eq!((rig.count(Rpc::NodeUnpublishVolume), rig.count(Rpc::NodeUnstageVolume)), (1, 1));
+    rig.world.until(&rig.instances, "p", "out of service", |i| !condition(i, "Ready", "True")).await;
+    rig.world.delete(&rig.instances, "p").await;
+    rig.register().await;
+    rig.ready().await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_nobody_wants_any_more_makes_way_for_another() {
+    let rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.world.delete(&rig.allocs, "p").await;
+    rig.world.let_go(&rig.allocs, "p").await;
+    rig.register_as("scripted", "p2", rig.plugin.socket().to_owned()).await;
+    rig.world.until(&rig.instances, "p2", "ready", |i| condition(i, "Ready", "True")).await;
+    rig.world.until(&rig.instances, "p", "out of service", |i| !condition(i, "Ready", "True")).await;
+    rig.end_all().await;
+    rig.release_plugin("p2").await;
+    rig.world.delete(&rig.instances, "p").await;
+    rig.register().await;
     rig.finish().await;
 }

@@ -103,7 +103,10 @@ fn a_node_that_is_deleted_joins_again() {
     started(&rig);
     let before = (rig.mounts(), rig.processes(), uid(&rig, "nodeagents").unwrap());
     rig.run(&["delete", "nodeagent", "node-a", "--wait=false"]);
-    until("it is there again", || uid(&rig, "nodeagents").is_some_and(|now| now != before.2));
+    until("it is there again and says what it did", || {
+        uid(&rig, "nodeagents").is_some_and(|now| now != before.2)
+            && rig.get("nodeagent", "node-a")["status"]["incarnation"].is_string()
+    });
     rig.run(&["delete", "node", "node-a", "--wait=false"]);
     let why = rig.run(&["why", "node", "node-a"]);
     assert!(why.contains("allocation/hello") && why.contains("runs on it"), "{why}");

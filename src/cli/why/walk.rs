@@ -405,6 +405,15 @@ impl<'a> Walk<'a> {
     /// The last call about an object that did not end well, and the one that has not ended.
     fn add_calls<K: ResourceExt>(&self, branch: &mut Branch, object: &K, calls: &[Call]) {
         add_call(branch, calls);
+        self.add_under_way(branch, object, calls);
+    }
+
+    fn add_under_way<'c, K: ResourceExt>(
+        &self,
+        branch: &mut Branch,
+        object: &K,
+        calls: impl IntoIterator<Item = &'c Call>,
+    ) {
         telling::add_under_way(branch, self.objects, object.uid().as_deref(), calls);
     }
 
@@ -452,14 +461,17 @@ impl<'a> Walk<'a> {
             if branch.state == State::Fine {
                 return branch;
             }
+            let both = host.calls.iter().chain(&here.calls);
             if on_host {
                 add_words(&mut branch, &host.reason, &host.message);
-                self.add_calls(&mut branch, attachment, &host.calls);
+                self.add_under_way(&mut branch, attachment, both);
+                add_call(&mut branch, &host.calls);
                 branch.next = host.next_attempt_time;
                 self.add_host(&mut branch, &spec.plugin, spec.host.as_ref().map(|h| h.node_name.as_str()));
             } else {
                 add_words(&mut branch, &here.reason, &here.message);
-                self.add_calls(&mut branch, attachment, &here.calls);
+                self.add_under_way(&mut branch, attachment, both);
+                add_call(&mut branch, &here.calls);
                 branch.next = here.next_attempt_time;
                 let below = [self.node(node), self.plugin(&spec.plugin, Service::Node(node))];
                 branch.because.extend(below.into_iter().filter(Branch::blocked));

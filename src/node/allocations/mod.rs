@@ -10,7 +10,7 @@ mod status;
 
 use super::context::{Key, Node};
 use super::events::{Tone, about_allocation};
-use super::journal::{Change, Entry, TaskEntry, task_key};
+use super::journal::{Change, Entry, InstanceEntry, TaskEntry, task_key};
 use super::mounts::stopping;
 use super::registry::{InstanceKey, Progress};
 use super::supervisor::HEALTH_TIMEOUT;
@@ -50,10 +50,9 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
     names.extend(entries.iter().map(|e| e.task.clone()));
     names.sort();
     names.dedup();
+    let needed = entries.iter().any(|entry| entry.plugin.as_ref().is_some_and(|p| is_needed(node, uid, p)));
+    let wanted = supervise::unwanted(needed);
     for name in &names {
-        let plugin = entries.iter().find(|e| e.task == *name).and_then(|e| e.plugin.as_ref());
-        let needed = plugin.is_some_and(|p| node.journal.attachments().iter().any(|a| a.plugin == p.plugin));
-        let wanted = supervise::unwanted(needed);
         match supervise::next(wanted, seen(node, uid, name, RestartPolicy::Never, false)) {
             Next::Do(Step::Clear) => {
                 if let Err(error) = node.clear_task(uid, name).await {
@@ -65,8 +64,10 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
             }
             Next::Do(Step::Stop) => node.stop_task(uid, name, GRACE),
             Next::Converged if needed => {
-                if let Some(plugin) = plugin {
-                    watch_over(node, uid, name, plugin, HEALTH_TIMEOUT);
+                let entry = entries.iter().find(|e| e.task == *name);
+                if let Some(plugin) = entry.and_then(|entry| entry.plugin.as_ref()) {
+                    // Nobody could start it again: it is not killed for being slow.
+                    watch_over(node, uid, name, plugin, (false, HEALTH_TIMEOUT));
                 }
             }
             Next::Do(Step::Start | Step::Restart) | Next::Wait(_) | Next::Converged => {}
@@ -95,6 +96,26 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
         wake_volumes(node, uid);
     }
     None
+}
+
+/// Whether volumes here can be taken down by this instance alone.
+fn is_needed(node: &Node, uid: &str, instance: &InstanceEntry) -> bool {
+    let plugin = &instance.plugin;
+    supervise::is_needed(supervise::Orphan {
+        serves_nodes: instance.role.node(),
+        volumes_up: node.journal.attachments().iter().any(|a| a.plugin == *plugin),
+        another_here: node.registry.others(plugin, uid).iter().any(|other| other.role.node()),
+    })
+}
+
+/// The instances of a plugin that run on although their allocations are gone are looked at: they may go now.
+pub fn wake_orphans(node: &Node, plugin: &str) {
+    for task in node.journal.tasks() {
+        let uid = task.allocation.uid;
+        if task.plugin.is_some_and(|p| p.plugin == plugin) && !node.caches.allocations.has(&uid) {
+            node.queue.wake(Key::Allocation(uid));
+        }
+    }
 }
 
 async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {

@@ -10,6 +10,7 @@ use super::super::journal::{Entry, InstanceEntry, task_key};
 use super::super::mounts::hash;
 use super::super::registry::{Instance, InstanceKey, Progress};
 use super::super::supervisor::{HEALTH_TIMEOUT, Watched};
+use super::wake_orphans;
 use crate::api::Allocation;
 use crate::api::allocation::Task;
 use crate::api::quantity;
@@ -87,6 +88,7 @@ pub fn register(node: &Arc<Node>, uid: &str, task: &str, entry: &InstanceEntry) 
         },
     );
     node.queue.wake(Key::Instance(key));
+    wake_orphans(node, &entry.plugin);
     Ok(())
 }
 
@@ -110,17 +112,17 @@ pub(super) fn keep_watch(node: &Arc<Node>, allocation: &Allocation, task: &Task)
     let uid = allocation.uid().unwrap_or_default();
     let patience = plugin.health_timeout.as_deref().and_then(quantity::duration).unwrap_or(HEALTH_TIMEOUT);
     if let Some(entry) = entry(node, &uid, task) {
-        watch_over(node, &uid, &task.name, &entry, patience);
+        watch_over(node, &uid, &task.name, &entry, (task.runtime.external.is_none(), patience));
     }
 }
 
-/// As [`keep_watch`], for what is known from the journal alone.
+/// As [`keep_watch`], for what is known from the journal alone; `ours` if it is to be killed when it stays silent.
 pub(super) fn watch_over(
     node: &Arc<Node>,
     uid: &str,
     task: &str,
     entry: &InstanceEntry,
-    health_timeout: Duration,
+    (ours, health_timeout): (bool, Duration),
 ) {
     if node.tasks.process(uid, task) != Process::Running {
         return;
@@ -129,6 +131,5 @@ pub(super) fn watch_over(
     if node.registry.get(&key).is_none() && register(node, uid, task, entry).is_err() {
         return;
     }
-    let ours = entry.socket.starts_with(&node.options.run_dir);
     node.supervisors.ensure(node, Watched { key, ours, health_timeout });
 }

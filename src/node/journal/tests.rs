@@ -164,10 +164,15 @@ impl AppendFile for Found {
 async fn what_a_killed_predecessor_wrote_is_durable_before_it_is_relied_on() {
     let whole = content();
     let torn = whole[..whole.len() - 1].to_vec();
+    let mut old = Vec::new();
+    let (version, incarnation, boot_id) = (VERSION - 1, "i".to_owned(), "b".to_owned());
+    frame(&mut old, &Frame::Header { version, incarnation, boot_id, amnesia: false });
     for (found, boot, done) in [
         (whole.clone(), "b", "sync"),
         (whole, "next boot", "replace"),
         (torn, "b", "replace"),
+        // Before a frame is added that an older program does not know.
+        (old, "b", "replace"),
         (Vec::new(), "b", "replace"),
     ] {
         let asked = Arc::default();

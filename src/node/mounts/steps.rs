@@ -2,6 +2,7 @@
 use kube::Resource;
 use std::sync::Arc;
 
+use super::super::allocations::wake_orphans;
 use super::super::context::{Key, Node};
 use super::super::events::{Tone, about_allocation};
 use super::super::journal::{
@@ -373,14 +374,8 @@ impl Unit {
             node.events.gone(&self.key());
             node.journal.commit(vec![Change::Forget(key)]).await?;
             // A plugin that nobody wants any more may have run on for this volume alone.
-            for task in node.journal.tasks() {
-                if task
-                    .plugin
-                    .as_ref()
-                    .is_some_and(|p| Some(&p.plugin) == self.entry.as_ref().map(|e| &e.plugin))
-                {
-                    node.queue.wake(Key::Allocation(task.allocation.uid));
-                }
+            if let Some(entry) = &self.entry {
+                wake_orphans(node, &entry.plugin);
             }
             return Ok(());
         };

@@ -239,7 +239,7 @@ fn spawn(
     let mut command = Command::new(program);
     command
         .arg0("wharfline")
-        .arg("shim")
+        .arg(crate::sys::SHIM)
         .arg(directory)
         .env_clear()
         .current_dir("/")

@@ -8,6 +8,7 @@ fn text(cluster: &Value, asked: &str) -> String {
 fn no_answer(uid: &str, last: &str) -> Value {
     json!([{
         "metadata": { "name": "e" }, "involvedObject": { "uid": uid }, "reason": "NoAnswerYet", "type": "Warning",
+        "action": "NodeStageVolume",
         "message": "NodeStageVolume: no answer from the plugin for 5 s", "eventTime": "2026-01-01T00:00:01.000000Z",
         "series": { "count": 2, "lastObservedTime": last },
     }])
@@ -20,23 +21,33 @@ fn a_call_that_takes_long_is_named_while_it_lasts() {
             { "staged": "Down", "reason": "NodeStageVolumeUncertain", "message": "m", "calls": calls } } });
         with(&[("allocations/0", waiting("vol-data")), ("attachments/0", node)])
     };
-    // It took 3 ms, as `call` has it.
-    let ended = json!([call("ABORTED", "2026-01-01T00:00:08.998Z", "no")]);
-    for (calls, uid, last, named) in [
-        (json!([]), "att-uid-data", "2026-01-01T00:00:09.000000Z", true),
-        (json!([]), "att-uid-logs", "2026-01-01T00:00:09.000000Z", false),
-        (ended.clone(), "att-uid-data", "2026-01-01T00:00:09.000000Z", false),
-        (ended, "att-uid-data", "2026-01-01T00:00:09.002000Z", true),
+    let told = "2026-01-01T00:00:09.000000Z";
+    // Calls take 3 ms, as `call` has it; one that is told of began five seconds before.
+    for (calls, uid, named) in [
+        (json!([]), "att-uid-data", true),
+        (json!([]), "att-uid-logs", false),
+        (json!([call("ABORTED", "2026-01-01T00:00:03.990Z", "no")]), "att-uid-data", true),
+        (json!([call("ABORTED", "2026-01-01T00:00:03.998Z", "no")]), "att-uid-data", false),
+        (json!([call("ABORTED", "2026-01-01T00:00:12Z", "no")]), "att-uid-data", false),
+        (
+            json!([{ "method": "NodePublishVolume", "code": "OK", "startTime": "2026-01-01T00:00:08Z",
+            "durationMillis": 3, "attempt": 1 }]),
+            "att-uid-data",
+            true,
+        ),
     ] {
-        let mut cluster = staging(calls);
-        cluster["events"] = no_answer(uid, last);
+        let mut cluster = staging(calls.clone());
+        cluster["events"] = no_answer(uid, told);
         let said = text(&cluster, "Allocation/web-data");
-        assert_eq!(
-            said.ends_with("; NodeStageVolume: no answer from the plugin for 5 s"),
-            named,
-            "{uid} {last}: {said}"
-        );
+        let end = "; NodeStageVolume: no answer from the plugin for 5 s";
+        assert_eq!(said.ends_with(end), named, "{uid} {calls}: {said}");
     }
+    // The other side's word about the same attachment counts, too.
+    let host = json!({ "status": { "controller": { "calls": [call("OK", "2026-01-01T00:00:05Z", "")] } } });
+    let mut cluster = staging(json!([]));
+    json_patch::merge(&mut cluster["attachments"][0], &host);
+    cluster["events"] = no_answer("att-uid-data", told);
+    assert!(!text(&cluster, "Allocation/web-data").contains("no answer"));
     let making = json!({ "status": { "phase": "Pending", "provisioning": { "type": "Provisioned", "status": "Unknown" } } });
     let mut cluster =
         with(&[("volumes/0", making), ("claims/0", json!({ "status": { "phase": "Pending" } }))]);

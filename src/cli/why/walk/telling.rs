@@ -10,9 +10,17 @@ use crate::api::volume::VolumeAttachmentSpec;
 /// The reason of the event that tells of a call which takes long.
 const NO_ANSWER: &str = "NoAnswerYet";
 
-/// Adds the call that is under way about an object: its event is later than the end of the last call that the object
-/// tells of.
-pub(super) fn add_under_way(branch: &mut Branch, objects: &Objects, uid: Option<&str>, calls: &[Call]) {
+/// After how long without an answer a call is told of, and how much later its event may be written.
+const TOLD_AFTER: SignedDuration = SignedDuration::from_secs(5);
+
+/// Adds the call that is under way about an object. Before it began, every other one that the object tells of had ended,
+/// and it began [`TOLD_AFTER`] before it was told of.
+pub(super) fn add_under_way<'c>(
+    branch: &mut Branch,
+    objects: &Objects,
+    uid: Option<&str>,
+    calls: impl IntoIterator<Item = &'c Call>,
+) {
     let about = |event: &&Event| {
         event.reason.as_deref() == Some(NO_ANSWER)
             && uid.is_some()
@@ -22,9 +30,10 @@ pub(super) fn add_under_way(branch: &mut Branch, objects: &Objects, uid: Option<
     let Some((event, told)) = last.and_then(|event| Some((event, told_at(event)?))) else { return };
     let over = |call: &Call| {
         let took = SignedDuration::from_millis(i64::try_from(call.duration_millis).unwrap_or(i64::MAX));
-        call.start_time.0.checked_add(took).is_ok_and(|end| end >= told)
+        let end = call.start_time.0.checked_add(took);
+        Some(&call.method) == event.action.as_ref() && end.is_ok_and(|end| end > told - TOLD_AFTER)
     };
-    if !calls.iter().any(over) {
+    if !calls.into_iter().any(over) {
         branch.add(&format!("; {}", event.message.as_deref().unwrap_or_default()));
     }
 }
