@@ -107,8 +107,8 @@ type Words = Map<String, Value>;
 struct Renewal {
     version: String,
     seen: Instant,
-    /// Whether the server itself was asked after this lease had run out, and had no newer one.
-    asked: bool,
+    /// How old it was when the server itself was asked last, and had no newer one.
+    asked_at: Option<Duration>,
 }
 
 impl Context {
@@ -148,17 +148,17 @@ impl Context {
         let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
         let known = leases.get(node).is_some_and(|renewal| renewal.version == version);
         if !known {
-            leases.insert(node.to_owned(), Renewal { version, seen: Instant::now(), asked: false });
+            leases.insert(node.to_owned(), Renewal { version, seen: Instant::now(), asked_at: None });
         }
     }
 
-    /// Notes that the server itself, asked after the lease had run out, has it in this version.
-    pub(crate) fn lease_asked(&self, node: &str, version: String) {
+    /// Notes that the server itself, asked when the lease was so old, has it in this version.
+    pub(crate) fn lease_asked(&self, node: &str, version: String, age: Duration) {
         let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
         match leases.get_mut(node).filter(|renewal| renewal.version == version) {
-            Some(renewal) => renewal.asked = true,
+            Some(renewal) => renewal.asked_at = Some(age),
             None => {
-                leases.insert(node.to_owned(), Renewal { version, seen: Instant::now(), asked: false });
+                leases.insert(node.to_owned(), Renewal { version, seen: Instant::now(), asked_at: None });
             }
         }
     }
@@ -168,11 +168,10 @@ impl Context {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
     }
 
-    /// How long ago a node's lease was renewed, and whether the server was asked since it ran out; absent when it has
-    /// none.
-    pub(crate) fn lease_age(&self, node: &str) -> Option<(Duration, bool)> {
+    /// How long ago a node's lease was renewed, and how old it was when the server was asked; absent when it has none.
+    pub(crate) fn lease_age(&self, node: &str) -> Option<(Duration, Option<Duration>)> {
         let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
-        leases.get(node).map(|renewal| (renewal.seen.elapsed(), renewal.asked))
+        leases.get(node).map(|renewal| (renewal.seen.elapsed(), renewal.asked_at))
     }
 
     /// How long the controllers have been looking.

@@ -17,7 +17,7 @@ use super::wake::users_of_node;
 use super::write::Failure;
 use crate::api::meta::READY;
 use crate::plan::Reason;
-use crate::plan::host::{HostNode, Pulse, host_node};
+use crate::plan::host::{HostNode, Pulse, host_node, must_ask};
 use crate::plan::release::Fence;
 
 /// One look at one Node.
@@ -33,19 +33,22 @@ pub(crate) async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Outcome
     if !patch.is_null() {
         context.merge(&*node, json!({ "status": patch })).await?;
     }
-    Ok(left.filter(|_| state == HostNode::Alive))
+    Ok(left)
 }
 
-/// Asks the server itself before a node is called silent: a watch that has gone deaf shows every node as silent. It is
-/// asked once for each lease that runs out, and nobody is silent before the answer.
+/// Asks the server itself before a node is called silent, and before it is called gone: a watch that has gone deaf shows
+/// every node as silent, and one that was silent may have come back.
 async fn ask_if_silent(context: &Context, node: &str) -> Result<(), Failure> {
     let known = context.lease_age(node);
-    if known.is_some_and(|(age, asked)| asked || age < context.options.lease_duration) {
+    if known.is_some() && !must_ask(facts(context, node)) {
         return Ok(());
     }
     let path = Lease::url_path(&(), Some(&context.options.system_namespace));
     match context.read::<Lease>(&path, node).await? {
-        Some(lease) => context.lease_asked(node, renewal(&lease)),
+        Some(lease) => {
+            let age = known.map_or(Duration::ZERO, |(age, _)| age);
+            context.lease_asked(node, renewal(&lease), age);
+        }
         None => context.lease_gone(node),
     }
     if known.is_some() {
@@ -64,17 +67,24 @@ pub(crate) fn renewal(lease: &Lease) -> String {
 
 /// Whether the node's word still counts, and after how much more silence that changes.
 pub(crate) fn pulse(context: &Context, node: &str) -> (HostNode, Option<Duration>) {
+    host_node(facts(context, node))
+}
+
+fn facts(context: &Context, node: &str) -> Pulse {
     // Without a lease it has been silent at least since we began to look, and then some.
-    let unknown = || (context.looking_for() + context.options.lease_duration, true);
-    let (silent_for, asked) = context.lease_age(node).unwrap_or_else(unknown);
-    host_node(Pulse {
+    let unknown = || {
+        let silent = context.looking_for() + context.options.lease_duration;
+        (silent, Some(silent))
+    };
+    let (silent_for, asked_at) = context.lease_age(node).unwrap_or_else(unknown);
+    Pulse {
         silent_for,
-        asked,
+        asked_at,
         lease: context.options.lease_duration,
         longest_call: context.options.longest_call,
         fenced: fence(&context.world, node) == Fence::Stands,
         deleted: context.world.nodes.named(node).is_none(),
-    })
+    }
 }
 
 fn unused(context: &Context, node: &str) -> bool {

@@ -23,9 +23,9 @@ pub enum HostNode {
 pub struct Pulse {
     /// How long ago a renewal of its lease was seen last.
     pub silent_for: Duration,
-    /// Whether the server itself has said, since its lease ran out, that there is no newer one: our watch may be what is
-    /// silent.
-    pub asked: bool,
+    /// How long it had been silent when the server itself was asked last, and had no newer renewal either: our watch may
+    /// be what is silent. Absent when it was not asked.
+    pub asked_at: Option<Duration>,
     /// How long a lease lasts.
     pub lease: Duration,
     /// The longest call that the node may have begun while its lease stood.
@@ -39,20 +39,33 @@ pub struct Pulse {
 /// What is known of a node as host, and after how much more silence that changes; never by itself where the server has to
 /// be asked first.
 pub fn host_node(pulse: Pulse) -> (HostNode, Option<Duration>) {
+    let end = pulse.lease + pulse.longest_call;
+    let until = |moment: Duration| moment.checked_sub(pulse.silent_for).filter(|left| !left.is_zero());
+    let asked_since = |moment| pulse.asked_at.is_some_and(|asked| asked >= moment);
     if pulse.deleted {
         return (HostNode::Gone, None);
     }
-    if let Some(left) = pulse.lease.checked_sub(pulse.silent_for).filter(|left| !left.is_zero()) {
+    if let Some(left) = until(pulse.lease) {
         return (HostNode::Alive, Some(left));
     }
-    if !pulse.asked {
+    if !asked_since(pulse.lease) {
         return (HostNode::Alive, None);
     }
-    let end = pulse.lease + pulse.longest_call;
-    match end.checked_sub(pulse.silent_for).filter(|left| !left.is_zero()) {
-        Some(left) if !pulse.fenced => (HostNode::Silent, Some(left)),
-        Some(_) | None => (HostNode::Gone, None),
+    if pulse.fenced {
+        return (HostNode::Gone, None);
     }
+    match until(end) {
+        Some(left) => (HostNode::Silent, Some(left)),
+        // It was silent when it was asked for. It may have spoken since, while we were deaf.
+        None if !asked_since(end) => (HostNode::Silent, None),
+        None => (HostNode::Gone, None),
+    }
+}
+
+/// Whether the server has to be asked before more can be said of the node.
+pub fn must_ask(pulse: Pulse) -> bool {
+    let silent = |moment| pulse.silent_for >= moment && pulse.asked_at.is_none_or(|asked| asked < moment);
+    silent(pulse.lease) || silent(pulse.lease + pulse.longest_call)
 }
 
 /// A node that could be host.
@@ -163,7 +176,7 @@ mod tests {
     fn silence_becomes_death_only_after_the_longest_call() {
         let pulse = |silent| Pulse {
             silent_for: Duration::from_secs(silent),
-            asked: true,
+            asked_at: Some(Duration::from_secs(silent)),
             lease: Duration::from_secs(10),
             longest_call: Duration::from_secs(150),
             fenced: false,
@@ -184,11 +197,24 @@ mod tests {
         assert_eq!(host_node(Pulse { deleted: true, ..pulse(0) }).0, HostNode::Gone);
         for silent in [10, 159, 1000] {
             for fenced in [false, true] {
-                let unasked = host_node(Pulse { asked: false, fenced, ..pulse(silent) });
+                let unasked = host_node(Pulse { asked_at: None, fenced, ..pulse(silent) });
                 assert_eq!(unasked, (HostNode::Alive, None), "our own deafness is no silence of the node");
             }
         }
-        assert_eq!(host_node(Pulse { asked: false, deleted: true, ..pulse(0) }).0, HostNode::Gone);
+        assert_eq!(host_node(Pulse { asked_at: None, deleted: true, ..pulse(0) }).0, HostNode::Gone);
+        // It came back while our watch was deaf, and may call again: what it was asked for before does not count.
+        for (silent, asked, wanted, ask) in [
+            (9, None, HostNode::Alive, false),
+            (10, None, HostNode::Alive, true),
+            (10, Some(9), HostNode::Alive, true),
+            (100, Some(10), HostNode::Silent, false),
+            (160, Some(10), HostNode::Silent, true),
+            (161, Some(159), HostNode::Silent, true),
+            (161, Some(160), HostNode::Gone, false),
+        ] {
+            let known = Pulse { asked_at: asked.map(Duration::from_secs), ..pulse(silent) };
+            assert_eq!((host_node(known).0, must_ask(known)), (wanted, ask), "{silent} {asked:?}");
+        }
     }
 
     #[test]
