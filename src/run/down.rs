@@ -24,7 +24,7 @@ use crate::api::allocation::AllocationPhase;
 use crate::api::{Allocation, NodeAgent, Volume, VolumeClaim};
 use crate::cli::why::{EVENTS, Explanation, Kind, Objects, Subject, explain};
 use crate::node::context::STOPPED;
-use crate::node::journal::{AttachmentEntry, Journal};
+use crate::node::journal::{AttachmentEntry, Entry, Journal};
 use crate::node::{Looked, Options};
 use crate::server::Identity;
 use crate::store::embedded::OpenError;
@@ -130,15 +130,16 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
     let kernel = std::sync::Arc::clone(&machine.kernel);
     let options =
         Options { any_store: true, ..join::options("", data_dir.to_owned(), machine::run_dir(data_dir)) };
+    let files = std::sync::Arc::clone(&machine.files);
     let looked = Looked::at(machine, options).await?;
-    let journal = looked.journal().clone();
-    let Some(name) = node_name(&client).await?.or_else(|| known_name(&journal)) else {
+    let journal = looked.journal();
+    let Some(name) = node_name(&client).await?.or_else(|| known_name(journal)) else {
         println!("nothing to take down: no node has joined");
         return Ok(());
     };
-    let looked = looked.named(&journal.store().map_or(name, |store| store.node));
-    let name = looked.options().name.clone();
-    let unknown = unknown(&journal, &client).await?;
+    let name = journal.store().map_or(name, |store| store.node);
+    let unknown = unknown(journal, &client).await?;
+    let looked = looked.named(&name);
     // With volumes to delete, their plugins have to run once more before they stop.
     join::join(&core.server, &name, !args.delete_volumes).await?;
     let (tell, ready) = oneshot::channel();
@@ -158,7 +159,7 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
             running.cancel();
             cluster.await?;
             if result.as_ref().is_err_and(|error| matches!(error.downcast_ref(), Some(Late { said: false }))) {
-                for line in up_still(&journal) {
+                for line in up_still(&Journal::entries(&*files, &data_dir.join("journal")).await?) {
                     println!("left: {line}");
                 }
             }
@@ -198,19 +199,22 @@ async fn unknown(journal: &Journal, client: &Client) -> anyhow::Result<Vec<Attac
 }
 
 /// A line per volume that the journal says is up here: for what the server knows nothing of.
-fn up_still(journal: &Journal) -> Vec<String> {
-    let tasks = journal.tasks();
-    let line = |volume: AttachmentEntry| {
-        let (name, plugin) = (volume.volume, volume.plugin);
-        let runs = tasks.iter().any(|t| t.plugin.as_ref().is_some_and(|p| p.plugin == plugin));
+fn up_still(entries: &[Entry]) -> Vec<String> {
+    let serves = |entry: &Entry, plugin: &str| match entry {
+        Entry::Task(task) => task.plugin.as_ref().is_some_and(|p| p.plugin == plugin),
+        _ => false,
+    };
+    let line = |entry: &Entry| {
+        let Entry::Attachment(AttachmentEntry { volume: name, plugin, .. }) = entry else { return None };
+        let runs = entries.iter().any(|entry| serves(entry, plugin));
         let then = if runs {
-            "which has not done it yet".to_owned()
+            "which has not done it yet: look whether it runs and answers".to_owned()
         } else {
             format!("which does not run here any more: `wharfline up`, apply plugin/{plugin}, and come back")
         };
-        format!("volume \"{name}\" is to be taken down by its plugin \"{plugin}\", {then}")
+        Some(format!("volume \"{name}\" is to be taken down by its plugin \"{plugin}\", {then}"))
     };
-    named(journal.attachments().into_iter().map(line).collect())
+    named(entries.iter().filter_map(line).collect())
 }
 
 /// An `up` has the directory: it is asked over its own API, and ends by itself when all is down.

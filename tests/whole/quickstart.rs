@@ -87,6 +87,27 @@ fn sigkill_costs_nothing_but_time() {
     rig.assert_nothing_left();
 }
 
+/// A task is not started on a bare directory, nor is it stuck for good.
+#[test]
+fn a_target_that_was_unmounted_by_hand_is_published_again_before_its_task_starts_again() {
+    let mut rig = Rig::new();
+    rig.up();
+    started(&rig);
+    let path = rig.get("allocation", "hello")["status"]["volumes"][0]["path"].as_str().unwrap().to_owned();
+    rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH).unwrap();
+    let shim = rig.processes().into_iter().find(|p| p.contains(".writer")).expect("the task's shim");
+    let pid = shim.split(' ').next().unwrap().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let file = std::path::Path::new(&path).join("greeting");
+    until("it greets again", || std::fs::read_to_string(&file).is_ok_and(|text| text.lines().count() == 2));
+    assert!(rig.mounts().iter().any(|mount| mount.ends_with(&path)), "{:?}", rig.mounts());
+    rig.wait_ready("allocation/hello");
+    rig.run(&["down", "--delete-volumes"]);
+    rig.ended();
+    rig.assert_nothing_left();
+}
+
 /// A node is there as long as its daemon is: what a person deletes of it comes back, and what runs is not touched.
 #[test]
 fn a_node_that_is_deleted_joins_again() {

@@ -71,6 +71,25 @@ fn a_store_that_was_lost_ends_no_task() {
     rig.assert_nothing_left();
 }
 
+/// The newest writes are in the log alone: whoever starts without the rest must not overwrite it.
+#[test]
+fn a_log_without_its_store_is_kept() {
+    let mut rig = Rig::new();
+    rig.up();
+    rig.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: late, namespace: default}}");
+    rig.kill();
+    let (store, aside) = (rig.data.path().join("store.redb"), rig.data.path().join("aside"));
+    std::fs::rename(&store, &aside).unwrap();
+    let line = fails(&rig, &["--listen", "127.0.0.1:0"]);
+    assert!(line.contains("put it back"), "{line}");
+    std::fs::rename(&aside, &store).unwrap();
+    rig.up_with(&["--listen", "127.0.0.1:0"]);
+    assert_eq!(rig.get("configmap", "late")["metadata"]["name"], "late");
+    rig.run(&["down"]);
+    rig.ended();
+    rig.assert_nothing_left();
+}
+
 /// What `up` writes into the kubeconfig can be reached, and its certificate is for that.
 #[test]
 fn every_address_to_listen_on_can_be_used() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 
-use super::super::context::{Node, substitute};
+use super::super::context::{Key, Node, substitute};
 use super::super::events::Tone;
 use super::super::journal::{Entry, PublicationEntry, TaskEntry, task_key};
 use super::super::mounts::TARGET;
@@ -16,7 +16,7 @@ use crate::api::Allocation;
 use crate::api::allocation::Task;
 use crate::plan::mount::Level;
 use crate::plan::supervise::Process;
-use crate::sys::kernel::FileKind;
+use crate::sys::kernel::{FileKind, KernelError};
 use crate::sys::path::TreePath;
 use crate::sys::process::{LogSpec, TaskMount, TaskSpec};
 
@@ -100,6 +100,16 @@ pub(super) async fn start_marked(
     Ok(())
 }
 
+/// What was published is not there any more, or something else is: it is in doubt, and published again.
+async fn publish_again(node: &Node, publication: &PublicationEntry) {
+    let doubted = PublicationEntry { level: Level::Rising, ..publication.clone() };
+    // A journal that cannot be written ends the daemon.
+    let _ended = node.journal.put(Entry::Publication(doubted)).await;
+    if let Some(attachment) = node.journal.attachment(&publication.attachment) {
+        node.queue.wake(Key::Mount(attachment.volume));
+    }
+}
+
 pub(super) fn restarts(node: &Node, uid: &str, task: &str) -> u32 {
     node.journal.look(|all| match all.get(&task_key(uid, task)) {
         Some(Entry::Task(entry)) => entry.restarts,
@@ -134,8 +144,15 @@ pub(super) async fn task_spec(
         let verified = publication.verified.as_ref().ok_or("a publication was never verified")?;
         let target =
             TreePath::new(["publish", publication.directory.as_str(), TARGET]).map_err(|e| e.to_string())?;
-        let clone = node.machine.kernel.clone_mount(&target, verified).await.map_err(|e| e.to_string())?;
-        clones.push(clone);
+        match node.machine.kernel.clone_mount(&target, verified).await {
+            Ok(clone) => clones.push(clone),
+            Err(error) => {
+                if matches!(error, KernelError::Changed { .. }) {
+                    publish_again(node, publication).await;
+                }
+                return Err(error.to_string());
+            }
+        }
         mounts.push(TaskMount {
             fd: -1,
             path: PathBuf::from(&mount.mount_path),

@@ -124,7 +124,16 @@ impl Disk {
             Disk::File { path: path.to_owned(), _lock: lock, sync_failed: Arc::new(AtomicBool::new(false)) };
         match path.try_exists() {
             Ok(true) => {}
-            Ok(false) => make(path, cache_bytes).map_err(|error| disk.open_error(error))?,
+            Ok(false) => {
+                let log = beside(path, ".wal");
+                if Place::was_used(&log) {
+                    // Made anew it would be lost, and with it the newest writes of a store that may be put back.
+                    let error =
+                        io::Error::other("its log is there, and the rest is not: put it back beside the log");
+                    return Err(OpenError::Corrupt { place: place(), source: Arc::new(error) });
+                }
+                make(path, cache_bytes).map_err(|error| disk.open_error(error))?;
+            }
             Err(error) => return Err(OpenError::Io { place: place(), source: Arc::new(error) }),
         }
         Ok(disk)

@@ -57,6 +57,11 @@ impl Place {
         file.sync_all()
     }
 
+    /// Whether anything was ever written to a log at this path. A making that was interrupted leaves zeros.
+    pub(super) fn was_used(path: &Path) -> bool {
+        std::fs::read(path).is_ok_and(|content| content.iter().any(|byte| *byte != 0))
+    }
+
     pub(super) fn open(path: &Path, sync_failed: &Arc<AtomicBool>) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let len = file.metadata()?.len();
