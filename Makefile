@@ -3,6 +3,8 @@ CARGO   ?= cargo
 PROFILE ?= dev
 BIN     := $(or $(CARGO_TARGET_DIR),target)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/wharfline
 TOOLS   := target/tools/bin
+# What tools/ fetched is found behind what the machine has.
+export PATH := $(PATH):$(CURDIR)/$(TOOLS)
 SEEDS   ?= 500
 FROM    ?= 1
 
@@ -30,6 +32,7 @@ run: ## The whole way once: up, a volume in use, all taken down (root; PROFILE=r
 
 test: lint ## Everything that CI runs: format, lints, every test, the examples in the docs
 	@$(root)
+	@tools/fetch-etcd || true
 	$(tests) || { $(root); exit 1; }
 	$(CARGO) test --locked $(points) --doc
 	$(MAKE) sim

@@ -6,8 +6,14 @@ use std::time::Duration;
 
 use wharfline::store::embedded::{Durability, EmbeddedStore, MemoryDisk, Options};
 
+#[cfg(feature = "etcd")]
+#[path = "support/etcd.rs"]
+mod etcd;
 #[path = "support/store_embedded.rs"]
 mod store_embedded;
+#[cfg(feature = "etcd")]
+#[path = "support/store_etcd.rs"]
+mod store_etcd;
 #[path = "support/store_kill.rs"]
 mod store_kill;
 #[path = "support/store_model.rs"]
@@ -68,3 +74,26 @@ store_suite::for_each_case!(inline_cases);
 fn inline() -> Shared {
     Arc::new(EmbeddedStore::inline(MemoryDisk::default(), relaxed()).expect("memory can be opened"))
 }
+
+/// In a real etcd of its own, of one member and of three.
+macro_rules! etcd_cases {
+    ($($case:ident,)*) => {
+        #[cfg(feature = "etcd")]
+        mod etcd_of_one { $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let etcd = super::etcd::Etcd::start(1).await;
+                super::in_time(super::store_suite::$case(super::Arc::new(etcd.store().await))).await;
+            }
+        )* }
+        #[cfg(feature = "etcd")]
+        mod etcd_of_three { $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let etcd = super::etcd::Etcd::start(3).await;
+                super::in_time(super::store_suite::$case(super::Arc::new(etcd.store().await))).await;
+            }
+        )* }
+    };
+}
+store_suite::for_each_case!(etcd_cases);

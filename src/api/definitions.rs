@@ -258,12 +258,25 @@ fn node_status(object: &Value) -> Value {
         _ => "Unknown",
     };
     let cordoned = object["spec"]["unschedulable"] == json!(true);
-    json!(if cordoned { format!("{word},SchedulingDisabled") } else { word.to_owned() })
+    let deleted = !object["metadata"]["deletionTimestamp"].is_null();
+    let more = [(cordoned, "SchedulingDisabled"), (deleted, "Deleting")];
+    let words = std::iter::once(word).chain(more.iter().filter(|(is, _)| *is).map(|(_, word)| *word));
+    json!(words.collect::<Vec<_>>().join(","))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_shows_what_keeps_new_work_away() {
+        let mut node = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+        assert_eq!(node_status(&node), "Ready");
+        node["spec"] = json!({ "unschedulable": true });
+        node["metadata"] = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" });
+        assert_eq!(node_status(&node), "Ready,SchedulingDisabled,Deleting");
+        assert_eq!(node_status(&json!({})), "Unknown");
+    }
 
     #[test]
     fn cells_say_what_a_person_wants_to_know() {

@@ -7,38 +7,56 @@ pub enum QuantityError {
     #[error("\"{0}\" is not a size; write a number with a unit such as 500Mi or 10Gi")]
     Malformed(String),
     /// Larger than 2^63-1 bytes.
-    #[error("\"{0}\" is more than a CSI capacity can say (2^63-1 bytes)")]
+    #[error("\"{0}\" is more than a CSI capacity can say; write at most 2^63-1 bytes")]
     TooLarge(String),
 }
 
 /// Bytes of a quantity. Fractions are allowed and rounded up, as Kubernetes does.
 pub fn bytes(text: &str) -> Result<i64, QuantityError> {
     let malformed = || QuantityError::Malformed(text.to_owned());
-    let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-    let (number, suffix) = text.split_at(split);
-    let unit: u128 = match suffix {
-        "" => 1,
-        "k" => 1_000,
-        "M" => 1_000_000,
-        "G" => 1_000_000_000,
-        "T" => 1_000_000_000_000,
-        "P" => 1_000_000_000_000_000,
-        "Ki" => 1 << 10,
-        "Mi" => 1 << 20,
-        "Gi" => 1 << 30,
-        "Ti" => 1 << 40,
-        "Pi" => 1 << 50,
-        _ => return Err(malformed()),
-    };
+    let unsigned = text.strip_prefix('+').unwrap_or(text);
+    let split = unsigned.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(split);
+    let (unit, parts) = scale_of(suffix).ok_or_else(malformed)?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || whole.len() > 20 || fraction.len() > 9 {
         return Err(malformed());
     }
-    let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| malformed())? };
+    let digits =
+        |text: &str| if text.is_empty() { Ok(0_u128) } else { text.parse().map_err(|_| malformed()) };
     let scale = 10_u128.pow(u32::try_from(fraction.len()).map_err(|_| malformed())?);
-    let part: u128 = if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| malformed())? };
-    let total = whole * unit + (part * unit).div_ceil(scale);
-    i64::try_from(total).map_err(|_| QuantityError::TooLarge(text.to_owned()))
+    // At most 29 digits before the unit and 19 of it: what overflows is too large anyway.
+    let total = (digits(whole)? * scale + digits(fraction)?).checked_mul(unit);
+    let total = total.map(|total| total.div_ceil(scale * parts)).and_then(|bytes| i64::try_from(bytes).ok());
+    total.ok_or_else(|| QuantityError::TooLarge(text.to_owned()))
+}
+
+/// What a suffix multiplies and divides by.
+fn scale_of(suffix: &str) -> Option<(u128, u128)> {
+    let decimal = |exponent: u32| Some((10_u128.pow(exponent), 1));
+    match suffix {
+        "" => decimal(0),
+        "k" => decimal(3),
+        "M" => decimal(6),
+        "G" => decimal(9),
+        "T" => decimal(12),
+        "P" => decimal(15),
+        "E" => decimal(18),
+        "Ki" => Some((1 << 10, 1)),
+        "Mi" => Some((1 << 20, 1)),
+        "Gi" => Some((1 << 30, 1)),
+        "Ti" => Some((1 << 40, 1)),
+        "Pi" => Some((1 << 50, 1)),
+        "Ei" => Some((1 << 60, 1)),
+        "m" => Some((1, 1_000)),
+        "u" => Some((1, 1_000_000)),
+        "n" => Some((1, 1_000_000_000)),
+        _ => {
+            let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+            let power = 10_u128.checked_pow(exponent.unsigned_abs()).filter(|_| exponent.abs() <= 18)?;
+            Some(if exponent < 0 { (1, power) } else { (power, 1) })
+        }
+    }
 }
 
 /// The shortest exact writing with a binary unit, such as `1Gi` for 1073741824.
@@ -89,10 +107,34 @@ mod tests {
             ("1.5Ki", 1536),
             ("0.1", 1),
             ("2k", 2000),
+            ("1e9", 1_000_000_000),
+            ("1.5E3", 1500),
+            ("25e-1", 3),
+            ("1Ei", 1 << 60),
+            ("7E", 7_000_000_000_000_000_000),
+            ("1500m", 2),
+            ("1u", 1),
+            ("+5", 5),
+            ("0.000000001E", 1_000_000_000),
         ] {
             assert_eq!(bytes(text), Ok(wanted), "{text}");
         }
-        for text in ["", "Gi", "-1", "1 Gi", "1gi", "1e3", "..", "9223372036854775808"] {
+        for text in [
+            "",
+            "Gi",
+            "-1",
+            "1 Gi",
+            "1gi",
+            "1e",
+            "1e19",
+            "1e-19",
+            "1e+x",
+            "++1",
+            "..",
+            "9223372036854775808",
+            "8Ei",
+            "99999999999999999999E",
+        ] {
             assert!(bytes(text).is_err(), "{text}");
         }
         assert_eq!(display(1 << 30), "1Gi");

@@ -114,6 +114,11 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
                 Cause::TooLong,
                 format!("has {} bytes; CSI allows {CSI_STRING_MAX}", handle.len()),
             );
+        } else if handle.chars().any(char::is_control) {
+            faults.invalid(
+                "spec.source.existing.handle",
+                format!("{handle:?} holds a control character; give the plugin's id as the plugin writes it"),
+            );
         }
         map_size(&mut faults, "spec.source.existing.context", &spec["source"]["existing"]["context"]);
     }
@@ -434,6 +439,18 @@ mod tests {
             ["spec.instances[0].runtime.external.socket"]
         );
         assert_eq!(plugin(&of("tcp://1.2.3.4:5".into()), None).len(), 1);
+    }
+
+    #[test]
+    fn a_handle_is_what_the_plugin_wrote() {
+        let of = |handle: &str| {
+            json!({ "spec": { "plugin": "a", "accessModes": ["SingleNodeWriter"],
+            "source": { "existing": { "handle": handle } } } })
+        };
+        assert!(volume(&of("projects/p/zones/[z]/disks/a b"), None).is_empty());
+        for bad in ["", "a\nb", &"x".repeat(CSI_STRING_MAX + 1)] {
+            assert_eq!(paths(&volume(&of(bad), None)), ["spec.source.existing.handle"], "{bad}");
+        }
     }
 
     #[test]

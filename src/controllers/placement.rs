@@ -20,7 +20,7 @@ use crate::api::plugin::ControllerScope;
 use crate::api::{Allocation, AllocationStatus, Volume, VolumeClaim};
 use crate::plan::Reason;
 use crate::plan::claim;
-use crate::plan::place::{self, Claim, Node, NodePlugin, Wish};
+use crate::plan::place::{self, Claim, Closed, Node, NodePlugin, Wish};
 use crate::plan::registry::Service;
 
 /// What to do with an allocation.
@@ -283,7 +283,13 @@ fn nodes(context: &Context) -> Vec<Node> {
             let cordoned = node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false);
             Node {
                 ready: node_ready(node),
-                cordoned: cordoned || node_down(world, &name) || deleting(&**node),
+                closed: if deleting(&**node) {
+                    Some(Closed::Deleted)
+                } else if node_down(world, &name) {
+                    Some(Closed::Stopped)
+                } else {
+                    cordoned.then_some(Closed::Cordoned)
+                },
                 labels: node.labels().clone(),
                 load: world.allocations.count(&format!("node:{name}")),
                 name,

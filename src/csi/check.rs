@@ -24,6 +24,9 @@ pub const MAX_TOPOLOGY_PART: usize = 63;
 /// Most segments of one topology, and most topologies of one volume.
 pub const MAX_TOPOLOGIES: usize = 256;
 
+/// What a message calls the plugin's id of a node.
+const NODE_ID: &str = "plugin's id for this node";
+
 /// What is wrong with an answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
@@ -97,6 +100,14 @@ pub enum Fault {
         /// Its length in bytes.
         length: usize,
     },
+    /// An id that would write over lines or terminals. Slashes and spaces are an id's own affair: no path is made of it.
+    #[error("the {what} {id:?} holds a control character")]
+    ControlCharacter {
+        /// Whose id.
+        what: &'static str,
+        /// As reported, cut if it is long.
+        id: String,
+    },
     /// A map above the limit.
     #[error("the {field} holds {length} bytes; at most {MAX_MAP} are taken")]
     MapTooLarge {
@@ -141,6 +152,8 @@ impl Fault {
             | Self::IllegalTopologyValue { .. }
             | Self::TooManyTopologies { .. } => "IllegalTopology",
             Self::NoVolume | Self::NoVolumeId | Self::VolumeIdTooLong { .. } => "IllegalVolumeID",
+            Self::ControlCharacter { what: NODE_ID, .. } => "IllegalNodeID",
+            Self::ControlCharacter { .. } => "IllegalVolumeID",
             Self::MapTooLarge { .. } => "AnswerTooLarge",
             Self::NegativeCapacity { .. } | Self::CapacityOutOfRange { .. } => "WrongCapacity",
             Self::SourceNotConfirmed => "SourceNotConfirmed",
@@ -170,6 +183,7 @@ pub fn node_info(info: &NodeGetInfoResponse) -> Result<(), Fault> {
     if info.node_id.len() > MAX_NODE_ID {
         return Err(Fault::NodeIdTooLong { length: info.node_id.len() });
     }
+    printable(NODE_ID, &info.node_id)?;
     if info.max_volumes_per_node < 0 {
         return Err(Fault::NegativeLimit { limit: info.max_volumes_per_node });
     }
@@ -206,6 +220,7 @@ pub fn volume(volume: Option<&Volume>) -> Result<&Volume, Fault> {
     if volume.volume_id.len() > MAX_VOLUME_ID {
         return Err(Fault::VolumeIdTooLong { length: volume.volume_id.len() });
     }
+    printable("volume's id", &volume.volume_id)?;
     map("volume_context", &volume.volume_context)?;
     Ok(volume)
 }
@@ -229,6 +244,10 @@ pub fn created(request: &CreateVolumeRequest, volume: &Volume) -> Result<(), Fau
         return Err(Fault::TooManyTopologies { count: volume.accessible_topology.len() });
     }
     volume.accessible_topology.iter().try_for_each(topology)
+}
+
+fn printable(what: &'static str, id: &str) -> Result<(), Fault> {
+    if id.chars().any(char::is_control) { Err(Fault::ControlCharacter { what, id: cut(id) }) } else { Ok(()) }
 }
 
 /// A map of an answer, such as `publish_context`.

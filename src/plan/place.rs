@@ -14,12 +14,33 @@ pub struct Node {
     pub name: String,
     /// Whether its daemon renews its lease.
     pub ready: bool,
-    /// Whether a person cordoned it, or it is marked stopped.
-    pub cordoned: bool,
+    /// Why it takes nothing new, if it does not.
+    pub closed: Option<Closed>,
     /// Its labels.
     pub labels: Map,
     /// How many allocations are bound to it.
     pub load: usize,
+}
+
+/// Why a node takes no new allocation; plugins' own go there all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// Its Node object is being deleted.
+    Deleted,
+    /// `wharfline down` took it down.
+    Stopped,
+    /// A person wants nothing new there.
+    Cordoned,
+}
+
+impl std::fmt::Display for Closed {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Self::Deleted => "being deleted",
+            Self::Stopped => "taken down",
+            Self::Cordoned => "cordoned",
+        })
+    }
 }
 
 /// One node's part of a plugin.
@@ -98,8 +119,8 @@ fn refusal(wish: &Wish, node: &Node, claims: &[Claim]) -> Option<String> {
     if !node.ready {
         return Some("not ready".to_owned());
     }
-    if node.cordoned && !wish.plugin {
-        return Some("cordoned or stopped".to_owned());
+    if let Some(why) = node.closed.filter(|_| !wish.plugin) {
+        return Some(why.to_string());
     }
     if let Some((key, value)) = wish.labels.iter().find(|(k, v)| node.labels.get(*k) != Some(*v)) {
         return Some(format!("has no label {key}={value}"));
@@ -205,7 +226,9 @@ mod tests {
     fn each_refused_node_has_its_reason() {
         let nodes = [
             Node { ready: false, ..node("a", 0) },
-            Node { cordoned: true, ..node("b", 0) },
+            Node { closed: Some(Closed::Cordoned), ..node("b", 0) },
+            Node { closed: Some(Closed::Stopped), ..node("s", 0) },
+            Node { closed: Some(Closed::Deleted), ..node("x", 0) },
             node("c", 0),
             node("d", 0),
         ];
@@ -216,7 +239,7 @@ mod tests {
         };
         assert_eq!(
             details,
-            "a: not ready; b: cordoned or stopped; c: no healthy instance of plugin p; d: claim c cannot be reached from there"
+            "a: not ready; b: cordoned; s: taken down; x: being deleted; c: no healthy instance of plugin p"
         );
         let plugin = Wish { plugin: true, ..Wish::default() };
         assert_eq!(choose(&plugin, &nodes[1..2], &[]), Ok("b".into()), "plugins ignore cordons");

@@ -81,7 +81,10 @@ pub(crate) fn check(value: &Value, rule: &Rule, path: &Path<'_>, faults: &mut Fi
     }
     if !rule.kind.fits(value) {
         let wanted = rule.kind.word();
-        faults.invalid(path, format!("Invalid value: {}: must be of type {wanted}", shown(value)));
+        // YAML makes numbers and truth values of what a person meant as text.
+        let scalar = value.is_number() || value.is_boolean();
+        let hint = if wanted == "string" && scalar { "; put it in quotes" } else { "" };
+        faults.invalid(path, format!("Invalid value: {}: must be of type {wanted}{hint}", shown(value)));
         return;
     }
     if let Some(allowed) = &rule.allowed {
@@ -359,7 +362,7 @@ mod tests {
             faults(&spec),
             [
                 "spec.count: Invalid value: 10: must be less than or equal to 9",
-                "spec.labels.a: Invalid value: 1: must be of type string",
+                "spec.labels.a: Invalid value: 1: must be of type string; put it in quotes",
                 "spec.mode: Unsupported value: \"Blok\": supported values: \"Block\", \"Filesystem\"; did you mean \"Block\"?",
                 "spec.modes: Invalid value: must be at least 1 items",
                 "spec.plugin: Invalid value: must be at least 1 characters",

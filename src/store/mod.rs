@@ -7,10 +7,13 @@
 //! What it never does: it never looks into a value, never writes two keys at once, never expires a key,
 //! and never repeats a write whose outcome it does not know.
 //!
-//! [`embedded`] keeps one file on this machine. Every backend passes the one suite in `tests/store.rs`.
+//! [`embedded`] keeps one file on this machine, `etcd` (a feature, on by default) is a client of etcd. Every backend
+//! passes the one suite in `tests/store.rs`.
 mod compactor;
 pub mod embedded;
 mod error;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 
 use std::fmt;
 
@@ -181,4 +184,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// The revision last compacted at; [`Rev::ZERO`] if none was.
     async fn compacted(&self) -> Result<Rev, StoreError>;
+}
+
+fn within(bytes: &[u8], limit: usize) -> Result<(), StoreError> {
+    if bytes.len() > limit {
+        return Err(StoreError::TooLarge { size: bytes.len(), limit });
+    }
+    Ok(())
 }

@@ -353,7 +353,7 @@ fn coming_down() -> Vec<Case> {
             asked: "Plugin/nfs",
             way: &["plugin/nfs", "volumeclaim/data"],
             says: "needs it for vol-data",
-            advice: "`wharfline delete volumeclaim/data -n shop`",
+            advice: "`wharfline delete volumeclaim/data -n shop`, and its data with it",
         },
         Case {
             name: "a volume whose node does not release it",
@@ -429,7 +429,7 @@ fn placing() -> Vec<Case> {
     let cordoned = |name: &'static str, asked, way| Case {
         name,
         cluster: with_late(&[
-            ("allocations/0", fits("a: the allocation is pinned elsewhere; b: cordoned or stopped")),
+            ("allocations/0", fits("a: the allocation is pinned elsewhere; b: cordoned")),
             ("allocations/0", json!({ "spec": { "nodeName": "b" } })),
             ("nodes/1", json!({ "spec": { "unschedulable": true } })),
         ]),
@@ -464,7 +464,7 @@ fn placing() -> Vec<Case> {
             name: "the only node was taken down",
             cluster: without(
                 with_late(&[
-                    ("allocations/0", fits("b: cordoned or stopped")),
+                    ("allocations/0", fits("b: taken down")),
                     ("nodes/1", unmet("Ready", "NodeStopped", "taken down")),
                     (
                         "nodes/1",
@@ -669,7 +669,7 @@ fn going() -> Vec<Case> {
             asked: "Plugin/nfs",
             way: &["plugin/nfs", "volumeclaim/logs"],
             says: "needs it for vol-logs",
-            advice: "`wharfline delete volumeclaim/logs -n shop`",
+            advice: "`wharfline delete volumeclaim/logs -n shop`, and its data with it",
         },
         Case {
             name: "a plugin that goes, asked from below",
@@ -677,7 +677,7 @@ fn going() -> Vec<Case> {
             asked: "VolumeClass/fast",
             way: &["volumeclass/fast", "plugin/nfs", "volumeclaim/data"],
             says: "needs it for vol-data",
-            advice: "`wharfline delete volumeclaim/data -n shop`",
+            advice: "`wharfline delete volumeclaim/data -n shop`, and its data with it",
         },
         Case {
             name: "a node that goes",

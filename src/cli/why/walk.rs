@@ -13,7 +13,7 @@ use super::{Branch, Kind, Objects, State, Subject};
 use crate::api::allocation::{AllocationPhase, AllocationVolume, TaskState};
 use crate::api::claim::ClaimPhase;
 use crate::api::class::VolumeBindingMode;
-use crate::api::meta::{Call, Condition, Rung, Truth};
+use crate::api::meta::{Call, Condition, ReclaimPolicy, Rung, Truth};
 use crate::api::volume::VolumePhase;
 use crate::api::{
     Allocation, AllocationStatus, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
@@ -543,6 +543,10 @@ impl<'a> Walk<'a> {
                 }
                 branch.subject = Subject::namespaced(Kind::Claim, &claim.namespace, &claim.name);
                 branch.text = format!("needs it for {name}");
+                if volume.spec.reclaim_policy == ReclaimPolicy::Delete {
+                    let words = branch.subject.words("");
+                    branch.hint = format!("`wharfline delete {words}`, and its data with it, or leave it");
+                }
             }
             branch
         };

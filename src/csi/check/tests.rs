@@ -40,6 +40,8 @@ fn node_ids_and_limits() {
     assert_eq!(node_info(&node("id/with:any thing", 7)), Ok(()));
     assert_eq!(node_info(&node(&"é".repeat(129), 0)), Err(Fault::NodeIdTooLong { length: 258 }));
     assert_eq!(node_info(&node("", 0)), Err(Fault::NoNodeId));
+    let fault = node_info(&node("n\u{1b}[2J", 0)).unwrap_err();
+    assert_eq!((fault.reason(), fault.to_string().contains("\\u{1b}")), ("IllegalNodeID", true), "{fault}");
     assert_eq!(node_info(&node("n", -1)), Err(Fault::NegativeLimit { limit: -1 }));
     let zone = Topology { segments: pairs(&[("a b", "c")]) };
     let placed = NodeGetInfoResponse { accessible_topology: Some(zone), ..node("n", 0) };
@@ -87,6 +89,12 @@ fn volumes() {
     assert_eq!(volume(Some(&of(""))), Err(Fault::NoVolumeId));
     assert!(volume(Some(&of(&"v".repeat(1024)))).is_ok());
     assert_eq!(volume(Some(&of(&"v".repeat(1025)))), Err(Fault::VolumeIdTooLong { length: 1025 }));
+    assert!(
+        volume(Some(&of("projects/p/disks/[a b]"))).is_ok(),
+        "widely used drivers have slashes in their ids"
+    );
+    let fault = volume(Some(&of("v\n"))).unwrap_err();
+    assert_eq!((fault.reason(), fault.to_string().contains("\\n")), ("IllegalVolumeID", true), "{fault}");
     let full = Volume { volume_context: pairs(&[("k", &"v".repeat(MAX_MAP))]), ..of("v") };
     assert_eq!(volume(Some(&full)).unwrap_err().reason(), "AnswerTooLarge");
 }

@@ -11,7 +11,7 @@ pub(super) mod attach;
 mod provision;
 
 use super::context::Node;
-use super::mounts::{BLOCKED, reason_word};
+use super::mounts::{BLOCKED, reason_word, sentence};
 use super::requests;
 use crate::api::meta::{Condition, Truth};
 use crate::csi::{self, Failure, Remedy, Terms};
@@ -58,7 +58,8 @@ impl Blocked {
     fn condition(&self, generation: Option<i64>) -> Condition {
         let (word, sentence) = match self {
             Self::Wait(reason) => (reason.word().to_owned(), reason.to_string()),
-            Self::Call(failure) | Self::Undone(failure) => (reason_word(failure), failure.to_string()),
+            Self::Call(failure) => (reason_word(failure), sentence(failure)),
+            Self::Undone(failure) => (reason_word(failure), failure.to_string()),
             Self::Answer(message) => ("UnusableAnswer".to_owned(), message.clone()),
         };
         Condition::new("Provisioned", Truth::False, &word, sentence).of_generation(generation)

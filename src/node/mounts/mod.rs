@@ -157,7 +157,8 @@ impl Trouble {
     fn text(&self) -> (String, String) {
         match self {
             Self::Wait(reason) => (reason.word().to_owned(), reason.to_string()),
-            Self::Call(failure) | Self::Undo(failure) => (reason_word(failure), failure.to_string()),
+            Self::Call(failure) => (reason_word(failure), sentence(failure)),
+            Self::Undo(failure) => (reason_word(failure), failure.to_string()),
             Self::Kernel(word, message) => ((*word).to_owned(), message.clone()),
             Self::Journal(error) => ("JournalFailed".to_owned(), chain(error)),
         }
@@ -201,6 +202,14 @@ fn trouble_delay(node: &Node, key: &str, step: &str, trouble: &Trouble) -> Optio
 pub fn reason_word(failure: &Failure) -> String {
     let what = if failure.is_uncertain() { "Uncertain" } else { "Failed" };
     format!("{}{what}", failure.rpc.name())
+}
+
+/// What a call failed of, and that it waits for a change if it does.
+pub fn sentence(failure: &Failure) -> String {
+    let waits =
+        matches!(failure.remedy(), Remedy::ChangeInput | Remedy::Unsupported) && !failure.rpc.undoes();
+    let until = if waits { "; not tried again before its input changes or the plugin restarts" } else { "" };
+    format!("{failure}{until}")
 }
 
 async fn record(node: &Arc<Node>, units: &[Unit]) -> Option<Duration> {

@@ -34,7 +34,7 @@ pub use self::memory::MemoryDisk;
 use self::queue::Queue;
 use self::snapshot::Wanted;
 use self::watch::Follower;
-use super::{Event, Expect, KEY_LIMIT, Kv, Page, Rev, Store, StoreError, VALUE_LIMIT, Watch};
+use super::{Event, Expect, KEY_LIMIT, Kv, Page, Rev, Store, StoreError, VALUE_LIMIT, Watch, within};
 
 /// When a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,11 +198,4 @@ impl Store for EmbeddedStore {
     async fn compacted(&self) -> Result<Rev, StoreError> {
         Ok(self.core.snapshot()?.compacted)
     }
-}
-
-fn within(bytes: &[u8], limit: usize) -> Result<(), StoreError> {
-    if bytes.len() > limit {
-        return Err(StoreError::TooLarge { size: bytes.len(), limit });
-    }
-    Ok(())
 }

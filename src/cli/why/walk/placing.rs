@@ -81,7 +81,7 @@ pub(super) fn no_node() -> Branch {
     branch
 }
 
-/// What placement says of one node: `no node fits: a: not ready; b: cordoned or stopped`.
+/// What placement says of one node: `no node fits: a: not ready; b: cordoned`.
 fn refusal_told(node: &Node, message: &str, allocation: &Allocation) -> Option<Branch> {
     let name = node.name_any();
     let details = message.strip_prefix("no node fits: ").unwrap_or(message);

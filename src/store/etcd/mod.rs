@@ -1,0 +1,442 @@
+//! The etcd backend: keys, revisions, transactions and watches are etcd's own.
+//!
+//! ```text
+//! put, delete ─ one transaction: compare, write, else read ─┐
+//! get, list, revision, compact ─────────────────────────────┼─ one balanced channel to all endpoints
+//! watch ─ every write of the whole etcd, from one stream ───┘
+//! ```
+//! A watch follows all keys, not only its prefix: every revision of etcd then shows up in it, so that a revision that
+//! is left out or told twice is noticed, and how far the watch has come is known without asking. That wants an etcd of
+//! our own; what others write into it only costs time.
+//!
+//! It never repeats a write, never takes the local member's word for the cluster's (all reads are linearizable), and
+//! never trusts that revisions only grow: those of another history are refused as compacted, so that everybody lists
+//! anew.
+//!
+//! An etcd that nobody wrote to is at revision 1, not 0.
+mod failure;
+mod track;
+mod version;
+mod watch;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use etcd_client::{
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity, KeyValue,
+    KvClient, ResponseHeader, TlsOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
+};
+
+use self::failure::{Asked, Told};
+pub use self::version::{Trust, Version, trust, trusted};
+use super::{Expect, KEY_LIMIT, Kv, Page, Rev, Store, StoreError, VALUE_LIMIT, Watch};
+
+/// Keys asked for at once.
+const PAGE: usize = 500;
+/// Longest answer taken, in bytes: a page of the longest values.
+const ANSWER_LIMIT: usize = (PAGE + 1) * (VALUE_LIMIT + KEY_LIMIT);
+/// How long connecting to one endpoint may take.
+const CONNECT: Duration = Duration::from_secs(2);
+/// A connection that is silent for so long is asked whether it lives, and has as long to answer.
+const ALIVE: Duration = Duration::from_secs(3);
+/// The revision of an etcd to which nothing was ever written.
+const FIRST: Rev = Rev(1);
+
+/// Where etcd is and how it is spoken to.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// `HOST:PORT` of every member.
+    pub endpoints: Vec<String>,
+    /// What every key begins with in etcd; empty for nothing.
+    pub root: Vec<u8>,
+    /// For members that want TLS.
+    pub tls: Option<Tls>,
+}
+
+/// How to know the members, and how they know us.
+#[derive(Clone, Default)]
+pub struct Tls {
+    /// The CA of the members' certificates, as PEM.
+    pub ca: Vec<u8>,
+    /// Our certificate and its key, as PEM, where they want one.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+// The key is nobody's business.
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls").field("identity", &self.identity.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// A store in etcd. Cloning is cheap: clones share their connections.
+#[derive(Clone)]
+pub struct EtcdStore {
+    client: Client,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    root: Vec<u8>,
+    /// How often a call that found nobody to connect to is made.
+    tries: usize,
+    /// The cluster that answers; a restored one has another id. Zero: none answered yet.
+    cluster: AtomicU64,
+    /// The compaction is known to be here or above.
+    compacted: AtomicU64,
+}
+
+impl EtcdStore {
+    /// A store behind these endpoints. Nothing is asked of them yet.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] for an address, a CA or a key that cannot be read.
+    pub async fn connect(options: Options) -> Result<Self, StoreError> {
+        let mut connect = ConnectOptions::new()
+            .with_connect_timeout(CONNECT)
+            .with_keep_alive(ALIVE, ALIVE)
+            .with_keep_alive_while_idle(true)
+            .with_tcp_keepalive(ALIVE)
+            .with_require_leader(true);
+        if let Some(tls) = options.tls {
+            let mut given = TlsOptions::new().ca_certificate(Certificate::from_pem(tls.ca));
+            if let Some((certificate, key)) = tls.identity {
+                given = given.identity(Identity::from_pem(certificate, key));
+            }
+            connect = connect.with_tls(given);
+        }
+        // The balance among endpoints hands calls to dead ones, too.
+        let tries = 3 * options.endpoints.len();
+        let client = Client::connect(options.endpoints, Some(connect)).await;
+        let client = client.map_err(|error| failure::failed(error, Asked::Read))?;
+        let shared =
+            Shared { root: options.root, tries, cluster: AtomicU64::new(0), compacted: AtomicU64::new(0) };
+        Ok(Self { client, shared: Arc::new(shared) })
+    }
+
+    /// The version that a member tells of itself.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if none answers.
+    pub async fn version(&self) -> Result<String, StoreError> {
+        let status = self.sent(|| {
+            let mut client = self.client.maintenance_client();
+            async move { client.status().await }
+        });
+        status
+            .await
+            .map(|status| status.version().to_owned())
+            .map_err(|error| failure::failed(error, Asked::Read))
+    }
+
+    fn kv(&self) -> KvClient {
+        self.client
+            .kv_client()
+            .max_decoding_message_size(ANSWER_LIMIT)
+            .max_encoding_message_size(ANSWER_LIMIT)
+    }
+
+    fn key(&self, key: &[u8]) -> Vec<u8> {
+        [&self.shared.root, key].concat()
+    }
+
+    /// The revision of an answer. One of another cluster than before is of another history.
+    fn rev(&self, header: Option<&ResponseHeader>) -> Result<Rev, StoreError> {
+        let header = header.ok_or_else(|| failure::corrupt("an answer has no header"))?;
+        let rev = rev(header.revision());
+        let before = self.shared.cluster.swap(header.cluster_id(), Ordering::Relaxed);
+        if before != 0 && before != header.cluster_id() {
+            self.shared.compacted.store(0, Ordering::Relaxed);
+            tracing::warn!(
+                before,
+                now = header.cluster_id(),
+                "another etcd cluster answers: everything is listed anew"
+            );
+            return Err(StoreError::Compacted { at: rev });
+        }
+        Ok(rev)
+    }
+
+    /// Makes a call until an endpoint has taken it: what was not even sent may be sent to another one.
+    async fn sent<T, F>(&self, call: impl Fn() -> F) -> Result<T, etcd_client::Error>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        let mut tries = 1;
+        loop {
+            match call().await {
+                Err(error) if tries < self.shared.tries && failure::is_unsent(&error) => tries += 1,
+                done => return done,
+            }
+        }
+    }
+
+    async fn range(&self, key: Vec<u8>, options: GetOptions) -> Result<GetResponse, etcd_client::Error> {
+        self.sent(|| {
+            let (mut kv, key, options) = (self.kv(), key.clone(), options.clone());
+            async move { kv.get(key, Some(options)).await }
+        })
+        .await
+    }
+
+    async fn transact(&self, txn: Txn) -> Result<TxnResponse, StoreError> {
+        let done = self.sent(|| {
+            let (mut kv, txn) = (self.kv(), txn.clone());
+            async move { kv.txn(txn).await }
+        });
+        done.await.map_err(|error| failure::failed(error, Asked::Write))
+    }
+
+    /// Whether the state at a revision can still be told, and what the store is at.
+    async fn reach(&self, at: Rev) -> Result<Rev, StoreError> {
+        let options = GetOptions::new().with_count_only().with_revision(signed(at.max(FIRST)));
+        match self.range(self.key(b"?"), options).await {
+            Ok(answer) => self.rev(answer.header()),
+            Err(error) => Err(self.pinned(error).await),
+        }
+    }
+
+    /// Why a read at a revision failed.
+    async fn pinned(&self, error: etcd_client::Error) -> StoreError {
+        let answer = match Told::of(&error) {
+            Told::Compacted => self.compacted().await.map(|at| StoreError::Compacted { at }),
+            Told::Future => self.revision().await.map(|current| StoreError::Future { current }),
+            Told::Else => Ok(failure::failed(error, Asked::Read)),
+        };
+        answer.unwrap_or_else(|error| error)
+    }
+
+    /// One page, of at most as many keys as etcd is asked for at once.
+    async fn page(
+        &self,
+        from: Vec<u8>,
+        end: Vec<u8>,
+        limit: usize,
+        at: Option<Rev>,
+    ) -> Result<Page, StoreError> {
+        // No limit is what etcd takes for nought.
+        let asked = limit.clamp(1, PAGE);
+        let mut options =
+            GetOptions::new().with_range(end).with_limit(i64::try_from(asked).unwrap_or(i64::MAX));
+        if let Some(at) = at {
+            options = options.with_revision(signed(at.max(FIRST)));
+        }
+        let mut answer = match self.range(from, options).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.pinned(error).await),
+        };
+        let now = self.rev(answer.header())?;
+        let more = answer.more() || (limit == 0 && !answer.kvs().is_empty());
+        let kvs = answer.take_kvs();
+        let kvs = kvs.into_iter().take(limit).map(|kv| self.ours(kv)).collect::<Result<_, _>>()?;
+        Ok(Page { kvs, rev: at.unwrap_or(now), more })
+    }
+
+    fn ours(&self, kv: KeyValue) -> Result<Kv, StoreError> {
+        kv_of(kv, self.shared.root.len())
+    }
+
+    /// Writes if what is expected holds, else reads what is there.
+    async fn write(&self, key: Vec<u8>, write: TxnOp, compare: Vec<Compare>) -> Result<Rev, StoreError> {
+        let txn = Txn::new().when(compare).and_then([write]).or_else([TxnOp::get(key, None)]);
+        let answer = self.transact(txn).await?;
+        let now = self.rev(answer.header()).map_err(|_| failure::moved())?;
+        if answer.succeeded() { Ok(now) } else { Err(StoreError::Conflict { current: self.found(answer)? }) }
+    }
+
+    /// The key that a transaction read.
+    fn found(&self, answer: TxnResponse) -> Result<Option<Kv>, StoreError> {
+        let read = answer.op_responses().into_iter().find_map(|answer| match answer {
+            TxnOpResponse::Get(mut read) => Some(read.take_kvs()),
+            TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => None,
+        });
+        read.into_iter().flatten().next().map(|kv| self.ours(kv)).transpose()
+    }
+}
+
+#[async_trait]
+impl Store for EtcdStore {
+    async fn revision(&self) -> Result<Rev, StoreError> {
+        let answer = self.range(self.key(b"?"), GetOptions::new().with_count_only()).await;
+        self.rev(answer.map_err(|error| failure::failed(error, Asked::Read))?.header())
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<(Option<Kv>, Rev), StoreError> {
+        let answer = self.range(self.key(key), GetOptions::new()).await;
+        let mut answer = answer.map_err(|error| failure::failed(error, Asked::Read))?;
+        let rev = self.rev(answer.header())?;
+        let found = answer.take_kvs().pop().map(|kv| self.ours(kv)).transpose()?;
+        Ok((found, rev))
+    }
+
+    async fn list(
+        &self,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+        at: Option<Rev>,
+    ) -> Result<Page, StoreError> {
+        let first = self.key(prefix);
+        let end = prefix_end(&first);
+        // The least key behind another one is that one and a zero byte.
+        let behind = |key: &[u8]| [&self.key(key), [0].as_slice()].concat();
+        let from = after.map_or_else(|| first.clone(), |after| behind(after).max(first.clone()));
+        if end.as_slice() != [0] && from >= end {
+            let rev = match at {
+                Some(at) => self.reach(at).await.map(|_| at)?,
+                None => self.revision().await?,
+            };
+            return Ok(Page { kvs: Vec::new(), rev, more: false });
+        }
+        let mut page = self.page(from, end.clone(), limit, at).await?;
+        while page.more && page.kvs.len() < limit {
+            let Some(last) = page.kvs.last() else { break };
+            let next =
+                self.page(behind(&last.key), end.clone(), limit - page.kvs.len(), Some(page.rev)).await?;
+            page.more = next.more;
+            page.kvs.extend(next.kvs);
+        }
+        Ok(page)
+    }
+
+    async fn put(&self, key: &[u8], value: Bytes, expect: Expect) -> Result<Rev, StoreError> {
+        super::within(key, KEY_LIMIT)?;
+        super::within(&value, VALUE_LIMIT)?;
+        let key = self.key(key);
+        let compare = match expect {
+            Expect::Any => Vec::new(),
+            Expect::Absent => vec![Compare::create_revision(key.clone(), CompareOp::Equal, 0)],
+            Expect::Rev(rev) => vec![written_at(&key, rev)],
+        };
+        self.write(key.clone(), TxnOp::put(key, value, None), compare).await
+    }
+
+    async fn delete(&self, key: &[u8], expect: Expect) -> Result<(Rev, Kv), StoreError> {
+        let key = self.key(key);
+        let compare = match expect {
+            Expect::Any => Compare::create_revision(key.clone(), CompareOp::Greater, 0),
+            // Nobody deletes what is not there, so this holds of nothing.
+            Expect::Absent => Compare::create_revision(key.clone(), CompareOp::Less, 0),
+            Expect::Rev(rev) => written_at(&key, rev),
+        };
+        let read = TxnOp::get(key.clone(), None);
+        let txn =
+            Txn::new().when([compare]).and_then([read.clone(), TxnOp::delete(key, None)]).or_else([read]);
+        let answer = self.transact(txn).await?;
+        let now = self.rev(answer.header()).map_err(|_| failure::moved())?;
+        let done = answer.succeeded();
+        match (done, self.found(answer)?) {
+            (true, Some(prev)) => Ok((now, prev)),
+            (_, current) => Err(StoreError::Conflict { current }),
+        }
+    }
+
+    async fn watch(&self, prefix: &[u8], after: Rev) -> Result<Watch, StoreError> {
+        let after = after.max(FIRST);
+        let now = self.reach(after).await?;
+        watch::follow(self.clone(), self.key(prefix), after, now).await
+    }
+
+    async fn compact(&self, rev: Rev) -> Result<(), StoreError> {
+        if rev == Rev::ZERO {
+            return Ok(());
+        }
+        let done = self.sent(|| {
+            let mut kv = self.kv();
+            async move { kv.compact(signed(rev), None).await }
+        });
+        match done.await {
+            Ok(_) => {
+                self.shared.compacted.fetch_max(rev.0, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) if Told::of(&error) == Told::Compacted => Ok(()),
+            Err(error) => Err(self.pinned(error).await),
+        }
+    }
+
+    /// etcd tells nobody where it is compacted, but refuses to read below: the edge is searched.
+    async fn compacted(&self) -> Result<Rev, StoreError> {
+        let now = self.revision().await?;
+        let mut low = self.shared.compacted.load(Ordering::Relaxed).clamp(FIRST.0, now.0);
+        // `high` can be read; `low` can only if the edge is there.
+        let (mut high, mut step) = (now.0, 0);
+        while low < high {
+            let middle = if step == 0 { low } else { low + (high - low) / 2 };
+            step += 1;
+            if self.readable(Rev(middle)).await? { high = middle } else { low = middle + 1 }
+        }
+        self.shared.compacted.fetch_max(high, Ordering::Relaxed);
+        // Of the first revision there is nothing that could be forgotten.
+        Ok(if high <= FIRST.0 { Rev::ZERO } else { Rev(high) })
+    }
+}
+
+impl EtcdStore {
+    async fn readable(&self, at: Rev) -> Result<bool, StoreError> {
+        let options = GetOptions::new().with_count_only().with_revision(signed(at));
+        match self.range(self.key(b"?"), options).await {
+            Ok(_) => Ok(true),
+            Err(error) if Told::of(&error) == Told::Compacted => Ok(false),
+            Err(error) => Err(failure::failed(error, Asked::Read)),
+        }
+    }
+}
+
+/// Holds of a key that was last written at this revision. What is not there was written at none, not at nought.
+fn written_at(key: &[u8], rev: Rev) -> Compare {
+    let wanted = if rev == Rev::ZERO { -1 } else { signed(rev) };
+    Compare::mod_revision(key, CompareOp::Equal, wanted)
+}
+
+/// The first key behind all that begin with `prefix`; etcd's own sign for "no end" if there is none.
+fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+    match prefix.iter().rposition(|byte| *byte != u8::MAX) {
+        Some(last) => {
+            let mut end = prefix[..=last].to_vec();
+            end[last] += 1;
+            end
+        }
+        None => vec![0],
+    }
+}
+
+fn kv_of(kv: KeyValue, root: usize) -> Result<Kv, StoreError> {
+    let (create_revision, mod_revision) = (rev(kv.create_revision()), rev(kv.mod_revision()));
+    let (key, value) = kv.into_key_value();
+    let key = Bytes::from(key);
+    if key.len() < root {
+        return Err(failure::corrupt("a key is outside of the root"));
+    }
+    Ok(Kv { key: key.slice(root..), value: Bytes::from(value), create_revision, mod_revision })
+}
+
+/// etcd counts with a sign and never goes below nought.
+fn rev(revision: i64) -> Rev {
+    Rev(u64::try_from(revision).unwrap_or_default())
+}
+
+fn signed(rev: Rev) -> i64 {
+    i64::try_from(rev.0).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_the_first_key_behind_it() {
+        for (prefix, end) in [
+            (b"/a/".as_slice(), b"/a0".as_slice()),
+            (b"/a\xff", b"/b"),
+            (b"a\xff\xff", b"b"),
+            (b"\xff\xff", b"\0"),
+            (b"", b"\0"),
+        ] {
+            assert_eq!(prefix_end(prefix), end, "{prefix:?}");
+        }
+    }
+}
