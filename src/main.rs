@@ -25,6 +25,10 @@ enum Command {
     Client(cli::Command),
     /// Run everything in this process, on an embedded store: the way to begin
     Up(run::up::Args),
+    /// Run the API and the controllers of a cluster, over etcd or an embedded store
+    Server(run::server::Args),
+    /// Run the node daemon of a machine that joins a cluster
+    Node(run::node::Args),
     /// Take down what `up` left: tasks, mounts, plugins; with a running `up` or without one
     Down(run::down::Args),
     /// Serve one of the built-in CSI drivers
@@ -44,6 +48,8 @@ fn main() -> ExitCode {
     match command {
         Command::Client(command) => cli::run(&options, &command),
         Command::Up(args) => run::report(run::up::main(&args, &options.data_dir)),
+        Command::Server(args) => run::report(run::server::main(&args, &options.data_dir)),
+        Command::Node(args) => run::report(run::node::main(&args, &options.data_dir)),
         Command::Down(args) => run::report(run::down::main(&args, &options.data_dir)),
         Command::Csi(args) => run::report(run::csi::main(args)),
     }

@@ -14,6 +14,8 @@ mod fake;
 mod garbage;
 #[path = "support/controllers/late.rs"]
 mod late;
+#[path = "support/controllers/lead.rs"]
+mod lead;
 #[path = "support/controllers/manifests.rs"]
 mod manifests;
 #[path = "support/controllers/nodes.rs"]

@@ -107,7 +107,7 @@ async fn a_node_with_its_own_key_is_signed_for_its_name_alone() {
     params.distinguished_name.push(rcgen::DnType::CommonName, "wharfline:admin");
     params.distinguished_name.push(rcgen::DnType::OrganizationName, "wharfline:admins");
     let request = params.serialize_request(&key).unwrap().pem().unwrap();
-    let certificate = tls.pki.sign_node("n1", &request).unwrap();
+    let certificate = tls.pki.sign_node("n1", &request, jiff::Timestamp::now()).unwrap();
     let node = wharfline::server::Issued { certificate, key: key.serialize_pem() };
     let read = ("GET", "/apis/wharfline.dev/v1alpha1/volumes");
     assert_eq!(tls.raw(Some(&node), read).await.unwrap().0, 200);
@@ -115,9 +115,15 @@ async fn a_node_with_its_own_key_is_signed_for_its_name_alone() {
     let (code, body) = tls.raw(Some(&node), secrets).await.unwrap();
     assert!(code == 403 && body.contains("system:node:n1"), "the subject is ours: {body}");
     for name in ["", "../x", "N1", "a/b"] {
-        assert!(matches!(tls.pki.sign_node(name, &request), Err(PkiError::NodeName { .. })), "{name}");
+        assert!(
+            matches!(
+                tls.pki.sign_node(name, &request, jiff::Timestamp::now()),
+                Err(PkiError::NodeName { .. })
+            ),
+            "{name}"
+        );
     }
-    assert!(tls.pki.sign_node("n1", "no request").is_err());
+    assert!(tls.pki.sign_node("n1", "no request", jiff::Timestamp::now()).is_err());
     tls.stop().await;
 }
 
@@ -212,7 +218,7 @@ async fn a_nodes_rights_are_an_allow_list() {
             (Identity::node("n1"), may),
             (Identity::admin(), true),
             (Identity::controllers(), true),
-            (Identity { user: "x".to_owned(), groups: vec!["others".to_owned()] }, false),
+            (Identity { user: "x".to_owned(), groups: vec!["others".to_owned()], key: None }, false),
         ] {
             let with = With {
                 identity: Some(identity.clone()),

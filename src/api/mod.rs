@@ -13,6 +13,7 @@ pub mod meta;
 pub mod node_agent;
 pub mod plugin;
 pub mod quantity;
+pub mod token;
 pub mod validate;
 pub mod volume;
 

@@ -60,10 +60,34 @@ pub enum Command {
     Cordon(Nodes),
     /// Place new allocations on nodes again
     Uncordon(Nodes),
+    /// Let machines join as nodes
+    Token(Token),
     /// List the kinds that the server has
     ApiResources(ApiResources),
     /// Show the versions of this program and of the server
     Version(Version),
+}
+
+/// `token`.
+#[derive(Debug, Clone, Args)]
+pub struct Token {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: TokenCommand,
+}
+
+/// What is done with join tokens.
+#[derive(Debug, Clone, Subcommand)]
+pub enum TokenCommand {
+    /// Print a token with which one machine can join: `wharfline node --server URL --token TOKEN`
+    Create {
+        /// How long it can be used
+        #[arg(long, default_value = "1h", value_parser = duration, value_name = "TIME")]
+        ttl: Duration,
+        /// The only node that can use it
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+    },
 }
 
 /// Files with manifests.

@@ -94,6 +94,7 @@ pub async fn execute(
         Command::Annotate(args) => commands::edit::pairs(&mut session, args, Which::Annotations).await,
         Command::Cordon(args) => commands::edit::cordon(&mut session, args, true).await,
         Command::Uncordon(args) => commands::edit::cordon(&mut session, args, false).await,
+        Command::Token(args) => commands::token::run(&mut session, args).await,
         Command::ApiResources(args) => commands::about::api_resources(&mut session, args).await,
         Command::Version(args) => commands::about::version(&mut session, args).await,
     };

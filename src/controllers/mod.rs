@@ -24,6 +24,7 @@ mod drive;
 mod facts;
 mod garbage;
 mod holders;
+mod lead;
 mod ledger;
 mod names;
 mod nodes;
@@ -46,6 +47,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 pub use context::{Options, SYSTEM_NAMESPACE};
+pub use lead::{Candidate, LEASE};
 
 use context::Context;
 use drive::drive;

@@ -28,6 +28,7 @@ pub mod claim;
 pub mod holders;
 pub mod host;
 pub mod keys;
+pub mod lead;
 pub mod marks;
 pub mod mount;
 pub mod place;

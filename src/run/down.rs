@@ -18,8 +18,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::enroll::Membership;
 use super::up::{Core, prepare, stop_on_signal};
-use super::{cluster, join, machine};
+use super::{cluster, join, machine, node};
 use crate::api::allocation::AllocationPhase;
 use crate::api::{Allocation, NodeAgent, Volume, VolumeClaim};
 use crate::cli::why::{EVENTS, Explanation, Kind, Objects, Subject, explain};
@@ -66,12 +67,19 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let data_dir = prepare(data_dir)?;
+    let member = Membership::load(&data_dir.join(node::IDENTITY))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
         let signals = tokio::spawn(stop_on_signal(stop.clone())?);
         let whole = args.timeout + ASK + Duration::from_secs(10);
-        let work = tokio::time::timeout(whole, run(args, &data_dir, stop.clone()));
+        let work = async {
+            match &member {
+                Some(member) => node::leave(member.name(), &data_dir).await,
+                None => run(args, &data_dir, stop.clone()).await,
+            }
+        };
+        let work = tokio::time::timeout(whole, work);
         let result = tokio::select! {
             result = work => result.unwrap_or_else(|_| Err(anyhow!("not everything came down in time; {AGAIN}"))),
             () = stop.cancelled() => Err(anyhow!("interrupted; run it again to go on")),

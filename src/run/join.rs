@@ -13,7 +13,7 @@ use crate::api::NodeAgent;
 use crate::api::node_agent::NodeAgentSpec;
 use crate::node::Options;
 use crate::node::context::STOPPED;
-use crate::server::{Identity, Server};
+use crate::server::{Identity, KEY, LOCAL, Server};
 
 /// How long a node's lease lasts.
 pub const LEASE: Duration = Duration::from_secs(10);
@@ -99,7 +99,9 @@ async fn mark(client: &Client, name: &str, stopped: bool) -> Result<(), kube::Er
 async fn make(client: &Client, name: &str) -> Result<(), kube::Error> {
     let meta = || ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
     let nodes: Api<CoreNode> = Api::all(client.clone());
-    let node = CoreNode { metadata: meta(), ..CoreNode::default() };
+    // No machine that joins with a key gets this name.
+    let annotations = Some([(KEY.to_owned(), LOCAL.to_owned())].into());
+    let node = CoreNode { metadata: ObjectMeta { annotations, ..meta() }, ..CoreNode::default() };
     made(nodes.create(&PostParams::default(), &node).await)?;
     let agents: Api<NodeAgent> = Api::all(client.clone());
     let agent = NodeAgent { metadata: meta(), spec: NodeAgentSpec {}, status: None };

@@ -10,9 +10,13 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 pub mod cluster;
 pub mod csi;
 pub mod down;
+mod enroll;
 pub mod join;
 pub mod machine;
+pub mod node;
 pub mod patience;
+pub mod server;
+mod servers;
 pub mod up;
 
 /// The allocator of the program, and the word by which it is started as a shim.

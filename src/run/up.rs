@@ -75,7 +75,7 @@ pub(super) fn prepare(data_dir: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Where clients on this machine reach what listens at this address.
-fn reachable(listen: SocketAddr) -> SocketAddr {
+pub(super) fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -111,7 +111,7 @@ pub(super) fn host_name() -> String {
 }
 
 /// A name that a node can have.
-fn named(name: &str) -> anyhow::Result<String> {
+pub(super) fn named(name: &str) -> anyhow::Result<String> {
     let allowed =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     let inner = !name.starts_with(['-', '.']) && !name.ends_with(['-', '.']);
@@ -142,7 +142,7 @@ pub(super) struct Core {
     /// The server.
     pub(super) server: Server,
     /// Its keys.
-    pub(super) pki: Pki,
+    pub(super) pki: Arc<Pki>,
 }
 
 impl Core {
@@ -156,7 +156,8 @@ impl Core {
         let pki =
             Pki::load_or_create(&data_dir.join("pki"), Timestamp::now(), &|bytes| RealRandom.fill(bytes))?;
         tracing::trace!(target: "life", "keys read");
-        let options = ServerOptions::new(pki.sealing());
+        let pki = Arc::new(pki);
+        let options = ServerOptions { signer: Some(Arc::clone(&pki)), ..ServerOptions::new(pki.sealing()) };
         let server = Server::new(Arc::clone(&store), crate::api::definitions(), options);
         Ok(Self { store, server, pki })
     }
@@ -170,7 +171,7 @@ struct Up {
     looked: Looked,
     listener: TcpListener,
     address: SocketAddr,
-    pki: Pki,
+    pki: Arc<Pki>,
     store: Arc<dyn Store>,
     server: Server,
 }

@@ -21,25 +21,38 @@ pub struct Identity {
     pub user: String,
     /// The groups that decide what the user may do.
     pub groups: Vec<String>,
+    /// SHA-256 of the key of the certificate that was shown, in hexadecimal; none within the process.
+    pub key: Option<String>,
 }
 
 impl Identity {
     /// The local administrator.
     pub fn admin() -> Self {
-        Self { user: "wharfline:admin".to_owned(), groups: vec![ADMINS.to_owned()] }
+        Self { user: "wharfline:admin".to_owned(), groups: vec![ADMINS.to_owned()], key: None }
     }
 
     /// The controllers.
     pub fn controllers() -> Self {
-        Self { user: "wharfline:controllers".to_owned(), groups: vec![CONTROLLERS.to_owned()] }
+        Self { user: "wharfline:controllers".to_owned(), groups: vec![CONTROLLERS.to_owned()], key: None }
     }
 
     /// The daemon of the node with this name.
     pub fn node(name: &str) -> Self {
-        Self { user: format!("system:node:{name}"), groups: vec![NODES.to_owned()] }
+        Self { user: format!("system:node:{name}"), groups: vec![NODES.to_owned()], key: None }
     }
 
-    fn is_in(&self, group: &str) -> bool {
+    /// The same, known by this key.
+    #[must_use]
+    pub fn with_key(self, key: Option<String>) -> Self {
+        Self { key, ..self }
+    }
+
+    /// The node whose daemon this is.
+    pub(crate) fn node_name(&self) -> Option<&str> {
+        if self.is_in(NODES) { self.user.strip_prefix("system:node:") } else { None }
+    }
+
+    pub(crate) fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|own| own == group)
     }
 }

@@ -13,7 +13,7 @@ use super::query::{Query, accepted};
 use super::read::json_response;
 use super::route::{Route, Target, parse};
 use super::status::Refusal;
-use super::{HangUp, Server, body, delete, discovery, read, watch, write};
+use super::{HangUp, Server, body, delete, discovery, joining, read, watch, write};
 
 /// How long a request may take to send its body.
 const BODY_DEADLINE: std::time::Duration = std::time::Duration::from_secs(30);
@@ -37,17 +37,27 @@ pub(crate) async fn answer(server: Server, request: Request) -> Response {
 
 async fn dispatch(server: Server, request: Request) -> Result<Response, Refusal> {
     let inner = &server.inner;
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let route = parse(&inner.registry, parts.uri.path());
-    let identity = match (parts.extensions.get::<Identity>(), &route) {
+    let shown = parts.extensions.get::<Identity>().cloned();
+    let identity = match (shown, &route) {
         (_, Route::Health) => return health(&server, &parts),
         (_, Route::Version) => return get_only(&parts, version),
-        (Some(identity), _) => identity.clone(),
+        (shown, Route::Certificate(name)) => {
+            return joining::certificate(&server, &parts, shown.as_ref(), name, body).await;
+        }
+        (Some(identity), _) => identity,
         (None, _) => return Err(Refusal::unauthorized()),
     };
+    let signs = inner.options.signer.is_some();
+    if let (true, Some(name), Some(key)) = (signs, identity.node_name(), &identity.key) {
+        let leave = inner.members.admit(inner, name, key).await?;
+        parts.extensions.get_or_insert_default::<HangUp>().member = Some(leave);
+    }
     let aggregated = discovery::wants_aggregated(&parts.headers);
     match route {
-        Route::Health | Route::Version | Route::Nothing => Err(Refusal::no_route()),
+        Route::Health | Route::Version | Route::Certificate(_) | Route::Nothing => Err(Refusal::no_route()),
+        Route::Tokens => joining::token(&server, &parts, &identity, body).await,
         Route::CoreVersions | Route::Groups if aggregated => {
             let core = matches!(route, Route::CoreVersions);
             let mut response = get_only(&parts, || discovery::aggregated(&inner.registry, core))?;

@@ -116,7 +116,7 @@ impl Connection {
             }
         };
         let router = self.server.router();
-        let hang_up = HangUp(self.shutdown.clone());
+        let hang_up = HangUp::of(self.shutdown.clone());
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             if let Some(identity) = &identity {
                 request.extensions_mut().insert(identity.clone());
@@ -156,5 +156,6 @@ fn identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
         return None;
     }
     let groups = subject.iter_organization().map(|group| group.as_str().ok().map(str::to_owned));
-    Some(Identity { user, groups: groups.collect::<Option<_>>()? })
+    let key = Some(super::pki::key_hash(parsed.public_key().raw));
+    Some(Identity { user, groups: groups.collect::<Option<_>>()?, key })
 }

@@ -15,8 +15,10 @@ mod discovery;
 mod events;
 mod handle;
 mod hub;
+mod joining;
 mod jsonpath;
 mod listen;
+mod members;
 mod meta;
 mod objects;
 mod openapi;
@@ -51,6 +53,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt;
 
 pub use access::{ADMINS, CONTROLLERS, Identity, NODES};
+pub use joining::{KEY, LOCAL};
 pub use listen::serve;
 pub use pki::{Issued, NODE_LIFE, Pki, PkiError, kubeconfig, write_private};
 pub use seal::{SealError, SealingKey};
@@ -59,10 +62,12 @@ use crate::api::KindDefinition;
 use crate::store::Store;
 use admission::{Stamp, Submitted};
 use hub::Hub;
+use members::Members;
 use objects::{Objects, WriteError};
 use openapi::Documents;
 use query::FieldValidation;
 use resource::{ROOT, Registry};
+use seal::hex;
 use status::Refusal;
 use turns::Turns;
 
@@ -89,6 +94,8 @@ pub struct ServerOptions {
     pub watch_timeout: Duration,
     /// How many watches may be open at once; more get 429. 10,000.
     pub watch_limit: usize,
+    /// What signs the certificates of nodes that join; without it none can.
+    pub signer: Option<Arc<Pki>>,
 }
 
 impl ServerOptions {
@@ -104,6 +111,7 @@ impl ServerOptions {
             bookmark_interval: Duration::from_secs(5),
             watch_timeout: Duration::from_secs(30 * 60),
             watch_limit: 10_000,
+            signer: None,
         }
     }
 }
@@ -139,6 +147,7 @@ struct Inner {
     hub: Arc<Hub>,
     documents: Documents,
     options: ServerOptions,
+    members: Arc<Members>,
     watches: Arc<Semaphore>,
     turns: Turns,
     closing: CancellationToken,
@@ -158,11 +167,18 @@ impl Server {
         let follow = Arc::clone(&hub).follow(Arc::clone(&store), prefixes, closing.clone());
         let objects =
             Objects { store, sealing: options.sealing.clone(), random: Arc::clone(&options.random) };
+        let objects = Arc::new(objects);
+        let members = Arc::new(Members::default());
+        if let (Some(_), Some(nodes)) = (&options.signer, registry.nodes()) {
+            let parts = (Arc::clone(&hub), Arc::clone(&objects), Arc::clone(&members));
+            tokio::spawn(members::follow(parts, Arc::clone(nodes), closing.clone()));
+        }
         Self {
             inner: Arc::new(Inner {
                 documents: Documents::default(),
                 registry,
-                objects: Arc::new(objects),
+                objects,
+                members,
                 hub,
                 watches: Arc::new(Semaphore::new(options.watch_limit)),
                 turns: Turns::new(),
@@ -267,9 +283,31 @@ fn random_bytes<const N: usize>(random: &Random) -> [u8; N] {
     bytes
 }
 
-/// Ends the watches of a connection whose listener closes, as an extension of its requests.
+/// Ends the watches of a connection whose listener closes, or whose node is removed, as an extension of its requests.
 #[derive(Clone, Default)]
-struct HangUp(CancellationToken);
+struct HangUp {
+    listener: CancellationToken,
+    member: Option<CancellationToken>,
+}
+
+impl HangUp {
+    fn of(listener: CancellationToken) -> Self {
+        Self { listener, member: None }
+    }
+
+    async fn cancelled(&self) {
+        let member = async {
+            match &self.member {
+                Some(member) => member.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.listener.cancelled() => {}
+            () = member => {}
+        }
+    }
+}
 
 async fn entry(State(server): State<Server>, request: Request) -> axum::response::Response {
     handle::answer(server, request).await

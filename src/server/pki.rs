@@ -19,6 +19,8 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::prelude::FromDer as _;
 
 use super::Identity;
 use super::access::{ADMINS, NODES};
@@ -181,14 +183,26 @@ impl Pki {
         self.issue(&Identity::node(name).user, &[NODES], NODE_LIFE)
     }
 
-    /// A certificate for the daemon of a node whose key stays with it: the request's key, our subject.
-    pub fn sign_node(&self, name: &str, request_pem: &str) -> Result<String, PkiError> {
+    /// A certificate from `now` for the daemon of a node whose key stays with it: the request's key, our subject.
+    pub fn sign_node(&self, name: &str, request_pem: &str, now: Timestamp) -> Result<String, PkiError> {
         check_node_name(name)?;
         let request = CertificateSigningRequestParams::from_pem(request_pem).map_err(failed(name))?;
         let mut params = self.params(&Identity::node(name).user, &[NODES], NODE_LIFE)?;
+        lasting(&mut params, now, NODE_LIFE);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let signed = params.signed_by(&request.public_key, &self.clients.issuer).map_err(failed(name))?;
         Ok(signed.pem())
+    }
+
+    /// The hash of the key for which a certificate is requested; the request must be signed with it.
+    pub fn requested_key(&self, request_pem: &str) -> Result<String, PkiError> {
+        let failed = failed("the request");
+        // This checks the signature.
+        CertificateSigningRequestParams::from_pem(request_pem).map_err(&failed)?;
+        let unread = || failed(rcgen::Error::CouldNotParseCertificationRequest);
+        let (_, pem) = x509_parser::pem::parse_x509_pem(request_pem.as_bytes()).map_err(|_| unread())?;
+        let (_, request) = X509CertificationRequest::from_der(&pem.contents).map_err(|_| unread())?;
+        Ok(key_hash(request.certification_request_info.subject_pki.raw))
     }
 
     /// A kubeconfig with the administrator's certificate for the server at `url`.
@@ -214,6 +228,11 @@ impl Pki {
         lasting(&mut params, self.now, life);
         Ok(params)
     }
+}
+
+/// SHA-256 of a public key as a certificate holds it (`SubjectPublicKeyInfo`, DER), in hexadecimal.
+pub(crate) fn key_hash(public_key: &[u8]) -> String {
+    hex(ring::digest::digest(&ring::digest::SHA256, public_key).as_ref())
 }
 
 /// Writes a file of mode 0600 in one piece: who reads it finds the old one or the new one.

@@ -136,6 +136,11 @@ impl Registry {
         self.all.iter().find(|resource| resource.nature == Nature::Namespace)
     }
 
+    /// The resource of nodes.
+    pub(crate) fn nodes(&self) -> Option<&Arc<Resource>> {
+        self.find("", "v1", "nodes")
+    }
+
     /// Groups with their versions, core first, then in the order of the resources.
     pub(crate) fn groups(&self) -> Vec<(&'static str, Vec<&'static str>)> {
         let mut groups: Vec<(&'static str, Vec<&'static str>)> = Vec::new();

@@ -44,6 +44,10 @@ pub(crate) enum Route {
     OpenApiIndex,
     /// `/openapi/v3/…` for one group and version.
     OpenApi(String, String),
+    /// `/bootstrap/v1/tokens`.
+    Tokens,
+    /// `/bootstrap/v1/nodes/NAME/certificate`.
+    Certificate(String),
     /// Objects.
     Object(Target),
     /// Nothing is served here.
@@ -57,6 +61,8 @@ pub(crate) fn parse(registry: &Registry, path: &str) -> Route {
     match segments.as_slice() {
         ["healthz" | "livez" | "readyz"] => Route::Health,
         ["version"] => Route::Version,
+        ["bootstrap", "v1", "tokens"] => Route::Tokens,
+        ["bootstrap", "v1", "nodes", name, "certificate"] => Route::Certificate((*name).to_owned()),
         ["api"] => Route::CoreVersions,
         ["apis"] => Route::Groups,
         ["apis", group] => Route::Group((*group).to_owned()),
@@ -142,6 +148,8 @@ mod tests {
                 target.name.as_deref().unwrap_or("-"),
                 if target.part == Part::Status { "status" } else { "main" }
             ),
+            Route::Tokens => "tokens".to_owned(),
+            Route::Certificate(name) => format!("certificate {name}"),
             Route::Nothing => "nothing".to_owned(),
         }
     }

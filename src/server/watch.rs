@@ -273,7 +273,7 @@ impl Watcher {
             let wake = if self.bookmarks { self.next_bookmark.min(self.deadline) } else { self.deadline };
             tokio::select! {
                 () = inner.closing.cancelled() => return Ok(Vec::new()),
-                () = self.hang_up.0.cancelled() => return Ok(Vec::new()),
+                () = self.hang_up.cancelled() => return Ok(Vec::new()),
                 _ = self.news.changed() => {}
                 () = tokio::time::sleep_until(wake) => {}
             }
@@ -305,7 +305,7 @@ impl Watcher {
         let inner = Arc::clone(&self.server.inner);
         let event = tokio::select! {
             () = inner.closing.cancelled() => return Ok(Vec::new()),
-            () = self.hang_up.0.cancelled() => return Ok(Vec::new()),
+            () = self.hang_up.cancelled() => return Ok(Vec::new()),
             () = tokio::time::sleep_until(self.deadline) => return Ok(Vec::new()),
             event = history.next() => event,
         };

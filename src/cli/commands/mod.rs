@@ -7,5 +7,6 @@ pub(crate) mod edit;
 pub(crate) mod events;
 pub(crate) mod get;
 pub(crate) mod logs;
+pub(crate) mod token;
 pub(crate) mod wait;
 pub(crate) mod why;

@@ -1,0 +1,171 @@
+//! `wharfline node`: the node daemon of a machine that joined a cluster.
+#![allow(clippy::print_stdout)] // the line that says that it is ready
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use jiff::Timestamp;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::enroll::{Membership, host_and_port};
+use super::patience::patient;
+use super::servers::Servers;
+use super::up::{host_name, named, prepare, stop_on_signal};
+use super::{join, machine};
+use crate::api::token::JoinToken;
+use crate::node::{self, Looked, Options, Prepared};
+
+/// Where in the data directory a node keeps who it is.
+pub(super) const IDENTITY: &str = "identity";
+/// Between two tries to renew the certificate.
+const AGAIN: Duration = Duration::from_secs(600);
+
+/// Arguments of `wharfline node`; the data directory is a flag of every command.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// The servers of the cluster, as https://HOST:PORT; needed at the first start
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub server: Vec<String>,
+    /// A join token of `wharfline token create`; needed at the first start
+    #[arg(long, env = "WHARFLINE_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub token: Option<String>,
+    /// This node's name at its first start; the host name in lower case when not given
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Beneath which directories an allocation's hostPath may publish a volume; may be given several times
+    #[arg(long = "host-path", value_name = "DIR", default_values = join::HOST_PATHS)]
+    pub host_paths: Vec<PathBuf>,
+}
+
+/// Runs until SIGTERM or SIGINT. Workloads and mounts stay as they are.
+///
+/// # Errors
+/// One line that says what was in the way: a token that is not known, a server that cannot be reached, a data directory in
+/// use, a missing capability to mount.
+pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
+    super::log();
+    crate::effect::arm()?;
+    for server in &args.server {
+        host_and_port(server)?;
+    }
+    let token = args.token.as_deref().map(str::parse::<JoinToken>).transpose().context("--token")?;
+    let given = args.name.as_deref().map(named).transpose()?;
+    let data_dir = prepare(data_dir)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let stop = CancellationToken::new();
+        let signals = tokio::spawn(stop_on_signal(stop.clone())?);
+        let result = run(args, &data_dir, (token, given), stop).await;
+        signals.abort();
+        result
+    })
+}
+
+async fn run(
+    args: &Args,
+    data_dir: &Path,
+    (token, given): (Option<JoinToken>, Option<String>),
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let directory = data_dir.join(IDENTITY);
+    let mut membership = match (Membership::load(&directory)?, token) {
+        (Some(known), _) if known.renewal(Timestamp::now())?.is_some() => known,
+        (_, Some(token)) if !args.server.is_empty() => {
+            let name = given.clone().map_or_else(|| named(&host_name()), Ok)?;
+            Membership::join(&directory, &args.server, &token, &name).await.context("not joined")?
+        }
+        (Some(_), _) => {
+            return Err(anyhow!("this node's certificate has ended; give --server and a new --token"));
+        }
+        (None, _) => {
+            return Err(anyhow!(
+                "this machine has not joined yet; give --server https://HOST:PORT and a --token of `wharfline token create`"
+            ));
+        }
+    };
+    let name = membership.name().to_owned();
+    if let Some(other) = given.filter(|given| *given != name) {
+        return Err(anyhow!("--name {other}: this data directory is node \"{name}\"; leave the flag out"));
+    }
+    membership.know(&args.server)?;
+    let servers = Arc::new(Servers::default());
+    servers.set(membership.clients().await?);
+    let client = patient(servers.client());
+    let options = Options {
+        host_paths: args.host_paths.clone(),
+        ..join::options(&name, data_dir.to_owned(), machine::run_dir(data_dir))
+    };
+    let looked = Looked::at(machine::machine(data_dir)?, options).await?;
+    if let Some(store) = looked.journal().store()
+        && store.node != name
+    {
+        return Err(anyhow!("what runs here was started for node \"{}\", not \"{name}\"", store.node));
+    }
+    let (tell, ready) = oneshot::channel();
+    let daemon = Prepared::new(looked, client, stop.clone()).await?.run(tell);
+    tokio::pin!(daemon);
+    let announce = async {
+        if ready.await.is_ok() {
+            println!("ready {name}");
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        result = &mut daemon => Ok(result?),
+        () = announce => Ok(()),
+        error = stay(&mut membership, &servers) => {
+            stop.cancel();
+            daemon.await?;
+            Err(error)
+        }
+    }
+}
+
+/// `wharfline down` on the data directory of a node: what is up there is taken down by the cluster, so nothing may be; what
+/// the daemon itself made of the machine goes.
+pub(super) async fn leave(name: &str, data_dir: &Path) -> anyhow::Result<()> {
+    let way = format!(
+        "`wharfline delete node {name}` takes them down: let it end, stop the daemon, and run this again"
+    );
+    let machine = machine::machine(data_dir)?;
+    let kernel = Arc::clone(&machine.kernel);
+    let options = join::options(name, data_dir.to_owned(), machine::run_dir(data_dir));
+    let looked = match Looked::at(machine, options).await {
+        Err(node::Error::InUse(_)) => return Err(anyhow!("the daemon of node \"{name}\" runs here; {way}")),
+        looked => looked?,
+    };
+    let (volumes, tasks) = (looked.journal().attachments().len(), looked.journal().tasks().len());
+    if volumes + tasks > 0 {
+        return Err(anyhow!("{volumes} volumes and {tasks} tasks are up on node \"{name}\"; {way}"));
+    }
+    drop(looked);
+    kernel.undo_tree().await?;
+    machine::sweep_run_dir(&machine::run_dir(data_dir));
+    println!("down");
+    Ok(())
+}
+
+/// Renews the certificate for as long as there is one. Returns why it cannot.
+async fn stay(membership: &mut Membership, servers: &Servers) -> anyhow::Error {
+    loop {
+        let wait = match membership.renewal(Timestamp::now()) {
+            Ok(Some(wait)) => wait,
+            Ok(None) => return anyhow!("this node's certificate has ended; give --server and a new --token"),
+            Err(error) => return error,
+        };
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        let renewed = async {
+            membership.renew().await?;
+            servers.set(membership.clients().await?);
+            Ok::<_, anyhow::Error>(())
+        };
+        if let Err(error) = renewed.await {
+            tracing::warn!("the certificate was not renewed: {error:#}");
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+}

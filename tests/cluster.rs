@@ -1,0 +1,11 @@
+//! Servers over a real etcd and node daemons that joined them: the real binary, all on this machine. Root is needed.
+#![cfg(feature = "etcd")]
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests count as tests
+#[path = "support/etcd.rs"]
+mod etcd;
+#[path = "cluster/joining.rs"]
+mod joining;
+#[path = "cluster/rig.rs"]
+mod rig;
+#[path = "cluster/servers.rs"]
+mod servers;

@@ -1,0 +1,82 @@
+//! Several servers and nodes.
+use crate::rig::{Cluster, until};
+
+/// A driver on every node, a claim, and a task that writes into it.
+const QUICKSTART: &str = include_str!("../../manifests/quickstart.yaml");
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_outlives_the_server_that_made_it() {
+    let mut cluster = Cluster::start(2).await;
+    cluster.join("n0");
+    cluster.join("n1");
+    cluster.apply(QUICKSTART);
+    cluster.run(&["wait", "allocation/hello", "--for=jsonpath={.status.phase}=Running", "--timeout", "60s"]);
+    let allocation = cluster.get("allocation", "hello");
+    let node = allocation["status"]["nodeName"].as_str().unwrap().to_owned();
+    let path = allocation["status"]["volumes"][0]["path"].as_str().unwrap().to_owned();
+    let (mounted, restarts) = (cluster.mounts(&node), allocation["status"]["tasks"][0]["restarts"].clone());
+    assert!(!mounted.is_empty() && path.starts_with(cluster.place(&node).to_str().unwrap()), "{path}");
+
+    // Which one leads is told by the lease; that one dies without a word.
+    cluster.kill_server(0);
+    let again = cluster.get("allocation", "hello");
+    assert_eq!(again["status"]["volumes"], allocation["status"]["volumes"]);
+    // What the other server is told, the nodes do.
+    cluster.apply(
+        &QUICKSTART
+            .replace("name: data", "name: more")
+            .replace("claimName: data", "claimName: more")
+            .replace("name: hello", "name: again"),
+    );
+    cluster.run(&["wait", "allocation/again", "--for=jsonpath={.status.phase}=Running", "--timeout", "60s"]);
+    assert_eq!(cluster.mounts(&node).iter().filter(|point| mounted.contains(point)).count(), mounted.len());
+    assert_eq!(cluster.get("allocation", "hello")["status"]["tasks"][0]["restarts"], restarts);
+
+    for kind in ["allocations", "volumeclaims", "volumeclasses", "plugins"] {
+        cluster.run(&["delete", kind, "--all", "--timeout", "60s"]);
+    }
+    for kind in ["allocations", "volumeclaims", "volumes", "volumeattachments", "plugininstances", "plugins"]
+    {
+        assert_eq!(cluster.list(kind), Vec::<serde_json::Value>::new(), "{kind}");
+    }
+    for node in ["n0", "n1"] {
+        assert_eq!(cluster.mounts(node), Vec::<String>::new());
+        cluster.stop_node(node, true);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_daemon_that_was_killed_goes_on_without_a_token() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.join("n0");
+    cluster.apply(QUICKSTART);
+    cluster.run(&["wait", "allocation/hello", "--for=jsonpath={.status.phase}=Running", "--timeout", "60s"]);
+    let before = cluster.get("allocation", "hello")["status"].clone();
+    let mounted = cluster.mounts("n0");
+    cluster.stop_node("n0", false);
+    assert_eq!(cluster.mounts("n0"), mounted);
+    cluster.node("n0", &[]).unwrap();
+    let after = cluster.get("allocation", "hello")["status"].clone();
+    assert_eq!((&after["tasks"], &after["volumes"]), (&before["tasks"], &before["volumes"]));
+    assert_eq!(cluster.mounts("n0"), mounted);
+    // Its directory is not to be taken down as long as something is up.
+    let refused = cluster.node("n0", &[]).unwrap_err();
+    assert!(refused.contains("another wharfline runs on this data directory"), "{refused}");
+    cluster.run(&["delete", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/quickstart.yaml")]);
+    until("nothing is mounted", || cluster.mounts("n0").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_other_keys_is_refused() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.kill_server(0);
+    let store = cluster.store();
+    let error = cluster.serve(0, "other", &store).unwrap_err();
+    assert!(
+        error.contains("give this server the --pki-dir of the others: the store is sealed with key"),
+        "{error}"
+    );
+    cluster.serve(0, "pki", &store).unwrap();
+    let error = cluster.serve(0, "pki", "etcd://nowhere").unwrap_err();
+    assert!(error.contains("\"nowhere\" is not HOST:PORT"), "{error}");
+}
