@@ -109,7 +109,7 @@ async fn a_node_with_its_own_key_is_signed_for_its_name_alone() {
     let request = params.serialize_request(&key).unwrap().pem().unwrap();
     let certificate = tls.pki.sign_node("n1", &request, jiff::Timestamp::now()).unwrap();
     let node = wharfline::server::Issued { certificate, key: key.serialize_pem() };
-    let read = ("GET", "/apis/wharfline.dev/v1alpha1/volumes");
+    let read = ("GET", "/apis/wharfline.dev/v1alpha1/volumes?fieldSelector=status.controller.nodeName%3Dn1");
     assert_eq!(tls.raw(Some(&node), read).await.unwrap().0, 200);
     let secrets = ("GET", "/api/v1/namespaces/default/secrets");
     let (code, body) = tls.raw(Some(&node), secrets).await.unwrap();
@@ -171,6 +171,7 @@ async fn a_connection_serves_many_requests_and_broken_ones_end_it() {
 
 /// One line per role, verb and resource: what a node may do is this table and nothing else.
 #[tokio::test(start_paused = true)]
+#[allow(clippy::too_many_lines, reason = "a table")]
 async fn a_nodes_rights_are_an_allow_list() {
     let mut kinds = definitions();
     kinds.push(gadget());
@@ -182,10 +183,29 @@ async fn a_nodes_rights_are_an_allow_list() {
     let leases = "/apis/coordination.k8s.io/v1/namespaces/wharfline-system/leases".to_owned();
     let core = "/api/v1/namespaces/default";
     let rows: Vec<(&str, String, bool)> = vec![
-        ("GET", format!("{api}/volumes"), true),
-        ("GET", format!("{api}/volumes?watch=true&timeoutSeconds=1"), true),
+        ("GET", format!("{api}/volumes"), false),
+        ("GET", format!("{api}/volumes?fieldSelector=status.controller.nodeName%3Dn1"), true),
+        ("GET", format!("{api}/volumes?fieldSelector=status.controller.nodeName%3Dn2"), false),
+        ("GET", format!("{api}/volumes?fieldSelector=status.controller.nodeName!%3Dn1"), false),
+        ("GET", format!("{api}/volumes?fieldSelector=spec.plugin%3Dn1"), false),
+        ("GET", format!("{api}/volumes?watch=true&timeoutSeconds=1"), false),
+        (
+            "GET",
+            format!(
+                "{api}/volumeattachments?watch=true&timeoutSeconds=1&fieldSelector=spec.host.nodeName%3Dn1"
+            ),
+            true,
+        ),
+        (
+            "GET",
+            format!("{api}/allocations?watch=true&timeoutSeconds=1&fieldSelector=status.nodeName%3Dn1"),
+            true,
+        ),
+        ("GET", format!("{api}/plugins?watch=true&timeoutSeconds=1"), true),
+        ("GET", format!("{api}/volumeclasses"), false),
         ("GET", volume.clone(), true),
-        ("GET", claims.clone(), true),
+        ("GET", claims.clone(), false),
+        ("GET", format!("{claims}/c"), true),
         ("POST", format!("{api}/volumes"), false),
         ("PUT", volume.clone(), false),
         ("PATCH", volume.clone(), false),
@@ -193,22 +213,27 @@ async fn a_nodes_rights_are_an_allow_list() {
         ("DELETE", format!("{api}/volumes"), false),
         ("PATCH", format!("{volume}/status"), true),
         ("PUT", format!("{volume}/status"), true),
-        ("PATCH", format!("{claims}/c/status"), true),
-        ("GET", format!("{core}/secrets/s"), true),
+        ("PATCH", format!("{claims}/c/status"), false),
+        ("GET", format!("{core}/secrets/s"), false),
+        ("GET", format!("{core}/secrets/s?for=volumes/v"), false),
         ("GET", format!("{core}/secrets"), false),
         ("GET", "/api/v1/secrets?watch=true&timeoutSeconds=1".to_owned(), false),
         ("PATCH", format!("{core}/secrets/s"), false),
-        ("GET", format!("{core}/configmaps/c"), true),
+        ("GET", format!("{core}/configmaps/c"), false),
+        ("GET", "/api/v1/namespaces/wharfline-system".to_owned(), true),
+        ("GET", "/api/v1/namespaces".to_owned(), false),
         ("PUT", format!("{core}/configmaps/c"), false),
         ("GET", "/api/v1/nodes/n".to_owned(), true),
+        ("GET", "/api/v1/nodes".to_owned(), false),
+        ("GET", "/api/v1/nodes?fieldSelector=metadata.name%3Dn1".to_owned(), true),
         ("PATCH", "/api/v1/nodes/n".to_owned(), false),
         ("PATCH", "/api/v1/nodes/n/status".to_owned(), false),
         ("POST", "/api/v1/namespaces".to_owned(), false),
-        ("POST", leases.clone(), true),
-        ("PATCH", format!("{leases}/n"), true),
-        ("DELETE", format!("{leases}/n"), false),
-        ("POST", format!("{core}/events"), true),
-        ("POST", "/apis/events.k8s.io/v1/namespaces/default/events".to_owned(), true),
+        ("POST", leases.replace("wharfline-system", "default"), false),
+        ("PATCH", format!("{leases}/n1"), true),
+        ("PATCH", format!("{leases}/n2"), false),
+        ("GET", leases.clone(), false),
+        ("DELETE", format!("{leases}/n1"), false),
         ("DELETE", format!("{core}/events/e"), false),
         ("GET", GADGETS.to_owned(), false),
         ("PATCH", format!("{GADGETS}/a/status"), false),
@@ -227,11 +252,114 @@ async fn a_nodes_rights_are_an_allow_list() {
             };
             let method = Method::from_bytes(method.as_bytes()).unwrap();
             let answer = ask(&server, method.clone(), &path, Some(json!({})), with).await;
-            assert_eq!(answer.code != 403, may, "{} {method} {path}: {}", identity.user, answer.code);
+            assert_eq!(answer.code != 403, may, "{} {method} {path}: {}", identity.user, answer.body);
         }
     }
     let discovery = With { identity: Some(Identity::node("n1")), ..With::default() };
     assert_eq!(ask(&server, Method::GET, "/apis", None, discovery).await.code, 200);
+}
+
+/// The same with objects that are there: of each, the node reaches what names it.
+#[tokio::test(start_paused = true)]
+#[allow(clippy::too_many_lines, reason = "tables")]
+async fn a_node_reaches_what_names_it_and_nothing_else() {
+    let server = Server::new(store(), definitions(), options());
+    server.bootstrap().await.unwrap();
+    let admin = || With { identity: Some(Identity::admin()), ..With::default() };
+    let api = "/apis/wharfline.dev/v1alpha1";
+    let (core, system) = ("/api/v1/namespaces/default", "/api/v1/namespaces/wharfline-system");
+    let make = async |path: String, object: Value| {
+        let answer = ask(&server, Method::POST, &path, Some(object), admin()).await;
+        assert_eq!(answer.code, 201, "{path}: {}", answer.body);
+    };
+    let patch = async |who: Identity, path: String, change: Value| {
+        let with = With {
+            identity: Some(who),
+            content_type: Some("application/merge-patch+json"),
+            ..With::default()
+        };
+        ask(&server, Method::PATCH, &path, Some(change), with).await.code
+    };
+    for name in ["s", "t"] {
+        make(format!("{core}/secrets"), json!({ "metadata": { "name": name }, "stringData": { "k": "v" } }))
+            .await;
+    }
+    let capability = json!({ "accessMode": "SingleNodeWriter", "mount": {} });
+    for (name, node) in [("v", "n1"), ("w", "n2")] {
+        let secrets = json!({ "provision": { "name": "s", "namespace": "default" } });
+        make(
+            format!("{api}/volumes"),
+            json!({ "metadata": { "name": name }, "spec": {
+            "plugin": "p", "accessModes": ["SingleNodeWriter"], "secrets": secrets,
+            "source": { "existing": { "handle": name } } } }),
+        )
+        .await;
+        let status = json!({ "status": { "controller": { "nodeName": node, "epoch": 1 } } });
+        assert_eq!(patch(Identity::controllers(), format!("{api}/volumes/{name}/status"), status).await, 200);
+        let secrets = json!({ "nodeStage": { "name": "t", "namespace": "default" } });
+        make(format!("{api}/volumeattachments"), json!({ "metadata": { "name": name }, "spec": {
+            "volume": name, "volumeUid": "u", "claim": { "namespace": "default", "name": "c", "uid": "u" },
+            "nodeName": node, "host": { "nodeName": "n2", "epoch": 1 }, "attachRequired": true, "stageRequired": true,
+            "plugin": "p", "handle": name, "capability": capability, "secrets": secrets } }))
+        .await;
+    }
+    let get = async |path: String| {
+        let with = With { identity: Some(Identity::node("n1")), ..With::default() };
+        ask(&server, Method::GET, &path, None, with).await.code
+    };
+    for (path, code) in [
+        (format!("{api}/volumes/v"), 200),
+        (format!("{api}/volumes/w"), 403),
+        (format!("{api}/volumes/x"), 404),
+        (format!("{api}/volumeattachments/v"), 200),
+        (format!("{api}/volumeattachments/w"), 403),
+        (format!("{core}/secrets/s?for=volumes/v"), 200),
+        (format!("{core}/secrets/s?for=volumes/w"), 403),
+        (format!("{core}/secrets/t?for=volumes/v"), 403),
+        (format!("{core}/secrets/t?for=volumeattachments/v"), 200),
+        (format!("{core}/secrets/t?for=volumeattachments/w"), 403),
+        (format!("{core}/secrets/s?for=volumeattachments/v"), 403),
+        (format!("{core}/secrets/s?for=plugins/v"), 403),
+        (format!("{system}/secrets/s?for=volumes/v"), 403),
+    ] {
+        assert_eq!(get(path.clone()).await, code, "{path}");
+    }
+    let node = || Identity::node("n1");
+    let stop = json!({ "status": { "controller": { "nodeName": "n2", "epoch": 2 } } });
+    for (path, change, code) in [
+        ("volumes/v", json!({ "status": { "capacity": "1Mi", "observedEpoch": 1 } }), 200),
+        ("volumes/v", stop.clone(), 403),
+        ("volumes/v", json!({ "status": { "holders": [] } }), 403),
+        ("volumes/w", json!({ "status": { "capacity": "1Mi" } }), 403),
+        ("volumeattachments/v", json!({ "status": { "node": { "staged": "Up" } } }), 200),
+        ("volumeattachments/v", json!({ "status": { "controller": { "attached": "Up", "epoch": 1 } } }), 403),
+        ("volumeattachments/w", json!({ "status": { "node": { "staged": "Up" } } }), 403),
+    ] {
+        let told = patch(node(), format!("{api}/{path}/status"), change.clone()).await;
+        assert_eq!(told, code, "{path} {change}");
+    }
+    // It reports as itself, and of nobody else's reports makes its own.
+    let event = |name: &str, who: &str| {
+        json!({ "metadata": { "name": name }, "reportingInstance": who, "reportingController": "x", "reason": "R",
+            "action": "A", "type": "Normal", "eventTime": "2026-01-01T00:00:00.000000Z",
+            "regarding": { "kind": "Volume", "name": "v" } })
+    };
+    let events = "/apis/events.k8s.io/v1/namespaces/default/events";
+    make(events.to_owned(), event("theirs", "n2")).await;
+    for (who, code) in [("n2", 403), ("n1", 201)] {
+        let with = With { identity: Some(node()), ..With::default() };
+        let answer = ask(&server, Method::POST, events, Some(event("mine", who)), with).await;
+        assert_eq!(answer.code, code, "{}", answer.body);
+    }
+    assert_eq!(patch(node(), format!("{events}/mine"), json!({ "note": "x" })).await, 200);
+    let steal = json!({ "reportingInstance": "n1" });
+    assert_eq!(patch(node(), format!("{events}/theirs"), steal).await, 403);
+    let lease = |name: &str| json!({ "metadata": { "name": name }, "spec": {} });
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/wharfline-system/leases";
+    for (name, code) in [("n2", 403), ("n1", 201)] {
+        let with = With { identity: Some(node()), ..With::default() };
+        assert_eq!(ask(&server, Method::POST, leases, Some(lease(name)), with).await.code, code, "{name}");
+    }
 }
 
 #[tokio::test]

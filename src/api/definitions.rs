@@ -2,7 +2,7 @@
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
-use super::kind::{Cell, Column, KindDefinition};
+use super::kind::{Cell, Column, KindDefinition, NodeRight};
 use super::meta::AccessMode;
 use super::validate;
 use super::{
@@ -33,12 +33,14 @@ pub fn definitions() -> Vec<KindDefinition> {
     vec![
         KindDefinition {
             columns: PLUGIN,
+            nodes: const { &[NodeRight::EVERY_NODE] },
             finalizer: Some(FINALIZER),
             validate: validate::plugin,
             ..of::<Plugin>("plugin", &["plug"], &[])
         },
         KindDefinition {
             columns: PLUGIN_INSTANCE,
+            nodes: const { &[NodeRight::of("spec.nodeName", INSTANCE_PART)] },
             ..of::<PluginInstance>("plugininstance", &["pi"], &["spec.nodeName", "spec.plugin"])
         },
         KindDefinition {
@@ -48,12 +50,14 @@ pub fn definitions() -> Vec<KindDefinition> {
         },
         KindDefinition {
             columns: CLAIM,
+            nodes: const { &[NodeRight::BY_NAME] },
             finalizer: Some(FINALIZER),
             validate: validate::claim,
             ..of::<VolumeClaim>("volumeclaim", &["vc"], &[])
         },
         KindDefinition {
             columns: VOLUME,
+            nodes: const { &[NodeRight::of("status.controller.nodeName", VOLUME_PART)] },
             finalizer: Some(FINALIZER),
             validate: validate::volume,
             late: super::volume::late_word,
@@ -61,6 +65,12 @@ pub fn definitions() -> Vec<KindDefinition> {
         },
         KindDefinition {
             columns: ATTACHMENT,
+            nodes: const {
+                &[
+                    NodeRight::of("spec.nodeName", ATTACHED_PART),
+                    NodeRight::of("spec.host.nodeName", HOSTED_PART),
+                ]
+            },
             finalizer: Some(FINALIZER),
             late: super::volume::late_attachment,
             ..of::<VolumeAttachment>("volumeattachment", &["att"], &["spec.nodeName", "spec.host.nodeName"])
@@ -73,13 +83,52 @@ pub fn definitions() -> Vec<KindDefinition> {
         },
         KindDefinition {
             columns: ALLOCATION,
+            nodes: const { &[NodeRight::of("status.nodeName", ALLOCATION_PART)] },
             finalizer: Some(FINALIZER),
             validate: validate::allocation,
             ..of::<Allocation>("allocation", &["alloc"], &["status.nodeName"])
         },
-        KindDefinition { columns: AGENT, ..of::<NodeAgent>("nodeagent", &["na"], &[]) },
+        KindDefinition {
+            columns: AGENT,
+            nodes: const { &[NodeRight::of("metadata.name", AGENT_PART)] },
+            ..of::<NodeAgent>("nodeagent", &["na"], &[])
+        },
     ]
 }
+
+/// The fields of an Allocation's status that its node writes.
+pub const ALLOCATION_PART: &[&str] = &["phase", "volumes", "tasks", "conditions"];
+/// The fields of a VolumeAttachment's status that its node writes.
+pub const ATTACHED_PART: &[&str] = &["node", "conditions"];
+/// The fields of a VolumeAttachment's status that its host writes.
+pub const HOSTED_PART: &[&str] = &["controller"];
+/// The fields of a PluginInstance's status: all of them.
+pub const INSTANCE_PART: &[&str] =
+    &["provider", "nodeId", "maxVolumes", "topology", "capabilities", "since", "conditions"];
+/// The fields of a NodeAgent's status: all of them.
+pub const AGENT_PART: &[&str] = &[
+    "incarnation",
+    "bootId",
+    "kernel",
+    "version",
+    "runtimes",
+    "hostPaths",
+    "leftovers",
+    "stopped",
+    "conditions",
+];
+/// The fields of a Volume's status that its host writes.
+pub const VOLUME_PART: &[&str] = &[
+    "exists",
+    "handle",
+    "context",
+    "capacity",
+    "topology",
+    "calls",
+    "nextAttemptTime",
+    "observedEpoch",
+    "provisioning",
+];
 
 const PLUGIN: &[Column] = &[
     column("PROVIDER", ".status.provider.name"),
@@ -190,6 +239,7 @@ fn of<K: CustomResourceExt>(
         schema,
         columns: &[],
         selectable,
+        nodes: &[],
         finalizer: None,
         default: |_| {},
         validate: |_, _| Vec::new(),

@@ -25,6 +25,30 @@ pub struct Column {
     pub cell: Cell,
 }
 
+/// What node daemons may do with objects of a kind: read some, and write parts of their status.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeRight {
+    /// The field that must name the node, such as `spec.nodeName`; none: every node may read the object.
+    pub by: Option<&'static str>,
+    /// Whether the node may list and watch what it may read; a list must ask for the field that names it.
+    pub lists: bool,
+    /// The fields of the status that the node writes.
+    pub writes: &'static [&'static str],
+}
+
+impl NodeRight {
+    /// Of objects in which this field names the node: the node reads them and writes these fields of their status.
+    pub const fn of(by: &'static str, writes: &'static [&'static str]) -> Self {
+        Self { by: Some(by), lists: true, writes }
+    }
+
+    /// Every node reads all of them.
+    pub const EVERY_NODE: Self = Self { by: None, lists: true, writes: &[] };
+
+    /// Every node reads one whose name it knows.
+    pub const BY_NAME: Self = Self { by: None, lists: false, writes: &[] };
+}
+
 /// One kind as data. Adding a kind adds one of these; the server has no code per kind of ours.
 #[derive(Clone)]
 pub struct KindDefinition {
@@ -50,6 +74,8 @@ pub struct KindDefinition {
     pub columns: &'static [Column],
     /// Field selectors beyond `metadata.name` and `metadata.namespace`, as dotted paths such as `spec.nodeName`.
     pub selectable: &'static [&'static str],
+    /// What nodes may do; nothing when empty.
+    pub nodes: &'static [NodeRight],
     /// The finalizer set at admission, if the kind has one.
     pub finalizer: Option<&'static str>,
     /// Fills defaults that the schema cannot express; runs before validation on create and update of the main resource.

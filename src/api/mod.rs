@@ -22,7 +22,7 @@ pub use claim::{VolumeClaim, VolumeClaimSpec, VolumeClaimStatus};
 pub use class::{VolumeClass, VolumeClassSpec};
 pub use definitions::definitions;
 pub use field::{FieldError, FieldErrors};
-pub use kind::{Cell, Column, KindDefinition};
+pub use kind::{Cell, Column, KindDefinition, NodeRight};
 pub use node_agent::{NodeAgent, NodeAgentSpec, NodeAgentStatus, Snapshot};
 pub use plugin::{
     Plugin, PluginInstance, PluginInstanceSpec, PluginInstanceStatus, PluginSpec, PluginStatus,

@@ -178,10 +178,22 @@ impl Candidate {
     }
 
     async fn give_back(&self, lease: Lease) {
-        let spec =
-            LeaseSpec { holder_identity: Some(String::new()), ..lease.spec.clone().unwrap_or_default() };
-        if let Err(error) = self.write(Some(lease), spec).await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "lease not given back");
+        let nobodys = |lease: &Lease| LeaseSpec {
+            holder_identity: Some(String::new()),
+            ..lease.spec.clone().unwrap_or_default()
+        };
+        let spec = nobodys(&lease);
+        if self.write(Some(lease), spec).await.is_ok() {
+            return;
+        }
+        // A renewal of ours may have been on its way.
+        if let Ok(Some(lease)) = self.leases.get_opt(LEASE).await
+            && holder(&lease) == self.me
+        {
+            let spec = nobodys(&lease);
+            if let Err(error) = self.write(Some(lease), spec).await {
+                tracing::debug!(error = &error as &dyn std::error::Error, "lease not given back");
+            }
         }
     }
 }

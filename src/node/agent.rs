@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::context::{API_DEADLINE, Key, Node, Part};
 use super::journal::{Entry, StoreEntry, TaskEntry};
+use crate::api::definitions::AGENT_PART;
 use crate::api::meta::{Condition, READY, Truth, set_condition};
 use crate::api::{NodeAgent, NodeAgentStatus};
 
@@ -251,21 +252,7 @@ fn spec(node: &Node, incarnation: &str) -> LeaseSpec {
 }
 
 /// The fields of a NodeAgent's status: all of them.
-const AGENT: Part = Part {
-    name: "agent",
-    fields: &[
-        "incarnation",
-        "bootId",
-        "kernel",
-        "version",
-        "runtimes",
-        "hostPaths",
-        "leftovers",
-        "stopped",
-        "conditions",
-    ],
-    epoch: None,
-};
+const AGENT: Part = Part { name: "agent", fields: AGENT_PART, epoch: None };
 
 /// Writes what the daemon says of its machine.
 pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {

@@ -468,12 +468,15 @@ impl Node {
     }
 
     /// The content of a Secret, read now. `None` reference = no secrets.
-    pub async fn secrets(&self, reference: Option<&SecretRef>) -> Result<Secrets, Reason> {
-        let Some(reference) = reference else { return Ok(Secrets::new()) };
-        let secret = || format!("{}/{}", reference.namespace, reference.name);
+    /// `asker` is the object that refers to it, as `volumes/NAME`: only for such a one does the server give it.
+    pub async fn secrets(&self, asker: &str, reference: Option<&SecretRef>) -> Result<Secrets, Reason> {
+        let Some(SecretRef { namespace, name }) = reference else { return Ok(Secrets::new()) };
+        let secret = || format!("{namespace}/{name}");
         let unreadable = |why: String| Reason::SecretUnreadable { secret: secret(), why };
-        let api: Api<Secret> = Api::namespaced(self.client.0.clone(), &reference.namespace);
-        let read = tokio::time::timeout(API_DEADLINE, api.get(&reference.name)).await;
+        let path = format!("/api/v1/namespaces/{namespace}/secrets/{name}?for={asker}");
+        let request =
+            http::Request::get(path).body(Vec::new()).map_err(|error| unreadable(error.to_string()))?;
+        let read = tokio::time::timeout(API_DEADLINE, self.client.0.request::<Secret>(request)).await;
         let answer = read.map_err(|_| unreadable(format!("no answer within {API_DEADLINE:?}")))?;
         let found = answer.map_err(|error| match error {
             kube::Error::Api(status) if status.code == 404 => Reason::SecretMissing { secret: secret() },

@@ -8,14 +8,11 @@ use super::allocations::admit;
 use super::context::{Node, Part};
 use super::registry::{Fingerprint, InstanceKey, Progress};
 use crate::api::PluginInstanceStatus;
+use crate::api::definitions::INSTANCE_PART;
 use crate::api::meta::{Condition, READY, Truth, set_condition};
 
 /// The fields of a PluginInstance's status: all of them.
-const INSTANCE: Part = Part {
-    name: "instance",
-    fields: &["provider", "nodeId", "maxVolumes", "topology", "capabilities", "since", "conditions"],
-    epoch: None,
-};
+const INSTANCE: Part = Part { name: "instance", fields: INSTANCE_PART, epoch: None };
 
 pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Duration> {
     let object = node.caches.instances.one(&format!("{}/{}", key.allocation, key.task))?;

@@ -3,7 +3,6 @@
 //! Decides from the identity, the verb and the target alone; it reads no object.
 use http::Method;
 
-use super::resource::Nature;
 use super::route::{Part, Target};
 use super::status::Refusal;
 
@@ -105,7 +104,8 @@ impl Verb {
 pub(crate) fn authorize(identity: &Identity, verb: Verb, target: &Target) -> Result<(), Refusal> {
     let may = identity.is_in(ADMINS)
         || identity.is_in(CONTROLLERS)
-        || (identity.is_in(NODES) && node_may(verb, target));
+        // What a node may is decided object by object, in `rights`.
+        || identity.node_name().is_some();
     if may {
         return Ok(());
     }
@@ -123,38 +123,4 @@ pub(crate) fn authorize(identity: &Identity, verb: Verb, target: &Target) -> Res
         kind.group
     );
     Err(Refusal::forbidden(target.resource.subject(target.name.as_deref().unwrap_or_default()), &why))
-}
-
-/// A node reads our kinds and what its work refers to, and writes status, leases and events only.
-fn node_may(verb: Verb, target: &Target) -> bool {
-    let resource = &target.resource;
-    match verb {
-        Verb::Get if resource.nature == Nature::Secret => true,
-        Verb::Get | Verb::List | Verb::Watch => {
-            resource.is_ours()
-                || is_lease(target)
-                || matches!(
-                    (resource.kind.group, resource.kind.plural),
-                    ("", "nodes" | "namespaces" | "configmaps")
-                )
-        }
-        Verb::Create => is_lease(target) || is_event(resource.nature),
-        Verb::Update | Verb::Patch => {
-            (resource.is_ours() && target.part == Part::Status)
-                || is_lease(target)
-                || is_event(resource.nature)
-        }
-        Verb::Delete | Verb::DeleteCollection => false,
-    }
-}
-
-fn is_lease(target: &Target) -> bool {
-    target.resource.kind.group == "coordination.k8s.io" && target.resource.kind.plural == "leases"
-}
-
-fn is_event(nature: Nature) -> bool {
-    match nature {
-        Nature::CoreEvent | Nature::NewEvent => true,
-        Nature::Plain | Nature::Secret | Nature::Namespace => false,
-    }
 }

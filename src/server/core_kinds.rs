@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use crate::api::definitions::{FINALIZER, NODE};
-use crate::api::{Cell, Column, FieldError, FieldErrors, KindDefinition};
+use crate::api::{Cell, Column, FieldError, FieldErrors, KindDefinition, NodeRight};
 
 /// Every core kind, in the order of discovery.
 pub(crate) fn definitions() -> Vec<KindDefinition> {
@@ -27,6 +27,7 @@ fn plain(kind: &'static str, plural: &'static str, singular: &'static str) -> Ki
         schema: open(&[]),
         columns: &[],
         selectable: &[],
+        nodes: &[],
         finalizer: None,
         default: |_| {},
         validate: |_, _| Vec::new(),
@@ -107,6 +108,7 @@ fn namespace() -> KindDefinition {
         schema: open(&[("spec", open_object()), ("status", open_object())]),
         columns: COLUMNS,
         selectable: &["status.phase"],
+        nodes: const { &[NodeRight::BY_NAME] },
         finalizer: Some(FINALIZER),
         default: |object| {
             let going = object["metadata"].get("deletionTimestamp").is_some();
@@ -143,6 +145,7 @@ fn node() -> KindDefinition {
         ]),
         columns: NODE,
         selectable: &["spec.unschedulable"],
+        nodes: const { &[NodeRight::of("metadata.name", &[])] },
         finalizer: Some(FINALIZER),
         ..plain("Node", "nodes", "node")
     }

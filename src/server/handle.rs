@@ -13,7 +13,7 @@ use super::query::{Query, accepted};
 use super::read::json_response;
 use super::route::{Route, Target, parse};
 use super::status::Refusal;
-use super::{HangUp, Server, body, delete, discovery, joining, read, watch, write};
+use super::{HangUp, Server, body, delete, discovery, joining, read, rights, watch, write};
 
 /// How long a request may take to send its body.
 const BODY_DEADLINE: std::time::Duration = std::time::Duration::from_secs(30);
@@ -141,10 +141,14 @@ async fn objects(
     target: &Target,
 ) -> Result<Response, Refusal> {
     let inner = &server.inner;
-    let query = Query::parse(&parts.uri)?;
+    let mut query = Query::parse(&parts.uri)?;
+    query.node = identity.node_name().map(str::to_owned);
     let verb = Verb::of(&parts.method, target.name.is_some(), query.watch);
     let verb = verb.ok_or_else(Refusal::method_not_allowed)?;
     authorize(identity, verb, target)?;
+    if let Some(node) = &query.node {
+        rights::of_request(inner, node, (verb, target, &query)).await?;
+    }
     let form = accepted(&parts.headers)?;
     match verb {
         Verb::Get => return read::get(inner, target, &query, form).await,

@@ -28,6 +28,7 @@ mod pki;
 mod query;
 mod read;
 mod resource;
+mod rights;
 mod route;
 mod schema;
 mod seal;

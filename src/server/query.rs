@@ -45,6 +45,10 @@ pub(crate) struct Query {
     pub(crate) field_validation: FieldValidation,
     pub(crate) include_object: Option<String>,
     pub(crate) propagation_policy: Option<String>,
+    /// For which object a node asks for a Secret, as `volumes/NAME`; our own.
+    pub(crate) asked_for: Option<String>,
+    /// The node that asks, if one does; not of the query.
+    pub(crate) node: Option<String>,
 }
 
 impl Query {
@@ -76,6 +80,7 @@ impl Query {
             "fieldValidation" => self.field_validation = field_validation(&value)?,
             "includeObject" => self.include_object = some(value),
             "propagationPolicy" => self.propagation_policy = some(value),
+            "for" => self.asked_for = some(value),
             _ => {}
         }
         Ok(())

@@ -11,6 +11,7 @@ use super::Inner;
 use super::objects::{Stored, versioned};
 use super::query::{Form, Query, Version};
 use super::resource::Resource;
+use super::rights;
 use super::route::Target;
 use super::selector::{Selector, Traits};
 use super::status::Refusal;
@@ -79,6 +80,9 @@ pub(crate) async fn get(
     }
     let found = inner.objects.get(resource, &key).await?;
     let stored = found.ok_or_else(|| Refusal::not_found(resource.subject(name)))?;
+    if let Some(node) = &query.node {
+        rights::of_object(node, resource, &stored.value(resource)?)?;
+    }
     match form {
         Form::Whole => Ok(json_response(StatusCode::OK, stored.json(resource)?)),
         Form::Table | Form::Metadata => {

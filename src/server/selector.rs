@@ -6,6 +6,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
+use super::query::Query;
+use super::route::Target;
 use super::status::Refusal;
 
 /// What is known of an object for matching, without its body.
@@ -166,6 +168,23 @@ impl Selector {
         let fields = fields.unwrap_or_default().split(',').filter(|part| !part.trim().is_empty());
         let fields = fields.map(|part| field_demand(part, selectable)).collect::<Result<_, _>>()?;
         Ok(Self { labels, fields })
+    }
+
+    /// The selector of a request. A watch of one object is a watch of its collection by name.
+    pub(crate) fn of(target: &Target, query: &Query) -> Result<Self, Refusal> {
+        let fields = match (&target.name, &query.field_selector) {
+            (Some(name), Some(fields)) => Some(format!("{fields},metadata.name={name}")),
+            (Some(name), None) => Some(format!("metadata.name={name}")),
+            (None, fields) => fields.clone(),
+        };
+        Self::parse(query.label_selector.as_deref(), fields.as_deref(), target.resource.kind.selectable)
+    }
+
+    /// Whether only objects are selected in which a field is this.
+    pub(crate) fn wants(&self, path: &str, value: &str) -> bool {
+        self.fields.iter().any(|(field, demand)| {
+            *field == path && matches!(demand, Demand::In(values) if values.len() == 1 && values[0] == value)
+        })
     }
 
     /// Whether everything matches.

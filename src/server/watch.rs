@@ -80,7 +80,7 @@ pub(crate) async fn start(
         refusal
     })?;
     let resource = Arc::clone(&target.resource);
-    let selector = selector_of(target, query)?;
+    let selector = Selector::of(target, query)?;
     tokio::time::timeout(READY_DEADLINE, inner.hub.ready())
         .await
         .map_err(|_| Refusal::unavailable("the server does not follow its store yet"))?;
@@ -118,16 +118,6 @@ pub(crate) async fn start(
     let mut response = Response::new(Body::from_stream(lines));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
-}
-
-/// A watch of one object is a watch of its collection by name.
-fn selector_of(target: &Target, query: &Query) -> Result<Selector, Refusal> {
-    let fields = match (&target.name, &query.field_selector) {
-        (Some(name), Some(fields)) => Some(format!("{fields},metadata.name={name}")),
-        (Some(name), None) => Some(format!("metadata.name={name}")),
-        (None, fields) => fields.clone(),
-    };
-    Selector::parse(query.label_selector.as_deref(), fields.as_deref(), target.resource.kind.selectable)
 }
 
 /// Where a watch begins, by the rules of `resourceVersion` and `sendInitialEvents`.

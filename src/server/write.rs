@@ -15,6 +15,7 @@ use super::patch::{Patch, PatchType};
 use super::query::{Form, Query};
 use super::read::{object_response, stored_response};
 use super::resource::Resource;
+use super::rights;
 use super::route::Target;
 use super::status::Refusal;
 use crate::api::FieldErrors;
@@ -53,6 +54,9 @@ pub(crate) async fn create(
         };
         let Admitted { object, warnings } =
             admission::create(resource, namespace, submitted, &inner.stamp())?;
+        if let Some(node) = &query.node {
+            rights::of_change(node, resource, &Value::Null, &object)?;
+        }
         object["metadata"]["name"].as_str().unwrap_or_default().clone_into(&mut name);
         let key = resource.key(namespace, &name);
         match make(inner, resource, (&key, query.dry_run), &object).await {
@@ -165,7 +169,13 @@ async fn change(
     for _ in 0..TRIES {
         let old = current.value(resource)?;
         let (submitted, insists) = submit(resource, &old, &wish, query)?;
+        if let Some(node) = &query.node {
+            rights::of_object(node, resource, &old)?;
+        }
         let admitted = admission::update(resource, target.part, &old, submitted)?;
+        if let Some(node) = &query.node {
+            rights::of_change(node, resource, &old, &admitted.object)?;
+        }
         let done =
             carry_out(inner, resource, (&key, query.dry_run), (&current, &old, &admitted.object)).await;
         match done {

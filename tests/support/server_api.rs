@@ -72,6 +72,7 @@ pub(crate) fn gadget() -> KindDefinition {
         }),
         columns: COLUMNS,
         selectable: &["spec.nodeName", "status.phase"],
+        nodes: &[],
         finalizer: None,
         default: |_| {},
         late: |_, _| None,
@@ -95,6 +96,7 @@ pub(crate) fn held() -> KindDefinition {
         plural: "helds",
         singular: "held",
         short_names: &[],
+        nodes: &[],
         finalizer: Some("test.dev/hold"),
         ..gadget()
     }

@@ -12,6 +12,7 @@ use crate::api::allocation::{
     AllocationPhase, AllocationStatus, AllocationVolume, RestartPolicy, Task, TaskState, TaskStatus,
     VolumePublication,
 };
+use crate::api::definitions::ALLOCATION_PART;
 use crate::api::meta::{Condition, READY, Rung, Truth, set_condition};
 use crate::api::{Allocation, VolumeAttachment};
 use crate::plan::Reason;
@@ -20,8 +21,7 @@ use crate::plan::supervise::{self, Process, Wanted};
 use crate::sys::path::{Place, TreePath};
 
 /// The fields of an allocation's status that its node writes.
-pub(super) const NODE: Part =
-    Part { name: "node", fields: &["phase", "volumes", "tasks", "conditions"], epoch: None };
+pub(super) const NODE: Part = Part { name: "node", fields: ALLOCATION_PART, epoch: None };
 
 /// The word of a volume that another allocation has.
 const HELD: &str = "HeldElsewhere";

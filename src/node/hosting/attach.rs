@@ -9,6 +9,7 @@ use super::super::context::{Key, Node, Part};
 use super::super::mounts::BLOCKED;
 use super::super::requests;
 use super::{Attempt, Blocked, UNSENT, call, serving, settle};
+use crate::api::definitions::HOSTED_PART;
 use crate::api::meta::{Map, Rung};
 use crate::api::volume::AttachStatus;
 use crate::api::{Volume, VolumeAttachment};
@@ -17,7 +18,7 @@ use crate::plan::{Next, Reason, Wanted, attach, release};
 
 /// The fields of an attachment's status that its host writes.
 pub(in crate::node) const CONTROLLER: Part =
-    Part { name: "controller", fields: &["controller"], epoch: Some(&["controller", "epoch"]) };
+    Part { name: "controller", fields: HOSTED_PART, epoch: Some(&["controller", "epoch"]) };
 
 /// The host's part of an attachment's status.
 #[derive(Serialize, Deserialize)]
@@ -51,6 +52,8 @@ async fn same_host(
     match node.volume(&object.spec.volume).await {
         Ok(Some(volume)) if of_attachment(&volume) => Ok(same(&volume)),
         Ok(_) => Ok(step == attach::Step::Detach),
+        // It is there, and this node has no part in it.
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(false),
         Err(_) => Err(UNSENT),
     }
 }
@@ -157,7 +160,9 @@ async fn attach_or_detach(
             "the plugin reported no id for the node; a call without one would detach everywhere".to_owned(),
         ));
     }
-    let secrets = node.secrets(spec.secrets.controller_publish.as_ref()).await.map_err(Blocked::Wait)?;
+    let asker = format!("volumeattachments/{}", object.name_any());
+    let secrets =
+        node.secrets(&asker, spec.secrets.controller_publish.as_ref()).await.map_err(Blocked::Wait)?;
     let about = &object.object_ref(&());
     let names = Attempt { key, step: retry, plugin: &spec.plugin, lease, about };
     let detach = requests::detach(spec, secrets.clone());

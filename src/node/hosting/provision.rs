@@ -10,6 +10,7 @@ use super::super::journal::{Change, CreateEntry, Entry};
 use super::super::mounts::BLOCKED;
 use super::super::{requests, supervisor};
 use super::{Attempt, Blocked, Serving, call, serving, settle};
+use crate::api::definitions::VOLUME_PART;
 use crate::api::meta::{Call, Condition, HANDLE_SHARED, Map, ReclaimPolicy, Rung, Segments, Time, is_true};
 use crate::api::quantity;
 use crate::api::{Volume, VolumeStatus};
@@ -17,21 +18,7 @@ use crate::csi::{self, check};
 use crate::plan::{Next, Reason, provision};
 
 /// The fields of a Volume's status that its host writes.
-const HOST: Part = Part {
-    name: "host",
-    fields: &[
-        "exists",
-        "handle",
-        "context",
-        "capacity",
-        "topology",
-        "calls",
-        "nextAttemptTime",
-        "observedEpoch",
-        "provisioning",
-    ],
-    epoch: Some(&["observedEpoch"]),
-};
+const HOST: Part = Part { name: "host", fields: VOLUME_PART, epoch: Some(&["observedEpoch"]) };
 
 /// The host's part of a Volume's status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -160,7 +147,9 @@ async fn create(
     }
     let uid = volume.uid().unwrap_or_default();
     let key = format!("vol/{uid}");
-    let secrets = node.secrets(volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
+    let asker = format!("volumes/{}", volume.name_any());
+    let secrets =
+        node.secrets(&asker, volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
     // The very first attempt of the first host: then, and only then, does a refusal say that nothing was made.
     let fresh =
         epoch == 1 && !node.journal.create_attempted(&uid) && part.exists.is_none_or(|e| e == Rung::Down);
@@ -252,7 +241,9 @@ async fn validate(
 ) -> Result<(), Blocked> {
     let Some(source) = &volume.spec.source.existing else { return Ok(()) };
     let plugin = serving(node, &volume.spec.plugin)?;
-    let secrets = node.secrets(volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
+    let asker = format!("volumes/{}", volume.name_any());
+    let secrets =
+        node.secrets(&asker, volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
     let key = format!("vol/{}", volume.uid().unwrap_or_default());
     let request = requests::validate(
         &volume.spec,
@@ -312,7 +303,9 @@ async fn delete(
     still_claimed(node, volume).await.map_err(Blocked::Wait)?;
     let uid = volume.uid().unwrap_or_default();
     let key = format!("vol/{uid}");
-    let secrets = node.secrets(volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
+    let asker = format!("volumes/{}", volume.name_any());
+    let secrets =
+        node.secrets(&asker, volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
     let request = requests::delete(&part.handle, secrets);
     let about = &volume.object_ref(&());
     let names = Attempt { key: &key, step: retry, plugin: &volume.spec.plugin, lease, about };

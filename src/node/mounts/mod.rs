@@ -18,6 +18,7 @@ use super::context::{Key, Node, Part};
 use super::hosting::UNSENT;
 use super::journal::JournalError;
 use crate::api::allocation::AllocationPhase;
+use crate::api::definitions::ATTACHED_PART;
 use crate::api::{Allocation, VolumeAttachment};
 use crate::csi::{Failure, Remedy};
 use crate::plan::mount;
@@ -30,7 +31,7 @@ use unit::{Unit, gather};
 pub const BLOCKED: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The fields of an attachment's status that its node writes.
-const NODE: Part = Part { name: "node", fields: &["node", "conditions"], epoch: None };
+const NODE: Part = Part { name: "node", fields: ATTACHED_PART, epoch: None };
 
 /// Why a step did not succeed.
 enum Trouble {

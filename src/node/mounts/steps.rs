@@ -18,6 +18,7 @@ use crate::plan::mount::{Level, Step};
 use crate::plan::registry::Service;
 use crate::sys::kernel::{Access, DeviceId, FileKind, PathFacts, Present};
 use crate::sys::path::{HostPath, Place, TreePath};
+use kube::ResourceExt;
 
 /// An unpublish that the plugin answers with NOT_FOUND counts as done after so many times, if the kernel agrees.
 const NOT_FOUND_TRIES: u32 = 3;
@@ -48,7 +49,8 @@ impl Unit {
         let Some(object) = &self.object else { return Err(Trouble::Wait(Reason::NotAttached)) };
         let spec = &object.spec;
         let plugin = serving(node, &spec.plugin)?;
-        let secrets = node.secrets(spec.secrets.node_stage.as_ref()).await.map_err(Trouble::Wait)?;
+        let asker = format!("volumeattachments/{}", object.name_any());
+        let secrets = node.secrets(&asker, spec.secrets.node_stage.as_ref()).await.map_err(Trouble::Wait)?;
         let mut entry = self.entry_or_new()?;
         let newer_modes = *entry.newer_modes.get_or_insert(plugin.newer_modes);
         entry.staged = Level::Rising;
@@ -123,7 +125,9 @@ impl Unit {
         let spec = &object.spec;
         let plugin = serving(node, &spec.plugin)?;
         let host = user.host_path(node)?;
-        let secrets = node.secrets(spec.secrets.node_publish.as_ref()).await.map_err(Trouble::Wait)?;
+        let asker = format!("volumeattachments/{}", object.name_any());
+        let secrets =
+            node.secrets(&asker, spec.secrets.node_publish.as_ref()).await.map_err(Trouble::Wait)?;
         let mut attachment = self.entry_or_new()?;
         if spec.stage_required {
             self.still_staged(node, &attachment).await?;
