@@ -64,7 +64,7 @@ async fn a_watch_from_a_version_replays_what_came_after() {
     assert_eq!(lines.told().await, "ADDED b");
     assert_eq!(lines.told().await, "DELETED a");
     let path = format!("{GADGETS}?watch=true&resourceVersion=99999");
-    assert_eq!(get(&f.server, &path).await.refusal(), (504, "Timeout"));
+    assert_eq!(get(&f.server, &path).await.refusal(), (410, "Expired"));
 }
 
 #[tokio::test]

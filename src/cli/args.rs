@@ -16,7 +16,7 @@ pub struct Options {
     /// The kubeconfig to use
     #[arg(long, global = true, env = "WHARFLINE_KUBECONFIG", value_name = "FILE", help_heading = EVERYWHERE)]
     pub kubeconfig: Option<PathBuf>,
-    /// The data directory of `up`
+    /// The data directory of `up`, `server` or `node`, and where the other commands look for a kubeconfig
     #[arg(
         long,
         global = true,

@@ -258,7 +258,10 @@ fn advice(last: &Branch, path: &[&Branch]) -> String {
     }
     match (last.state, last.reason.as_str(), subject.kind) {
         (State::Missing, _, Kind::Node) => {
-            format!("start `wharfline up --node-name {}` on that machine", subject.name)
+            let name = &subject.name;
+            format!(
+                "start `wharfline up --node-name {name}` on that machine, or let it join as that (`wharfline node`)"
+            )
         }
         (State::Missing, _, _) => format!("apply a manifest of {words}; what waits goes on by itself"),
         (_, "InUse", _) => format!("`wharfline delete {words}`, or leave it"),

@@ -53,20 +53,20 @@ impl Candidate {
             let working = work(ending.clone());
             tokio::pin!(working);
             let mut held = won;
-            tokio::select! {
-                ended = &mut working => return ended.map(drop),
+            let ended = tokio::select! {
+                ended = &mut working => ended,
                 () = self.keep(&mut held) => {
                     tracing::warn!(me = self.me, "leads the controllers no longer");
                     ending.cancel();
                     working.await?;
+                    continue;
                 }
-                () = stop.cancelled() => {
-                    let ended = working.await;
-                    // Whoever follows need not wait.
-                    let _given_back = tokio::time::timeout(AGAIN, self.give_back(held.lease)).await;
-                    return ended.map(drop);
-                }
-            }
+                // The work is told by the same token.
+                () = stop.cancelled() => working.await,
+            };
+            // Whoever follows need not wait.
+            let _given_back = tokio::time::timeout(AGAIN, self.give_back(held.lease)).await;
+            return ended.map(drop);
         }
     }
 
@@ -165,6 +165,7 @@ impl Candidate {
                 }
                 // Somebody wrote it: another holder, or a renewal of ours of which we were not told.
                 Ok(Err(kube::Error::Api(status))) if status.code == 409 || status.code == 404 => {
+                    let Some(left) = leads_for(self.lasts, held.renewed.elapsed()) else { return };
                     match tokio::time::timeout(left, self.leases.get_opt(LEASE)).await {
                         Ok(Ok(Some(lease))) if holder(&lease) == self.me => held.lease = lease,
                         Ok(Ok(_)) => return,
@@ -215,7 +216,8 @@ impl View {
     fn seen(&self, usual: Duration) -> Option<Seen> {
         let lease = self.lease.as_ref()?;
         let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
-        let lasts = seconds.and_then(|s| u64::try_from(s).ok()).map_or(usual, Duration::from_secs);
+        // What it says is believed where it is short: nobody keeps the others out for years.
+        let lasts = seconds.and_then(|s| u64::try_from(s).ok()).map_or(usual, Duration::from_secs).min(usual);
         Some(Seen { holder: holder(lease), lasts, unchanged: self.since.elapsed() })
     }
 }

@@ -67,7 +67,9 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let data_dir = prepare(data_dir)?;
-    let member = Membership::load(&data_dir.join(node::IDENTITY))?;
+    // A store is `up`'s, whatever else lies here.
+    let stored = data_dir.join("store.redb").exists();
+    let member = if stored { None } else { Membership::load(&data_dir.join(node::IDENTITY))? };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
@@ -143,7 +145,8 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
     let journal = looked.journal();
     let Some(name) = node_name(&client).await?.or_else(|| known_name(journal)) else {
         println!("nothing to take down: no node has joined");
-        return Ok(());
+        drop(looked);
+        return Ok(kernel.undo_tree().await?);
     };
     let name = journal.store().map_or(name, |store| store.node);
     let unknown = unknown(journal, &client).await?;
@@ -231,7 +234,18 @@ async fn through_up(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     let kubeconfig = Kubeconfig::read_from(&path).with_context(|| format!("{}", path.display()))?;
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     let client = Client::try_from(config)?;
-    let name = node_name(&client).await?.ok_or(NotThere)?;
+    let nodes: Api<CoreNode> = Api::all(client.clone());
+    let joined = !nodes.list(&ListParams::default()).await?.items.is_empty();
+    let name = match node_name(&client).await? {
+        Some(name) => name,
+        None if joined => {
+            return Err(anyhow!(
+                "{} is a server's: it has no node of its own to take down",
+                data_dir.display()
+            ));
+        }
+        None => return Err(NotThere.into()),
+    };
     // It ends as soon as it is down; whether its last word reaches us does not matter, its lock does.
     let asked = in_time(args, client, &name).await;
     if asked.as_ref().is_err_and(anyhow::Error::is::<Late>) {
@@ -258,8 +272,7 @@ fn free(store: &Path) -> bool {
 }
 
 async fn node_name(client: &Client) -> anyhow::Result<Option<String>> {
-    let agents: Api<NodeAgent> = Api::all(client.clone());
-    Ok(agents.list(&ListParams::default()).await?.items.first().map(ResourceExt::name_any))
+    Ok(join::local_node(client).await?)
 }
 
 /// Not everything came down.

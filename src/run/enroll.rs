@@ -109,13 +109,26 @@ impl Membership {
         &self.record.name
     }
 
-    /// Remembers other servers than before.
-    pub(super) fn know(&mut self, servers: &[String]) -> anyhow::Result<()> {
-        if servers.is_empty() || servers == self.record.servers {
-            return Ok(());
+    /// Asks other servers than before, and remembers them once one of them knows this node.
+    pub(super) fn ask_at(&mut self, servers: &[String]) {
+        if !servers.is_empty() {
+            self.record.servers = servers.to_vec();
         }
-        self.record.servers = servers.to_vec();
-        self.keep()
+    }
+
+    /// Forgets the cluster: the next start has to join anew.
+    pub(super) fn forget(directory: &Path) -> anyhow::Result<()> {
+        for name in ["node.json", "node.crt", "ca.crt", "node.key"] {
+            let path = directory.join(name);
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| path.display().to_string());
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        let _left = std::fs::remove_dir(directory);
+        Ok(())
     }
 
     /// Gets a fresh certificate for the same key.
@@ -130,7 +143,20 @@ impl Membership {
             .with_client_auth_cert(vec![certificate], key)?;
         let request = request(self.name(), &self.key)?;
         self.certificate = ask_any(&self.record.servers, self.name(), &request, Arc::new(tls), None).await?;
-        self.keep()
+        // One that cannot be kept serves as long as this process does.
+        if let Err(error) = self.keep() {
+            tracing::warn!("the renewed certificate was not kept: {error:#}");
+        }
+        Ok(())
+    }
+
+    /// Whether the servers still know this node by its key; an error when none can be asked.
+    pub(super) async fn is_member(&mut self) -> anyhow::Result<bool> {
+        match self.renew().await {
+            Ok(()) => Ok(true),
+            Err(error) if error.is::<Refused>() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// When the certificate is to be renewed: after two thirds of its life. None: it has ended.
@@ -189,12 +215,28 @@ async fn ask_any(
         let asked = ask(server, name, request, Arc::clone(&tls), bearer);
         match tokio::time::timeout(DEADLINE, asked).await {
             Ok(Ok(Ok(certificate))) => return Ok(certificate),
-            Ok(Ok(Err(refused))) => return Err(anyhow!(refused)),
+            Ok(Ok(Err(refused))) => return Err(Refused(refused).into()),
             Ok(Err(error)) => last = error.context(format!("server {server}")),
             Err(_) => last = anyhow!("server {server} did not answer in time"),
         }
     }
     Err(last)
+}
+
+/// A server said no, and will again.
+#[derive(Debug, thiserror::Error)]
+#[error("the server refused: {0}")]
+struct Refused(String);
+
+/// Refuses a directory of a machine that joined a cluster: other commands would write into it.
+pub(super) fn refuse_member(data_dir: &Path) -> anyhow::Result<()> {
+    match Membership::load(&data_dir.join(super::node::IDENTITY))? {
+        Some(member) if !data_dir.join("store.redb").exists() => {
+            let name = member.name();
+            Err(anyhow!("{} is node \"{name}\" of a cluster; give another --data-dir", data_dir.display()))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// The certificate, or the server's own words.
@@ -233,7 +275,7 @@ async fn ask(
     if code.is_server_error() || code == StatusCode::TOO_MANY_REQUESTS {
         return Err(anyhow!("{code}: {message}"));
     }
-    Ok(Err(format!("the server refused: {message}")))
+    Ok(Err(message.to_owned()))
 }
 
 /// Reads `https://HOST:PORT`.

@@ -35,12 +35,34 @@ pub fn options(name: &str, data_dir: PathBuf, run_dir: PathBuf) -> Options {
     }
 }
 
+/// The node that runs in the server's own process, if there is one: not one that joined with a key.
+pub async fn local_node(client: &Client) -> Result<Option<String>, kube::Error> {
+    let nodes: Api<CoreNode> = Api::all(client.clone());
+    let all = nodes.list(&kube::api::ListParams::default()).await?.items;
+    // One of before there were keys has no annotation.
+    let local = |node: &&CoreNode| node.annotations().get(KEY).is_none_or(|key| key == LOCAL);
+    Ok(all.iter().find(local).map(ResourceExt::name_any))
+}
+
 /// Makes the Node and NodeAgent objects, as joining does. Whether the node is marked stopped is set as wanted.
 pub async fn join(server: &Server, name: &str, stopped: bool) -> Result<(), kube::Error> {
     let client = server.client(Identity::controllers());
     make(&client, name).await?;
     let nodes: Api<CoreNode> = Api::all(client.clone());
-    let marked = nodes.get(name).await?.annotations().contains_key(STOPPED);
+    let node = nodes.get(name).await?;
+    match node.annotations().get(KEY) {
+        Some(key) if key == LOCAL => {}
+        Some(_) => {
+            let message =
+                format!("node \"{name}\" is another machine, which joined with a key; choose another name");
+            return Err(kube::Error::Service(message.into()));
+        }
+        None => {
+            let patch = serde_json::json!({ "metadata": { "annotations": { KEY: LOCAL } } });
+            nodes.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        }
+    }
+    let marked = node.annotations().contains_key(STOPPED);
     if marked == stopped { Ok(()) } else { mark(&client, name, stopped).await }
 }
 

@@ -36,7 +36,13 @@ pub fn report(result: anyhow::Result<()>) -> ExitCode {
 /// Sends log lines to standard error; `WHARFLINE_LOG` chooses them, as in `debug` or `wharfline=debug,kube=info`.
 pub fn log() {
     let asked = std::env::var("WHARFLINE_LOG").ok().and_then(|text| text.parse().ok());
-    let usual = [("kube", LevelFilter::WARN), ("tower", LevelFilter::WARN), ("hyper", LevelFilter::WARN)];
+    // What a client says of a request that failed, whoever made the request says better.
+    let usual = [
+        ("kube", LevelFilter::WARN),
+        ("kube_client", LevelFilter::OFF),
+        ("tower", LevelFilter::WARN),
+        ("hyper", LevelFilter::WARN),
+    ];
     // By target and level alone: choosing by fields and spans, which nobody does here, needs regular expressions.
     let filter: Targets =
         asked.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO).with_targets(usual));

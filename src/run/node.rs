@@ -21,6 +21,8 @@ use crate::node::{self, Looked, Options, Prepared};
 pub(super) const IDENTITY: &str = "identity";
 /// Between two tries to renew the certificate.
 const AGAIN: Duration = Duration::from_secs(600);
+/// Between two looks at the clock, which a machine that slept has moved.
+const LOOK: Duration = Duration::from_secs(3600);
 
 /// Arguments of `wharfline node`; the data directory is a flag of every command.
 #[derive(Clone, Debug, clap::Args)]
@@ -51,7 +53,7 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
         host_and_port(server)?;
     }
     let token = args.token.as_deref().map(str::parse::<JoinToken>).transpose().context("--token")?;
-    let given = args.name.as_deref().map(named).transpose()?;
+    let given = args.name.as_deref().map(|name| named(name, "--name")).transpose()?;
     let data_dir = prepare(data_dir)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
@@ -70,39 +72,48 @@ async fn run(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let directory = data_dir.join(IDENTITY);
-    let mut membership = match (Membership::load(&directory)?, token) {
-        (Some(known), _) if known.renewal(Timestamp::now())?.is_some() => known,
-        (_, Some(token)) if !args.server.is_empty() => {
-            let name = given.clone().map_or_else(|| named(&host_name()), Ok)?;
-            Membership::join(&directory, &args.server, &token, &name).await.context("not joined")?
-        }
-        (Some(_), _) => {
-            return Err(anyhow!("this node's certificate has ended; give --server and a new --token"));
-        }
-        (None, _) => {
-            return Err(anyhow!(
-                "this machine has not joined yet; give --server https://HOST:PORT and a --token of `wharfline token create`"
-            ));
+    if data_dir.join("store.redb").exists() {
+        return Err(anyhow!(
+            "{} is a server's, or of `wharfline up`; give another --data-dir",
+            data_dir.display()
+        ));
+    }
+    // The machine first: what runs here belongs to a name, and a token is for a machine that can be a node.
+    let options = Options {
+        host_paths: args.host_paths.clone(),
+        ..join::options("", data_dir.to_owned(), machine::run_dir(data_dir))
+    };
+    let machine = machine::machine(data_dir)?;
+    let kernel = Arc::clone(&machine.kernel);
+    let looked = Looked::at(machine, options).await?;
+    let known = Membership::load(&directory)?;
+    let had = known.as_ref().map(|known| known.name().to_owned());
+    let had = had.or_else(|| looked.journal().store().map(|store| store.node));
+    if let (Some(had), Some(given)) = (&had, &given)
+        && had != given
+    {
+        return Err(anyhow!("--name {given}: this data directory is node \"{had}\"; leave the flag out"));
+    }
+    let name = match had.or(given) {
+        Some(name) => name,
+        None => named(&host_name(), "--name")?,
+    };
+    let mut membership = match enter(args, (known, token), (&directory, &name)).await {
+        Ok(membership) => membership,
+        Err(error) => {
+            // A machine that did not get in is left as it was.
+            let unused = looked.journal().attachments().is_empty() && looked.journal().tasks().is_empty();
+            drop(looked);
+            if unused {
+                kernel.undo_tree().await?;
+            }
+            return Err(error);
         }
     };
-    let name = membership.name().to_owned();
-    if let Some(other) = given.filter(|given| *given != name) {
-        return Err(anyhow!("--name {other}: this data directory is node \"{name}\"; leave the flag out"));
-    }
-    membership.know(&args.server)?;
     let servers = Arc::new(Servers::default());
     servers.set(membership.clients().await?);
     let client = patient(servers.client());
-    let options = Options {
-        host_paths: args.host_paths.clone(),
-        ..join::options(&name, data_dir.to_owned(), machine::run_dir(data_dir))
-    };
-    let looked = Looked::at(machine::machine(data_dir)?, options).await?;
-    if let Some(store) = looked.journal().store()
-        && store.node != name
-    {
-        return Err(anyhow!("what runs here was started for node \"{}\", not \"{name}\"", store.node));
-    }
+    let looked = looked.named(&name);
     let (tell, ready) = oneshot::channel();
     let daemon = Prepared::new(looked, client, stop.clone()).await?.run(tell);
     tokio::pin!(daemon);
@@ -123,11 +134,50 @@ async fn run(
     }
 }
 
+/// This machine's place in the cluster: the one that it has, or a new one by a token.
+async fn enter(
+    args: &Args,
+    (known, token): (Option<Membership>, Option<JoinToken>),
+    (directory, name): (&Path, &str),
+) -> anyhow::Result<Membership> {
+    let fresh = "give --server https://HOST:PORT and a --token of `wharfline token create`";
+    if let Some(mut known) = known {
+        known.ask_at(&args.server);
+        let ended = known.renewal(Timestamp::now())?.is_none();
+        let member = if ended { Ok(false) } else { known.is_member().await };
+        match (member, &token) {
+            (Ok(true), _) => return Ok(known),
+            // What is up goes on without a server.
+            (Err(error), _) => {
+                tracing::warn!("no server has answered yet: {error:#}");
+                return Ok(known);
+            }
+            (Ok(false), Some(_)) => {}
+            (Ok(false), None) => {
+                let why = if ended {
+                    "its certificate has ended"
+                } else {
+                    "it was removed, or its name given away"
+                };
+                return Err(anyhow!("this machine is no member of its cluster any more ({why}); {fresh}"));
+            }
+        }
+    }
+    match token {
+        Some(token) if !args.server.is_empty() => {
+            Membership::join(directory, &args.server, &token, name).await.context("not joined")
+        }
+        _ => Err(anyhow!("this machine has not joined yet; {fresh}")),
+    }
+}
+
 /// `wharfline down` on the data directory of a node: what is up there is taken down by the cluster, so nothing may be; what
 /// the daemon itself made of the machine goes.
 pub(super) async fn leave(name: &str, data_dir: &Path) -> anyhow::Result<()> {
     let way = format!(
-        "`wharfline delete node {name}` takes them down: let it end, stop the daemon, and run this again"
+        "`wharfline delete node {name}` takes everything down: let it end, stop the daemon, and run this again. Of a \
+         machine that is no member any more take the record away, {}; then this goes by what the machine knows itself",
+        data_dir.join(IDENTITY).display()
     );
     let machine = machine::machine(data_dir)?;
     let kernel = Arc::clone(&machine.kernel);
@@ -138,11 +188,12 @@ pub(super) async fn leave(name: &str, data_dir: &Path) -> anyhow::Result<()> {
     };
     let (volumes, tasks) = (looked.journal().attachments().len(), looked.journal().tasks().len());
     if volumes + tasks > 0 {
-        return Err(anyhow!("{volumes} volumes and {tasks} tasks are up on node \"{name}\"; {way}"));
+        return Err(anyhow!("up on node \"{name}\": volumes {volumes}, tasks {tasks}; {way}"));
     }
     drop(looked);
     kernel.undo_tree().await?;
     machine::sweep_run_dir(&machine::run_dir(data_dir));
+    Membership::forget(&data_dir.join(IDENTITY))?;
     println!("down");
     Ok(())
 }
@@ -156,7 +207,8 @@ async fn stay(membership: &mut Membership, servers: &Servers) -> anyhow::Error {
             Err(error) => return error,
         };
         if !wait.is_zero() {
-            tokio::time::sleep(wait).await;
+            tokio::time::sleep(wait.min(LOOK)).await;
+            continue;
         }
         let renewed = async {
             membership.renew().await?;

@@ -102,6 +102,9 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
 
 async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::Result<()> {
     let listen = args.listen;
+    super::enroll::refuse_member(data_dir)?;
+    // Two on one directory would write one kubeconfig.
+    let _lock = lock(data_dir)?;
     let pki_dir = args.pki_dir.clone().unwrap_or_else(|| data_dir.join("pki"));
     let pki = Pki::load_or_create(&pki_dir, Timestamp::now(), &|bytes| RealRandom.fill(bytes))?;
     let pki = Arc::new(pki);
@@ -109,13 +112,14 @@ async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::R
         .await
         .with_context(|| format!("cannot listen on {listen}; give another address with --listen"))?;
     let address = listener.local_addr()?;
-    let store = open(args, data_dir).await?;
+    let (store, etcd) = open(args, data_dir).await?;
     let options = ServerOptions { signer: Some(Arc::clone(&pki)), ..ServerOptions::new(pki.sealing()) };
     let server = Server::new(Arc::clone(&store), crate::api::definitions(), options);
     if !begun(&server, &stop).await? {
         server.shutdown().await;
         return Ok(());
     }
+    etcd.looked_at().await?;
     let local = reachable(address);
     let url = match args.advertise.first() {
         Some(advertised) => format!("https://{advertised}"),
@@ -130,12 +134,24 @@ async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::R
     let serving = tokio::spawn(serve(listener, tls, server.clone(), stop.clone()));
     let compactor = tokio::spawn(run_compactor(store, KeepPolicy::default()));
     println!("ready {url}");
-    let result = control(args, &server, stop.clone()).await;
+    let result = tokio::select! {
+        result = control(args, &server, stop.clone()) => result.context("controllers"),
+        error = etcd.moved() => Err(error),
+    };
     stop.cancel();
     compactor.abort();
     serving.await?;
     server.shutdown().await;
-    result.context("controllers")
+    result
+}
+
+/// Keeps other servers from the directory, as long as what is returned lives.
+fn lock(data_dir: &Path) -> anyhow::Result<std::fs::File> {
+    let path = data_dir.join("server.lock");
+    let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = file.with_context(|| path.display().to_string())?;
+    file.try_lock().map_err(|_| anyhow!("another server runs on {}", data_dir.display()))?;
+    Ok(file)
 }
 
 /// Runs the controllers: always where this is the only server, else while it leads.
@@ -173,19 +189,72 @@ async fn begun(server: &Server, stop: &CancellationToken) -> anyhow::Result<bool
     }
 }
 
-async fn open(args: &Args, data_dir: &Path) -> anyhow::Result<Arc<dyn Store>> {
+async fn open(args: &Args, data_dir: &Path) -> anyhow::Result<(Arc<dyn Store>, Etcd)> {
     match &args.store {
         Place::Embedded => {
             let store = EmbeddedStore::open(&data_dir.join("store.redb"), EmbeddedOptions::default());
-            Ok(Arc::new(store.with_context(|| format!("data directory {}", data_dir.display()))?))
+            let store = store.with_context(|| format!("data directory {}", data_dir.display()))?;
+            Ok((Arc::new(store), Etcd::default()))
         }
         Place::Etcd(members) => in_etcd(args, members).await,
     }
 }
 
+/// The etcd beneath the store, if there is one.
+#[derive(Default)]
+struct Etcd {
+    #[cfg(feature = "etcd")]
+    store: Option<crate::store::etcd::EtcdStore>,
+}
+
 #[cfg(feature = "etcd")]
-async fn in_etcd(args: &Args, members: &[String]) -> anyhow::Result<Arc<dyn Store>> {
-    use crate::store::etcd::{EtcdStore, Options, Tls, Trust, trust, trusted};
+impl Etcd {
+    /// Warns of members with known faults; refuses members of several clusters.
+    async fn looked_at(&self) -> anyhow::Result<()> {
+        use crate::store::etcd::{Trust, trust, trusted};
+        let Some(store) = &self.store else { return Ok(()) };
+        let members = store.members().await;
+        let mut told = Vec::new();
+        for member in &members {
+            if let Some(other) = members.iter().find(|other| other.cluster != member.cluster) {
+                let (one, two) = (&member.endpoint, &other.endpoint);
+                return Err(anyhow!("--store: {one} and {two} are members of two different etcd clusters"));
+            }
+            let version = &member.version;
+            if trust(version) != Trust::Trusted && !told.contains(version) {
+                tracing::warn!("etcd {version} has known faults, or is not known; use {}", trusted());
+                told.push(version.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until another cluster answers than at the start.
+    async fn moved(&self) -> anyhow::Error {
+        match &self.store {
+            Some(store) => store.moved().cancelled().await,
+            None => std::future::pending().await,
+        }
+        anyhow!(
+            "another etcd cluster answers than at the start (a restored backup?); start this server again"
+        )
+    }
+}
+
+#[cfg(not(feature = "etcd"))]
+impl Etcd {
+    async fn looked_at(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    async fn moved(&self) -> anyhow::Error {
+        std::future::pending().await
+    }
+}
+
+#[cfg(feature = "etcd")]
+async fn in_etcd(args: &Args, members: &[String]) -> anyhow::Result<(Arc<dyn Store>, Etcd)> {
+    use crate::store::etcd::{EtcdStore, Options, Tls};
     let read = |path: &Option<PathBuf>| {
         let file = |path: &PathBuf| std::fs::read(path).with_context(|| path.display().to_string());
         path.as_ref().map(file).transpose()
@@ -194,22 +263,11 @@ async fn in_etcd(args: &Args, members: &[String]) -> anyhow::Result<Arc<dyn Stor
     let tls = read(&args.etcd_ca)?.map(|ca| Tls { ca, identity });
     let store = EtcdStore::connect(Options { endpoints: members.to_vec(), root: Vec::new(), tls });
     let store = store.await.context("--store")?;
-    let told = store.clone();
-    tokio::spawn(async move {
-        let Ok(version) = told.version().await else { return };
-        match trust(&version) {
-            Trust::Trusted => {}
-            Trust::Old => tracing::warn!("etcd {version} has known faults of its watches; use {}", trusted()),
-            Trust::Unknown => {
-                tracing::warn!("etcd says that it is version \"{version}\", which is not known here");
-            }
-        }
-    });
-    Ok(Arc::new(store))
+    Ok((Arc::new(store.clone()), Etcd { store: Some(store) }))
 }
 
 #[cfg(not(feature = "etcd"))]
-async fn in_etcd(_: &Args, _: &[String]) -> anyhow::Result<Arc<dyn Store>> {
+async fn in_etcd(_: &Args, _: &[String]) -> anyhow::Result<(Arc<dyn Store>, Etcd)> {
     Err(anyhow!("--store: this program was built without etcd"))
 }
 

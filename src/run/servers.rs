@@ -15,6 +15,19 @@ pub(super) struct Servers {
 struct State {
     clients: Vec<kube::Client>,
     current: usize,
+    /// What was said of the servers last.
+    told: Told,
+}
+
+/// What is to be said of the servers, on edges only.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Told {
+    #[default]
+    Nothing,
+    /// One did not answer.
+    Away,
+    /// This machine is no member.
+    Removed,
 }
 
 impl Servers {
@@ -29,6 +42,30 @@ impl Servers {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let client = state.clients.get(state.current)?;
         Some((state.current, client.clone()))
+    }
+
+    /// Says what an answer, or that there was none, shows anew.
+    fn tell(&self, answer: Result<StatusCode, String>) {
+        let now = match &answer {
+            Ok(StatusCode::UNAUTHORIZED) => Told::Removed,
+            Ok(StatusCode::SERVICE_UNAVAILABLE) | Err(_) => Told::Away,
+            Ok(_) => Told::Nothing,
+        };
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut state.told, now);
+        drop(state);
+        match (before, now) {
+            (before, now) if before == now => {}
+            (_, Told::Removed) => tracing::error!(
+                "this machine is no member of its cluster any more; what runs is left as it is. To let it join again, stop \
+                 this daemon and start it with a token of `wharfline token create`"
+            ),
+            (_, Told::Away) => {
+                let why = answer.err().unwrap_or_else(|| "it cannot reach its store".to_owned());
+                tracing::warn!("a server does not answer: {why}");
+            }
+            (_, Told::Nothing) => tracing::info!("a server answers"),
+        }
     }
 
     /// Leaves the server that failed, unless somebody did before.
@@ -52,6 +89,10 @@ impl Servers {
                 // Whoever is dropped here waited too long: that server is left, too.
                 let mut leaving = Leaving { servers: &servers, from: Some(n) };
                 let answer = client.send(request).await;
+                servers.tell(match &answer {
+                    Ok(answer) => Ok(answer.status()),
+                    Err(error) => Err(chain(error)),
+                });
                 let well = answer.as_ref().is_ok_and(|a| a.status() != StatusCode::SERVICE_UNAVAILABLE);
                 if well {
                     leaving.from = None;
@@ -62,6 +103,14 @@ impl Servers {
         });
         kube::Client::new(service, "default")
     }
+}
+
+/// An error with what is beneath it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut texts: Vec<String> = causes.map(ToString::to_string).collect();
+    texts.dedup();
+    texts.join(": ")
 }
 
 struct Leaving<'a> {

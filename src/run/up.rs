@@ -8,15 +8,12 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow};
 use futures::FutureExt as _;
 use jiff::Timestamp;
-use kube::api::ListParams;
-use kube::{Api, ResourceExt};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{cluster, down, join, machine};
-use crate::api::NodeAgent;
 use crate::node::journal::Journal;
 use crate::node::{Looked, Options};
 use crate::server::{Identity, Pki, Server, ServerOptions, serve, write_private};
@@ -24,6 +21,9 @@ use crate::store::Store;
 use crate::store::embedded::{EmbeddedStore, Options as StoreOptions};
 use crate::store::{KeepPolicy, run_compactor};
 use crate::sys::{Kernel, Random as _, random::RealRandom};
+
+/// What names the node.
+const FLAG: &str = "--node-name";
 
 /// Arguments of `wharfline up`; the data directory is a flag of every command.
 #[derive(Clone, Debug, clap::Args)]
@@ -50,7 +50,7 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
         return Err(anyhow!("--host-path {}: must be an absolute path below /", path.display()));
     }
     let data_dir = prepare(data_dir)?;
-    let given = args.node_name.as_deref().map(named).transpose()?;
+    let given = args.node_name.as_deref().map(|name| named(name, FLAG)).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
@@ -89,10 +89,9 @@ pub(super) fn reachable(listen: SocketAddr) -> SocketAddr {
 ///
 /// The node's own record goes before the store: that may be lost.
 async fn node_name(server: &Server, journal: &Journal, given: Option<String>) -> anyhow::Result<String> {
-    let agents: Api<NodeAgent> = Api::all(server.client(Identity::controllers()));
     let had = match journal.store() {
         Some(store) => Some(store.node),
-        None => agents.list(&ListParams::default()).await?.items.first().map(ResourceExt::name_any),
+        None => join::local_node(&server.client(Identity::controllers())).await?,
     };
     match (had, given) {
         (Some(had), Some(given)) if had != given => Err(anyhow!(
@@ -101,7 +100,7 @@ async fn node_name(server: &Server, journal: &Journal, given: Option<String>) ->
         )),
         (Some(had), _) => Ok(had),
         (None, Some(given)) => Ok(given),
-        (None, None) => named(&host_name()),
+        (None, None) => named(&host_name(), FLAG),
     }
 }
 
@@ -111,13 +110,13 @@ pub(super) fn host_name() -> String {
 }
 
 /// A name that a node can have.
-pub(super) fn named(name: &str) -> anyhow::Result<String> {
+pub(super) fn named(name: &str, flag: &str) -> anyhow::Result<String> {
     let allowed =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     let inner = !name.starts_with(['-', '.']) && !name.ends_with(['-', '.']);
     if name.is_empty() || name.len() > 63 || !name.bytes().all(allowed) || !inner {
         return Err(anyhow!(
-            "\"{name}\" is no node name: 1 to 63 of a-z, 0-9, '-' and '.'; give one with --node-name"
+            "\"{name}\" is no node name: 1 to 63 of a-z, 0-9, '-' and '.'; give one with {flag}"
         ));
     }
     Ok(name.to_owned())
@@ -179,6 +178,7 @@ struct Up {
 impl Up {
     async fn open(args: &Args, given: Option<String>, data_dir: PathBuf) -> anyhow::Result<Self> {
         let listen = args.listen;
+        super::enroll::refuse_member(&data_dir)?;
         let Core { store, server, pki } = Core::open(&data_dir)?;
         let listener = TcpListener::bind(listen)
             .await

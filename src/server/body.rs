@@ -16,14 +16,23 @@ pub(crate) const MAX_BODY: usize = 1 << 20;
 /// The deepest nesting of a JSON body.
 const MAX_DEPTH: usize = 64;
 
+/// How long a request may take to send its body.
+const DEADLINE: std::time::Duration = std::time::Duration::from_secs(30);
+
 /// Reads a whole body of at most [`MAX_BODY`] bytes.
 pub(crate) async fn read(body: Body) -> Result<Bytes, Refusal> {
-    match Limited::new(body, MAX_BODY).collect().await {
+    read_within(body, MAX_BODY).await
+}
+
+/// Reads a whole body of at most so many bytes.
+pub(crate) async fn read_within(body: Body, most: usize) -> Result<Bytes, Refusal> {
+    let read = tokio::time::timeout(DEADLINE, Limited::new(body, most).collect()).await;
+    match read.map_err(|_| Refusal::bad_request("the request body did not come in time"))? {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(Refusal::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "RequestEntityTooLarge",
-            format!("the request body is larger than {MAX_BODY} bytes"),
+            format!("the request body is larger than {most} bytes"),
         )),
         Err(error) => Err(Refusal::bad_request(format!("the request body could not be read: {error}"))),
     }

@@ -15,9 +15,6 @@ use super::route::{Route, Target, parse};
 use super::status::Refusal;
 use super::{HangUp, Server, body, delete, discovery, joining, read, rights, watch, write};
 
-/// How long a request may take to send its body.
-const BODY_DEADLINE: std::time::Duration = std::time::Duration::from_secs(30);
-
 /// Answers a request; a panic on the way is a 500 for this request alone.
 pub(crate) async fn answer(server: Server, request: Request) -> Response {
     let method = request.method().clone();
@@ -92,9 +89,9 @@ fn health(server: &Server, parts: &Parts) -> Result<Response, Refusal> {
     if parts.method != Method::GET {
         return Err(Refusal::method_not_allowed());
     }
-    let waits = parts.uri.path().starts_with("/readyz") && server.inner.hub.ready().now_or_never().is_none();
+    let waits = parts.uri.path().starts_with("/readyz") && !server.inner.hub.follows();
     if waits {
-        return Err(Refusal::unavailable("the server does not follow its store yet"));
+        return Err(Refusal::unavailable("the server does not follow its store"));
     }
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], "ok").into_response())
 }
@@ -159,9 +156,7 @@ async fn objects(
         }
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {}
     }
-    let bytes = tokio::time::timeout(BODY_DEADLINE, body::read(body))
-        .await
-        .map_err(|_| Refusal::bad_request("the request body did not come in time"))??;
+    let bytes = body::read(body).await?;
     let kind =
         parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let asked = (&query, form);

@@ -4,7 +4,7 @@
 //! watcher. Who falls so far behind that its place is gone from the lane reads the store's own history.
 //! A change is opened and encoded once, whoever reads it.
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -127,6 +127,8 @@ pub(crate) struct Hub {
     /// Everything up to this revision is on the lanes.
     position: AtomicU64,
     ready: watch::Sender<bool>,
+    /// Whether the store is being followed now.
+    follows: AtomicBool,
 }
 
 impl Hub {
@@ -137,13 +139,23 @@ impl Hub {
             news: watch::Sender::new(0),
         };
         let lanes = std::iter::repeat_with(lane).take(lanes).collect();
-        Self { lanes, position: AtomicU64::new(0), ready: watch::Sender::new(false) }
+        Self {
+            lanes,
+            position: AtomicU64::new(0),
+            ready: watch::Sender::new(false),
+            follows: AtomicBool::new(false),
+        }
     }
 
     /// Waits until the store is being followed.
     pub(crate) async fn ready(&self) {
         // The sender lives as long as we do, so this cannot fail.
         let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
+    }
+
+    /// Whether the store is being followed now: if not, nobody can be told that there is no news.
+    pub(crate) fn follows(&self) -> bool {
+        self.follows.load(Ordering::Acquire)
     }
 
     /// The revision up to which everything is on the lanes.
@@ -213,6 +225,7 @@ impl Keeper<'_> {
         loop {
             let before = at;
             let error = self.session(store, &mut at).await;
+            let followed = self.hub.follows.swap(false, Ordering::AcqRel);
             match error {
                 // What was lost cannot be told to anyone: everybody whose place is older lists again.
                 StoreError::Compacted { .. } | StoreError::Future { .. } => at = None,
@@ -221,7 +234,9 @@ impl Keeper<'_> {
                 | StoreError::Unavailable { .. }
                 | StoreError::TooLarge { .. }
                 | StoreError::Corrupt { .. } => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "the store's watch ended");
+                    if followed || at.is_none() {
+                        tracing::warn!(error = &error as &dyn std::error::Error, "the store is not followed");
+                    }
                 }
             }
             if at > before {
@@ -250,6 +265,7 @@ impl Keeper<'_> {
             Err(error) => return error,
         };
         self.hub.ready.send_replace(true);
+        self.hub.follows.store(true, Ordering::Release);
         loop {
             match watch.next().await {
                 Some(Ok(event)) => {

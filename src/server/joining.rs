@@ -11,9 +11,10 @@ use base64::engine::general_purpose::STANDARD;
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, header};
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Secret};
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
-use kube::{Api, Client, ResourceExt};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -70,7 +71,7 @@ pub(crate) async fn token(
         return Err(Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message));
     }
     let Some(signer) = &server.inner.options.signer else { return Err(Refusal::no_route()) };
-    let bytes = body::read(body).await?;
+    let bytes = body::read_within(body, LONGEST_REQUEST).await?;
     let wish = if bytes.is_empty() { Wish::default() } else { read_wish(&bytes)? };
     let life = wish.ttl_seconds.map_or(USUAL_LIFE, Duration::from_secs);
     if life.is_zero() || life > LONGEST_LIFE {
@@ -96,8 +97,24 @@ pub(crate) async fn token(
     }))
     .map_err(|error| Refusal::internal(error.to_string()))?;
     secrets(server).create(&PostParams::default(), &secret).await.map_err(passed_on)?;
+    sweep(server).await;
     let answer = json!({ "token": token.to_string(), "expires": expires.to_string() });
     Ok(json_response(StatusCode::CREATED, answer.to_string()))
+}
+
+/// Takes tokens away that have expired.
+async fn sweep(server: &Server) {
+    let secrets = secrets(server);
+    let tokens = ListParams::default().fields(&format!("type={TOKEN_TYPE}"));
+    let Ok(all) = secrets.list(&tokens).await else { return };
+    for token in all {
+        let expires =
+            token.data.as_ref().and_then(|data| String::from_utf8(data.get("expires")?.0.clone()).ok());
+        let expires = expires.and_then(|text| text.parse::<Timestamp>().ok());
+        if expires.is_none_or(|expires| expires <= server.inner.now()) {
+            let _gone = secrets.delete(&token.name_any(), &DeleteParams::default()).await;
+        }
+    }
 }
 
 fn read_wish(bytes: &[u8]) -> Result<Wish, Refusal> {
@@ -125,26 +142,26 @@ pub(crate) async fn certificate(
         return Err(denied("a join token is needed here"));
     }
     check_name(name)?;
-    let bytes = body::read(body).await?;
-    let text = std::str::from_utf8(&bytes).ok().filter(|text| text.len() <= LONGEST_REQUEST);
-    let request =
-        text.ok_or_else(|| Refusal::bad_request("the body must be a certificate request, as PEM"))?;
+    // Few at once, and what is shown is looked at before what is sent is read.
+    let _turn = server.inner.joining.try_acquire().map_err(|_| busy())?;
+    let shown = match renews {
+        Some(_) => None,
+        None => {
+            let shown = bearer.as_deref().and_then(bearer_parts).ok_or_else(unknown_token)?;
+            Some((shown, redeem(server, shown, name).await?))
+        }
+    };
+    let bytes = body::read_within(body, LONGEST_REQUEST).await?;
+    let unread = || Refusal::bad_request("the body must be a certificate request, as PEM");
+    let request = std::str::from_utf8(&bytes).map_err(|_| unread())?;
     let key = signer.requested_key(request).map_err(|error| Refusal::bad_request(error.to_string()))?;
-    if let Some(identity) = renews {
-        if identity.key.as_deref() != Some(key.as_str()) {
-            return Err(taken(name));
+    match shown {
+        None if renews.and_then(|identity| identity.key.as_deref()) != Some(&key) => return Err(taken(name)),
+        None => drop(bind(server, name, &key, false).await?),
+        Some((shown, token)) => {
+            enter(server, (shown, token), (name, &key)).await?;
+            tracing::info!(node = name, "joined");
         }
-        bind(server, name, &key, false).await?;
-    } else {
-        let (id, secret) = bearer.as_deref().and_then(bearer_parts).ok_or_else(unknown_token)?;
-        let used_by = format!("{name} {key}");
-        let found = redeem(server, (id, secret), name, &used_by).await?;
-        check_binding(server, name, &key).await?;
-        if let Some(unused) = found {
-            consume(server, unused, &used_by).await?;
-        }
-        bind(server, name, &key, true).await?;
-        tracing::info!(node = name, "joined");
     }
     let now = server.inner.now();
     let signed =
@@ -160,13 +177,43 @@ fn bearer(parts: &Parts) -> Option<String> {
     given.strip_prefix("Bearer ").map(str::to_owned)
 }
 
-/// Checks a token; the Secret if it is yet to be marked as used.
-async fn redeem(
+/// Takes a node with a token and a key in.
+async fn enter(
     server: &Server,
-    (id, secret): (&str, &str),
-    name: &str,
-    used_by: &str,
-) -> Result<Option<Secret>, Refusal> {
+    (shown, token): ((&str, &str), Token),
+    (name, key): (&str, &str),
+) -> Result<(), Refusal> {
+    let used_by = format!("{name} {key}");
+    match token {
+        // What it made may have been deleted since: a used token makes nothing.
+        Token::Used(by) if by == used_by => bind(server, name, key, false).await.map(drop),
+        Token::Used(by) => Err(used(&by)),
+        Token::Unused(secret) => {
+            let made = bind(server, name, key, true).await?;
+            let Err(refusal) = consume(server, *secret, &used_by).await else { return Ok(()) };
+            // Another was faster with it; if that was this one's own first try, all is well.
+            let again = redeem(server, shown, name).await;
+            if again.is_ok_and(|again| matches!(again, Token::Used(by) if by == used_by)) {
+                return Ok(());
+            }
+            if made {
+                let _gone = nodes(server).delete(name, &DeleteParams::default()).await;
+            }
+            Err(refusal)
+        }
+    }
+}
+
+/// A token that is known and good for a node.
+enum Token {
+    /// Nobody has used it.
+    Unused(Box<Secret>),
+    /// By whom it was used: name and hash of the key.
+    Used(String),
+}
+
+/// Checks a token.
+async fn redeem(server: &Server, (id, secret): (&str, &str), name: &str) -> Result<Token, Refusal> {
     let found = secrets(server).get_opt(&secret_name(id)).await.map_err(passed_on)?;
     let found = found.filter(|found| found.type_.as_deref() == Some(TOKEN_TYPE)).ok_or_else(unknown_token)?;
     let field = |field: &str| {
@@ -183,16 +230,19 @@ async fn redeem(
     if let Some(node) = field("node").filter(|node| node != name) {
         return Err(denied(&format!("the join token is for node \"{node}\" alone")));
     }
-    match field("usedBy") {
-        None => Ok(Some(found)),
-        Some(by) if by == used_by => Ok(None),
-        Some(by) => {
-            let node = by.split(' ').next().unwrap_or_default();
-            Err(denied(&format!(
-                "the join token was used by node \"{node}\"; get another with `wharfline token create`"
-            )))
-        }
-    }
+    Ok(field("usedBy").map_or_else(|| Token::Unused(Box::new(found)), Token::Used))
+}
+
+fn used(by: &str) -> Refusal {
+    let node = by.split(' ').next().unwrap_or_default();
+    denied(&format!("the join token was used by node \"{node}\"; get another with `wharfline token create`"))
+}
+
+fn busy() -> Refusal {
+    let message = "too many machines join at once; please try again later";
+    let mut refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+    refusal.details.retry_after = Some(1);
+    refusal
 }
 
 async fn consume(server: &Server, mut found: Secret, used_by: &str) -> Result<(), Refusal> {
@@ -202,18 +252,10 @@ async fn consume(server: &Server, mut found: Secret, used_by: &str) -> Result<()
     secrets(server).replace(&name, &PostParams::default(), &found).await.map(drop).map_err(passed_on)
 }
 
-/// Refuses a name that is another key's.
-async fn check_binding(server: &Server, name: &str, key: &str) -> Result<(), Refusal> {
-    let node = nodes(server).get_opt(name).await.map_err(passed_on)?;
-    match node.as_ref().and_then(|node| node.annotations().get(KEY)) {
-        Some(other) if other != key => Err(taken(name)),
-        _ => Ok(()),
-    }
-}
-
-/// Sees to it that the Node is there and is this key's. One that is gone comes back only where `makes` says so.
-async fn bind(server: &Server, name: &str, key: &str, makes: bool) -> Result<(), Refusal> {
+/// Sees to it that the Node is there and is this key's; whether it was made. Without `makes` it has to be already.
+async fn bind(server: &Server, name: &str, key: &str, makes: bool) -> Result<bool, Refusal> {
     let nodes = nodes(server);
+    let mut made = false;
     let annotations = [(KEY.to_owned(), key.to_owned())].into();
     let metadata = || ObjectMeta {
         name: Some(name.to_owned()),
@@ -224,6 +266,7 @@ async fn bind(server: &Server, name: &str, key: &str, makes: bool) -> Result<(),
         None if makes => {
             let node = Node { metadata: metadata(), ..Node::default() };
             nodes.create(&PostParams::default(), &node).await.map_err(passed_on)?;
+            made = true;
         }
         None => return Err(removed(name)),
         Some(node) if node.metadata.deletion_timestamp.is_some() => {
@@ -233,6 +276,7 @@ async fn bind(server: &Server, name: &str, key: &str, makes: bool) -> Result<(),
         Some(node) => match node.annotations().get(KEY) {
             Some(bound) if bound == key => {}
             Some(_) => return Err(taken(name)),
+            None if !makes => return Err(removed(name)),
             None => {
                 let patch = json!({ "metadata": {
                     "annotations": { KEY: key }, "resourceVersion": node.metadata.resource_version,
@@ -242,12 +286,20 @@ async fn bind(server: &Server, name: &str, key: &str, makes: bool) -> Result<(),
             }
         },
     }
+    if made {
+        // Of an earlier machine of the name: its lease would make this one wait until it has run out.
+        let leases: Api<Lease> = Api::namespaced(client(server), NAMESPACE);
+        let _gone = leases.delete(name, &DeleteParams::default()).await;
+    }
     let agents: Api<NodeAgent> = Api::all(client(server));
-    let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+    // What it says goes with the Node.
+    let node = nodes.get(name).await.map_err(passed_on)?;
+    let owner_references = node.owner_ref(&()).map(|owner| vec![owner]);
+    let metadata = ObjectMeta { name: Some(name.to_owned()), owner_references, ..ObjectMeta::default() };
     let agent = NodeAgent { metadata, spec: NodeAgentSpec {}, status: None };
     match agents.create(&PostParams::default(), &agent).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        Ok(_) => Ok(made),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(made),
         Err(error) => Err(passed_on(error)),
     }
 }

@@ -118,6 +118,8 @@ pub(crate) async fn follow(
         hub.ready().await;
         let mut news = hub.news(nodes.lane);
         let mut cursor = hub.position();
+        // Whoever was let in before was not followed.
+        members.forget_all();
         loop {
             news.mark_unchanged();
             match hub.take(nodes.lane, cursor) {

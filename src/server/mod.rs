@@ -72,6 +72,8 @@ use seal::hex;
 use status::Refusal;
 use turns::Turns;
 
+/// How many machines may be joining at once; more get 429.
+const JOINING: usize = 8;
 /// The namespaces that exist from the start.
 pub const NAMESPACES: [&str; 2] = ["default", "wharfline-system"];
 
@@ -149,6 +151,7 @@ struct Inner {
     documents: Documents,
     options: ServerOptions,
     members: Arc<Members>,
+    joining: Semaphore,
     watches: Arc<Semaphore>,
     turns: Turns,
     closing: CancellationToken,
@@ -180,6 +183,7 @@ impl Server {
                 registry,
                 objects,
                 members,
+                joining: Semaphore::new(JOINING),
                 hub,
                 watches: Arc::new(Semaphore::new(options.watch_limit)),
                 turns: Turns::new(),
@@ -294,6 +298,10 @@ struct HangUp {
 impl HangUp {
     fn of(listener: CancellationToken) -> Self {
         Self { listener, member: None }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.listener.is_cancelled() || self.member.as_ref().is_some_and(CancellationToken::is_cancelled)
     }
 
     async fn cancelled(&self) {

@@ -238,7 +238,8 @@ pub(crate) fn refused(error: StoreError) -> Refusal {
             in_doubt()
         }
         StoreError::Unavailable { outcome: Outcome::NotDone, source } => {
-            tracing::warn!(error = &*source as &dyn std::error::Error, "store unavailable");
+            // The hub says it once.
+            tracing::debug!(error = &*source as &dyn std::error::Error, "store unavailable");
             Refusal::unavailable("the store is unavailable")
         }
         StoreError::TooSlow { .. } => Refusal::unavailable("the watch fell behind"),

@@ -186,7 +186,8 @@ impl Pki {
     /// A certificate from `now` for the daemon of a node whose key stays with it: the request's key, our subject.
     pub fn sign_node(&self, name: &str, request_pem: &str, now: Timestamp) -> Result<String, PkiError> {
         check_node_name(name)?;
-        let request = CertificateSigningRequestParams::from_pem(request_pem).map_err(failed(name))?;
+        let request = request_der(request_pem)?;
+        let request = CertificateSigningRequestParams::from_der(&request.into()).map_err(failed(name))?;
         let mut params = self.params(&Identity::node(name).user, &[NODES], NODE_LIFE)?;
         lasting(&mut params, now, NODE_LIFE);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -197,11 +198,11 @@ impl Pki {
     /// The hash of the key for which a certificate is requested; the request must be signed with it.
     pub fn requested_key(&self, request_pem: &str) -> Result<String, PkiError> {
         let failed = failed("the request");
+        let der = request_der(request_pem)?;
         // This checks the signature.
-        CertificateSigningRequestParams::from_pem(request_pem).map_err(&failed)?;
-        let unread = || failed(rcgen::Error::CouldNotParseCertificationRequest);
-        let (_, pem) = x509_parser::pem::parse_x509_pem(request_pem.as_bytes()).map_err(|_| unread())?;
-        let (_, request) = X509CertificationRequest::from_der(&pem.contents).map_err(|_| unread())?;
+        CertificateSigningRequestParams::from_der(&der.clone().into()).map_err(&failed)?;
+        let unread = |_| failed(rcgen::Error::CouldNotParseCertificationRequest);
+        let (_, request) = X509CertificationRequest::from_der(&der).map_err(unread)?;
         Ok(key_hash(request.certification_request_info.subject_pki.raw))
     }
 
@@ -228,6 +229,17 @@ impl Pki {
         lasting(&mut params, self.now, life);
         Ok(params)
     }
+}
+
+/// The one request of a PEM text; nothing may be around it, lest two readers find two requests.
+fn request_der(pem: &str) -> Result<Vec<u8>, PkiError> {
+    let unread = || failed("the request")(rcgen::Error::CouldNotParseCertificationRequest);
+    let label = "CERTIFICATE REQUEST";
+    let inner = pem.trim().strip_prefix(&format!("-----BEGIN {label}-----"));
+    let inner =
+        inner.and_then(|rest| rest.strip_suffix(&format!("-----END {label}-----"))).ok_or_else(unread)?;
+    let text: String = inner.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+    STANDARD.decode(text).map_err(|_| unread())
 }
 
 /// SHA-256 of a public key as a certificate holds it (`SubjectPublicKeyInfo`, DER), in hexadecimal.

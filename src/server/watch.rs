@@ -126,7 +126,10 @@ async fn beginning(inner: &Inner, query: &Query) -> Result<(Phase, Rev), Refusal
     if let Some(asked) = version.filter(|asked| *asked > inner.hub.position()) {
         let current = inner.objects.revision().await?;
         if asked > current {
-            return Err(Refusal::too_large_version(asked.0, current.0));
+            // A place in a history that is no more, as after a restored backup: to list anew is all that helps.
+            let message =
+                format!("too old resource version: {asked} is not of this store, which is at {current}");
+            return Err(Refusal::expired(message));
         }
     }
     check_options(query)?;
@@ -185,6 +188,10 @@ impl Watcher {
 
     /// One step; an empty answer means that another step is due.
     async fn step(&mut self) -> Result<Vec<u8>, Refusal> {
+        if self.hang_up.is_cancelled() {
+            self.phase = Phase::Done;
+            return Ok(Vec::new());
+        }
         match std::mem::replace(&mut self.phase, Phase::Done) {
             Phase::Initial { after, at, announce } => self.initial(after, at, announce).await,
             Phase::Live => self.live().await,
@@ -280,8 +287,10 @@ impl Watcher {
         } else if now < self.next_bookmark {
             return Vec::new();
         }
+        // Silence says that something is wrong: whoever waits here looks for another server.
+        let speaks = self.bookmarks && self.server.inner.hub.follows();
         if let (true, Taken::Nothing(seen)) =
-            (self.bookmarks, self.server.inner.hub.take(self.resource.lane, self.cursor))
+            (speaks, self.server.inner.hub.take(self.resource.lane, self.cursor))
         {
             self.cursor = seen;
             self.next_bookmark = now + self.server.inner.options.bookmark_interval;

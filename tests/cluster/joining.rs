@@ -55,8 +55,13 @@ async fn who_may_not_join_is_told_why() {
     assert!(said.contains("the join token was used by node \"n1\""), "{said}");
     let said = cluster.node("z", &[]).unwrap_err();
     assert!(said.contains("this machine has not joined yet"), "{said}");
+    cluster.stop_node("n1", true);
     let said = cluster.node("n1", &["--name", "n3"]).unwrap_err();
     assert!(said.contains("this data directory is node \"n1\""), "{said}");
+    for refused in ["x", "y", "z"] {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!table.contains(cluster.place(refused).to_str().unwrap()), "{refused} left a mount");
+    }
     let secrets = cluster.run(&["get", "secrets", "-n", "wharfline-system", "-o", "yaml"]);
     assert!(!secrets.contains(secret), "only a hash of the secret is kept");
 }
@@ -64,7 +69,8 @@ async fn who_may_not_join_is_told_why() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_removed_is_out_at_once() {
     let mut cluster = Cluster::start(1).await;
-    cluster.join("n0");
+    let (first_token, server) = (cluster.token(&[]), cluster.urls()[0].clone());
+    cluster.node("n0", &["--server", &server, "--token", &first_token, "--name", "n0"]).unwrap();
     let client = node_client(&cluster, "n0").await;
     let allocations: Api<Allocation> = Api::all(client.clone());
     let mine = ListParams::default().fields("status.nodeName=n0");
@@ -93,18 +99,80 @@ async fn who_is_removed_is_out_at_once() {
         }
         other => panic!("{other:?}"),
     }
-    // The same key with a new token is a new member.
+    // The token that let it in makes nothing once more, and neither does its certificate: the daemon says so and ends.
     cluster.stop_node("n0", true);
-    std::fs::remove_file(cluster.place("n0").join("identity/node.crt")).unwrap();
+    let said = cluster.node("n0", &["--server", &server, "--token", &first_token]).unwrap_err();
+    assert!(said.contains("node \"n0\" was removed; join again with a new token"), "{said}");
+    let said = cluster.node("n0", &[]).unwrap_err();
+    assert!(said.contains("this machine is no member of its cluster any more"), "{said}");
+    assert_eq!(cluster.list("nodes").len(), 0);
+    // The same machine with a new token is a new member.
     cluster.join("n0");
     allocations.list(&mine).await.unwrap();
-    // A person gives the name away; then the key that had it is out.
+    // A person gives the name away: the key that had it is out, and does not take it back by itself.
     cluster.run(&["annotate", "node/n0", "wharfline.dev/key-"]);
-    until("the old key is refused", || {
-        !matches!(
-            cluster.get("node", "n0")["metadata"]["annotations"]["wharfline.dev/key"],
-            serde_json::Value::String(_)
-        )
-    });
-    assert!(matches!(allocations.list(&mine).await, Err(kube::Error::Api(status)) if status.code == 401));
+    let out =
+        async || matches!(allocations.list(&mine).await, Err(kube::Error::Api(status)) if status.code == 401);
+    assert!(out().await);
+    cluster.stop_node("n0", true);
+    let said = cluster.node("n0", &[]).unwrap_err();
+    assert!(said.contains("this machine is no member of its cluster any more"), "{said}");
+    assert!(cluster.get("node", "n0")["metadata"]["annotations"]["wharfline.dev/key"].is_null());
+    assert!(out().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_is_one_thing_only() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.join("n0");
+    let place = |name: &str| cluster.place(name).to_str().unwrap().to_owned();
+    let (server, node) = (place("s0"), place("n0"));
+    for (args, why) in [
+        (vec!["down", "--data-dir", server.as_str()], "nothing to take down"),
+        (vec!["server", "--data-dir", server.as_str(), "--listen", "127.0.0.1:0"], "another server runs on"),
+        (vec!["up", "--data-dir", node.as_str(), "--listen", "127.0.0.1:0"], "is node \"n0\" of a cluster"),
+        (
+            vec!["server", "--data-dir", node.as_str(), "--listen", "127.0.0.1:0"],
+            "is node \"n0\" of a cluster",
+        ),
+        (vec!["down", "--data-dir", node.as_str()], "the daemon of node \"n0\" runs here"),
+    ] {
+        let done = cluster.try_run(&args);
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        assert!(said.contains(why), "{args:?}: {said}");
+        assert_eq!(done.status.success(), why.starts_with("nothing"), "{args:?}: {said}");
+    }
+    for made in ["pki", "store.redb", "kubeconfig"] {
+        assert!(!cluster.place("n0").join(made).exists(), "{made}");
+    }
+    assert_eq!(cluster.list("nodes").len(), 1);
+    cluster.run(&["wait", "node/n0", "--for=condition=Ready", "--timeout", "30s"]);
+}
+
+/// A server with an embedded store and nodes that joined it has no node of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn down_does_not_reach_other_machines() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.kill_server(0);
+    cluster.serve(0, "s0/pki", "embedded").unwrap();
+    cluster.join("n0");
+    let server = cluster.place("s0").to_str().unwrap().to_owned();
+    let down = |cluster: &Cluster| {
+        let done = cluster.try_run(&["down", "--data-dir", &server]);
+        format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))
+    };
+    let said = down(&cluster);
+    assert!(said.contains("it has no node of its own to take down"), "{said}");
+    assert!(cluster.get("node", "n0")["metadata"]["annotations"]["wharfline.dev/stopped"].is_null());
+    cluster.stop_node("n0", true);
+    cluster.kill_server(0);
+    let kubeconfig = cluster.place("s0").join("kubeconfig");
+    assert!(kubeconfig.exists());
+    let done = std::process::Command::new(env!("CARGO_BIN_EXE_wharfline"))
+        .args(["down", "--data-dir", &server])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&done.stdout).contains("nothing to take down"), "{done:?}");
+    assert!(!std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&server), "it left a mount");
 }

@@ -516,7 +516,7 @@ fn placing() -> Vec<Case> {
             asked: "Allocation/web-data",
             way: &["allocation/web-data", "node/c"],
             says: "does not exist",
-            advice: "start `wharfline up --node-name c` on that machine",
+            advice: "start `wharfline up --node-name c` on that machine, or let it join as that (`wharfline node`)",
         },
         nodeless("no node has joined", with(&[("allocations/0", unplaced("NoNodes", "no node has joined"))])),
         Case {
@@ -559,7 +559,8 @@ fn nodeless(name: &'static str, mut cluster: Value) -> Case {
         asked: "Allocation/web-data",
         way: &["allocation/web-data", "node/(none)"],
         says: "no node has joined",
-        advice: "start `wharfline up` on the machine that shall be the node; if it runs, start it again",
+        advice: "start `wharfline up` on the machine that shall be the node, or `wharfline node` with a `wharfline \
+            token create`",
     }
 }
 

@@ -47,7 +47,8 @@ pub(super) fn failed(error: Error, asked: Asked) -> StoreError {
         && status.code() == Code::InvalidArgument
         && status.message().contains("request is too large")
     {
-        return StoreError::TooLarge { size: VALUE_LIMIT, limit: VALUE_LIMIT };
+        // Ours is kept already: etcd was given a lower one (--max-request-bytes).
+        return StoreError::TooLarge { size: VALUE_LIMIT, limit: VALUE_LIMIT / 2 };
     }
     let done = asked == Asked::Write && may_be_done(&error);
     let outcome = if done { Outcome::Unknown } else { Outcome::NotDone };
@@ -64,8 +65,10 @@ fn may_be_done(error: &Error) -> bool {
 }
 
 fn status_may(status: &Status) -> bool {
+    // Codes that our own stack makes up say nothing of what etcd did; its own refusals name it.
+    let told = status.message().starts_with("etcdserver:");
     match status.code() {
-        // etcd's own refusals, made before anything is proposed.
+        // Made before anything is proposed.
         Code::InvalidArgument
         | Code::NotFound
         | Code::AlreadyExists
@@ -73,24 +76,31 @@ fn status_may(status: &Status) -> bool {
         | Code::Unauthenticated
         | Code::ResourceExhausted
         | Code::FailedPrecondition
-        | Code::OutOfRange
-        | Code::Unimplemented => false,
-        Code::Unavailable => !(status.message() == "etcdserver: no leader" || never_sent(status)),
+        | Code::OutOfRange => !told,
+        Code::Unavailable => !(no_leader(status) || never_sent(status)),
         Code::Ok
         | Code::Cancelled
         | Code::Unknown
         | Code::DeadlineExceeded
         | Code::Aborted
         | Code::Internal
+        | Code::Unimplemented
         | Code::DataLoss => true,
     }
 }
 
-/// Whether nothing was sent, for want of a connection.
-pub(super) fn is_unsent(error: &Error) -> bool {
-    matches!(error, Error::GRpcStatus(status) if status.code() == Code::Unavailable && never_sent(status))
+/// A member that is cut off from its cluster turns everything away at once.
+fn no_leader(status: &Status) -> bool {
+    status.code() == Code::Unavailable && status.message() == "etcdserver: no leader"
 }
 
+/// Whether another member may be asked the same: nothing was sent, or nothing was begun.
+pub(super) fn may_go_elsewhere(error: &Error) -> bool {
+    let Error::GRpcStatus(status) = error else { return false };
+    status.code() == Code::Unavailable && (no_leader(status) || never_sent(status))
+}
+
+/// Whether the connection was never made.
 fn never_sent(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {
@@ -106,9 +116,12 @@ fn never_sent(status: &Status) -> bool {
     false
 }
 
-/// Another cluster answered a write.
+/// Why nothing is done any more.
+pub(super) const MOVED: &str = "another etcd cluster answered than at the start";
+
+/// Another cluster answered a call, and may have done it.
 pub(super) fn moved() -> StoreError {
-    let source = Arc::new(io::Error::other("another etcd cluster answered than before"));
+    let source = Arc::new(io::Error::other(MOVED));
     StoreError::Unavailable { outcome: Outcome::Unknown, source }
 }
 
@@ -150,6 +163,8 @@ mod tests {
             (Code::Unknown, "transport error", Outcome::Unknown),
             (Code::DeadlineExceeded, "", Outcome::Unknown),
             (Code::Internal, "h2 protocol error", Outcome::Unknown),
+            (Code::ResourceExhausted, "h2: enhance your calm", Outcome::Unknown),
+            (Code::OutOfRange, "decoded message too large", Outcome::Unknown),
         ];
         for (code, message, wanted) in cases {
             assert_eq!(outcome(code, message, Asked::Write), wanted, "{code:?} {message}");

@@ -9,9 +9,9 @@
 //! is left out or told twice is noticed, and how far the watch has come is known without asking. That wants an etcd of
 //! our own; what others write into it only costs time.
 //!
-//! It never repeats a write, never takes the local member's word for the cluster's (all reads are linearizable), and
-//! never trusts that revisions only grow: those of another history are refused as compacted, so that everybody lists
-//! anew.
+//! It never repeats a write that may have been sent, and never takes the local member's word for the cluster's (all reads
+//! are linearizable). It serves one cluster: when another id answers (a restored backup, or members of several clusters),
+//! it fails for good and says so ([`EtcdStore::moved`]), for what its users hold is of another history.
 //!
 //! An etcd that nobody wrote to is at revision 1, not 0.
 mod failure;
@@ -29,6 +29,7 @@ use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity, KeyValue,
     KvClient, ResponseHeader, TlsOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
+use tokio_util::sync::CancellationToken;
 
 use self::failure::{Asked, Told};
 pub use self::version::{Trust, Version, trust, trusted};
@@ -40,8 +41,10 @@ const PAGE: usize = 500;
 const ANSWER_LIMIT: usize = (PAGE + 1) * (VALUE_LIMIT + KEY_LIMIT);
 /// How long connecting to one endpoint may take.
 const CONNECT: Duration = Duration::from_secs(2);
-/// A connection that is silent for so long is asked whether it lives, and has as long to answer.
-const ALIVE: Duration = Duration::from_secs(3);
+/// A connection that is silent for so long is asked whether it lives: etcd takes it ill more often than each 5 s.
+const SILENT: Duration = Duration::from_secs(6);
+/// How long it may take for the answer to that.
+const ALIVE: Duration = Duration::from_secs(4);
 /// The revision of an etcd to which nothing was ever written.
 const FIRST: Rev = Rev(1);
 
@@ -77,13 +80,30 @@ impl std::fmt::Debug for Tls {
 pub struct EtcdStore {
     client: Client,
     shared: Arc<Shared>,
+    options: ConnectOptions,
+}
+
+/// One member as it tells of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its address.
+    pub endpoint: String,
+    /// Its version.
+    pub version: String,
+    /// The cluster that it is of.
+    pub cluster: u64,
 }
 
 struct Shared {
     root: Vec<u8>,
+    endpoints: Vec<String>,
+    /// Cancelled when another cluster answered.
+    moved: CancellationToken,
+    /// The revision behind which events were missing last.
+    missing: AtomicU64,
     /// How often a call that found nobody to connect to is made.
     tries: usize,
-    /// The cluster that answers; a restored one has another id. Zero: none answered yet.
+    /// The one cluster that may answer; a restored one has another id. Zero: none answered yet.
     cluster: AtomicU64,
     /// The compaction is known to be here or above.
     compacted: AtomicU64,
@@ -97,9 +117,8 @@ impl EtcdStore {
     pub async fn connect(options: Options) -> Result<Self, StoreError> {
         let mut connect = ConnectOptions::new()
             .with_connect_timeout(CONNECT)
-            .with_keep_alive(ALIVE, ALIVE)
-            .with_keep_alive_while_idle(true)
-            .with_tcp_keepalive(ALIVE)
+            .with_keep_alive(SILENT, ALIVE)
+            .with_tcp_keepalive(SILENT)
             .with_require_leader(true);
         if let Some(tls) = options.tls {
             let mut given = TlsOptions::new().ca_certificate(Certificate::from_pem(tls.ca));
@@ -110,26 +129,41 @@ impl EtcdStore {
         }
         // The balance among endpoints hands calls to dead ones, too.
         let tries = 3 * options.endpoints.len();
-        let client = Client::connect(options.endpoints, Some(connect)).await;
+        let client = Client::connect(&options.endpoints, Some(connect.clone())).await;
         let client = client.map_err(|error| failure::failed(error, Asked::Read))?;
-        let shared =
-            Shared { root: options.root, tries, cluster: AtomicU64::new(0), compacted: AtomicU64::new(0) };
-        Ok(Self { client, shared: Arc::new(shared) })
+        let shared = Shared {
+            root: options.root,
+            endpoints: options.endpoints,
+            moved: CancellationToken::new(),
+            missing: AtomicU64::new(0),
+            tries,
+            cluster: AtomicU64::new(0),
+            compacted: AtomicU64::new(0),
+        };
+        Ok(Self { client, shared: Arc::new(shared), options: connect })
     }
 
-    /// The version that a member tells of itself.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`] if none answers.
-    pub async fn version(&self) -> Result<String, StoreError> {
-        let status = self.sent(|| {
-            let mut client = self.client.maintenance_client();
-            async move { client.status().await }
+    /// Cancelled when another cluster has answered than the first one: nothing that is known of the store holds any more.
+    pub fn moved(&self) -> CancellationToken {
+        self.shared.moved.clone()
+    }
+
+    /// What each member that answers tells of itself.
+    pub async fn members(&self) -> Vec<Member> {
+        let asked = self.shared.endpoints.iter().map(|endpoint| async move {
+            let client = Client::connect([endpoint], Some(self.options.clone())).await.ok()?;
+            let mut client = client.maintenance_client();
+            let status = tokio::time::timeout(CONNECT, client.status()).await.ok()?.ok()?;
+            let cluster = status.header().map(ResponseHeader::cluster_id)?;
+            Some(Member { endpoint: endpoint.clone(), version: status.version().to_owned(), cluster })
         });
-        status
-            .await
-            .map(|status| status.version().to_owned())
-            .map_err(|error| failure::failed(error, Asked::Read))
+        futures::future::join_all(asked).await.into_iter().flatten().collect()
+    }
+
+    /// A client with a connection of its own: a watch that nobody reads holds up nothing else.
+    async fn apart(&self) -> Result<Client, StoreError> {
+        let client = Client::connect(&self.shared.endpoints, Some(self.options.clone())).await;
+        client.map_err(|error| failure::failed(error, Asked::Read))
     }
 
     fn kv(&self) -> KvClient {
@@ -143,24 +177,27 @@ impl EtcdStore {
         [&self.shared.root, key].concat()
     }
 
-    /// The revision of an answer. One of another cluster than before is of another history.
+    /// The revision of an answer, which must be of the one cluster.
     fn rev(&self, header: Option<&ResponseHeader>) -> Result<Rev, StoreError> {
         let header = header.ok_or_else(|| failure::corrupt("an answer has no header"))?;
-        let rev = rev(header.revision());
-        let before = self.shared.cluster.swap(header.cluster_id(), Ordering::Relaxed);
-        if before != 0 && before != header.cluster_id() {
-            self.shared.compacted.store(0, Ordering::Relaxed);
-            tracing::warn!(
-                before,
-                now = header.cluster_id(),
-                "another etcd cluster answers: everything is listed anew"
-            );
-            return Err(StoreError::Compacted { at: rev });
+        let (now, first) = (header.cluster_id(), &self.shared.cluster);
+        let known = first.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        if known.is_err_and(|known| known != now) {
+            self.shared.moved.cancel();
         }
-        Ok(rev)
+        if self.shared.moved.is_cancelled() {
+            return Err(failure::moved());
+        }
+        Ok(rev(header.revision()))
     }
 
-    /// Makes a call until an endpoint has taken it: what was not even sent may be sent to another one.
+    /// Nothing is written to another cluster knowingly.
+    fn standing(&self) -> Result<(), StoreError> {
+        if self.shared.moved.is_cancelled() { Err(failure::cut(failure::MOVED.to_owned())) } else { Ok(()) }
+    }
+
+    /// Makes a call until a member has taken it: what was not even sent, or was turned away by one that has no leader, may be
+    /// sent to another one.
     async fn sent<T, F>(&self, call: impl Fn() -> F) -> Result<T, etcd_client::Error>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
@@ -168,7 +205,7 @@ impl EtcdStore {
         let mut tries = 1;
         loop {
             match call().await {
-                Err(error) if tries < self.shared.tries && failure::is_unsent(&error) => tries += 1,
+                Err(error) if tries < self.shared.tries && failure::may_go_elsewhere(&error) => tries += 1,
                 done => return done,
             }
         }
@@ -183,6 +220,7 @@ impl EtcdStore {
     }
 
     async fn transact(&self, txn: Txn) -> Result<TxnResponse, StoreError> {
+        self.standing()?;
         let done = self.sent(|| {
             let (mut kv, txn) = (self.kv(), txn.clone());
             async move { kv.txn(txn).await }
@@ -243,7 +281,7 @@ impl EtcdStore {
     async fn write(&self, key: Vec<u8>, write: TxnOp, compare: Vec<Compare>) -> Result<Rev, StoreError> {
         let txn = Txn::new().when(compare).and_then([write]).or_else([TxnOp::get(key, None)]);
         let answer = self.transact(txn).await?;
-        let now = self.rev(answer.header()).map_err(|_| failure::moved())?;
+        let now = self.rev(answer.header())?;
         if answer.succeeded() { Ok(now) } else { Err(StoreError::Conflict { current: self.found(answer)? }) }
     }
 
@@ -326,7 +364,7 @@ impl Store for EtcdStore {
         let txn =
             Txn::new().when([compare]).and_then([read.clone(), TxnOp::delete(key, None)]).or_else([read]);
         let answer = self.transact(txn).await?;
-        let now = self.rev(answer.header()).map_err(|_| failure::moved())?;
+        let now = self.rev(answer.header())?;
         let done = answer.succeeded();
         match (done, self.found(answer)?) {
             (true, Some(prev)) => Ok((now, prev)),
@@ -344,6 +382,7 @@ impl Store for EtcdStore {
         if rev == Rev::ZERO {
             return Ok(());
         }
+        self.standing()?;
         let done = self.sent(|| {
             let mut kv = self.kv();
             async move { kv.compact(signed(rev), None).await }

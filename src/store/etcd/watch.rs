@@ -1,5 +1,6 @@
 //! A watch of one prefix, made of etcd's watch of all keys.
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use etcd_client::{EventType, WatchOptions, WatchResponse, WatchStream};
@@ -43,8 +44,9 @@ pub(super) async fn follow(
         .with_start_revision(signed(after.next()))
         .with_prev_key()
         .with_fragment();
+    let apart = store.apart().await?;
     let source = store.sent(|| {
-        let mut client = store.client.watch_client().max_decoding_message_size(ANSWER_LIMIT);
+        let mut client = apart.watch_client().max_decoding_message_size(ANSWER_LIMIT);
         let options = options.clone();
         async move { client.watch([], Some(options)).await }
     });
@@ -117,8 +119,15 @@ impl Follower {
             Fit::Next => {}
             Fit::Repeated => return Ok(()),
             Fit::Missing => {
-                let text = format!("etcd left out the revisions between {} and {at}", self.track.seen());
-                return Err(Unfit::Error(failure::cut(text)));
+                let seen = self.track.seen();
+                let before = self.store.shared.missing.swap(seen.0, Ordering::Relaxed);
+                tracing::error!("etcd left out the revisions between {seen} and {at}");
+                // Asked once more it may tell them; if not, they are lost.
+                return Err(if before == seen.0 {
+                    Unfit::Error(StoreError::Compacted { at })
+                } else {
+                    Unfit::Error(failure::cut(format!("etcd left out the revisions between {seen} and {at}")))
+                });
             }
         }
         if !kv.key().starts_with(&self.prefix) {

@@ -76,7 +76,7 @@ impl Walk<'_> {
 /// In the place of a node where there is none at all.
 pub(super) fn no_node() -> Branch {
     let mut branch = Branch::new(Subject::global(Kind::Node, "(none)"), State::Missing, "no node has joined");
-    "start `wharfline up` on the machine that shall be the node; if it runs, start it again"
+    "start `wharfline up` on the machine that shall be the node, or `wharfline node` with a `wharfline token create`"
         .clone_into(&mut branch.hint);
     branch
 }
