@@ -69,6 +69,8 @@ pub(crate) async fn client(path: &Path) -> Result<Client, Failure> {
         // A proxy of the environment is for the world outside, not for the server named here.
         config.proxy_url = None;
     }
+    // kube would repeat what it was told not to (504: the write may have been done), and wait in silence.
+    config.default_retry = false;
     config.connect_timeout = Some(std::time::Duration::from_secs(5));
     Client::try_from(config).map_err(|e| unusable(&e))
 }

@@ -232,7 +232,9 @@ fn up_still(entries: &[Entry]) -> Vec<String> {
 async fn through_up(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     let path = data_dir.join("kubeconfig");
     let kubeconfig = Kubeconfig::read_from(&path).with_context(|| format!("{}", path.display()))?;
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    // kube would repeat what is in doubt (504).
+    config.default_retry = false;
     let client = Client::try_from(config)?;
     let nodes: Api<CoreNode> = Api::all(client.clone());
     let joined = !nodes.list(&ListParams::default()).await?.items.is_empty();

@@ -180,7 +180,10 @@ impl Membership {
             let issued = Issued { certificate: self.certificate.clone(), key: self.key.clone() };
             let text = kubeconfig(server, &self.authority, &issued);
             let read = Kubeconfig::from_yaml(&text)?;
-            let config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
+            let mut config =
+                kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
+            // kube would repeat what is in doubt (504); another server is tried at once instead.
+            config.default_retry = false;
             clients.push(kube::Client::try_from(config)?);
         }
         Ok(clients)
