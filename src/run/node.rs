@@ -16,6 +16,7 @@ use super::up::{host_name, named, prepare, stop_on_signal};
 use super::{join, machine};
 use crate::api::token::JoinToken;
 use crate::node::{self, Looked, Options, Prepared};
+use crate::sys::process::Adopted;
 
 /// Where in the data directory a node keeps who it is.
 pub(super) const IDENTITY: &str = "identity";
@@ -180,13 +181,21 @@ pub(super) async fn leave(name: &str, data_dir: &Path) -> anyhow::Result<()> {
         data_dir.join(IDENTITY).display()
     );
     let machine = machine::machine(data_dir)?;
-    let kernel = Arc::clone(&machine.kernel);
+    let (kernel, processes) = (Arc::clone(&machine.kernel), Arc::clone(&machine.processes));
     let options = join::options(name, data_dir.to_owned(), machine::run_dir(data_dir));
     let looked = match Looked::at(machine, options).await {
         Err(node::Error::InUse(_)) => return Err(anyhow!("the daemon of node \"{name}\" runs here; {way}")),
         looked => looked?,
     };
-    let (volumes, tasks) = (looked.journal().attachments().len(), looked.journal().tasks().len());
+    let volumes = looked.journal().attachments().len();
+    // What runs counts, not what is on record: a daemon that was stopped at once had no time to cross it out.
+    let mut tasks = 0;
+    for directory in processes.list(&data_dir.join("tasks")).await? {
+        match processes.adopt(&directory).await? {
+            Adopted::Running(_) | Adopted::Lost(_) => tasks += 1,
+            Adopted::Exited(_) | Adopted::NeverStarted => {}
+        }
+    }
     if volumes + tasks > 0 {
         return Err(anyhow!("up on node \"{name}\": volumes {volumes}, tasks {tasks}; {way}"));
     }
