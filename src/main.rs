@@ -31,6 +31,10 @@ enum Command {
     Node(run::node::Args),
     /// Take down what `up` left: tasks, mounts, plugins; with a running `up` or without one
     Down(run::down::Args),
+    /// Fill an empty store from a file of `backup`; no server may run on it
+    Restore(run::moving::RestoreArgs),
+    /// Move an embedded store to etcd; no server may run on either
+    Migrate(run::moving::MigrateArgs),
     /// Serve one of the built-in CSI drivers
     Csi(run::csi::Args),
 }
@@ -51,6 +55,8 @@ fn main() -> ExitCode {
         Command::Server(args) => run::report(run::server::main(&args, &options.data_dir)),
         Command::Node(args) => run::report(run::node::main(&args, &options.data_dir)),
         Command::Down(args) => run::report(run::down::main(&args, &options.data_dir)),
+        Command::Restore(args) => run::report(run::moving::restore(&args, &options.data_dir)),
+        Command::Migrate(args) => run::report(run::moving::migrate(&args, &options.data_dir)),
         Command::Csi(args) => run::report(run::csi::main(args)),
     }
 }

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use wharfline::csi::{
     CallRecord, Class, Code, Connection, Connector, Failure, Lease, Origin, Plugin, PluginOptions, Readiness,
-    Remedy, Rpc, Terms, UnixConnector, proto,
+    Remedy, Rpc, Tenure, Terms, UnixConnector, proto,
 };
 
 const LONG: Duration = Duration::from_secs(20);
@@ -324,17 +324,17 @@ async fn waiting_for_a_turn_costs_no_deadline() {
 async fn a_call_that_waited_longer_than_its_lease_is_not_sent() {
     let bench = Bench::new();
     bench.backend.next(Rpc::DeleteVolume, Answer::honest().hang(&Gate::new()));
-    let (renewed, terms) = (watch::Sender::new(Some(tokio::time::Instant::now())), watch::Sender::new(1));
+    let renewed = Some(tokio::time::Instant::now());
+    let tenure = watch::Sender::new(Tenure { term: 1, renewed });
     let under = |lasts| {
-        let term = *terms.borrow();
-        let lease = Lease { renewed: renewed.subscribe(), lasts, term, terms: terms.subscribe() };
+        let lease = Lease { tenure: tenure.subscribe(), lasts, term: tenure.borrow().term };
         Terms { deadline: LONG, attempt: 1, lease: Some(lease) }
     };
     let first = bench.plugin.delete_volume(delete("a"), Duration::from_millis(400));
     let second = bench.plugin.delete_volume(delete("b"), under(Duration::ZERO));
     // It was renewed meanwhile, but too late: another may have been host in between.
     let third = bench.plugin.delete_volume(delete("a"), under(LONG));
-    terms.send_replace(2);
+    tenure.send_modify(|tenure| tenure.term = 2);
     let (first, second, third) = tokio::join!(first, second, third);
     assert!(first.unwrap_err().is_deadline());
     for unsent in [second.unwrap_err(), third.unwrap_err()] {

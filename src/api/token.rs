@@ -2,6 +2,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::validate::is_subdomain;
+
 /// What tells a join token from other long words.
 const PREFIX: &str = "wfl1";
 /// Characters of a SHA-256 in hexadecimal.
@@ -50,6 +52,47 @@ impl FromStr for JoinToken {
             return Err(NoToken);
         }
         Ok(Self { authority: authority.to_ascii_lowercase(), id: id.to_owned(), secret: secret.to_owned() })
+    }
+}
+
+/// The type of the Secrets that make somebody a user.
+pub const USER_TYPE: &str = "wharfline.dev/user";
+/// What stands before a user's name in the name of its Secret.
+pub const USER_PREFIX: &str = "user-";
+/// The longest name of a user.
+pub const LONGEST_USER: usize = 58;
+/// What tells a user's token from other long words.
+const USER_TOKEN: &str = "wflu1";
+
+/// A user's token: `wflu1.<name>.<secret>`.
+///
+/// The server keeps the SHA-256 of the secret in base 64; as the secret is random, it cannot be guessed from that. No
+/// `Debug`: the secret is one.
+#[derive(Clone, PartialEq, Eq)]
+pub struct UserToken {
+    /// The user.
+    pub name: String,
+    /// What only the user knows.
+    pub secret: String,
+}
+
+impl fmt::Display for UserToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{USER_TOKEN}.{}.{}", self.name, self.secret)
+    }
+}
+
+impl FromStr for UserToken {
+    type Err = NoToken;
+
+    fn from_str(text: &str) -> Result<Self, NoToken> {
+        let rest = text.strip_prefix(USER_TOKEN).and_then(|rest| rest.strip_prefix('.')).ok_or(NoToken)?;
+        let (name, secret) = rest.split_once('.').ok_or(NoToken)?;
+        let plain = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric());
+        if name.contains('.') || !is_subdomain(name, LONGEST_USER) || !plain(secret) || secret.len() > HASH {
+            return Err(NoToken);
+        }
+        Ok(Self { name: name.to_owned(), secret: secret.to_owned() })
     }
 }
 

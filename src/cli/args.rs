@@ -11,7 +11,7 @@ use crate::api::quantity;
 const EVERYWHERE: &str = "Options of every command";
 
 /// Flags of every command that speaks to the API.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct Options {
     /// The kubeconfig to use
     #[arg(long, global = true, env = "WHARFLINE_KUBECONFIG", value_name = "FILE", help_heading = EVERYWHERE)]
@@ -62,6 +62,10 @@ pub enum Command {
     Uncordon(Nodes),
     /// Let machines join as nodes
     Token(Token),
+    /// Give people and programs access of their own, with a role
+    User(User),
+    /// Write the whole store into a file, while the server runs
+    Backup(Backup),
     /// List the kinds that the server has
     ApiResources(ApiResources),
     /// Show the versions of this program and of the server
@@ -88,6 +92,70 @@ pub enum TokenCommand {
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
     },
+}
+
+/// `backup`.
+#[derive(Debug, Clone, Args)]
+pub struct Backup {
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    pub output: String,
+}
+
+/// `user`.
+#[derive(Debug, Clone, Args)]
+pub struct User {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: UserCommand,
+}
+
+/// What is done with users.
+#[derive(Debug, Clone, Subcommand)]
+pub enum UserCommand {
+    /// Print a kubeconfig for a new user
+    Create {
+        /// Its name, of a-z, 0-9 and '-'
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// What it may do: view sees all but Secrets; edit also writes what is in namespaces, but not in
+        /// wharfline-system; admin does everything
+        #[arg(long, value_enum, value_name = "ROLE")]
+        role: Role,
+        /// How long it may
+        #[arg(long, default_value = "2160h", value_parser = duration, value_name = "TIME")]
+        ttl: Duration,
+    },
+    /// List the users
+    List,
+    /// Take a user's access away, at once
+    Delete {
+        /// Its name
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+/// What a user may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// Read all but Secrets.
+    View,
+    /// Also write what is in namespaces other than the system's, Secrets too.
+    Edit,
+    /// Everything.
+    Admin,
+}
+
+impl Role {
+    /// As it is stored.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::View => "view",
+            Self::Edit => "edit",
+            Self::Admin => "admin",
+        }
+    }
 }
 
 /// Files with manifests.

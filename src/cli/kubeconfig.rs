@@ -4,9 +4,13 @@
 //! home directory. kubectl's own file is never used unasked.
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use serde_json::{Value, json};
 
+use super::args::Options;
 use super::failure::{Failure, chain};
 
 /// Where a kubeconfig may be.
@@ -21,6 +25,12 @@ pub(crate) struct Places {
 }
 
 impl Places {
+    /// The places for these options.
+    pub(crate) fn of(options: &Options) -> Self {
+        let (named, data_dir) = (options.kubeconfig.clone(), options.data_dir.clone());
+        Self { named, data_dir, home: std::env::home_dir() }
+    }
+
     /// The file to use: the named one, else the first that can be opened.
     pub(crate) fn choose(&self) -> Result<PathBuf, Failure> {
         if let Some(named) = &self.named {
@@ -73,6 +83,37 @@ pub(crate) async fn client(path: &Path) -> Result<Client, Failure> {
     config.default_retry = false;
     config.connect_timeout = Some(std::time::Duration::from_secs(5));
     Client::try_from(config).map_err(|e| unusable(&e))
+}
+
+/// A kubeconfig for another user of the server that the file names, all in one.
+pub(crate) fn for_user(path: &Path, name: &str, token: &str) -> Result<Value, Failure> {
+    let unusable = |why: String| {
+        Failure::failed(format!("the kubeconfig {} cannot be used", path.display())).because(why)
+    };
+    let own = Kubeconfig::read_from(path).map_err(|error| unusable(chain(&error)))?;
+    let current = own.current_context.unwrap_or_default();
+    let context = own.contexts.into_iter().find(|context| context.name == current);
+    let wanted = context.and_then(|context| context.context).map(|context| context.cluster);
+    let cluster = own.clusters.into_iter().find(|cluster| Some(&cluster.name) == wanted.as_ref());
+    let mut cluster = cluster
+        .and_then(|cluster| cluster.cluster)
+        .ok_or_else(|| unusable("its current context names no cluster".to_owned()))?;
+    if let Some(file) = cluster.certificate_authority.take() {
+        let pem = std::fs::read(&file).map_err(|error| unusable(format!("{file}: {error}")))?;
+        cluster.certificate_authority_data = Some(STANDARD.encode(pem));
+    }
+    let cluster = serde_json::to_value(cluster).map_err(|error| unusable(error.to_string()))?;
+    Ok(json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "wharfline", "cluster": cluster }],
+        "users": [{ "name": name, "user": { "token": token } }],
+        "contexts": [{
+            "name": "wharfline",
+            "context": { "cluster": "wharfline", "user": name, "namespace": "default" },
+        }],
+        "current-context": "wharfline",
+    }))
 }
 
 #[cfg(test)]

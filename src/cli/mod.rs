@@ -54,12 +54,7 @@ async fn connect_and_execute(options: &Options, command: &Command, mut terminal:
     {
         return commands::about::client_version(args, &mut terminal);
     }
-    let places = kubeconfig::Places {
-        named: options.kubeconfig.clone(),
-        data_dir: options.data_dir.clone(),
-        home: std::env::home_dir(),
-    };
-    let client = match places.choose() {
+    let client = match kubeconfig::Places::of(options).choose() {
         Ok(path) => kubeconfig::client(&path).await,
         Err(failure) => Err(failure),
     };
@@ -79,7 +74,7 @@ pub async fn execute(
     command: &Command,
     terminal: Terminal<'_>,
 ) -> Exit {
-    let mut session = Session::new(client, terminal, options.namespace.clone(), options.data_dir.clone());
+    let mut session = Session::new(client, terminal, options);
     let outcome = match command {
         Command::Apply(args) => commands::apply::run(&mut session, args).await,
         Command::Get(args) => commands::get::run(&mut session, args).await,
@@ -95,6 +90,8 @@ pub async fn execute(
         Command::Cordon(args) => commands::edit::cordon(&mut session, args, true).await,
         Command::Uncordon(args) => commands::edit::cordon(&mut session, args, false).await,
         Command::Token(args) => commands::token::run(&mut session, args).await,
+        Command::Backup(args) => commands::backup::run(&mut session, args).await,
+        Command::User(args) => commands::user::run(&mut session, args).await,
         Command::ApiResources(args) => commands::about::api_resources(&mut session, args).await,
         Command::Version(args) => commands::about::version(&mut session, args).await,
     };

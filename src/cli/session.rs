@@ -8,9 +8,10 @@ use std::rc::Rc;
 use kube::Client;
 use serde_json::Value;
 
-use super::args::Selection;
+use super::args::{Options, Selection};
 use super::failure::{Exit, Failure};
 use super::kinds::{Kinds, Resource};
+use super::kubeconfig::Places;
 use super::manifest;
 use super::wire::{Answer, Change, Form, Step, Watch, Wire};
 
@@ -33,6 +34,7 @@ pub(crate) struct Session<'a> {
     /// The namespace of the kubeconfig's context.
     pub(crate) default_namespace: String,
     pub(crate) data_dir: PathBuf,
+    places: Places,
     kinds: Option<Rc<Kinds>>,
     worst: Exit,
 }
@@ -65,21 +67,22 @@ pub(crate) struct Target {
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(
-        client: Client,
-        terminal: Terminal<'a>,
-        namespace: Option<String>,
-        data_dir: PathBuf,
-    ) -> Self {
+    pub(crate) fn new(client: Client, terminal: Terminal<'a>, options: &Options) -> Self {
         Self {
             default_namespace: client.default_namespace().to_owned(),
             wire: Wire::new(client),
             terminal,
-            asked_namespace: namespace,
-            data_dir,
+            asked_namespace: options.namespace.clone(),
+            data_dir: options.data_dir.clone(),
+            places: Places::of(options),
             kinds: None,
             worst: Exit::Done,
         }
+    }
+
+    /// The kubeconfig in use.
+    pub(crate) fn kubeconfig(&self) -> Result<PathBuf, Failure> {
+        self.places.choose()
     }
 
     pub(crate) fn namespace(&self) -> String {

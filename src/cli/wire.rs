@@ -144,6 +144,32 @@ impl Wire {
         }
     }
 
+    /// Reads an answer of many lines piece by piece; its last line.
+    pub(crate) async fn lines(
+        &self,
+        path: &str,
+        mut take: impl FnMut(&[u8]) -> std::io::Result<()>,
+    ) -> Result<Vec<u8>, Failure> {
+        let request = Request::get(path).header(header::ACCEPT_ENCODING, "identity").body(Body::empty());
+        let request = request.map_err(kube::Error::HttpError)?;
+        let opened = async { checked(self.client.send(request).await?).await };
+        let mut body = within(opened).await??.into_body();
+        let mut last = Vec::new();
+        while let Some(frame) = within(body.frame()).await? {
+            let broken =
+                |error: kube::Error| Failure::failed("the server broke off").because(error.to_string());
+            let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+            take(&data)?;
+            last.extend_from_slice(&data);
+            // All but the line that is last so far.
+            let lines = last.strip_suffix(b"\n").unwrap_or(&last);
+            if let Some(end) = lines.iter().rposition(|byte| *byte == b'\n') {
+                last.drain(..=end);
+            }
+        }
+        Ok(last)
+    }
+
     /// Opens a watch.
     pub(crate) async fn watch(
         &self,

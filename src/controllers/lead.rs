@@ -1,7 +1,7 @@
 //! Leadership: of several servers one runs the controllers.
 //!
-//! What keeps two leaders apart is each decision's own compare-and-swap, not this lease: it only keeps them from doing the
-//! same work at once.
+//! The lease keeps two from leading by their clocks, and a term, which its holder begins in the store, by revisions: what the
+//! one before writes from then on is refused.
 use std::future::Future;
 use std::time::Duration;
 
@@ -36,21 +36,46 @@ impl Candidate {
         Self { leases: Api::namespaced(client, &options.system_namespace), me, options, lasts }
     }
 
-    /// Runs `work` whenever it leads, until `stop` or until `work` ends by itself. The work is told to stop when the
-    /// leadership is lost, and has ended when another may begin.
-    pub async fn run<T, E, F>(
+    /// Runs `work` whenever it leads, with what `begin` made of its term, until `stop` or until `work` ends by itself. A
+    /// term is known by the version that its lease had when it was taken, which is above all before it. The work is told to
+    /// stop when the leadership is lost, and has ended when another may begin.
+    pub async fn run<B, R, X, T, E, F>(
         &self,
         stop: CancellationToken,
-        mut work: impl FnMut(CancellationToken) -> F,
+        mut begin: impl FnMut(u64) -> B,
+        mut work: impl FnMut(R, CancellationToken) -> F,
     ) -> Result<(), E>
     where
+        B: Future<Output = Result<R, X>>,
+        X: std::fmt::Display,
         F: Future<Output = Result<T, E>>,
     {
         loop {
             let Some(won) = stop.run_until_cancelled(self.win()).await else { return Ok(()) };
+            let turn = won.lease.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0);
+            let Some(left) = leads_for(self.lasts, won.renewed.elapsed()) else { continue };
+            let reign = match tokio::time::timeout(left, begin(turn)).await {
+                Ok(Ok(reign)) => reign,
+                failed => {
+                    let why = match failed {
+                        Ok(Err(error)) => error.to_string(),
+                        _ => "no answer in time".to_owned(),
+                    };
+                    tracing::warn!(
+                        me = self.me,
+                        why,
+                        "has the lease of the controllers, but its term did not begin"
+                    );
+                    if stop.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
+                        let _given_back = tokio::time::timeout(AGAIN, self.give_back(won.lease)).await;
+                        return Ok(());
+                    }
+                    continue;
+                }
+            };
             tracing::info!(me = self.me, "leads the controllers");
             let ending = stop.child_token();
-            let working = work(ending.clone());
+            let working = work(reign, ending.clone());
             tokio::pin!(working);
             let mut held = won;
             let ended = tokio::select! {

@@ -40,21 +40,29 @@ pub struct Terms {
 /// A right that ends by itself. It is over for good once it was not renewed in time: whoever renews later has another.
 #[derive(Clone, Debug)]
 pub struct Lease {
-    /// When it was last renewed.
-    pub renewed: watch::Receiver<Option<Instant>>,
-    /// How long it lasts from then.
+    /// How it stands now.
+    pub tenure: watch::Receiver<Tenure>,
+    /// How long it lasts from its last renewal.
     pub lasts: Duration,
-    /// Which unbroken run of renewals this is.
+    /// The unbroken run of renewals that this one is of.
     pub term: u64,
-    /// The present run; raised before a first renewal is told.
-    pub terms: watch::Receiver<u64>,
+}
+
+/// How a lease stands. Both are told at once: who hears of a new term finds it renewed, and who holds one of the term
+/// before never does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tenure {
+    /// The present unbroken run of renewals, from 1; 0 before the first.
+    pub term: u64,
+    /// When it was last renewed.
+    pub renewed: Option<Instant>,
 }
 
 impl Lease {
     /// Whether it lasts still.
     pub fn is_valid(&self) -> bool {
-        let fresh = self.renewed.borrow().is_some_and(|at| at.elapsed() < self.lasts);
-        fresh && *self.terms.borrow() == self.term
+        let tenure = *self.tenure.borrow();
+        tenure.term == self.term && tenure.renewed.is_some_and(|at| at.elapsed() < self.lasts)
     }
 }
 

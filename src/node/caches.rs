@@ -13,6 +13,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::csi::Tenure;
+
 /// Objects of one kind, found by the words of its index.
 pub struct Cache<K> {
     index: fn(&K) -> Vec<String>,
@@ -177,7 +179,7 @@ pub async fn follow<K>(
     api: Api<K>,
     config: watcher::Config,
     cache: Arc<Cache<K>>,
-    mut terms: Option<watch::Receiver<u64>>,
+    mut terms: Option<watch::Receiver<Tenure>>,
     stop: CancellationToken,
     changed: impl Fn(Option<&K>, Option<&K>),
 ) where
@@ -187,17 +189,17 @@ pub async fn follow<K>(
     if let Some(terms) = &mut terms {
         tokio::select! {
             () = stop.cancelled() => return,
-            first = terms.wait_for(|term| *term > 0) => if first.is_err() { return },
+            first = terms.wait_for(|tenure| tenure.term > 0) => if first.is_err() { return },
         }
     }
     let mut backoff = Pause::default();
     loop {
-        let term = terms.as_mut().map_or(0, |terms| *terms.borrow_and_update());
+        let term = terms.as_ref().map_or(0, |terms| terms.borrow().term);
         let mut events = watcher::watcher(api.clone(), config.clone()).boxed();
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return,
-                () = next_term(&mut terms) => break,
+                () = next_term(&mut terms, term) => break,
                 event = events.next() => event,
             };
             match event {
@@ -220,7 +222,7 @@ pub async fn follow<K>(
                     tracing::debug!(error = &error as &dyn std::error::Error, "watch interrupted");
                     tokio::select! {
                         () = stop.cancelled() => return,
-                        () = next_term(&mut terms) => break,
+                        () = next_term(&mut terms, term) => break,
                         () = tokio::time::sleep(backoff.next()) => {}
                     }
                 }
@@ -230,9 +232,9 @@ pub async fn follow<K>(
     }
 }
 
-async fn next_term(terms: &mut Option<watch::Receiver<u64>>) {
+async fn next_term(terms: &mut Option<watch::Receiver<Tenure>>, term: u64) {
     let over = match terms {
-        Some(terms) => terms.changed().await.is_err(),
+        Some(terms) => terms.wait_for(|tenure| tenure.term != term).await.is_err(),
         None => true,
     };
     if over {
@@ -350,14 +352,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_new_term_of_the_lease_asks_for_a_new_list() {
-        let (cache, terms, stop) = (Arc::new(cache()), watch::Sender::new(1), CancellationToken::new());
+        let (cache, terms, stop) =
+            (Arc::new(cache()), watch::Sender::<Tenure>::default(), CancellationToken::new());
         let (api, config) = (Api::all(lists()), watcher::Config::default());
         let of = Some(terms.subscribe());
         let follows = tokio::spawn(follow(api, config, Arc::clone(&cache), of, stop.clone(), |_, _| {}));
         let mut listed = cache.listed();
         let patience = std::time::Duration::from_secs(60);
         for term in 1..4 {
-            terms.send_replace(term);
+            terms.send_modify(|tenure| tenure.term = term);
             let seen = tokio::time::timeout(patience, listed.wait_for(|of| *of >= term)).await;
             assert_eq!(*seen.expect("a list in this term").expect("the cache is there"), term);
             assert_eq!(uids(&cache, "red"), [term.to_string()], "what was known before is gone");

@@ -30,7 +30,7 @@ use super::tasks::Tasks;
 use super::turns::Turns;
 use crate::api::meta::{CALLS_KEPT, Call, SecretRef, Time};
 use crate::api::{Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim};
-use crate::csi::{self, SocketPathError};
+use crate::csi::{self, SocketPathError, Tenure};
 use crate::plan::Reason;
 use crate::sys::{Clock, Files, Kernel, Processes, Random, Watches};
 
@@ -209,10 +209,8 @@ pub struct Node {
     pub supervisors: Supervisors,
     /// This boot.
     pub boot_id: String,
-    /// When the lease was last renewed.
-    pub renewed: watch::Sender<Option<Instant>>,
-    /// Which unbroken run of renewals this is, from 1.
-    pub term: watch::Sender<u64>,
+    /// How this node's lease stands.
+    pub tenure: watch::Sender<Tenure>,
     /// Every watch had its first complete list.
     pub synced: AtomicBool,
     /// Why something waits or fails: by key, a word and a sentence. Shown in status, never decided on.
@@ -393,8 +391,7 @@ impl Node {
             turns: Turns::default(),
             leftovers: Mutex::default(),
             stop: parts.stop,
-            renewed: watch::Sender::new(None),
-            term: watch::Sender::new(0),
+            tenure: watch::Sender::default(),
             synced: AtomicBool::new(false),
             notes: Notes::default(),
             calls: Calls::default(),
@@ -428,9 +425,9 @@ impl Node {
 
     /// This node's lease as it is now. Who goes by what a cache shows takes it before looking there.
     pub fn lease(&self) -> csi::Lease {
-        let terms = self.term.subscribe();
-        let term = *terms.borrow();
-        csi::Lease { renewed: self.renewed.subscribe(), lasts: self.options.lease, term, terms }
+        let tenure = self.tenure.subscribe();
+        let term = tenure.borrow().term;
+        csi::Lease { tenure, lasts: self.options.lease, term }
     }
 
     /// Whether this node may start controller calls of what this cache shows it to be host of. While its lease had run out
@@ -441,10 +438,11 @@ impl Node {
 
     /// The lease was renewed, as of then.
     pub fn renewed_at(&self, at: Instant) {
-        if !self.lease_valid() {
-            self.term.send_modify(|term| *term += 1);
-        }
-        self.renewed.send_replace(Some(at));
+        let next = u64::from(!self.lease_valid());
+        self.tenure.send_modify(|tenure| {
+            tenure.term += next;
+            tenure.renewed = Some(at);
+        });
     }
 
     /// Whether `wharfline down` marked the node.

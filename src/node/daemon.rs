@@ -268,7 +268,7 @@ async fn begin(node: &Arc<Node>, ready: oneshot::Sender<()>) -> Result<(), Error
         }
     }
     // Nothing is touched under a name that another daemon may have: the lease says whose it is.
-    if node.renewed.subscribe().wait_for(Option::is_some).await.is_err() {
+    if node.tenure.subscribe().wait_for(|tenure| tenure.term > 0).await.is_err() {
         return Err(Error::Ended("lease"));
     }
     recover::rebuild(node).await?;

@@ -382,15 +382,19 @@ fn of_plugin(node: &Node, plugin: &str, name: &str) -> Result<(), Fault> {
     Err((OTHER_DRIVER.into(), format!("the driver calls itself \"{name}\", {why}")))
 }
 
-/// Asks, and once more if the connection had ended meanwhile: the other end may only have closed it.
+/// Asks, and again if the connection had ended meanwhile: the other end may only have closed it. Twice again, as a driver
+/// that closes each connection after a call may do so to the second question, too.
 async fn ask<T, F>(question: impl Fn() -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,
 {
-    match question().await {
-        Err(failure) if failure.is_disconnected() => question().await,
-        answer => answer,
+    for _ in 0..2 {
+        match question().await {
+            Err(failure) if failure.is_disconnected() => {}
+            answer => return answer,
+        }
     }
+    question().await
 }
 
 /// Asks an instance everything that is kept about it, in the order that CSI wants (CO-PLUG-05).

@@ -47,7 +47,7 @@ fn open<K>(
     }
     let (api, cache, stop) = (Api::all(node.client.0.clone()), Arc::clone(cache), node.stop.clone());
     let hosted = matches!(field, Some(HOST_OF_ATTACHMENT | HOST_OF_VOLUME));
-    let terms = hosted.then(|| node.term.subscribe());
+    let terms = hosted.then(|| node.tenure.subscribe());
     let node = Arc::clone(node);
     watches.spawn(async move {
         follow(api, config, cache, terms, stop, |old, new| changed(&node, old, new)).await;

@@ -7,12 +7,14 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+mod audit;
 pub mod cluster;
 pub mod csi;
 pub mod down;
 mod enroll;
 pub mod join;
 pub mod machine;
+pub mod moving;
 pub mod node;
 pub mod patience;
 pub mod server;

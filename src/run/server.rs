@@ -10,11 +10,12 @@ use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::audit::Audit;
 use super::join::LEASE;
 use super::patience::patient;
 use super::up::{self, prepare, reachable, stop_on_signal};
 use crate::controllers::{self, Candidate};
-use crate::server::{BootstrapError, Identity, Pki, Server, ServerOptions, serve, write_private};
+use crate::server::{BootstrapError, Identity, Pki, Server, serve, write_private};
 use crate::store::embedded::{EmbeddedStore, Options as EmbeddedOptions};
 use crate::store::{KeepPolicy, Store, run_compactor};
 use crate::sys::{Random as _, random::RealRandom};
@@ -39,6 +40,14 @@ pub struct Args {
     /// Where the objects are: `embedded`, or etcd://HOST:PORT[,HOST:PORT…]
     #[arg(long, default_value = "embedded", value_name = "STORE", value_parser = place)]
     pub store: Place,
+    /// How etcd is spoken to.
+    #[command(flatten)]
+    pub tls: EtcdTls,
+}
+
+/// How etcd is spoken to.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct EtcdTls {
     /// The CA of etcd's certificates
     #[arg(long, value_name = "FILE")]
     pub etcd_ca: Option<PathBuf>,
@@ -60,7 +69,7 @@ pub enum Place {
 }
 
 /// Reads a `--store`.
-fn place(text: &str) -> Result<Place, String> {
+pub(super) fn place(text: &str) -> Result<Place, String> {
     let wanted = "write `embedded` or etcd://HOST:PORT[,HOST:PORT…]";
     if text == "embedded" {
         return Ok(Place::Embedded);
@@ -112,8 +121,9 @@ async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::R
         .await
         .with_context(|| format!("cannot listen on {listen}; give another address with --listen"))?;
     let address = listener.local_addr()?;
-    let (store, etcd) = open(args, data_dir).await?;
-    let options = ServerOptions { signer: Some(Arc::clone(&pki)), ..ServerOptions::new(pki.sealing()) };
+    let (store, etcd) = open(&args.store, &args.tls, data_dir).await?;
+    let audit = Audit::open(data_dir)?;
+    let options = up::server_options(&pki, &audit);
     let server = Server::new(Arc::clone(&store), crate::api::definitions(), options);
     if !begun(&server, &stop).await? {
         server.shutdown().await;
@@ -146,7 +156,7 @@ async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::R
 }
 
 /// Keeps other servers from the directory, as long as what is returned lives.
-fn lock(data_dir: &Path) -> anyhow::Result<std::fs::File> {
+pub(super) fn lock(data_dir: &Path) -> anyhow::Result<std::fs::File> {
     let path = data_dir.join("server.lock");
     let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path);
     let file = file.with_context(|| path.display().to_string())?;
@@ -156,16 +166,18 @@ fn lock(data_dir: &Path) -> anyhow::Result<std::fs::File> {
 
 /// Runs the controllers: always where this is the only server, else while it leads.
 async fn control(args: &Args, server: &Server, stop: CancellationToken) -> Result<(), controllers::Error> {
-    let client = patient(server.client(Identity::controllers()));
     let options = controllers::Options { lease_duration: LEASE, ..controllers::Options::default() };
-    let work = |ending: CancellationToken| {
-        controllers::run(client.clone(), options.clone(), async move { ending.cancelled().await })
+    let work = |client: kube::Client, ending: CancellationToken| {
+        controllers::run(patient(client), options.clone(), async move { ending.cancelled().await })
     };
+    let client = server.client(Identity::controllers());
     match args.store {
-        Place::Embedded => work(stop).await,
+        Place::Embedded => work(client, stop).await,
         Place::Etcd(_) => {
             let me = format!("{}_{}", up::host_name(), RealRandom.token());
-            Candidate::new(client.clone(), me, options.clone(), LEADERSHIP).run(stop, work).await
+            // What it writes as a candidate is the lease, which is nobody's yet.
+            let begin = |turn| server.lead(turn);
+            Candidate::new(patient(client), me, options.clone(), LEADERSHIP).run(stop, begin, work).await
         }
     }
 }
@@ -176,6 +188,7 @@ async fn begun(server: &Server, stop: &CancellationToken) -> anyhow::Result<bool
         match stop.run_until_cancelled(server.bootstrap()).await {
             None => return Ok(false),
             Some(Ok(())) => return Ok(true),
+            Some(Err(error @ BootstrapError::Unfinished)) => return Err(error.into()),
             Some(Err(error @ BootstrapError::OtherSealingKey { .. })) => {
                 return Err(anyhow!(error).context("give this server the --pki-dir of the others"));
             }
@@ -189,20 +202,25 @@ async fn begun(server: &Server, stop: &CancellationToken) -> anyhow::Result<bool
     }
 }
 
-async fn open(args: &Args, data_dir: &Path) -> anyhow::Result<(Arc<dyn Store>, Etcd)> {
-    match &args.store {
+/// Opens a store; the embedded one is in `data_dir`.
+pub(super) async fn open(
+    place: &Place,
+    tls: &EtcdTls,
+    data_dir: &Path,
+) -> anyhow::Result<(Arc<dyn Store>, Etcd)> {
+    match place {
         Place::Embedded => {
             let store = EmbeddedStore::open(&data_dir.join("store.redb"), EmbeddedOptions::default());
             let store = store.with_context(|| format!("data directory {}", data_dir.display()))?;
             Ok((Arc::new(store), Etcd::default()))
         }
-        Place::Etcd(members) => in_etcd(args, members).await,
+        Place::Etcd(members) => in_etcd(tls, members).await,
     }
 }
 
 /// The etcd beneath the store, if there is one.
 #[derive(Default)]
-struct Etcd {
+pub(super) struct Etcd {
     #[cfg(feature = "etcd")]
     store: Option<crate::store::etcd::EtcdStore>,
 }
@@ -210,7 +228,7 @@ struct Etcd {
 #[cfg(feature = "etcd")]
 impl Etcd {
     /// Warns of members with known faults; refuses members of several clusters.
-    async fn looked_at(&self) -> anyhow::Result<()> {
+    pub(super) async fn looked_at(&self) -> anyhow::Result<()> {
         use crate::store::etcd::{Trust, trust, trusted};
         let Some(store) = &self.store else { return Ok(()) };
         let members = store.members().await;
@@ -243,7 +261,7 @@ impl Etcd {
 
 #[cfg(not(feature = "etcd"))]
 impl Etcd {
-    async fn looked_at(&self) -> anyhow::Result<()> {
+    pub(super) async fn looked_at(&self) -> anyhow::Result<()> {
         Ok(())
     }
 
@@ -253,21 +271,21 @@ impl Etcd {
 }
 
 #[cfg(feature = "etcd")]
-async fn in_etcd(args: &Args, members: &[String]) -> anyhow::Result<(Arc<dyn Store>, Etcd)> {
+async fn in_etcd(tls: &EtcdTls, members: &[String]) -> anyhow::Result<(Arc<dyn Store>, Etcd)> {
     use crate::store::etcd::{EtcdStore, Options, Tls};
     let read = |path: &Option<PathBuf>| {
         let file = |path: &PathBuf| std::fs::read(path).with_context(|| path.display().to_string());
         path.as_ref().map(file).transpose()
     };
-    let identity = read(&args.etcd_cert)?.zip(read(&args.etcd_key)?);
-    let tls = read(&args.etcd_ca)?.map(|ca| Tls { ca, identity });
+    let identity = read(&tls.etcd_cert)?.zip(read(&tls.etcd_key)?);
+    let tls = read(&tls.etcd_ca)?.map(|ca| Tls { ca, identity });
     let store = EtcdStore::connect(Options { endpoints: members.to_vec(), root: Vec::new(), tls });
     let store = store.await.context("--store")?;
     Ok((Arc::new(store.clone()), Etcd { store: Some(store) }))
 }
 
 #[cfg(not(feature = "etcd"))]
-async fn in_etcd(_: &Args, _: &[String]) -> anyhow::Result<(Arc<dyn Store>, Etcd)> {
+async fn in_etcd(_: &EtcdTls, _: &[String]) -> anyhow::Result<(Arc<dyn Store>, Etcd)> {
     Err(anyhow!("--store: this program was built without etcd"))
 }
 

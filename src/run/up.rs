@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::audit::Audit;
 use super::{cluster, down, join, machine};
 use crate::node::journal::Journal;
 use crate::node::{Looked, Options};
@@ -142,6 +143,8 @@ pub(super) struct Core {
     pub(super) server: Server,
     /// Its keys.
     pub(super) pki: Arc<Pki>,
+    /// Its audit log.
+    pub(super) audit: Audit,
 }
 
 impl Core {
@@ -156,10 +159,17 @@ impl Core {
             Pki::load_or_create(&data_dir.join("pki"), Timestamp::now(), &|bytes| RealRandom.fill(bytes))?;
         tracing::trace!(target: "life", "keys read");
         let pki = Arc::new(pki);
-        let options = ServerOptions { signer: Some(Arc::clone(&pki)), ..ServerOptions::new(pki.sealing()) };
+        let audit = Audit::open(data_dir)?;
+        let options = server_options(&pki, &audit);
         let server = Server::new(Arc::clone(&store), crate::api::definitions(), options);
-        Ok(Self { store, server, pki })
+        Ok(Self { store, server, pki, audit })
     }
+}
+
+/// What a server of these keys takes that writes this audit log.
+pub(super) fn server_options(pki: &Arc<Pki>, audit: &Audit) -> ServerOptions {
+    let (signer, audit) = (Some(Arc::clone(pki)), Some(audit.sink()));
+    ServerOptions { signer, audit, ..ServerOptions::new(pki.sealing()) }
 }
 
 /// Everything opened, nothing running yet.
@@ -173,13 +183,14 @@ struct Up {
     pki: Arc<Pki>,
     store: Arc<dyn Store>,
     server: Server,
+    _audit: Audit,
 }
 
 impl Up {
     async fn open(args: &Args, given: Option<String>, data_dir: PathBuf) -> anyhow::Result<Self> {
         let listen = args.listen;
         super::enroll::refuse_member(&data_dir)?;
-        let Core { store, server, pki } = Core::open(&data_dir)?;
+        let Core { store, server, pki, audit } = Core::open(&data_dir)?;
         let listener = TcpListener::bind(listen)
             .await
             .with_context(|| format!("cannot listen on {listen}; give another address with --listen"))?;
@@ -199,7 +210,7 @@ impl Up {
         join::join(&server, &name, false).await.context("the node's own objects could not be written")?;
         tracing::trace!(target: "life", "joined");
         let looked = looked.named(&name);
-        Ok(Self { name, data_dir, kernel, looked, listener, address, pki, store, server })
+        Ok(Self { name, data_dir, kernel, looked, listener, address, pki, store, server, _audit: audit })
     }
 
     async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {

@@ -3,11 +3,19 @@
 //! Decides from the identity, the verb and the target alone; it reads no object.
 use http::Method;
 
+use super::resource::{Nature, Resource};
 use super::route::{Part, Target};
 use super::status::Refusal;
 
-/// Group of the administrators.
+/// The namespace of what the system keeps for itself: join tokens, users, leases, the allocations of plugins.
+pub(crate) const SYSTEM: &str = "wharfline-system";
+
+/// Group of the administrators: they may do everything.
 pub const ADMINS: &str = "wharfline:admins";
+/// Group of those who see everything but Secrets, and write what is in namespaces, Secrets too, but not in the system's.
+pub const EDITORS: &str = "wharfline:editors";
+/// Group of those who see everything but Secrets.
+pub const VIEWERS: &str = "wharfline:viewers";
 /// Group of the controllers.
 pub const CONTROLLERS: &str = "wharfline:controllers";
 /// Group of the node daemons.
@@ -20,8 +28,50 @@ pub struct Identity {
     pub user: String,
     /// The groups that decide what the user may do.
     pub groups: Vec<String>,
-    /// SHA-256 of the key of the certificate that was shown, in hexadecimal; none within the process.
+    /// What proved it: SHA-256 of the key of the certificate that was shown, in hexadecimal, or the hash of a token;
+    /// none within the process.
     pub key: Option<String>,
+}
+
+/// What a person may do: the words of `user create --role`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    View,
+    Edit,
+    Admin,
+}
+
+impl Role {
+    /// The role that a word means.
+    pub(crate) fn of(word: &str) -> Option<Self> {
+        match word {
+            "view" => Some(Self::View),
+            "edit" => Some(Self::Edit),
+            "admin" => Some(Self::Admin),
+            _ => None,
+        }
+    }
+
+    fn group(self) -> &'static str {
+        match self {
+            Self::View => VIEWERS,
+            Self::Edit => EDITORS,
+            Self::Admin => ADMINS,
+        }
+    }
+
+    /// Whether the role has the right to this; `system` says whether it touches the system's namespace, as a list over
+    /// all namespaces does.
+    fn may(self, verb: Verb, resource: &Resource, part: Part, system: bool) -> bool {
+        let secret = resource.nature == Nature::Secret;
+        let reads = matches!(verb, Verb::Get | Verb::List | Verb::Watch);
+        match self {
+            Self::Admin => true,
+            Self::View => reads && !secret,
+            Self::Edit if reads && !secret => true,
+            Self::Edit => resource.kind.namespaced && !system && part == Part::Main,
+        }
+    }
 }
 
 impl Identity {
@@ -38,6 +88,21 @@ impl Identity {
     /// The daemon of the node with this name.
     pub fn node(name: &str) -> Self {
         Self { user: format!("system:node:{name}"), groups: vec![NODES.to_owned()], key: None }
+    }
+
+    /// A person with a role, known by a token.
+    pub(crate) fn person(name: &str, role: Role, token: &str) -> Self {
+        Self { user: name.to_owned(), groups: vec![role.group().to_owned()], key: Some(token.to_owned()) }
+    }
+
+    /// The roles of a person.
+    pub(crate) fn roles(&self) -> impl Iterator<Item = Role> {
+        [Role::View, Role::Edit, Role::Admin].into_iter().filter(|role| self.is_in(role.group()))
+    }
+
+    /// Whether this is a part of the server's own process.
+    pub(crate) fn is_internal(&self) -> bool {
+        self.key.is_none()
     }
 
     /// The same, known by this key.
@@ -100,13 +165,23 @@ impl Verb {
     }
 }
 
+/// Whether an identity has the right to this at all. What a node may is decided object by object beyond that, in `rights`.
+pub(crate) fn may(
+    identity: &Identity,
+    verb: Verb,
+    (resource, part): (&Resource, Part),
+    namespace: Option<&str>,
+) -> bool {
+    let system = namespace.is_none_or(|namespace| namespace == SYSTEM);
+    identity.is_in(CONTROLLERS)
+        || identity.node_name().is_some()
+        || identity.roles().any(|role| role.may(verb, resource, part, system))
+}
+
 /// Lets the request pass or says why not.
 pub(crate) fn authorize(identity: &Identity, verb: Verb, target: &Target) -> Result<(), Refusal> {
-    let may = identity.is_in(ADMINS)
-        || identity.is_in(CONTROLLERS)
-        // What a node may is decided object by object, in `rights`.
-        || identity.node_name().is_some();
-    if may {
+    let namespace = target.namespace.as_deref();
+    if may(identity, verb, (&target.resource, target.part), namespace) {
         return Ok(());
     }
     let kind = &target.resource.kind;

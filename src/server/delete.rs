@@ -34,6 +34,7 @@ struct Options {
     uid: Option<String>,
     version: Option<String>,
     dry_run: bool,
+    term: Option<Rev>,
 }
 
 impl Options {
@@ -56,7 +57,15 @@ impl Options {
             }
         };
         let version = text("/preconditions/resourceVersion");
-        Ok(Self { propagation, uid: text("/preconditions/uid"), version, dry_run })
+        Ok(Self { propagation, uid: text("/preconditions/uid"), version, dry_run, term: query.term })
+    }
+
+    /// What is expected of the store for a write of an object that was last written so.
+    fn expect(&self, rev: Rev) -> Expect {
+        match self.term {
+            Some(term) => Expect::Led { rev: Some(rev), term },
+            None => Expect::Rev(rev),
+        }
     }
 
     fn finalizer(&self) -> Option<&'static str> {
@@ -218,7 +227,7 @@ async fn remove(
     if options.dry_run {
         return Ok(());
     }
-    inner.objects.delete(resource, key, current.rev).await.map(|_: Rev| ())
+    inner.objects.delete(resource, key, options.expect(current.rev)).await.map(|_: Rev| ())
 }
 
 async fn mark(
@@ -233,6 +242,6 @@ async fn mark(
     if let Some(metadata) = marked["metadata"].as_object_mut() {
         metadata.remove("resourceVersion");
     }
-    let stored = inner.objects.put(resource, key, &marked, Expect::Rev(current.rev)).await?;
+    let stored = inner.objects.put(resource, key, &marked, options.expect(current.rev)).await?;
     Ok(Deleted::Marked(versioned(marked, stored.rev)))
 }

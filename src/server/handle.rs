@@ -1,59 +1,75 @@
 //! One request from its identity to its answer.
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use futures::FutureExt;
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::access::{Identity, Verb, authorize};
+use super::audit::{Asked, Ended};
+use super::identify::identify;
+use super::lead::Term;
 use super::query::{Query, accepted};
 use super::read::json_response;
 use super::route::{Route, Target, parse};
+use super::seats::width;
 use super::status::Refusal;
-use super::{HangUp, Server, body, delete, discovery, joining, read, rights, watch, write};
+use super::{HangUp, Server, backup, body, delete, discovery, joining, read, rights, watch, write};
 
 /// Answers a request; a panic on the way is a 500 for this request alone.
 pub(crate) async fn answer(server: Server, request: Request) -> Response {
-    let method = request.method().clone();
-    let path = request.uri().path().to_owned();
-    match AssertUnwindSafe(dispatch(server, request)).catch_unwind().await {
-        Ok(Ok(response)) => response,
-        Ok(Err(refusal)) => {
-            tracing::debug!(%method, path, code = refusal.code.as_u16(), message = refusal.message, "refused");
-            refusal.into_response()
-        }
-        Err(_) => {
-            tracing::error!(%method, path, "a request panicked");
-            Refusal::internal("the server failed on this request").into_response()
-        }
+    let inner = Arc::clone(&server.inner);
+    let (parts, body) = request.into_parts();
+    let route = parse(&inner.registry, parts.uri.path());
+    let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
+    let asked = inner.options.audit.as_ref().map(|_| Asked::of(&parts, &route, inner.now()));
+    let mut who = parts.extensions.get::<Identity>().cloned();
+    let dispatched = AssertUnwindSafe(dispatch(server, (parts, body), route, &mut who));
+    let answer = dispatched.catch_unwind().await.unwrap_or_else(|_| {
+        tracing::error!(%method, path, "a request panicked");
+        Err(Refusal::internal("the server failed on this request"))
+    });
+    if let (Some(asked), Some(sink)) = (asked, &inner.options.audit) {
+        let ended = match &answer {
+            Ok(response) => Ended::Answered(response.status()),
+            Err(refusal) => Ended::Refused(refusal),
+        };
+        let stamp = || (inner.stamp().uid, inner.now());
+        asked.line(who.as_ref(), &ended, stamp).into_iter().for_each(|line| sink(line));
     }
+    answer.unwrap_or_else(|refusal| {
+        tracing::debug!(%method, path, code = refusal.code.as_u16(), message = refusal.message, "refused");
+        refusal.into_response()
+    })
 }
 
-async fn dispatch(server: Server, request: Request) -> Result<Response, Refusal> {
+/// Answers; leaves in `who` the identity that was made out.
+async fn dispatch(
+    server: Server,
+    (mut parts, body): (Parts, axum::body::Body),
+    route: Route,
+    who: &mut Option<Identity>,
+) -> Result<Response, Refusal> {
     let inner = &server.inner;
-    let (mut parts, body) = request.into_parts();
-    let route = parse(&inner.registry, parts.uri.path());
-    let shown = parts.extensions.get::<Identity>().cloned();
-    let identity = match (shown, &route) {
-        (_, Route::Health) => return health(&server, &parts),
-        (_, Route::Version) => return get_only(&parts, version),
-        (shown, Route::Certificate(name)) => {
-            return joining::certificate(&server, &parts, shown.as_ref(), name, body).await;
+    match &route {
+        Route::Health => return health(&server, &parts),
+        Route::Version => return get_only(&parts, version),
+        Route::Certificate(name) => {
+            return joining::certificate(&server, &parts, who.as_ref(), name, body).await;
         }
-        (Some(identity), _) => identity,
-        (None, _) => return Err(Refusal::unauthorized()),
-    };
-    let signs = inner.options.signer.is_some();
-    if let (true, Some(name), Some(key)) = (signs, identity.node_name(), &identity.key) {
-        let leave = inner.members.admit(inner, name, key).await?;
-        parts.extensions.get_or_insert_default::<HangUp>().member = Some(leave);
+        _ => {}
     }
+    *who = identify(inner, &mut parts).await?;
+    let identity = who.clone().ok_or_else(Refusal::unauthorized)?;
     let aggregated = discovery::wants_aggregated(&parts.headers);
     match route {
         Route::Health | Route::Version | Route::Certificate(_) | Route::Nothing => Err(Refusal::no_route()),
+        Route::Backup => backup::send(&server, &parts, &identity).await,
         Route::Tokens => joining::token(&server, &parts, &identity, body).await,
         Route::CoreVersions | Route::Groups if aggregated => {
             let core = matches!(route, Route::CoreVersions);
@@ -140,6 +156,7 @@ async fn objects(
     let inner = &server.inner;
     let mut query = Query::parse(&parts.uri)?;
     query.node = identity.node_name().map(str::to_owned);
+    query.term = parts.extensions.get::<Term>().map(|term| term.0);
     let verb = Verb::of(&parts.method, target.name.is_some(), query.watch);
     let verb = verb.ok_or_else(Refusal::method_not_allowed)?;
     authorize(identity, verb, target)?;
@@ -147,6 +164,13 @@ async fn objects(
         rights::of_request(inner, node, (verb, target, &query)).await?;
     }
     let form = accepted(&parts.headers)?;
+    let reads = matches!(verb, Verb::Get | Verb::List | Verb::Watch);
+    // Who sends slowly takes no seat meanwhile.
+    let bytes = if reads { Bytes::new() } else { body::read(body).await? };
+    let _seat = match identity.is_internal() {
+        true => None,
+        false => Some(inner.seats.take(&identity.user, width(verb)).await?),
+    };
     match verb {
         Verb::Get => return read::get(inner, target, &query, form).await,
         Verb::List => return read::list(inner, target, &query, form).await,
@@ -156,7 +180,6 @@ async fn objects(
         }
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {}
     }
-    let bytes = body::read(body).await?;
     let kind =
         parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let asked = (&query, form);

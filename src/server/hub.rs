@@ -231,6 +231,7 @@ impl Keeper<'_> {
                 StoreError::Compacted { .. } | StoreError::Future { .. } => at = None,
                 StoreError::TooSlow { .. } => {}
                 StoreError::Conflict { .. }
+                | StoreError::Deposed
                 | StoreError::Unavailable { .. }
                 | StoreError::TooLarge { .. }
                 | StoreError::Corrupt { .. } => {

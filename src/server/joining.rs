@@ -6,8 +6,6 @@
 use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, header};
 use jiff::Timestamp;
@@ -18,7 +16,8 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::access::{ADMINS, Identity};
+use super::access::{ADMINS, Identity, SYSTEM};
+use super::identify::{bearer, denied, equal, hash};
 use super::read::json_response;
 use super::status::Refusal;
 use super::{Server, body, hex, random_bytes};
@@ -31,8 +30,6 @@ use crate::api::validate::is_subdomain;
 pub const KEY: &str = "wharfline.dev/key";
 /// What stands there for a daemon in the server's own process, which needs no key.
 pub const LOCAL: &str = "local";
-/// Where tokens are kept.
-const NAMESPACE: &str = "wharfline-system";
 /// The type of their Secrets.
 const TOKEN_TYPE: &str = "wharfline.dev/join-token";
 /// How long a token lasts when nothing is said of it.
@@ -143,7 +140,7 @@ pub(crate) async fn certificate(
     }
     check_name(name)?;
     // Few at once, and what is shown is looked at before what is sent is read.
-    let _turn = server.inner.joining.try_acquire().map_err(|_| busy())?;
+    let _turn = server.inner.joining.try_acquire().map_err(|_| Refusal::too_many(1))?;
     let shown = match renews {
         Some(_) => None,
         None => {
@@ -170,11 +167,6 @@ pub(crate) async fn certificate(
     let kind = HeaderValue::from_static("application/x-pem-file");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     Ok(response)
-}
-
-fn bearer(parts: &Parts) -> Option<String> {
-    let given = parts.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    given.strip_prefix("Bearer ").map(str::to_owned)
 }
 
 /// Takes a node with a token and a key in.
@@ -238,13 +230,6 @@ fn used(by: &str) -> Refusal {
     denied(&format!("the join token was used by node \"{node}\"; get another with `wharfline token create`"))
 }
 
-fn busy() -> Refusal {
-    let message = "too many machines join at once; please try again later";
-    let mut refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
-    refusal.details.retry_after = Some(1);
-    refusal
-}
-
 async fn consume(server: &Server, mut found: Secret, used_by: &str) -> Result<(), Refusal> {
     let name = found.name_any();
     let data = found.data.get_or_insert_default();
@@ -288,7 +273,7 @@ async fn bind(server: &Server, name: &str, key: &str, makes: bool) -> Result<boo
     }
     if made {
         // Of an earlier machine of the name: its lease would make this one wait until it has run out.
-        let leases: Api<Lease> = Api::namespaced(client(server), NAMESPACE);
+        let leases: Api<Lease> = Api::namespaced(client(server), SYSTEM);
         let _gone = leases.delete(name, &DeleteParams::default()).await;
     }
     let agents: Api<NodeAgent> = Api::all(client(server));
@@ -309,7 +294,7 @@ fn client(server: &Server) -> Client {
 }
 
 fn secrets(server: &Server) -> Api<Secret> {
-    Api::namespaced(client(server), NAMESPACE)
+    Api::namespaced(client(server), SYSTEM)
 }
 
 fn nodes(server: &Server) -> Api<Node> {
@@ -320,15 +305,6 @@ fn secret_name(id: &str) -> String {
     format!("join-{id}")
 }
 
-fn hash(secret: &str) -> String {
-    STANDARD.encode(ring::digest::digest(&ring::digest::SHA256, secret.as_bytes()))
-}
-
-/// Compares in a time that tells nothing.
-fn equal(one: &[u8], two: &[u8]) -> bool {
-    one.len() == two.len() && one.iter().zip(two).fold(0, |all, (a, b)| all | (a ^ b)) == 0
-}
-
 /// A name that a node can have.
 fn check_name(name: &str) -> Result<(), Refusal> {
     if is_subdomain(name, LONGEST_NAME) && name != TAKEN {
@@ -336,10 +312,6 @@ fn check_name(name: &str) -> Result<(), Refusal> {
     }
     let message = format!("\"{name}\" is no node name: 1 to {LONGEST_NAME} of a-z, 0-9, '-' and '.'");
     Err(Refusal::bad_request(message))
-}
-
-fn denied(message: &str) -> Refusal {
-    Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized", message)
 }
 
 fn unknown_token() -> Refusal {

@@ -97,6 +97,7 @@ struct Connection {
 
 impl Connection {
     async fn run(self, stream: TcpStream, acceptor: TlsAcceptor) {
+        let peer_address = stream.peer_addr().ok();
         let handshake = tokio::time::timeout(HANDSHAKE_DEADLINE, acceptor.accept(stream));
         let stream = match handshake.await {
             Ok(Ok(stream)) => stream,
@@ -122,6 +123,9 @@ impl Connection {
                 request.extensions_mut().insert(identity.clone());
             }
             request.extensions_mut().insert(hang_up.clone());
+            if let Some(address) = peer_address {
+                request.extensions_mut().insert(address);
+            }
             let router = router.clone();
             async move {
                 let answered: Result<_, Infallible> =

@@ -1,88 +1,97 @@
-//! Which nodes may speak: those whose Node carries the hash of the key that they show.
+//! Who may speak beyond the local administrator: nodes whose Node carries the hash of the key that they show, and users
+//! whose Secret carries the hash of their token.
 //!
-//! A node that was let in stays so until its Node changes; then whatever it has open ends, and it is looked at anew.
+//! Who was let in stays so until that object changes; then whatever is open ends, and it is looked at anew.
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use http::StatusCode;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::Inner;
 use super::hub::{Change, Hub, Taken};
-use super::joining::KEY;
 use super::objects::Objects;
 use super::resource::Resource;
 use super::status::Refusal;
 
-/// The nodes that were let in.
-#[derive(Default)]
-pub(crate) struct Members {
-    state: Mutex<State>,
+/// What the object of a member says of it.
+pub(crate) trait Membership: Clone + PartialEq + Send + Sync + 'static {
+    /// Reads it; none if the object makes nobody a member.
+    fn of(object: &Value) -> Option<Self>;
 }
 
-#[derive(Default)]
-struct State {
-    known: HashMap<String, Member>,
-    /// How many changes of Nodes were seen.
+/// The members of one kind that were let in.
+pub(crate) struct Members<M> {
+    /// Where their objects are.
+    resource: Arc<Resource>,
+    /// What stands before a member's name in the key of its object.
+    prefix: String,
+    state: Mutex<State<M>>,
+}
+
+struct State<M> {
+    known: HashMap<String, Member<M>>,
+    /// How many changes of their objects were seen.
     changes: u64,
 }
 
-struct Member {
-    key: String,
-    /// Cancelled when the node is no longer welcome as it was.
+struct Member<M> {
+    what: M,
+    /// Cancelled when the member is no longer welcome as it was.
     leave: CancellationToken,
 }
 
-impl Members {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl<M: Membership> Members<M> {
+    /// Nobody yet; `prefix` is what stands before a member's name in the key of its object.
+    pub(crate) fn new(resource: Arc<Resource>, prefix: String) -> Self {
+        Self { resource, prefix, state: Mutex::new(State { known: HashMap::new(), changes: 0 }) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<M>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a node pass that shows a key; what is returned is cancelled when it must go.
-    pub(crate) async fn admit(
+    /// What is known of a member that was let in.
+    pub(crate) fn known(&self, name: &str) -> Option<(M, CancellationToken)> {
+        let state = self.state();
+        state.known.get(name).map(|member| (member.what.clone(), member.leave.clone()))
+    }
+
+    /// Reads what is said of a member whom `fits` lets in; what comes with it is cancelled when it must go.
+    pub(crate) async fn read(
         &self,
         inner: &Inner,
         name: &str,
-        key: &str,
-    ) -> Result<CancellationToken, Refusal> {
-        let Some(resource) = inner.registry.nodes() else { return Err(removed(name)) };
+        fits: impl Fn(&M) -> bool,
+    ) -> Result<Option<(M, CancellationToken)>, Refusal> {
         loop {
-            let changes = {
-                let state = self.state();
-                if let Some(member) = state.known.get(name).filter(|member| member.key == key) {
-                    return Ok(member.leave.clone());
-                }
-                state.changes
-            };
-            let found = inner.objects.get(resource, &resource.key(None, name)).await?;
-            let bound = found.map(|stored| stored.value(resource)).transpose()?.as_ref().and_then(key_of);
-            if bound.as_deref() != Some(key) {
-                return Err(removed(name));
-            }
+            let changes = self.state().changes;
+            let found = inner.objects.get(&self.resource, &format!("{}{name}", self.prefix)).await?;
+            let found = found.map(|stored| stored.value(&self.resource)).transpose()?;
+            let Some(what) = found.as_ref().and_then(M::of).filter(&fits) else { return Ok(None) };
             let mut state = self.state();
-            // A change that came meanwhile may have been this node's: what was read is old then.
+            // A change that came meanwhile may have been this one's: what was read is old then.
             if state.changes == changes {
-                let member = Member { key: key.to_owned(), leave: CancellationToken::new() };
-                let leave = member.leave.clone();
+                let leave = CancellationToken::new();
+                let member = Member { what: what.clone(), leave: leave.clone() };
                 if let Some(before) = state.known.insert(name.to_owned(), member) {
                     before.leave.cancel();
                 }
-                return Ok(leave);
+                return Ok(Some((what, leave)));
             }
         }
     }
 
-    /// Takes notice of a change of a Node: who is removed, or has another key, ends what it has open.
-    fn look(&self, objects: &Objects, nodes: &Resource, change: &Change) {
-        let name = std::str::from_utf8(&change.key).ok().and_then(|key| key.strip_prefix(&nodes.prefix));
-        let now = change.new.as_ref().and_then(|side| side.view(objects, nodes).ok());
-        let now = now.and_then(|view| serde_json::from_slice::<Value>(&view.json).ok());
-        let key = now.as_ref().and_then(key_of);
+    /// Takes notice of a change: who is no longer what it was ends what it has open.
+    fn look(&self, objects: &Objects, change: &Change) {
+        let name = std::str::from_utf8(&change.key).ok().and_then(|key| key.strip_prefix(&self.prefix));
         let mut state = self.state();
         state.changes += 1;
-        let known = name.and_then(|name| Some((name, state.known.get(name)?)));
-        if let Some((name, _)) = known.filter(|(_, member)| Some(&member.key) != key.as_ref())
+        let Some(name) = name else { return };
+        let Some(member) = state.known.get(name) else { return };
+        let now = change.new.as_ref().and_then(|side| side.view(objects, &self.resource).ok());
+        let now = now.and_then(|view| serde_json::from_slice::<Value>(&view.json).ok());
+        if now.as_ref().and_then(M::of).as_ref() != Some(&member.what)
             && let Some(member) = state.known.remove(name)
         {
             member.leave.cancel();
@@ -97,36 +106,25 @@ impl Members {
     }
 }
 
-fn key_of(node: &Value) -> Option<String> {
-    node["metadata"]["annotations"][KEY].as_str().map(str::to_owned)
-}
-
-/// The refusal of who was a node.
-fn removed(name: &str) -> Refusal {
-    let message =
-        format!("node \"{name}\" is not a member with this key: it was removed, or its name given away");
-    Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized", message)
-}
-
-/// Follows the Nodes until `closing`: who is removed, or whose key changes, goes at once.
-pub(crate) async fn follow(
-    (hub, objects, members): (Arc<Hub>, Arc<Objects>, Arc<Members>),
-    nodes: Arc<Resource>,
+/// Follows the objects of members until `closing`: who is removed or changed goes at once.
+pub(crate) async fn follow<M: Membership>(
+    (hub, objects, members): (Arc<Hub>, Arc<Objects>, Arc<Members<M>>),
     closing: CancellationToken,
 ) {
+    let lane = members.resource.lane;
     let followed = async {
         hub.ready().await;
-        let mut news = hub.news(nodes.lane);
+        let mut news = hub.news(lane);
         let mut cursor = hub.position();
         // Whoever was let in before was not followed.
         members.forget_all();
         loop {
             news.mark_unchanged();
-            match hub.take(nodes.lane, cursor) {
+            match hub.take(lane, cursor) {
                 Taken::Changes(changes) => {
                     for change in changes {
                         cursor = change.rev;
-                        members.look(&objects, &nodes, &change);
+                        members.look(&objects, &change);
                     }
                     continue;
                 }

@@ -3,11 +3,13 @@
 //! Everything is driven by [`KindDefinition`]s; there is no code per kind of ours. The server never makes a
 //! CSI call and never decides what should become of a volume: it checks, stores and tells.
 //!
-//! Way of a request: `handle` (identity, route, access) → `read`, `write`, `delete` or `watch` → `admission`
+//! Way of a request: `handle` (`identify`, route, `access`, a seat of `seats`) → `read`, `write`, `delete` or `watch` → `admission`
 //! and `patch` (values only) → `objects` (the store). One task, `hub`, follows the store and feeds every watch.
 mod access;
 mod admission;
 mod age;
+mod audit;
+mod backup;
 mod body;
 mod core_kinds;
 mod delete;
@@ -15,8 +17,10 @@ mod discovery;
 mod events;
 mod handle;
 mod hub;
+mod identify;
 mod joining;
 mod jsonpath;
+mod lead;
 mod listen;
 mod members;
 mod meta;
@@ -32,6 +36,7 @@ mod rights;
 mod route;
 mod schema;
 mod seal;
+mod seats;
 mod selector;
 mod status;
 mod suggest;
@@ -53,22 +58,29 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt;
 
-pub use access::{ADMINS, CONTROLLERS, Identity, NODES};
+pub use access::{ADMINS, CONTROLLERS, EDITORS, Identity, NODES, VIEWERS};
+pub use audit::AuditSink;
 pub use joining::{KEY, LOCAL};
+pub use lead::NotLed;
 pub use listen::serve;
 pub use pki::{Issued, NODE_LIFE, Pki, PkiError, kubeconfig, write_private};
 pub use seal::{SealError, SealingKey};
+pub use seats::Seating;
 
 use crate::api::KindDefinition;
+use crate::api::token::USER_PREFIX;
 use crate::store::Store;
+use crate::store::archive::UNFINISHED;
 use admission::{Stamp, Submitted};
 use hub::Hub;
-use members::Members;
+use identify::{NodeKey, User};
+use members::{Members, Membership};
 use objects::{Objects, WriteError};
 use openapi::Documents;
 use query::FieldValidation;
-use resource::{ROOT, Registry};
+use resource::{ROOT, Registry, Resource};
 use seal::hex;
+use seats::Seats;
 use status::Refusal;
 use turns::Turns;
 
@@ -99,6 +111,10 @@ pub struct ServerOptions {
     pub watch_limit: usize,
     /// What signs the certificates of nodes that join; without it none can.
     pub signer: Option<Arc<Pki>>,
+    /// How many requests are worked on at once, and how many of one identity.
+    pub seating: Seating,
+    /// Where the audit log goes; without it there is none.
+    pub audit: Option<AuditSink>,
 }
 
 impl ServerOptions {
@@ -115,6 +131,8 @@ impl ServerOptions {
             watch_timeout: Duration::from_secs(30 * 60),
             watch_limit: 10_000,
             signer: None,
+            seating: Seating::default(),
+            audit: None,
         }
     }
 }
@@ -130,6 +148,11 @@ pub enum BootstrapError {
         /// Id of ours.
         ours: String,
     },
+    /// Somebody fills the store from a backup or another store, or was interrupted at it: let it end, or do it again.
+    #[error(
+        "the store is being filled (restore or migrate) or that was interrupted: run the same command again"
+    )]
+    Unfinished,
     /// The store did not take the first objects: try again, or look at the store.
     #[error("the first objects could not be written: {reason}")]
     Store {
@@ -150,7 +173,9 @@ struct Inner {
     hub: Arc<Hub>,
     documents: Documents,
     options: ServerOptions,
-    members: Arc<Members>,
+    nodes: Option<Arc<Members<NodeKey>>>,
+    users: Option<Arc<Members<User>>>,
+    seats: Arc<Seats>,
     joining: Semaphore,
     watches: Arc<Semaphore>,
     turns: Turns,
@@ -172,17 +197,23 @@ impl Server {
         let objects =
             Objects { store, sealing: options.sealing.clone(), random: Arc::clone(&options.random) };
         let objects = Arc::new(objects);
-        let members = Arc::new(Members::default());
-        if let (Some(_), Some(nodes)) = (&options.signer, registry.nodes()) {
-            let parts = (Arc::clone(&hub), Arc::clone(&objects), Arc::clone(&members));
-            tokio::spawn(members::follow(parts, Arc::clone(nodes), closing.clone()));
+        let (mut nodes, mut users) = (None, None);
+        if options.signer.is_some() {
+            let parts = (&hub, &objects, &closing);
+            nodes = registry.nodes().map(|kind| followed(parts, kind, kind.prefix.clone()));
+            users = registry.find("", "v1", "secrets").map(|kind| {
+                let prefix = kind.key(Some(access::SYSTEM), USER_PREFIX);
+                followed(parts, kind, prefix)
+            });
         }
         Self {
             inner: Arc::new(Inner {
                 documents: Documents::default(),
                 registry,
                 objects,
-                members,
+                nodes,
+                users,
+                seats: Seats::new(options.seating),
                 joining: Semaphore::new(JOINING),
                 hub,
                 watches: Arc::new(Semaphore::new(options.watch_limit)),
@@ -202,10 +233,20 @@ impl Server {
 
     /// A client that speaks to this server within the process, as `identity`, without a connection.
     pub fn client(&self, identity: Identity) -> kube::Client {
+        self.client_with(move |extensions| {
+            extensions.insert(identity.clone());
+        })
+    }
+
+    /// A client within the process whose requests carry what `equip` gives them.
+    fn client_with(
+        &self,
+        equip: impl Fn(&mut http::Extensions) + Clone + Send + Sync + 'static,
+    ) -> kube::Client {
         let service = self.router().into_service::<axum::body::Body>();
         let service = service.map_request(move |request: http::Request<kube::client::Body>| {
             let mut request = request.map(axum::body::Body::new);
-            request.extensions_mut().insert(identity.clone());
+            equip(request.extensions_mut());
             request
         });
         kube::Client::new(service, NAMESPACES[0])
@@ -213,6 +254,11 @@ impl Server {
 
     /// Makes what exists from the start, and refuses a store that other keys have sealed. May be repeated.
     pub async fn bootstrap(&self) -> Result<(), BootstrapError> {
+        let failed = |error: crate::store::StoreError| BootstrapError::Store { reason: error.to_string() };
+        let (mark, _) = self.inner.objects.store.get(UNFINISHED).await.map_err(failed)?;
+        if mark.is_some() {
+            return Err(BootstrapError::Unfinished);
+        }
         self.claim_sealing().await?;
         for name in NAMESPACES {
             self.make_namespace(name).await?;
@@ -261,6 +307,18 @@ impl Server {
             Err(WriteError::Refused(refusal)) => Err(failed(refusal)),
         }
     }
+}
+
+/// Members of one kind, followed until `closing`.
+fn followed<M: Membership>(
+    (hub, objects, closing): (&Arc<Hub>, &Arc<Objects>, &CancellationToken),
+    resource: &Arc<Resource>,
+    prefix: String,
+) -> Arc<Members<M>> {
+    let members = Arc::new(Members::new(Arc::clone(resource), prefix));
+    let parts = (Arc::clone(hub), Arc::clone(objects), Arc::clone(&members));
+    tokio::spawn(members::follow(parts, closing.clone()));
+    members
 }
 
 impl Inner {

@@ -187,8 +187,13 @@ impl Objects {
     }
 
     /// Deletes an object that is as last seen.
-    pub(crate) async fn delete(&self, resource: &Resource, key: &str, seen: Rev) -> Result<Rev, WriteError> {
-        let delete = self.store.delete(key.as_bytes(), Expect::Rev(seen));
+    pub(crate) async fn delete(
+        &self,
+        resource: &Resource,
+        key: &str,
+        seen: Expect,
+    ) -> Result<Rev, WriteError> {
+        let delete = self.store.delete(key.as_bytes(), seen);
         let done = tokio::time::timeout(STORE_DEADLINE, delete).await;
         tracing::trace!(target: "life", key, "delete");
         self.written(resource, done.map(|done| done.map(|(rev, _)| rev)))
@@ -241,6 +246,10 @@ pub(crate) fn refused(error: StoreError) -> Refusal {
             // The hub says it once.
             tracing::debug!(error = &*source as &dyn std::error::Error, "store unavailable");
             Refusal::unavailable("the store is unavailable")
+        }
+        StoreError::Deposed => {
+            let message = "another server runs the controllers since; this one no longer does";
+            Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message)
         }
         StoreError::TooSlow { .. } => Refusal::unavailable("the watch fell behind"),
         StoreError::TooLarge { size, limit } => Refusal::new(

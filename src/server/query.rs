@@ -3,6 +3,7 @@ use axum::extract::Query as Pairs;
 use http::{HeaderMap, Uri, header};
 
 use super::status::Refusal;
+use crate::store::{Expect, Rev};
 
 /// How unknown and duplicate fields are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -49,9 +50,20 @@ pub(crate) struct Query {
     pub(crate) asked_for: Option<String>,
     /// The node that asks, if one does; not of the query.
     pub(crate) node: Option<String>,
+    /// The term of the leader that asks, if one does; not of the query.
+    pub(crate) term: Option<Rev>,
 }
 
 impl Query {
+    /// What is expected of the store for a write of an object that was last written so, or that is not there.
+    pub(crate) fn expect(&self, rev: Option<Rev>) -> Expect {
+        match (self.term, rev) {
+            (Some(term), rev) => Expect::Led { rev, term },
+            (None, Some(rev)) => Expect::Rev(rev),
+            (None, None) => Expect::Absent,
+        }
+    }
+
     /// Reads the query of a request.
     pub(crate) fn parse(uri: &Uri) -> Result<Self, Refusal> {
         let pairs = Pairs::<Vec<(String, String)>>::try_from_uri(uri)

@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::Inner;
-use super::access::Verb;
+use super::access::{SYSTEM, Verb};
 use super::query::Query;
 use super::resource::{Nature, Resource};
 use super::route::{Part, Target};
@@ -14,8 +14,6 @@ use super::selector::Selector;
 use super::status::Refusal;
 use crate::api::NodeRight;
 
-/// Where leases are.
-const SYSTEM: &str = "wharfline-system";
 /// The kinds whose objects may refer to Secrets, as a node names them when it asks for one.
 const REFERRERS: [&str; 2] = ["volumes", "volumeattachments"];
 

@@ -46,6 +46,8 @@ pub(crate) enum Route {
     OpenApi(String, String),
     /// `/bootstrap/v1/tokens`.
     Tokens,
+    /// `/bootstrap/v1/backup`.
+    Backup,
     /// `/bootstrap/v1/nodes/NAME/certificate`.
     Certificate(String),
     /// Objects.
@@ -62,6 +64,7 @@ pub(crate) fn parse(registry: &Registry, path: &str) -> Route {
         ["healthz" | "livez" | "readyz"] => Route::Health,
         ["version"] => Route::Version,
         ["bootstrap", "v1", "tokens"] => Route::Tokens,
+        ["bootstrap", "v1", "backup"] => Route::Backup,
         ["bootstrap", "v1", "nodes", name, "certificate"] => Route::Certificate((*name).to_owned()),
         ["api"] => Route::CoreVersions,
         ["apis"] => Route::Groups,
@@ -149,6 +152,7 @@ mod tests {
                 if target.part == Part::Status { "status" } else { "main" }
             ),
             Route::Tokens => "tokens".to_owned(),
+            Route::Backup => "backup".to_owned(),
             Route::Certificate(name) => format!("certificate {name}"),
             Route::Nothing => "nothing".to_owned(),
         }

@@ -167,6 +167,14 @@ impl Refusal {
         refusal
     }
 
+    /// 429: too much of this at once; to be tried again after so many seconds.
+    pub(crate) fn too_many(seconds: u32) -> Self {
+        let message = "there are too many requests like this at once; please try again later";
+        let mut refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+        refusal.details.retry_after = Some(seconds);
+        refusal
+    }
+
     /// 500: a defect or damage on our side.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)

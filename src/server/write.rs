@@ -19,7 +19,7 @@ use super::rights;
 use super::route::Target;
 use super::status::Refusal;
 use crate::api::FieldErrors;
-use crate::store::{Expect, Rev};
+use crate::store::Rev;
 
 /// How often a change without a resourceVersion is decided anew, when other servers write too, before the client
 /// gets the conflict.
@@ -59,7 +59,7 @@ pub(crate) async fn create(
         }
         object["metadata"]["name"].as_str().unwrap_or_default().clone_into(&mut name);
         let key = resource.key(namespace, &name);
-        match make(inner, resource, (&key, query.dry_run), &object).await {
+        match make(inner, resource, (&key, query), &object).await {
             Ok(made) => {
                 let how = (StatusCode::CREATED, form, query);
                 let response = match made {
@@ -79,11 +79,11 @@ pub(crate) async fn create(
 async fn make(
     inner: &Inner,
     resource: &Resource,
-    (key, dry_run): (&str, bool),
+    (key, query): (&str, &Query),
     object: &Value,
 ) -> Result<Option<Stored>, WriteError> {
-    if !dry_run {
-        return inner.objects.put(resource, key, object, Expect::Absent).await.map(Some);
+    if !query.dry_run {
+        return inner.objects.put(resource, key, object, query.expect(None)).await.map(Some);
     }
     match inner.objects.get(resource, key).await? {
         Some(there) => Err(WriteError::Conflict(Some(there))),
@@ -176,8 +176,7 @@ async fn change(
         if let Some(node) = &query.node {
             rights::of_change(node, resource, &old, &admitted.object)?;
         }
-        let done =
-            carry_out(inner, resource, (&key, query.dry_run), (&current, &old, &admitted.object)).await;
+        let done = carry_out(inner, resource, (&key, query), (&current, &old, &admitted.object)).await;
         match done {
             Ok(done) => {
                 let how = (StatusCode::OK, form, query);
@@ -240,16 +239,16 @@ enum Done {
 async fn carry_out(
     inner: &Inner,
     resource: &Resource,
-    (key, dry_run): (&str, bool),
+    (key, query): (&str, &Query),
     (current, old, new): (&Stored, &Value, &Value),
 ) -> Result<Done, WriteError> {
-    if dry_run || is_same(old, new) {
+    if query.dry_run || is_same(old, new) {
         return Ok(Done::At(current.rev));
     }
     if admission::is_finished(new) {
-        return inner.objects.delete(resource, key, current.rev).await.map(Done::At);
+        return inner.objects.delete(resource, key, query.expect(Some(current.rev))).await.map(Done::At);
     }
-    inner.objects.put(resource, key, new, Expect::Rev(current.rev)).await.map(Done::Stored)
+    inner.objects.put(resource, key, new, query.expect(Some(current.rev))).await.map(Done::Stored)
 }
 
 /// Whether nothing but the resourceVersion tells the two apart.

@@ -24,6 +24,9 @@ pub enum StoreError {
         /// The key as it is; `None` if it does not exist.
         current: Option<Kv>,
     },
+    /// Another leads since: stop leading. Nothing was written.
+    #[error("another leads since this writer's term began")]
+    Deposed,
     /// That history is forgotten: list anew, then watch after the list's revision.
     #[error("history is compacted at revision {at}")]
     Compacted {

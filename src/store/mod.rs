@@ -9,6 +9,7 @@
 //!
 //! [`embedded`] keeps one file on this machine, `etcd` (a feature, on by default) is a client of etcd. Every backend
 //! passes the one suite in `tests/store.rs`.
+pub mod archive;
 mod compactor;
 pub mod embedded;
 mod error;
@@ -85,7 +86,37 @@ pub enum Expect {
     Absent,
     /// The key exists and its `mod_revision` is this one.
     Rev(Rev),
+    /// The key is so, and [`LEADER`] was last written at `term`; if that was written since: [`StoreError::Deposed`].
+    Led {
+        /// The key's `mod_revision`; `None`: it does not exist.
+        rev: Option<Rev>,
+        /// The revision at which the writer became leader.
+        term: Rev,
+    },
 }
+
+impl Expect {
+    /// What is expected of the key itself.
+    pub(crate) fn of_key(self) -> Self {
+        match self {
+            Self::Led { rev: Some(rev), .. } => Self::Rev(rev),
+            Self::Led { rev: None, .. } => Self::Absent,
+            other => other,
+        }
+    }
+
+    /// The term in which this must be written.
+    pub(crate) fn term(self) -> Option<Rev> {
+        match self {
+            Self::Led { term, .. } => Some(term),
+            Self::Any | Self::Absent | Self::Rev(_) => None,
+        }
+    }
+}
+
+/// The key that a leader writes when it begins. Writes of a leader name the revision of its own, so that one which was
+/// replaced without knowing writes nothing more.
+pub const LEADER: &[u8] = b"/wharfline/meta/leader";
 
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]

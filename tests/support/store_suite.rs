@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use wharfline::store::{Event, Expect, KEY_LIMIT, Kv, Rev, Store, StoreError, VALUE_LIMIT, Watch};
+use wharfline::store::{Event, Expect, KEY_LIMIT, Kv, LEADER, Rev, Store, StoreError, VALUE_LIMIT, Watch};
 
 /// Calls the macro `$run` with the names of all cases.
 macro_rules! for_each_case {
@@ -42,6 +42,7 @@ macro_rules! for_each_case {
             values_up_to_the_limit_are_taken,
             more_than_four_mebibytes_are_listed_and_watched,
             a_dropped_call_leaves_all_or_nothing,
+            who_leads_no_longer_writes_nothing,
         }
     };
 }
@@ -683,4 +684,36 @@ pub(crate) async fn a_dropped_call_leaves_all_or_nothing(store: Shared) {
     let seen = writes_until(&mut events, end).await;
     assert_eq!(seen.len() as u64, end.0 - before.0);
     assert_eq!(seen.iter().filter(|event| event.key().is_some_and(|key| key == "/done")).count(), 20);
+}
+
+pub(crate) async fn who_leads_no_longer_writes_nothing(store: Shared) {
+    let leader = std::str::from_utf8(LEADER).expect("it is text");
+    let first = put(&store, leader, "a").await;
+    let led = |rev, term| Expect::Led { rev, term };
+    let made = put_if(&store, "/led", "1", led(None, first)).await.expect("the leader makes it");
+    let exists = put_if(&store, "/led", "2", led(None, first)).await.expect_err("it is there");
+    assert_eq!(conflict(exists).map(|kv| kv.mod_revision), Some(made));
+    let changed = put_if(&store, "/led", "2", led(Some(made), first)).await.expect("the leader changes it");
+    let stale = put_if(&store, "/led", "3", led(Some(made), first)).await.expect_err("it was changed");
+    assert_eq!(conflict(stale).map(|kv| kv.mod_revision), Some(changed));
+    let second = put(&store, leader, "b").await;
+    let before = revision(&store).await;
+    for (key, rev) in [("/led", Some(changed)), ("/led", None), ("/new", None), ("/led", Some(made))] {
+        let deposed = put_if(&store, key, "4", led(rev, first)).await.expect_err("another leads");
+        assert!(matches!(deposed, StoreError::Deposed), "{key} {rev:?}: {deposed:?}");
+        let deposed = store.delete(key.as_bytes(), led(rev, first)).await.expect_err("another leads");
+        assert!(matches!(deposed, StoreError::Deposed), "delete {key} {rev:?}: {deposed:?}");
+    }
+    assert_eq!(revision(&store).await, before, "a refused write uses no revision");
+    assert_eq!(get(&store, "/led").await.map(|kv| kv.mod_revision), Some(changed));
+    // Others write as ever, and the new leader goes on.
+    let other = put_if(&store, "/led", "5", Expect::Rev(changed)).await.expect("no leader is needed");
+    let (_, gone) = store.delete(b"/led", led(Some(other), second)).await.expect("the new leader deletes it");
+    assert_eq!(gone.mod_revision, other);
+    let gone = store.delete(b"/led", led(Some(other), second)).await.expect_err("it is gone");
+    assert_eq!(conflict(gone), None);
+    // Without any leader nobody is it.
+    delete(&store, leader).await;
+    let deposed = put_if(&store, "/led", "6", led(None, second)).await.expect_err("nobody leads");
+    assert!(matches!(deposed, StoreError::Deposed), "{deposed:?}");
 }

@@ -1,6 +1,7 @@
 //! One file per command: what it asks of the server and what it prints.
 pub(crate) mod about;
 pub(crate) mod apply;
+pub(crate) mod backup;
 pub(crate) mod delete;
 pub(crate) mod describe;
 pub(crate) mod edit;
@@ -8,5 +9,6 @@ pub(crate) mod events;
 pub(crate) mod get;
 pub(crate) mod logs;
 pub(crate) mod token;
+pub(crate) mod user;
 pub(crate) mod wait;
 pub(crate) mod why;

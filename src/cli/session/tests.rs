@@ -153,7 +153,7 @@ async fn words_become_targets() {
     let both = vec![answer(200, core), answer(200, groups)];
     let script = script(both);
     let terminal = Terminal { input: &mut std::io::empty(), out: &mut Vec::new(), err: &mut Vec::new() };
-    let mut session = Session::new(script.client.clone(), terminal, None, PathBuf::new());
+    let mut session = Session::new(script.client.clone(), terminal, &Options::default());
     for (words, wanted) in [
         (&["vc"][..], Ok("volumeclaim")),
         (&["vc,vol"], Ok("volumeclaim volume")),

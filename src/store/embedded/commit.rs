@@ -14,7 +14,7 @@ use super::core::Core;
 use super::fault::Fault;
 use super::record::{self, COMPACTED, GENERATION, KV, LOG, META, REVISION};
 use super::wal::{Frame, Wal};
-use crate::store::{Event, Expect, Kv, Rev, StoreError};
+use crate::store::{Event, Expect, Kv, LEADER, Rev, StoreError};
 
 /// Most requests that share a commit.
 pub(super) const BATCH: usize = 256;
@@ -251,6 +251,9 @@ impl<'txn> Batch<'txn> {
     }
 
     fn put(&mut self, key: Bytes, value: Bytes, expect: Expect) -> Result<Answer, Fault> {
+        if self.is_deposed(expect)? {
+            return Ok(Err(StoreError::Deposed));
+        }
         let prev = self.get(&key)?;
         if !holds(expect, prev.as_ref()) {
             return Ok(Err(StoreError::Conflict { current: prev }));
@@ -263,6 +266,9 @@ impl<'txn> Batch<'txn> {
     }
 
     fn delete(&mut self, key: Bytes, expect: Expect) -> Result<Answer, Fault> {
+        if self.is_deposed(expect)? {
+            return Ok(Err(StoreError::Deposed));
+        }
         let current = self.get(&key)?;
         let prev = match current {
             Some(prev) if holds(expect, Some(&prev)) => prev,
@@ -270,6 +276,13 @@ impl<'txn> Batch<'txn> {
         };
         self.kv.remove(&*key)?;
         self.note(Event::Delete { key, rev: self.rev.next(), prev }).map(Ok)
+    }
+
+    /// Whether another leads than who writes under this expectation.
+    fn is_deposed(&self, expect: Expect) -> Result<bool, Fault> {
+        let Some(term) = expect.term() else { return Ok(false) };
+        let leader = self.get(&Bytes::from_static(LEADER))?;
+        Ok(leader.is_none_or(|leader| leader.mod_revision != term))
     }
 
     fn compact(&mut self, rev: Rev) -> Answer {
@@ -312,8 +325,8 @@ impl<'txn> Batch<'txn> {
 }
 
 fn holds(expect: Expect, current: Option<&Kv>) -> bool {
-    match expect {
-        Expect::Any => true,
+    match expect.of_key() {
+        Expect::Any | Expect::Led { .. } => true,
         Expect::Absent => current.is_none(),
         Expect::Rev(rev) => current.is_some_and(|kv| kv.mod_revision == rev),
     }

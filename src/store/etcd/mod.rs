@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::failure::{Asked, Told};
 pub use self::version::{Trust, Version, trust, trusted};
-use super::{Expect, KEY_LIMIT, Kv, Page, Rev, Store, StoreError, VALUE_LIMIT, Watch};
+use super::{Expect, KEY_LIMIT, Kv, LEADER, Page, Rev, Store, StoreError, VALUE_LIMIT, Watch};
 
 /// Keys asked for at once.
 const PAGE: usize = 500;
@@ -278,20 +278,30 @@ impl EtcdStore {
     }
 
     /// Writes if what is expected holds, else reads what is there.
-    async fn write(&self, key: Vec<u8>, write: TxnOp, compare: Vec<Compare>) -> Result<Rev, StoreError> {
-        let txn = Txn::new().when(compare).and_then([write]).or_else([TxnOp::get(key, None)]);
-        let answer = self.transact(txn).await?;
+    async fn write(
+        &self,
+        key: Vec<u8>,
+        (compare, expect): (Option<Compare>, Expect),
+        write: Vec<TxnOp>,
+    ) -> Result<(Rev, Option<Kv>), StoreError> {
+        let leader = self.key(LEADER);
+        let led = expect.term().map(|term| written_at(&leader, term));
+        let compare: Vec<Compare> = compare.into_iter().chain(led).collect();
+        let mut reads = vec![TxnOp::get(key, None)];
+        reads.extend(expect.term().map(|_| TxnOp::get(leader, None)));
+        let answer = self.transact(Txn::new().when(compare).and_then(write).or_else(reads)).await?;
         let now = self.rev(answer.header())?;
-        if answer.succeeded() { Ok(now) } else { Err(StoreError::Conflict { current: self.found(answer)? }) }
-    }
-
-    /// The key that a transaction read.
-    fn found(&self, answer: TxnResponse) -> Result<Option<Kv>, StoreError> {
-        let read = answer.op_responses().into_iter().find_map(|answer| match answer {
-            TxnOpResponse::Get(mut read) => Some(read.take_kvs()),
+        let done = answer.succeeded();
+        let mut found = answer.op_responses().into_iter().filter_map(|answer| match answer {
+            TxnOpResponse::Get(mut read) => Some(read.take_kvs().pop().map(|kv| self.ours(kv)).transpose()),
             TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => None,
         });
-        read.into_iter().flatten().next().map(|kv| self.ours(kv)).transpose()
+        let current = found.next().transpose()?.flatten();
+        if done {
+            return Ok((now, current));
+        }
+        let leads = found.next().transpose()?.flatten().map(|leader| leader.mod_revision);
+        Err(if leads == expect.term() { StoreError::Conflict { current } } else { StoreError::Deposed })
     }
 }
 
@@ -344,31 +354,27 @@ impl Store for EtcdStore {
         super::within(key, KEY_LIMIT)?;
         super::within(&value, VALUE_LIMIT)?;
         let key = self.key(key);
-        let compare = match expect {
-            Expect::Any => Vec::new(),
-            Expect::Absent => vec![Compare::create_revision(key.clone(), CompareOp::Equal, 0)],
-            Expect::Rev(rev) => vec![written_at(&key, rev)],
+        let compare = match expect.of_key() {
+            Expect::Rev(rev) => Some(written_at(&key, rev)),
+            Expect::Absent => Some(Compare::create_revision(key.clone(), CompareOp::Equal, 0)),
+            Expect::Any | Expect::Led { .. } => None,
         };
-        self.write(key.clone(), TxnOp::put(key, value, None), compare).await
+        let put = vec![TxnOp::put(key.clone(), value, None)];
+        self.write(key, (compare, expect), put).await.map(|(rev, _)| rev)
     }
 
     async fn delete(&self, key: &[u8], expect: Expect) -> Result<(Rev, Kv), StoreError> {
         let key = self.key(key);
-        let compare = match expect {
-            Expect::Any => Compare::create_revision(key.clone(), CompareOp::Greater, 0),
+        let compare = match expect.of_key() {
+            Expect::Rev(rev) => written_at(&key, rev),
             // Nobody deletes what is not there, so this holds of nothing.
             Expect::Absent => Compare::create_revision(key.clone(), CompareOp::Less, 0),
-            Expect::Rev(rev) => written_at(&key, rev),
+            Expect::Any | Expect::Led { .. } => Compare::create_revision(key.clone(), CompareOp::Greater, 0),
         };
-        let read = TxnOp::get(key.clone(), None);
-        let txn =
-            Txn::new().when([compare]).and_then([read.clone(), TxnOp::delete(key, None)]).or_else([read]);
-        let answer = self.transact(txn).await?;
-        let now = self.rev(answer.header())?;
-        let done = answer.succeeded();
-        match (done, self.found(answer)?) {
-            (true, Some(prev)) => Ok((now, prev)),
-            (_, current) => Err(StoreError::Conflict { current }),
+        let delete = vec![TxnOp::get(key.clone(), None), TxnOp::delete(key.clone(), None)];
+        match self.write(key, (Some(compare), expect), delete).await? {
+            (rev, Some(prev)) => Ok((rev, prev)),
+            (_, None) => Err(StoreError::Conflict { current: None }),
         }
     }
 

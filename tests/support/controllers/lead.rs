@@ -45,7 +45,7 @@ fn candidate(server: &Server, me: &'static str, throne: &Arc<Throne>) -> Runner 
     let task = tokio::spawn({
         let stop = stop.clone();
         async move {
-            let reign = |ending: CancellationToken| {
+            let reign = |(), ending: CancellationToken| {
                 let throne = Arc::clone(&throne);
                 async move {
                     throne.reigns.lock().unwrap().push((me, Instant::now()));
@@ -56,7 +56,7 @@ fn candidate(server: &Server, me: &'static str, throne: &Arc<Throne>) -> Runner 
                     Ok::<(), std::io::Error>(())
                 }
             };
-            candidate.run(stop, reign).await.unwrap();
+            candidate.run(stop, |_| async { Ok::<(), String>(()) }, reign).await.unwrap();
         }
     });
     Runner { stop, task }
