@@ -13,6 +13,7 @@ mod core_kinds;
 mod delete;
 mod discovery;
 mod events;
+mod fixed;
 mod handle;
 mod hub;
 mod joining;
@@ -20,25 +21,31 @@ mod jsonpath;
 mod listen;
 mod members;
 mod meta;
+mod metrics;
 mod objects;
 mod openapi;
 mod patch;
 mod path;
 mod pki;
+mod protobuf;
 mod query;
 mod read;
 mod resource;
+mod reviews;
 mod rights;
 mod route;
 mod schema;
 mod seal;
 mod selector;
 mod status;
+mod strategic;
 mod suggest;
 mod table;
 mod turns;
 mod watch;
+mod words;
 mod write;
+mod yaml;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -62,8 +69,10 @@ pub use seal::{SealError, SealingKey};
 use crate::api::KindDefinition;
 use crate::store::Store;
 use admission::{Stamp, Submitted};
+use fixed::Fixed;
 use hub::Hub;
 use members::Members;
+use metrics::Metrics;
 use objects::{Objects, WriteError};
 use openapi::Documents;
 use query::FieldValidation;
@@ -149,6 +158,7 @@ struct Inner {
     objects: Arc<Objects>,
     hub: Arc<Hub>,
     documents: Documents,
+    metrics: Metrics,
     options: ServerOptions,
     members: Arc<Members>,
     joining: Semaphore,
@@ -164,14 +174,14 @@ impl Server {
     /// A server of these kinds, beside the core kinds, over this store. Must be called within a tokio
     /// runtime: it starts the task that follows the store.
     pub fn new(store: Arc<dyn Store>, definitions: Vec<KindDefinition>, options: ServerOptions) -> Self {
+        let fixed = Fixed::of(&definitions);
         let registry = Registry::new(definitions);
         let closing = CancellationToken::new();
         let hub = Arc::new(Hub::new(registry.lanes()));
         let prefixes = registry.all().iter().map(|r| (r.prefix.clone(), r.lane)).collect();
         let follow = Arc::clone(&hub).follow(Arc::clone(&store), prefixes, closing.clone());
-        let objects =
-            Objects { store, sealing: options.sealing.clone(), random: Arc::clone(&options.random) };
-        let objects = Arc::new(objects);
+        let (sealing, random) = (options.sealing.clone(), Arc::clone(&options.random));
+        let objects = Arc::new(Objects { store, sealing, random, fixed });
         let members = Arc::new(Members::default());
         if let (Some(_), Some(nodes)) = (&options.signer, registry.nodes()) {
             let parts = (Arc::clone(&hub), Arc::clone(&objects), Arc::clone(&members));
@@ -180,6 +190,7 @@ impl Server {
         Self {
             inner: Arc::new(Inner {
                 documents: Documents::default(),
+                metrics: Metrics::default(),
                 registry,
                 objects,
                 members,
