@@ -286,7 +286,15 @@ async fn kubectl_discovers_and_explains() {
     let versions = kubectl.ok("api-versions").await;
     assert_eq!(
         versions.lines().collect::<Vec<_>>(),
-        ["coordination.k8s.io/v1", "events.k8s.io/v1", "v1", "wharfline.dev/v1alpha1"]
+        [
+            "apiextensions.k8s.io/v1",
+            "authentication.k8s.io/v1",
+            "authorization.k8s.io/v1",
+            "coordination.k8s.io/v1",
+            "events.k8s.io/v1",
+            "v1",
+            "wharfline.dev/v1alpha1"
+        ]
     );
     let explained = kubectl.ok("explain volumeclaims.spec").await;
     assert!(explained.contains("accessModes"), "{explained}");

@@ -13,8 +13,8 @@ use super::status::Refusal;
 
 /// The most bytes of a request body.
 pub(crate) const MAX_BODY: usize = 1 << 20;
-/// The deepest nesting of a JSON body.
-const MAX_DEPTH: usize = 64;
+/// The deepest nesting of a body.
+pub(crate) const MAX_DEPTH: usize = 64;
 
 /// How long a request may take to send its body.
 const DEADLINE: std::time::Duration = std::time::Duration::from_secs(30);

@@ -14,7 +14,8 @@ pub(crate) fn definitions() -> Vec<KindDefinition> {
     vec![config_map(), event(""), namespace(), node(), secret(), lease(), event("events.k8s.io")]
 }
 
-fn plain(kind: &'static str, plural: &'static str, singular: &'static str) -> KindDefinition {
+/// A kind without anything special, namespaced and of the core.
+pub(crate) fn plain(kind: &'static str, plural: &'static str, singular: &'static str) -> KindDefinition {
     KindDefinition {
         group: "",
         version: "v1",
@@ -36,7 +37,7 @@ fn plain(kind: &'static str, plural: &'static str, singular: &'static str) -> Ki
 }
 
 /// An object schema with the given properties that keeps every other field too.
-fn open(properties: &[(&str, Value)]) -> Value {
+pub(crate) fn open(properties: &[(&str, Value)]) -> Value {
     let mut all: Map<String, Value> = properties.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
     all.insert("apiVersion".to_owned(), json!({ "type": "string" }));
     all.insert("kind".to_owned(), json!({ "type": "string" }));
@@ -44,7 +45,7 @@ fn open(properties: &[(&str, Value)]) -> Value {
     json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": all })
 }
 
-fn open_object() -> Value {
+pub(crate) fn open_object() -> Value {
     json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
 

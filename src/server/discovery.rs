@@ -8,7 +8,8 @@ use super::status::Refusal;
 /// Content type of the aggregated form; clients look for its parameters.
 pub(crate) const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+/// What may be done with a status.
+const OF_STATUS: [&str; 3] = ["get", "patch", "update"];
 
 /// Whether the client asks for the aggregated form.
 pub(crate) fn wants_aggregated(headers: &HeaderMap) -> bool {
@@ -64,17 +65,21 @@ fn aggregated_resource(resource: &Resource) -> Value {
         "responseKind": response,
         "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": kind.singular,
-        "verbs": VERBS,
+        "verbs": verbs(resource),
     });
     if !kind.short_names.is_empty() {
         entry["shortNames"] = json!(kind.short_names);
     }
     if kind.has_status {
         entry["subresources"] = json!([
-            { "subresource": "status", "responseKind": response, "verbs": ["get", "patch", "update"] }
+            { "subresource": "status", "responseKind": response, "verbs": OF_STATUS }
         ]);
     }
     entry
+}
+
+fn verbs(resource: &Resource) -> Vec<&'static str> {
+    resource.verbs().iter().map(|verb| verb.as_str()).collect()
 }
 
 /// `/api` in the plain form.
@@ -119,7 +124,7 @@ pub(crate) fn resources(registry: &Registry, group: &str, version: &str) -> Resu
             "singularName": kind.singular,
             "namespaced": kind.namespaced,
             "kind": kind.kind,
-            "verbs": VERBS,
+            "verbs": verbs(resource),
         });
         if !kind.short_names.is_empty() {
             entry["shortNames"] = json!(kind.short_names);
@@ -131,7 +136,7 @@ pub(crate) fn resources(registry: &Registry, group: &str, version: &str) -> Resu
                 "singularName": "",
                 "namespaced": kind.namespaced,
                 "kind": kind.kind,
-                "verbs": ["get", "patch", "update"],
+                "verbs": OF_STATUS,
             }));
         }
     }

@@ -1,4 +1,5 @@
 //! One request from its identity to its answer.
+use std::fmt::Write;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -10,16 +11,22 @@ use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
 
-use super::access::{Identity, Verb, authorize};
+use super::access::{ADMINS, Identity, Verb, authorize};
 use super::audit::{Asked, Ended};
+use super::fixed::UNCHANGEABLE;
 use super::identify::identify;
 use super::lead::Term;
+use super::metrics::Present;
 use super::query::{Query, accepted};
 use super::read::json_response;
-use super::route::{Route, Target, parse};
+use super::resource::Nature;
+use super::route::{Part, Route, Target, parse};
 use super::seats::width;
 use super::status::Refusal;
-use super::{HangUp, Server, backup, body, delete, discovery, joining, read, rights, watch, write};
+use super::{
+    HangUp, Inner, Server, backup, body, delete, discovery, joining, protobuf, read, reviews, rights, watch,
+    write, yaml,
+};
 
 /// Answers a request; a panic on the way is a 500 for this request alone.
 pub(crate) async fn answer(server: Server, request: Request) -> Response {
@@ -58,6 +65,7 @@ async fn dispatch(
     let inner = &server.inner;
     match &route {
         Route::Health => return health(&server, &parts),
+        Route::Authorities => return authorities(&server, &parts),
         Route::Version => return get_only(&parts, version),
         Route::Certificate(name) => {
             return joining::certificate(&server, &parts, who.as_ref(), name, body).await;
@@ -68,7 +76,10 @@ async fn dispatch(
     let identity = who.clone().ok_or_else(Refusal::unauthorized)?;
     let aggregated = discovery::wants_aggregated(&parts.headers);
     match route {
-        Route::Health | Route::Version | Route::Certificate(_) | Route::Nothing => Err(Refusal::no_route()),
+        Route::Health | Route::Version | Route::Authorities | Route::Certificate(_) | Route::Nothing => {
+            Err(Refusal::no_route())
+        }
+        Route::Metrics => metrics(&server, &parts, &identity).await,
         Route::Backup => backup::send(&server, &parts, &identity).await,
         Route::Tokens => joining::token(&server, &parts, &identity, body).await,
         Route::CoreVersions | Route::Groups if aggregated => {
@@ -101,15 +112,61 @@ fn get_only(parts: &Parts, value: impl FnOnce() -> Value) -> Result<Response, Re
     Ok(json_response(StatusCode::OK, value().to_string()))
 }
 
+fn text(code: StatusCode, kind: &'static str, text: String) -> Response {
+    (code, [(header::CONTENT_TYPE, kind)], text).into_response()
+}
+
 fn health(server: &Server, parts: &Parts) -> Result<Response, Refusal> {
+    const PLAIN: &str = "text/plain; charset=utf-8";
     if parts.method != Method::GET {
         return Err(Refusal::method_not_allowed());
     }
-    let waits = parts.uri.path().starts_with("/readyz") && !server.inner.hub.follows();
-    if waits {
-        return Err(Refusal::unavailable("the server does not follow its store"));
+    let asked = parts.uri.path().trim_matches('/');
+    let mut checks = vec![("ping", true)];
+    if asked == "readyz" {
+        checks.push(("store-followed", server.inner.hub.follows()));
     }
-    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], "ok").into_response())
+    let good = checks.iter().all(|(_, good)| *good);
+    let verbose =
+        parts.uri.query().is_some_and(|query| query.split('&').any(|part| part.starts_with("verbose")));
+    if !verbose {
+        let good = if good { Ok("ok".to_owned()) } else { Err("the server does not follow its store") };
+        return good.map(|ok| text(StatusCode::OK, PLAIN, ok)).map_err(Refusal::unavailable);
+    }
+    let mut lines: String = checks
+        .iter()
+        .map(|(name, good)| if *good { format!("[+]{name} ok\n") } else { format!("[-]{name} failed\n") })
+        .collect();
+    let _ = writeln!(lines, "{asked} check {}", if good { "passed" } else { "failed" });
+    let code = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    Ok(text(code, PLAIN, lines))
+}
+
+/// The authority that signs what servers show, in PEM. Everybody who connects is shown it anyway; who fetches it here
+/// must hold it against the hash in his token before he believes it.
+fn authorities(server: &Server, parts: &Parts) -> Result<Response, Refusal> {
+    if parts.method != Method::GET {
+        return Err(Refusal::method_not_allowed());
+    }
+    let signer = server.inner.options.signer.as_ref().ok_or_else(Refusal::no_route)?;
+    Ok(text(StatusCode::OK, "application/x-pem-file", signer.ca_pem().to_owned()))
+}
+
+async fn metrics(server: &Server, parts: &Parts, identity: &Identity) -> Result<Response, Refusal> {
+    if parts.method != Method::GET {
+        return Err(Refusal::method_not_allowed());
+    }
+    if !identity.is_in(ADMINS) {
+        let message = format!("User \"{}\" cannot get path \"/metrics\"", identity.user);
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message));
+    }
+    let inner = &server.inner;
+    let present = Present {
+        watches: inner.options.watch_limit.saturating_sub(inner.watches.available_permits()),
+        revision: inner.objects.revision().await.ok(),
+        follows: inner.hub.follows(),
+    };
+    Ok(text(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", inner.metrics.text(&present)))
 }
 
 /// The version of Kubernetes whose manners we keep, with our own behind it.
@@ -147,6 +204,23 @@ fn open_api(server: &Server, parts: &Parts, group: &str, version: &str) -> Resul
     Ok(response)
 }
 
+/// Whether somebody may make such a request, as far as that can be told before an object is read. Requests and the
+/// reviews, which speak of requests, both ask here.
+pub(crate) async fn may(
+    inner: &Inner,
+    identity: &Identity,
+    (verb, target, query): (Verb, &Target, &Query),
+) -> Result<(), Refusal> {
+    if matches!(target.resource.nature, Nature::Review(_)) {
+        return Ok(());
+    }
+    authorize(identity, verb, target)?;
+    match &query.node {
+        Some(node) => rights::of_request(inner, node, (verb, target, query)).await,
+        None => Ok(()),
+    }
+}
+
 async fn objects(
     server: &Server,
     identity: &Identity,
@@ -154,15 +228,37 @@ async fn objects(
     target: &Target,
 ) -> Result<Response, Refusal> {
     let inner = &server.inner;
+    let started = tokio::time::Instant::now();
     let mut query = Query::parse(&parts.uri)?;
     query.node = identity.node_name().map(str::to_owned);
     query.term = parts.extensions.get::<Term>().map(|term| term.0);
     let verb = Verb::of(&parts.method, target.name.is_some(), query.watch);
     let verb = verb.ok_or_else(Refusal::method_not_allowed)?;
-    authorize(identity, verb, target)?;
-    if let Some(node) = &query.node {
-        rights::of_request(inner, node, (verb, target, &query)).await?;
+    let done = carry_out(server, identity, (parts, body), (verb, target, &query)).await;
+    let code = match &done {
+        Ok(response) => response.status(),
+        Err(refusal) => refusal.code,
+    };
+    inner.metrics.note((verb, target), code.as_u16(), started.elapsed());
+    done
+}
+
+async fn carry_out(
+    server: &Server,
+    identity: &Identity,
+    (parts, body): (&Parts, axum::body::Body),
+    (verb, target, query): (Verb, &Target, &Query),
+) -> Result<Response, Refusal> {
+    let inner = &server.inner;
+    let resource = &target.resource;
+    if !resource.verbs().contains(&verb) {
+        let mut refusal = Refusal::method_not_allowed();
+        if resource.nature == Nature::Definition {
+            UNCHANGEABLE.clone_into(&mut refusal.message);
+        }
+        return Err(refusal.about(resource.subject(target.name.as_deref().unwrap_or_default())));
     }
+    may(inner, identity, (verb, target, query)).await?;
     let form = accepted(&parts.headers)?;
     let reads = matches!(verb, Verb::Get | Verb::List | Verb::Watch);
     // Who sends slowly takes no seat meanwhile.
@@ -172,41 +268,49 @@ async fn objects(
         false => Some(inner.seats.take(&identity.user, width(verb)).await?),
     };
     match verb {
-        Verb::Get => return read::get(inner, target, &query, form).await,
-        Verb::List => return read::list(inner, target, &query, form).await,
+        Verb::Get => return read::get(inner, target, query, form).await,
+        Verb::List => return read::list(inner, target, query, form).await,
         Verb::Watch => {
             let hang_up = parts.extensions.get::<HangUp>().cloned().unwrap_or_default();
-            return watch::start(server, target, &query, form, hang_up).await;
+            return watch::start(server, target, query, form, hang_up).await;
         }
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {}
     }
     let kind =
         parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let asked = (&query, form);
+    let asked = (query, form);
+    match (verb, resource.nature) {
+        (Verb::Patch, _) => return write::patch(inner, target, asked, (kind, bytes)).await,
+        (Verb::Create, Nature::Review(review)) => {
+            let bytes = as_json(kind, bytes)?;
+            return reviews::answer(inner, identity, (resource, review), (query, &bytes)).await;
+        }
+        _ => {}
+    }
+    // An empty body of a deletion is no YAML and no protobuf, whatever its type says.
+    let bytes = if bytes.is_empty() { bytes } else { as_json(kind, bytes)? };
     match verb {
-        Verb::Create => {
-            only_json(kind)?;
-            write::create(inner, target, asked, &bytes).await
+        Verb::Create => write::create(inner, target, asked, &bytes).await,
+        Verb::Update => write::update(inner, target, asked, &bytes).await,
+        Verb::Delete if target.part == Part::Main => delete::one(inner, target, asked, &bytes).await,
+        Verb::DeleteCollection => delete::many(inner, target, query, &bytes).await,
+        Verb::Delete | Verb::Get | Verb::List | Verb::Watch | Verb::Patch => {
+            Err(Refusal::method_not_allowed())
         }
-        Verb::Update => {
-            only_json(kind)?;
-            write::update(inner, target, asked, &bytes).await
-        }
-        Verb::Patch => write::patch(inner, target, asked, (kind, bytes)).await,
-        Verb::Delete if target.part == super::route::Part::Main => {
-            delete::one(inner, target, asked, &bytes).await
-        }
-        Verb::DeleteCollection => delete::many(inner, target, &query, &bytes).await,
-        Verb::Delete | Verb::Get | Verb::List | Verb::Watch => Err(Refusal::method_not_allowed()),
     }
 }
 
-/// Objects are taken as JSON; a request without a type is taken as JSON too.
-fn only_json(content_type: &str) -> Result<(), Refusal> {
+/// A body as JSON, whatever of the three types it came in; a request without a type is taken as JSON.
+fn as_json(content_type: &str, bytes: Bytes) -> Result<Bytes, Refusal> {
     match content_type.split(';').next().unwrap_or_default().trim() {
-        "" | "application/json" | "*/*" => Ok(()),
+        "" | "application/json" | "*/*" => Ok(bytes),
+        "application/yaml" => Ok(Bytes::from(yaml::read(&bytes)?.to_string())),
+        "application/vnd.kubernetes.protobuf" => Ok(Bytes::from(protobuf::read(&bytes)?.to_string())),
         other => {
-            let message = format!("bodies of type {other} are not taken here; send application/json");
+            let message = format!(
+                "bodies of type {other} are not taken here; send application/json or application/yaml, or, for the \
+                 kinds that kubectl sends so, application/vnd.kubernetes.protobuf"
+            );
             Err(Refusal::unsupported_media_type(message))
         }
     }

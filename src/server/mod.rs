@@ -15,6 +15,7 @@ mod core_kinds;
 mod delete;
 mod discovery;
 mod events;
+mod fixed;
 mod handle;
 mod hub;
 mod identify;
@@ -24,14 +25,17 @@ mod lead;
 mod listen;
 mod members;
 mod meta;
+mod metrics;
 mod objects;
 mod openapi;
 mod patch;
 mod path;
 mod pki;
+mod protobuf;
 mod query;
 mod read;
 mod resource;
+mod reviews;
 mod rights;
 mod route;
 mod schema;
@@ -39,11 +43,14 @@ mod seal;
 mod seats;
 mod selector;
 mod status;
+mod strategic;
 mod suggest;
 mod table;
 mod turns;
 mod watch;
+mod words;
 mod write;
+mod yaml;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -72,9 +79,11 @@ use crate::api::token::USER_PREFIX;
 use crate::store::Store;
 use crate::store::archive::UNFINISHED;
 use admission::{Stamp, Submitted};
+use fixed::Fixed;
 use hub::Hub;
 use identify::{NodeKey, User};
 use members::{Members, Membership};
+use metrics::Metrics;
 use objects::{Objects, WriteError};
 use openapi::Documents;
 use query::FieldValidation;
@@ -172,6 +181,7 @@ struct Inner {
     objects: Arc<Objects>,
     hub: Arc<Hub>,
     documents: Documents,
+    metrics: Metrics,
     options: ServerOptions,
     nodes: Option<Arc<Members<NodeKey>>>,
     users: Option<Arc<Members<User>>>,
@@ -189,14 +199,14 @@ impl Server {
     /// A server of these kinds, beside the core kinds, over this store. Must be called within a tokio
     /// runtime: it starts the task that follows the store.
     pub fn new(store: Arc<dyn Store>, definitions: Vec<KindDefinition>, options: ServerOptions) -> Self {
+        let fixed = Fixed::of(&definitions);
         let registry = Registry::new(definitions);
         let closing = CancellationToken::new();
         let hub = Arc::new(Hub::new(registry.lanes()));
         let prefixes = registry.all().iter().map(|r| (r.prefix.clone(), r.lane)).collect();
         let follow = Arc::clone(&hub).follow(Arc::clone(&store), prefixes, closing.clone());
-        let objects =
-            Objects { store, sealing: options.sealing.clone(), random: Arc::clone(&options.random) };
-        let objects = Arc::new(objects);
+        let (sealing, random) = (options.sealing.clone(), Arc::clone(&options.random));
+        let objects = Arc::new(Objects { store, sealing, random, fixed });
         let (mut nodes, mut users) = (None, None);
         if options.signer.is_some() {
             let parts = (&hub, &objects, &closing);
@@ -209,6 +219,7 @@ impl Server {
         Self {
             inner: Arc::new(Inner {
                 documents: Documents::default(),
+                metrics: Metrics::default(),
                 registry,
                 objects,
                 nodes,

@@ -10,10 +10,11 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::events;
-use super::resource::{Nature, Resource};
+use super::fixed::{Birth, Fixed};
+use super::resource::{Nature, ROOT, Resource};
 use super::seal::SealingKey;
 use super::status::Refusal;
-use super::{Random, random_bytes};
+use super::{NAMESPACES, Random, random_bytes};
 use crate::store::{Expect, Kv, Outcome, Page, Rev, Store, StoreError};
 
 /// How long the server waits for its store before it answers 503.
@@ -24,6 +25,8 @@ pub(crate) struct Objects {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) sealing: SealingKey,
     pub(crate) random: Random,
+    /// What is made of the program and read like the rest.
+    pub(crate) fixed: Fixed,
 }
 
 /// One object as stored: opened, but not parsed.
@@ -115,13 +118,12 @@ fn metadata_start(json: &[u8]) -> Option<usize> {
 impl Objects {
     /// Opens a value of the store.
     pub(crate) fn open(&self, resource: &Resource, kv: &Kv) -> Result<Stored, Refusal> {
-        let json = match resource.nature {
-            Nature::Secret => {
-                let place = String::from_utf8_lossy(&kv.key);
-                let opened = self.sealing.open(&place, &kv.value);
-                Bytes::from(opened.map_err(|e| damaged(resource, &e.to_string()))?)
-            }
-            Nature::Plain | Nature::Namespace | Nature::CoreEvent | Nature::NewEvent => kv.value.clone(),
+        let json = if resource.nature == Nature::Secret {
+            let place = String::from_utf8_lossy(&kv.key);
+            let opened = self.sealing.open(&place, &kv.value);
+            Bytes::from(opened.map_err(|e| damaged(resource, &e.to_string()))?)
+        } else {
+            kv.value.clone()
         };
         Ok(Stored { rev: kv.mod_revision, json })
     }
@@ -135,12 +137,11 @@ impl Objects {
         } else {
             Bytes::from(object.to_string())
         };
-        let value = match resource.nature {
-            Nature::Secret => {
-                let nonce = random_bytes(&self.random);
-                Bytes::from(self.sealing.seal(key, nonce, &json))
-            }
-            Nature::Plain | Nature::Namespace | Nature::CoreEvent | Nature::NewEvent => json.clone(),
+        let value = if resource.nature == Nature::Secret {
+            let nonce = random_bytes(&self.random);
+            Bytes::from(self.sealing.seal(key, nonce, &json))
+        } else {
+            json.clone()
         };
         (json, value)
     }
@@ -152,6 +153,10 @@ impl Objects {
 
     /// One object.
     pub(crate) async fn get(&self, resource: &Resource, key: &str) -> Result<Option<Stored>, Refusal> {
+        if self.fixed.holds(key) {
+            let kv = self.fixed.get(key, || self.birth()).await?;
+            return kv.map(|kv| self.open(resource, &kv)).transpose();
+        }
         let (kv, _) = timely(self.store.get(key.as_bytes())).await?;
         kv.map(|kv| self.open(resource, &kv)).transpose()
     }
@@ -164,7 +169,32 @@ impl Objects {
         limit: usize,
         at: Option<Rev>,
     ) -> Result<Page, Refusal> {
+        if self.fixed.holds(range) {
+            let current = self.revision().await?;
+            let rev = at.unwrap_or(current);
+            if rev > current {
+                return Err(Refusal::too_large_version(rev.0, current.0));
+            }
+            return self.fixed.page(after, limit, (rev, || self.birth())).await;
+        }
         timely(self.store.list(range.as_bytes(), after, limit, at)).await
+    }
+
+    /// From which revision on a watch of what is fixed misses nothing.
+    pub(crate) async fn fixed_since(&self) -> Result<Rev, Refusal> {
+        self.fixed.since(|| self.birth()).await
+    }
+
+    /// When and as what this store was made: its system namespace says so.
+    async fn birth(&self) -> Result<Birth, Refusal> {
+        let key = format!("{ROOT}core/namespaces/{}", NAMESPACES[1]);
+        let (kv, _) = timely(self.store.get(key.as_bytes())).await?;
+        let kv = kv.ok_or_else(|| Refusal::unavailable("the server has not made its namespaces yet"))?;
+        let object: Value = serde_json::from_slice(&kv.value)
+            .map_err(|e| Refusal::internal(format!("the system namespace cannot be read: {e}")))?;
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let rev = self.revision().await?;
+        Ok(Birth { rev, uid: text("uid"), time: text("creationTimestamp") })
     }
 
     /// Writes an object and returns it as stored.

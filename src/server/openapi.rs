@@ -8,8 +8,10 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
+use super::access::Verb;
 use super::resource::{Registry, Resource};
 use super::seal::hex;
+use super::words;
 
 /// One document, ready to be sent.
 pub(crate) struct Document {
@@ -72,6 +74,7 @@ fn document(registry: &Registry, group: &str, version: &str) -> Value {
     for resource in registry.all().iter().filter(|r| r.kind.group == group && r.kind.version == version) {
         let name = schema_name(resource);
         let mut schema = resource.kind.schema.clone();
+        words::describe(&mut schema, resource.kind.group, resource.kind.kind);
         schema["x-kubernetes-group-version-kind"] = json!([kind_of(resource)]);
         schemas.insert(format!("{name}List"), list_schema(resource, &name));
         schemas.insert(name, schema);
@@ -115,6 +118,7 @@ fn list_schema(resource: &Resource, name: &str) -> Value {
 }
 
 fn operations(resource: &Resource) -> Vec<(String, Value)> {
+    let serves = |verb: Verb| resource.verbs().contains(&verb);
     let base = format!("/{}", path_of(resource.kind.group, resource.kind.version));
     let plural = resource.kind.plural;
     let mut paths = Vec::new();
@@ -128,18 +132,25 @@ fn operations(resource: &Resource) -> Vec<(String, Value)> {
     let write = ["dryRun", "fieldManager", "fieldValidation"];
     let place: &[&str] = if resource.kind.namespaced { &["namespace"] } else { &[] };
     let named: Vec<&str> = [place, &["name"]].concat();
-    let mut whole = json!({
-        "get": operation(resource, "list", "List", &[]),
-        "post": operation(resource, "post", "", &write),
-        "delete": operation(resource, "deletecollection", "", &[]),
-    });
+    let every = |operations: &[(Verb, &str, Value)]| {
+        let served = operations.iter().filter(|(verb, ..)| serves(*verb));
+        served.map(|(_, method, operation)| ((*method).to_owned(), operation.clone())).collect::<Map<_, _>>()
+    };
+    let whole = every(&[
+        (Verb::List, "get", operation(resource, "list", "List", &[])),
+        (Verb::Create, "post", operation(resource, "post", "", &write)),
+        (Verb::DeleteCollection, "delete", operation(resource, "deletecollection", "", &[])),
+    ]);
+    let mut whole = Value::Object(whole);
     whole["parameters"] = path_parameters(place);
-    let mut single = json!({
-        "get": operation(resource, "get", "", &[]),
-        "put": operation(resource, "put", "", &write),
-        "patch": operation(resource, "patch", "", &[&write[..], &["force"]].concat()),
-        "delete": operation(resource, "delete", "", &["dryRun"]),
-    });
+    let single = every(&[
+        (Verb::Get, "get", operation(resource, "get", "", &[])),
+        (Verb::Update, "put", operation(resource, "put", "", &write)),
+        (Verb::Patch, "patch", operation(resource, "patch", "", &[&write[..], &["force"]].concat())),
+        (Verb::Delete, "delete", operation(resource, "delete", "", &["dryRun"])),
+    ]);
+    let named_paths = !single.is_empty();
+    let mut single = Value::Object(single);
     single["parameters"] = path_parameters(&named);
     if resource.kind.has_status {
         let mut status = json!({
@@ -150,7 +161,9 @@ fn operations(resource: &Resource) -> Vec<(String, Value)> {
         status["parameters"] = path_parameters(&named);
         paths.push((format!("{collection}/{{name}}/status"), status));
     }
-    paths.push((format!("{collection}/{{name}}"), single));
+    if named_paths {
+        paths.push((format!("{collection}/{{name}}"), single));
+    }
     paths.push((collection, whole));
     paths
 }

@@ -1,13 +1,13 @@
 //! Patches: bytes of a request turned into a value, and the value applied to an object.
 //!
-//! Nothing here knows kinds or validation. Strategic merge is taken as a merge patch with its directives
-//! understood as far as lists of plain values go; the caller decides which kinds accept it.
+//! Nothing here knows kinds or validation. Strategic merge has a place of its own, `strategic`; the caller decides which
+//! kinds accept it.
 use http::StatusCode;
 use json_patch::PatchOperation;
 use serde_json::{Map, Value};
 
-use super::body;
 use super::status::Refusal;
+use super::{body, strategic};
 
 /// The most operations of one JSON patch, as in Kubernetes.
 const MAX_OPERATIONS: usize = 10_000;
@@ -44,7 +44,7 @@ pub(crate) enum Patch {
     /// A document merged into the object.
     Merge(Value),
     /// A document merged with strategic directives.
-    Strategic(Value),
+    Strategic(Map<String, Value>),
     /// Operations one after another.
     Json(Vec<PatchOperation>),
 }
@@ -55,10 +55,11 @@ impl Patch {
         let value = body::json(bytes)?;
         match kind {
             PatchType::Merge if value.is_object() => Ok(Self::Merge(value)),
-            PatchType::Strategic if value.is_object() => Ok(Self::Strategic(value)),
-            PatchType::Merge | PatchType::Strategic => {
-                Err(Refusal::bad_request("a merge patch must be a JSON object"))
-            }
+            PatchType::Strategic => match value {
+                Value::Object(patch) => Ok(Self::Strategic(patch)),
+                _ => Err(not_an_object()),
+            },
+            PatchType::Merge => Err(not_an_object()),
             PatchType::Json => {
                 let operations: Vec<PatchOperation> = serde_json::from_value(value)
                     .map_err(|e| Refusal::bad_request(format!("error decoding patch: {e}")))?;
@@ -78,12 +79,12 @@ impl Patch {
 
     /// Whether the patch itself insists on a resourceVersion, so that a conflict must go back to the client.
     pub(crate) fn names_version(&self) -> bool {
-        match self {
-            Self::Merge(patch) | Self::Strategic(patch) => {
-                patch.pointer("/metadata/resourceVersion").is_some_and(|v| !v.is_null())
-            }
-            Self::Json(_) => false,
-        }
+        let metadata = match self {
+            Self::Merge(patch) => patch.get("metadata"),
+            Self::Strategic(patch) => patch.get("metadata"),
+            Self::Json(_) => None,
+        };
+        metadata.and_then(|metadata| metadata.get("resourceVersion")).is_some_and(|v| !v.is_null())
     }
 
     /// The object after the patch.
@@ -91,7 +92,7 @@ impl Patch {
         let mut patched = object.clone();
         match self {
             Self::Merge(patch) => json_patch::merge(&mut patched, patch),
-            Self::Strategic(patch) => merge_strategic(&mut patched, patch),
+            Self::Strategic(patch) => strategic::merge(&mut patched, patch)?,
             Self::Json(operations) => {
                 for operation in operations {
                     step(&mut patched, operation)?;
@@ -104,6 +105,10 @@ impl Patch {
             Err(unprocessable("the patch replaces the whole object by something else"))
         }
     }
+}
+
+fn not_an_object() -> Refusal {
+    Refusal::bad_request("a merge patch must be a JSON object")
 }
 
 fn unprocessable(message: impl Into<String>) -> Refusal {
@@ -122,63 +127,6 @@ fn step(object: &mut Value, operation: &PatchOperation) -> Result<(), Refusal> {
     json_patch::patch(object, std::slice::from_ref(operation)).map_err(|e| {
         unprocessable(format!("the server rejected our request due to an error in our request: {e}"))
     })
-}
-
-/// A merge patch that also understands the directives kubectl writes into strategic patches.
-fn merge_strategic(target: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if patch.get("$patch").and_then(Value::as_str) == Some("replace") {
-        let plain = patch.iter().filter(|(key, _)| !key.starts_with('$'));
-        *target = Value::Object(plain.map(|(k, v)| (k.clone(), v.clone())).collect());
-        return;
-    }
-    if !target.is_object() {
-        *target = Value::Object(Map::new());
-    }
-    let Value::Object(target) = target else { return };
-    for (key, value) in patch {
-        if let Some(list) = key.strip_prefix("$deleteFromPrimitiveList/") {
-            if let (Some(Value::Array(items)), Value::Array(gone)) = (target.get_mut(list), value) {
-                items.retain(|item| !gone.contains(item));
-            }
-        } else if key.starts_with('$') {
-            // $setElementOrder, $retainKeys: an order or a hint, not content.
-        } else if value.is_null() || value.get("$patch").and_then(Value::as_str) == Some("delete") {
-            target.remove(key);
-        } else if let Some(by) = merge_key(key)
-            && let (Some(Value::Array(items)), Value::Array(changes)) = (target.get_mut(key), value)
-        {
-            merge_list(items, changes, by);
-        } else {
-            merge_strategic(target.entry(key.clone()).or_insert(Value::Null), value);
-        }
-    }
-}
-
-/// How the lists of the core kinds that we serve are merged: by a key, or as sets (`""`).
-fn merge_key(list: &str) -> Option<&'static str> {
-    match list {
-        "conditions" | "addresses" => Some("type"),
-        "ownerReferences" => Some("uid"),
-        "finalizers" => Some(""),
-        _ => None,
-    }
-}
-
-fn merge_list(items: &mut Vec<Value>, changes: &[Value], by: &str) {
-    for change in changes {
-        let same = |item: &Value| if by.is_empty() { item == change } else { item[by] == change[by] };
-        let deletes = change.get("$patch").and_then(Value::as_str) == Some("delete");
-        match items.iter().position(same) {
-            Some(at) if deletes => drop(items.remove(at)),
-            Some(at) => merge_strategic(&mut items[at], change),
-            None if deletes => {}
-            None => items.push(change.clone()),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -214,27 +162,5 @@ mod tests {
         assert_eq!(patched(PatchType::Json, &object, &replace), Err(422));
         let absent = json!([{ "op": "remove", "path": "/b" }]);
         assert_eq!(patched(PatchType::Json, &object, &absent), Err(422));
-    }
-
-    #[test]
-    fn strategic_directives_are_understood() {
-        let object = json!({
-            "metadata": { "finalizers": ["a", "b"] },
-            "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "Up" }] },
-            "data": { "x": "1", "y": "2" }
-        });
-        let patch = json!({
-            "metadata": { "$deleteFromPrimitiveList/finalizers": ["a"], "$setElementOrder/finalizers": ["b"] },
-            "status": { "conditions": [{ "type": "Ready", "status": "False" }, { "type": "Full" }] },
-            "data": { "x": null, "z": "3" }
-        });
-        let expected = json!({
-            "metadata": { "finalizers": ["b"] },
-            "status": { "conditions": [
-                { "type": "Ready", "status": "False", "reason": "Up" }, { "type": "Full" }
-            ] },
-            "data": { "y": "2", "z": "3" }
-        });
-        assert_eq!(patched(PatchType::Strategic, &object, &patch), Ok(expected));
     }
 }

@@ -2,7 +2,9 @@
 use axum::extract::Query as Pairs;
 use http::{HeaderMap, Uri, header};
 
-use super::status::Refusal;
+use super::status::{Refusal, Subject};
+use crate::api::FieldErrors;
+use crate::api::field::Cause;
 use crate::store::{Expect, Rev};
 
 /// How unknown and duplicate fields are treated.
@@ -112,24 +114,59 @@ impl Query {
 
     /// What a list asks for.
     pub(crate) fn list_version(&self) -> Result<Version, Refusal> {
+        self.check_list()?;
         let number = self.version_number()?;
-        let paged = self.limit.is_some();
         match (self.version_match.as_deref(), number) {
             (Some("Exact"), Some(number)) => Ok(Version::Exact(number)),
-            (Some("Exact"), None) => Err(Refusal::bad_request(
-                "resourceVersionMatch \"Exact\" needs a resourceVersion other than \"0\"",
-            )),
-            (Some("NotOlderThan"), _) if self.resource_version.is_none() => Err(Refusal::bad_request(
-                "resourceVersionMatch is forbidden unless resourceVersion is provided",
-            )),
-            (None, Some(number)) if paged => Ok(Version::Exact(number)),
-            (Some("NotOlderThan") | None, Some(number)) => Ok(Version::NotOlderThan(number)),
-            (Some("NotOlderThan") | None, None) => Ok(Version::Newest),
-            (Some(other), _) => {
-                Err(Refusal::bad_request(format!("resourceVersionMatch {other:?} is unknown")))
-            }
+            (None, Some(number)) if self.limit.is_some() => Ok(Version::Exact(number)),
+            (_, Some(number)) => Ok(Version::NotOlderThan(number)),
+            (_, None) => Ok(Version::Newest),
         }
     }
+
+    /// Refuses the combinations of options that mean nothing to a list.
+    fn check_list(&self) -> Result<(), Refusal> {
+        let mut faults = FieldErrors::new();
+        let at = "resourceVersionMatch";
+        if let Some(wanted) = self.version_match.as_deref() {
+            if self.resource_version.is_none() {
+                faults.forbidden(
+                    at,
+                    "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
+                );
+            }
+            if self.continue_token.is_some() {
+                faults
+                    .forbidden(at, "Forbidden: resourceVersionMatch is forbidden when continue is provided");
+            }
+            if !matches!(wanted, "Exact" | "NotOlderThan") {
+                let message = format!(
+                    "Unsupported value: {wanted:?}: supported values: \"Exact\", \"NotOlderThan\", \"\""
+                );
+                faults.add(at, Cause::NotSupported, message);
+            }
+            if wanted == "Exact" && self.resource_version.as_deref() == Some("0") {
+                faults.forbidden(
+                    at,
+                    "Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
+                );
+            }
+        }
+        if self.send_initial_events.is_some() {
+            faults.forbidden("sendInitialEvents", "Forbidden: sendInitialEvents is forbidden for list");
+        }
+        refused_options(faults)
+    }
+}
+
+/// Options of a list or a watch that contradict each other, as one refusal.
+pub(crate) fn refused_options(faults: FieldErrors) -> Result<(), Refusal> {
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let subject =
+        Subject { group: "meta.k8s.io".to_owned(), kind: "ListOptions".to_owned(), name: String::new() };
+    Err(Refusal::invalid(subject, &faults.into_vec()))
 }
 
 /// One `dryRun` value.

@@ -21,6 +21,9 @@ use crate::store::Rev;
 /// How many keys are read from the store at once.
 const PAGE: usize = 500;
 
+/// How many objects after a page are counted, at most: they are read for it.
+const COUNTED: usize = 2_000;
+
 /// A JSON answer.
 pub(crate) fn json_response(code: StatusCode, bytes: impl Into<Bytes>) -> Response {
     let mut response = Response::new(Body::from(bytes.into()));
@@ -102,8 +105,16 @@ pub(crate) struct Listing {
     pub(crate) items: Vec<Stored>,
     /// The revision at which they were so.
     pub(crate) rev: Rev,
-    /// Where the next page begins.
-    pub(crate) next: Option<String>,
+    /// What follows, if anything does.
+    pub(crate) next: Option<Next>,
+}
+
+/// What follows after a page.
+pub(crate) struct Next {
+    /// Where the next page begins, for the client to carry.
+    token: String,
+    /// How many objects follow; none where a selector would have to look at them, or there are too many to count.
+    remaining: Option<usize>,
 }
 
 /// Where a page of a list begins, as the client carries it.
@@ -142,8 +153,11 @@ pub(crate) async fn list(
     let resource = &target.resource;
     let listing = find(inner, target, query).await?;
     let mut metadata = json!({ "resourceVersion": listing.rev.to_string() });
-    if let Some(token) = listing.next {
-        metadata["continue"] = Value::from(token);
+    if let Some(next) = listing.next {
+        metadata["continue"] = Value::from(next.token);
+        if let Some(remaining) = next.remaining {
+            metadata["remainingItemCount"] = Value::from(remaining);
+        }
     }
     let values = || listing.items.iter().map(|stored| stored.value(resource)).collect::<Result<Vec<_>, _>>();
     let bytes = match form {
@@ -188,6 +202,10 @@ pub(crate) async fn find(inner: &Inner, target: &Target, query: &Query) -> Resul
         resource.kind.selectable,
     )?;
     let (mut after, mut at, floor) = match &query.continue_token {
+        Some(_) if query.version_match.is_some() || query.send_initial_events.is_some() => {
+            query.list_version()?;
+            return Err(Refusal::bad_request("these options are not allowed when using continue"));
+        }
         Some(_) if query.version_number()?.is_some() => {
             let message = "specifying resource version is not allowed when using continue";
             return Err(Refusal::bad_request(message));
@@ -225,14 +243,39 @@ pub(crate) async fn find(inner: &Inner, target: &Target, query: &Query) -> Resul
         let more = page.more || taken < count;
         let last = taken.checked_sub(1).map(|index| page.kvs[index].key.clone());
         if !more || items.len() == limit {
-            let next = last.filter(|_| more).map(|key| {
-                let start = String::from_utf8_lossy(&key[range.len()..]).into_owned();
-                Token { rev: Some(page.rev.0), start }.encode()
-            });
+            let next = match last.filter(|_| more) {
+                Some(key) => {
+                    let start = String::from_utf8_lossy(&key[range.len()..]).into_owned();
+                    let token = Token { rev: Some(page.rev.0), start }.encode();
+                    let counts = selector.is_empty();
+                    let remaining =
+                        if counts { remaining(inner, &range, (key, page.rev)).await? } else { None };
+                    Some(Next { token, remaining })
+                }
+                None => None,
+            };
             return Ok(Listing { items, rev: page.rev, next });
         }
         (after, at) = (last, Some(page.rev));
     }
+}
+
+/// How many objects of the range follow after this one; none if they are more than are counted.
+async fn remaining(
+    inner: &Inner,
+    range: &str,
+    (mut after, rev): (Bytes, Rev),
+) -> Result<Option<usize>, Refusal> {
+    let mut count = 0;
+    while count < COUNTED {
+        let page = inner.objects.page(range, Some(&after), PAGE, Some(rev)).await?;
+        count += page.kvs.len();
+        match page.kvs.last() {
+            Some(last) if page.more => after = last.key.clone(),
+            Some(_) | None => return Ok(Some(count)),
+        }
+    }
+    Ok(None)
 }
 
 fn traits(resource: &Resource, stored: &Stored) -> Result<Traits, Refusal> {

@@ -3,15 +3,16 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use super::access::Verb;
 use super::schema::Rule;
 use super::status::Subject;
-use super::{core_kinds, meta};
+use super::{core_kinds, fixed, meta, reviews};
 use crate::api::{GROUP, KindDefinition};
 
 /// The prefix of every key that the server writes.
 pub(crate) const ROOT: &str = "/wharfline/";
 
-/// What is special about a resource of the Kubernetes core.
+/// What is special about a resource of Kubernetes' own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nature {
     /// Nothing.
@@ -24,6 +25,21 @@ pub(crate) enum Nature {
     CoreEvent,
     /// Events as events.k8s.io/v1 shows them.
     NewEvent,
+    /// Questions that are answered and not stored.
+    Review(Review),
+    /// The kinds that we serve, as CustomResourceDefinitions: made of the program, not stored.
+    Definition,
+}
+
+/// What a review asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Review {
+    /// SelfSubjectAccessReview: may I do this?
+    Access,
+    /// SelfSubjectRulesReview: what may I do?
+    Rules,
+    /// SelfSubjectReview: who am I?
+    Subject,
 }
 
 /// One resource that the server serves.
@@ -73,6 +89,18 @@ impl Resource {
         Subject { group: self.kind.group.to_owned(), kind: kind.to_owned(), name: name.to_owned() }
     }
 
+    /// What may be done with its objects by whoever has the right, in the order of discovery.
+    pub(crate) fn verbs(&self) -> &'static [Verb] {
+        use Verb::{Create, Delete, DeleteCollection, Get, List, Patch, Update, Watch};
+        match self.nature {
+            Nature::Review(_) => &[Create],
+            Nature::Definition => &[Get, List, Watch],
+            Nature::Plain | Nature::Secret | Nature::Namespace | Nature::CoreEvent | Nature::NewEvent => {
+                &[Create, Delete, DeleteCollection, Get, List, Patch, Update, Watch]
+            }
+        }
+    }
+
     /// Whether this is a kind of ours, for which the stricter rules hold.
     pub(crate) fn is_ours(&self) -> bool {
         self.kind.group == GROUP
@@ -89,6 +117,8 @@ impl Registry {
     /// Our kinds as given, then the core kinds that were not given.
     pub(crate) fn new(ours: Vec<KindDefinition>) -> Self {
         let mut kinds = core_kinds::definitions();
+        kinds.push(fixed::definition());
+        kinds.extend(reviews::definitions());
         kinds.retain(|core| !ours.iter().any(|own| own.group == core.group && own.plural == core.plural));
         kinds.extend(ours);
         let mut all: Vec<Arc<Resource>> = Vec::new();
@@ -170,6 +200,10 @@ fn nature(kind: &KindDefinition) -> Nature {
         ("", "namespaces") => Nature::Namespace,
         ("", "events") => Nature::CoreEvent,
         ("events.k8s.io", "events") => Nature::NewEvent,
+        (fixed::GROUP, fixed::PLURAL) => Nature::Definition,
+        (reviews::AUTHORIZATION, "selfsubjectaccessreviews") => Nature::Review(Review::Access),
+        (reviews::AUTHORIZATION, "selfsubjectrulesreviews") => Nature::Review(Review::Rules),
+        (reviews::AUTHENTICATION, "selfsubjectreviews") => Nature::Review(Review::Subject),
         _ => Nature::Plain,
     }
 }

@@ -64,6 +64,7 @@ pub(super) fn of_object(node: &str, resource: &Resource, object: &Value) -> Resu
         Nature::CoreEvent | Nature::NewEvent => is_of_event(object, node),
         // Asked before it was read.
         Nature::Secret => true,
+        Nature::Review(_) | Nature::Definition => false,
         Nature::Plain | Nature::Namespace => {
             is_lease(resource)
                 || resource.kind.nodes.iter().any(|right| right.by.is_none_or(|by| names(object, by, node)))

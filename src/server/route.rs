@@ -32,6 +32,10 @@ pub(crate) enum Route {
     Health,
     /// `/version`.
     Version,
+    /// `/cacerts`.
+    Authorities,
+    /// `/metrics`.
+    Metrics,
     /// `/api`.
     CoreVersions,
     /// `/apis`.
@@ -63,6 +67,8 @@ pub(crate) fn parse(registry: &Registry, path: &str) -> Route {
     match segments.as_slice() {
         ["healthz" | "livez" | "readyz"] => Route::Health,
         ["version"] => Route::Version,
+        ["cacerts"] => Route::Authorities,
+        ["metrics"] => Route::Metrics,
         ["bootstrap", "v1", "tokens"] => Route::Tokens,
         ["bootstrap", "v1", "backup"] => Route::Backup,
         ["bootstrap", "v1", "nodes", name, "certificate"] => Route::Certificate((*name).to_owned()),
@@ -138,6 +144,8 @@ mod tests {
         match parse(&Registry::new(Vec::new()), path) {
             Route::Health => "health".to_owned(),
             Route::Version => "version".to_owned(),
+            Route::Authorities => "authorities".to_owned(),
+            Route::Metrics => "metrics".to_owned(),
             Route::CoreVersions => "core".to_owned(),
             Route::Groups => "groups".to_owned(),
             Route::Group(group) => format!("group {group}"),
@@ -163,6 +171,13 @@ mod tests {
         for (path, expected) in [
             ("/readyz", "health"),
             ("/api", "core"),
+            ("/cacerts", "authorities"),
+            ("/metrics", "metrics"),
+            ("/metrics/x", "nothing"),
+            (
+                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/a.b",
+                "customresourcedefinitions - a.b main",
+            ),
             ("/apis/coordination.k8s.io", "group coordination.k8s.io"),
             ("/api/v1", "resources  v1"),
             ("/openapi/v3/apis/events.k8s.io/v1", "openapi events.k8s.io v1"),

@@ -2,7 +2,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::resource::Resource;
+use super::resource::{Nature, Resource};
 use super::{age, jsonpath};
 use crate::api::Cell;
 
@@ -57,8 +57,15 @@ fn columns(resource: &Resource) -> Vec<Value> {
     });
     let mut all = vec![column("Name", "string", "name", false)];
     all.extend(own);
-    all.push(column("Age", "string", "", false));
+    if ends_with_age(resource) {
+        all.push(column("Age", "string", "", false));
+    }
     all
+}
+
+/// Kubernetes shows when a definition was made, not for how long it has been there.
+fn ends_with_age(resource: &Resource) -> bool {
+    resource.nature != Nature::Definition
 }
 
 fn row(resource: &Resource, object: Value, include: RowObject, now: Timestamp) -> Value {
@@ -74,8 +81,10 @@ fn row(resource: &Resource, object: Value, include: RowObject, now: Timestamp) -
             _ => value,
         }
     }));
-    let created = metadata["creationTimestamp"].as_str().unwrap_or_default();
-    cells.push(Value::from(age::since(created, now)));
+    if ends_with_age(resource) {
+        let created = metadata["creationTimestamp"].as_str().unwrap_or_default();
+        cells.push(Value::from(age::since(created, now)));
+    }
     let mut row = json!({ "cells": cells });
     match include {
         RowObject::Nothing => {}

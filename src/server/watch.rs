@@ -20,15 +20,15 @@ use tokio::time::Instant;
 
 use super::hub::{Change, Side, Taken, View};
 use super::objects::{Stored, refused};
-use super::query::{Form, Query};
-use super::resource::Resource;
+use super::query::{Form, Query, refused_options};
+use super::resource::{Nature, Resource};
 use super::route::Target;
 use super::selector::{Selector, Traits};
 use super::status::Refusal;
 use super::table::{self, RowObject};
 use super::{HangUp, Inner, Server};
+use crate::api::FieldErrors;
 use crate::api::field::Cause;
-use crate::api::{FieldError, FieldErrors};
 use crate::store::{Event, Rev, Watch};
 
 /// How many objects of the initial state are sent at once.
@@ -86,7 +86,14 @@ pub(crate) async fn start(
         .map_err(|_| Refusal::unavailable("the server does not follow its store yet"))?;
     // Subscribed before the first look at the lane, so that no wake-up is lost.
     let news = inner.hub.news(resource.lane);
-    let (phase, cursor) = beginning(inner, query).await?;
+    check_options(query)?;
+    let (phase, cursor) = match beginning(inner, &resource, query).await {
+        // Clients list anew on an error in the stream; a refused watch they only try again.
+        Err(refusal) if refusal.code == http::StatusCode::GONE => {
+            return Ok(stream(Body::from(line("ERROR", refusal.to_value().to_string().as_bytes()))));
+        }
+        other => other?,
+    };
     let seconds = query.timeout_seconds.map(Duration::from_secs);
     let now = Instant::now();
     let mut watcher = Watcher {
@@ -115,13 +122,17 @@ pub(crate) async fn start(
         watcher.next().await.map(|lines| (Ok::<_, std::convert::Infallible>(lines), watcher))
     });
     let lines = futures::stream::iter(first).chain(rest);
-    let mut response = Response::new(Body::from_stream(lines));
+    Ok(stream(Body::from_stream(lines)))
+}
+
+fn stream(lines: Body) -> Response {
+    let mut response = Response::new(lines);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(response)
+    response
 }
 
 /// Where a watch begins, by the rules of `resourceVersion` and `sendInitialEvents`.
-async fn beginning(inner: &Inner, query: &Query) -> Result<(Phase, Rev), Refusal> {
+async fn beginning(inner: &Inner, resource: &Resource, query: &Query) -> Result<(Phase, Rev), Refusal> {
     let version = query.version_number()?.map(Rev);
     if let Some(asked) = version.filter(|asked| *asked > inner.hub.position()) {
         let current = inner.objects.revision().await?;
@@ -132,7 +143,13 @@ async fn beginning(inner: &Inner, query: &Query) -> Result<(Phase, Rev), Refusal
             return Err(Refusal::expired(message));
         }
     }
-    check_options(query)?;
+    if let (Nature::Definition, Some(asked), None | Some(false)) =
+        (resource.nature, version, query.send_initial_events)
+        && asked < inner.objects.fixed_since().await?
+    {
+        let message = format!("too old resource version: {asked} is from before this server knew its kinds");
+        return Err(Refusal::expired(message));
+    }
     let initial = |announce| Phase::Initial { after: None, at: None, announce };
     match (query.send_initial_events, version) {
         (Some(true), _) => Ok((initial(true), Rev::ZERO)),
@@ -143,6 +160,7 @@ async fn beginning(inner: &Inner, query: &Query) -> Result<(Phase, Rev), Refusal
 }
 
 fn check_options(query: &Query) -> Result<(), Refusal> {
+    query.version_number()?;
     let mut faults = FieldErrors::new();
     let version_match = query.version_match.as_deref();
     if query.send_initial_events.is_some() && version_match != Some("NotOlderThan") {
@@ -154,16 +172,7 @@ fn check_options(query: &Query) -> Result<(), Refusal> {
             "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
         faults.add("resourceVersionMatch", Cause::Forbidden, message);
     }
-    let faults: Vec<FieldError> = faults.into_vec();
-    if faults.is_empty() {
-        return Ok(());
-    }
-    let subject = super::status::Subject {
-        group: "meta.k8s.io".to_owned(),
-        kind: "ListOptions".to_owned(),
-        name: String::new(),
-    };
-    Err(Refusal::invalid(subject, &faults))
+    refused_options(faults)
 }
 
 impl Watcher {
