@@ -13,7 +13,7 @@ use super::query::{Query, accepted};
 use super::read::json_response;
 use super::route::{Route, Target, parse};
 use super::status::Refusal;
-use super::{HangUp, Server, body, delete, discovery, joining, read, rights, watch, write};
+use super::{HangUp, Server, apply, body, delete, discovery, joining, read, rights, watch, write};
 
 /// Answers a request; a panic on the way is a 500 for this request alone.
 pub(crate) async fn answer(server: Server, request: Request) -> Response {
@@ -159,6 +159,11 @@ async fn objects(
     let bytes = body::read(body).await?;
     let kind =
         parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    query.name_writer(identity, &parts.headers);
+    if verb == Verb::Patch && apply::is_apply(kind) {
+        // Whoever applies to what is not there makes it.
+        query.barred = authorize(identity, Verb::Create, target).err();
+    }
     let asked = (&query, form);
     match verb {
         Verb::Create => {
