@@ -265,7 +265,64 @@ spec:
     }
     assert!(said.contains("did you mean \"SingleNodeWriter\"?"), "{said}");
     assert!(kubectl.ok("get volumeclaims").await.contains("No resources found"));
-    assert!(kubectl.fails("apply --server-side -f -", CLASS).await.contains("not supported"));
+    tls.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_applies_on_the_servers_side() {
+    let tls = Tls::start(definitions()).await;
+    let Some(kubectl) = Kubectl::find(&tls) else { return };
+    let apply = "apply --server-side -f -";
+    let said = kubectl.ok_with("apply --server-side --dry-run=server -f -", CLASS).await;
+    assert!(said.contains("volumeclass.wharfline.dev/dir serverside-applied (server dry run)"), "{said}");
+    assert!(kubectl.fails("get vclass dir", "").await.contains("(NotFound)"));
+    assert!(kubectl.fails("diff --server-side -f -", CLASS).await.contains("+  plugin: dir"));
+    let said = kubectl.ok_with(apply, CLASS).await;
+    assert_eq!(said.trim(), "volumeclass.wharfline.dev/dir serverside-applied");
+    assert!(kubectl.ok_with("diff --server-side -f -", CLASS).await.is_empty());
+    let changed = CLASS.replace("Delete", "Retain");
+    assert!(kubectl.fails("diff --server-side -f -", &changed).await.contains("+  reclaimPolicy: Retain"));
+    kubectl.ok_with(apply, &changed).await;
+    assert!(!kubectl.ok("get vclass dir -o yaml").await.contains("managedFields"));
+    let shown = kubectl.ok("get vclass dir -o yaml --show-managed-fields").await;
+    assert!(shown.contains("manager: kubectl") && shown.contains("operation: Apply"), "{shown}");
+    assert!(shown.contains("f:reclaimPolicy: {}"), "{shown}");
+    // Another manager, and a person with a patch.
+    let refused = kubectl.fails("apply --server-side --field-manager=other -f -", CLASS).await;
+    assert!(
+        refused.contains("Apply failed with 1 conflict: conflict with \"kubectl\": .spec.reclaimPolicy"),
+        "{refused}"
+    );
+    kubectl.ok("patch vclass dir --type=merge -p {\"spec\":{\"reclaimPolicy\":\"Delete\"}}").await;
+    let refused = kubectl.fails(apply, &changed).await;
+    let wording = "conflict with \"kubectl-patch\" using wharfline.dev/v1alpha1: .spec.reclaimPolicy";
+    assert!(refused.contains(wording), "{refused}");
+    kubectl.ok_with("apply --server-side --force-conflicts -f -", &changed).await;
+    assert_eq!(kubectl.ok("get vclass dir -o jsonpath={.spec.reclaimPolicy}").await, "Retain");
+    kubectl.ok_with(apply, &CLASS.replace("  reclaimPolicy: Delete\n", "")).await;
+    assert_eq!(kubectl.ok("get vclass dir -o jsonpath={.spec.reclaimPolicy}").await, "Delete", "the default");
+    let slip = CLASS.replace("plugin:", "plguin:");
+    assert!(kubectl.fails(apply, &slip).await.contains("unknown field \"spec.plguin\""));
+    tls.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_moves_from_one_side_to_the_other() {
+    let tls = Tls::start(definitions()).await;
+    let Some(kubectl) = Kubectl::find(&tls) else { return };
+    kubectl.ok_with("apply -f -", CONFIG).await;
+    let dark = CONFIG.replace("blue", "dark");
+    // It changes a value on the way: what it applied on the other side is its own.
+    kubectl.ok_with("apply --server-side -f -", &dark).await;
+    assert_eq!(kubectl.ok("get cm settings -o jsonpath={.data}").await, "{\"colour\":\"dark\"}");
+    let yaml = kubectl.ok("get cm settings -o yaml --show-managed-fields").await;
+    assert!(yaml.contains("operation: Apply") && !yaml.contains("kubectl-client-side-apply"), "{yaml}");
+    // And a field goes with its last word, which needs the move.
+    kubectl.ok_with("apply --server-side -f -", &CONFIG.replace("colour: blue", "shade: deep")).await;
+    assert_eq!(kubectl.ok("get cm settings -o jsonpath={.data}").await, "{\"shade\":\"deep\"}");
+    // Back again: the note on the object stayed true.
+    kubectl.ok_with("apply -f -", CONFIG).await;
+    assert_eq!(kubectl.ok("get cm settings -o jsonpath={.data}").await, "{\"colour\":\"blue\"}");
     tls.stop().await;
 }
 

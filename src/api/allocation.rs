@@ -17,12 +17,15 @@ pub struct AllocationSpec {
     pub node_name: String,
     /// Nodes with all these labels.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub node_selector: Map,
     /// The claims it uses, keyed by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub volumes: Vec<AllocationVolume>,
     /// Its tasks, keyed by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub tasks: Vec<Task>,
     /// Stopped, its volumes released, and kept.
     #[serde(default)]
@@ -148,6 +151,7 @@ pub struct AllocationStatus {
     pub tasks: Vec<TaskStatus>,
     /// `Placed` (placement), `VolumesReady` and `Ready` (the node).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 

@@ -75,6 +75,7 @@ pub struct VolumeClaimStatus {
     pub used_by: Vec<ObjectRef>,
     /// `Ready` = bound.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 

@@ -151,6 +151,7 @@ pub const CALLS_KEPT: usize = 8;
 /// A Secret by reference; its content is read when the call is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct SecretRef {
     /// The Secret's name.
     pub name: String,

@@ -27,12 +27,14 @@ pub struct PluginSpec {
     pub controller_scope: ControllerScope,
     /// Namespaces whose tasks may serve this plugin through a `csiPlugin` block.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub allow_instances_from: Vec<String>,
     /// Deadlines per RPC, such as `NodePublishVolume: 2m`; at most 2m but for calls of the node service.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub deadlines: Map,
     /// The processes that serve it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub instances: Vec<PluginInstances>,
 }
 
@@ -110,6 +112,7 @@ pub struct Placement {
     pub every_node: Option<Nothing>,
     /// One on every node with all these labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub node_selector: Option<Map>,
     /// So many in all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -188,6 +191,7 @@ pub struct PluginStatus {
     pub undeclared_from: String,
     /// `Ready` = every expected instance is healthy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
@@ -256,6 +260,7 @@ pub struct PluginInstanceStatus {
     pub since: Option<Time>,
     /// `Connected`, `Probed`, `Fingerprinted`, `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 

@@ -20,7 +20,7 @@ pub const CSI_MAP_MAX: usize = 4096;
 pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
     let mut faults = FieldErrors::new();
     let spec = &new["spec"];
-    unique_names(&mut faults, "spec.instances", &spec["instances"]);
+    names(&mut faults, "spec.instances", &spec["instances"]);
     for (i, instance) in list(&spec["instances"]).enumerate() {
         let path = format!("spec.instances[{i}]");
         runtime(&mut faults, &format!("{path}.runtime"), &instance["runtime"]);
@@ -149,8 +149,8 @@ pub fn snapshot(_: &Value, old: Option<&Value>) -> Vec<FieldError> {
 pub fn allocation(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut faults = FieldErrors::new();
     let spec = &new["spec"];
-    unique_names(&mut faults, "spec.volumes", &spec["volumes"]);
-    unique_names(&mut faults, "spec.tasks", &spec["tasks"]);
+    names(&mut faults, "spec.volumes", &spec["volumes"]);
+    names(&mut faults, "spec.tasks", &spec["tasks"]);
     reference(&mut faults, "spec.nodeName", &spec["nodeName"]);
     let mut claims = HashSet::new();
     for (i, volume) in list(&spec["volumes"]).enumerate() {
@@ -167,9 +167,9 @@ pub fn allocation(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         reference(&mut faults, &format!("spec.volumes[{i}].claimName"), &volume["claimName"]);
         host_path(&mut faults, &format!("spec.volumes[{i}].hostPath"), text(&volume["hostPath"]));
     }
-    let names: HashSet<_> = list(&spec["volumes"]).map(|v| text(&v["name"])).collect();
+    let known: HashSet<_> = list(&spec["volumes"]).map(|v| text(&v["name"])).collect();
     for (i, one) in list(&spec["tasks"]).enumerate() {
-        task(&mut faults, &format!("spec.tasks[{i}]"), one, &names);
+        task(&mut faults, &format!("spec.tasks[{i}]"), one, &known);
     }
     if let Some(old) = old {
         let fields = ["nodeName", "nodeSelector", "volumes", "tasks"];
@@ -314,8 +314,8 @@ fn one_of(faults: &mut FieldErrors, path: &str, value: &Value, keys: &[&str], ne
     }
 }
 
-fn unique_names(faults: &mut FieldErrors, path: &str, values: &Value) {
-    let mut seen = HashSet::new();
+/// That no two are the same is said by the schema, of which the name is the key.
+fn names(faults: &mut FieldErrors, path: &str, values: &Value) {
     for (i, value) in list(values).enumerate() {
         let name = text(&value["name"]);
         let label = name.len() <= 63
@@ -325,8 +325,6 @@ fn unique_names(faults: &mut FieldErrors, path: &str, values: &Value) {
                 format!("{path}[{i}].name"),
                 format!("\"{name}\" must be 1 to 63 lower-case letters, digits or inner dashes"),
             );
-        } else if !seen.insert(name) {
-            faults.add(format!("{path}[{i}].name"), Cause::Duplicate, format!("\"{name}\" stands twice"));
         }
     }
 }

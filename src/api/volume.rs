@@ -149,6 +149,7 @@ pub struct VolumeStatus {
     pub provisioning: Option<Condition>,
     /// `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
@@ -252,6 +253,7 @@ pub struct VolumeAttachmentStatus {
     pub node: Option<StageStatus>,
     /// `Ready` = attached and staged as far as either is needed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 

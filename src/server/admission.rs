@@ -108,7 +108,7 @@ pub(crate) fn update(
 }
 
 /// Checks that the body speaks of the object that the path names, and fills in what the path already says.
-fn identify(
+pub(crate) fn identify(
     resource: &Resource,
     namespace: Option<&str>,
     name: Option<&str>,
@@ -247,15 +247,11 @@ fn finish(
         }
     }
     let faults = faults(resource, part, old, &object);
-    let complaints: Vec<String> = unknown
-        .iter()
-        .map(ToString::to_string)
-        .chain(duplicates.iter().map(|path| format!("duplicate field \"{path}\"")))
-        .collect();
+    let complaints = complaints(&unknown, &duplicates);
     let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     match validation {
         FieldValidation::Strict if !complaints.is_empty() => {
-            Err(not_strict(resource, &name, &complaints, (&unknown, &duplicates, &faults)))
+            Err(not_strict(resource, &name, (&unknown, &duplicates, &faults)))
         }
         _ if !faults.is_empty() => Err(Refusal::invalid(resource.subject_by_kind(&name), &faults)),
         FieldValidation::Warn => Ok(Admitted { object, warnings: complaints }),
@@ -309,18 +305,23 @@ fn new_finalizers(old: &Value, object: &Value, faults: &mut FieldErrors) {
     }
 }
 
+/// What there is to say of fields that nobody knows, and of keys that stood twice.
+pub(crate) fn complaints(unknown: &[Unknown], duplicates: &[String]) -> Vec<String> {
+    let twice = duplicates.iter().map(|path| format!("duplicate field \"{path}\""));
+    unknown.iter().map(ToString::to_string).chain(twice).collect()
+}
+
 /// 400 for unknown and duplicate fields; every other fault is listed with them, so that one answer tells all.
-fn not_strict(
+pub(crate) fn not_strict(
     resource: &Resource,
     name: &str,
-    complaints: &[String],
     (unknown, duplicates, faults): (&[Unknown], &[String], &[FieldError]),
 ) -> Refusal {
     let kind = resource.kind.kind;
     let mut message = format!(
         "{kind} in version \"{}\" cannot be handled as a {kind}: strict decoding error: {}",
         resource.kind.version,
-        complaints.join(", ")
+        complaints(unknown, duplicates).join(", ")
     );
     if !faults.is_empty() {
         let all: Vec<String> = faults.iter().map(ToString::to_string).collect();

@@ -131,7 +131,7 @@ fn node() -> KindDefinition {
                     "type": "object", "x-kubernetes-preserve-unknown-fields": true,
                     "properties": {
                         "unschedulable": { "type": "boolean" },
-                        "taints": { "type": "array", "items": {
+                        "taints": { "type": "array", "x-kubernetes-list-type": "atomic", "items": {
                             "type": "object", "required": ["key", "effect"],
                             "properties": {
                                 "key": { "type": "string" }, "value": { "type": "string" },
@@ -142,7 +142,16 @@ fn node() -> KindDefinition {
                     }
                 }),
             ),
-            ("status", open_object()),
+            (
+                "status",
+                json!({
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                    "properties": { "conditions": {
+                        "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
+                        "items": open_object()
+                    } }
+                }),
+            ),
         ]),
         columns: NODE,
         selectable: &["spec.unschedulable"],

@@ -24,8 +24,8 @@ use super::route::{Part, Route, Target, parse};
 use super::seats::width;
 use super::status::Refusal;
 use super::{
-    HangUp, Inner, Server, backup, body, delete, discovery, joining, protobuf, read, reviews, rights, watch,
-    write, yaml,
+    HangUp, Inner, Server, apply, backup, body, delete, discovery, joining, protobuf, read, reviews, rights,
+    watch, write, yaml,
 };
 
 /// Answers a request; a panic on the way is a 500 for this request alone.
@@ -234,6 +234,11 @@ async fn objects(
     query.term = parts.extensions.get::<Term>().map(|term| term.0);
     let verb = Verb::of(&parts.method, target.name.is_some(), query.watch);
     let verb = verb.ok_or_else(Refusal::method_not_allowed)?;
+    query.name_writer(identity, &parts.headers);
+    if verb == Verb::Patch && apply::is_apply(content_type(parts)) {
+        // Whoever applies to what is not there makes it.
+        query.barred = authorize(identity, Verb::Create, target).err();
+    }
     let done = carry_out(server, identity, (parts, body), (verb, target, &query)).await;
     let code = match &done {
         Ok(response) => response.status(),
@@ -241,6 +246,10 @@ async fn objects(
     };
     inner.metrics.note((verb, target), code.as_u16(), started.elapsed());
     done
+}
+
+fn content_type(parts: &Parts) -> &str {
+    parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default()
 }
 
 async fn carry_out(
@@ -276,8 +285,7 @@ async fn carry_out(
         }
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {}
     }
-    let kind =
-        parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = content_type(parts);
     let asked = (query, form);
     match (verb, resource.nature) {
         (Verb::Patch, _) => return write::patch(inner, target, asked, (kind, bytes)).await,

@@ -22,8 +22,9 @@ pub(crate) static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
             "deletionGracePeriodSeconds": { "type": "integer" },
             "labels": map(), "annotations": map(),
             "finalizers": { "type": "array", "items": { "type": "string" }, "x-kubernetes-list-type": "set" },
-            "ownerReferences": { "type": "array", "items": {
-                "type": "object", "required": ["apiVersion", "kind", "name", "uid"],
+            "ownerReferences": { "type": "array",
+                "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"], "items": {
+                "type": "object", "x-kubernetes-map-type": "atomic", "required": ["apiVersion", "kind", "name", "uid"],
                 "properties": {
                     "apiVersion": text(), "kind": text(), "name": text(), "uid": text(),
                     "controller": { "type": "boolean" }, "blockOwnerDeletion": { "type": "boolean" }

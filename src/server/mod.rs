@@ -8,6 +8,7 @@
 mod access;
 mod admission;
 mod age;
+mod apply;
 mod audit;
 mod backup;
 mod body;

@@ -156,7 +156,7 @@ fn operations(resource: &Resource) -> Vec<(String, Value)> {
         let mut status = json!({
             "get": operation(resource, "get", "", &[]),
             "put": operation(resource, "put", "", &write),
-            "patch": operation(resource, "patch", "", &write),
+            "patch": operation(resource, "patch", "", &[&write[..], &["force"]].concat()),
         });
         status["parameters"] = path_parameters(&named);
         paths.push((format!("{collection}/{{name}}/status"), status));
@@ -195,7 +195,8 @@ fn operation(resource: &Resource, action: &str, suffix: &str, queries: &[&str]) 
         "patch" => {
             let any = json!({ "schema": { "type": "object" } });
             operation["requestBody"] = json!({ "content": {
-                "application/merge-patch+json": any, "application/json-patch+json": any
+                "application/merge-patch+json": any, "application/json-patch+json": any,
+                "application/apply-patch+yaml": any
             } });
         }
         _ => {}

@@ -2,10 +2,14 @@
 use axum::extract::Query as Pairs;
 use http::{HeaderMap, Uri, header};
 
+use super::access::{CONTROLLERS, Identity, NODES};
 use super::status::{Refusal, Subject};
 use crate::api::FieldErrors;
 use crate::api::field::Cause;
 use crate::store::{Expect, Rev};
+
+/// The longest name of a manager of fields.
+const MAX_MANAGER: usize = 128;
 
 /// How unknown and duplicate fields are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,10 +54,18 @@ pub(crate) struct Query {
     pub(crate) propagation_policy: Option<String>,
     /// For which object a node asks for a Secret, as `volumes/NAME`; our own.
     pub(crate) asked_for: Option<String>,
+    /// The name under which the client manages fields.
+    pub(crate) field_manager: Option<String>,
+    /// Whether an apply takes what others have.
+    pub(crate) force: Option<bool>,
     /// The node that asks, if one does; not of the query.
     pub(crate) node: Option<String>,
     /// The term of the leader that asks, if one does; not of the query.
     pub(crate) term: Option<Rev>,
+    /// The manager of what is written, but for what is applied; none for our own. Not of the query.
+    pub(crate) writer: Option<String>,
+    /// Why the client may not make what it applies to, if it may not; not of the query.
+    pub(crate) barred: Option<Refusal>,
 }
 
 impl Query {
@@ -95,9 +107,51 @@ impl Query {
             "includeObject" => self.include_object = some(value),
             "propagationPolicy" => self.propagation_policy = some(value),
             "for" => self.asked_for = some(value),
+            "fieldManager" => self.field_manager = some(value),
+            "force" => self.force = Some(flag(name, &value)?),
             _ => {}
         }
         Ok(())
+    }
+
+    /// Names the manager of what is written: as the client says, else by its program. Our own controllers and nodes have
+    /// their parts of an object by right, and no entry.
+    pub(crate) fn name_writer(&mut self, identity: &Identity, headers: &HeaderMap) {
+        if identity.is_in(CONTROLLERS) || identity.is_in(NODES) {
+            return;
+        }
+        let program = || {
+            let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+            let name = agent.unwrap_or_default().split('/').next().unwrap_or_default();
+            let name: String = name.chars().filter(|letter| !letter.is_control()).take(MAX_MANAGER).collect();
+            if name.is_empty() { "unknown".to_owned() } else { name }
+        };
+        self.writer = Some(self.field_manager.clone().unwrap_or_else(program));
+    }
+
+    /// Checks what only writes take; `kind` is the word of Kubernetes for their options.
+    pub(crate) fn check_write(&self, kind: &str, applies: bool) -> Result<(), Refusal> {
+        let mut faults = FieldErrors::new();
+        match self.field_manager.as_deref() {
+            None if applies => faults.required("fieldManager", "Required value: is required for apply patch"),
+            Some(name) if name.chars().count() > MAX_MANAGER => {
+                let message = format!("Too long: may not be more than {MAX_MANAGER} characters");
+                faults.add("fieldManager", Cause::TooLong, message);
+            }
+            Some(name) if name.chars().any(char::is_control) => {
+                faults.invalid("fieldManager", "Invalid value: must consist of printable characters");
+            }
+            Some(_) | None => {}
+        }
+        if self.force.is_some() && !applies {
+            faults.forbidden("force", "Forbidden: may not be specified for non-apply patch");
+        }
+        let faults = faults.into_vec();
+        if faults.is_empty() {
+            return Ok(());
+        }
+        let subject = Subject { group: "meta.k8s.io".to_owned(), kind: kind.to_owned(), name: String::new() };
+        Err(Refusal::invalid(subject, &faults))
     }
 
     /// The revision as a number; unset and `0` are none.

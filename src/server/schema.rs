@@ -8,8 +8,8 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-pub(crate) use self::rule::Rule;
-use self::rule::{Apart, Extra, Kind};
+pub(crate) use self::rule::{Apart, Rule};
+use self::rule::{Extra, Kind};
 use super::path::Path;
 use super::suggest::nearest;
 use crate::api::field::Cause;
@@ -37,12 +37,28 @@ impl std::fmt::Display for Unknown {
 /// Removes what the schema does not know, drops nulls of declared fields (a null is an absent field) and fills
 /// the schema's defaults. Reports what was unknown.
 pub(crate) fn shape(value: &mut Value, rule: &Rule, path: &Path<'_>, unknown: &mut Vec<Unknown>) {
+    shape_as(value, (rule, Absent::Filled), path, unknown);
+}
+
+/// The same without defaults, for a value that need not be whole.
+pub(crate) fn prune(value: &mut Value, rule: &Rule, path: &Path<'_>, unknown: &mut Vec<Unknown>) {
+    shape_as(value, (rule, Absent::Left), path, unknown);
+}
+
+/// What becomes of an absent field that has a default.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Absent {
+    Filled,
+    Left,
+}
+
+fn shape_as(value: &mut Value, (rule, absent): (&Rule, Absent), path: &Path<'_>, unknown: &mut Vec<Unknown>) {
     match value {
-        Value::Object(fields) => shape_object(fields, rule, path, unknown),
+        Value::Object(fields) => shape_object(fields, (rule, absent), path, unknown),
         Value::Array(items) => {
             if let Some(rule) = &rule.items {
                 for (index, item) in items.iter_mut().enumerate() {
-                    shape(item, rule, &path.item(index), unknown);
+                    shape_as(item, (rule, absent), &path.item(index), unknown);
                 }
             }
         }
@@ -50,7 +66,12 @@ pub(crate) fn shape(value: &mut Value, rule: &Rule, path: &Path<'_>, unknown: &m
     }
 }
 
-fn shape_object(fields: &mut Map<String, Value>, rule: &Rule, path: &Path<'_>, unknown: &mut Vec<Unknown>) {
+fn shape_object(
+    fields: &mut Map<String, Value>,
+    (rule, absent): (&Rule, Absent),
+    path: &Path<'_>,
+    unknown: &mut Vec<Unknown>,
+) {
     let keeps_more = rule.open || !matches!(rule.extra, Extra::Nothing);
     fields.retain(|name, value| {
         if rule.properties.contains_key(name) {
@@ -62,14 +83,14 @@ fn shape_object(fields: &mut Map<String, Value>, rule: &Rule, path: &Path<'_>, u
         }
         keeps_more
     });
-    for (name, default) in &rule.defaults {
+    for (name, default) in rule.defaults.iter().filter(|_| absent == Absent::Filled) {
         if !fields.contains_key(name) {
             fields.insert(name.clone(), default.clone());
         }
     }
     for (name, value) in fields.iter_mut() {
         if let Some(rule) = rule.of_field(name) {
-            shape(value, rule, &path.field(name), unknown);
+            shape_as(value, (rule, absent), &path.field(name), unknown);
         }
     }
 }
@@ -248,7 +269,7 @@ fn check_combinations(value: &Value, rule: &Rule, path: &Path<'_>, faults: &mut 
 
 impl Rule {
     /// The rule of a field, declared or not.
-    fn of_field(&self, name: &str) -> Option<&Self> {
+    pub(crate) fn of_field(&self, name: &str) -> Option<&Self> {
         match (self.properties.get(name), &self.extra) {
             (Some(rule), _) => Some(rule),
             (None, Extra::Of(rule)) => Some(rule),

@@ -1,14 +1,15 @@
-//! create, update and patch.
+//! create, update, patch and apply.
 //!
 //! A change is decided on what was read and written only if that still stands; where the client named no
 //! resourceVersion, the server reads again and decides again, so that racing writers lose nothing.
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Inner;
 use super::admission::{self, Admitted, Submitted};
+use super::apply::{self, Config, Ground, Wanted, Writer};
 use super::body;
 use super::objects::{Stored, WriteError, versioned};
 use super::patch::{Patch, PatchType};
@@ -16,7 +17,7 @@ use super::query::{Form, Query};
 use super::read::{object_response, stored_response};
 use super::resource::Resource;
 use super::rights;
-use super::route::Target;
+use super::route::{Part, Target};
 use super::status::Refusal;
 use crate::api::FieldErrors;
 use crate::store::Rev;
@@ -39,6 +40,7 @@ pub(crate) async fn create(
     if resource.kind.namespaced && namespace.is_none() {
         return Err(Refusal::bad_request("a namespace is needed in the path"));
     }
+    query.check_write("CreateOptions", false)?;
     let (object, duplicates) = body::json_with_duplicates(bytes)?;
     let given = object["metadata"]["name"].as_str().is_some_and(|name| !name.is_empty());
     let draws = if given { 1 } else { DRAWS };
@@ -52,11 +54,13 @@ pub(crate) async fn create(
             duplicates: duplicates.clone(),
             validation: query.field_validation,
         };
-        let Admitted { object, warnings } =
+        let Admitted { mut object, warnings } =
             admission::create(resource, namespace, submitted, &inner.stamp())?;
         if let Some(node) = &query.node {
             rights::of_change(node, resource, &Value::Null, &object)?;
         }
+        let ground = Ground::of(resource, target.part);
+        apply::track(&ground, (None, &mut object), writer(query), inner.now());
         object["metadata"]["name"].as_str().unwrap_or_default().clone_into(&mut name);
         let key = resource.key(namespace, &name);
         match make(inner, resource, (&key, query), &object).await {
@@ -117,6 +121,28 @@ fn warned(mut response: Response, warnings: &[String]) -> Response {
 enum Wish {
     Replace { object: Value, duplicates: Vec<String> },
     Patch(Patch),
+    Apply(Wanted),
+}
+
+impl Wish {
+    /// Whether the client named the revision that it knew, so that a conflict must go back to it.
+    fn names_version(&self) -> bool {
+        match self {
+            Self::Replace { object, .. } => {
+                object["metadata"]["resourceVersion"].as_str().is_some_and(|given| !given.is_empty())
+            }
+            Self::Patch(patch) => patch.names_version(),
+            Self::Apply(wanted) => !wanted.metadata("resourceVersion").is_empty(),
+        }
+    }
+
+    /// What the client is to be told of what it sent.
+    fn warnings(&self) -> &[String] {
+        match self {
+            Self::Replace { .. } | Self::Patch(_) => &[],
+            Self::Apply(wanted) => &wanted.warnings,
+        }
+    }
 }
 
 /// Replaces an object.
@@ -126,88 +152,169 @@ pub(crate) async fn update(
     (query, form): (&Query, Form),
     bytes: &[u8],
 ) -> Result<Response, Refusal> {
+    query.check_write("UpdateOptions", false)?;
     let (object, duplicates) = body::json_with_duplicates(bytes)?;
     change(inner, target, (query, form), Wish::Replace { object, duplicates }).await
 }
 
-/// Patches an object.
+/// Patches an object, or applies to it.
 pub(crate) async fn patch(
     inner: &Inner,
     target: &Target,
     (query, form): (&Query, Form),
     (content_type, bytes): (&str, Bytes),
 ) -> Result<Response, Refusal> {
-    let accepted = "application/merge-patch+json, application/json-patch+json";
-    let kind = PatchType::of(content_type).ok_or_else(|| {
-        let message = format!(
-            "the body of the request was in an unknown format - accepted media types include: {accepted}"
-        );
-        Refusal::unsupported_media_type(message)
-    })?;
-    if kind == PatchType::Strategic && target.resource.is_ours() {
-        let message = format!(
-            "strategic merge is not supported for this kind - accepted media types include: {accepted}"
-        );
-        return Err(Refusal::unsupported_media_type(message));
+    let applies = apply::is_apply(content_type);
+    query.check_write("PatchOptions", applies)?;
+    let wish = if applies {
+        let place = (target.namespace.as_deref(), target.name.as_deref().unwrap_or_default());
+        Wish::Apply(Wanted::read(&target.resource, place, (&bytes, query.field_validation))?)
+    } else {
+        Wish::Patch(Patch::read(patch_type(&target.resource, content_type)?, &bytes)?)
+    };
+    change(inner, target, (query, form), wish).await
+}
+
+fn patch_type(resource: &Resource, content_type: &str) -> Result<PatchType, Refusal> {
+    let refused = |why: &str| {
+        let accepted =
+            "application/merge-patch+json, application/json-patch+json, application/apply-patch+yaml";
+        Refusal::unsupported_media_type(format!("{why} - accepted media types include: {accepted}"))
+    };
+    match PatchType::of(content_type) {
+        None => Err(refused("the body of the request was in an unknown format")),
+        Some(PatchType::Strategic) if resource.is_ours() => {
+            Err(refused("strategic merge is not supported for this kind"))
+        }
+        Some(kind) => Ok(kind),
     }
-    let patch = Patch::read(kind, &bytes)?;
-    change(inner, target, (query, form), Wish::Patch(patch)).await
 }
 
 async fn change(
     inner: &Inner,
     target: &Target,
-    (query, form): (&Query, Form),
+    asked: (&Query, Form),
     wish: Wish,
 ) -> Result<Response, Refusal> {
     let resource = &target.resource;
     let name = target.name.as_deref().unwrap_or_default();
     let key = resource.key(target.namespace.as_deref(), name);
-    let missing = || Refusal::not_found(resource.subject(name));
     let _turn = inner.turns.of(&key).await?;
-    let mut current = inner.objects.get(resource, &key).await?.ok_or_else(missing)?;
+    let mut current = inner.objects.get(resource, &key).await?;
     for _ in 0..TRIES {
-        let old = current.value(resource)?;
-        let (submitted, insists) = submit(resource, &old, &wish, query)?;
-        if let Some(node) = &query.node {
-            rights::of_object(node, resource, &old)?;
-        }
-        let admitted = admission::update(resource, target.part, &old, submitted)?;
-        if let Some(node) = &query.node {
-            rights::of_change(node, resource, &old, &admitted.object)?;
-        }
-        let done = carry_out(inner, resource, (&key, query), (&current, &old, &admitted.object)).await;
-        match done {
-            Ok(done) => {
-                let how = (StatusCode::OK, form, query);
-                let response = match done {
-                    Done::Stored(stored) => {
-                        stored_response(inner, resource, (&stored, admitted.object), how)?
-                    }
-                    Done::At(rev) => object_response(inner, resource, versioned(admitted.object, rev), how),
-                };
-                return Ok(warned(response, &admitted.warnings));
+        let done = match (&current, &wish) {
+            (Some(current), wish) => once(inner, target, asked, (&key, current, wish)).await,
+            (None, Wish::Apply(wanted)) if target.part == Part::Main => {
+                make_applied(inner, target, asked, (&key, wanted)).await
             }
-            Err(WriteError::Conflict(None)) => return Err(missing()),
-            Err(WriteError::Conflict(Some(_))) if insists => break,
-            Err(WriteError::Conflict(Some(newer))) => current = newer,
+            (None, Wish::Replace { .. } | Wish::Patch(_) | Wish::Apply(_)) => {
+                return Err(Refusal::not_found(resource.subject(name)));
+            }
+        };
+        match done {
+            Ok(response) => return Ok(response),
+            Err(WriteError::Conflict(Some(_))) if wish.names_version() => break,
+            Err(WriteError::Conflict(newer)) => current = newer,
             Err(WriteError::Refused(refusal)) => return Err(refusal),
         }
     }
     Err(Refusal::stale(resource.subject(name)))
 }
 
-/// The object that the wish makes of `old`, and whether the client insists on the revision it knew.
-fn submit(
-    resource: &Resource,
-    old: &Value,
-    wish: &Wish,
-    query: &Query,
-) -> Result<(Submitted, bool), Refusal> {
-    let (object, duplicates, names_version) = match wish {
-        Wish::Replace { object, duplicates } => (object.clone(), duplicates.clone(), true),
-        Wish::Patch(patch) => (patch.apply(old)?, Vec::new(), patch.names_version()),
+/// Decides what becomes of an object as it was read, and writes that if it still stands.
+async fn once(
+    inner: &Inner,
+    target: &Target,
+    (query, form): (&Query, Form),
+    (key, current, wish): (&str, &Stored, &Wish),
+) -> Result<Response, WriteError> {
+    let resource = &target.resource;
+    let ground = Ground::of(resource, target.part);
+    let old = current.value(resource)?;
+    let (object, applied) = match wish {
+        Wish::Replace { object, .. } => (object.clone(), None),
+        Wish::Patch(patch) => (patch.apply(&old)?, None),
+        Wish::Apply(wanted) => {
+            let mut applied = apply::apply(&ground, &old, &config(query, wanted), inner.now())?;
+            (std::mem::take(&mut applied.object), Some(applied))
+        }
     };
+    check_version(resource, &old, &object, wish)?;
+    if let Some(node) = &query.node {
+        rights::of_object(node, resource, &old)?;
+    }
+    let duplicates = match wish {
+        Wish::Replace { duplicates, .. } => duplicates.clone(),
+        Wish::Patch(_) | Wish::Apply(_) => Vec::new(),
+    };
+    let submitted = Submitted { object, duplicates, validation: query.field_validation };
+    let mut admitted = admission::update(resource, target.part, &old, submitted)?;
+    if let Some(node) = &query.node {
+        rights::of_change(node, resource, &old, &admitted.object)?;
+    }
+    match applied {
+        Some(applied) => apply::settle(&ground, &old, &mut admitted.object, (applied, inner.now())),
+        None => apply::track(&ground, (Some(&old), &mut admitted.object), writer(query), inner.now()),
+    }
+    let done = carry_out(inner, resource, (key, query), (current, &old, &admitted.object)).await?;
+    let how = (StatusCode::OK, form, query);
+    let response = match done {
+        Done::Stored(stored) => stored_response(inner, resource, (&stored, admitted.object), how)?,
+        Done::At(rev) => object_response(inner, resource, versioned(admitted.object, rev), how),
+    };
+    Ok(warned(warned(response, wish.warnings()), &admitted.warnings))
+}
+
+/// Makes the object that was applied to and is not there.
+async fn make_applied(
+    inner: &Inner,
+    target: &Target,
+    (query, form): (&Query, Form),
+    (key, wanted): (&str, &Wanted),
+) -> Result<Response, WriteError> {
+    let (resource, namespace) = (&target.resource, target.namespace.as_deref());
+    if let Some(barred) = &query.barred {
+        return Err(barred.clone().into());
+    }
+    let (name, uid) = (wanted.metadata("name"), wanted.metadata("uid"));
+    if !uid.is_empty() {
+        let why = format!("the object with uid {uid} that it is to be applied to is not there");
+        return Err(Refusal::conflict(resource.subject(name), &why).into());
+    }
+    if let Some(namespace) = namespace {
+        check_namespace(inner, resource, namespace).await?;
+    }
+    let (ground, nothing) = (Ground::of(resource, target.part), Value::Object(Map::new()));
+    let mut applied = apply::apply(&ground, &nothing, &config(query, wanted), inner.now())?;
+    let object = std::mem::take(&mut applied.object);
+    let submitted = Submitted { object, duplicates: Vec::new(), validation: query.field_validation };
+    let mut admitted = admission::create(resource, namespace, submitted, &inner.stamp())?;
+    if let Some(node) = &query.node {
+        rights::of_change(node, resource, &Value::Null, &admitted.object)?;
+    }
+    apply::settle(&ground, &nothing, &mut admitted.object, (applied, inner.now()));
+    let how = (StatusCode::CREATED, form, query);
+    let response = match make(inner, resource, (key, query), &admitted.object).await? {
+        Some(stored) => stored_response(inner, resource, (&stored, admitted.object), how)?,
+        None => object_response(inner, resource, admitted.object, how),
+    };
+    Ok(warned(response, &wanted.warnings))
+}
+
+fn config<'a>(query: &'a Query, wanted: &'a Wanted) -> Config<'a> {
+    Config {
+        object: &wanted.object,
+        manager: query.field_manager.as_deref().unwrap_or_default(),
+        force: query.force.unwrap_or_default(),
+    }
+}
+
+fn writer(query: &Query) -> Writer<'_> {
+    query.writer.as_deref().map_or(Writer::Ours, Writer::Manager)
+}
+
+/// Refuses a revision that is not that of the object, and a replacement that names none where one is needed.
+fn check_version(resource: &Resource, old: &Value, object: &Value, wish: &Wish) -> Result<(), Refusal> {
     let name = old["metadata"]["name"].as_str().unwrap_or_default();
     let given = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
     if given.is_empty() && matches!(wish, Wish::Replace { .. }) && needs_version(resource) {
@@ -218,8 +325,7 @@ fn submit(
     if !given.is_empty() && Some(given) != old["metadata"]["resourceVersion"].as_str() {
         return Err(Refusal::stale(resource.subject(name)));
     }
-    let insists = names_version && !given.is_empty();
-    Ok((Submitted { object, duplicates, validation: query.field_validation }, insists))
+    Ok(())
 }
 
 /// Kinds whose PUT is a decision by compare-and-swap: ours, and leases.

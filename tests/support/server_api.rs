@@ -63,9 +63,11 @@ pub(crate) fn gadget() -> KindDefinition {
                     "properties": {
                         "phase": { "type": "string" },
                         "seen": { "type": "integer" },
-                        "conditions": { "type": "array", "items": {
-                            "type": "object", "x-kubernetes-preserve-unknown-fields": true
-                        } }
+                        "conditions": {
+                            "type": "array",
+                            "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
+                            "items": { "type": "object", "x-kubernetes-preserve-unknown-fields": true }
+                        }
                     }
                 }
             }

@@ -21,6 +21,8 @@ pub(crate) struct Rule {
     pub(super) items: Option<Box<Rule>>,
     /// What tells the items of a list apart.
     pub(super) apart: Apart,
+    /// A struct or map that is written as a whole.
+    pub(super) atomic: bool,
     /// How many properties, items or characters there are, at least and at most.
     pub(super) size: (Option<u64>, Option<u64>),
     pub(super) low: Option<Bound>,
@@ -59,10 +61,13 @@ pub(super) enum Extra {
 
 /// What tells the items of a list apart.
 #[derive(Debug, Default)]
-pub(super) enum Apart {
+pub(crate) enum Apart {
+    /// Nothing: the list is one piece.
     #[default]
     Nothing,
+    /// Their values: the list is a set.
     Themselves,
+    /// The values of these fields.
     Keys(Vec<String>),
 }
 
@@ -112,6 +117,7 @@ impl Rule {
                 _ if schema["x-kubernetes-list-type"] == "set" || is("uniqueItems") => Apart::Themselves,
                 _ => Apart::Nothing,
             },
+            atomic: schema["x-kubernetes-map-type"] == "atomic",
             size: (schema[least].as_u64(), schema[most].as_u64()),
             low: bound("minimum", "exclusiveMinimum"),
             high: bound("maximum", "exclusiveMaximum"),
@@ -127,6 +133,26 @@ impl Rule {
     /// The rule of a declared property.
     pub(crate) fn property(&self, name: &str) -> Option<&Self> {
         self.properties.get(name)
+    }
+
+    /// The rule of the items of a list.
+    pub(crate) fn items(&self) -> Option<&Self> {
+        self.items.as_deref()
+    }
+
+    /// What tells the items of a list apart.
+    pub(crate) fn apart(&self) -> &Apart {
+        &self.apart
+    }
+
+    /// Whether a struct or map is written as a whole.
+    pub(crate) fn is_atomic(&self) -> bool {
+        self.atomic
+    }
+
+    /// What a property gets when it has no value.
+    pub(crate) fn default_of(&self, name: &str) -> Option<&Value> {
+        self.defaults.iter().find(|(known, _)| known == name).map(|(_, default)| default)
     }
 }
 
