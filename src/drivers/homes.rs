@@ -101,7 +101,8 @@ impl<S: State> Homes<S> {
         }
     }
 
-    fn home_path(&self, id: &VolumeId) -> PathBuf {
+    /// The directory of a volume, if there is one.
+    pub(super) fn home_path(&self, id: &VolumeId) -> PathBuf {
         self.root.join(VOLUMES).join(id.as_str())
     }
 
@@ -116,6 +117,15 @@ impl<S: State> Homes<S> {
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(Refusal::failed("open", &self.home_path(id))(error)),
         }
+    }
+
+    /// The record of a volume for a list: one that was deleted meanwhile, or whose record only a person can mend, does
+    /// not stop the list.
+    pub(super) fn find_or_warn(&self, id: &VolumeId) -> Option<Record<S>> {
+        self.find(id).unwrap_or_else(|error| {
+            tracing::warn!(volume = id.as_str(), ?error, "not listed");
+            None
+        })
     }
 
     /// The volume for this call alone; [`Refusal::Pending`] while another call has it.
@@ -266,9 +276,14 @@ impl<S: State> All<'_, S> {
 }
 
 impl<S: State> Locked<S> {
-    /// Writes the record. The caller syncs `home` where that must survive a power cut.
+    /// Writes the record. It survives a power cut only once [`Locked::sync`] was called too.
     pub(super) fn save(&self) -> Result<(), Refusal> {
         record::write(&self.home, VOLUME, &self.record, || self.path.clone())
+    }
+
+    /// Makes what was written last.
+    pub(super) fn sync(&self) -> Result<(), Refusal> {
+        rustix::fs::fsync(&self.home).map_err(Refusal::failed("sync", &self.path))
     }
 }
 

@@ -8,6 +8,7 @@ pub mod endpoint;
 mod homes;
 mod identity;
 mod listing;
+pub mod loopback;
 mod publish;
 mod record;
 mod refusal;

@@ -1,6 +1,7 @@
 //! Requests parsed into values that cannot be wrong: what is not in the contract, or more than a driver can do, ends here.
 //!
 //! What is the same for every driver; what one of them can do of it, it says itself ([`Offer`]).
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -254,6 +255,36 @@ pub(super) fn capabilities(
         return Err(invalid(FIELD, "are missing"));
     }
     asked.iter().map(|one| capability(one, offer).map_err(|fault| fault.refusal(FIELD))).collect()
+}
+
+/// What of the rest of a ValidateVolumeCapabilities is not as it was when the volume was made. No driver here gives out a
+/// volume context or knows mutable parameters.
+pub(super) fn differs(
+    asked: &proto::ValidateVolumeCapabilitiesRequest,
+    parameters: &BTreeMap<String, String>,
+) -> Option<&'static str> {
+    if !asked.volume_context.is_empty() {
+        Some("volume_context is not the one this driver gave")
+    } else if !asked.parameters.is_empty() && asked.parameters != *parameters {
+        Some("parameters are not those the volume was made with")
+    } else if !asked.mutable_parameters.is_empty() {
+        Some("mutable_parameters are not supported")
+    } else {
+        None
+    }
+}
+
+/// The answer that all of it is possible.
+pub(super) fn confirmed(
+    asked: proto::ValidateVolumeCapabilitiesRequest,
+) -> proto::ValidateVolumeCapabilitiesResponse {
+    let confirmed = proto::validate_volume_capabilities_response::Confirmed {
+        volume_context: asked.volume_context,
+        volume_capabilities: asked.volume_capabilities,
+        parameters: asked.parameters,
+        mutable_parameters: asked.mutable_parameters,
+    };
+    proto::ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: String::new() }
 }
 
 /// Bytes that a volume must have and may have.

@@ -149,6 +149,12 @@ impl<'a> Spot<'a> {
         mount_remount(mounted, MountFlags::BIND | present_options(&detached)? | options, c"")
     }
 
+    /// Puts a mount that is nowhere yet on the target, a directory that is there.
+    pub(super) fn put(&self, mount: &OwnedFd) -> Result<(), Refusal> {
+        let put = self.open_leaf().and_then(|leaf| mounts::attach(mount, leaf));
+        put.map_err(Refusal::failed("mount on", self.target.as_path()))
+    }
+
     /// Takes the volume off the target: nothing happens where it is not mounted.
     pub(super) fn unmount(&self, sought: &Sought<'_>) -> Result<Seen, Refusal> {
         for _ in 0..DEEPEST_STACK {

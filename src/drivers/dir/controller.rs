@@ -189,36 +189,20 @@ impl Core {
                 Err(malformed @ CapabilityFault::Malformed(_)) => return Err(malformed.refusal(FIELD)),
             }
         }
-        if !asked.volume_context.is_empty() {
-            return no("volume_context is not the one this driver gave".into());
+        if let Some(problem) = request::differs(&asked, &record.parameters) {
+            return no(problem.into());
         }
-        if !asked.parameters.is_empty() && asked.parameters != record.parameters {
-            return no("parameters are not those the volume was made with".into());
-        }
-        if !asked.mutable_parameters.is_empty() {
-            return no("mutable_parameters are not supported".into());
-        }
-        let confirmed = proto::validate_volume_capabilities_response::Confirmed {
-            volume_context: asked.volume_context,
-            volume_capabilities: asked.volume_capabilities,
-            parameters: asked.parameters,
-            mutable_parameters: asked.mutable_parameters,
-        };
-        Ok(proto::ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: String::new() })
+        Ok(request::confirmed(asked))
     }
 
     fn list(&self, asked: &proto::ListVolumesRequest) -> Result<proto::ListVolumesResponse, Refusal> {
         let ids = self.volumes.homes.ids()?;
         let (page, next_token) = listing::page(&ids, asked)?;
-        let mut entries = Vec::with_capacity(page.len());
-        for id in page {
-            // One that was deleted meanwhile, or whose record only a person can mend, does not stop the list.
-            match self.volumes.homes.find(id) {
-                Ok(record) => entries.extend(record.map(|record| self.entry(&record))),
-                Err(error) => tracing::warn!(volume = id.as_str(), ?error, "not listed"),
-            }
-        }
-        Ok(proto::ListVolumesResponse { entries, next_token })
+        let entries = page.into_iter().filter_map(|id| self.volumes.homes.find_or_warn(id));
+        Ok(proto::ListVolumesResponse {
+            entries: entries.map(|record| self.entry(&record)).collect(),
+            next_token,
+        })
     }
 
     fn entry(&self, record: &Record) -> proto::list_volumes_response::Entry {

@@ -102,12 +102,12 @@ impl Volumes {
     }
 
     fn promise(&self, wanted: &Wanted<'_>, room: Room) -> Result<u64, Refusal> {
-        let (required, node) = (wanted.size.required, self.node.clone());
+        let (required, place) = (wanted.size.required, format!("node {}", self.node));
         // Where the caller named places, another one may be larger: then the place is at fault, not the range.
         if required > room.total && wanted.here == Placement::Anywhere {
-            Err(Refusal::TooLarge { required, total: room.total, node })
+            Err(Refusal::TooLarge { required, total: room.total, place })
         } else if required > room.available {
-            Err(Refusal::NoRoom { required, available: room.available, node })
+            Err(Refusal::NoRoom { required, available: room.available, place })
         } else {
             Ok(required)
         }
