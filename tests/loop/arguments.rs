@@ -70,7 +70,7 @@ async fn create() {
         assert!(backend.image(&id).is_file(), "{name}");
         driver.delete(&id).await.unwrap();
     }
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }
 
@@ -108,7 +108,7 @@ async fn delete_attach_and_detach() {
     }
     assert_eq!(driver.list().await, [(id.clone(), vec![])]);
     driver.delete(&id).await.unwrap();
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }
 
@@ -146,7 +146,7 @@ async fn validate() {
         assert!(answer.confirmed.is_none() && answer.message.contains(about), "{answer:?}");
     }
     driver.delete(&id).await.unwrap();
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }
 
@@ -233,6 +233,6 @@ async fn of_the_node() {
     driver.unstage(&id, &staging).await.unwrap();
     driver.detach(&id, "node-a").await.unwrap();
     driver.delete(&id).await.unwrap();
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }

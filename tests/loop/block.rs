@@ -56,14 +56,14 @@ async fn a_device_has_the_size_of_its_volume_and_may_be_read_only() {
     driver.publish(rig::publish(&staged, &one)).await.unwrap();
     write(&one, 0, b"yes").unwrap();
     // While somebody has it open it does not go, and is not forgotten.
-    let held = fs::File::open(&one).unwrap();
+    let held = fs::File::open(&backend.devices()[0]).unwrap();
     driver.unpublish(&id, &one).await.unwrap();
     assert_eq!(refused(driver.unstage(&id, &staging).await, "open somewhere"), Code::Aborted);
     drop(held);
     driver.unstage(&id, &staging).await.unwrap();
     driver.detach(&id, "node-a").await.unwrap();
     driver.delete(&id).await.unwrap();
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }
 
@@ -118,7 +118,7 @@ async fn several_nodes_share_a_disk_in_the_modes_made_for_it() {
         controller.delete(&id).await.unwrap();
     }
     for driver in [controller, a, b] {
-        driver.stop();
+        driver.stop().await;
     }
     backend.assert_nothing_left();
 }

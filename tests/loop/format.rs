@@ -31,7 +31,7 @@ async fn end(backend: Backend, driver: Driver, id: &str) {
     driver.unstage(id, &staging).await.unwrap();
     driver.detach(id, "node-a").await.unwrap();
     driver.delete(id).await.unwrap();
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }
 
@@ -56,15 +56,15 @@ async fn a_program_that_fails_leaves_a_blank_volume() {
     let staged = stage(&id, &context, &backend.staging("web"), &ext4());
     let failed = driver.stage(staged.clone()).await;
     assert_eq!(refused(failed, "mkfs.ext4: exit status: 7: no luck"), Code::Internal);
-    driver.stop();
+    driver.stop().await;
     let driver = with_path(&backend, instead(&backend, "exit 0")).await;
     assert_eq!(refused(driver.stage(staged.clone()).await, "it left no ext4"), Code::Internal);
     assert!(is_blank(&backend.image(&id)));
     assert_eq!((backend.devices(), backend.mounts()), (vec![], vec![]));
-    driver.stop();
+    driver.stop().await;
     let driver = with_path(&backend, backend.path("empty").into_os_string()).await;
     assert_eq!(refused(driver.stage(staged.clone()).await, "mkfs.ext4: it is in none of"), Code::Internal);
-    driver.stop();
+    driver.stop().await;
     let driver = backend.all().await;
     driver.stage(staged).await.unwrap();
     end(backend, driver, &id).await;

@@ -48,7 +48,7 @@ async fn effects(capability: &VolumeCapability) -> BTreeMap<String, u32> {
     let variables = vec![("WHARFLINE_EFFECTS", OsString::from(&file))];
     let driver = backend.start("node-a", How { variables, ..Default::default() }).await;
     walk(&backend, &driver, capability, &mut Seen::default()).await.unwrap();
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
     let mut counts = BTreeMap::new();
     for line in fs::read_to_string(file).unwrap().lines() {
@@ -81,7 +81,7 @@ async fn killed_everywhere(capability: VolumeCapability, least: usize) {
                         panic!("killed at {at}, and then not taken down: {status:?}");
                     });
                 }
-                driver.stop();
+                driver.stop().await;
                 backend.assert_nothing_left();
             }
         }
@@ -90,10 +90,10 @@ async fn killed_everywhere(capability: VolumeCapability, least: usize) {
 
 #[tokio::test]
 async fn with_a_file_system() {
-    killed_everywhere(ext4(), 14).await;
+    killed_everywhere(ext4(), 13).await;
 }
 
 #[tokio::test]
 async fn with_a_raw_device() {
-    killed_everywhere(block(Access::SingleNodeWriter), 9).await;
+    killed_everywhere(block(Access::SingleNodeWriter), 10).await;
 }

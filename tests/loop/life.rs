@@ -76,7 +76,7 @@ async fn live(capability: proto::VolumeCapability, bytes: i64, fs_type: &str) {
         driver.unstage(&id, &staging).await.unwrap();
         driver.detach(&id, "node-a").await.unwrap();
     }
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }
 
@@ -120,6 +120,7 @@ async fn what_it_says_of_itself() {
     let service = proto::plugin_capability::Service { r#type: Service::ControllerService.into() };
     let only = proto::PluginCapability { r#type: Some(proto::plugin_capability::Type::Service(service)) };
     assert_eq!(offered.unwrap().into_inner().capabilities, [only]);
+    drop(identity);
 
     let info = driver.nodes().node_get_info(proto::NodeGetInfoRequest {}).await.unwrap().into_inner();
     assert_eq!((info.node_id.as_str(), info.max_volumes_per_node), ("node-a", 7));
@@ -147,7 +148,7 @@ async fn what_it_says_of_itself() {
         Rpc::SingleNodeMultiWriter,
     ];
     assert_eq!(served.capabilities, expected.map(rpc));
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }
 
@@ -181,7 +182,7 @@ async fn one_volume_has_several_targets_on_its_node() {
     driver.unstage(&id, &staging).await.unwrap();
     driver.detach(&id, "").await.unwrap();
     driver.delete(&id).await.unwrap();
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }
 
@@ -207,6 +208,6 @@ async fn many_volumes_at_once() {
         }
     });
     futures::future::join_all(lives).await;
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }

@@ -25,9 +25,9 @@ impl Fleet {
         Self { backend, controller, a, b }
     }
 
-    fn end(self) {
+    async fn end(self) {
         for driver in [self.controller, self.a, self.b] {
-            driver.stop();
+            driver.stop().await;
         }
         self.backend.assert_nothing_left();
     }
@@ -77,7 +77,7 @@ async fn what_one_node_wrote_the_next_one_reads() {
     }
     controller.delete(&id).await.unwrap();
     for driver in [controller, a, b] {
-        driver.stop();
+        driver.stop().await;
     }
     backend.assert_nothing_left();
 }
@@ -135,7 +135,7 @@ async fn nothing_is_staged_without_the_context_of_its_attachment() {
         controller.detach(volume, "").await.unwrap();
         controller.delete(volume).await.unwrap();
     }
-    fleet.end();
+    fleet.end().await;
 }
 
 /// Who fences a node ends its attachment, not its mount: the kernel of this one machine keeps the next node out.
@@ -165,7 +165,7 @@ async fn a_node_that_was_fenced_keeps_the_next_one_from_staging() {
     a.unstage(&id, &there).await.unwrap();
     controller.detach(&id, "node-a").await.unwrap();
     controller.delete(&id).await.unwrap();
-    fleet.end();
+    fleet.end().await;
 }
 
 #[tokio::test]
@@ -194,14 +194,14 @@ async fn a_node_has_a_limit_that_holds_across_restarts() {
     driver.attach(attached, "node-a", &ext4()).await.unwrap(); // there already
     driver.detach(attached, "node-a").await.unwrap();
     driver.attach(&left_out, "node-a", &ext4()).await.unwrap();
-    driver.stop();
+    driver.stop().await;
     let driver = backend.start("node-a", limited(3)).await;
     driver.attach(attached, "node-a", &ext4()).await.unwrap();
     for id in ids {
         driver.detach(&id, "node-a").await.unwrap();
         driver.delete(&id).await.unwrap();
     }
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }
 
@@ -264,10 +264,11 @@ async fn what_differs_is_refused_and_what_is_gone_is_gone() {
     driver.publish(rig::publish(&staged, &target)).await.unwrap();
     // The records of the volume and of the stage lost: the kernel knows.
     fs::remove_file(backend.data().join(format!("nodes/node-a/{id}.json"))).unwrap();
-    fs::rename(backend.data().join("volumes").join(&id), backend.path("lost")).unwrap();
+    fs::create_dir(backend.path("lost")).unwrap();
+    fs::rename(backend.data().join("volumes").join(&id), backend.path("lost").join(&id)).unwrap();
     driver.unpublish(&id, &target).await.unwrap();
     driver.unstage(&id, &staging).await.unwrap();
     assert_eq!((backend.devices(), backend.mounts()), (vec![], vec![]));
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }

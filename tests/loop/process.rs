@@ -98,6 +98,6 @@ async fn no_secret_and_no_token_is_in_the_log() {
     for never in ["canary", answer.publish_context["attachment"].as_str()] {
         assert!(!log.contains(never), "{never} is in\n{log}");
     }
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }

@@ -33,7 +33,8 @@ pub(crate) struct Backend {
 pub(crate) struct Driver {
     child: Child,
     log: PathBuf,
-    channel: Channel,
+    /// Goes before the process is told to end, which waits for its clients.
+    channel: Option<Channel>,
     pub(crate) node: String,
 }
 
@@ -119,7 +120,7 @@ impl Backend {
             async move { Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(socket).await?)) }
         });
         let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
-        Driver { child, log, channel, node: node.to_owned() }
+        Driver { child, log, channel: Some(channel), node: node.to_owned() }
     }
 
     /// Loop devices over files of this backend.
@@ -164,16 +165,20 @@ impl Drop for Backend {
 }
 
 impl Driver {
+    fn channel(&self) -> Channel {
+        self.channel.clone().expect("it runs")
+    }
+
     pub(crate) fn identity(&self) -> IdentityClient<Channel> {
-        IdentityClient::new(self.channel.clone())
+        IdentityClient::new(self.channel())
     }
 
     pub(crate) fn controller(&self) -> ControllerClient<Channel> {
-        ControllerClient::new(self.channel.clone())
+        ControllerClient::new(self.channel())
     }
 
     pub(crate) fn nodes(&self) -> NodeClient<Channel> {
-        NodeClient::new(self.channel.clone())
+        NodeClient::new(self.channel())
     }
 
     /// SIGKILL.
@@ -183,15 +188,20 @@ impl Driver {
     }
 
     /// SIGTERM, and a good end.
-    pub(crate) fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
+        self.channel = None;
         let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        let mut ended = None;
-        until("it ends", || {
-            ended = self.child.try_wait().unwrap();
-            ended.is_some()
-        });
-        assert!(ended.unwrap().success(), "{}", read(&self.log));
+        let end = Instant::now() + PATIENCE;
+        let ended = loop {
+            // The connection is closed by a task of this runtime.
+            tokio::task::yield_now().await;
+            if let Some(ended) = self.child.try_wait().unwrap() {
+                break ended;
+            }
+            assert!(Instant::now() < end, "it does not end");
+        };
+        assert!(ended.success(), "{}", read(&self.log));
     }
 
     /// Waits until it was killed, by itself.

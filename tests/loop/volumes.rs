@@ -42,7 +42,7 @@ async fn a_size_is_what_the_file_system_needs_and_the_range_allows() {
     let mut several = sized("v", 0, XFS - 1, "ext4");
     several.volume_capabilities.push(mount(Access::SingleNodeWriter, "xfs", &[]));
     assert_eq!(refused(driver.create(several).await, "the least"), Code::OutOfRange);
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }
 
@@ -72,7 +72,7 @@ async fn the_same_name_is_the_same_volume_or_a_conflict() {
     let attach = driver.attach(&made.volume_id, "node-a", &xfs).await;
     assert_eq!(refused(attach, "xfs needs"), Code::FailedPrecondition);
     driver.delete(&made.volume_id).await.unwrap();
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }
 
@@ -98,6 +98,7 @@ async fn what_is_written_is_not_promised_twice() {
     let image = at.join("D/volumes").join(&id).join("image");
     let file = std::fs::OpenOptions::new().write(true).open(image).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &vec![1; 30 << 20], 0).unwrap();
+    drop(file);
     let written = available(vec![]).await.available_capacity;
     assert!((after - MIB..=after).contains(&written), "{after} {written}");
     let another = driver.create(rig::create("b", 40 * MIB, &ext4())).await;
@@ -108,7 +109,7 @@ async fn what_is_written_is_not_promised_twice() {
     assert_eq!((impossible.available_capacity, impossible.maximum_volume_size), (0, Some(0)));
     driver.delete(&id).await.unwrap();
     assert!(available(vec![]).await.available_capacity > 59 * MIB);
-    driver.stop();
+    driver.stop().await;
     rustix::mount::unmount(&at, rustix::mount::UnmountFlags::empty()).unwrap();
 }
 
@@ -146,6 +147,6 @@ async fn pages() {
     for id in ids {
         driver.delete(&id).await.unwrap();
     }
-    driver.stop();
+    driver.stop().await;
     backend.assert_nothing_left();
 }
