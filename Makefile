@@ -33,6 +33,7 @@ run: ## The whole way once: up, a volume in use, all taken down (root; PROFILE=r
 test: lint ## Everything that CI runs: format, lints, every test, the examples in the docs
 	@$(root)
 	@tools/fetch-etcd || true
+	@tools/fetch-xfs || true
 	$(tests) || { $(root); exit 1; }
 	$(CARGO) test --locked $(points) --doc
 	$(MAKE) sim

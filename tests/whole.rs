@@ -5,6 +5,8 @@ mod external;
 #[cfg(feature = "kill-points")]
 #[path = "whole/killed.rs"]
 mod killed;
+#[path = "whole/loops.rs"]
+mod loops;
 #[path = "whole/quickstart.rs"]
 mod quickstart;
 #[path = "whole/refusals.rs"]

@@ -1,7 +1,20 @@
 //! The built-in CSI drivers: real ones, that any orchestrator can use.
 //!
 //! They serve gRPC on a unix socket and know nothing of this project's objects: of it they use the generated CSI types
-//! and what the kernel is asked.
+//! and what the kernel is asked. What is the same for all of them is here; what a volume is, each says itself.
 mod authority;
 pub mod dir;
 pub mod endpoint;
+mod homes;
+mod identity;
+mod listing;
+pub mod loopback;
+mod publish;
+mod record;
+mod refusal;
+mod remove;
+mod request;
+mod service;
+mod spot;
+
+pub use refusal::Refusal;

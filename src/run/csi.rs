@@ -5,7 +5,7 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::drivers::dir;
+use crate::drivers::{dir, loopback};
 
 /// Threads for calls that touch the disk; more calls than that wait.
 const BLOCKING_THREADS: usize = 16;
@@ -24,16 +24,18 @@ pub struct Args {
 #[derive(Clone, Debug, Subcommand)]
 pub enum Driver {
     /// Serve dir.csi.wharfline.dev: a volume is a directory of this node, published by a bind mount
-    Dir(DirArgs),
+    Dir(CommonArgs),
+    /// Serve loop.csi.wharfline.dev: a volume is a sparse file, attached to a node as a loop device; ext4, xfs or raw
+    Loop(LoopArgs),
 }
 
-/// Arguments of `wharfline csi dir`.
+/// Arguments of each driver; all there are of `wharfline csi dir`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct DirArgs {
+pub struct CommonArgs {
     /// Socket to serve on, unix:///path/to.sock; its directory must exist
     #[arg(long, env = "CSI_ENDPOINT", value_name = "URL")]
     pub endpoint: String,
-    /// Id of this node, which is also its topology value
+    /// Id of this node
     #[arg(long, env = "NODE_NAME", value_name = "ID")]
     pub node_id: String,
     /// Directory for the volumes; made when missing
@@ -44,19 +46,25 @@ pub struct DirArgs {
     pub mode: dir::Mode,
 }
 
+/// Arguments of `wharfline csi loop`. All instances on one data directory serve one backend.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LoopArgs {
+    /// What each driver takes.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// Volumes that may be attached to this node at a time
+    #[arg(long, value_name = "N", default_value_t = loopback::DEFAULT_LIMIT,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub max_volumes_per_node: u16,
+}
+
 /// Serves until SIGTERM or SIGINT. Mounts and volumes stay as they are.
 ///
 /// # Errors
 /// When the arguments, the data directory or the socket cannot be used.
 pub fn main(args: Args) -> anyhow::Result<()> {
     super::log();
-    let Driver::Dir(args) = args.driver;
-    let settings = dir::Settings {
-        endpoint: args.endpoint,
-        node_id: args.node_id,
-        data_dir: args.data_dir,
-        mode: args.mode,
-    };
+    crate::effect::arm()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)
@@ -66,15 +74,30 @@ pub fn main(args: Args) -> anyhow::Result<()> {
         // Before the socket exists, so that a stop that comes at once is not missed.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let server = dir::Server::bind(&settings)?;
         let stop = async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
         };
-        Ok(server.run(stop).await?)
+        match args.driver {
+            Driver::Dir(args) => Ok(dir::Server::bind(&dir_settings(args))?.run(stop).await?),
+            Driver::Loop(args) => Ok(loopback::Server::bind(&loop_settings(args))?.run(stop).await?),
+        }
     });
     runtime.shutdown_timeout(LAST_CALLS);
     served
+}
+
+fn dir_settings(args: CommonArgs) -> dir::Settings {
+    let CommonArgs { endpoint, node_id, data_dir, mode } = args;
+    dir::Settings { endpoint, node_id, data_dir, mode }
+}
+
+fn loop_settings(args: LoopArgs) -> loopback::Settings {
+    let CommonArgs { endpoint, node_id, data_dir, mode } = args.common;
+    // Administrators' programs are not on everybody's path.
+    let programs = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
+    let max_volumes = args.max_volumes_per_node;
+    loopback::Settings { endpoint, node_id, data_dir, mode, max_volumes, programs }
 }

@@ -15,6 +15,13 @@ const SYS_PIDFD_SEND_SIGNAL: libc::c_long = 424;
 /// `_IOR(0xb7, 5, __u64)`: the id of a mount namespace that is never reused.
 const NS_GET_MNTNS_ID: u64 = 0x8008_b705;
 
+const LOOP_CLR_FD: u64 = 0x4c01;
+const LOOP_GET_STATUS64: u64 = 0x4c05;
+const LOOP_CONFIGURE: u64 = 0x4c0a;
+const LOOP_CTL_GET_FREE: u64 = 0x4c82;
+/// `_IO(0x12, 93)`: whether a block device may be written, an int.
+const BLKROSET: u64 = 0x125d;
+
 fn check(result: libc::c_long) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
@@ -338,4 +345,93 @@ pub(crate) fn give_back_read_only_pages() {
     }
     // SAFETY: the callback only reads what it is given, and no object is unloaded meanwhile: there is one thread.
     unsafe { libc::dl_iterate_phdr(Some(visit), std::ptr::null_mut()) };
+}
+
+/// `struct loop_info64`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct LoopStatus {
+    /// The device of the file behind it, as `stat` shows it.
+    pub(crate) device: u64,
+    /// The inode of that file.
+    pub(crate) inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    /// `LO_FLAGS_*`.
+    pub(crate) flags: u32,
+    /// Whatever was given at the start, ended by NUL.
+    pub(crate) label: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+impl LoopStatus {
+    /// A device over a whole file.
+    pub(crate) fn new(label: [u8; 64], flags: u32) -> Self {
+        // SAFETY: every field is an integer or an array of integers, for which zero is a value.
+        let zero: Self = unsafe { std::mem::zeroed() };
+        Self { label, flags, ..zero }
+    }
+}
+
+/// `struct loop_config`.
+#[repr(C)]
+struct LoopConfig {
+    file: u32,
+    block_size: u32,
+    status: LoopStatus,
+    reserved: [u64; 8],
+}
+
+/// The number of a loop device that nothing was behind when the kernel looked.
+pub(crate) fn loop_get_free(control: impl AsFd) -> io::Result<u32> {
+    // SAFETY: the request takes no argument.
+    let number = unsafe { libc::ioctl(control.as_fd().as_raw_fd(), LOOP_CTL_GET_FREE as _) };
+    check(number.into()).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+/// Puts a file behind a loop device, all at once. EBUSY when there is one.
+pub(crate) fn loop_configure(device: impl AsFd, file: impl AsFd, status: LoopStatus) -> io::Result<()> {
+    let number = u32::try_from(file.as_fd().as_raw_fd()).map_err(io::Error::other)?;
+    let config = LoopConfig { file: number, block_size: 0, status, reserved: [0; 8] };
+    // SAFETY: the kernel reads a `struct loop_config` of this size through the pointer.
+    let result = unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_CONFIGURE as _, &raw const config) };
+    check(result.into()).map(drop)
+}
+
+/// What is behind a loop device; none when nothing is.
+pub(crate) fn loop_status(device: impl AsFd) -> io::Result<Option<LoopStatus>> {
+    let mut status = LoopStatus::new([0; 64], 0);
+    // SAFETY: the kernel writes a `struct loop_info64` of this size through the pointer.
+    let result = unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_GET_STATUS64 as _, &raw mut status) };
+    match check(result.into()) {
+        Ok(_) => Ok(Some(status)),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes the file away from a loop device; while anyone else has it open, with the last of them. None behind it is
+/// success.
+pub(crate) fn loop_clear(device: impl AsFd) -> io::Result<()> {
+    // SAFETY: the request takes no argument.
+    let result = unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_CLR_FD as _) };
+    match check(result.into()) {
+        Ok(_) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Lets a block device be written, or not.
+pub(crate) fn set_block_read_only(device: impl AsFd, read_only: bool) -> io::Result<()> {
+    let value = libc::c_int::from(read_only);
+    // SAFETY: the kernel reads one int through the pointer.
+    let result = unsafe { libc::ioctl(device.as_fd().as_raw_fd(), BLKROSET as _, &raw const value) };
+    check(result.into()).map(drop)
 }

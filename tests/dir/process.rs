@@ -18,10 +18,11 @@ struct Command {
     csi: Args,
 }
 
-fn parse(arguments: &[&str]) -> Result<wharfline::run::csi::DirArgs, clap::Error> {
+fn parse(arguments: &[&str]) -> Result<wharfline::run::csi::CommonArgs, clap::Error> {
     let all = ["csi", "dir"].iter().chain(arguments);
     Command::try_parse_from(all).map(|command| match command.csi.driver {
         Driver::Dir(arguments) => arguments,
+        other @ Driver::Loop(_) => panic!("{other:?}"),
     })
 }
 

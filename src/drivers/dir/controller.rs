@@ -1,20 +1,18 @@
 //! The Controller service: volumes are made, listed and deleted. There is nothing to attach.
 use tonic::{Request, Response, Status, async_trait};
 
-use super::record::Record;
-use super::refusal::Refusal;
-use super::request::{self, CapabilityFault, VolumeId};
-use super::volumes::{Placement, Wanted};
-use super::{Core, Driver};
+use super::Core;
+use super::volumes::{Placement, Record, Wanted};
 use crate::csi::proto;
 use crate::csi::proto::controller_server::Controller;
 use crate::csi::proto::controller_service_capability::rpc::Type as Rpc;
-
-/// The tokens of a list are the last id of a page behind this, so they stay good when that volume is deleted.
-const TOKEN: &str = "after-";
+use crate::drivers::listing::{self, wire};
+use crate::drivers::refusal::Refusal;
+use crate::drivers::request::{self, CapabilityFault};
+use crate::drivers::service::Driver;
 
 #[async_trait]
-impl Controller for Driver {
+impl Controller for Driver<Core> {
     async fn create_volume(
         &self,
         request: Request<proto::CreateVolumeRequest>,
@@ -147,7 +145,7 @@ impl Controller for Driver {
 impl Core {
     fn create(&self, asked: &proto::CreateVolumeRequest) -> Result<proto::Volume, Refusal> {
         let name = request::name(&asked.name)?;
-        request::capabilities("volume_capabilities", &asked.volume_capabilities, &self.fs_type)?;
+        request::capabilities(&asked.volume_capabilities, self)?;
         let size = request::size(asked.capacity_range.as_ref())?;
         request::no_parameters("parameters", asked.parameters.keys())?;
         request::no_parameters("mutable_parameters", asked.mutable_parameters.keys())?;
@@ -181,56 +179,30 @@ impl Core {
         if asked.volume_capabilities.is_empty() {
             return Err(Refusal::Invalid { field: FIELD, problem: "are missing".into() });
         }
-        let record = id.map_or(Ok(None), |id| self.volumes.find(&id))?;
+        let record = id.map_or(Ok(None), |id| self.volumes.homes.find(&id))?;
         let Some(record) = record else { return Err(Refusal::NoVolume { volume: asked.volume_id }) };
         let no = |message: String| Ok(proto::ValidateVolumeCapabilitiesResponse { confirmed: None, message });
         for one in &asked.volume_capabilities {
-            match request::capability(one, &self.fs_type) {
+            match request::capability(one, self) {
                 Ok(_) => {}
                 Err(CapabilityFault::Unsupported(problem)) => return no(problem),
                 Err(malformed @ CapabilityFault::Malformed(_)) => return Err(malformed.refusal(FIELD)),
             }
         }
-        if !asked.volume_context.is_empty() {
-            return no("volume_context is not the one this driver gave".into());
+        if let Some(problem) = request::differs(&asked, &record.parameters) {
+            return no(problem.into());
         }
-        if !asked.parameters.is_empty() && asked.parameters != record.parameters {
-            return no("parameters are not those the volume was made with".into());
-        }
-        if !asked.mutable_parameters.is_empty() {
-            return no("mutable_parameters are not supported".into());
-        }
-        let confirmed = proto::validate_volume_capabilities_response::Confirmed {
-            volume_context: asked.volume_context,
-            volume_capabilities: asked.volume_capabilities,
-            parameters: asked.parameters,
-            mutable_parameters: asked.mutable_parameters,
-        };
-        Ok(proto::ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: String::new() })
+        Ok(request::confirmed(asked))
     }
 
     fn list(&self, asked: &proto::ListVolumesRequest) -> Result<proto::ListVolumesResponse, Refusal> {
-        let max = usize::try_from(asked.max_entries).map_err(|_| Refusal::Invalid {
-            field: "max_entries",
-            problem: format!("{} is negative", asked.max_entries),
-        })?;
-        let after = token(&asked.starting_token)?;
-        let ids = self.volumes.ids()?;
-        let mut rest = ids.iter().filter(|id| after.as_ref().is_none_or(|after| *id > after));
-        let page = rest.by_ref().take(if max == 0 { usize::MAX } else { max }).collect::<Vec<_>>();
-        let next_token = match (rest.next(), page.last()) {
-            (Some(_), Some(last)) => format!("{TOKEN}{}", last.as_str()),
-            _ => String::new(),
-        };
-        let mut entries = Vec::with_capacity(page.len());
-        for id in page {
-            // One that was deleted meanwhile, or whose record only a person can mend, does not stop the list.
-            match self.volumes.find(id) {
-                Ok(record) => entries.extend(record.map(|record| self.entry(&record))),
-                Err(error) => tracing::warn!(volume = id.as_str(), ?error, "not listed"),
-            }
-        }
-        Ok(proto::ListVolumesResponse { entries, next_token })
+        let ids = self.volumes.homes.ids()?;
+        let (page, next_token) = listing::page(&ids, asked)?;
+        let entries = page.into_iter().filter_map(|id| self.volumes.homes.find_or_warn(id));
+        Ok(proto::ListVolumesResponse {
+            entries: entries.map(|record| self.entry(&record)).collect(),
+            next_token,
+        })
     }
 
     fn entry(&self, record: &Record) -> proto::list_volumes_response::Entry {
@@ -238,10 +210,9 @@ impl Core {
     }
 
     fn capacity(&self, asked: &proto::GetCapacityRequest) -> Result<proto::GetCapacityResponse, Refusal> {
-        let impossible =
-            asked.volume_capabilities.iter().any(|one| request::capability(one, &self.fs_type).is_err())
-                || asked.accessible_topology.as_ref().is_some_and(|term| !self.is_in(term))
-                || request::no_parameters("parameters", asked.parameters.keys()).is_err();
+        let impossible = asked.volume_capabilities.iter().any(|one| request::capability(one, self).is_err())
+            || asked.accessible_topology.as_ref().is_some_and(|term| !self.is_in(term))
+            || request::no_parameters("parameters", asked.parameters.keys()).is_err();
         // Nothing can be made of what cannot be made: that is an answer, not a fault of the caller.
         let available = if impossible { 0 } else { wire(self.volumes.room()?.available) };
         Ok(proto::GetCapacityResponse {
@@ -254,17 +225,4 @@ impl Core {
     fn is_in(&self, term: &proto::Topology) -> bool {
         request::matches(term, &self.topology())
     }
-}
-
-fn token(token: &str) -> Result<Option<VolumeId>, Refusal> {
-    if token.is_empty() {
-        return Ok(None);
-    }
-    let id = token.strip_prefix(TOKEN).and_then(VolumeId::parse);
-    id.map(Some).ok_or_else(|| Refusal::BadToken(token.to_owned()))
-}
-
-/// Bytes as the wire has them, which ends at 8 EiB.
-fn wire(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -1,16 +1,17 @@
 //! The Node service: volumes are put on target paths and taken away. There is nothing to stage.
 use tonic::{Request, Response, Status, async_trait};
 
-use super::record::Publication;
-use super::refusal::Refusal;
-use super::request;
-use super::{Core, Driver, publish};
+use super::{Core, publish};
 use crate::csi::proto;
 use crate::csi::proto::node_server::Node;
 use crate::csi::proto::node_service_capability::rpc::Type as Rpc;
+use crate::drivers::record::Publication;
+use crate::drivers::refusal::Refusal;
+use crate::drivers::request;
+use crate::drivers::service::Driver;
 
 #[async_trait]
-impl Node for Driver {
+impl Node for Driver<Core> {
     async fn node_publish_volume(
         &self,
         request: Request<proto::NodePublishVolumeRequest>,
@@ -26,7 +27,7 @@ impl Node for Driver {
         let request = request.into_inner();
         self.off_the_runtime(move |core| {
             request::volume_id(&request.volume_id)?;
-            let target = request::target_path(&request.target_path)?;
+            let target = request::path("target_path", &request.target_path)?;
             publish::unpublish(&core.volumes, &request.volume_id, &target)?;
             Ok(proto::NodeUnpublishVolumeResponse {})
         })
@@ -88,18 +89,12 @@ impl Core {
         &self,
         asked: &proto::NodePublishVolumeRequest,
     ) -> Result<proto::NodePublishVolumeResponse, Refusal> {
-        const FIELD: &str = "volume_capability";
         let id = request::volume_id(&asked.volume_id)?;
-        let target = request::target_path(&asked.target_path)?;
-        let capability = asked
-            .volume_capability
-            .as_ref()
-            .ok_or_else(|| Refusal::Invalid { field: FIELD, problem: "is missing".into() })?;
-        let capability =
-            request::capability(capability, &self.fs_type).map_err(|fault| fault.refusal(FIELD))?;
+        let target = request::path("target_path", &asked.target_path)?;
+        let capability = request::the_capability(asked.volume_capability.as_ref(), self)?;
         let id = id.ok_or_else(|| Refusal::NoVolume { volume: asked.volume_id.clone() })?;
         let publication = Publication { target, capability, read_only: asked.readonly };
-        publish::publish(&self.volumes, &id, publication)?;
+        publish::publish(&self.volumes, &id, &publication)?;
         Ok(proto::NodePublishVolumeResponse {})
     }
 }

@@ -3,7 +3,7 @@ use crate::sys::ffi::{MountAttributes, mount_setattr};
 use crate::sys::kernel::{Access, FileKind};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use std::path::Path;
 
 const RDONLY: u64 = 0x1;
@@ -70,4 +70,57 @@ pub(crate) fn unmount(directory: impl AsFd, name: &Path) -> Result<(), Errno> {
     // By the directory's descriptor: a handle on the mount itself would keep it in use.
     let path = Path::new("/proc/self/fd").join(directory.as_fd().as_raw_fd().to_string()).join(name);
     rustix::mount::unmount(path, UnmountFlags::NOFOLLOW)
+}
+
+/// Why a file system could not be mounted, with what the kernel said about it beyond the number.
+#[derive(Debug)]
+pub(crate) struct NotMounted {
+    pub(crate) errno: Errno,
+    pub(crate) words: String,
+}
+
+/// A new mount, nowhere yet, of the file system on a block device. `options` are its own, each `name` or `name=value`.
+pub(crate) fn filesystem(
+    fs_type: &str,
+    device: &Path,
+    options: &[&str],
+    access: Access,
+) -> Result<OwnedFd, NotMounted> {
+    let silent = |errno| NotMounted { errno, words: String::new() };
+    let context = rustix::mount::fsopen(fs_type, FsOpenFlags::FSOPEN_CLOEXEC).map_err(silent)?;
+    let made = configure(&context, device, options, access)
+        .and_then(|()| rustix::mount::fsconfig_create(&context))
+        .and_then(|()| {
+            let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+            rustix::mount::fsmount(&context, flags, MountAttrFlags::empty())
+        });
+    made.map_err(|errno| NotMounted { errno, words: words(&context) })
+}
+
+fn configure(context: &OwnedFd, device: &Path, options: &[&str], access: Access) -> Result<(), Errno> {
+    rustix::mount::fsconfig_set_string(context, "source", device)?;
+    if access == Access::ReadOnly {
+        rustix::mount::fsconfig_set_flag(context, "ro")?;
+    }
+    for option in options {
+        match option.split_once('=') {
+            Some((name, value)) => rustix::mount::fsconfig_set_string(context, name, value)?,
+            None => rustix::mount::fsconfig_set_flag(context, *option)?,
+        }
+    }
+    Ok(())
+}
+
+/// What the kernel left to be read: lines of a kind, a blank and the text.
+fn words(context: &OwnedFd) -> String {
+    let mut lines = Vec::new();
+    let mut line = [0; 256];
+    while let Ok(count) = rustix::io::read(context, &mut line)
+        && count > 0
+        && lines.len() < 8
+    {
+        let text = String::from_utf8_lossy(&line[..count]);
+        lines.push(text.split_once(' ').map_or(text.as_ref(), |(_, text)| text).trim().to_owned());
+    }
+    lines.join("; ")
 }

@@ -1,6 +1,24 @@
 use super::*;
 use crate::csi::proto::volume_capability::{AccessMode as WireMode, BlockVolume, MountVolume};
 
+/// A driver of directories on ext4.
+struct OnExt4;
+
+impl Offer for OnExt4 {
+    fn includes(&self, capability: &Capability) -> Result<(), String> {
+        match capability {
+            Capability { block: true, .. } => Err("no device".into()),
+            Capability { mode, .. } if mode.is_for_nodes() => Err("one node".into()),
+            Capability { fs_type, .. } if !matches!(fs_type.as_str(), "" | "ext4") => Err("ext4".into()),
+            Capability { .. } => Ok(()),
+        }
+    }
+
+    fn mount_options(&self) -> &'static [&'static str] {
+        &MOUNT_OPTIONS
+    }
+}
+
 fn mount(mode: Mode) -> proto::VolumeCapability {
     asked(mode.into(), MountVolume::default())
 }
@@ -47,7 +65,7 @@ fn an_id_is_derived_and_is_a_file_name() {
 }
 
 #[test]
-fn what_one_directory_can_do() {
+fn what_a_driver_includes() {
     let possible = [
         (Mode::SingleNodeWriter, AccessMode::Writer),
         (Mode::SingleNodeReaderOnly, AccessMode::ReaderOnly),
@@ -55,14 +73,14 @@ fn what_one_directory_can_do() {
         (Mode::SingleNodeMultiWriter, AccessMode::MultiWriter),
     ];
     for (wire, mode) in possible {
-        assert_eq!(capability(&mount(wire), "ext4").unwrap().mode, mode);
+        assert_eq!(capability(&mount(wire), &OnExt4).unwrap().mode, mode);
     }
     let same_fs = MountVolume { fs_type: "ext4".into(), ..Default::default() };
-    assert_eq!(capability(&asked(1, same_fs), "ext4").unwrap().fs_type, "ext4");
+    assert_eq!(capability(&asked(1, same_fs), &OnExt4).unwrap().fs_type, "ext4");
 }
 
 #[test]
-fn what_is_malformed_and_what_is_beyond_a_directory() {
+fn what_is_malformed_and_what_is_beyond_a_driver() {
     let with = |change: fn(&mut MountVolume)| {
         let mut volume = MountVolume::default();
         change(&mut volume);
@@ -86,7 +104,7 @@ fn what_is_malformed_and_what_is_beyond_a_directory() {
         (with(|volume| volume.mount_flags = vec!["ro".into(), "password=canary".into()]), false),
     ];
     for (asked, malformed) in cases {
-        let fault = capability(&asked, "ext4").unwrap_err();
+        let fault = capability(&asked, &OnExt4).unwrap_err();
         assert_eq!(matches!(fault, CapabilityFault::Malformed(_)), malformed, "{asked:?}");
         let text = Refusal::to_string(&fault.refusal("volume_capability"));
         assert!(!text.contains("canary"), "{text}");
@@ -109,12 +127,15 @@ fn sizes() {
 
 #[test]
 fn target_paths() {
-    let target = target_path("/a//b/./c/").unwrap();
+    let target = path("target_path", "/a//b/./c/").unwrap();
     assert_eq!((target.parent(), target.leaf()), (Path::new("/a/b"), Path::new("c")));
-    assert_eq!(target, target_path("/a/b/c").unwrap());
+    assert_eq!(target, path("target_path", "/a/b/c").unwrap());
     let long = format!("/{}", "x".repeat(4095));
     for bad in ["", "a/b", "./a", "/", "/a/../b", "/a\0b", &long] {
-        assert!(matches!(target_path(bad), Err(Refusal::Invalid { field: "target_path", .. })), "{bad:?}");
+        assert!(
+            matches!(path("target_path", bad), Err(Refusal::Invalid { field: "target_path", .. })),
+            "{bad:?}"
+        );
     }
 }
 

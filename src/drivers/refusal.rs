@@ -63,24 +63,24 @@ pub enum Refusal {
         lost: &'static str,
     },
     /// Too little space now.
-    #[error("{required} bytes are asked for; {available} are neither used nor promised on node {node}")]
+    #[error("{required} bytes are asked for; {available} are neither used nor promised on {place}")]
     NoRoom {
         /// Bytes asked for.
         required: u64,
         /// Bytes that can be promised now.
         available: u64,
         /// Whose disk this is.
-        node: String,
+        place: String,
     },
     /// More than the whole file system.
-    #[error("{required} bytes are asked for; the file system of node {node} has {total} in all")]
+    #[error("{required} bytes are asked for; the file system of {place} has {total} in all")]
     TooLarge {
         /// Bytes asked for.
         required: u64,
         /// Size of the file system in bytes.
         total: u64,
         /// Whose disk this is.
-        node: String,
+        place: String,
     },
     /// A range that no size satisfies.
     #[error("capacity_range: limit_bytes {limit} is below required_bytes {required}")]
@@ -90,11 +90,97 @@ pub enum Refusal {
         /// Bytes allowed.
         limit: u64,
     },
+    /// No size between these is possible.
+    #[error(
+        "a volume of {least} bytes is the least that serves the capabilities asked for; at most {limit} are allowed"
+    )]
+    BelowLeast {
+        /// The smallest possible size.
+        least: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
     /// The topology asked for leaves this node out.
     #[error("volumes of this instance are reachable on node {node} only, which the requirement leaves out")]
     Elsewhere {
         /// This node.
         node: String,
+    },
+    /// No node has this id.
+    #[error("node {node:?} is not known: its driver has not been started on this data directory")]
+    NoNode {
+        /// The id as it was sent.
+        node: String,
+    },
+    /// The node has the volume already, under other arguments.
+    #[error("volume {volume} is attached to node {node} with another {what}")]
+    AttachedOtherwise {
+        /// The id.
+        volume: String,
+        /// Where.
+        node: String,
+        /// What differs.
+        what: &'static str,
+    },
+    /// The node has as many volumes as it takes.
+    #[error("node {node} has {limit} volumes attached, which is its limit")]
+    NodeFull {
+        /// Which.
+        node: String,
+        /// Its limit.
+        limit: u32,
+    },
+    /// The volume is to be staged without being attached, or with the publish context of another attachment.
+    #[error("volume {volume} is not attached to node {node}{how}")]
+    NotAttached {
+        /// The id.
+        volume: String,
+        /// This node.
+        node: String,
+        /// In what way, if it is attached somehow.
+        how: &'static str,
+    },
+    /// The volume is staged, under other arguments.
+    #[error("the volume is staged at {staging} with another {what}")]
+    StagedOtherwise {
+        /// Where.
+        staging: PathBuf,
+        /// What differs.
+        what: &'static str,
+    },
+    /// The volume is not staged where the caller says.
+    #[error("volume {volume} is not staged at {staging}")]
+    NotStaged {
+        /// The id.
+        volume: String,
+        /// Where the caller expects it.
+        staging: PathBuf,
+    },
+    /// What is asked for does not go with what the volume is.
+    #[error("volume {volume} {problem}")]
+    Unfit {
+        /// The id.
+        volume: String,
+        /// Why not.
+        problem: String,
+    },
+    /// Somebody outside this driver still uses the device.
+    #[error(
+        "{device} still shows volume {volume}: it is mounted or open somewhere that this driver does not see"
+    )]
+    Busy {
+        /// The id.
+        volume: String,
+        /// The device.
+        device: PathBuf,
+    },
+    /// A program that is needed did not do its work.
+    #[error("{program}: {problem}")]
+    Program {
+        /// Its name.
+        program: &'static str,
+        /// What became of it.
+        problem: String,
     },
     /// Another call on the same volume is still at work.
     #[error("another call on volume {volume} is still at work")]
@@ -135,13 +221,21 @@ impl Refusal {
     pub(super) fn code(&self) -> Code {
         match self {
             Self::Invalid { .. } => Code::InvalidArgument,
-            Self::NoVolume { .. } => Code::NotFound,
-            Self::NameTaken { .. } | Self::PublishedOtherwise { .. } => Code::AlreadyExists,
-            Self::InUse { .. } | Self::BadTarget { .. } | Self::Gone { .. } => Code::FailedPrecondition,
-            Self::NoRoom { .. } | Self::Elsewhere { .. } => Code::ResourceExhausted,
-            Self::TooLarge { .. } | Self::EmptyRange { .. } => Code::OutOfRange,
-            Self::Pending { .. } | Self::BadToken(_) => Code::Aborted,
-            Self::Damaged { .. } | Self::Failed { .. } => Code::Internal,
+            Self::NoVolume { .. } | Self::NoNode { .. } => Code::NotFound,
+            Self::NameTaken { .. }
+            | Self::PublishedOtherwise { .. }
+            | Self::AttachedOtherwise { .. }
+            | Self::StagedOtherwise { .. } => Code::AlreadyExists,
+            Self::InUse { .. }
+            | Self::BadTarget { .. }
+            | Self::Gone { .. }
+            | Self::NotAttached { .. }
+            | Self::NotStaged { .. }
+            | Self::Unfit { .. } => Code::FailedPrecondition,
+            Self::NoRoom { .. } | Self::Elsewhere { .. } | Self::NodeFull { .. } => Code::ResourceExhausted,
+            Self::TooLarge { .. } | Self::EmptyRange { .. } | Self::BelowLeast { .. } => Code::OutOfRange,
+            Self::Pending { .. } | Self::BadToken(_) | Self::Busy { .. } => Code::Aborted,
+            Self::Damaged { .. } | Self::Failed { .. } | Self::Program { .. } => Code::Internal,
         }
     }
 }

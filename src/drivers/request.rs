@@ -1,4 +1,7 @@
-//! Requests parsed into values that cannot be wrong: what is not in the contract, or more than this driver can do, ends here.
+//! Requests parsed into values that cannot be wrong: what is not in the contract, or more than a driver can do, ends here.
+//!
+//! What is the same for every driver; what one of them can do of it, it says itself ([`Offer`]).
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -15,7 +18,8 @@ const LONGEST_NAME: usize = 128;
 const LONGEST_PATH: usize = 4095;
 /// Keys that Kubernetes' sidecars add for their own bookkeeping; they ask nothing of the driver.
 const FOREIGN_PARAMETERS: &str = "csi.storage.k8s.io/";
-const MOUNT_OPTIONS: [&str; 8] =
+/// Mount flags that concern no particular file system.
+pub(super) const MOUNT_OPTIONS: [&str; 8] =
     ["ro", "rw", "nosuid", "nodev", "noexec", "noatime", "nodiratime", "relatime"];
 
 fn invalid(field: &'static str, problem: impl Into<String>) -> Refusal {
@@ -45,11 +49,11 @@ pub(super) struct VolumeId(String);
 impl VolumeId {
     const DIGITS: usize = 20;
 
-    /// The id of the volume called `name` in the data directory `root` of `node`. The same name elsewhere has another
+    /// The id of the volume called `name` in the data directory `root` of `owner`. The same name elsewhere has another
     /// one, or two drivers on one node would take each other's mounts for their own.
-    pub(super) fn of(node: &str, root: &Path, name: &str) -> Self {
+    pub(super) fn of(owner: &str, root: &Path, name: &str) -> Self {
         let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
-        for part in [node.as_bytes(), root.as_os_str().as_bytes(), name.as_bytes()] {
+        for part in [owner.as_bytes(), root.as_os_str().as_bytes(), name.as_bytes()] {
             digest.update(&part.len().to_le_bytes());
             digest.update(part);
         }
@@ -91,7 +95,7 @@ pub(super) fn volume_id(id: &str) -> Result<Option<VolumeId>, Refusal> {
     if id.is_empty() { Err(invalid("volume_id", "is missing")) } else { Ok(VolumeId::parse(id)) }
 }
 
-/// How a volume may be used. One node is all that a directory can serve.
+/// How a volume may be used. The names are in records on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum AccessMode {
     /// SINGLE_NODE_WRITER, which leaves open how many; one target, as the contract has it.
@@ -100,18 +104,79 @@ pub(super) enum AccessMode {
     ReaderOnly,
     /// SINGLE_NODE_SINGLE_WRITER
     SingleWriter,
-    /// SINGLE_NODE_MULTI_WRITER, the only one with several targets
+    /// SINGLE_NODE_MULTI_WRITER, of those for one node the only one with several targets
     MultiWriter,
+    /// MULTI_NODE_READER_ONLY
+    NodesReaderOnly,
+    /// MULTI_NODE_SINGLE_WRITER
+    NodesSingleWriter,
+    /// MULTI_NODE_MULTI_WRITER
+    NodesMultiWriter,
 }
 
-/// One way of use that this driver can serve.
+impl AccessMode {
+    fn read(mode: i32) -> Result<Self, CapabilityFault> {
+        use CapabilityFault::{Malformed, Unsupported};
+        match Mode::try_from(mode) {
+            Ok(Mode::Unknown) => Err(Malformed("access_mode is UNKNOWN".into())),
+            Ok(Mode::SingleNodeWriter) => Ok(Self::Writer),
+            Ok(Mode::SingleNodeReaderOnly) => Ok(Self::ReaderOnly),
+            Ok(Mode::SingleNodeSingleWriter) => Ok(Self::SingleWriter),
+            Ok(Mode::SingleNodeMultiWriter) => Ok(Self::MultiWriter),
+            Ok(Mode::MultiNodeReaderOnly) => Ok(Self::NodesReaderOnly),
+            Ok(Mode::MultiNodeSingleWriter) => Ok(Self::NodesSingleWriter),
+            Ok(Mode::MultiNodeMultiWriter) => Ok(Self::NodesMultiWriter),
+            Err(_) => Err(Unsupported(format!("access mode {mode} is not known"))),
+        }
+    }
+
+    fn wire(self) -> Mode {
+        match self {
+            Self::Writer => Mode::SingleNodeWriter,
+            Self::ReaderOnly => Mode::SingleNodeReaderOnly,
+            Self::SingleWriter => Mode::SingleNodeSingleWriter,
+            Self::MultiWriter => Mode::SingleNodeMultiWriter,
+            Self::NodesReaderOnly => Mode::MultiNodeReaderOnly,
+            Self::NodesSingleWriter => Mode::MultiNodeSingleWriter,
+            Self::NodesMultiWriter => Mode::MultiNodeMultiWriter,
+        }
+    }
+
+    /// Its name in the contract.
+    pub(super) fn name(self) -> &'static str {
+        self.wire().as_str_name()
+    }
+
+    /// Whether several nodes may have the volume at once.
+    pub(super) fn is_for_nodes(self) -> bool {
+        match self {
+            Self::Writer | Self::ReaderOnly | Self::SingleWriter | Self::MultiWriter => false,
+            Self::NodesReaderOnly | Self::NodesSingleWriter | Self::NodesMultiWriter => true,
+        }
+    }
+
+    /// Whether one node may have several targets.
+    pub(super) fn is_for_targets(self) -> bool {
+        self == Self::MultiWriter || self.is_for_nodes()
+    }
+
+    /// Whether nobody may write.
+    pub(super) fn is_read_only(self) -> bool {
+        matches!(self, Self::ReaderOnly | Self::NodesReaderOnly)
+    }
+}
+
+/// One way of use that a driver can serve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Capability {
     pub(super) mode: AccessMode,
+    /// As a device; then neither of the others is set.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) block: bool,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) fs_type: String,
-    /// As sent, because a repeated publish must bring the same ones. All are among the options this driver knows.
+    /// As sent, because a repeated publish must bring the same ones. All are among the options that the driver knows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) mount_flags: Vec<String>,
 }
@@ -121,7 +186,7 @@ pub(super) struct Capability {
 pub(super) enum CapabilityFault {
     /// The contract forbids it.
     Malformed(String),
-    /// The contract allows it and this driver cannot do it.
+    /// The contract allows it and the driver cannot do it.
     Unsupported(String),
 }
 
@@ -134,58 +199,92 @@ impl CapabilityFault {
     }
 }
 
-/// Reads one capability. `fs_type` is the file system below the data directory, the only one to be had.
+/// What a driver can do of what the contract allows.
+pub(super) trait Offer {
+    /// Says what is beyond it. Mount flags were looked at already.
+    fn includes(&self, capability: &Capability) -> Result<(), String>;
+
+    /// The mount flags that it knows.
+    fn mount_options(&self) -> &'static [&'static str];
+}
+
+/// Reads one capability.
 pub(super) fn capability(
     asked: &proto::VolumeCapability,
-    fs_type: &str,
+    offer: &impl Offer,
 ) -> Result<Capability, CapabilityFault> {
     use CapabilityFault::{Malformed, Unsupported};
     let mode = asked.access_mode.as_ref().ok_or_else(|| Malformed("access_mode is missing".into()))?;
     let access = asked.access_type.as_ref().ok_or_else(|| Malformed("access_type is missing".into()))?;
-    let mode = match Mode::try_from(mode.mode) {
-        Ok(Mode::Unknown) => return Err(Malformed("access_mode is UNKNOWN".into())),
-        Ok(Mode::SingleNodeWriter) => AccessMode::Writer,
-        Ok(Mode::SingleNodeReaderOnly) => AccessMode::ReaderOnly,
-        Ok(Mode::SingleNodeSingleWriter) => AccessMode::SingleWriter,
-        Ok(Mode::SingleNodeMultiWriter) => AccessMode::MultiWriter,
-        Ok(mode @ (Mode::MultiNodeReaderOnly | Mode::MultiNodeSingleWriter | Mode::MultiNodeMultiWriter)) => {
-            let name = mode.as_str_name();
-            return Err(Unsupported(format!(
-                "access mode {name} is not supported: a directory is on one node"
-            )));
+    let mode = AccessMode::read(mode.mode)?;
+    let capability = match access {
+        AccessType::Block(_) => Capability { mode, block: true, fs_type: String::new(), mount_flags: vec![] },
+        AccessType::Mount(mount) if !mount.volume_mount_group.is_empty() => {
+            return Err(Unsupported("volume_mount_group is not supported".into()));
         }
-        Err(_) => return Err(Unsupported(format!("access mode {} is not known", mode.mode))),
-    };
-    let mount = match access {
-        AccessType::Block(_) => {
-            return Err(Unsupported("block volumes are not supported: a directory is no device".into()));
+        AccessType::Mount(mount) => {
+            let (fs_type, mount_flags) = (mount.fs_type.clone(), mount.mount_flags.clone());
+            Capability { mode, block: false, fs_type, mount_flags }
         }
-        AccessType::Mount(mount) => mount,
     };
-    if !mount.fs_type.is_empty() && mount.fs_type != fs_type {
-        let problem =
-            format!("fs_type {:?} is not supported: the data directory is on {fs_type}", mount.fs_type);
-        return Err(Unsupported(problem));
+    let options = offer.mount_options();
+    if !capability.mount_flags.iter().all(|flag| options.contains(&flag.as_str())) {
+        return Err(Unsupported(format!("of mount_flags only {} are supported", options.join(", "))));
     }
-    if !mount.volume_mount_group.is_empty() {
-        return Err(Unsupported("volume_mount_group is not supported".into()));
-    }
-    if !mount.mount_flags.iter().all(|flag| MOUNT_OPTIONS.contains(&flag.as_str())) {
-        return Err(Unsupported(format!("of mount_flags only {} are supported", MOUNT_OPTIONS.join(", "))));
-    }
-    Ok(Capability { mode, fs_type: mount.fs_type.clone(), mount_flags: mount.mount_flags.clone() })
+    offer.includes(&capability).map_err(Unsupported)?;
+    Ok(capability)
+}
+
+/// Reads the capability of a call that has one.
+pub(super) fn the_capability(
+    asked: Option<&proto::VolumeCapability>,
+    offer: &impl Offer,
+) -> Result<Capability, Refusal> {
+    const FIELD: &str = "volume_capability";
+    let asked = asked.ok_or_else(|| invalid(FIELD, "is missing"))?;
+    capability(asked, offer).map_err(|fault| fault.refusal(FIELD))
 }
 
 /// Reads capabilities of which every one must be possible.
 pub(super) fn capabilities(
-    field: &'static str,
     asked: &[proto::VolumeCapability],
-    fs_type: &str,
+    offer: &impl Offer,
 ) -> Result<Vec<Capability>, Refusal> {
+    const FIELD: &str = "volume_capabilities";
     if asked.is_empty() {
-        return Err(invalid(field, "are missing"));
+        return Err(invalid(FIELD, "are missing"));
     }
-    asked.iter().map(|one| capability(one, fs_type).map_err(|fault| fault.refusal(field))).collect()
+    asked.iter().map(|one| capability(one, offer).map_err(|fault| fault.refusal(FIELD))).collect()
+}
+
+/// What of the rest of a ValidateVolumeCapabilities is not as it was when the volume was made. No driver here gives out a
+/// volume context or knows mutable parameters.
+pub(super) fn differs(
+    asked: &proto::ValidateVolumeCapabilitiesRequest,
+    parameters: &BTreeMap<String, String>,
+) -> Option<&'static str> {
+    if !asked.volume_context.is_empty() {
+        Some("volume_context is not the one this driver gave")
+    } else if !asked.parameters.is_empty() && asked.parameters != *parameters {
+        Some("parameters are not those the volume was made with")
+    } else if !asked.mutable_parameters.is_empty() {
+        Some("mutable_parameters are not supported")
+    } else {
+        None
+    }
+}
+
+/// The answer that all of it is possible.
+pub(super) fn confirmed(
+    asked: proto::ValidateVolumeCapabilitiesRequest,
+) -> proto::ValidateVolumeCapabilitiesResponse {
+    let confirmed = proto::validate_volume_capabilities_response::Confirmed {
+        volume_context: asked.volume_context,
+        volume_capabilities: asked.volume_capabilities,
+        parameters: asked.parameters,
+        mutable_parameters: asked.mutable_parameters,
+    };
+    proto::ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: String::new() }
 }
 
 /// Bytes that a volume must have and may have.
@@ -239,28 +338,27 @@ impl TargetPath {
     }
 }
 
-/// Reads a target path: absolute, without `..`.
-pub(super) fn target_path(path: &str) -> Result<TargetPath, Refusal> {
-    const FIELD: &str = "target_path";
+/// Reads a path to be mounted on: absolute, without `..`.
+pub(super) fn path(field: &'static str, path: &str) -> Result<TargetPath, Refusal> {
     if path.is_empty() {
-        return Err(invalid(FIELD, "is missing"));
+        return Err(invalid(field, "is missing"));
     }
     let climbs = Path::new(path).components().any(|part| part == Component::ParentDir);
     if !path.starts_with('/') || climbs || path.contains('\0') {
-        return Err(invalid(FIELD, format!("{path:?} is not absolute or climbs")));
+        return Err(invalid(field, format!("{path:?} is not absolute or climbs")));
     }
     if path.len() > LONGEST_PATH {
-        return Err(invalid(FIELD, format!("has {} bytes; at most {LONGEST_PATH} are possible", path.len())));
+        return Err(invalid(field, format!("has {} bytes; at most {LONGEST_PATH} are possible", path.len())));
     }
     // Rebuilt from its parts, so that `/a//b/` and `/a/b` are one target.
     let whole: PathBuf = Path::new(path).components().collect();
     if whole.file_name().is_none() {
-        return Err(invalid(FIELD, "is the root directory"));
+        return Err(invalid(field, "is the root directory"));
     }
     Ok(TargetPath(whole))
 }
 
-/// Refuses parameters, of which this driver has none.
+/// Refuses parameters, of which no driver here has any.
 pub(super) fn no_parameters<'a>(
     field: &'static str,
     keys: impl IntoIterator<Item = &'a String>,

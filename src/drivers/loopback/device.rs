@@ -1,0 +1,123 @@
+//! The loop devices of a volume, as the kernel knows them.
+//!
+//! Each is labelled with volume, node and token when it is made. So it is known whose it is even when every record is
+//! lost, and which of two attachments of one node it belongs to.
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Statx};
+
+use super::attachment::{Attachment, Attachments};
+use super::image::IMAGE;
+use crate::drivers::refusal::Refusal;
+use crate::drivers::request::VolumeId;
+use crate::sys::kernel::DeviceId;
+use crate::sys::real::loops::{self, LoopDevice};
+
+/// The label of the device of one attachment.
+pub(super) fn label(volume: &VolumeId, attachment: &Attachment) -> String {
+    format!("{}{}", node_label(volume, &attachment.node), short(&attachment.token))
+}
+
+/// What the labels of all devices of one volume on one node begin with.
+fn node_label(volume: &VolumeId, node: &str) -> String {
+    format!("wharfline/{}/{}/", volume.as_str(), short(node))
+}
+
+/// Labels have room for 63 bytes.
+fn short(text: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    digest.as_ref()[..6].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Every device that shows the volume, whoever made it.
+pub(super) fn all(volume: &VolumeId) -> Result<Vec<LoopDevice>, Refusal> {
+    let image = Path::new(volume.as_str()).join(IMAGE);
+    loops::find(&image).map_err(Refusal::failed("look for loop devices of", &image))
+}
+
+/// The device of one attachment.
+pub(super) fn of_attachment(
+    volume: &VolumeId,
+    attachment: &Attachment,
+) -> Result<Option<LoopDevice>, Refusal> {
+    let label = label(volume, attachment);
+    Ok(all(volume)?.into_iter().find(|device| device.label == label))
+}
+
+/// Every device of a volume on one node: of its attachment, and of earlier ones that were not taken down.
+pub(super) fn of_node(volume: &VolumeId, node: &str) -> Result<Vec<LoopDevice>, Refusal> {
+    let label = node_label(volume, node);
+    Ok(all(volume)?.into_iter().filter(|device| device.label.starts_with(&label)).collect())
+}
+
+/// A device that no present attachment accounts for: of a node that was fenced, of an attachment that was not taken
+/// down, or of somebody else.
+pub(super) fn stranger<'a>(
+    volume: &VolumeId,
+    attachments: &Attachments,
+    devices: &'a [LoopDevice],
+) -> Option<&'a LoopDevice> {
+    let labels: Vec<_> = attachments.attachments.iter().map(|one| label(volume, one)).collect();
+    devices.iter().find(|device| !labels.contains(&device.label))
+}
+
+/// Whether the root of a mount is the file system on one of these devices, or the device itself.
+pub(super) fn shows(devices: &[DeviceId], root: &Statx) -> bool {
+    let on = DeviceId { major: root.stx_dev_major, minor: root.stx_dev_minor };
+    let is = DeviceId { major: root.stx_rdev_major, minor: root.stx_rdev_minor };
+    let block = FileType::from_raw_mode(root.stx_mode.into()) == FileType::BlockDevice;
+    devices.contains(&if block { is } else { on })
+}
+
+/// Where the file system on a device is mounted, as far as this process sees it.
+pub(super) fn mounts(device: DeviceId) -> io::Result<Vec<PathBuf>> {
+    let table = crate::drivers::spot::table()?;
+    Ok(table.into_iter().filter(|mount| mount.device == device).map(|mount| mount.mount_point).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::request::{AccessMode, Capability};
+
+    fn attachment(node: &str, token: &str) -> Attachment {
+        let mode = AccessMode::Writer;
+        let capability = Capability { mode, block: false, fs_type: String::new(), mount_flags: vec![] };
+        Attachment { node: node.to_owned(), token: token.to_owned(), capability, read_only: false }
+    }
+
+    #[test]
+    fn a_label_tells_volume_node_and_token_and_fits() {
+        let id = VolumeId::parse("0123456789abcdef0123").unwrap();
+        let other = VolumeId::parse("0123456789abcdef0124").unwrap();
+        let one = label(&id, &attachment(&"n".repeat(63), "t"));
+        assert!(one.len() <= 63, "{one}");
+        let plain = label(&id, &attachment("n", "t"));
+        for (id, node, token) in [(&other, "n", "t"), (&id, "m", "t"), (&id, "n", "u")] {
+            assert_ne!(label(id, &attachment(node, token)), plain);
+        }
+        assert!(plain.starts_with(&node_label(&id, "n")));
+        assert!(!label(&id, &attachment("n1", "t")).starts_with(&node_label(&id, "n")));
+    }
+
+    #[test]
+    fn a_device_is_a_stranger_unless_an_attachment_has_its_label() {
+        let id = VolumeId::parse("0123456789abcdef0123").unwrap();
+        let (now, before) = (attachment("n", "now"), attachment("n", "before"));
+        let device = |label: String| LoopDevice {
+            path: "/dev/loop9".into(),
+            device: DeviceId { major: 7, minor: 9 },
+            file: (1, 2),
+            label,
+            read_only: false,
+        };
+        let attachments = Attachments { attachments: vec![now.clone()] };
+        let own = [device(label(&id, &now))];
+        assert_eq!(stranger(&id, &attachments, &own), None);
+        for other in [label(&id, &before), label(&id, &attachment("m", "now")), "by hand".to_owned()] {
+            let devices = [own[0].clone(), device(other)];
+            assert_eq!(stranger(&id, &attachments, &devices), Some(&devices[1]));
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! Staging: the image of a volume is put behind a loop device of this node, and its file system is mounted.
+//!
+//! ```text
+//! attached -> recorded -> formatted (a blank image only) -> behind a device -> mounted at the staging path
+//! ```
+//! A block volume stays at the device. Each step can be found by the next call, whoever was killed after it: the record
+//! beside the node, the signature in the image, the label of the device, the mount at the path.
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::attachment::Attachment;
+use super::image::{self, Content, Formatting, FsType};
+use super::volumes::Locked;
+use super::{Core, device};
+use crate::drivers::publish::{Ledger, published_elsewhere};
+use crate::drivers::record::{self, FORMAT, Publications};
+use crate::drivers::refusal::Refusal;
+use crate::drivers::request::{Capability, TargetPath, VolumeId};
+use crate::drivers::spot::{Seen, Sought, Spot};
+use crate::sys::kernel::{Access, DeviceId};
+use crate::sys::real::loops::{self, LoopDevice, Until};
+use crate::sys::real::mounts;
+
+/// What is remembered of a volume on one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Stage {
+    format: u32,
+    pub(super) staging: TargetPath,
+    /// Of the attachment that it was staged under.
+    pub(super) token: String,
+    pub(super) capability: Capability,
+    /// The device of a block volume, by which its targets are known even if it is taken away by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    device: Option<DeviceId>,
+    #[serde(flatten)]
+    pub(super) publications: Publications,
+}
+
+/// That record in the directory of the node.
+#[derive(Debug)]
+pub(super) struct StageFile {
+    home: OwnedFd,
+    path: PathBuf,
+    name: String,
+    pub(super) stage: Stage,
+}
+
+impl StageFile {
+    fn new(core: &Core, volume: &VolumeId, stage: Stage) -> Result<Self, Refusal> {
+        let node = &core.node_id;
+        let home = core.nodes.home(node)?.ok_or_else(|| Refusal::NoNode { node: node.clone() })?;
+        Ok(Self { home, path: core.nodes.path(node), name: file_name(volume), stage })
+    }
+
+    pub(super) fn read(core: &Core, volume: &VolumeId) -> Result<Option<Self>, Refusal> {
+        let node = &core.node_id;
+        let Some(home) = core.nodes.home(node)? else { return Ok(None) };
+        let (path, name) = (core.nodes.path(node), file_name(volume));
+        let stage = record::read(&home, &name, || path.clone())?;
+        Ok(stage.map(|stage| Self { home, path, name, stage }))
+    }
+
+    fn remove(&self) -> Result<(), Refusal> {
+        match rustix::fs::unlinkat(&self.home, &self.name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(Refusal::failed("remove", &self.path.join(&self.name))(error)),
+        }
+    }
+
+    /// The devices that may show at its targets: those that are there, and the one that was.
+    pub(super) fn device_ids(&self, devices: &[LoopDevice]) -> Vec<DeviceId> {
+        devices.iter().map(|device| device.device).chain(self.stage.device).collect()
+    }
+}
+
+fn file_name(volume: &VolumeId) -> String {
+    format!("{}.json", volume.as_str())
+}
+
+impl Ledger for StageFile {
+    fn publications(&self) -> &Publications {
+        &self.stage.publications
+    }
+
+    fn publications_mut(&mut self) -> &mut Publications {
+        &mut self.stage.publications
+    }
+
+    fn save(&self) -> Result<(), Refusal> {
+        record::write(&self.home, &self.name, &self.stage, || self.path.clone())
+    }
+}
+
+/// What a NodeStageVolume asks for.
+pub(super) struct Asked {
+    pub(super) context: BTreeMap<String, String>,
+    pub(super) staging: TargetPath,
+    pub(super) capability: Capability,
+}
+
+/// What is to be done about a stage that is asked for.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// It is there as asked.
+    Converged,
+    /// It is there, but the record does not say so.
+    Remember,
+    /// The device or the mount is missing.
+    Make,
+}
+
+/// What was found of a volume on this node.
+struct View<'a> {
+    /// At the staging path. A block volume that has its device counts as seen there.
+    seen: Seen,
+    known: Option<&'a Stage>,
+    /// The known stage is at another path and still there.
+    elsewhere: bool,
+}
+
+/// Stages a volume as asked. The same request again is success.
+pub(super) fn stage(core: &Core, volume: &VolumeId, asked: &Asked) -> Result<(), Refusal> {
+    let missing = || Refusal::NoVolume { volume: volume.as_str().to_owned() };
+    let locked = core.volumes.homes.lock(volume)?.ok_or_else(missing)?;
+    let attachment = locked.record.state.called(volume, &core.node_id, &asked.context)?;
+    fits(volume, attachment, &asked.capability)?;
+    let devices = device::all(volume)?;
+    if let Some(stranger) = device::stranger(volume, &locked.record.state, &devices) {
+        let by = format!("{} shows it under another attachment", stranger.path.display());
+        return Err(Refusal::InUse { volume: volume.as_str().to_owned(), by });
+    }
+    let label = device::label(volume, attachment);
+    let own = devices.iter().find(|device| device.label == label);
+    let wanted = Stage {
+        format: FORMAT,
+        staging: asked.staging.clone(),
+        token: attachment.token.clone(),
+        capability: asked.capability.clone(),
+        device: None,
+        publications: Publications::default(),
+    };
+    let spot = Spot::open(&asked.staging)?.ok_or_else(|| no_directory(&asked.staging))?;
+    let known = StageFile::read(core, volume)?;
+    let known_stage = known.as_ref().map(|file| &file.stage);
+    let view = View {
+        seen: seen(volume, &spot, asked, own)?,
+        known: known_stage,
+        elsewhere: is_elsewhere(volume, known_stage, &wanted, own)?,
+    };
+    let next = next(volume, &view, &wanted)?;
+    if next == Next::Converged {
+        return Ok(());
+    }
+    let mut file = StageFile::new(core, volume, wanted)?;
+    if let Some(known) = known {
+        // What was published is taken down by its own call, whatever became of the stage.
+        file.stage.publications = known.stage.publications;
+        file.stage.device = known.stage.device;
+    }
+    effect!("csi stage");
+    file.save()?;
+    if next == Next::Remember {
+        return Ok(());
+    }
+    let at = Here { core, volume, locked: &locked, attachment, label: &label };
+    if asked.capability.block {
+        let device = at.device(own, Until::Detached)?.0;
+        effect!("csi stage: device");
+        file.stage.device = Some(device.device);
+        file.save()?;
+        tracing::info!(volume = volume.as_str(), device = %device.path.display(), "staged");
+        return Ok(());
+    }
+    at.mount(own, asked, &spot)
+}
+
+/// A volume that is staged as it is attached, or for less.
+fn fits(volume: &VolumeId, attachment: &Attachment, asked: &Capability) -> Result<(), Refusal> {
+    let attached = &attachment.capability;
+    let differs = |what| {
+        let problem = format!("is attached with another {what} than it is to be staged with");
+        Err(Refusal::Unfit { volume: volume.as_str().to_owned(), problem })
+    };
+    if attached.mode != asked.mode {
+        differs("access_mode")
+    } else if attached.block != asked.block {
+        differs("access_type")
+    } else if attached.fs_type != asked.fs_type {
+        differs("fs_type")
+    } else {
+        Ok(())
+    }
+}
+
+fn no_directory(staging: &TargetPath) -> Refusal {
+    Refusal::BadTarget { target: staging.as_path().to_owned(), problem: "it is no directory" }
+}
+
+/// The volume as it shows at staging paths and targets, by any of these devices.
+fn seen(
+    volume: &VolumeId,
+    spot: &Spot<'_>,
+    asked: &Asked,
+    own: Option<&LoopDevice>,
+) -> Result<Seen, Refusal> {
+    let ids: Vec<_> = own.iter().map(|device| device.device).collect();
+    let is_here = |root: &_| Ok(device::shows(&ids, root));
+    let seen = spot.look(&Sought { volume: volume.as_str(), is_here: &is_here })?;
+    // Nothing is mounted there for a block volume.
+    Ok(match (seen, own) {
+        (Seen::Directory, Some(_)) if asked.capability.block => Seen::Volume(Access::ReadWrite),
+        (seen, _) => seen,
+    })
+}
+
+fn is_elsewhere(
+    volume: &VolumeId,
+    known: Option<&Stage>,
+    wanted: &Stage,
+    own: Option<&LoopDevice>,
+) -> Result<bool, Refusal> {
+    let (Some(known), Some(own)) = (known, own) else { return Ok(false) };
+    if known.staging == wanted.staging {
+        return Ok(false);
+    }
+    if known.capability.block {
+        return Ok(true);
+    }
+    let is_here = |root: &_| Ok(device::shows(&[own.device], root));
+    let sought = Sought { volume: volume.as_str(), is_here: &is_here };
+    let seen = Spot::open(&known.staging)?.map(|spot| spot.look(&sought)).transpose()?;
+    Ok(matches!(seen, Some(Seen::Volume(_))))
+}
+
+fn next(volume: &VolumeId, view: &View<'_>, wanted: &Stage) -> Result<Next, Refusal> {
+    let staging = || wanted.staging.as_path().to_owned();
+    let bad = |problem| Err(Refusal::BadTarget { target: staging(), problem });
+    if let Some(known) = view.known
+        && view.elsewhere
+    {
+        let by = format!("staged at {}", known.staging.as_path().display());
+        return Err(Refusal::InUse { volume: volume.as_str().to_owned(), by });
+    }
+    match view.seen {
+        Seen::Volume(_) => match view.known {
+            Some(known) if known.capability != wanted.capability => {
+                Err(Refusal::StagedOtherwise { staging: staging(), what: "volume_capability" })
+            }
+            Some(known) if known.token == wanted.token && known.staging == wanted.staging => {
+                Ok(Next::Converged)
+            }
+            Some(_) | None => Ok(Next::Remember),
+        },
+        Seen::Directory => Ok(Next::Make),
+        Seen::Nothing | Seen::File | Seen::Odd => bad("it is no directory"),
+        Seen::Foreign => bad("something else is mounted there"),
+    }
+}
+
+/// One volume on this node, attached and locked.
+struct Here<'a> {
+    core: &'a Core,
+    volume: &'a VolumeId,
+    locked: &'a Locked,
+    attachment: &'a Attachment,
+    label: &'a str,
+}
+
+impl Here<'_> {
+    /// The device of this attachment, made if there is none. As long as the descriptor is there, so is the device.
+    fn device(&self, own: Option<&LoopDevice>, until: Until) -> Result<(LoopDevice, OwnedFd), Refusal> {
+        let path = &self.locked.path;
+        let failed = || Refusal::failed("attach a loop device to the image in", path);
+        if let Some(own) = own
+            && let Some(held) = loops::reopen(own).map_err(failed())?
+        {
+            return Ok((own.clone(), held));
+        }
+        let read_only = self.attachment.is_read_only();
+        let image = self.locked.image(read_only)?;
+        effect!("csi stage: attach");
+        loops::attach(&image, self.label, read_only, until).map_err(failed())
+    }
+
+    fn mount(&self, own: Option<&LoopDevice>, asked: &Asked, spot: &Spot<'_>) -> Result<(), Refusal> {
+        let fs = match own {
+            // Somebody formatted it before it was attached.
+            Some(_) => self.filesystem(asked)?.ok_or_else(|| self.unfit("lost its file system".into()))?,
+            None => self.formatted(asked)?,
+        };
+        let (device, _held) = self.device(own, Until::Unused)?;
+        effect!("csi stage: device");
+        let flags = &asked.capability.mount_flags;
+        let reads = self.attachment.is_read_only() || flags.iter().any(|flag| flag == "ro");
+        let access = if reads { Access::ReadOnly } else { Access::ReadWrite };
+        let own_options: Vec<_> = flags.iter().map(String::as_str).filter(|flag| is_own(flag)).collect();
+        let mount = mounts::filesystem(fs.name(), &device.path, &own_options, access).map_err(|refused| {
+            let error = std::io::Error::from(refused.errno);
+            let told = if refused.words.is_empty() { String::new() } else { format!(": {}", refused.words) };
+            let source = std::io::Error::new(error.kind(), format!("{error}{told}"));
+            Refusal::Failed { step: "mount the file system of", path: self.locked.path.clone(), source }
+        })?;
+        spot.put(&mount)?;
+        effect!("csi stage: mounted");
+        match seen(self.volume, spot, asked, Some(&device))? {
+            Seen::Volume(_) => {}
+            _ => {
+                let target = asked.staging.as_path().to_owned();
+                return Err(Refusal::BadTarget { target, problem: "the mount is not what was asked for" });
+            }
+        }
+        let (volume, device) = (self.volume.as_str(), device.path.display());
+        tracing::info!(volume, %device, fs_type = fs.name(), staging = %asked.staging.as_path().display(), "staged");
+        Ok(())
+    }
+
+    fn unfit(&self, problem: String) -> Refusal {
+        Refusal::Unfit { volume: self.volume.as_str().to_owned(), problem }
+    }
+
+    /// The file system in the image, if it is not blank.
+    fn filesystem(&self, asked: &Asked) -> Result<Option<FsType>, Refusal> {
+        let image = self.locked.image(true)?;
+        let content =
+            image::probe(&image).map_err(Refusal::failed("read the image in", &self.locked.path))?;
+        let named = &asked.capability.fs_type;
+        match content {
+            Content::Blank => Ok(None),
+            Content::Filesystem(found) if named.is_empty() || found.name() == named => Ok(Some(found)),
+            Content::Filesystem(found) => Err(self.unfit(format!("holds {}, not {named}", found.name()))),
+            Content::Other(what) => Err(self.unfit(format!("holds {what}; it is not formatted"))),
+            Content::Unknown => Err(self.unfit("holds data of an unknown kind; it is not formatted".into())),
+        }
+    }
+
+    /// The file system in the image, made if that is blank. No device shows the image.
+    fn formatted(&self, asked: &Asked) -> Result<FsType, Refusal> {
+        if let Some(found) = self.filesystem(asked)? {
+            return Ok(found);
+        }
+        if self.attachment.is_read_only() {
+            return Err(self.unfit("is blank, and attached read-only: it cannot be formatted".into()));
+        }
+        let name = &asked.capability.fs_type;
+        let fs = FsType::parse(name).ok_or_else(|| self.unfit(format!("cannot be formatted as {name:?}")))?;
+        let formatting = Formatting {
+            volume: self.volume.as_str(),
+            home: &self.locked.home,
+            path: &self.locked.path,
+            capacity: self.locked.record.capacity,
+            programs: &self.core.programs,
+        };
+        formatting.format(fs)?;
+        Ok(fs)
+    }
+}
+
+/// Options that belong to the file system and not to one place where it is mounted.
+fn is_own(option: &str) -> bool {
+    matches!(option, "discard" | "sync" | "dirsync" | "lazytime")
+}
+
+/// Takes the volume away from the staging path and from its device. Nothing there is success, whatever is known of the
+/// volume and of its attachment.
+pub(super) fn unstage(core: &Core, volume: &VolumeId, staging: &TargetPath) -> Result<(), Refusal> {
+    // Teardown must work without the records too: the kernel knows whose device is whose.
+    let _locked = match core.volumes.homes.lock(volume) {
+        Err(Refusal::Gone { .. } | Refusal::Damaged { .. }) => None,
+        other => other?,
+    };
+    let file = match StageFile::read(core, volume) {
+        Err(Refusal::Damaged { path, .. }) => {
+            tracing::warn!(path = %path.display(), "unstaging without the record, which is damaged");
+            None
+        }
+        other => other?,
+    };
+    let devices = device::of_node(volume, &core.node_id)?;
+    let ids = file.as_ref().map_or_else(
+        || devices.iter().map(|device| device.device).collect(),
+        |file| file.device_ids(&devices),
+    );
+    let is_here = |root: &_| Ok(device::shows(&ids, root));
+    let sought = Sought { volume: volume.as_str(), is_here: &is_here };
+    let in_use = |by| Err(Refusal::InUse { volume: volume.as_str().to_owned(), by });
+    if let Some(file) = &file
+        && let Some(other) = published_elsewhere(&file.stage.publications, staging, &sought)?.first()
+    {
+        return in_use(format!("published at {}", other.target.as_path().display()));
+    }
+    if let Some(spot) = Spot::open(staging)?
+        && spot.unmount(&sought)? == Seen::Foreign
+        && !devices.is_empty()
+    {
+        return in_use(format!("what is mounted at {} is not it", staging.as_path().display()));
+    }
+    effect!("csi unstage: unmounted");
+    for device in device::of_node(volume, &core.node_id)? {
+        let failed = || Refusal::failed("detach", &device.path);
+        if let Some(place) = device::mounts(device.device).map_err(failed())?.first() {
+            return in_use(format!("mounted at {}", place.display()));
+        }
+        loops::detach(&device).map_err(failed())?;
+        effect!("csi unstage: detached");
+    }
+    if let Some(device) = device::of_node(volume, &core.node_id)?.into_iter().next() {
+        return Err(Refusal::Busy { volume: volume.as_str().to_owned(), device: device.path });
+    }
+    if let Some(file) = file {
+        file.remove()?;
+        tracing::info!(volume = volume.as_str(), "unstaged");
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Raw block volumes: on one node and on several.
+use std::fs;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+
+use tonic::Code;
+
+use crate::rig::{self, Access, Backend, How, MIB, block, refused, stage};
+
+fn write(device: &Path, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).open(device)?;
+    file.seek(std::io::SeekFrom::Start(at))?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn read(device: &Path, at: u64, count: usize) -> Vec<u8> {
+    let mut file = fs::File::open(device).unwrap();
+    file.seek(std::io::SeekFrom::Start(at)).unwrap();
+    let mut bytes = vec![0; count];
+    file.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+#[tokio::test]
+async fn a_device_has_the_size_of_its_volume_and_may_be_read_only() {
+    let backend = Backend::new();
+    let driver = backend.all().await;
+    let capability = block(Access::SingleNodeMultiWriter);
+    let id = driver.volume("disk", 10 * MIB + 1, &capability).await;
+    let context = driver.attach(&id, "node-a", &capability).await.unwrap();
+    let staging = backend.staging("disk");
+    let staged = stage(&id, &context, &staging, &capability);
+    driver.stage(staged.clone()).await.unwrap();
+    assert!(rig::entries(&staging).is_empty());
+    let (one, two) = (backend.target("one"), backend.target("two"));
+    driver.publish(rig::publish(&staged, &one)).await.unwrap();
+    assert!(fs::metadata(&one).unwrap().file_type().is_block_device());
+    let size = fs::File::open(&one).unwrap().seek(std::io::SeekFrom::End(0)).unwrap();
+    assert_eq!(size, u64::try_from(10 * MIB).unwrap() + 4096);
+    write(&one, 8192, b"here").unwrap();
+    // Of one device, one place cannot be read-only while another is not.
+    let mixed = driver.publish(rig::read_only(rig::publish(&staged, &two))).await;
+    assert_eq!(refused(mixed, "published at"), Code::FailedPrecondition);
+    driver.publish(rig::publish(&staged, &two)).await.unwrap();
+    assert_eq!(read(&two, 8192, 4), b"here");
+    for target in [&one, &two] {
+        driver.unpublish(&id, target).await.unwrap();
+    }
+    driver.publish(rig::read_only(rig::publish(&staged, &one))).await.unwrap();
+    let error = write(&one, 0, b"no").unwrap_err();
+    assert!(matches!(error.raw_os_error(), Some(1 | 13 | 30)), "{error}");
+    assert_eq!(read(&one, 8192, 4), b"here");
+    driver.unpublish(&id, &one).await.unwrap();
+    driver.publish(rig::publish(&staged, &one)).await.unwrap();
+    write(&one, 0, b"yes").unwrap();
+    // While somebody has it open it does not go, and is not forgotten.
+    let held = fs::File::open(&backend.devices()[0]).unwrap();
+    driver.unpublish(&id, &one).await.unwrap();
+    assert_eq!(refused(driver.unstage(&id, &staging).await, "open somewhere"), Code::Aborted);
+    drop(held);
+    driver.unstage(&id, &staging).await.unwrap();
+    driver.detach(&id, "node-a").await.unwrap();
+    driver.delete(&id).await.unwrap();
+    driver.stop().await;
+    backend.assert_nothing_left();
+}
+
+#[tokio::test]
+async fn several_nodes_share_a_disk_in_the_modes_made_for_it() {
+    let backend = Backend::new();
+    let of = |mode| How { mode, ..Default::default() };
+    let controller = backend.start("control", of("controller")).await;
+    let (a, b) = (backend.start("node-a", of("node")).await, backend.start("node-b", of("node")).await);
+    for mode in [Access::MultiNodeMultiWriter, Access::MultiNodeSingleWriter, Access::MultiNodeReaderOnly] {
+        let capability = block(mode);
+        let id = controller.volume(mode.as_str_name(), 4 * MIB, &capability).await;
+        fs::write(backend.image(&id), vec![b'z'; 4 << 20]).unwrap();
+        let mut paths = Vec::new();
+        for driver in [&a, &b] {
+            let mut request = rig::attach(&id, &driver.node, &capability);
+            if mode == Access::MultiNodeSingleWriter && driver.node == "node-b" {
+                let second = controller.attach(&id, "node-b", &capability).await;
+                assert_eq!(refused(second, "node-a"), Code::FailedPrecondition, "a second writer");
+                request.readonly = true;
+            }
+            let context = controller.controller().controller_publish_volume(request).await;
+            let context = context.unwrap().into_inner().publish_context;
+            let staging = backend.staging(&driver.node);
+            let staged = stage(&id, &context, &staging, &capability);
+            driver.stage(staged.clone()).await.unwrap();
+            let target = backend.target(&driver.node);
+            let reads = mode == Access::MultiNodeReaderOnly
+                || (mode == Access::MultiNodeSingleWriter && driver.node == "node-b");
+            let published = rig::publish(&staged, &target);
+            if reads && mode == Access::MultiNodeSingleWriter {
+                let writing = driver.publish(published.clone()).await;
+                assert_eq!(refused(writing, "attached read-only"), Code::FailedPrecondition);
+            }
+            driver.publish(if reads { rig::read_only(published) } else { published }).await.unwrap();
+            assert_eq!(write(&target, 4096, driver.node.as_bytes()).is_err(), reads, "{mode:?}");
+            paths.push((driver, staging, target));
+        }
+        assert_eq!(backend.devices().len(), 2);
+        let expected: &[u8] = match mode {
+            Access::MultiNodeMultiWriter => b"node-b",
+            Access::MultiNodeSingleWriter => b"node-a",
+            _ => b"zzzzzz",
+        };
+        // Node b has read nothing of it before, so nothing old is in its cache.
+        assert_eq!(read(&paths[1].2, 4096, 6), expected, "{mode:?}");
+        for (driver, staging, target) in paths {
+            driver.unpublish(&id, &target).await.unwrap();
+            driver.unstage(&id, &staging).await.unwrap();
+            controller.detach(&id, &driver.node).await.unwrap();
+        }
+        controller.delete(&id).await.unwrap();
+    }
+    for driver in [controller, a, b] {
+        driver.stop().await;
+    }
+    backend.assert_nothing_left();
+}
