@@ -103,7 +103,7 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     runtime.block_on(async {
         let stop = CancellationToken::new();
         let signals = tokio::spawn(stop_on_signal(stop.clone())?);
-        let result = run(args, &data_dir, stop).await;
+        let result = Box::pin(run(args, &data_dir, stop)).await;
         signals.abort();
         result
     })

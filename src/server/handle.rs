@@ -272,9 +272,10 @@ async fn carry_out(
     let reads = matches!(verb, Verb::Get | Verb::List | Verb::Watch);
     // Who sends slowly takes no seat meanwhile.
     let bytes = if reads { Bytes::new() } else { body::read(body).await? };
-    let _seat = match identity.is_internal() {
-        true => None,
-        false => Some(inner.seats.take(&identity.user, width(verb)).await?),
+    let _seat = if identity.is_internal() {
+        None
+    } else {
+        Some(inner.seats.take(&identity.user, width(verb)).await?)
     };
     match verb {
         Verb::Get => return read::get(inner, target, query, form).await,

@@ -53,14 +53,37 @@ impl Cluster {
 
     /// Starts a server with these keys over this store; what it said when it did not get ready.
     pub(crate) fn serve(&mut self, n: usize, pki: &str, store: &str) -> Result<(), String> {
+        self.serve_at(n, pki, store, "127.0.0.1:0")
+    }
+
+    /// The same at an address.
+    pub(crate) fn serve_at(&mut self, n: usize, pki: &str, store: &str, at: &str) -> Result<(), String> {
         let name = format!("s{n}");
         let pki = self.place(pki);
         let mut command = Command::new(WHARFLINE);
         command.arg("server").arg("--data-dir").arg(self.place(&name)).arg("--pki-dir").arg(pki);
-        command.args(["--listen", "127.0.0.1:0", "--store", store]);
+        command.args(["--listen", at, "--store", store]);
         let process = self.begin(&name, command)?;
+        if self.servers.len() == n {
+            self.servers.push(None);
+        }
         self.servers[n] = Some(process);
         Ok(())
+    }
+
+    /// Starts `wharfline up` as a node; where its API is.
+    pub(crate) fn up(&mut self, name: &str) -> String {
+        let mut command = Command::new(WHARFLINE);
+        command.arg("up").arg("--data-dir").arg(self.place(name)).args(["--listen", "127.0.0.1:0"]);
+        let process = self.begin(name, command).unwrap_or_else(|log| panic!("{log}"));
+        let address = process.ready.strip_prefix("https://").unwrap().to_owned();
+        self.nodes.push((name.to_owned(), Some(process)));
+        address
+    }
+
+    /// A command by itself.
+    pub(crate) fn alone(&self, args: &[&str]) -> Output {
+        Command::new(WHARFLINE).args(args).stdin(Stdio::null()).output().unwrap()
     }
 
     /// Where the servers are that run.
