@@ -411,7 +411,6 @@ mod tests {
         assert_eq!(
             paths(&allocation(&alloc, None)),
             [
-                "spec.volumes[1].name",
                 "spec.volumes[1].claimName",
                 "spec.volumes[1].hostPath",
                 "spec.tasks[0].runtime",

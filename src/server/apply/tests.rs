@@ -177,7 +177,7 @@ fn what_is_the_servers_belongs_to_nobody() {
     assert_eq!(story.owners(), json!({ "Apply a": { "f:metadata": fields } }));
     let mut story = Story::new();
     story.update("u", |new| {
-        *new = json!({ "kind": "K", "metadata": { "name": "a", "finalizers": ["test.dev/own"] } })
+        *new = json!({ "kind": "K", "metadata": { "name": "a", "finalizers": ["test.dev/own"] } });
     });
     assert_eq!(story.owners(), json!({}), "its own finalizer, and the list of it alone");
 }

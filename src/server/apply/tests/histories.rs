@@ -108,12 +108,14 @@ fn fields_of(story: &Story, who: &str) -> FieldSet {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn applied_twice_is_applied_once(history in prop::collection::vec(step(), 0..5), wanted in wanted()) {
         let mut story = Story::new();
-        history.iter().for_each(|step| take(&mut story, step));
+        for step in &history {
+            take(&mut story, step);
+        }
         story.force("m", &wanted);
         let once = story.object.clone();
         prop_assert!(story.apply("m", &wanted).is_ok(), "who has all has no conflict");
@@ -123,7 +125,9 @@ proptest! {
     #[test]
     fn what_is_applied_stands_and_is_its_appliers(history in prop::collection::vec(step(), 0..5), wanted in wanted()) {
         let mut story = Story::new();
-        history.iter().for_each(|step| take(&mut story, step));
+        for step in &history {
+            take(&mut story, step);
+        }
         story.force("m", &wanted);
         let wanted = json!({ "spec": wanted });
         let own = walk::applied(&wanted, Some(&story.rule));
