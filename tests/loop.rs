@@ -1,6 +1,6 @@
 //! The driver `loop.csi.wharfline.dev` as processes, over their sockets, on real loop devices, file systems and mounts. Root
 //! is needed.
-#![allow(clippy::unwrap_used)] // helpers of tests count as tests
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests count as tests
 #[path = "loop/arguments.rs"]
 mod arguments;
 #[path = "loop/block.rs"]

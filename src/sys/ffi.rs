@@ -375,7 +375,7 @@ impl LoopStatus {
     pub(crate) fn new(label: [u8; 64], flags: u32) -> Self {
         // SAFETY: every field is an integer or an array of integers, for which zero is a value.
         let zero: Self = unsafe { std::mem::zeroed() };
-        Self { label, flags, ..zero }
+        Self { flags, label, ..zero }
     }
 }
 

@@ -34,7 +34,7 @@ fn impossible() -> Vec<(&'static str, proto::VolumeCapability)> {
 #[tokio::test]
 async fn create() {
     let backend = Backend::new();
-    let driver = backend.all().await;
+    let driver = backend.all();
     let with = |change: &dyn Fn(&mut proto::CreateVolumeRequest)| {
         let mut request = rig::create("fine", 4 * MIB, &ext4());
         change(&mut request);
@@ -49,10 +49,13 @@ async fn create() {
         ("capacity_range", with(&|request| request.capacity_range = Some(proto::CapacityRange::default()))),
         ("fsType", with(&|request| drop(request.parameters.insert("fsType".into(), "xfs".into())))),
         ("iops", with(&|request| drop(request.mutable_parameters.insert("iops".into(), "9".into())))),
-        ("volume_content_source", with(&|request| request.volume_content_source = Some(Default::default()))),
+        (
+            "volume_content_source",
+            with(&|request| request.volume_content_source = Some(proto::VolumeContentSource::default())),
+        ),
         (
             "accessibility_requirements",
-            with(&|request| request.accessibility_requirements = Some(Default::default())),
+            with(&|request| request.accessibility_requirements = Some(proto::TopologyRequirement::default())),
         ),
     ];
     for (about, capability) in impossible() {
@@ -77,7 +80,7 @@ async fn create() {
 #[tokio::test]
 async fn delete_attach_and_detach() {
     let backend = Backend::new();
-    let driver = backend.all().await;
+    let driver = backend.all();
     let id = driver.volume("web", 4 * MIB, &ext4()).await;
     assert_eq!(refused(driver.delete("").await, "volume_id"), Code::InvalidArgument);
     assert_eq!(refused(driver.detach("", "node-a").await, "volume_id"), Code::InvalidArgument);
@@ -115,7 +118,7 @@ async fn delete_attach_and_detach() {
 #[tokio::test]
 async fn validate() {
     let backend = Backend::new();
-    let driver = backend.all().await;
+    let driver = backend.all();
     let id = driver.volume("web", 4 * MIB, &ext4()).await;
     let ask = |volume: &str, capabilities: Vec<proto::VolumeCapability>| {
         let request = proto::ValidateVolumeCapabilitiesRequest {
@@ -150,18 +153,42 @@ async fn validate() {
     backend.assert_nothing_left();
 }
 
+/// An attached volume, and the request that stages it.
+struct Attached {
+    backend: Backend,
+    driver: rig::Driver,
+    id: String,
+    good: proto::NodeStageVolumeRequest,
+}
+
+impl Attached {
+    async fn new() -> Self {
+        let backend = Backend::new();
+        let driver = backend.all();
+        let id = driver.volume("web", 4 * MIB, &ext4()).await;
+        let context = driver.attach(&id, "node-a", &ext4()).await.unwrap();
+        let good = stage(&id, &context, &backend.staging("web"), &ext4());
+        std::fs::write(backend.path("file"), "x").unwrap();
+        std::os::unix::fs::symlink(backend.staging("web"), backend.path("link")).unwrap();
+        Self { backend, driver, id, good }
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.backend.path(name).display().to_string()
+    }
+
+    async fn end(self) {
+        self.driver.unstage(&self.id, &self.backend.staging("web")).await.unwrap();
+        self.driver.detach(&self.id, "node-a").await.unwrap();
+        self.driver.delete(&self.id).await.unwrap();
+        self.driver.stop().await;
+        self.backend.assert_nothing_left();
+    }
+}
+
 #[tokio::test]
-async fn of_the_node() {
-    let backend = Backend::new();
-    let driver = backend.all().await;
-    let id = driver.volume("web", 4 * MIB, &ext4()).await;
-    let context = driver.attach(&id, "node-a", &ext4()).await.unwrap();
-    let (staging, target) = (backend.staging("web"), backend.target("web"));
-    let good = stage(&id, &context, &staging, &ext4());
-    let file = backend.path("file");
-    std::fs::write(&file, "x").unwrap();
-    let link = backend.path("link");
-    std::os::unix::fs::symlink(&staging, &link).unwrap();
+async fn staging() {
+    let at = Attached::new().await;
     let cases: &[(&str, Code, Change<'_, proto::NodeStageVolumeRequest>)] = &[
         ("volume_id", Code::InvalidArgument, &|r| r.volume_id.clear()),
         ("staging_target_path", Code::InvalidArgument, &|r| r.staging_target_path.clear()),
@@ -172,24 +199,33 @@ async fn of_the_node() {
         ("does not exist", Code::NotFound, &|r| r.volume_id = "../x".into()),
         ("no directory", Code::FailedPrecondition, &|r| r.staging_target_path.push_str("/none/at/all")),
         ("no directory", Code::FailedPrecondition, &|r| r.staging_target_path.push_str("/none")),
-        ("no directory", Code::FailedPrecondition, &|r| r.staging_target_path = file.display().to_string()),
-        ("no directory", Code::FailedPrecondition, &|r| r.staging_target_path = link.display().to_string()),
+        ("no directory", Code::FailedPrecondition, &|r| r.staging_target_path = at.text("file")),
+        ("no directory", Code::FailedPrecondition, &|r| r.staging_target_path = at.text("link")),
         ("something else", Code::FailedPrecondition, &|r| r.staging_target_path = "/proc".into()),
     ];
     for (about, code, change) in cases {
-        let mut request = good.clone();
+        let mut request = at.good.clone();
         change(&mut request);
-        assert_eq!(refused(driver.stage(request).await, about), *code, "{about}");
-        assert_eq!((backend.devices(), backend.mounts()), (vec![], vec![]), "{about}");
+        assert_eq!(refused(at.driver.stage(request).await, about), *code, "{about}");
+        assert_eq!((at.backend.devices(), at.backend.mounts()), (vec![], vec![]), "{about}");
     }
     for (about, capability) in impossible() {
-        let result = driver.stage(stage(&id, &context, &staging, &capability)).await;
+        let result = at
+            .driver
+            .stage(proto::NodeStageVolumeRequest { volume_capability: Some(capability), ..at.good.clone() })
+            .await;
         assert_eq!(refused(result, about), Code::InvalidArgument);
     }
-    driver.stage(good.clone()).await.unwrap();
-    std::fs::create_dir(backend.target("full")).unwrap();
-    std::fs::write(backend.target("full").join("file"), "x").unwrap();
-    let published = rig::publish(&good, &target);
+    at.end().await;
+}
+
+#[tokio::test]
+async fn publishing() {
+    let at = Attached::new().await;
+    at.driver.stage(at.good.clone()).await.unwrap();
+    std::fs::create_dir(at.backend.target("full")).unwrap();
+    std::fs::write(at.backend.target("full").join("file"), "x").unwrap();
+    let published = rig::publish(&at.good, &at.backend.target("web"));
     let cases: &[(&str, Code, Change<'_, proto::NodePublishVolumeRequest>)] = &[
         ("volume_id", Code::InvalidArgument, &|r| r.volume_id.clear()),
         ("target_path", Code::InvalidArgument, &|r| r.target_path.clear()),
@@ -198,41 +234,43 @@ async fn of_the_node() {
         ("volume_capability", Code::InvalidArgument, &|r| r.volume_capability = None),
         ("does not exist", Code::NotFound, &|r| r.volume_id = UNKNOWN.into()),
         ("parent", Code::FailedPrecondition, &|r| r.target_path.push_str("/none/at/all")),
-        ("no directory", Code::FailedPrecondition, &|r| r.target_path = file.display().to_string()),
+        ("no directory", Code::FailedPrecondition, &|r| r.target_path = at.text("file")),
         ("something else", Code::FailedPrecondition, &|r| r.target_path = "/proc".into()),
-        ("files in it", Code::FailedPrecondition, &|r| {
-            r.target_path = backend.target("full").display().to_string()
-        }),
+        ("files in it", Code::FailedPrecondition, &|r| r.target_path = at.text("targets/full")),
     ];
     for (about, code, change) in cases {
         let mut request = published.clone();
         change(&mut request);
-        assert_eq!(refused(driver.publish(request).await, about), *code, "{about}");
-        assert_eq!(backend.mounts(), [staging.clone()], "{about}");
+        assert_eq!(refused(at.driver.publish(request).await, about), *code, "{about}");
+        assert_eq!(at.backend.mounts(), [at.backend.staging("web")], "{about}");
     }
-    std::fs::remove_dir_all(backend.target("full")).unwrap();
+    std::fs::remove_dir_all(at.backend.target("full")).unwrap();
+    at.end().await;
+}
+
+#[tokio::test]
+async fn taking_down() {
+    let at = Attached::new().await;
+    at.driver.stage(at.good.clone()).await.unwrap();
+    let (staging, target) = (at.backend.staging("web"), at.backend.target("web"));
     for call in ["unpublish", "unstage"] {
         for (volume, path, code) in [
             ("", target.as_path(), Code::InvalidArgument),
-            (&id, "".as_ref(), Code::InvalidArgument),
-            (&id, "relative".as_ref(), Code::InvalidArgument),
+            (&at.id, "".as_ref(), Code::InvalidArgument),
+            (&at.id, "relative".as_ref(), Code::InvalidArgument),
             ("no-id", "/proc".as_ref(), Code::NotFound),
         ] {
             let result = match call {
-                "unpublish" => driver.unpublish(volume, path).await,
-                _ => driver.unstage(volume, path).await,
+                "unpublish" => at.driver.unpublish(volume, path).await,
+                _ => at.driver.unstage(volume, path).await,
             };
             assert_eq!(result.unwrap_err().code(), code, "{call} {volume:?} {path:?}");
         }
     }
     for unknown in [UNKNOWN, "no-id"] {
-        driver.unpublish(unknown, &target).await.unwrap();
-        driver.unstage(unknown, &backend.staging("nothing")).await.unwrap();
+        at.driver.unpublish(unknown, &target).await.unwrap();
+        at.driver.unstage(unknown, &at.backend.staging("nothing")).await.unwrap();
     }
-    assert_eq!(refused(driver.unpublish(UNKNOWN, &staging).await, UNKNOWN), Code::NotFound);
-    driver.unstage(&id, &staging).await.unwrap();
-    driver.detach(&id, "node-a").await.unwrap();
-    driver.delete(&id).await.unwrap();
-    driver.stop().await;
-    backend.assert_nothing_left();
+    assert_eq!(refused(at.driver.unpublish(UNKNOWN, &staging).await, UNKNOWN), Code::NotFound);
+    at.end().await;
 }

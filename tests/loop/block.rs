@@ -26,7 +26,7 @@ fn read(device: &Path, at: u64, count: usize) -> Vec<u8> {
 #[tokio::test]
 async fn a_device_has_the_size_of_its_volume_and_may_be_read_only() {
     let backend = Backend::new();
-    let driver = backend.all().await;
+    let driver = backend.all();
     let capability = block(Access::SingleNodeMultiWriter);
     let id = driver.volume("disk", 10 * MIB + 1, &capability).await;
     let context = driver.attach(&id, "node-a", &capability).await.unwrap();
@@ -71,8 +71,8 @@ async fn a_device_has_the_size_of_its_volume_and_may_be_read_only() {
 async fn several_nodes_share_a_disk_in_the_modes_made_for_it() {
     let backend = Backend::new();
     let of = |mode| How { mode, ..Default::default() };
-    let controller = backend.start("control", of("controller")).await;
-    let (a, b) = (backend.start("node-a", of("node")).await, backend.start("node-b", of("node")).await);
+    let controller = backend.start("control", of("controller"));
+    let (a, b) = (backend.start("node-a", of("node")), backend.start("node-b", of("node")));
     for mode in [Access::MultiNodeMultiWriter, Access::MultiNodeSingleWriter, Access::MultiNodeReaderOnly] {
         let capability = block(mode);
         let id = controller.volume(mode.as_str_name(), 4 * MIB, &capability).await;

@@ -21,8 +21,8 @@ fn instead(backend: &Backend, script: &str) -> OsString {
     path
 }
 
-async fn with_path(backend: &Backend, path: OsString) -> Driver {
-    backend.start("node-a", How { variables: vec![("PATH", path)], ..Default::default() }).await
+fn with_path(backend: &Backend, path: OsString) -> Driver {
+    backend.start("node-a", How { variables: vec![("PATH", path)], ..Default::default() })
 }
 
 /// From attached to nothing.
@@ -51,21 +51,21 @@ async fn a_program_that_fails_leaves_a_blank_volume() {
     let script =
         "head -c 100000 /dev/urandom | dd of=\"$image\" conv=notrunc 2>/dev/null; echo no luck >&2; exit 7";
     let failing = instead(&backend, script);
-    let driver = with_path(&backend, failing).await;
+    let driver = with_path(&backend, failing);
     let (id, context) = attached(&driver).await;
     let staged = stage(&id, &context, &backend.staging("web"), &ext4());
     let failed = driver.stage(staged.clone()).await;
     assert_eq!(refused(failed, "mkfs.ext4: exit status: 7: no luck"), Code::Internal);
     driver.stop().await;
-    let driver = with_path(&backend, instead(&backend, "exit 0")).await;
+    let driver = with_path(&backend, instead(&backend, "exit 0"));
     assert_eq!(refused(driver.stage(staged.clone()).await, "it left no ext4"), Code::Internal);
     assert!(is_blank(&backend.image(&id)));
     assert_eq!((backend.devices(), backend.mounts()), (vec![], vec![]));
     driver.stop().await;
-    let driver = with_path(&backend, backend.path("empty").into_os_string()).await;
+    let driver = with_path(&backend, backend.path("empty").into_os_string());
     assert_eq!(refused(driver.stage(staged.clone()).await, "mkfs.ext4: it is in none of"), Code::Internal);
     driver.stop().await;
-    let driver = backend.all().await;
+    let driver = backend.all();
     driver.stage(staged).await.unwrap();
     end(backend, driver, &id).await;
 }
@@ -79,7 +79,7 @@ async fn a_program_that_was_cut_short_with_its_driver_is_started_again() {
         pid.display(),
         half.display()
     );
-    let driver = with_path(&backend, instead(&backend, &script)).await;
+    let driver = with_path(&backend, instead(&backend, &script));
     let (id, context) = attached(&driver).await;
     let staged = stage(&id, &context, &backend.staging("web"), &ext4());
     let mut node = driver.nodes();
@@ -99,7 +99,7 @@ async fn a_program_that_was_cut_short_with_its_driver_is_started_again() {
         fs::read_to_string(&stat).map_or(true, |line| !line.contains("sleep") || line.contains(") Z "))
     });
     assert!(is_blank(&backend.image(&id)), "half a file system is in the volume");
-    let driver = backend.all().await;
+    let driver = backend.all();
     driver.stage(staged).await.unwrap();
     assert!(!backend.image(&id).with_extension("new").exists());
     end(backend, driver, &id).await;
@@ -108,7 +108,7 @@ async fn a_program_that_was_cut_short_with_its_driver_is_started_again() {
 #[tokio::test]
 async fn what_is_not_blank_is_never_formatted() {
     let backend = Backend::new();
-    let driver = backend.all().await;
+    let driver = backend.all();
     let (id, context) = attached(&driver).await;
     let image = backend.image(&id);
     let staged = stage(&id, &context, &backend.staging("web"), &ext4());
@@ -135,7 +135,7 @@ async fn what_is_not_blank_is_never_formatted() {
 #[tokio::test]
 async fn a_file_system_of_another_kind_is_not_mounted() {
     let backend = Backend::new();
-    let driver = backend.all().await;
+    let driver = backend.all();
     let xfs = mount(Access::SingleNodeWriter, "xfs", &[]);
     let id = driver.volume("web", XFS, &xfs).await;
     let staging = backend.staging("web");
@@ -160,7 +160,7 @@ async fn a_file_system_of_another_kind_is_not_mounted() {
 #[tokio::test]
 async fn a_blank_volume_that_may_not_be_written_cannot_be_formatted() {
     let backend = Backend::new();
-    let driver = backend.all().await;
+    let driver = backend.all();
     let reader = mount(Access::SingleNodeReaderOnly, "ext4", &[]);
     let id = driver.volume("web", 16 * MIB, &reader).await;
     let context = driver.attach(&id, "node-a", &reader).await.unwrap();
@@ -173,7 +173,7 @@ async fn a_blank_volume_that_may_not_be_written_cannot_be_formatted() {
 #[tokio::test]
 async fn a_damaged_file_system_says_so() {
     let backend = Backend::new();
-    let driver = backend.all().await;
+    let driver = backend.all();
     let (id, context) = attached(&driver).await;
     let staging = backend.staging("web");
     let staged = stage(&id, &context, &staging, &ext4());

@@ -46,7 +46,7 @@ async fn effects(capability: &VolumeCapability) -> BTreeMap<String, u32> {
     let backend = Backend::new();
     let file = backend.path("effects");
     let variables = vec![("WHARFLINE_EFFECTS", OsString::from(&file))];
-    let driver = backend.start("node-a", How { variables, ..Default::default() }).await;
+    let driver = backend.start("node-a", How { variables, ..Default::default() });
     walk(&backend, &driver, capability, &mut Seen::default()).await.unwrap();
     driver.stop().await;
     backend.assert_nothing_left();
@@ -66,12 +66,12 @@ async fn killed_everywhere(capability: VolumeCapability, least: usize) {
             for go_on in [true, false] {
                 let backend = Backend::new();
                 let variables = vec![("WHARFLINE_KILL_AT", OsString::from(&at))];
-                let mut driver = backend.start("node-a", How { variables, ..Default::default() }).await;
+                let mut driver = backend.start("node-a", How { variables, ..Default::default() });
                 let mut seen = Seen::default();
                 let result = walk(&backend, &driver, &capability, &mut seen).await;
                 assert!(result.is_err(), "{at} never came");
                 driver.killed();
-                let driver = backend.all().await;
+                let driver = backend.all();
                 if go_on {
                     walk(&backend, &driver, &capability, &mut seen).await.unwrap_or_else(|status| {
                         panic!("killed at {at}, and then: {status:?}");

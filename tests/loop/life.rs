@@ -14,7 +14,7 @@ use crate::rig::{self, Access, Backend, MIB, XFS, block, ext4, mount, mount_line
 
 async fn live(capability: proto::VolumeCapability, bytes: i64, fs_type: &str) {
     let backend = Backend::new();
-    let mut driver = backend.all().await;
+    let mut driver = backend.all();
     let id = driver.volume("web", bytes, &capability).await;
     assert_eq!(driver.volume("web", bytes, &capability).await, id);
     assert_eq!(fs::metadata(backend.image(&id)).unwrap().len(), u64::try_from(bytes).unwrap());
@@ -38,7 +38,7 @@ async fn live(capability: proto::VolumeCapability, bytes: i64, fs_type: &str) {
     assert!(line.contains(&format!("- {} ", if is_block { "devtmpfs" } else { fs_type })), "{line}");
 
     driver.kill();
-    driver = backend.all().await;
+    driver = backend.all();
     assert_eq!(driver.volume("web", bytes, &capability).await, id);
     assert_eq!(driver.attach(&id, "node-a", &capability).await.unwrap(), context);
     driver.stage(staged.clone()).await.unwrap();
@@ -57,7 +57,7 @@ async fn live(capability: proto::VolumeCapability, bytes: i64, fs_type: &str) {
         assert_eq!(backend.devices(), [] as [String; 0]);
     }
     driver.kill();
-    driver = backend.all().await;
+    driver = backend.all();
     for _ in 0..2 {
         driver.detach(&id, "node-a").await.unwrap();
     }
@@ -111,7 +111,7 @@ async fn of_a_raw_device() {
 #[tokio::test]
 async fn what_it_says_of_itself() {
     let backend = Backend::new();
-    let driver = backend.start("node-a", rig::How { limit: Some(7), ..Default::default() }).await;
+    let driver = backend.start("node-a", rig::How { limit: Some(7), ..Default::default() });
     let mut identity = driver.identity();
     let info = identity.get_plugin_info(proto::GetPluginInfoRequest {}).await.unwrap().into_inner();
     assert_eq!((info.name.as_str(), info.vendor_version.as_str()), (NAME, env!("CARGO_PKG_VERSION")));
@@ -155,7 +155,7 @@ async fn what_it_says_of_itself() {
 #[tokio::test]
 async fn one_volume_has_several_targets_on_its_node() {
     let backend = Backend::new();
-    let driver = backend.all().await;
+    let driver = backend.all();
     let capability = mount(Access::SingleNodeMultiWriter, "ext4", &["noexec"]);
     let id = driver.volume("web", 16 * MIB, &capability).await;
     let context = driver.attach(&id, "node-a", &capability).await.unwrap();
@@ -189,7 +189,7 @@ async fn one_volume_has_several_targets_on_its_node() {
 #[tokio::test]
 async fn many_volumes_at_once() {
     let backend = Backend::new();
-    let driver = backend.all().await;
+    let driver = backend.all();
     let lives = (0..12).map(|number| {
         let (backend, driver, name) = (&backend, &driver, format!("v{number}"));
         async move {

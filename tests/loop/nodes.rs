@@ -17,11 +17,11 @@ struct Fleet {
 }
 
 impl Fleet {
-    async fn new() -> Self {
+    fn new() -> Self {
         let backend = Backend::new();
-        let controller = backend.start("control", of("controller")).await;
-        let a = backend.start("node-a", of("node")).await;
-        let b = backend.start("node-b", of("node")).await;
+        let controller = backend.start("control", of("controller"));
+        let a = backend.start("node-a", of("node"));
+        let b = backend.start("node-b", of("node"));
         Self { backend, controller, a, b }
     }
 
@@ -36,15 +36,15 @@ impl Fleet {
 #[tokio::test]
 async fn what_one_node_wrote_the_next_one_reads() {
     let backend = Backend::new();
-    let controller = backend.start("control", of("controller")).await;
+    let controller = backend.start("control", of("controller"));
     let id = controller.volume("web", 16 * MIB, &ext4()).await;
     // The controller was first, and knows a node once that has started.
     for unknown in ["node-a", "control", "no-node", "../nodes/node-a", "."] {
         let result = controller.attach(&id, unknown, &ext4()).await;
         assert_eq!(refused(result, "is not known"), Code::NotFound, "{unknown}");
     }
-    let a = backend.start("node-a", of("node")).await;
-    let b = backend.start("node-b", of("node")).await;
+    let a = backend.start("node-a", of("node"));
+    let b = backend.start("node-b", of("node"));
     assert_eq!(refused(controller.unstage(&id, &backend.staging("x")).await, ""), Code::Unimplemented);
     assert_eq!(refused(a.delete(&id).await, ""), Code::Unimplemented);
     let target = backend.target("web");
@@ -84,7 +84,7 @@ async fn what_one_node_wrote_the_next_one_reads() {
 
 #[tokio::test]
 async fn nothing_is_staged_without_the_context_of_its_attachment() {
-    let fleet = Fleet::new().await;
+    let fleet = Fleet::new();
     let (controller, a) = (&fleet.controller, &fleet.a);
     let id = controller.volume("web", 16 * MIB, &ext4()).await;
     let other = controller.volume("other", 16 * MIB, &ext4()).await;
@@ -141,7 +141,7 @@ async fn nothing_is_staged_without_the_context_of_its_attachment() {
 /// Who fences a node ends its attachment, not its mount: the kernel of this one machine keeps the next node out.
 #[tokio::test]
 async fn a_node_that_was_fenced_keeps_the_next_one_from_staging() {
-    let fleet = Fleet::new().await;
+    let fleet = Fleet::new();
     let (controller, a, b) = (&fleet.controller, &fleet.a, &fleet.b);
     let id = controller.volume("web", 16 * MIB, &ext4()).await;
     let first = controller.attach(&id, "node-a", &ext4()).await.unwrap();
@@ -172,7 +172,7 @@ async fn a_node_that_was_fenced_keeps_the_next_one_from_staging() {
 async fn a_node_has_a_limit_that_holds_across_restarts() {
     let backend = Backend::new();
     let limited = |limit| How { limit: Some(limit), ..Default::default() };
-    let driver = backend.start("node-a", limited(2)).await;
+    let driver = backend.start("node-a", limited(2));
     let mut ids = Vec::new();
     for name in ["one", "two", "three"] {
         ids.push(driver.volume(name, 4 * MIB, &ext4()).await);
@@ -184,7 +184,7 @@ async fn a_node_has_a_limit_that_holds_across_restarts() {
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 2, "{results:?}");
     let left_out = ids[results.iter().position(Result::is_err).unwrap()].clone();
     driver.kill();
-    let driver = backend.start("node-a", limited(2)).await;
+    let driver = backend.start("node-a", limited(2));
     for result in
         [results.into_iter().find(Result::is_err).unwrap(), driver.attach(&left_out, "node-a", &ext4()).await]
     {
@@ -195,7 +195,7 @@ async fn a_node_has_a_limit_that_holds_across_restarts() {
     driver.detach(attached, "node-a").await.unwrap();
     driver.attach(&left_out, "node-a", &ext4()).await.unwrap();
     driver.stop().await;
-    let driver = backend.start("node-a", limited(3)).await;
+    let driver = backend.start("node-a", limited(3));
     driver.attach(attached, "node-a", &ext4()).await.unwrap();
     for id in ids {
         driver.detach(&id, "node-a").await.unwrap();
@@ -208,7 +208,7 @@ async fn a_node_has_a_limit_that_holds_across_restarts() {
 #[tokio::test]
 async fn what_differs_is_refused_and_what_is_gone_is_gone() {
     let backend = Backend::new();
-    let driver = backend.all().await;
+    let driver = backend.all();
     let id = driver.volume("web", 16 * MIB, &ext4()).await;
     let context = driver.attach(&id, "node-a", &ext4()).await.unwrap();
     let read_only = rig::mount(Access::SingleNodeReaderOnly, "ext4", &[]);

@@ -71,7 +71,7 @@ async fn a_start_that_cannot_be_says_why() {
 async fn no_secret_and_no_token_is_in_the_log() {
     let backend = Backend::new();
     let variables = vec![("RUST_LOG", "trace".into())];
-    let driver = backend.start("node-a", rig::How { variables, ..Default::default() }).await;
+    let driver = backend.start("node-a", rig::How { variables, ..Default::default() });
     let secrets = || [("password".to_owned(), "canary".to_owned())].into();
     let mut create = rig::create("web", 16 * MIB, &ext4());
     create.secrets = secrets();

@@ -92,11 +92,11 @@ impl Backend {
     }
 
     /// A driver in mode `all` on `node-a`.
-    pub(crate) async fn all(&self) -> Driver {
-        self.start("node-a", How::default()).await
+    pub(crate) fn all(&self) -> Driver {
+        self.start("node-a", How::default())
     }
 
-    pub(crate) async fn start(&self, node: &str, how: How<'_>) -> Driver {
+    pub(crate) fn start(&self, node: &str, how: How<'_>) -> Driver {
         let mode = if how.mode.is_empty() { "all" } else { how.mode };
         let socket = self.path(&format!("{node}.{mode}.sock"));
         let log = self.path(&format!("{node}.{mode}.log"));

@@ -13,7 +13,7 @@ fn sized(name: &str, required_bytes: i64, limit_bytes: i64, fs_type: &str) -> pr
 #[tokio::test]
 async fn a_size_is_what_the_file_system_needs_and_the_range_allows() {
     let backend = Backend::new();
-    let driver = backend.all().await;
+    let driver = backend.all();
     for (name, request, bytes) in [
         ("usual", rig::create("usual", 0, &ext4()), 1024 * MIB),
         ("limited", sized("limited", 0, 32 * MIB, "ext4"), 32 * MIB),
@@ -49,7 +49,7 @@ async fn a_size_is_what_the_file_system_needs_and_the_range_allows() {
 #[tokio::test]
 async fn the_same_name_is_the_same_volume_or_a_conflict() {
     let backend = Backend::new();
-    let mut driver = backend.all().await;
+    let mut driver = backend.all();
     let made = driver.create(sized("web", 8 * MIB, 16 * MIB, "ext4")).await.unwrap();
     for _ in 0..2 {
         for same in [
@@ -65,7 +65,7 @@ async fn the_same_name_is_the_same_volume_or_a_conflict() {
             assert_eq!(refused(driver.create(conflict).await, "capacity"), Code::AlreadyExists);
         }
         driver.kill();
-        driver = backend.all().await;
+        driver = backend.all();
     }
     // Too small for what it is asked for later.
     let xfs = mount(Access::SingleNodeWriter, "xfs", &[]);
@@ -85,7 +85,7 @@ async fn what_is_written_is_not_promised_twice() {
     let flags = rustix::mount::MountFlags::empty();
     rustix::mount::mount("tmpfs", &at, "tmpfs", flags, Some(c"size=64m")).unwrap();
     let how = How { data: Some(at.join("D")), ..Default::default() };
-    let driver = backend.start("node-a", how).await;
+    let driver = backend.start("node-a", how);
     let available = async |capabilities: Vec<proto::VolumeCapability>| {
         let request = proto::GetCapacityRequest { volume_capabilities: capabilities, ..Default::default() };
         driver.controller().get_capacity(request).await.unwrap().into_inner()
@@ -116,7 +116,7 @@ async fn what_is_written_is_not_promised_twice() {
 #[tokio::test]
 async fn pages() {
     let backend = Backend::new();
-    let driver = backend.all().await;
+    let driver = backend.all();
     let mut ids = Vec::new();
     for number in 0..5 {
         ids.push(driver.volume(&format!("v{number}"), 4 * MIB, &ext4()).await);

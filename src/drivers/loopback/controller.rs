@@ -219,10 +219,11 @@ impl Core {
         let no = |message: String| Ok(proto::ValidateVolumeCapabilitiesResponse { confirmed: None, message });
         for one in &asked.volume_capabilities {
             match request::capability(one, self) {
-                Ok(capability) => match too_small(&record, &capability) {
-                    Some(problem) => return no(format!("the volume {problem}")),
-                    None => {}
-                },
+                Ok(capability) => {
+                    if let Some(problem) = too_small(&record, &capability) {
+                        return no(format!("the volume {problem}"));
+                    }
+                }
                 Err(CapabilityFault::Unsupported(problem)) => return no(problem),
                 Err(malformed @ CapabilityFault::Malformed(_)) => return Err(malformed.refusal(FIELD)),
             }

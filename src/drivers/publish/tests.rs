@@ -13,7 +13,9 @@ fn publication(target: &str, mode: AccessMode, read_only: bool) -> Publication {
 
 fn recorded(publications: &[&Publication]) -> Publications {
     let mut recorded = Publications::default();
-    publications.iter().for_each(|one| recorded.set((*one).clone()));
+    for one in publications {
+        recorded.set((*one).clone());
+    }
     recorded
 }
 
