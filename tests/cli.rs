@@ -367,7 +367,7 @@ async fn delete_asks_for_all_at_once_and_awaits_them_in_any_order() {
     let cluster = Cluster::new().await;
     cluster.apply(APP).await.ok();
     let out = Shared::default();
-    let deleting = cluster.run_with(&["delete", "-f", "-"], APP, out.clone());
+    let deleting = Box::pin(cluster.run_with(&["delete", "-f", "-"], APP, out.clone()));
     let freeing = async {
         let all = "plugin/dir deleted\nvolumeclass/dir deleted\nvolumeclaim/data deleted\n";
         out.until("asked for all", |text| text == all).await;

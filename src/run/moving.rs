@@ -137,9 +137,9 @@ async fn into(
         FillError::NotEmpty => anyhow!("the store is not empty; only an empty one is filled"),
         other => anyhow!(other),
     };
-    archive::begin(store, name).await.map_err(full)?;
+    archive::begin(store, name, floor).await.map_err(full)?;
     archive::fill(store, entries).await?;
-    Ok(archive::finish(store, floor).await?)
+    Ok(archive::finish(store).await?)
 }
 
 /// The node of this machine will be a process of its own, with a key: its name waits for that.

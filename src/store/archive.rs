@@ -200,18 +200,26 @@ pub enum FillError {
     Source(String),
 }
 
-/// Begins to fill an empty store from a source of this name, or goes on if it was begun from the same.
-pub async fn begin(store: &dyn Store, source: &str) -> Result<(), FillError> {
+/// Begins to fill an empty store from a source of this name, or goes on if it was begun from the same. The revision is raised
+/// to `floor` before anything is written, so that no version which a client may know from before comes again.
+pub async fn begin(store: &dyn Store, source: &str, floor: Rev) -> Result<(), FillError> {
     let (mark, _) = store.get(UNFINISHED).await?;
     match mark {
-        Some(mark) if mark.value == source.as_bytes() => Ok(()),
-        Some(_) => Err(FillError::NotEmpty),
+        Some(mark) if mark.value == source.as_bytes() => {}
+        Some(_) => return Err(FillError::NotEmpty),
         None if store.list(ROOT, None, 1, None).await?.kvs.is_empty() => {
             store.put(UNFINISHED, Bytes::from(source.to_owned()), Expect::Absent).await?;
-            Ok(())
         }
-        None => Err(FillError::NotEmpty),
+        None => return Err(FillError::NotEmpty),
     }
+    let now = store.revision().await?;
+    stream::iter(now.0..floor.0)
+        .map(Ok::<_, FillError>)
+        .try_for_each_concurrent(WRITES, |_| async move {
+            store.put(RAISED, Bytes::new(), Expect::Any).await?;
+            Ok(())
+        })
+        .await
 }
 
 /// Writes entries, many at once.
@@ -227,19 +235,11 @@ pub async fn fill(
         .await
 }
 
-/// Ends: raises the revision to `floor`, so that none that a client may know from before comes again, forgets all history, and
-/// takes the mark off. The revision then.
-pub async fn finish(store: &dyn Store, floor: Rev) -> Result<Rev, FillError> {
-    let now = store.revision().await?;
-    stream::iter(now.0..floor.0)
-        .map(Ok::<_, FillError>)
-        .try_for_each_concurrent(WRITES, |_| async move {
-            store.put(RAISED, Bytes::new(), Expect::Any).await?;
-            Ok(())
-        })
-        .await?;
-    if now < floor {
-        store.delete(RAISED, Expect::Any).await?;
+/// Ends: takes the mark off and forgets all history. The revision then.
+pub async fn finish(store: &dyn Store) -> Result<Rev, FillError> {
+    match store.delete(RAISED, Expect::Any).await {
+        Ok(_) | Err(StoreError::Conflict { current: None }) => {}
+        Err(error) => return Err(error.into()),
     }
     store.delete(UNFINISHED, Expect::Any).await?;
     let end = store.revision().await?;
@@ -295,20 +295,22 @@ mod tests {
         let lines = file(&one).await;
         let (entries, summary) = read(&lines).unwrap();
         assert_eq!((summary.keys, summary.revision), (1203, Rev(1205)));
-        let two = store();
+        let (two, floor) = (store(), Rev(5000));
         let source = || entries.iter().cloned().map(Ok);
-        begin(&two, "file a").await.unwrap();
+        begin(&two, "file a", floor).await.unwrap();
         fill(&two, source().take(500)).await.unwrap();
         // It was interrupted there. Another source has no business here, the same one goes on.
-        assert!(matches!(begin(&two, "file b").await, Err(FillError::NotEmpty)));
-        begin(&two, "file a").await.unwrap();
+        assert!(matches!(begin(&two, "file b", floor).await, Err(FillError::NotEmpty)));
+        begin(&two, "file a", floor).await.unwrap();
         fill(&two, source()).await.unwrap();
-        let end = finish(&two, Rev(5000)).await.unwrap();
+        let end = finish(&two).await.unwrap();
         assert!(end >= Rev(5000) && two.compacted().await.unwrap() == end, "{end}");
         let mut expected = all(&one).await.unwrap();
         assert_eq!(expected.remove(&b"/else/where"[..]), None);
         assert_eq!(all(&two).await.unwrap(), expected);
-        assert!(matches!(begin(&two, "file a").await, Err(FillError::NotEmpty)), "it is finished");
+        let kept = two.list(ROOT, None, usize::MAX, None).await.unwrap().kvs;
+        assert!(kept.iter().all(|kv| kv.mod_revision > floor), "an old version comes again");
+        assert!(matches!(begin(&two, "file a", floor).await, Err(FillError::NotEmpty)), "it is finished");
     }
 
     #[tokio::test]

@@ -1,5 +1,5 @@
 //! A store that is backed up, restored, and moved, under what runs.
-use crate::rig::{Cluster, until};
+use crate::rig::{Cluster, alone, until};
 
 const QUICKSTART: &str = include_str!("../../manifests/quickstart.yaml");
 
@@ -47,11 +47,12 @@ async fn a_backup_is_restored_into_another_etcd_and_the_tasks_do_not_notice() {
     let other = crate::etcd::Etcd::start(1).await;
     let store = format!("etcd://{}", other.endpoints().join(","));
     let broken = cluster.place("broken.jsonl");
-    std::fs::write(&broken, &text[..text.len() - 90]).unwrap();
+    let end = text.trim_end().rfind('\n').unwrap();
+    std::fs::write(&broken, &text[..=end]).unwrap();
     let directory = cluster.place("s0");
     let restore = |file: &str| {
         let directory = directory.to_str().unwrap();
-        cluster.alone(&["restore", file, "--data-dir", directory, "--store", &store, "--raise", "5000"])
+        alone(&["restore", file, "--data-dir", directory, "--store", &store, "--raise", "5000"])
     };
     let refused = restore(broken.to_str().unwrap());
     assert!(!refused.status.success(), "a broken file");
@@ -87,7 +88,7 @@ async fn a_machine_that_began_alone_becomes_a_cluster_under_a_running_task() {
     let manifest = cluster.place("quickstart.yaml");
     std::fs::write(&manifest, QUICKSTART).unwrap();
     let at = |args: &[&str]| {
-        let done = cluster.alone(&[&["--kubeconfig", kubeconfig], args].concat());
+        let done = alone(&[&["--kubeconfig", kubeconfig], args].concat());
         assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
         String::from_utf8_lossy(&done.stdout).into_owned()
     };
@@ -99,11 +100,11 @@ async fn a_machine_that_began_alone_becomes_a_cluster_under_a_running_task() {
     let directory = cluster.place("n0");
     let directory = directory.to_str().unwrap().to_owned();
     let store = cluster.store();
-    let migrate = |cluster: &Cluster| cluster.alone(&["migrate", "--data-dir", &directory, "--to", &store]);
-    let refused = migrate(&cluster);
+    let migrate = || alone(&["migrate", "--data-dir", &directory, "--to", &store]);
+    let refused = migrate();
     assert!(!refused.status.success(), "`up` runs on it");
     cluster.stop_node("n0", true);
-    let done = migrate(&cluster);
+    let done = migrate();
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert!(

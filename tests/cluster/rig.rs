@@ -81,11 +81,6 @@ impl Cluster {
         address
     }
 
-    /// A command by itself.
-    pub(crate) fn alone(&self, args: &[&str]) -> Output {
-        Command::new(WHARFLINE).args(args).stdin(Stdio::null()).output().unwrap()
-    }
-
     /// Where the servers are that run.
     pub(crate) fn urls(&self) -> Vec<String> {
         self.servers.iter().flatten().map(|process| process.ready.clone()).collect()
@@ -208,7 +203,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         let failed = std::thread::panicking();
-        if failed {
+        if failed && self.servers.iter().any(Option::is_some) {
             // What is up is taken down by the cluster itself while it can.
             for kind in ["allocations", "volumeclaims", "volumes", "plugins"] {
                 let _done = self.try_run(&["delete", kind, "--all", "-A", "--timeout", "20s"]);
@@ -229,6 +224,11 @@ impl Drop for Cluster {
             }
         }
     }
+}
+
+/// A command by itself.
+pub(crate) fn alone(args: &[&str]) -> Output {
+    Command::new(WHARFLINE).args(args).stdin(Stdio::null()).output().unwrap()
 }
 
 /// Waits until something holds.

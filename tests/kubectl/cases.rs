@@ -170,7 +170,7 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         name: "get-watch-events",
         lines: &[stops(
-            80,
+            300,
             line("get gadgets -w -o yaml --output-watch-events", &["type: ADDED", "type: DELETED"]),
         )],
         meanwhile: &[

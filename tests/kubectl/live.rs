@@ -106,7 +106,7 @@ fn say(name: &str, line: &Line, (home, port): (&Path, u16)) -> Result<(), String
             let output = child.wait_with_output().unwrap();
             (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
         }
-        End::Stopped(lines) => (None, first_lines(child, lines)),
+        End::Stopped(most) => (None, first_lines(child, most, line.says)),
     };
     let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
     let place = format!("{name}: kubectl {}\n{said}", line.command);
@@ -120,10 +120,17 @@ fn say(name: &str, line: &Line, (home, port): (&Path, u16)) -> Result<(), String
     }
 }
 
-/// The first lines of a command that goes on for ever.
-fn first_lines(mut child: Child, lines: usize) -> String {
+/// What a command that goes on for ever says until it has said all that is wanted, or so many lines.
+fn first_lines(mut child: Child, most: usize, wanted: &[&str]) -> String {
     let output = BufReader::new(child.stdout.take().unwrap());
-    let said: Vec<String> = output.lines().take(lines).map(Result::unwrap).collect();
+    let (mut said, mut words) = (Vec::new(), String::new());
+    for line in output.lines().take(most).map(Result::unwrap) {
+        words.extend(line.split_whitespace().flat_map(|word| [word, " "]));
+        said.push(line);
+        if wanted.iter().all(|part| words.contains(part)) {
+            break;
+        }
+    }
     child.kill().unwrap();
     let mut errors = String::new();
     child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
