@@ -5,6 +5,8 @@
 mod etcd;
 #[path = "cluster/joining.rs"]
 mod joining;
+#[path = "cluster/machines.rs"]
+mod machines;
 #[path = "cluster/moving.rs"]
 mod moving;
 #[path = "cluster/rig.rs"]

@@ -25,6 +25,7 @@ pub(crate) struct Cluster {
     directory: tempfile::TempDir,
     servers: Vec<Option<Process>>,
     nodes: Vec<(String, Option<Process>)>,
+    machines: Vec<(String, Process)>,
 }
 
 impl Cluster {
@@ -32,7 +33,8 @@ impl Cluster {
     pub(crate) async fn start(servers: usize) -> Self {
         let etcd = Etcd::start(1).await;
         let directory = tempfile::Builder::new().prefix("wfc").tempdir_in("/var/tmp").unwrap();
-        let mut cluster = Self { etcd, directory, servers: Vec::new(), nodes: Vec::new() };
+        let mut cluster =
+            Self { etcd, directory, servers: Vec::new(), nodes: Vec::new(), machines: Vec::new() };
         for n in 0..servers {
             cluster.servers.push(None);
             let store = cluster.store();
@@ -101,6 +103,34 @@ impl Cluster {
         let (token, servers) = (self.token(&[]), self.urls().join(","));
         let joined = self.node(name, &["--server", &servers, "--token", &token, "--name", name]);
         joined.unwrap_or_else(|log| panic!("{name}: {log}"));
+    }
+
+    /// A node with processes and mounts of its own, whose power can go off, and the boot id that its kernel tells. The first
+    /// time it joins.
+    pub(crate) fn machine(&mut self, name: &str, boot: &str) {
+        let booted = self.place(&format!("{name}.boot"));
+        std::fs::write(&booted, format!("{boot}\n")).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--fork", "--pid", "--mount", "--mount-proc", "--kill-child"]);
+        // With set -e: a machine that tells another boot is no machine of the test's.
+        let script = "set -e; mount --bind \"$1\" /proc/sys/kernel/random/boot_id; shift; exec \"$@\"";
+        command.args(["sh", "-c", script, "sh"]).arg(&booted).arg(WHARFLINE);
+        command.arg("node").arg("--data-dir").arg(self.place(name));
+        if !self.place(name).exists() {
+            let (token, servers) = (self.token(&[]), self.urls().join(","));
+            command.args(["--server", &servers, "--token", &token, "--name", name]);
+        }
+        let process = self.begin(name, command).unwrap_or_else(|log| panic!("{name}: {log}"));
+        self.machines.retain(|(known, _)| known != name);
+        self.machines.push((name.to_owned(), process));
+    }
+
+    /// Everything on a machine ends at once, and its mounts with it.
+    pub(crate) fn power_off(&mut self, name: &str) {
+        let place = self.machines.iter().position(|(known, _)| known == name).unwrap();
+        let (_, mut process) = self.machines.remove(place);
+        process.child.kill().unwrap();
+        process.child.wait().unwrap();
     }
 
     fn begin(&self, name: &str, mut command: Command) -> Result<Process, String> {
@@ -207,6 +237,13 @@ impl Drop for Cluster {
             // What is up is taken down by the cluster itself while it can.
             for kind in ["allocations", "volumeclaims", "volumes", "plugins"] {
                 let _done = self.try_run(&["delete", kind, "--all", "-A", "--timeout", "20s"]);
+            }
+        }
+        for (name, mut process) in std::mem::take(&mut self.machines) {
+            let _ = process.child.kill();
+            let _ = process.child.wait();
+            if failed {
+                eprintln!("-- {name} --\n{}", self.log(&name));
             }
         }
         let nodes = self.nodes.iter_mut().filter_map(|(_, process)| process.take());
