@@ -219,6 +219,10 @@ async fn secrets_are_folded_sealed_and_opened_again() {
     assert_eq!(made.at("/data"), &json!({ "password": "Y2FuYXJ5LXBsYWlu", "old": "Y2FuYXJ5LWRhdGE=" }));
     assert!(made.at("/stringData").is_null());
     assert_eq!(made.at("/type"), "Opaque");
+    // What is not text is refused, not kept as nothing.
+    let odd = merge(&server, &format!("{SECRETS}/s"), json!({ "stringData": { "port": 5432 } })).await;
+    assert_eq!(odd.code, 422, "{}", odd.message());
+    assert!(odd.message().contains("stringData"), "{}", odd.message());
     merge(&server, &format!("{SECRETS}/s"), json!({ "stringData": { "password": "canary-second" } })).await;
     let lines = watch(&server, &format!("{SECRETS}?resourceVersion={}", made.version())).await.next().await;
     assert_eq!(lines.unwrap()["object"]["data"]["password"], "Y2FuYXJ5LXNlY29uZA==");

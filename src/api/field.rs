@@ -48,6 +48,9 @@ impl std::fmt::Display for FieldError {
     }
 }
 
+/// How many faults are listed, but for one that says that there are more.
+const MOST: usize = 100;
+
 /// Collects faults while walking an object. A path is passed down, never parsed back.
 #[derive(Debug, Default)]
 pub struct FieldErrors(Vec<FieldError>);
@@ -60,7 +63,13 @@ impl FieldErrors {
 
     /// Records one fault.
     pub fn add(&mut self, path: impl Into<String>, cause: Cause, message: impl Into<String>) {
-        self.0.push(FieldError { path: path.into(), cause, message: message.into() });
+        let mut message = message.into();
+        match self.0.len() {
+            0..MOST => {}
+            MOST => message.push_str(" (there are more, which are not listed)"),
+            _ => return,
+        }
+        self.0.push(FieldError { path: path.into(), cause, message });
     }
 
     /// Records a fault with cause [`Cause::Required`].

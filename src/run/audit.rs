@@ -130,13 +130,16 @@ impl Log {
     /// Begins a new file; the oldest goes.
     fn turn(&mut self) -> io::Result<()> {
         let older = |n: u32| PathBuf::from(format!("{}.{n}", self.path.display()));
-        for n in (1..KEPT).rev() {
-            match std::fs::rename(older(n), older(n + 1)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
+        // If the new one could not be opened the last time, the old ones are where they belong.
+        if self.path.exists() {
+            for n in (1..KEPT).rev() {
+                match std::fs::rename(older(n), older(n + 1)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
             }
+            std::fs::rename(&self.path, older(1))?;
         }
-        std::fs::rename(&self.path, older(1))?;
         *self = Self::open(self.path.clone(), self.largest)?;
         Ok(())
     }

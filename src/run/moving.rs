@@ -63,7 +63,8 @@ pub fn restore(args: &RestoreArgs, data_dir: &Path) -> anyhow::Result<()> {
         let entries = read(&args.file)?;
         let name = format!("backup {}", summary.sha256);
         let floor = Rev(summary.revision.0.saturating_add(args.raise));
-        let end = into(&*store, &name, entries, floor).await?;
+        fill(&*store, &name, entries, floor).await?;
+        let end = archive::finish(&*store).await?;
         println!("restored {} keys of {file} at revision {end}", summary.keys);
         println!(
             "Put the pki directory of the backed up server in place (--pki-dir) before you start the server."
@@ -80,15 +81,24 @@ pub fn migrate(args: &MigrateArgs, data_dir: &Path) -> anyhow::Result<()> {
     let Place::Etcd(members) = &args.to else {
         return Err(anyhow!("--to: write etcd://HOST:PORT[,HOST:PORT…]"));
     };
-    let path = data_dir.join("store.redb");
-    if !path.exists() {
+    let (here, moved) = (data_dir.join("store.redb"), data_dir.join(MOVED));
+    if !here.exists() && !moved.exists() {
         return Err(anyhow!("there is no embedded store in {}", data_dir.display()));
     }
     let data_dir = prepare(data_dir)?;
     blocking(async {
         let _lock = server::lock(&data_dir)?;
-        let source = EmbeddedStore::open(&path, Options::default())
+        if !here.exists() {
+            // It was interrupted behind the point where the old store is put aside.
+            put_aside(&data_dir)?;
+        }
+        let source = EmbeddedStore::open(if here.exists() { &here } else { &moved }, Options::default())
             .with_context(|| format!("data directory {}", data_dir.display()))?;
+        if source.get(archive::UNFINISHED).await?.0.is_some() {
+            return Err(anyhow!(
+                "the embedded store itself was not filled to its end; run that restore again"
+            ));
+        }
         let (store, etcd) = server::open(&args.to, &args.tls, &data_dir).await?;
         etcd.looked_at().await?;
         let at = source.revision().await?;
@@ -97,16 +107,14 @@ pub fn migrate(args: &MigrateArgs, data_dir: &Path) -> anyhow::Result<()> {
         let entries: Vec<Entry> =
             pages.into_iter().flatten().map(|entry| given_up(entry, &mut node)).collect();
         let keys = entries.len();
-        // Its place tells one embedded store from another.
-        let name = format!("store {} {}", path.display(), super::up::host_name());
-        into(&*store, &name, entries.into_iter().map(Ok), Rev(at.0.saturating_add(1000))).await?;
+        // Its place tells one embedded store from another, its revision whether it was written since an attempt before.
+        let name = format!("store {} {} {at}", here.display(), super::up::host_name());
+        let entries = entries.into_iter().map(Ok);
+        fill(&*store, &name, entries, Rev(at.0.saturating_add(1000))).await?;
         drop(source);
-        // From now on the objects are there and not here.
-        for end in ["", ".wal"] {
-            let (from, to) =
-                (data_dir.join(format!("store.redb{end}")), data_dir.join(format!("{MOVED}{end}")));
-            std::fs::rename(&from, &to).with_context(|| from.display().to_string())?;
-        }
+        // No server takes the one any more before the other is whole.
+        put_aside(&data_dir)?;
+        archive::finish(&*store).await?;
         let _old = std::fs::remove_file(data_dir.join("kubeconfig"));
         println!("moved {keys} keys to etcd; the embedded store stays as {}", data_dir.join(MOVED).display());
         println!("Next, with a directory of its own for the server:");
@@ -127,19 +135,31 @@ fn blocking<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(work)
 }
 
-async fn into(
+/// Gives the embedded store its name of a store that was moved, and goes on with that where it was interrupted.
+fn put_aside(data_dir: &Path) -> anyhow::Result<()> {
+    for end in ["", ".wal"] {
+        let (from, to) = (data_dir.join(format!("store.redb{end}")), data_dir.join(format!("{MOVED}{end}")));
+        if from.exists() {
+            std::fs::rename(&from, &to).with_context(|| from.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
+async fn fill(
     store: &dyn Store,
     name: &str,
     entries: impl Iterator<Item = Result<Entry, FillError>> + Send,
     floor: Rev,
-) -> anyhow::Result<Rev> {
+) -> anyhow::Result<()> {
     let full = |error: FillError| match error {
-        FillError::NotEmpty => anyhow!("the store is not empty; only an empty one is filled"),
+        FillError::NotEmpty => anyhow!(
+            "the store is not empty; only an empty one is filled, or one that was begun from the same state"
+        ),
         other => anyhow!(other),
     };
     archive::begin(store, name, floor).await.map_err(full)?;
-    archive::fill(store, entries).await?;
-    Ok(archive::finish(store).await?)
+    Ok(archive::fill(store, entries).await?)
 }
 
 /// The node of this machine will be a process of its own, with a key: its name waits for that.

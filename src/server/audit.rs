@@ -4,7 +4,7 @@
 //! every write of a person, a node or a program, and every refusal for lack of rights or for excess; not what the server's
 //! own parts write, nor the renewals of leases. The line is handed over without waiting: a full disk stops no one.
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::request::Parts;
 use http::{Method, StatusCode, header};
@@ -21,6 +21,28 @@ const LONGEST: usize = 512;
 /// Takes a line, without its end, and never waits.
 pub type AuditSink = Arc<dyn Fn(String) + Send + Sync>;
 
+/// How many lines a second those get who show nothing, so that they cannot flood the log.
+const STRANGERS: u32 = 20;
+
+/// Counts the lines of those who show nothing.
+#[derive(Default)]
+pub(super) struct Strangers(Mutex<(i64, u32)>);
+
+impl Strangers {
+    /// Whether one more is noted in this second.
+    pub(super) fn may_be_noted(&self, now: Timestamp) -> bool {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.0 != now.as_second() {
+            *state = (now.as_second(), 0);
+        }
+        state.1 += 1;
+        if state.1 == STRANGERS + 1 {
+            tracing::warn!("many requests without credentials; the audit log has the first of each second");
+        }
+        state.1 <= STRANGERS
+    }
+}
+
 /// What is known of a request when it comes in.
 pub(super) struct Asked {
     method: Method,
@@ -30,6 +52,8 @@ pub(super) struct Asked {
     received: Timestamp,
     verb: String,
     target: Option<Target>,
+    /// Whether everything is asked for.
+    reads_all: bool,
 }
 
 /// How it ended.
@@ -64,6 +88,7 @@ impl Asked {
             received,
             verb,
             target,
+            reads_all: matches!(route, Route::Backup),
         }
     }
 
@@ -71,13 +96,12 @@ impl Asked {
     fn counts(&self, who: Option<&Identity>, code: StatusCode) -> bool {
         let refused =
             matches!(code, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS);
-        let lease = self.target.as_ref().is_some_and(|target| {
-            target.resource.kind.group == "coordination.k8s.io" && self.method != Method::DELETE
-        });
+        let renews = self.method != Method::DELETE
+            && self.target.as_ref().is_some_and(|target| target.resource.kind.group == "coordination.k8s.io")
+            && who.is_some_and(|who| who.node_name().is_some());
         let writes = self.method != Method::GET && self.method != Method::HEAD;
         // Whoever reads everything is noted like one who writes.
-        let reads_all = self.uri == "/bootstrap/v1/backup";
-        refused || reads_all || writes && !lease && !who.is_some_and(Identity::is_internal)
+        refused || self.reads_all || writes && !renews && !who.is_some_and(Identity::is_internal)
     }
 
     /// The line about it; none if it is not noted.
@@ -186,6 +210,8 @@ mod tests {
             ("PATCH", CLAIM, Some(&inside), denied, true),
             ("PUT", lease, Some(&node), ok, false),
             ("PUT", lease, Some(&node), denied, true),
+            ("PUT", lease, Some(&admin), ok, true),
+            ("GET", "/bootstrap/v1/back%75p/", Some(&admin), ok, true),
             ("DELETE", lease, Some(&admin), ok, true),
             ("POST", "/bootstrap/v1/tokens", Some(&admin), created, true),
         ] {

@@ -24,7 +24,7 @@ pub(crate) async fn send(server: &Server, parts: &Parts, identity: &Identity) ->
     let store = std::sync::Arc::clone(&server.inner.objects.store);
     let at = store.revision().await.map_err(refused)?;
     tracing::info!(user = identity.user, revision = at.0, "the store is backed up");
-    let (send, lines) = tokio::sync::mpsc::channel::<Result<Bytes, std::io::Error>>(4);
+    let (send, lines) = tokio::sync::mpsc::channel::<Result<Bytes, std::io::Error>>(1);
     tokio::spawn(async move {
         let (mut writer, first) = Writer::begin(at);
         let mut pages = archive::entries(&*store, at);
@@ -37,7 +37,10 @@ pub(crate) async fn send(server: &Server, parts: &Parts, identity: &Identity) ->
             next = match pages.next().await {
                 Some(Ok(page)) => Ok(page.iter().flat_map(|entry| writer.entry(entry)).collect()),
                 // The file ends without its end, which its reader sees.
-                Some(Err(error)) => Err(std::io::Error::other(error)),
+                Some(Err(error)) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "a backup broke off");
+                    Err(std::io::Error::other(error))
+                }
                 None => break,
             };
         }

@@ -58,6 +58,16 @@ pub(crate) fn json_with_duplicates(bytes: &[u8]) -> Result<(Value, Vec<String>),
 }
 
 /// Counts brackets outside strings, so that no parser recurses deeper than we allow.
+/// Whether a value has more levels than so many.
+pub(crate) fn nests_deeper(value: &Value, levels: usize) -> bool {
+    let inside = |value: &Value| nests_deeper(value, levels.saturating_sub(1));
+    match value {
+        Value::Object(fields) => levels == 0 || fields.values().any(inside),
+        Value::Array(items) => levels == 0 || items.iter().any(inside),
+        _ => false,
+    }
+}
+
 fn too_deep(bytes: &[u8]) -> bool {
     let (mut depth, mut text, mut escaped) = (0_usize, false, false);
     for byte in bytes {

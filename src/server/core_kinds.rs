@@ -113,7 +113,14 @@ fn namespace() -> KindDefinition {
         finalizer: Some(FINALIZER),
         default: |object| {
             let going = object["metadata"].get("deletionTimestamp").is_some();
-            object["status"]["phase"] = Value::from(if going { "Terminating" } else { "Active" });
+            let phase = Value::from(if going { "Terminating" } else { "Active" });
+            if let Some(fields) = object.as_object_mut() {
+                let status = fields.entry("status").or_insert_with(|| Value::Object(Map::new()));
+                // Of another type it is refused by the schema.
+                if let Some(status) = status.as_object_mut() {
+                    status.insert("phase".to_owned(), phase);
+                }
+            }
         },
         ..plain("Namespace", "namespaces", "namespace")
     }
@@ -248,8 +255,17 @@ fn fold_string_data(secret: &mut Value) {
     if !secret["data"].is_object() {
         secret["data"] = Value::Object(Map::new());
     }
+    let mut odd = Map::new();
     for (key, value) in plain {
-        secret["data"][key] = Value::from(STANDARD.encode(value.as_str().unwrap_or_default()));
+        match value {
+            Value::String(text) => secret["data"][key] = Value::from(STANDARD.encode(text)),
+            Value::Null => {}
+            // Refused by the schema, which says how to write it.
+            other => drop(odd.insert(key, other)),
+        }
+    }
+    if !odd.is_empty() {
+        secret["stringData"] = Value::Object(odd);
     }
 }
 

@@ -1,5 +1,6 @@
 //! One request from its identity to its answer.
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -28,8 +29,20 @@ use super::{
     watch, write, yaml,
 };
 
-/// Answers a request; a panic on the way is a 500 for this request alone.
+/// Answers a request. A write from outside is carried through and noted although its client hangs up meanwhile.
 pub(crate) async fn answer(server: Server, request: Request) -> Response {
+    let outside = request.extensions().get::<SocketAddr>().is_some();
+    if !outside || request.method() == Method::GET {
+        return answer_here(server, request).await;
+    }
+    match tokio::spawn(answer_here(server, request)).await {
+        Ok(response) => response,
+        Err(_) => Refusal::unavailable("the server closes").into_response(),
+    }
+}
+
+/// Answers a request; a panic on the way is a 500 for this request alone.
+async fn answer_here(server: Server, request: Request) -> Response {
     let inner = Arc::clone(&server.inner);
     let (parts, body) = request.into_parts();
     let route = parse(&inner.registry, parts.uri.path());
@@ -47,7 +60,11 @@ pub(crate) async fn answer(server: Server, request: Request) -> Response {
             Err(refusal) => Ended::Refused(refusal),
         };
         let stamp = || (inner.stamp().uid, inner.now());
-        asked.line(who.as_ref(), &ended, stamp).into_iter().for_each(|line| sink(line));
+        let heard = who.is_some() || inner.strangers.may_be_noted(inner.now());
+        let line = if heard { asked.line(who.as_ref(), &ended, stamp) } else { None };
+        if let Some(line) = line {
+            sink(line);
+        }
     }
     answer.unwrap_or_else(|refusal| {
         tracing::debug!(%method, path, code = refusal.code.as_u16(), message = refusal.message, "refused");
@@ -275,7 +292,12 @@ async fn carry_out(
     let _seat = if identity.is_internal() {
         None
     } else {
-        Some(inner.seats.take(&identity.user, width(verb)).await?)
+        let seat = inner.seats.take(&identity.user, width(verb)).await?;
+        // Whoever was taken out while this waited is not served any more.
+        if parts.extensions.get::<HangUp>().is_some_and(HangUp::is_out) {
+            return Err(Refusal::unauthorized());
+        }
+        Some(seat)
     };
     match verb {
         Verb::Get => return read::get(inner, target, query, form).await,

@@ -1,12 +1,15 @@
 //! Who makes a request: the certificate or the token that it shows, held against what is stored.
 //!
 //! A node is let in while its Node carries its key, a user while its Secret carries the hash of its token.
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::request::Parts;
 use http::{StatusCode, header};
 use jiff::Timestamp;
 use serde_json::Value;
+use tokio::sync::SemaphorePermit;
 
 use super::access::{Identity, Role};
 use super::joining::KEY;
@@ -14,6 +17,9 @@ use super::members::Membership;
 use super::status::Refusal;
 use super::{HangUp, Inner};
 use crate::api::token::{USER_TYPE, UserToken};
+
+/// How long somebody new waits to be looked up.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// The key of a node's daemon.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,8 +79,14 @@ pub(crate) fn bearer(parts: &Parts) -> Option<String> {
 
 type Leave = tokio_util::sync::CancellationToken;
 
+/// Who shows what nobody knows makes the store read: few may at once.
+async fn turn(inner: &Inner) -> Result<SemaphorePermit<'_>, Refusal> {
+    let turn = tokio::time::timeout(LOOK, inner.looking.acquire()).await;
+    turn.ok().and_then(Result::ok).ok_or_else(|| Refusal::too_many(1))
+}
+
 /// A node must be one with the key that it shows.
-async fn admit_node(inner: &Inner, identity: &Identity) -> Result<Option<Leave>, Refusal> {
+pub(crate) async fn admit_node(inner: &Inner, identity: &Identity) -> Result<Option<Leave>, Refusal> {
     let signs = inner.options.signer.is_some();
     let (true, Some(name), Some(key), Some(nodes)) =
         (signs, identity.node_name(), &identity.key, &inner.nodes)
@@ -84,7 +96,10 @@ async fn admit_node(inner: &Inner, identity: &Identity) -> Result<Option<Leave>,
     let fits = |known: &NodeKey| known.0 == *key;
     let found = match nodes.known(name).filter(|(known, _)| fits(known)) {
         Some(found) => Some(found),
-        None => nodes.read(inner, name, fits).await?,
+        None => {
+            let _turn = turn(inner).await?;
+            nodes.read(inner, name, fits).await?
+        }
     };
     match found {
         Some((_, leave)) => Ok(Some(leave)),
@@ -104,8 +119,7 @@ async fn user(inner: &Inner, shown: &str) -> Result<(Identity, Leave), Refusal> 
     let found = match users.known(&token.name) {
         Some(found) => Some(found).filter(|(user, _)| fits(user)),
         None => {
-            // Who guesses makes the store read: few may at once.
-            let _turn = inner.joining.try_acquire().map_err(|_| Refusal::too_many(1))?;
+            let _turn = turn(inner).await?;
             users.read(inner, &token.name, fits).await?
         }
     };

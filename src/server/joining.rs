@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::access::{ADMINS, Identity, SYSTEM};
-use super::identify::{bearer, denied, equal, hash};
+use super::identify::{admit_node, bearer, denied, equal, hash};
 use super::read::json_response;
 use super::status::Refusal;
 use super::{Server, body, hex, random_bytes};
@@ -139,6 +139,9 @@ pub(crate) async fn certificate(
         return Err(denied("a join token is needed here"));
     }
     check_name(name)?;
+    if let Some(identity) = renews {
+        admit_node(&server.inner, identity).await?;
+    }
     // Few at once, and what is shown is looked at before what is sent is read.
     let _turn = server.inner.joining.try_acquire().map_err(|_| Refusal::too_many(1))?;
     let shown = match renews {

@@ -85,9 +85,9 @@ impl<M: Membership> Members<M> {
     /// Takes notice of a change: who is no longer what it was ends what it has open.
     fn look(&self, objects: &Objects, change: &Change) {
         let name = std::str::from_utf8(&change.key).ok().and_then(|key| key.strip_prefix(&self.prefix));
+        let Some(name) = name else { return };
         let mut state = self.state();
         state.changes += 1;
-        let Some(name) = name else { return };
         let Some(member) = state.known.get(name) else { return };
         let now = change.new.as_ref().and_then(|side| side.view(objects, &self.resource).ok());
         let now = now.and_then(|view| serde_json::from_slice::<Value>(&view.json).ok());

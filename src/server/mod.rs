@@ -80,6 +80,7 @@ use crate::api::token::USER_PREFIX;
 use crate::store::Store;
 use crate::store::archive::UNFINISHED;
 use admission::{Stamp, Submitted};
+use audit::Strangers;
 use fixed::Fixed;
 use hub::Hub;
 use identify::{NodeKey, User};
@@ -96,6 +97,8 @@ use turns::Turns;
 
 /// How many machines may be joining at once; more get 429.
 const JOINING: usize = 8;
+/// How many that show something new are looked up at once; more wait, and get 429 after a while.
+const LOOKING: usize = 16;
 /// The namespaces that exist from the start.
 pub const NAMESPACES: [&str; 2] = ["default", "wharfline-system"];
 
@@ -187,7 +190,9 @@ struct Inner {
     nodes: Option<Arc<Members<NodeKey>>>,
     users: Option<Arc<Members<User>>>,
     seats: Arc<Seats>,
+    strangers: Strangers,
     joining: Semaphore,
+    looking: Semaphore,
     watches: Arc<Semaphore>,
     turns: Turns,
     closing: CancellationToken,
@@ -226,7 +231,9 @@ impl Server {
                 nodes,
                 users,
                 seats: Seats::new(options.seating),
+                strangers: Strangers::default(),
                 joining: Semaphore::new(JOINING),
+                looking: Semaphore::new(LOOKING),
                 hub,
                 watches: Arc::new(Semaphore::new(options.watch_limit)),
                 turns: Turns::new(),
@@ -368,6 +375,11 @@ struct HangUp {
 impl HangUp {
     fn of(listener: CancellationToken) -> Self {
         Self { listener, member: None }
+    }
+
+    /// Whether who asks was taken out.
+    fn is_out(&self) -> bool {
+        self.member.as_ref().is_some_and(CancellationToken::is_cancelled)
     }
 
     fn is_cancelled(&self) -> bool {

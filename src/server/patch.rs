@@ -11,6 +11,8 @@ use super::{body, strategic};
 
 /// The most operations of one JSON patch, as in Kubernetes.
 const MAX_OPERATIONS: usize = 10_000;
+/// The most bytes that the copies of one JSON patch make, as in Kubernetes.
+const MAX_COPIED: usize = 3 << 20;
 
 /// What kind of patch a content type means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,10 +90,23 @@ impl Patch {
             Self::Merge(patch) => json_patch::merge(&mut patched, patch),
             Self::Strategic(patch) => strategic::merge(&mut patched, patch)?,
             Self::Json(operations) => {
+                let mut copied = 0;
                 for operation in operations {
+                    if let PatchOperation::Copy(copy) = operation {
+                        copied += object_size(patched.pointer(copy.from.as_str()));
+                        if copied > MAX_COPIED {
+                            let message = format!("the patch copies more than {MAX_COPIED} bytes");
+                            let code = StatusCode::PAYLOAD_TOO_LARGE;
+                            return Err(Refusal::new(code, "RequestEntityTooLarge", message));
+                        }
+                    }
                     step(&mut patched, operation)?;
                 }
             }
+        }
+        if body::nests_deeper(&patched, body::MAX_DEPTH) {
+            let message = format!("the patched object is nested more than {} levels deep", body::MAX_DEPTH);
+            return Err(unprocessable(message));
         }
         if patched.is_object() {
             Ok(patched)
@@ -99,6 +114,11 @@ impl Patch {
             Err(unprocessable("the patch replaces the whole object by something else"))
         }
     }
+}
+
+/// How long a value is as JSON.
+fn object_size(value: Option<&Value>) -> usize {
+    value.map_or(0, |value| value.to_string().len())
 }
 
 fn not_an_object() -> Refusal {
@@ -144,6 +164,17 @@ mod tests {
         let done = patched(PatchType::Json, &bare, &patch).unwrap();
         assert_eq!(done, json!({ "metadata": { "finalizers": ["a"] } }));
         assert_eq!(patched(PatchType::Json, &done, &patch), Err(422), "present now");
+    }
+
+    #[test]
+    fn a_patch_makes_nothing_that_could_not_be_sent() {
+        let deep = (0..40).fold(json!(1), |inner, _| json!({ "a": inner }));
+        let path = "/a".repeat(40);
+        let patch = json!([{ "op": "add", "path": "/a", "value": deep["a"] }, { "op": "add", "path": path, "value": deep }]);
+        assert_eq!(patched(PatchType::Json, &json!({}), &patch), Err(422), "80 levels");
+        let mut copies = vec![json!({ "op": "add", "path": "/x", "value": { "a": "x".repeat(1000) } })];
+        copies.extend((0..30).map(|n| json!({ "op": "copy", "from": "/x", "path": format!("/x/c{n}") })));
+        assert_eq!(patched(PatchType::Json, &json!({}), &json!(copies)), Err(413), "each doubles it");
     }
 
     #[test]

@@ -213,7 +213,7 @@ fn path_access(inner: &Inner, identity: &Identity, wish: &Value) -> Verdict {
     let admin = identity.is_in(ADMINS);
     let may = match (parse(&inner.registry, path), verb) {
         _ if path == "*" => admin,
-        (Route::Metrics, "get" | "*") => admin,
+        (Route::Metrics | Route::Backup, "get" | "*") => admin,
         (Route::Tokens, "post" | "*") => admin && inner.options.signer.is_some(),
         (
             Route::Health
@@ -266,7 +266,7 @@ async fn rules(inner: &Inner, identity: &Identity, namespace: Option<&str>) -> R
         .collect();
     let mut paths = vec![json!({ "verbs": ["get"], "nonResourceURLs": OPEN_PATHS })];
     if identity.is_in(ADMINS) {
-        paths.push(json!({ "verbs": ["get"], "nonResourceURLs": ["/metrics"] }));
+        paths.push(json!({ "verbs": ["get"], "nonResourceURLs": ["/metrics", "/bootstrap/v1/backup"] }));
         paths.push(json!({ "verbs": [Method::POST.as_str().to_lowercase()], "nonResourceURLs": ["/bootstrap/v1/tokens"] }));
     }
     let node = identity.node_name().is_some();

@@ -80,6 +80,8 @@ impl Seats {
         let turn = {
             let mut state = self.state();
             let guest = state.guests.entry(who.to_owned()).or_default();
+            // Those whose client has gone do not count.
+            guest.waiting.retain(|(_, give)| !give.is_closed());
             if guest.waiting.len() >= self.seating.waiting {
                 return Err(Refusal::too_many(1));
             }
@@ -96,14 +98,19 @@ impl Seats {
 
     /// Gives free seats to those who wait, one request of each in turn.
     fn serve(self: &Arc<Self>) {
-        // Seats whose request was given up meanwhile, to be dropped without the lock.
-        let mut given_up = Vec::new();
         let mut state = self.state();
         let State { taken, guests, turns } = &mut *state;
         let mut passed_over = 0;
         while passed_over < turns.len() {
             let Some(who) = turns.pop_front() else { break };
             let Some(guest) = guests.get_mut(&who) else { continue };
+            while guest.waiting.front().is_some_and(|(_, give)| give.is_closed()) {
+                guest.waiting.pop_front();
+            }
+            if guest.waiting.is_empty() && guest.taken == 0 {
+                guests.remove(&who);
+                continue;
+            }
             let Some(width) = guest.waiting.front().map(|(width, _)| *width) else { continue };
             if guest.taken + width > self.seating.each {
                 // It waits for its own requests; others need not.
@@ -123,10 +130,15 @@ impl Seats {
             if !guest.waiting.is_empty() {
                 turns.push_back(who.clone());
             }
-            given_up.extend(give.send(Seat { seats: Some(Arc::clone(self)), who, width }).err());
+            if let Err(mut unused) =
+                give.send(Seat { seats: Some(Arc::clone(self)), who: who.clone(), width })
+            {
+                // Given up in this moment: its seat is taken back here, not by dropping it.
+                unused.seats = None;
+                *taken -= width;
+                guest.taken -= width;
+            }
         }
-        drop(state);
-        drop(given_up);
     }
 
     fn leave(self: &Arc<Self>, who: &str, width: usize) {
@@ -205,6 +217,23 @@ mod tests {
     fn asked(seats: &Arc<Seats>, who: &'static str) -> impl Future<Output = Seat> + Send + use<> {
         let seats = Arc::clone(seats);
         async move { seats.take(who, 1).await.ok().unwrap() }
+    }
+
+    #[tokio::test]
+    async fn thousands_that_were_given_up_are_passed_over_in_one_go() {
+        let seats = Seats::new(Seating { seats: 4, each: 3, waiting: 100_000 });
+        let held = now(&seats, "z", 3).unwrap();
+        let mut flood: Vec<_> = (0..50_000).map(|_| Box::pin(seats.take("a", 3))).collect();
+        for one in &mut flood {
+            assert!(futures::poll!(one.as_mut()).is_pending());
+        }
+        // All but one are given up while they wait.
+        let mut last = flood.pop().unwrap();
+        drop(flood);
+        assert!(futures::poll!(last.as_mut()).is_pending());
+        drop(held);
+        assert!(last.await.is_ok());
+        assert!(seats.state().guests.is_empty() && seats.state().taken == 0);
     }
 
     #[tokio::test]

@@ -296,13 +296,13 @@ impl Watcher {
         } else if now < self.next_bookmark {
             return Vec::new();
         }
+        self.next_bookmark = now + self.server.inner.options.bookmark_interval;
         // Silence says that something is wrong: whoever waits here looks for another server.
         let speaks = self.bookmarks && self.server.inner.hub.follows();
         if let (true, Taken::Nothing(seen)) =
             (speaks, self.server.inner.hub.take(self.resource.lane, self.cursor))
         {
             self.cursor = seen;
-            self.next_bookmark = now + self.server.inner.options.bookmark_interval;
             return self.bookmark(false);
         }
         Vec::new()

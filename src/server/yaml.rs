@@ -1,7 +1,7 @@
 //! Request bodies in YAML: one document, as JSON. The only file of the server that knows serde-saphyr.
 use serde_json::Value;
 
-use super::body::MAX_DEPTH;
+use super::body::{MAX_BODY, MAX_DEPTH};
 use super::status::Refusal;
 
 /// The value of the one document in the text. What grows by aliases, nests deep or names a key twice is refused.
@@ -12,7 +12,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Value, Refusal> {
         reject_unsupported_tags: true,
         with_snippet: false,
         emit_comments: false,
-        budget: serde_saphyr::budget! { max_documents: 2, max_nodes: 200_000, max_depth: MAX_DEPTH },
+        budget: serde_saphyr::budget! { max_documents: 2, max_nodes: 200_000, max_depth: MAX_DEPTH, max_total_scalar_bytes: 2 * MAX_BODY },
         // What aliases repeat may not grow far beyond the size of a body.
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 20_000 },
     };

@@ -183,7 +183,7 @@ impl Cluster {
     /// The command line against one server.
     pub(crate) fn try_at(&self, server: usize, args: &[&str]) -> Output {
         let kubeconfig = self.place(&format!("s{server}")).join("kubeconfig");
-        let mut command = Command::new(WHARFLINE);
+        let mut command = wharfline();
         command.arg("--kubeconfig").arg(kubeconfig).args(args).stdin(Stdio::null());
         command.output().unwrap()
     }
@@ -265,7 +265,14 @@ impl Drop for Cluster {
 
 /// A command by itself.
 pub(crate) fn alone(args: &[&str]) -> Output {
-    Command::new(WHARFLINE).args(args).stdin(Stdio::null()).output().unwrap()
+    wharfline().args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+/// The program, which ends after a while whatever it does.
+fn wharfline() -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after", "5", "120", WHARFLINE]);
+    command
 }
 
 /// Waits until something holds.

@@ -19,7 +19,9 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &Backup) -> Result<(), 
     let beside =
         path.with_file_name(format!(".{}.part", path.file_name().unwrap_or_default().to_string_lossy()));
     let mut options = std::fs::OpenOptions::new();
-    let file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside);
+    // One that was left there may be somebody else's, or a link.
+    let _left = std::fs::remove_file(&beside);
+    let file = options.write(true).create_new(true).mode(0o600).open(&beside);
     let mut file = file.map_err(|error| trouble(&error))?;
     let taken = session.wire.lines("/bootstrap/v1/backup", |line| file.write_all(line)).await;
     let whole = taken.and_then(|last| {

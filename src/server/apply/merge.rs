@@ -1,4 +1,6 @@
 //! An applied configuration merged into an object, and what is no longer applied taken out of it.
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Map, Value};
 
 use super::fields::{Element, FieldSet};
@@ -28,21 +30,29 @@ type Items<'a> = [(Element, &'a Value)];
 
 /// Applied items come in their own order; each that is not applied stays before the one that it stood before.
 fn merge_items(live: &Items<'_>, applied: &Items<'_>, rule: Option<&Rule>) -> Value {
-    let find = |list: &Items<'_>, element: &Element| list.iter().position(|(known, _)| known == element);
-    let merged = |(element, value): &(Element, &Value)| match find(live, element) {
-        Some(at) => merge(live[at].1, value, rule),
+    let mut places: BTreeMap<&Element, usize> = BTreeMap::new();
+    for (at, (element, _)) in live.iter().enumerate() {
+        places.entry(element).or_insert(at);
+    }
+    let wanted: BTreeSet<&Element> = applied.iter().map(|(element, _)| element).collect();
+    // Which of the applied ones are there already, in their order.
+    let known: Vec<usize> = (0..applied.len()).filter(|at| places.contains_key(&applied[*at].0)).collect();
+    let merged = |(element, value): &(Element, &Value)| match places.get(element) {
+        Some(at) => merge(live[*at].1, value, rule),
         None => (*value).clone(),
     };
     let mut items = Vec::new();
-    let mut done = 0;
+    let (mut done, mut ahead) = (0, 0);
     for (element, value) in live {
-        if find(applied, element).is_none() {
+        if !wanted.contains(element) {
             items.push((*value).clone());
             continue;
         }
-        let next = applied[done..].iter().position(|(known, _)| find(live, known).is_some());
-        if let Some(next) = next.map(|ahead| done + ahead).filter(|next| applied[*next].0 == *element) {
-            items.extend(applied[done..=next].iter().map(merged));
+        while known.get(ahead).is_some_and(|next| *next < done) {
+            ahead += 1;
+        }
+        if let Some(next) = known.get(ahead).filter(|next| applied[**next].0 == *element) {
+            items.extend(applied[done..=*next].iter().map(merged));
             done = next + 1;
         }
     }

@@ -119,6 +119,10 @@ pub(crate) fn attach(
         let device = rustix::fs::open(&path, access | OFlags::CLOEXEC, Mode::empty())?;
         match loop_configure(&device, &file, LoopStatus::new(bytes, flags)) {
             Ok(()) => {
+                // What a user before made read-only stays so in the kernel, whatever file is behind it now.
+                if !read_only {
+                    set_block_read_only(&device, false)?;
+                }
                 let status = loop_status(&device)?.ok_or(io::ErrorKind::NotFound)?;
                 return Ok((described(path, &device, &status)?, device));
             }
