@@ -279,7 +279,7 @@ async fn strategic_patches_merge_what_kubernetes_merges() {
 // What the server tells of itself
 
 #[tokio::test]
-async fn the_authority_is_told_to_anybody_where_there_is_one() {
+async fn the_authority_is_told_to_whoever_is_known() {
     let f = fixture().await;
     assert_eq!(get(&f.server, "/cacerts").await.code, 404, "this server signs nothing");
     let keys = tempfile::tempdir().unwrap();
@@ -288,15 +288,15 @@ async fn the_authority_is_told_to_anybody_where_there_is_one() {
     let mut with_keys = options();
     with_keys.signer = Some(Arc::new(pki));
     let server = Server::new(store(), vec![], with_keys);
-    let anonymous =
-        |method| http::Request::builder().method(method).uri("/cacerts").body(axum::body::Body::empty());
-    let answer = tower::ServiceExt::oneshot(server.router(), anonymous("GET").unwrap()).await.unwrap();
-    assert_eq!(answer.status(), 200);
-    let text = axum::body::to_bytes(answer.into_body(), 1 << 16).await.unwrap();
-    assert_eq!(text, pem.as_bytes());
+    let anonymous = http::Request::get("/cacerts").body(axum::body::Body::empty()).unwrap();
+    let answer = tower::ServiceExt::oneshot(server.router(), anonymous).await.unwrap();
+    assert_eq!(answer.status(), 401, "the contract names what strangers may ask");
+    let viewer =
+        Identity { user: "v".into(), groups: vec!["wharfline:viewers".into()], key: Some("k".into()) };
+    let (code, told) = text(&server, "/cacerts", viewer).await;
+    assert_eq!((code, told.as_str()), (200, pem.as_str()));
     assert!(pem.starts_with("-----BEGIN CERTIFICATE-----") && !pem.contains("PRIVATE"));
-    let answer = tower::ServiceExt::oneshot(server.router(), anonymous("POST").unwrap()).await.unwrap();
-    assert_eq!(answer.status(), 405);
+    assert_eq!(post(&server, "/cacerts", json!({})).await.code, 405);
 }
 
 async fn text(server: &Server, path: &str, identity: Identity) -> (u16, String) {

@@ -82,7 +82,6 @@ async fn dispatch(
     let inner = &server.inner;
     match &route {
         Route::Health => return health(&server, &parts),
-        Route::Authorities => return authorities(&server, &parts),
         Route::Version => return get_only(&parts, version),
         Route::Certificate(name) => {
             return joining::certificate(&server, &parts, who.as_ref(), name, body).await;
@@ -93,9 +92,8 @@ async fn dispatch(
     let identity = who.clone().ok_or_else(Refusal::unauthorized)?;
     let aggregated = discovery::wants_aggregated(&parts.headers);
     match route {
-        Route::Health | Route::Version | Route::Authorities | Route::Certificate(_) | Route::Nothing => {
-            Err(Refusal::no_route())
-        }
+        Route::Health | Route::Version | Route::Certificate(_) | Route::Nothing => Err(Refusal::no_route()),
+        Route::Authorities => authorities(&server, &parts),
         Route::Metrics => metrics(&server, &parts, &identity).await,
         Route::Backup => backup::send(&server, &parts, &identity).await,
         Route::Tokens => joining::token(&server, &parts, &identity, body).await,
