@@ -11,5 +11,7 @@ mod machines;
 mod moving;
 #[path = "cluster/rig.rs"]
 mod rig;
+#[path = "cluster/rolling.rs"]
+mod rolling;
 #[path = "cluster/servers.rs"]
 mod servers;

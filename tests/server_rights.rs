@@ -18,7 +18,7 @@ use support::server_api::*;
 use tower::ServiceExt as _;
 use wharfline::api::definitions;
 use wharfline::api::token::UserToken;
-use wharfline::server::{EDITORS, Identity, Pki, Seating, Server, ServerOptions, VIEWERS};
+use wharfline::server::{EDITORS, Identity, Limits, Pki, Seating, Server, ServerOptions, VIEWERS};
 
 /// A person with a role.
 fn person(group: &str) -> Identity {
@@ -158,6 +158,10 @@ struct Guarded {
 }
 
 async fn guarded(seating: Seating) -> Guarded {
+    guarded_with(ServerOptions { seating, ..options() }).await
+}
+
+async fn guarded_with(options: ServerOptions) -> Guarded {
     let keys = tempfile::tempdir().unwrap();
     let pki = Pki::load_or_create(keys.path(), jiff::Timestamp::now(), &|bytes| bytes.fill(5)).unwrap();
     let log: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -165,8 +169,7 @@ async fn guarded(seating: Seating) -> Guarded {
     let options = ServerOptions {
         signer: Some(Arc::new(pki)),
         audit: Some(Arc::new(move |line| lines.lock().unwrap().push(line))),
-        seating,
-        ..options()
+        ..options
     };
     let server = Server::new(store(), definitions(), options);
     server.bootstrap().await.unwrap();
@@ -325,6 +328,47 @@ async fn the_audit_log_says_who_wrote_what_and_never_what_was_written() {
     ];
     assert_eq!(audited, expected);
     assert!(!guarded.log.lock().unwrap().concat().contains("hunter2"));
+    guarded.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn an_open_watch_ends_with_its_token() {
+    let guarded = guarded(Seating::default()).await;
+    // The server's clock stands still; how long a watch lasts is real time.
+    let user = guarded.user("brief", "view", "2024-05-01T10:00:00.2Z").await.to_string();
+    let request =
+        Request::get(format!("{CLAIMS}?watch=true")).header("authorization", format!("Bearer {user}"));
+    let watch = guarded.server.router().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(watch.status(), 200);
+    let end = axum::body::to_bytes(watch.into_body(), 1 << 20);
+    assert!(tokio::time::timeout(std::time::Duration::from_secs(10), end).await.is_ok(), "the watch goes on");
+    guarded.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_one_sends_has_its_place_in_memory_and_leaves_others_theirs() {
+    let bodies = Seating { seats: 4, each: 2, waiting: 1 };
+    let limits = Limits { bodies, ..Limits::default() };
+    let guarded = guarded_with(ServerOptions { limits, ..options() }).await;
+    let flood = guarded.user("flo", "edit", FOREVER).await.to_string();
+    let other = guarded.user("ed", "edit", FOREVER).await.to_string();
+    let path = "/api/v1/namespaces/default/configmaps";
+    let never_sent = || {
+        let body = Body::from_stream(futures::stream::pending::<Result<bytes::Bytes, std::io::Error>>());
+        let request = Request::post(path).header("content-type", "application/json");
+        let request = request.header("authorization", format!("Bearer {flood}")).body(body).unwrap();
+        guarded.server.router().oneshot(request)
+    };
+    // Whose length is not named takes all that one may have.
+    let mut held = Box::pin(never_sent());
+    let mut waits = Box::pin(never_sent());
+    assert!(futures::poll!(held.as_mut()).is_pending() && futures::poll!(waits.as_mut()).is_pending());
+    let named = |name: &str| json!({ "metadata": { "name": name } });
+    assert_eq!(guarded.ask(&flood, Method::POST, path, named("a")).await.code, 429);
+    assert_eq!(guarded.ask(&other, Method::POST, path, named("b")).await.code, 201);
+    assert_eq!(guarded.ask(&flood, Method::GET, path, Value::Null).await.code, 200, "reading takes no place");
+    drop((held, waits));
+    assert_eq!(guarded.ask(&flood, Method::POST, path, named("a")).await.code, 201);
     guarded.server.shutdown().await;
 }
 

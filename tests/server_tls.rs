@@ -17,7 +17,7 @@ use support::server_api::*;
 use support::server_tls::Tls;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use wharfline::api::{VolumeClass, definitions};
-use wharfline::server::{Identity, Pki, PkiError, Server};
+use wharfline::server::{Identity, Limits, Pki, PkiError, Server};
 
 #[tokio::test]
 async fn nobody_gets_in_without_a_certificate() {
@@ -166,6 +166,45 @@ async fn a_connection_serves_many_requests_and_broken_ones_end_it() {
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest).await;
     assert!(rest.starts_with(b"HTTP/1.1 400"));
+    tls.stop().await;
+}
+
+/// Whether a connection is served.
+async fn serves(stream: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin)) -> bool {
+    let asked = stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+    let mut buffer = [0; 4096];
+    let read = tokio::time::timeout(Duration::from_secs(10), stream.read(&mut buffer)).await.unwrap();
+    asked.is_ok() && read.is_ok_and(|read| buffer[..read].starts_with(b"HTTP/1.1 200"))
+}
+
+#[tokio::test]
+async fn nobody_can_take_all_connections() {
+    let limits = Limits { connections: 8, connections_each: 2, ..Limits::default() };
+    let tls = Tls::limited(vec![gadget()], limits).await;
+    let admin = tls.pki.issue_admin().unwrap();
+    let mut held = Vec::new();
+    for client in [Some(&admin), None] {
+        for _ in 0..2 {
+            let mut stream = tls.connect(client).await.unwrap();
+            assert!(serves(&mut stream).await);
+            held.push(stream);
+        }
+        match tls.connect(client).await {
+            Ok(mut third) => assert!(!serves(&mut third).await, "a third of one"),
+            Err(_) => assert!(client.is_none(), "who is not known yet is not even greeted"),
+        }
+    }
+    drop(held);
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    loop {
+        let open = tls.connect(Some(&admin)).await;
+        if let Ok(mut stream) = open
+            && serves(&mut stream).await
+        {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "what was closed still counts");
+    }
     tls.stop().await;
 }
 

@@ -199,15 +199,48 @@ async fn a_watch_ends_at_its_timeout_and_at_shutdown() {
 #[tokio::test]
 async fn the_number_of_watches_is_limited() {
     let mut options = options();
-    options.watch_limit = 1;
+    options.limits.watches = 1;
     let server = Server::new(store(), vec![gadget()], options);
     server.bootstrap().await.unwrap();
-    let first = watch(&server, GADGETS).await;
-    let refused = get(&server, &format!("{GADGETS}?watch=true")).await;
+    let path = format!("{GADGETS}?watch=true");
+    let asks = || {
+        let with =
+            With { identity: Some(Identity::admin().with_key(Some("k".to_owned()))), ..With::default() };
+        send(&server, Method::GET, &path, None, with)
+    };
+    let first = asks().await;
+    assert_eq!(first.status(), 200);
+    let refused = read(asks().await).await;
     assert_eq!(refused.refusal(), (429, "TooManyRequests"));
     assert_eq!(refused.headers["retry-after"], "5");
     drop(first);
-    watch(&server, GADGETS).await;
+    assert_eq!(asks().await.status(), 200);
+}
+
+#[tokio::test]
+async fn one_identity_cannot_take_all_watches() {
+    let mut options = options();
+    options.limits.watches_each = 2;
+    let server = Server::new(store(), vec![gadget()], options);
+    server.bootstrap().await.unwrap();
+    let path = format!("{GADGETS}?watch=true");
+    let asks = |user: &str| {
+        let identity = Identity { user: user.to_owned(), ..Identity::admin().with_key(Some("k".to_owned())) };
+        let with = With { identity: Some(identity), ..With::default() };
+        send(&server, Method::GET, &path, None, with)
+    };
+    let held = [asks("a").await, asks("a").await];
+    assert!(held.iter().all(|answer| answer.status() == 200));
+    assert_eq!(asks("a").await.status(), 429);
+    assert_eq!(asks("b").await.status(), 200);
+    drop(held);
+    assert_eq!(asks("a").await.status(), 200);
+    let of_its_own = With { identity: Some(Identity::controllers()), ..With::default() };
+    let mut own = Vec::new();
+    for _ in 0..3 {
+        own.push(send(&server, Method::GET, &path, None, of_its_own.clone()).await);
+    }
+    assert!(own.iter().all(|answer| answer.status() == 200), "the server's own parts are not counted");
 }
 
 #[tokio::test]

@@ -36,8 +36,8 @@ pub(crate) fn server(data: &str) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         let tls = pki.server_config(&[]).unwrap();
-        let node = kubeconfig(&url, pki.ca_pem(), &pki.issue_node(NODE).unwrap());
-        write_private(&data.join("kubeconfig"), &pki.admin_kubeconfig(&url).unwrap()).unwrap();
+        let node = kubeconfig((&url, &[]), pki.ca_pem(), &pki.issue_node(NODE).unwrap());
+        write_private(&data.join("kubeconfig"), &pki.admin_kubeconfig(&url, &[]).unwrap()).unwrap();
         write_private(&data.join("node.kubeconfig"), &node).unwrap();
         drop(pki);
         let never = CancellationToken::new();

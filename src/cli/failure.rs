@@ -155,7 +155,10 @@ pub(crate) fn of_status(status: &Status) -> Failure {
     };
     let failure = Failure { exit, what, why: listed, advice: None };
     match (status.code, status.reason.as_str()) {
-        (401, _) => failure.try_this("use the kubeconfig that `wharfline up` wrote into its data directory"),
+        (401, _) => failure.try_this(
+            "use a kubeconfig of this cluster: that of `wharfline up` or `wharfline server` is in its data directory, those of \
+             users come from `wharfline user create`",
+        ),
         (403, _) => failure.try_this("use a kubeconfig with the rights for this"),
         (_, "Conflict") => failure.try_this("read the object again and repeat the change"),
         _ => failure,
@@ -234,7 +237,13 @@ mod tests {
         let away = unreachable(&std::io::Error::other("refused"));
         for failure in [refused, away] {
             let advice = failure.advice.unwrap();
-            assert!(advice.contains("`wharfline up`") && !advice.contains("wharfline server"), "{advice}");
+            let commands: Vec<&str> = advice
+                .split("`wharfline ")
+                .skip(1)
+                .filter_map(|rest| rest.split([' ', '`']).next())
+                .collect();
+            assert!(commands.contains(&"up"), "{advice}");
+            assert!(commands.iter().all(|command| ["up", "server", "user"].contains(command)), "{advice}");
         }
     }
 

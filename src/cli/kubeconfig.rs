@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::args::Options;
 use super::failure::{Failure, chain};
+use super::servers;
 
 /// Where a kubeconfig may be.
 #[derive(Debug, Clone, Default)]
@@ -72,6 +73,7 @@ pub(crate) async fn client(path: &Path) -> Result<Client, Failure> {
     let kubeconfig = Kubeconfig::read_from(path).map_err(|e| unusable(&e))?;
     let proxied =
         kubeconfig.clusters.iter().any(|c| c.cluster.as_ref().is_some_and(|c| c.proxy_url.is_some()));
+    let others = servers::others(&kubeconfig);
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|e| unusable(&e))?;
@@ -82,7 +84,16 @@ pub(crate) async fn client(path: &Path) -> Result<Client, Failure> {
     // kube would repeat what it was told not to (504: the write may have been done), and wait in silence.
     config.default_retry = false;
     config.connect_timeout = Some(std::time::Duration::from_secs(5));
-    Client::try_from(config).map_err(|e| unusable(&e))
+    let mut configs = vec![config.clone()];
+    for url in others {
+        let url = url.parse().map_err(|error: http::uri::InvalidUri| unusable(&error))?;
+        let mut other = config.clone();
+        other.cluster_url = url;
+        configs.push(other);
+    }
+    let clients: Result<Vec<Client>, _> = configs.into_iter().map(Client::try_from).collect();
+    let mut clients = clients.map_err(|e| unusable(&e))?;
+    Ok(if clients.len() > 1 { servers::several(clients) } else { clients.remove(0) })
 }
 
 /// A kubeconfig for another user of the server that the file names, all in one.

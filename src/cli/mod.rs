@@ -15,6 +15,7 @@ mod kubeconfig;
 pub mod manifest;
 pub mod merge;
 mod output;
+mod servers;
 mod session;
 pub mod table;
 mod wire;

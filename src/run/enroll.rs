@@ -178,7 +178,7 @@ impl Membership {
         let mut clients = Vec::new();
         for server in &self.record.servers {
             let issued = Issued { certificate: self.certificate.clone(), key: self.key.clone() };
-            let text = kubeconfig(server, &self.authority, &issued);
+            let text = kubeconfig((server, &[]), &self.authority, &issued);
             let read = Kubeconfig::from_yaml(&text)?;
             let mut config =
                 kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;

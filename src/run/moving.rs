@@ -63,8 +63,8 @@ pub fn restore(args: &RestoreArgs, data_dir: &Path) -> anyhow::Result<()> {
         let entries = read(&args.file)?;
         let name = format!("backup {}", summary.sha256);
         let floor = Rev(summary.revision.0.saturating_add(args.raise));
-        fill(&*store, &name, entries, floor).await?;
-        let end = archive::finish(&*store).await?;
+        let term = fill(&*store, &name, entries, floor).await?;
+        let end = archive::finish(&*store, term).await?;
         println!("restored {} keys of {file} at revision {end}", summary.keys);
         println!(
             "Put the pki directory of the backed up server in place (--pki-dir) before you start the server."
@@ -110,11 +110,11 @@ pub fn migrate(args: &MigrateArgs, data_dir: &Path) -> anyhow::Result<()> {
         // Its place tells one embedded store from another, its revision whether it was written since an attempt before.
         let name = format!("store {} {} {at}", here.display(), super::up::host_name());
         let entries = entries.into_iter().map(Ok);
-        fill(&*store, &name, entries, Rev(at.0.saturating_add(1000))).await?;
+        let term = fill(&*store, &name, entries, Rev(at.0.saturating_add(1000))).await?;
         drop(source);
         // No server takes the one any more before the other is whole.
         put_aside(&data_dir)?;
-        archive::finish(&*store).await?;
+        archive::finish(&*store, term).await?;
         let _old = std::fs::remove_file(data_dir.join("kubeconfig"));
         println!("moved {keys} keys to etcd; the embedded store stays as {}", data_dir.join(MOVED).display());
         println!("Next, with a directory of its own for the server:");
@@ -151,15 +151,16 @@ async fn fill(
     name: &str,
     entries: impl Iterator<Item = Result<Entry, FillError>> + Send,
     floor: Rev,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Rev> {
     let full = |error: FillError| match error {
         FillError::NotEmpty => anyhow!(
             "the store is not empty; only an empty one is filled, or one that was begun from the same state"
         ),
         other => anyhow!(other),
     };
-    archive::begin(store, name, floor).await.map_err(full)?;
-    Ok(archive::fill(store, entries).await?)
+    let term = archive::begin(store, name, floor).await.map_err(full)?;
+    archive::fill(store, term, entries).await?;
+    Ok(term)
 }
 
 /// The node of this machine will be a process of its own, with a key: its name waits for that.

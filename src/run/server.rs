@@ -34,6 +34,9 @@ pub struct Args {
     /// How clients reach this server, for its certificate and kubeconfig; may be given several times
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Vec<String>,
+    /// How clients reach another server of the cluster, for the kubeconfig; may be given several times
+    #[arg(long, value_name = "HOST:PORT")]
+    pub peer: Vec<String>,
     /// Authorities and sealing key, the same on every server of a cluster; D/pki when not given
     #[arg(long, value_name = "DIR")]
     pub pki_dir: Option<PathBuf>,
@@ -95,8 +98,10 @@ fn is_address(text: &str) -> bool {
 pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     super::log();
     crate::effect::arm()?;
-    if let Some(wrong) = args.advertise.iter().find(|address| !is_address(address)) {
-        return Err(anyhow!("--advertise {wrong}: write HOST:PORT"));
+    for (flag, addresses) in [("advertise", &args.advertise), ("peer", &args.peer)] {
+        if let Some(wrong) = addresses.iter().find(|address| !is_address(address)) {
+            return Err(anyhow!("--{flag} {wrong}: write HOST:PORT"));
+        }
     }
     let data_dir = prepare(data_dir)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -123,6 +128,8 @@ async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::R
     let address = listener.local_addr()?;
     let (store, etcd) = open(&args.store, &args.tls, data_dir).await?;
     let audit = Audit::open(data_dir)?;
+    // Each connection is a file, and a thousand nodes have several each.
+    crate::sys::open_files::raise_limit();
     let options = up::server_options(&pki, &audit);
     let server = Server::new(Arc::clone(&store), crate::api::definitions(), options);
     if !begun(&server, &stop).await? {
@@ -135,11 +142,12 @@ async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::R
         Some(advertised) => format!("https://{advertised}"),
         None => format!("https://{local}"),
     };
+    let peers: Vec<String> = args.peer.iter().map(|address| format!("https://{address}")).collect();
     let hosts = args.advertise.iter().filter_map(|a| a.rsplit_once(':')).map(|(host, _)| host);
     let hosts = hosts.map(|host| host.trim_matches(['[', ']']).to_owned());
     let tls =
         pki.server_config(&hosts.chain([local.ip().to_string(), up::host_name()]).collect::<Vec<_>>())?;
-    write_private(&data_dir.join("kubeconfig"), &pki.admin_kubeconfig(&url)?)?;
+    write_private(&data_dir.join("kubeconfig"), &pki.admin_kubeconfig(&url, &peers)?)?;
     write_private(&data_dir.join("ca.crt"), pki.ca_pem())?;
     let serving = tokio::spawn(serve(listener, tls, server.clone(), stop.clone()));
     let compactor = tokio::spawn(run_compactor(store, KeepPolicy::default()));

@@ -17,11 +17,11 @@ use super::audit::Audit;
 use super::{cluster, down, join, machine};
 use crate::node::journal::Journal;
 use crate::node::{Looked, Options};
-use crate::server::{Identity, Pki, Server, ServerOptions, serve, write_private};
+use crate::server::{Identity, Limits, Pki, Server, ServerOptions, serve, write_private};
 use crate::store::Store;
 use crate::store::embedded::{EmbeddedStore, Options as StoreOptions};
 use crate::store::{KeepPolicy, run_compactor};
-use crate::sys::{Kernel, Random as _, random::RealRandom};
+use crate::sys::{Kernel, Random as _, open_files, random::RealRandom};
 
 /// What names the node.
 const FLAG: &str = "--node-name";
@@ -169,7 +169,12 @@ impl Core {
 /// What a server of these keys takes that writes this audit log.
 pub(super) fn server_options(pki: &Arc<Pki>, audit: &Audit) -> ServerOptions {
     let (signer, audit) = (Some(Arc::clone(pki)), Some(audit.sink()));
-    ServerOptions { signer, audit, ..ServerOptions::new(pki.sealing()) }
+    let mut limits = Limits::default();
+    // The other half is for the store, the log, and what a node beside it needs.
+    let most = usize::try_from(open_files::limit() / 2).unwrap_or(usize::MAX);
+    limits.connections = limits.connections.min(most);
+    limits.connections_each = limits.connections_each.min(most / 4).max(1);
+    ServerOptions { signer, limits, audit, ..ServerOptions::new(pki.sealing()) }
 }
 
 /// Everything opened, nothing running yet.
@@ -216,7 +221,7 @@ impl Up {
     async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let url = format!("https://{}", reachable(self.address));
         let tls = self.pki.server_config(&[reachable(self.address).ip().to_string(), self.name.clone()])?;
-        let kubeconfig = self.pki.admin_kubeconfig(&url)?;
+        let kubeconfig = self.pki.admin_kubeconfig(&url, &[])?;
         write_private(&self.data_dir.join("kubeconfig"), &kubeconfig)?;
         let serving = tokio::spawn(serve(self.listener, tls, self.server.clone(), stop.clone()));
         let compactor = tokio::spawn(run_compactor(self.store, KeepPolicy::default()));

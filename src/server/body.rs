@@ -16,6 +16,17 @@ pub(crate) const MAX_BODY: usize = 1 << 20;
 /// The deepest nesting of a body.
 pub(crate) const MAX_DEPTH: usize = 64;
 
+/// How many keys that stand twice are listed.
+const MOST_DUPLICATES: usize = 50;
+/// The unit in which bodies have their place in memory.
+const PLACE: usize = 64 << 10;
+
+/// How many places a body takes: by the length that it names, and the most when it names none.
+pub(crate) fn places(body: &Body) -> usize {
+    let length = http_body::Body::size_hint(body).exact().and_then(|length| usize::try_from(length).ok());
+    length.unwrap_or(MAX_BODY).min(MAX_BODY).div_ceil(PLACE).max(1)
+}
+
 /// How long a request may take to send its body.
 const DEADLINE: std::time::Duration = std::time::Duration::from_secs(30);
 
@@ -57,7 +68,6 @@ pub(crate) fn json_with_duplicates(bytes: &[u8]) -> Result<(Value, Vec<String>),
     Ok((value, duplicates.into_inner()))
 }
 
-/// Counts brackets outside strings, so that no parser recurses deeper than we allow.
 /// Whether a value has more levels than so many.
 pub(crate) fn nests_deeper(value: &Value, levels: usize) -> bool {
     let inside = |value: &Value| nests_deeper(value, levels.saturating_sub(1));
@@ -68,6 +78,7 @@ pub(crate) fn nests_deeper(value: &Value, levels: usize) -> bool {
     }
 }
 
+/// Counts brackets outside strings, so that no parser recurses deeper than we allow.
 fn too_deep(bytes: &[u8]) -> bool {
     let (mut depth, mut text, mut escaped) = (0_usize, false, false);
     for byte in bytes {
@@ -151,7 +162,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         while let Some(key) = access.next_key::<String>()? {
             let value =
                 access.next_value_seed(Node { path: self.path.field(&key), duplicates: self.duplicates })?;
-            if fields.contains_key(&key) {
+            if fields.contains_key(&key) && self.duplicates.borrow().len() < MOST_DUPLICATES {
                 self.duplicates.borrow_mut().push(self.path.field(&key).into());
             }
             fields.insert(key, value);

@@ -3,6 +3,7 @@ use http::{HeaderMap, header};
 use serde_json::{Value, json};
 
 use super::resource::{Registry, Resource};
+use super::route::Part;
 use super::status::Refusal;
 
 /// Content type of the aggregated form; clients look for its parameters.
@@ -79,7 +80,7 @@ fn aggregated_resource(resource: &Resource) -> Value {
 }
 
 fn verbs(resource: &Resource) -> Vec<&'static str> {
-    resource.verbs().iter().map(|verb| verb.as_str()).collect()
+    resource.verbs(Part::Main).iter().map(|verb| verb.as_str()).collect()
 }
 
 /// `/api` in the plain form.

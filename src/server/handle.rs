@@ -177,7 +177,7 @@ async fn metrics(server: &Server, parts: &Parts, identity: &Identity) -> Result<
     }
     let inner = &server.inner;
     let present = Present {
-        watches: inner.options.watch_limit.saturating_sub(inner.watches.available_permits()),
+        watches: inner.watches.held(),
         revision: inner.objects.revision().await.ok(),
         follows: inner.hub.follows(),
     };
@@ -275,7 +275,7 @@ async fn carry_out(
 ) -> Result<Response, Refusal> {
     let inner = &server.inner;
     let resource = &target.resource;
-    if !resource.verbs().contains(&verb) {
+    if !resource.verbs(target.part).contains(&verb) {
         let mut refusal = Refusal::method_not_allowed();
         if resource.nature == Nature::Definition {
             UNCHANGEABLE.clone_into(&mut refusal.message);
@@ -285,24 +285,29 @@ async fn carry_out(
     may(inner, identity, (verb, target, query)).await?;
     let form = accepted(&parts.headers)?;
     let reads = matches!(verb, Verb::Get | Verb::List | Verb::Watch);
-    // Who sends slowly takes no seat meanwhile.
+    let counted = !identity.is_internal();
+    // Who sends slowly takes no seat meanwhile; what is sent has its place in memory before it comes.
+    let mut place = None;
+    if !reads && counted {
+        place = Some(inner.bodies.take(&identity.user, body::places(&body)).await?);
+    }
     let bytes = if reads { Bytes::new() } else { body::read(body).await? };
-    let _seat = if identity.is_internal() {
-        None
-    } else {
-        let seat = inner.seats.take(&identity.user, width(verb)).await?;
+    let mut seat = None;
+    if counted {
+        seat = Some(inner.seats.take(&identity.user, width(verb)).await?);
         // Whoever was taken out while this waited is not served any more.
         if parts.extensions.get::<HangUp>().is_some_and(HangUp::is_out) {
             return Err(Refusal::unauthorized());
         }
-        Some(seat)
-    };
+    }
+    let _held = (place, seat);
     match verb {
         Verb::Get => return read::get(inner, target, query, form).await,
         Verb::List => return read::list(inner, target, query, form).await,
         Verb::Watch => {
             let hang_up = parts.extensions.get::<HangUp>().cloned().unwrap_or_default();
-            return watch::start(server, target, query, form, hang_up).await;
+            let watched = watch::Watched { target, query, form };
+            return watch::start(server, identity, watched, hang_up).await;
         }
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {}
     }

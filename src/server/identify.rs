@@ -54,19 +54,20 @@ impl Membership for User {
 /// The identity of a request, if it shows one; leaves in the request what ends its watches when it must go.
 pub(crate) async fn identify(inner: &Inner, parts: &mut Parts) -> Result<Option<Identity>, Refusal> {
     let shown = parts.extensions.get::<Identity>().cloned();
-    let (identity, leave) = match (shown, bearer(parts)) {
+    let (identity, member, expires) = match (shown, bearer(parts)) {
         (Some(identity), _) => {
             let leave = admit_node(inner, &identity).await?;
-            (identity, leave)
+            (identity, leave, None)
         }
         (None, Some(token)) => {
-            let (identity, leave) = user(inner, &token).await?;
-            (identity, Some(leave))
+            let (identity, leave, expires) = user(inner, &token).await?;
+            (identity, Some(leave), Some(expires))
         }
         (None, None) => return Ok(None),
     };
-    if let Some(leave) = leave {
-        parts.extensions.get_or_insert_default::<HangUp>().member = Some(leave);
+    if member.is_some() {
+        let hang_up = parts.extensions.get_or_insert_default::<HangUp>();
+        (hang_up.member, hang_up.expires) = (member, expires);
     }
     Ok(Some(identity))
 }
@@ -110,7 +111,7 @@ pub(crate) async fn admit_node(inner: &Inner, identity: &Identity) -> Result<Opt
 }
 
 /// The user whose token this is.
-async fn user(inner: &Inner, shown: &str) -> Result<(Identity, Leave), Refusal> {
+async fn user(inner: &Inner, shown: &str) -> Result<(Identity, Leave, Timestamp), Refusal> {
     let unknown =
         || denied("the token is not known here; an administrator makes another with `wharfline user create`");
     let (Ok(token), Some(users)) = (shown.parse::<UserToken>(), &inner.users) else { return Err(unknown()) };
@@ -127,7 +128,7 @@ async fn user(inner: &Inner, shown: &str) -> Result<(Identity, Leave), Refusal> 
     if user.expires <= inner.now() {
         return Err(denied(&format!("the token of user \"{}\" has expired", token.name)));
     }
-    Ok((Identity::person(&token.name, user.role, &hash), leave))
+    Ok((Identity::person(&token.name, user.role, &hash), leave, user.expires))
 }
 
 /// SHA-256 in base 64, as secrets of tokens are kept.

@@ -24,8 +24,6 @@ const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 const HEAD_DEADLINE: Duration = Duration::from_secs(90);
 /// How long requests may go on once the server is told to stop; watches end at once.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(3);
-/// How many connections are served at once; more wait to be accepted.
-const CONNECTIONS: usize = 4096;
 
 /// Serves until `shutdown`, then lets running requests end and returns when every connection is closed.
 pub async fn serve(
@@ -34,7 +32,7 @@ pub async fn serve(
     server: Server,
     shutdown: CancellationToken,
 ) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let slots = Arc::new(Semaphore::new(server.inner.options.limits.connections));
     let acceptor = TlsAcceptor::from(tls);
     let mut connections = JoinSet::new();
     loop {
@@ -98,6 +96,12 @@ struct Connection {
 impl Connection {
     async fn run(self, stream: TcpStream, acceptor: TlsAcceptor) {
         let peer_address = stream.peer_addr().ok();
+        let inner = &self.server.inner;
+        let address = peer_address.map(|address| address.ip().to_string()).unwrap_or_default();
+        let Some(strange) = inner.strange.take(&address) else {
+            tracing::debug!(address, "too many connections that show no certificate");
+            return;
+        };
         let handshake = tokio::time::timeout(HANDSHAKE_DEADLINE, acceptor.accept(stream));
         let stream = match handshake.await {
             Ok(Ok(stream)) => stream,
@@ -115,6 +119,18 @@ impl Connection {
                 tracing::debug!("a client certificate names nobody");
                 return;
             }
+        };
+        // Who is known counts as himself, wherever he is.
+        let place = match &identity {
+            Some(identity) => {
+                drop(strange);
+                let Some(known) = inner.known.take(&identity.user) else {
+                    tracing::debug!(user = identity.user, "too many connections of one user");
+                    return;
+                };
+                known
+            }
+            None => strange,
         };
         let router = self.server.router();
         let hang_up = HangUp::of(self.shutdown.clone());
@@ -146,7 +162,7 @@ impl Connection {
         if let Err(error) = ended {
             tracing::debug!(%error, "connection ended early");
         }
-        drop(self.slot);
+        drop((place, self.slot));
     }
 }
 

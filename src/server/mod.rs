@@ -43,6 +43,7 @@ mod schema;
 mod seal;
 mod seats;
 mod selector;
+mod shares;
 mod status;
 mod strategic;
 mod suggest;
@@ -74,6 +75,7 @@ pub use listen::serve;
 pub use pki::{Issued, NODE_LIFE, Pki, PkiError, kubeconfig, write_private};
 pub use seal::{SealError, SealingKey};
 pub use seats::Seating;
+pub use shares::Limits;
 
 use crate::api::KindDefinition;
 use crate::api::token::USER_PREFIX;
@@ -92,6 +94,7 @@ use query::FieldValidation;
 use resource::{ROOT, Registry, Resource};
 use seal::hex;
 use seats::Seats;
+use shares::Shares;
 use status::Refusal;
 use turns::Turns;
 
@@ -120,12 +123,12 @@ pub struct ServerOptions {
     pub bookmark_interval: Duration,
     /// How long a watch lasts that names no timeout. 30 min.
     pub watch_timeout: Duration,
-    /// How many watches may be open at once; more get 429. 10,000.
-    pub watch_limit: usize,
     /// What signs the certificates of nodes that join; without it none can.
     pub signer: Option<Arc<Pki>>,
     /// How many requests are worked on at once, and how many of one identity.
     pub seating: Seating,
+    /// What may be open at once.
+    pub limits: Limits,
     /// Where the audit log goes; without it there is none.
     pub audit: Option<AuditSink>,
 }
@@ -142,9 +145,9 @@ impl ServerOptions {
             sealing,
             bookmark_interval: Duration::from_secs(5),
             watch_timeout: Duration::from_secs(30 * 60),
-            watch_limit: 10_000,
             signer: None,
             seating: Seating::default(),
+            limits: Limits::default(),
             audit: None,
         }
     }
@@ -193,7 +196,12 @@ struct Inner {
     strangers: Strangers,
     joining: Semaphore,
     looking: Semaphore,
-    watches: Arc<Semaphore>,
+    watches: Arc<Shares>,
+    /// Connections whose certificate is known, by its user.
+    known: Arc<Shares>,
+    /// Connections that show no certificate (yet), by address.
+    strange: Arc<Shares>,
+    bodies: Arc<Seats>,
     turns: Turns,
     closing: CancellationToken,
     follower: Mutex<Option<JoinHandle<()>>>,
@@ -208,6 +216,7 @@ impl Server {
         let fixed = Fixed::of(&definitions);
         let registry = Registry::new(definitions);
         let closing = CancellationToken::new();
+        let limits = options.limits;
         let hub = Arc::new(Hub::new(registry.lanes()));
         let prefixes = registry.all().iter().map(|r| (r.prefix.clone(), r.lane)).collect();
         let follow = Arc::clone(&hub).follow(Arc::clone(&store), prefixes, closing.clone());
@@ -235,7 +244,11 @@ impl Server {
                 joining: Semaphore::new(JOINING),
                 looking: Semaphore::new(LOOKING),
                 hub,
-                watches: Arc::new(Semaphore::new(options.watch_limit)),
+                watches: Shares::new(limits.watches, limits.watches_each),
+                known: Shares::new(limits.connections, limits.connections_each),
+                // Whoever is not known cannot take the places of those who are.
+                strange: Shares::new(limits.connections / 2, limits.connections_each),
+                bodies: Seats::new(limits.bodies),
                 turns: Turns::new(),
                 options,
                 follower: Mutex::new(Some(tokio::spawn(follow))),
@@ -370,11 +383,13 @@ fn random_bytes<const N: usize>(random: &Random) -> [u8; N] {
 struct HangUp {
     listener: CancellationToken,
     member: Option<CancellationToken>,
+    /// When the token of the request expires.
+    expires: Option<Timestamp>,
 }
 
 impl HangUp {
     fn of(listener: CancellationToken) -> Self {
-        Self { listener, member: None }
+        Self { listener, ..Self::default() }
     }
 
     /// Whether who asks was taken out.

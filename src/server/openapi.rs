@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::access::Verb;
 use super::resource::{Registry, Resource};
+use super::route::Part;
 use super::seal::hex;
 use super::words;
 
@@ -118,7 +119,7 @@ fn list_schema(resource: &Resource, name: &str) -> Value {
 }
 
 fn operations(resource: &Resource) -> Vec<(String, Value)> {
-    let serves = |verb: Verb| resource.verbs().contains(&verb);
+    let serves = |verb: Verb| resource.verbs(Part::Main).contains(&verb);
     let base = format!("/{}", path_of(resource.kind.group, resource.kind.version));
     let plural = resource.kind.plural;
     let mut paths = Vec::new();

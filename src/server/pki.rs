@@ -207,9 +207,9 @@ impl Pki {
     }
 
     /// A kubeconfig with the administrator's certificate for the server at `url`.
-    pub fn admin_kubeconfig(&self, url: &str) -> Result<String, PkiError> {
+    pub fn admin_kubeconfig(&self, url: &str, others: &[String]) -> Result<String, PkiError> {
         let admin = self.issue_admin()?;
-        Ok(kubeconfig(url, &self.serving.pem, &admin))
+        Ok(kubeconfig((url, others), &self.serving.pem, &admin))
     }
 
     fn issue(&self, user: &str, groups: &[&str], life: Duration) -> Result<Issued, PkiError> {
@@ -265,10 +265,18 @@ pub fn write_private(path: &Path, text: &str) -> Result<(), PkiError> {
     written().map_err(|source| file_error(path, source))
 }
 
-/// A kubeconfig of one cluster and one user; everything is inside, no other file is needed.
-pub fn kubeconfig(url: &str, ca_pem: &str, client: &Issued) -> String {
+/// A kubeconfig of one cluster, with the URL of a server and those of others, and one user; everything is inside, no other file is needed.
+pub fn kubeconfig((url, others): (&str, &[String]), ca_pem: &str, client: &Issued) -> String {
+    // Other clients pass over what they do not know.
+    let others = match others {
+        [] => String::new(),
+        others => format!(
+            "extensions:\n    - name: wharfline.dev/servers\n      extension: {{\"servers\": [\"{}\"]}}\n    ",
+            others.join("\", \"")
+        ),
+    };
     format!(
-        "apiVersion: v1\nkind: Config\nclusters:\n- name: wharfline\n  cluster:\n    server: {url}\n    \
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: wharfline\n  cluster:\n    server: {url}\n    {others}\
          certificate-authority-data: {}\nusers:\n- name: wharfline-admin\n  user:\n    client-certificate-data: {}\n    \
          client-key-data: {}\ncontexts:\n- name: wharfline\n  context:\n    cluster: wharfline\n    \
          user: wharfline-admin\n    namespace: default\ncurrent-context: wharfline\n",

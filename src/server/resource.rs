@@ -4,6 +4,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::access::Verb;
+use super::route::Part;
 use super::schema::Rule;
 use super::status::Subject;
 use super::{core_kinds, fixed, meta, reviews};
@@ -90,11 +91,13 @@ impl Resource {
     }
 
     /// What may be done with its objects by whoever has the right, in the order of discovery.
-    pub(crate) fn verbs(&self) -> &'static [Verb] {
+    pub(crate) fn verbs(&self, part: Part) -> &'static [Verb] {
         use Verb::{Create, Delete, DeleteCollection, Get, List, Patch, Update, Watch};
         match self.nature {
-            Nature::Review(_) => &[Create],
             Nature::Definition => &[Get, List, Watch],
+            _ if part == Part::Status && !self.kind.has_status => &[],
+            _ if part == Part::Status => &[Get, Patch, Update],
+            Nature::Review(_) => &[Create],
             Nature::Plain | Nature::Secret | Nature::Namespace | Nature::CoreEvent | Nature::NewEvent => {
                 &[Create, Delete, DeleteCollection, Get, List, Patch, Update, Watch]
             }

@@ -164,10 +164,9 @@ async fn access(inner: &Inner, identity: &Identity, spec: &Value) -> Result<Verd
     query.field_selector = selector(&wish["fieldSelector"]);
     for resource in resources {
         let wanted: Vec<Verb> =
-            resource.verbs().iter().filter(|known| fits(verb, known.as_str())).copied().collect();
-        let none = wanted.is_empty() || (part == Part::Status && !resource.kind.has_status);
+            resource.verbs(part).iter().filter(|known| fits(verb, known.as_str())).copied().collect();
         // A star speaks of what there is; who names a resource and a verb asks about these.
-        if none && plural != "*" {
+        if wanted.is_empty() && plural != "*" {
             return Ok(Err(format!("this server does not {verb} {plural} for anybody")));
         }
         let namespace = text("namespace").filter(|_| resource.kind.namespaced).map(str::to_owned);
@@ -239,13 +238,10 @@ async fn rules(inner: &Inner, identity: &Identity, namespace: Option<&str>) -> R
     for resource in inner.registry.all() {
         let namespace = namespace.filter(|_| resource.kind.namespaced).map(str::to_owned);
         for part in [Part::Main, Part::Status] {
-            let (of_part, path) = match part {
-                Part::Main => (resource.verbs(), resource.kind.plural.to_owned()),
-                Part::Status if resource.kind.has_status => (
-                    [Verb::Get, Verb::Patch, Verb::Update].as_slice(),
-                    format!("{}/status", resource.kind.plural),
-                ),
-                Part::Status => continue,
+            let of_part = resource.verbs(part);
+            let path = match part {
+                Part::Main => resource.kind.plural.to_owned(),
+                Part::Status => format!("{}/status", resource.kind.plural),
             };
             let target =
                 Target { resource: Arc::clone(resource), namespace: namespace.clone(), name: None, part };

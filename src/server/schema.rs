@@ -4,6 +4,7 @@
 //! this walker does not know (CEL rules, merge hints) is left to `KindDefinition::validate`.
 mod rule;
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
@@ -14,6 +15,9 @@ use super::path::Path;
 use super::suggest::nearest;
 use crate::api::field::Cause;
 use crate::api::{FieldError, FieldErrors};
+
+/// How many fields that no schema knows are listed; who sends more learns of the rest when these are mended.
+const MOST_UNKNOWN: usize = 50;
 
 /// A field that the schema does not know.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +81,7 @@ fn shape_object(
         if rule.properties.contains_key(name) {
             return !value.is_null();
         }
-        if !keeps_more {
+        if !keeps_more && unknown.len() < MOST_UNKNOWN {
             let meant = nearest(name, rule.properties.keys().map(String::as_str)).map(str::to_owned);
             unknown.push(Unknown { path: path.field(name).into(), meant });
         }
@@ -152,15 +156,16 @@ fn check_object(fields: &Map<String, Value>, rule: &Rule, path: &Path<'_>, fault
 
 fn check_array(items: &[Value], rule: &Rule, path: &Path<'_>, faults: &mut FieldErrors) {
     check_size(|| items.len(), rule, "items", path, faults);
-    // What tells the elements apart; nothing where they need not differ.
-    let marks: Vec<Vec<&Value>> = match &rule.apart {
-        Apart::Keys(keys) => items.iter().map(|item| keys.iter().map(|key| &item[key]).collect()).collect(),
-        Apart::Themselves => items.iter().map(|item| vec![item]).collect(),
-        Apart::Nothing => Vec::new(),
+    // What tells an element apart; nothing where they need not differ.
+    let mark = |item: &Value| match &rule.apart {
+        Apart::Keys(keys) => Some(keys.iter().map(|key| item[key].to_string()).collect()),
+        Apart::Themselves => Some(vec![item.to_string()]),
+        Apart::Nothing => None,
     };
+    let mut seen = BTreeSet::new();
     for (index, item) in items.iter().enumerate() {
         let at = path.item(index);
-        if marks.get(index).is_some_and(|mark| marks[..index].contains(mark)) {
+        if mark(item).is_some_and(|mark: Vec<String>| !seen.insert(mark)) {
             let what = match &rule.apart {
                 Apart::Keys(keys) => keys
                     .iter()

@@ -33,6 +33,8 @@ impl Merging {
 
 /// Below the fields of an object's first level no list is merged.
 const DEEP: &str = "…";
+/// How many pairs of elements are compared for one list.
+const MOST_COMPARED: usize = 4_000_000;
 
 /// Merges the patch into the object.
 pub(crate) fn merge(object: &mut Value, patch: &Map<String, Value>) -> Result<(), Refusal> {
@@ -63,6 +65,7 @@ fn merge_map(target: &mut Value, patch: &Map<String, Value>, place: &str) -> Res
             Some(("$deleteFromPrimitiveList", list)) => {
                 let gone = value.as_array().ok_or_else(|| not_a_list(key))?;
                 if let Some(Value::Array(items)) = target.get_mut(list) {
+                    within_reason(list, items.len(), gone.len())?;
                     items.retain(|item| !gone.contains(item));
                 }
             }
@@ -75,6 +78,7 @@ fn merge_map(target: &mut Value, patch: &Map<String, Value>, place: &str) -> Res
             && let Some(Value::Array(items)) = target.get_mut(list)
         {
             let order = order.as_array().ok_or_else(|| not_a_list(key))?;
+            within_reason(list, items.len(), order.len())?;
             sort(items, order, Merging::of(place, list));
         }
     }
@@ -104,6 +108,9 @@ fn merge_field(
                 }
                 _ => Vec::new(),
             };
+            if merging != Merging::Replace {
+                within_reason(key, items.len() + changes.len(), changes.len())?;
+            }
             merge_list(&mut items, changes, (key, merging))?;
             *there = Value::Array(items);
         }
@@ -164,6 +171,7 @@ fn retain(
     retained: &Value,
 ) -> Result<(), Refusal> {
     let retained = retained.as_array().ok_or_else(|| not_a_list("$retainKeys"))?;
+    within_reason("$retainKeys", target.len().max(patch.len()), retained.len())?;
     let keeps = |key: &str| retained.iter().any(|kept| kept == key);
     let set = patch.iter().filter(|(key, value)| !key.starts_with('$') && !value.is_null());
     if let Some((other, _)) = set.into_iter().find(|(key, _)| !keeps(key)) {
@@ -190,6 +198,17 @@ fn sort(items: &mut [Value], order: &[Value], merging: Merging) {
     }
 }
 
+/// Each element is compared with each: lists for which that would take long are not merged.
+fn within_reason(list: &str, items: usize, changes: usize) -> Result<(), Refusal> {
+    if items.saturating_mul(changes) <= MOST_COMPARED {
+        return Ok(());
+    }
+    let message = format!(
+        "{list}: lists of {items} and {changes} elements are too long to be merged; use another patch"
+    );
+    Err(Refusal::bad_request(message))
+}
+
 fn unknown(what: &str, given: &str) -> Refusal {
     Refusal::bad_request(format!("a strategic merge patch knows no {what} {given:?}"))
 }
@@ -208,6 +227,21 @@ mod tests {
         let mut object = object.clone();
         merge(&mut object, patch.as_object().unwrap()).map_err(|refusal| refusal.message)?;
         Ok(object)
+    }
+
+    #[test]
+    fn lists_that_would_take_long_are_refused_and_not_merged() {
+        let many = |n: usize| (0..n).map(|n| Value::from(format!("f{n}"))).collect::<Value>();
+        let of = |finalizers: Value| json!({ "metadata": { "finalizers": finalizers } });
+        assert!(merged(&of(many(500)), &of(many(1500))).is_ok());
+        let refused = merged(&of(many(1000)), &of(many(20_000))).unwrap_err();
+        assert!(refused.contains("finalizers: lists of 21000 and 20000 elements"), "{refused}");
+        let order = json!({ "metadata": { "$setElementOrder/finalizers": many(20_000) } });
+        assert!(merged(&of(many(1000)), &order).is_err());
+        let gone = json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": many(20_000) } });
+        assert!(merged(&of(many(1000)), &gone).is_err());
+        // What is replaced is not compared.
+        assert!(merged(&json!({}), &json!({ "data": { "x": many(20_000) } })).is_ok());
     }
 
     #[test]

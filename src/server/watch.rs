@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::{HeaderValue, header};
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::hub::{Change, Side, Taken, View};
@@ -24,9 +24,10 @@ use super::query::{Form, Query, refused_options};
 use super::resource::{Nature, Resource};
 use super::route::Target;
 use super::selector::{Selector, Traits};
+use super::shares::Share;
 use super::status::Refusal;
 use super::table::{self, RowObject};
-use super::{HangUp, Inner, Server};
+use super::{HangUp, Identity, Inner, Server};
 use crate::api::FieldErrors;
 use crate::api::field::Cause;
 use crate::store::{Event, Rev, Watch};
@@ -58,27 +59,28 @@ struct Watcher {
     next_bookmark: Instant,
     deadline: Instant,
     hang_up: HangUp,
-    _permit: OwnedSemaphorePermit,
+    _share: Share,
 }
 
-/// Starts a watch.
+/// What is to be watched, and how it is told.
+pub(crate) struct Watched<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) query: &'a Query,
+    pub(crate) form: Form,
+}
+
+/// Starts a watch for somebody, of whom only so many are taken.
 pub(crate) async fn start(
     server: &Server,
-    target: &Target,
-    query: &Query,
-    form: Form,
+    who: &Identity,
+    Watched { target, query, form }: Watched<'_>,
     hang_up: HangUp,
 ) -> Result<Response, Refusal> {
     let inner = &server.inner;
-    let permit = Arc::clone(&inner.watches).try_acquire_owned().map_err(|_| {
-        let mut refusal = Refusal::new(
-            http::StatusCode::TOO_MANY_REQUESTS,
-            "TooManyRequests",
-            "too many watches are open; please try again later",
-        );
-        refusal.details.retry_after = Some(5);
-        refusal
-    })?;
+    let share = match who.is_internal() {
+        true => inner.watches.take_anyway(&who.user),
+        false => inner.watches.take(&who.user).ok_or_else(too_many)?,
+    };
     let resource = Arc::clone(&target.resource);
     let selector = Selector::of(target, query)?;
     tokio::time::timeout(READY_DEADLINE, inner.hub.ready())
@@ -95,6 +97,9 @@ pub(crate) async fn start(
         other => other?,
     };
     let seconds = query.timeout_seconds.map(Duration::from_secs);
+    let lasts = seconds.unwrap_or(inner.options.watch_timeout).min(Duration::from_secs(86_400));
+    let valid =
+        hang_up.expires.map(|at| Duration::try_from(at.duration_since(inner.now())).unwrap_or_default());
     let now = Instant::now();
     let mut watcher = Watcher {
         server: server.clone(),
@@ -108,9 +113,9 @@ pub(crate) async fn start(
         news,
         bookmarks: query.bookmarks,
         next_bookmark: now + inner.options.bookmark_interval,
-        deadline: now + seconds.unwrap_or(inner.options.watch_timeout).min(Duration::from_secs(86_400)),
+        deadline: now + valid.map_or(lasts, |valid| lasts.min(valid)),
         hang_up,
-        _permit: permit,
+        _share: share,
     };
     // What exists is read now, not when the client first reads: its picture is that of its request.
     let mut first = Vec::new();
@@ -123,6 +128,13 @@ pub(crate) async fn start(
     });
     let lines = futures::stream::iter(first).chain(rest);
     Ok(stream(Body::from_stream(lines)))
+}
+
+fn too_many() -> Refusal {
+    let message = "too many watches are open; please try again later";
+    let mut refusal = Refusal::new(http::StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+    refusal.details.retry_after = Some(5);
+    refusal
 }
 
 fn stream(lines: Body) -> Response {

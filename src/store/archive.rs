@@ -194,17 +194,27 @@ pub enum FillError {
     /// There are objects in it: only an empty store is filled.
     #[error("the store is not empty")]
     NotEmpty,
+    /// Another has begun to fill the store meanwhile, or a server to use it: let the other end.
+    #[error("somebody else writes to the store: another restore or migrate, or a server; let only one run")]
+    Another,
     /// The store failed; the same call goes on from there.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreError),
     /// The source failed.
     #[error("{0}")]
     Source(String),
 }
 
+impl From<StoreError> for FillError {
+    fn from(error: StoreError) -> Self {
+        if matches!(error, StoreError::Deposed) { Self::Another } else { Self::Store(error) }
+    }
+}
+
 /// Begins to fill an empty store from a source of this name, or goes on if it was begun from the same. The revision is raised
-/// to `floor` before anything is written, so that no version which a client may know from before comes again.
-pub async fn begin(store: &dyn Store, source: &str, floor: Rev) -> Result<(), FillError> {
+/// to `floor` before anything is written, so that no version which a client may know from before comes again. What comes back is the term under which it is filled: whoever begins later
+/// ends it.
+pub async fn begin(store: &dyn Store, source: &str, floor: Rev) -> Result<Rev, FillError> {
     let (mark, _) = store.get(UNFINISHED).await?;
     match mark {
         Some(mark) if mark.value == source.as_bytes() => {}
@@ -214,11 +224,13 @@ pub async fn begin(store: &dyn Store, source: &str, floor: Rev) -> Result<(), Fi
         }
         None => return Err(FillError::NotEmpty),
     }
+    // No turn of a lease comes before it.
+    let term = store.put(LEADER, Bytes::from_static(b"0"), Expect::Any).await?;
     loop {
         let now = store.revision().await?;
         let left = floor.0.saturating_sub(now.0).min(RAISES);
         if left == 0 {
-            return Ok(());
+            return Ok(term);
         }
         stream::iter(0..left)
             .map(Ok::<_, FillError>)
@@ -232,28 +244,38 @@ pub async fn begin(store: &dyn Store, source: &str, floor: Rev) -> Result<(), Fi
     }
 }
 
-/// Writes entries, many at once.
+/// Writes entries under a term, many at once.
 pub async fn fill(
     store: &dyn Store,
+    term: Rev,
     entries: impl Iterator<Item = Result<Entry, FillError>> + Send,
 ) -> Result<(), FillError> {
     stream::iter(entries)
         .try_for_each_concurrent(WRITES, |entry| async move {
-            store.put(&entry.key, entry.value, Expect::Any).await?;
-            Ok(())
+            match store.put(&entry.key, entry.value.clone(), Expect::Led { rev: None, term }).await {
+                Ok(_) => Ok(()),
+                // An attempt before this one wrote it.
+                Err(StoreError::Conflict { current: Some(kv) }) if kv.value == entry.value => Ok(()),
+                Err(StoreError::Conflict { .. }) => Err(FillError::Another),
+                Err(error) => Err(error.into()),
+            }
         })
         .await
 }
 
 /// Ends: forgets all history and, at last, takes the mark off. The revision then.
-pub async fn finish(store: &dyn Store) -> Result<Rev, FillError> {
+pub async fn finish(store: &dyn Store, term: Rev) -> Result<Rev, FillError> {
     match store.delete(RAISED, Expect::Any).await {
         Ok(_) | Err(StoreError::Conflict { current: None }) => {}
         Err(error) => return Err(error.into()),
     }
     store.compact(store.revision().await?).await?;
-    let (end, _) = store.delete(UNFINISHED, Expect::Any).await?;
-    Ok(end)
+    let (Some(mark), _) = store.get(UNFINISHED).await? else { return Err(FillError::Another) };
+    match store.delete(UNFINISHED, Expect::Led { rev: Some(mark.mod_revision), term }).await {
+        Ok((end, _)) => Ok(end),
+        Err(StoreError::Conflict { .. }) => Err(FillError::Another),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Everything in a store, for comparison.
@@ -306,19 +328,23 @@ mod tests {
         assert_eq!((summary.keys, summary.revision), (1203, Rev(1205)));
         let (two, floor) = (store(), Rev(5000));
         let source = || entries.iter().cloned().map(Ok);
-        begin(&two, "file a", floor).await.unwrap();
-        fill(&two, source().take(500)).await.unwrap();
+        let first = begin(&two, "file a", floor).await.unwrap();
+        fill(&two, first, source().take(500)).await.unwrap();
         // It was interrupted there. Another source has no business here, the same one goes on.
         assert!(matches!(begin(&two, "file b", floor).await, Err(FillError::NotEmpty)));
-        begin(&two, "file a", floor).await.unwrap();
-        fill(&two, source()).await.unwrap();
-        let end = finish(&two).await.unwrap();
+        let term = begin(&two, "file a", floor).await.unwrap();
+        // The first goes on beside it: it writes nothing more, and does not end what the other has not ended.
+        assert!(matches!(fill(&two, first, source().skip(500)).await, Err(FillError::Another)));
+        assert!(matches!(finish(&two, first).await, Err(FillError::Another)));
+        fill(&two, term, source()).await.unwrap();
+        let end = finish(&two, term).await.unwrap();
         assert!(end >= Rev(5000) && two.compacted().await.unwrap().next() == end, "{end}");
         let mut expected = all(&one).await.unwrap();
         assert_eq!(expected.remove(&b"/else/where"[..]), None);
         assert_eq!(all(&two).await.unwrap(), expected);
         let kept = two.list(ROOT, None, usize::MAX, None).await.unwrap().kvs;
-        assert!(kept.iter().all(|kv| kv.mod_revision > floor), "an old version comes again");
+        let mut kept = kept.iter().filter(|kv| *kv.key != *LEADER);
+        assert!(kept.all(|kv| kv.mod_revision > floor), "an old version comes again");
         assert!(matches!(begin(&two, "file a", floor).await, Err(FillError::NotEmpty)), "it is finished");
     }
 

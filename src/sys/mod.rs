@@ -8,6 +8,7 @@ pub mod clock;
 mod ffi;
 pub mod files;
 pub mod kernel;
+pub mod open_files;
 pub mod path;
 pub(crate) mod proc;
 pub mod process;

@@ -11,7 +11,7 @@ use crate::rig::{Cluster, until};
 async fn node_client(cluster: &Cluster, node: &str) -> kube::Client {
     let file = |name: &str| std::fs::read_to_string(cluster.place(node).join("identity").join(name)).unwrap();
     let issued = Issued { certificate: file("node.crt"), key: file("node.key") };
-    let text = kubeconfig(&cluster.urls()[0], &file("ca.crt"), &issued);
+    let text = kubeconfig((&cluster.urls()[0], &[]), &file("ca.crt"), &issued);
     let config = Kubeconfig::from_yaml(&text).unwrap();
     let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
     kube::Client::try_from(config).unwrap()

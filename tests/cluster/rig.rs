@@ -60,11 +60,21 @@ impl Cluster {
 
     /// The same at an address.
     pub(crate) fn serve_at(&mut self, n: usize, pki: &str, store: &str, at: &str) -> Result<(), String> {
+        self.serve_with(n, (pki, store, at), &[])
+    }
+
+    /// The same with more flags.
+    pub(crate) fn serve_with(
+        &mut self,
+        n: usize,
+        (pki, store, at): (&str, &str, &str),
+        more: &[&str],
+    ) -> Result<(), String> {
         let name = format!("s{n}");
         let pki = self.place(pki);
         let mut command = Command::new(WHARFLINE);
         command.arg("server").arg("--data-dir").arg(self.place(&name)).arg("--pki-dir").arg(pki);
-        command.args(["--listen", at, "--store", store]);
+        command.args(["--listen", at, "--store", store]).args(more);
         let process = self.begin(&name, command)?;
         if self.servers.len() == n {
             self.servers.push(None);
@@ -158,6 +168,14 @@ impl Cluster {
         let mut process = self.servers[n].take().unwrap();
         process.child.kill().unwrap();
         process.child.wait().unwrap();
+    }
+
+    /// SIGTERM to a server, and its end awaited.
+    pub(crate) fn stop_server(&mut self, n: usize) {
+        let mut process = self.servers[n].take().unwrap();
+        let pid = rustix::process::Pid::from_child(&process.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(process.child.wait().unwrap().success());
     }
 
     /// SIGTERM to a node's daemon, and its end awaited; SIGKILL unless `gently`.
@@ -269,7 +287,7 @@ pub(crate) fn alone(args: &[&str]) -> Output {
 }
 
 /// The program, which ends after a while whatever it does.
-fn wharfline() -> Command {
+pub(crate) fn wharfline() -> Command {
     let mut command = Command::new("timeout");
     command.args(["--kill-after", "5", "120", WHARFLINE]);
     command

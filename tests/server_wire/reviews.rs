@@ -32,7 +32,7 @@ const KINDS: [(&str, &str, &str, bool); 10] = [
 ];
 
 /// Verb, subresource, method, and whether it is of a collection.
-const REQUESTS: [(&str, &str, Method, bool); 9] = [
+const REQUESTS: [(&str, &str, Method, bool); 12] = [
     ("get", "", Method::GET, false),
     ("list", "", Method::GET, true),
     ("watch", "", Method::GET, true),
@@ -42,6 +42,9 @@ const REQUESTS: [(&str, &str, Method, bool); 9] = [
     ("delete", "", Method::DELETE, false),
     ("deletecollection", "", Method::DELETE, true),
     ("patch", "status", Method::PATCH, false),
+    ("update", "status", Method::PUT, false),
+    ("create", "status", Method::POST, false),
+    ("delete", "status", Method::DELETE, false),
 ];
 
 /// What a review says of a request is what becomes of the request, for everybody, every kind and every verb.

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 use wharfline::api::KindDefinition;
-use wharfline::server::{Issued, Pki, Server, ServerOptions, serve, write_private};
+use wharfline::server::{Issued, Limits, Pki, Server, ServerOptions, serve, write_private};
 use wharfline::store::embedded::{EmbeddedStore, MemoryDisk, Options};
 
 /// The running server.
@@ -29,6 +29,11 @@ pub(crate) struct Tls {
 impl Tls {
     /// Starts a server of these kinds on a free port.
     pub(crate) async fn start(kinds: Vec<KindDefinition>) -> Self {
+        Self::limited(kinds, Limits::default()).await
+    }
+
+    /// The same with limits of its own.
+    pub(crate) async fn limited(kinds: Vec<KindDefinition>, limits: Limits) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let pki = Pki::load_or_create(&directory.path().join("pki"), jiff::Timestamp::now(), &|bytes| {
             bytes.fill(5);
@@ -37,6 +42,7 @@ impl Tls {
         let store = EmbeddedStore::open_memory(MemoryDisk::default(), Options::default()).unwrap();
         let mut options = ServerOptions::new(pki.sealing());
         options.bookmark_interval = Duration::from_millis(200);
+        options.limits = limits;
         let server = Server::new(Arc::new(store), kinds, options);
         server.bootstrap().await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -55,7 +61,7 @@ impl Tls {
     /// Writes the administrator's kubeconfig and returns its path.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         let path = self.directory.path().join("kubeconfig");
-        write_private(&path, &self.pki.admin_kubeconfig(&self.url()).unwrap()).unwrap();
+        write_private(&path, &self.pki.admin_kubeconfig(&self.url(), &[]).unwrap()).unwrap();
         path
     }
 

@@ -1,6 +1,7 @@
 //! What a client applies, from the bytes of its request to the fields that it wants.
 use serde_json::{Map, Value};
 
+use super::walk::keyless;
 use crate::server::admission::{self, identify};
 use crate::server::body;
 use crate::server::path::Path;
@@ -45,6 +46,9 @@ impl Wanted {
         if resource.nature == Nature::Secret {
             // Kept in `data`, and so owned there: else it could not be taken back.
             (resource.kind.default)(&mut object);
+        }
+        if let Some(message) = keyless(&object, Some(&resource.rule), &Path::Root) {
+            return Err(Refusal::bad_request(message));
         }
         let warnings = match validation {
             FieldValidation::Ignore => Vec::new(),

@@ -436,3 +436,21 @@ fn ten_writers_are_told_apart() {
     let fields = json!({ ".": {}, "f:k0": {}, "f:k1": {}, "f:k2": {} });
     assert_eq!(owners["Update ancient-changes"], spec(&json!({ "f:map": fields })));
 }
+
+#[test]
+fn items_without_their_key_are_refused_and_replace_nothing() {
+    use super::walk::keyless;
+    for (spec, expected) in [
+        (json!({ "tasks": [{ "name": "a" }, { "name": "b" }] }), None),
+        (
+            json!({ "tasks": [{ "name": "a" }, { "image": "i" }] }),
+            Some("spec.tasks[1] has no \"name\", by which the items of this list are known"),
+        ),
+        (json!({ "tasks": [{ "name": "a" }, { "name": "a" }], "set": ["a", "a"] }), None),
+        (json!({ "atoms": [{ "x": "a" }, { "x": "a" }] }), None),
+        (json!({ "ref": { "tasks": "x" } }), None),
+    ] {
+        let found = keyless(&json!({ "spec": spec }), Some(&rule()), &Path::Root);
+        assert_eq!(found.as_deref(), expected, "{spec}");
+    }
+}

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::fields::{Element, FieldSet};
+use crate::server::path::Path;
 use crate::server::schema::{Apart, Rule};
 
 /// What a value consists of.
@@ -39,6 +40,34 @@ fn elements(items: &[Value], rule: Option<&Rule>) -> Option<Vec<Element>> {
         Apart::Nothing => None,
         Apart::Themselves => Some(items.iter().map(Element::value).collect()),
         Apart::Keys(keys) => items.iter().map(|item| key_of(item, keys, of_items(rule))).collect(),
+    }
+}
+
+/// The first item of a list with keys that lacks one, in words. Items that are the same are left to the schema.
+pub(super) fn keyless(value: &Value, rule: Option<&Rule>, path: &Path<'_>) -> Option<String> {
+    match value {
+        Value::Object(_) if rule.is_some_and(Rule::is_atomic) => None,
+        Value::Object(fields) => {
+            fields.iter().find_map(|(name, value)| keyless(value, of_field(rule, name), &path.field(name)))
+        }
+        Value::Array(items) => {
+            let of_items = of_items(rule);
+            let keys = match rule.map(Rule::apart)? {
+                Apart::Keys(keys) => keys.as_slice(),
+                Apart::Themselves | Apart::Nothing => &[],
+            };
+            items.iter().enumerate().find_map(|(index, item)| {
+                let path = path.item(index);
+                if key_of(item, keys, of_items).is_none() {
+                    let keys = keys.join("\", \"");
+                    return Some(format!(
+                        "{path} has no \"{keys}\", by which the items of this list are known"
+                    ));
+                }
+                keyless(item, of_items, &path)
+            })
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     }
 }
 
