@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use serde_json::{Value, json};
 use support::server_api::*;
 use support::server_store::{Fate, Meddled};
-use wharfline::server::Server;
+use wharfline::server::{Identity, Server};
 use wharfline::store::{Expect, Outcome, Store};
 
 const KEY: &[u8] = b"/wharfline/test.dev/gadgets/default/a";
@@ -195,4 +195,64 @@ async fn a_status_of_a_former_host_or_a_former_object_comes_too_late() {
         assert_eq!(answer.code, code, "{patch}: {}", answer.body);
     }
     assert_eq!(get(&server, &format!("{volumes}/v")).await.at("/status/exists"), "Up");
+}
+
+#[tokio::test]
+async fn while_the_store_is_away_people_read_what_it_held_last() {
+    let away = Arc::new(AtomicBool::new(false));
+    let switch = Arc::clone(&away);
+    let mut followed = false;
+    let store = Meddled::new(store(), move |called, _| {
+        // The one watch is held from before: it tells of nothing.
+        let first = called == "watch" && !std::mem::replace(&mut followed, true);
+        let fails = switch.load(Ordering::Relaxed) && !first;
+        if fails { Fate::Unavailable(Outcome::NotDone) } else { Fate::Done }
+    });
+    let options = wharfline::server::ServerOptions { mirror: true, ..options() };
+    let server = Server::new(store, vec![gadget()], options);
+    server.bootstrap().await.unwrap();
+    for name in ["a", "b"] {
+        assert_eq!(post(&server, GADGETS, a_gadget(name)).await.code, 201);
+    }
+    let person = || Identity { user: "p".to_owned(), ..Identity::admin().with_key(Some("k".to_owned())) };
+    let read = async |who: Identity, path: String| {
+        ask(&server, http::Method::GET, &path, None, With { identity: Some(who), ..With::default() }).await
+    };
+    let (one, all) = (format!("{GADGETS}/b"), GADGETS.to_owned());
+    let fresh = [read(person(), one.clone()).await, read(person(), all.clone()).await];
+    assert!(fresh.iter().all(|answer| answer.code == 200 && !answer.headers.contains_key("warning")));
+    // What is followed comes a moment later.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    loop {
+        away.store(true, Ordering::Relaxed);
+        if read(person(), one.clone()).await.code == 200 {
+            break;
+        }
+        away.store(false, Ordering::Relaxed);
+        assert!(std::time::Instant::now() < end, "it is not followed");
+        tokio::task::yield_now().await;
+    }
+    for (path, fresh) in [(one.clone(), &fresh[0]), (all.clone(), &fresh[1])] {
+        let old = read(person(), path.clone()).await;
+        assert_eq!((old.code, &old.body), (200, &fresh.body), "{path}");
+        let warning = old.headers["warning"].to_str().unwrap();
+        assert!(
+            warning.starts_with("299 - \"the store cannot be reached; this is what it held at revision ")
+        );
+        // Whoever acts on what it reads is told nothing old.
+        for who in [Identity::node("n").with_key(Some("k".to_owned())), Identity::controllers()] {
+            assert!(matches!(read(who, path.clone()).await.code, 403 | 503), "{path}");
+        }
+    }
+    assert_eq!(read(person(), format!("{GADGETS}/c")).await.code, 404);
+    let paged = read(person(), format!("{GADGETS}?limit=1")).await;
+    let token = paged.at("/metadata/continue").as_str().unwrap().to_owned();
+    let rest = read(person(), format!("{GADGETS}?limit=1&continue={token}")).await;
+    assert_eq!(rest.at("/items/0/metadata/name"), "b");
+    let refused = merge(&server, &one, json!({ "spec": { "size": 7 } })).await;
+    assert_eq!((refused.code, refused.headers["retry-after"].to_str().unwrap()), (503, "1"));
+    away.store(false, Ordering::Relaxed);
+    let back = read(person(), one.clone()).await;
+    assert!(back.code == 200 && !back.headers.contains_key("warning"));
+    server.shutdown().await;
 }

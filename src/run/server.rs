@@ -130,7 +130,9 @@ async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::R
     let audit = Audit::open(data_dir)?;
     // Each connection is a file, and a thousand nodes have several each.
     crate::sys::open_files::raise_limit();
-    let options = up::server_options(&pki, &audit);
+    let mut options = up::server_options(&pki, &audit);
+    // A store on this machine is away when the machine is.
+    options.mirror = matches!(args.store, Place::Etcd(_));
     let server = Server::new(Arc::clone(&store), crate::api::definitions(), options);
     if !begun(&server, &stop).await? {
         server.shutdown().await;

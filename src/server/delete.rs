@@ -130,7 +130,7 @@ pub(crate) async fn many(
     if options.uid.is_some() || options.version.is_some() {
         return Err(Refusal::bad_request("preconditions are not allowed when a collection is deleted"));
     }
-    let listing = read::find(inner, target, query).await?;
+    let listing = read::find(&inner.objects, target, query).await?;
     for stored in &listing.items {
         let object = stored.value(resource)?;
         let name = object["metadata"]["name"].as_str().unwrap_or_default();

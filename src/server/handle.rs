@@ -302,8 +302,7 @@ async fn carry_out(
     }
     let _held = (place, seat);
     match verb {
-        Verb::Get => return read::get(inner, target, query, form).await,
-        Verb::List => return read::list(inner, target, query, form).await,
+        Verb::Get | Verb::List => return read::answer(inner, identity, (target, query, form)).await,
         Verb::Watch => {
             let hang_up = parts.extensions.get::<HangUp>().cloned().unwrap_or_default();
             let watched = watch::Watched { target, query, form };

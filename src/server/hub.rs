@@ -14,6 +14,7 @@ use futures::StreamExt;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::mirror::Mirror;
 use super::objects::Objects;
 use super::resource::{Nature, ROOT, Resource};
 use super::selector::Traits;
@@ -24,6 +25,8 @@ use crate::store::{Event, Kv, Rev, Store, StoreError};
 const BUDGET: usize = 8 << 20;
 /// The most changes that all lanes hold together.
 const MOST: usize = 8192;
+/// How many keys are read at once where all of them are.
+const PAGE: usize = 500;
 /// How many changes a watcher takes at once.
 const BATCH: usize = 128;
 
@@ -129,11 +132,13 @@ pub(crate) struct Hub {
     ready: watch::Sender<bool>,
     /// Whether the store is being followed now.
     follows: AtomicBool,
+    /// What the store holds, where that is kept.
+    mirror: Option<Arc<Mirror>>,
 }
 
 impl Hub {
     /// Empty lanes.
-    pub(crate) fn new(lanes: usize) -> Self {
+    pub(crate) fn new(lanes: usize, mirror: Option<Arc<Mirror>>) -> Self {
         let lane = || Lane {
             ring: Mutex::new(Ring { changes: VecDeque::new(), floor: Rev(u64::MAX) }),
             news: watch::Sender::new(0),
@@ -144,6 +149,7 @@ impl Hub {
             position: AtomicU64::new(0),
             ready: watch::Sender::new(false),
             follows: AtomicBool::new(false),
+            mirror,
         }
     }
 
@@ -252,7 +258,7 @@ impl Keeper<'_> {
     async fn session(&mut self, store: &dyn Store, at: &mut Option<Rev>) -> StoreError {
         let from = match *at {
             Some(rev) => rev,
-            None => match store.revision().await {
+            None => match self.beginning(store).await {
                 Ok(rev) => {
                     self.clear(rev);
                     *at = Some(rev);
@@ -271,6 +277,9 @@ impl Keeper<'_> {
             match watch.next().await {
                 Some(Ok(event)) => {
                     *at = Some(event.rev());
+                    if let Some(mirror) = &self.hub.mirror {
+                        mirror.note(&event);
+                    }
                     self.lay(event);
                 }
                 Some(Err(error)) => return error,
@@ -279,6 +288,13 @@ impl Keeper<'_> {
                     return StoreError::TooSlow { delivered, current };
                 }
             }
+        }
+    }
+
+    async fn beginning(&self, store: &dyn Store) -> Result<Rev, StoreError> {
+        match &self.hub.mirror {
+            Some(mirror) => mirror.fill(store, ROOT.as_bytes(), PAGE).await,
+            None => store.revision().await,
         }
     }
 

@@ -27,6 +27,7 @@ mod listen;
 mod members;
 mod meta;
 mod metrics;
+mod mirror;
 mod objects;
 mod openapi;
 mod patch;
@@ -88,6 +89,7 @@ use hub::Hub;
 use identify::{NodeKey, User};
 use members::{Members, Membership};
 use metrics::Metrics;
+use mirror::Mirror;
 use objects::{Objects, WriteError};
 use openapi::Documents;
 use query::FieldValidation;
@@ -129,6 +131,8 @@ pub struct ServerOptions {
     pub seating: Seating,
     /// What may be open at once.
     pub limits: Limits,
+    /// Whether what the store holds is kept in memory as well, for people to read while it cannot be reached.
+    pub mirror: bool,
     /// Where the audit log goes; without it there is none.
     pub audit: Option<AuditSink>,
 }
@@ -148,6 +152,7 @@ impl ServerOptions {
             signer: None,
             seating: Seating::default(),
             limits: Limits::default(),
+            mirror: false,
             audit: None,
         }
     }
@@ -186,6 +191,8 @@ pub struct Server {
 struct Inner {
     registry: Registry,
     objects: Arc<Objects>,
+    /// What the store held last; only read, and only by people.
+    last: Option<Objects>,
     hub: Arc<Hub>,
     documents: Documents,
     metrics: Metrics,
@@ -213,14 +220,21 @@ impl Server {
     /// A server of these kinds, beside the core kinds, over this store. Must be called within a tokio
     /// runtime: it starts the task that follows the store.
     pub fn new(store: Arc<dyn Store>, definitions: Vec<KindDefinition>, options: ServerOptions) -> Self {
-        let fixed = Fixed::of(&definitions);
+        let fixed = Arc::new(Fixed::of(&definitions));
         let registry = Registry::new(definitions);
         let closing = CancellationToken::new();
         let limits = options.limits;
-        let hub = Arc::new(Hub::new(registry.lanes()));
+        let mirror = options.mirror.then(|| Arc::new(Mirror::default()));
+        let hub = Arc::new(Hub::new(registry.lanes(), mirror.clone()));
         let prefixes = registry.all().iter().map(|r| (r.prefix.clone(), r.lane)).collect();
         let follow = Arc::clone(&hub).follow(Arc::clone(&store), prefixes, closing.clone());
         let (sealing, random) = (options.sealing.clone(), Arc::clone(&options.random));
+        let last = mirror.map(|mirror| Objects {
+            store: mirror,
+            sealing: sealing.clone(),
+            random: Arc::clone(&random),
+            fixed: Arc::clone(&fixed),
+        });
         let objects = Arc::new(Objects { store, sealing, random, fixed });
         let (mut nodes, mut users) = (None, None);
         if options.signer.is_some() {
@@ -237,6 +251,7 @@ impl Server {
                 metrics: Metrics::default(),
                 registry,
                 objects,
+                last,
                 nodes,
                 users,
                 seats: Seats::new(options.seating),

@@ -26,7 +26,7 @@ pub(crate) struct Objects {
     pub(crate) sealing: SealingKey,
     pub(crate) random: Random,
     /// What is made of the program and read like the rest.
-    pub(crate) fixed: Fixed,
+    pub(crate) fixed: Arc<Fixed>,
 }
 
 /// One object as stored: opened, but not parsed.

@@ -1,4 +1,6 @@
 //! get and list.
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::response::Response;
 use base64::Engine;
@@ -8,7 +10,8 @@ use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::Inner;
-use super::objects::{Stored, versioned};
+use super::access::Identity;
+use super::objects::{Objects, Stored, versioned};
 use super::query::{Form, Query, Version};
 use super::resource::Resource;
 use super::rights;
@@ -23,6 +26,42 @@ const PAGE: usize = 500;
 
 /// How many objects after a page are counted, at most: they are read for it.
 const COUNTED: usize = 2_000;
+
+/// How long a person waits for the store before the answer is what it held last.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// One object or a collection, as the request names a name or none. A person who asks while the store cannot be reached is
+/// told what it held last, and that this is so.
+pub(crate) async fn answer(
+    inner: &Inner,
+    identity: &Identity,
+    (target, query, form): (&Target, &Query, Form),
+) -> Result<Response, Refusal> {
+    let read = async |objects| match target.name {
+        Some(_) => get((inner, objects), target, query, form).await,
+        None => list((inner, objects), target, query, form).await,
+    };
+    let is_person = !identity.is_internal() && identity.node_name().is_none();
+    let Some(last) = inner.last.as_ref().filter(|_| is_person) else {
+        return read(&inner.objects).await;
+    };
+    let mut reading = std::pin::pin!(read(&inner.objects));
+    let in_time = tokio::time::timeout(PATIENCE, reading.as_mut()).await;
+    let away = match in_time {
+        // It is slow, not away.
+        Err(_) if inner.hub.follows() => return reading.await,
+        Ok(Err(refusal)) if refusal.code == StatusCode::SERVICE_UNAVAILABLE => refusal,
+        Ok(answer) => return answer,
+        Err(_) => Refusal::unavailable("the store did not answer in time"),
+    };
+    let Ok(rev) = last.revision().await else { return Err(away) };
+    let mut answer = read(last).await?;
+    let warning = format!("299 - \"the store cannot be reached; this is what it held at revision {rev}\"");
+    if let Ok(warning) = HeaderValue::from_str(&warning) {
+        answer.headers_mut().append(header::WARNING, warning);
+    }
+    Ok(answer)
+}
 
 /// A JSON answer.
 pub(crate) fn json_response(code: StatusCode, bytes: impl Into<Bytes>) -> Response {
@@ -69,8 +108,8 @@ pub(crate) fn object_response(
 }
 
 /// One object.
-pub(crate) async fn get(
-    inner: &Inner,
+async fn get(
+    (inner, objects): (&Inner, &Objects),
     target: &Target,
     query: &Query,
     form: Form,
@@ -79,9 +118,9 @@ pub(crate) async fn get(
     let name = target.name.as_deref().unwrap_or_default();
     let key = resource.key(target.namespace.as_deref(), name);
     if let Some(asked) = query.version_number()? {
-        not_older(asked, inner.objects.revision().await?)?;
+        not_older(asked, objects.revision().await?)?;
     }
-    let found = inner.objects.get(resource, &key).await?;
+    let found = objects.get(resource, &key).await?;
     let stored = found.ok_or_else(|| Refusal::not_found(resource.subject(name)))?;
     if let Some(node) = &query.node {
         rights::of_object(node, resource, &stored.value(resource)?)?;
@@ -144,14 +183,14 @@ impl Token {
 }
 
 /// A collection in the form asked for.
-pub(crate) async fn list(
-    inner: &Inner,
+async fn list(
+    (inner, objects): (&Inner, &Objects),
     target: &Target,
     query: &Query,
     form: Form,
 ) -> Result<Response, Refusal> {
     let resource = &target.resource;
-    let listing = find(inner, target, query).await?;
+    let listing = find(objects, target, query).await?;
     let mut metadata = json!({ "resourceVersion": listing.rev.to_string() });
     if let Some(next) = listing.next {
         metadata["continue"] = Value::from(next.token);
@@ -193,7 +232,7 @@ pub(crate) fn whole_list(
 }
 
 /// Reads the objects that a list asks for.
-pub(crate) async fn find(inner: &Inner, target: &Target, query: &Query) -> Result<Listing, Refusal> {
+pub(crate) async fn find(objects: &Objects, target: &Target, query: &Query) -> Result<Listing, Refusal> {
     let resource = &target.resource;
     let range = resource.range(target.namespace.as_deref());
     let selector = Selector::parse(
@@ -224,7 +263,7 @@ pub(crate) async fn find(inner: &Inner, target: &Target, query: &Query) -> Resul
     let mut items = Vec::new();
     loop {
         let size = if selector.is_empty() { PAGE.min(limit - items.len()) } else { PAGE };
-        let page = inner.objects.page(&range, after.as_deref(), size, at).await;
+        let page = objects.page(&range, after.as_deref(), size, at).await;
         let page = page.map_err(|refusal| with_fresh_token(refusal, at, after.as_deref(), &range))?;
         if let Some(floor) = floor {
             not_older(floor, page.rev)?;
@@ -235,7 +274,7 @@ pub(crate) async fn find(inner: &Inner, target: &Target, query: &Query) -> Resul
                 break;
             }
             taken += 1;
-            let stored = inner.objects.open(resource, kv)?;
+            let stored = objects.open(resource, kv)?;
             if selector.is_empty() || selector.matches(&traits(resource, &stored)?) {
                 items.push(stored);
             }
@@ -249,7 +288,7 @@ pub(crate) async fn find(inner: &Inner, target: &Target, query: &Query) -> Resul
                     let token = Token { rev: Some(page.rev.0), start }.encode();
                     let counts = selector.is_empty();
                     let remaining =
-                        if counts { remaining(inner, &range, (key, page.rev)).await? } else { None };
+                        if counts { remaining(objects, &range, (key, page.rev)).await? } else { None };
                     Some(Next { token, remaining })
                 }
                 None => None,
@@ -262,13 +301,13 @@ pub(crate) async fn find(inner: &Inner, target: &Target, query: &Query) -> Resul
 
 /// How many objects of the range follow after this one; none if they are more than are counted.
 async fn remaining(
-    inner: &Inner,
+    objects: &Objects,
     range: &str,
     (mut after, rev): (Bytes, Rev),
 ) -> Result<Option<usize>, Refusal> {
     let mut count = 0;
     while count < COUNTED {
-        let page = inner.objects.page(range, Some(&after), PAGE, Some(rev)).await?;
+        let page = objects.page(range, Some(&after), PAGE, Some(rev)).await?;
         count += page.kvs.len();
         match page.kvs.last() {
             Some(last) if page.more => after = last.key.clone(),
