@@ -348,6 +348,26 @@ fn coming_down() -> Vec<Case> {
             advice: "`wharfline delete allocation/web-data -n shop`",
         },
         Case {
+            name: "a plugin of which an instance that is wanted is not there",
+            cluster: without(
+                with(&[
+                    ("plugins/0", unmet("Ready", "InstancesMissing", "1 of 2 instances are ready")),
+                    (
+                        "allocations/3",
+                        json!({ "status": { "phase": "Failed", "tasks": [{
+                        "name": "driver", "state": "Exited", "exitCode": 2, "restarts": 0,
+                    }] } }),
+                    ),
+                ]),
+                "instances",
+                1,
+            ),
+            asked: "Plugin/nfs",
+            way: &["plugin/nfs", "allocation/nfs-all-b"],
+            says: "Failed on b; task driver ended with 2, started again 0 times",
+            advice: "`wharfline logs nfs-all-b/driver -n wharfline-system`",
+        },
+        Case {
             name: "a plugin that volumes need",
             cluster: with(&[("plugins/0", deleted())]),
             asked: "Plugin/nfs",

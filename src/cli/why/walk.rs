@@ -496,6 +496,14 @@ impl<'a> Walk<'a> {
             let all_needed = matches!(service, Service::Any);
             branch.text = format!("{healthy} of {} instances{} healthy", serving.len(), service.place());
             if healthy > 0 && !(all_needed && healthy < serving.len()) {
+                let conditions = plugin.status.as_ref().map(|status| status.conditions.as_slice());
+                let told = unmet(conditions.unwrap_or_default(), "Ready").filter(|_| all_needed);
+                if told.is_some() {
+                    // Those that are there are well; others are wanted.
+                    branch.state = State::Blocked;
+                    add_told(&mut branch, told);
+                    branch.because.extend(self.unstarted(name));
+                }
                 return branch;
             }
             branch.state = State::Blocked;
