@@ -76,6 +76,9 @@ pub async fn execute(
     terminal: Terminal<'_>,
 ) -> Exit {
     let mut session = Session::new(client, terminal, options);
+    if matches!(command, Command::Get(_) | Command::Describe(_) | Command::Why(_) | Command::Events(_)) {
+        session.wire.take_last_known();
+    }
     let outcome = match command {
         Command::Apply(args) => commands::apply::run(&mut session, args).await,
         Command::Get(args) => commands::get::run(&mut session, args).await,
@@ -100,6 +103,9 @@ pub async fn execute(
         session.report(&failure);
     }
     session.terminal.out.flush().ok();
+    for warning in session.wire.told() {
+        session.note(format_args!("warning: {warning}"));
+    }
     session.worst()
 }
 pub mod why;

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::Request;
+use http::{Method, Request};
 use kube::Client;
 use kube::client::Body;
 use kube::config::Kubeconfig;
@@ -24,8 +24,8 @@ pub(super) fn others(kubeconfig: &Kubeconfig) -> Vec<String> {
     urls.flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// A client that asks one of these, and another from then on when it cannot be reached. What may have been done is not asked
-/// again: only who could not be connected to has surely done nothing.
+/// A client that asks one of these, and another from then on when it cannot be reached. Of what is not a read another is only
+/// asked when the first could not be connected to: else it may have been done.
 pub(super) fn several(clients: Vec<Client>) -> Client {
     let (clients, current) = (Arc::new(clients), Arc::new(AtomicUsize::new(0)));
     let service = service_fn(move |request: Request<Body>| {
@@ -41,7 +41,9 @@ pub(super) fn several(clients: Vec<Client>) -> Client {
                     clients[at].send(Request::from_parts(parts.clone(), bytes.to_vec().into())).await;
                 n += 1;
                 match answer {
-                    Err(error) if n < clients.len() && was_not_connected(&error) => {}
+                    Err(error)
+                        if n < clients.len()
+                            && (parts.method == Method::GET || was_not_connected(&error)) => {}
                     answer => {
                         current.store(at, Ordering::Relaxed);
                         return answer;

@@ -1,6 +1,8 @@
 //! Requests over a kube client: one answer with a deadline, or a watch.
 //!
 //! Knows HTTP and the shape of a `Status`; knows no command. Everything else of the command line asks through here.
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
@@ -14,6 +16,8 @@ use serde_json::Value;
 use super::failure::{self, Failure};
 use super::kinds::Kinds;
 
+/// The header of a request by which its client takes what the store held last for an answer.
+const LAST_KNOWN: &str = "wharfline-last-known";
 /// How long a request may take until its whole answer is here.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// How long the server is asked to keep a watch open, in seconds.
@@ -62,11 +66,26 @@ pub(crate) struct Answer {
 #[derive(Clone)]
 pub(crate) struct Wire {
     client: Client,
+    /// Where what is read may be old, which is for a person to judge: what the server says of that.
+    last_known: Option<Arc<Mutex<BTreeSet<String>>>>,
 }
 
 impl Wire {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client }
+        Self { client, last_known: None }
+    }
+
+    /// Takes what the store held last for an answer while it is lost.
+    pub(crate) fn take_last_known(&mut self) {
+        self.last_known = Some(Arc::default());
+    }
+
+    /// What the server said of what was read since it was asked last.
+    pub(crate) fn told(&self) -> BTreeSet<String> {
+        let lock = |told: &Arc<Mutex<BTreeSet<_>>>| {
+            std::mem::take(&mut *told.lock().unwrap_or_else(PoisonError::into_inner))
+        };
+        self.last_known.as_ref().map(lock).unwrap_or_default()
     }
 
     /// Asks which kinds there are.
@@ -93,7 +112,11 @@ impl Wire {
         body: Option<(&str, &Value)>,
         form: Form,
     ) -> Result<Answer, Failure> {
+        let last_known = self.last_known.as_ref().filter(|_| method == Method::GET);
         let mut request = Request::builder().method(method).uri(path).header(header::ACCEPT, form.accept());
+        if last_known.is_some() {
+            request = request.header(LAST_KNOWN, "yes");
+        }
         let mut bytes = Vec::new();
         if let Some((content_type, value)) = body {
             request = request.header(header::CONTENT_TYPE, content_type);
@@ -102,7 +125,11 @@ impl Wire {
         let request = request.body(Body::from(bytes)).map_err(kube::Error::HttpError)?;
         within(async {
             let response = checked(self.client.send(request).await?).await?;
-            let warnings = warnings(&response);
+            let mut warnings = warnings(&response);
+            if let Some(told) = last_known {
+                // Said once, however many answers say it.
+                told.lock().unwrap_or_else(PoisonError::into_inner).extend(warnings.drain(..));
+            }
             let bytes = response.into_body().collect_bytes().await?;
             let body = serde_json::from_slice(&bytes).map_err(kube::Error::SerdeError)?;
             Ok(Answer { body, warnings })

@@ -173,7 +173,7 @@ pub(super) fn server_options(pki: &Arc<Pki>, audit: &Audit) -> ServerOptions {
     // The other half is for the store, the log, and what a node beside it needs.
     let most = usize::try_from(open_files::limit() / 2).unwrap_or(usize::MAX);
     limits.connections = limits.connections.min(most);
-    limits.connections_each = limits.connections_each.min(most / 4).max(1);
+    limits.connections_each = limits.connections_each.min(limits.connections / 4).max(1);
     ServerOptions { signer, limits, audit, ..ServerOptions::new(pki.sealing()) }
 }
 

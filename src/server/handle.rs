@@ -289,7 +289,8 @@ async fn carry_out(
     // Who sends slowly takes no seat meanwhile; what is sent has its place in memory before it comes.
     let mut place = None;
     if !reads && counted {
-        place = Some(inner.bodies.take(&identity.user, body::places(&body)).await?);
+        let bodies = if identity.node_name().is_some() { &inner.node_bodies } else { &inner.bodies };
+        place = Some(bodies.take(&identity.user, body::places(&body)).await?);
     }
     let bytes = if reads { Bytes::new() } else { body::read(body).await? };
     let mut seat = None;
@@ -302,7 +303,10 @@ async fn carry_out(
     }
     let _held = (place, seat);
     match verb {
-        Verb::Get | Verb::List => return read::answer(inner, identity, (target, query, form)).await,
+        Verb::Get | Verb::List => {
+            let last = read::takes_last_known(identity, parts).then_some(inner.last.as_ref()).flatten();
+            return read::answer(inner, last, (target, query, form)).await;
+        }
         Verb::Watch => {
             let hang_up = parts.extensions.get::<HangUp>().cloned().unwrap_or_default();
             let watched = watch::Watched { target, query, form };

@@ -2,6 +2,7 @@
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::Request;
@@ -13,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -22,6 +24,8 @@ use super::{HangUp, Identity, Server};
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a connection may take for the head of a request, or be idle between two.
 const HEAD_DEADLINE: Duration = Duration::from_secs(90);
+/// How long whoever has not asked anything yet may take for it once the server is told to stop.
+const FIRST: Duration = Duration::from_millis(300);
 /// How long requests may go on once the server is told to stop; watches end at once.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(3);
 
@@ -96,45 +100,25 @@ struct Connection {
 impl Connection {
     async fn run(self, stream: TcpStream, acceptor: TlsAcceptor) {
         let peer_address = stream.peer_addr().ok();
-        let inner = &self.server.inner;
         let address = peer_address.map(|address| address.ip().to_string()).unwrap_or_default();
-        let Some(strange) = inner.strange.take(&address) else {
-            tracing::debug!(address, "too many connections that show no certificate");
+        let Some((stream, identity)) = self.greet(stream, &acceptor, &address).await else { return };
+        // Who is known counts as himself, wherever he is, and needs none of the places of those who are not.
+        let inner = &self.server.inner;
+        let place = match &identity {
+            Some(identity) => inner.known.take(&identity.user),
+            None => inner.strange.take(&address),
+        };
+        let Some(place) = place else {
+            let user = identity.map(|identity| identity.user);
+            tracing::debug!(address, user, "too many connections");
             return;
         };
-        let handshake = tokio::time::timeout(HANDSHAKE_DEADLINE, acceptor.accept(stream));
-        let stream = match handshake.await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "TLS handshake refused");
-                return;
-            }
-            Err(_) => return,
-        };
-        let peer = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let identity = match peer.map(identity) {
-            None => None,
-            Some(Some(identity)) => Some(identity),
-            Some(None) => {
-                tracing::debug!("a client certificate names nobody");
-                return;
-            }
-        };
-        // Who is known counts as himself, wherever he is.
-        let place = match &identity {
-            Some(identity) => {
-                drop(strange);
-                let Some(known) = inner.known.take(&identity.user) else {
-                    tracing::debug!(user = identity.user, "too many connections of one user");
-                    return;
-                };
-                known
-            }
-            None => strange,
-        };
+        let asked = Arc::new(AtomicBool::new(false));
+        let asks = Arc::clone(&asked);
         let router = self.server.router();
         let hang_up = HangUp::of(self.shutdown.clone());
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+            asks.store(true, Ordering::Relaxed);
             if let Some(identity) = &identity {
                 request.extensions_mut().insert(identity.clone());
             }
@@ -155,14 +139,50 @@ impl Connection {
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
             () = self.shutdown.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+                // Who has only just connected is about to ask, and would not know whether it was heard.
+                let first = tokio::time::timeout(FIRST, connection.as_mut());
+                match if asked.load(Ordering::Relaxed) { None } else { first.await.ok() } {
+                    Some(ended) => ended,
+                    None => {
+                        connection.as_mut().graceful_shutdown();
+                        connection.await
+                    }
+                }
             }
         };
         if let Err(error) = ended {
             tracing::debug!(%error, "connection ended early");
         }
         drop((place, self.slot));
+    }
+
+    /// The handshake, and whom it shows.
+    async fn greet(
+        &self,
+        stream: TcpStream,
+        acceptor: &TlsAcceptor,
+        address: &str,
+    ) -> Option<(TlsStream<TcpStream>, Option<Identity>)> {
+        let Some(_greeted) = self.server.inner.greeted.take(address) else {
+            tracing::debug!(address, "too many connections that do not say who they are yet");
+            return None;
+        };
+        let stream = match tokio::time::timeout(HANDSHAKE_DEADLINE, acceptor.accept(stream)).await.ok()? {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "TLS handshake refused");
+                return None;
+            }
+        };
+        let peer = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        match peer.map(identity) {
+            None => Some((stream, None)),
+            Some(Some(identity)) => Some((stream, Some(identity))),
+            Some(None) => {
+                tracing::debug!("a client certificate names nobody");
+                None
+            }
+        }
     }
 }
 

@@ -206,9 +206,13 @@ struct Inner {
     watches: Arc<Shares>,
     /// Connections whose certificate is known, by its user.
     known: Arc<Shares>,
-    /// Connections that show no certificate (yet), by address.
+    /// Connections that show none, by address.
     strange: Arc<Shares>,
+    /// Connections that have not shown yet who they are, by address.
+    greeted: Arc<Shares>,
     bodies: Arc<Seats>,
+    /// Those of nodes, which others must not hold up.
+    node_bodies: Arc<Seats>,
     turns: Turns,
     closing: CancellationToken,
     follower: Mutex<Option<JoinHandle<()>>>,
@@ -260,10 +264,12 @@ impl Server {
                 looking: Semaphore::new(LOOKING),
                 hub,
                 watches: Shares::new(limits.watches, limits.watches_each),
-                known: Shares::new(limits.connections, limits.connections_each),
-                // Whoever is not known cannot take the places of those who are.
-                strange: Shares::new(limits.connections / 2, limits.connections_each),
+                // Together no more than all: whoever is not known cannot take the places of those who are.
+                known: Shares::new(limits.connections / 2, limits.connections_each),
+                strange: Shares::new(limits.connections / 4, limits.connections_each),
+                greeted: Shares::new(limits.connections / 4, limits.connections_each),
                 bodies: Seats::new(limits.bodies),
+                node_bodies: Seats::new(limits.bodies),
                 turns: Turns::new(),
                 options,
                 follower: Mutex::new(Some(tokio::spawn(follow))),

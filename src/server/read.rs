@@ -1,11 +1,10 @@
 //! get and list.
-use std::time::Duration;
-
 use axum::body::Body;
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
@@ -27,36 +26,44 @@ const PAGE: usize = 500;
 /// How many objects after a page are counted, at most: they are read for it.
 const COUNTED: usize = 2_000;
 
-/// How long a person waits for the store before the answer is what it held last.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// The header by which a client takes what the store held last for an answer.
+const LAST_KNOWN: &str = "wharfline-last-known";
 
-/// One object or a collection, as the request names a name or none. A person who asks while the store cannot be reached is
-/// told what it held last, and that this is so.
+/// Whether who asks takes what the store held last for an answer while it is lost, and may be given it: a person at a command
+/// line, who is told so. Not a program, which would act on it; not a node; and not whose token may have been taken away
+/// meanwhile.
+pub(crate) fn takes_last_known(identity: &Identity, parts: &Parts) -> bool {
+    let says = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let asks =
+        says(LAST_KNOWN).is_some() || says("user-agent").is_some_and(|agent| agent.starts_with("kubectl/"));
+    let certain = !identity.is_internal()
+        && identity.node_name().is_none()
+        && !parts.headers.contains_key(header::AUTHORIZATION);
+    asks && certain
+}
+
+/// One object or a collection, as the request names a name or none. Who takes what the store held last is told that, and that
+/// it is so, while the store cannot be reached.
 pub(crate) async fn answer(
     inner: &Inner,
-    identity: &Identity,
+    last: Option<&Objects>,
     (target, query, form): (&Target, &Query, Form),
 ) -> Result<Response, Refusal> {
     let read = async |objects| match target.name {
         Some(_) => get((inner, objects), target, query, form).await,
         None => list((inner, objects), target, query, form).await,
     };
-    let is_person = !identity.is_internal() && identity.node_name().is_none();
-    let Some(last) = inner.last.as_ref().filter(|_| is_person) else {
-        return read(&inner.objects).await;
+    let away = match read(&inner.objects).await {
+        Err(refusal) if refusal.code == StatusCode::SERVICE_UNAVAILABLE => refusal,
+        answer => return answer,
     };
-    let mut reading = std::pin::pin!(read(&inner.objects));
-    let in_time = tokio::time::timeout(PATIENCE, reading.as_mut()).await;
-    let away = match in_time {
-        // It is slow, not away.
-        Err(_) if inner.hub.follows() => return reading.await,
-        Ok(Err(refusal)) if refusal.code == StatusCode::SERVICE_UNAVAILABLE => refusal,
-        Ok(answer) => return answer,
-        Err(_) => Refusal::unavailable("the store did not answer in time"),
-    };
+    let Some(last) = last else { return Err(away) };
     let Ok(rev) = last.revision().await else { return Err(away) };
-    let mut answer = read(last).await?;
-    let warning = format!("299 - \"the store cannot be reached; this is what it held at revision {rev}\"");
+    // That there was none says little: it may be there by now.
+    let Ok(mut answer) = read(last).await else { return Err(away) };
+    let warning = format!(
+        "299 - \"the store cannot be reached; this is what it held at revision {rev}, and may have changed since\""
+    );
     if let Ok(warning) = HeaderValue::from_str(&warning) {
         answer.headers_mut().append(header::WARNING, warning);
     }
@@ -339,4 +346,32 @@ fn with_fresh_token(mut refusal: Refusal, at: Option<Rev>, after: Option<&[u8]>,
         refusal.message = refusal.message.replacen(": 0,", &format!(": {at},"), 1);
     }
     refusal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_people_who_are_certain_are_told_what_was() {
+        let key = || Some("k".to_owned());
+        let person = Identity::admin().with_key(key());
+        let kubectl = ("user-agent", "kubectl/v1.32.4 (linux/amd64)");
+        for (who, headers, expected) in [
+            (&person, vec![kubectl], true),
+            (&person, vec![(LAST_KNOWN, "yes")], true),
+            (&person, vec![("user-agent", "kube.rs/4 kubectl/1")], false),
+            (&person, vec![], false),
+            (&person, vec![kubectl, ("authorization", "Bearer t")], false),
+            (&Identity::node("n").with_key(key()), vec![kubectl], false),
+            (&Identity::controllers(), vec![kubectl, (LAST_KNOWN, "yes")], false),
+        ] {
+            let mut request = http::Request::get("/x");
+            for (name, value) in &headers {
+                request = request.header(*name, *value);
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            assert_eq!(takes_last_known(who, &parts), expected, "{} {headers:?}", who.user);
+        }
+    }
 }

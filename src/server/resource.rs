@@ -94,9 +94,10 @@ impl Resource {
     pub(crate) fn verbs(&self, part: Part) -> &'static [Verb] {
         use Verb::{Create, Delete, DeleteCollection, Get, List, Patch, Update, Watch};
         match self.nature {
-            Nature::Definition => &[Get, List, Watch],
             _ if part == Part::Status && !self.kind.has_status => &[],
+            Nature::Definition if part == Part::Status => &[Get],
             _ if part == Part::Status => &[Get, Patch, Update],
+            Nature::Definition => &[Get, List, Watch],
             Nature::Review(_) => &[Create],
             Nature::Plain | Nature::Secret | Nature::Namespace | Nature::CoreEvent | Nature::NewEvent => {
                 &[Create, Delete, DeleteCollection, Get, List, Patch, Update, Watch]

@@ -11,11 +11,13 @@ pub struct Limits {
     pub watches: usize,
     /// Open watches of one identity. 4,096.
     pub watches_each: usize,
-    /// Connections; more wait to be accepted. 16,384.
+    /// Connections: half for those that show a certificate, a quarter for those that show none, a quarter for those that have
+    /// not shown yet. 32,768.
     pub connections: usize,
     /// Connections of one certificate, and of one address that shows none; more are closed. 4,096.
     pub connections_each: usize,
-    /// Bodies that are in memory, in units of 64 KiB: 2,048 (128 MiB), of one identity 512 (32 MiB).
+    /// Bodies that are in memory, in units of 64 KiB, once for nodes and once for others: 2,048 (128 MiB), of one identity 256
+    /// (16 MiB).
     pub bodies: Seating,
 }
 
@@ -24,9 +26,9 @@ impl Default for Limits {
         Self {
             watches: 16_384,
             watches_each: 4_096,
-            connections: 16_384,
+            connections: 32_768,
             connections_each: 4_096,
-            bodies: Seating { seats: 2_048, each: 512, waiting: 1_024 },
+            bodies: Seating { seats: 2_048, each: 256, waiting: 1_024 },
         }
     }
 }

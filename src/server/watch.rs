@@ -77,9 +77,10 @@ pub(crate) async fn start(
     hang_up: HangUp,
 ) -> Result<Response, Refusal> {
     let inner = &server.inner;
-    let share = match who.is_internal() {
-        true => inner.watches.take_anyway(&who.user),
-        false => inner.watches.take(&who.user).ok_or_else(too_many)?,
+    let share = if who.is_internal() {
+        inner.watches.take_anyway(&who.user)
+    } else {
+        inner.watches.take(&who.user).ok_or_else(too_many)?
     };
     let resource = Arc::clone(&target.resource);
     let selector = Selector::of(target, query)?;
@@ -209,7 +210,8 @@ impl Watcher {
 
     /// One step; an empty answer means that another step is due.
     async fn step(&mut self) -> Result<Vec<u8>, Refusal> {
-        if self.hang_up.is_cancelled() {
+        let expired = self.hang_up.expires.is_some_and(|at| at <= self.server.inner.now());
+        if expired || self.hang_up.is_cancelled() {
             self.phase = Phase::Done;
             return Ok(Vec::new());
         }

@@ -215,17 +215,30 @@ impl From<StoreError> for FillError {
 /// to `floor` before anything is written, so that no version which a client may know from before comes again. What comes back is the term under which it is filled: whoever begins later
 /// ends it.
 pub async fn begin(store: &dyn Store, source: &str, floor: Rev) -> Result<Rev, FillError> {
+    let (leader, _) = store.get(LEADER).await?;
     let (mark, _) = store.get(UNFINISHED).await?;
     match mark {
         Some(mark) if mark.value == source.as_bytes() => {}
         Some(_) => return Err(FillError::NotEmpty),
         None if store.list(ROOT, None, 1, None).await?.kvs.is_empty() => {
-            store.put(UNFINISHED, Bytes::from(source.to_owned()), Expect::Absent).await?;
+            match store.put(UNFINISHED, Bytes::from(source.to_owned()), Expect::Absent).await {
+                Ok(_) => {}
+                Err(StoreError::Conflict { .. }) => return Err(FillError::Another),
+                Err(error) => return Err(error.into()),
+            }
         }
         None => return Err(FillError::NotEmpty),
     }
     // No turn of a lease comes before it.
-    let term = store.put(LEADER, Bytes::from_static(b"0"), Expect::Any).await?;
+    let as_seen = leader.map_or(Expect::Absent, |kv| Expect::Rev(kv.mod_revision));
+    let term = match store.put(LEADER, Bytes::from_static(b"0"), as_seen).await {
+        Err(StoreError::Conflict { .. }) => return Err(FillError::Another),
+        done => done?,
+    };
+    // Whoever ended before that has left a store that is in use.
+    if store.get(UNFINISHED).await?.0.is_none_or(|mark| mark.value != source.as_bytes()) {
+        return Err(FillError::Another);
+    }
     loop {
         let now = store.revision().await?;
         let left = floor.0.saturating_sub(now.0).min(RAISES);

@@ -81,7 +81,6 @@ async fn fetch(
         let path = format!("{}{}", group.resource.item(&namespace, name), query(extra));
         match session.wire.send(Method::GET, &path, None, form).await {
             Ok(answer) => {
-                session.warn_all(&answer);
                 found.push(answer.body);
             }
             Err(failure) if failure.exit == Exit::NotFound && args.ignore_not_found => {}
