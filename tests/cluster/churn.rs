@@ -101,7 +101,7 @@ fn one_machine(cluster: &Cluster) {
     }
 }
 
-/// What the machines logged.
+/// What the machines logged, and the events.
 async fn churn(rounds: usize, driver_of: impl Fn(&Cluster) -> String, power: bool) -> String {
     let mut cluster = Cluster::apart(1).await;
     for machine in MACHINES {
@@ -118,7 +118,8 @@ async fn churn(rounds: usize, driver_of: impl Fn(&Cluster) -> String, power: boo
         round(&mut cluster, &driver, n, off);
         until("nothing is left of the round", || leftovers(&cluster) == before);
     }
-    let said = MACHINES.map(|machine| cluster.log(machine)).join("");
+    let said = MACHINES.map(|machine| cluster.log(machine)).join("")
+        + &cluster.run(&["get", "events", "-A", "-o", "json"]);
     finish(cluster, &MACHINES);
     // Of the first requests of a machine that has just joined none was refused because of another.
     assert!(!said.contains("no member of its cluster"), "{said}");
