@@ -159,3 +159,80 @@ fn what_is_allowed_is_not_reported() {
     assert_eq!(faults("README.md", &format!("## {}\n", README_SECTIONS.join("\n## "))), []);
     assert_eq!(faults("src/api/x.rs", &"// one line\n".repeat(LINES)), []);
 }
+
+/// The names of the scenarios that each test says it shows, by the test's name.
+fn shown() -> Vec<(String, Vec<String>)> {
+    let mut files = Vec::new();
+    tree(root(), &mut files);
+    let mut shown = Vec::new();
+    for (_, text) in files.iter().filter(|(file, _)| Path::new(file).extension().is_some_and(|e| e == "rs")) {
+        let (mut said, mut is_test) = (Vec::new(), false);
+        for line in text.lines().map(str::trim) {
+            if let Some(comment) = line.strip_prefix("/// ") {
+                let list = comment.strip_prefix("Scenarios ").or_else(|| comment.strip_prefix("Scenario "));
+                let list = list.and_then(|list| list.split(['.', ':']).next()).unwrap_or_default();
+                said.extend(list.split(", ").filter(|name| !name.is_empty()).map(str::to_owned));
+            } else if line.starts_with("#[") {
+                is_test |= line.starts_with("#[test") || line.starts_with("#[tokio::test");
+            } else {
+                let name = line.strip_prefix("async fn ").or_else(|| line.strip_prefix("fn "));
+                if let (Some((name, _)), true) = (name.and_then(|name| name.split_once('(')), is_test) {
+                    shown.push((name.to_owned(), said.clone()));
+                }
+                said.clear();
+                is_test = false;
+            }
+        }
+    }
+    shown
+}
+
+/// What is wrong with the table: a scenario that it misses, a test that is not there or does not say that it shows it.
+fn scenario_faults(table: &str, shown: &[(String, Vec<String>)]) -> Vec<String> {
+    let wanted = [('A', 43..=52), ('A', 67..=69), ('B', 36..=60), ('B', 119..=132)];
+    let mut missed: Vec<_> =
+        wanted.into_iter().flat_map(|(letter, all)| all.map(move |n| format!("{letter}{n}"))).collect();
+    missed.extend(["A62", "A64"].map(str::to_owned));
+    let mut faults = Vec::new();
+    for row in table.lines().filter(|line| line.starts_with("| A") || line.starts_with("| B")) {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let (scenario, says) = (cells[1], cells[3]);
+        missed.retain(|name| name != scenario);
+        let tests: Vec<_> = says.split('`').skip(1).step_by(2).collect();
+        if tests.is_empty() && !says.starts_with("missing: ") {
+            faults.push(format!("{scenario}: neither a test nor what is missing"));
+        }
+        if says.starts_with("missing: ") {
+            continue;
+        }
+        for test in tests {
+            let name = test.rsplit(": ").next().unwrap_or(test);
+            let says = shown
+                .iter()
+                .filter(|(known, _)| known == name)
+                .any(|(_, of)| of.iter().any(|s| s == scenario));
+            if !says {
+                faults.push(format!("{scenario}: no test `{name}` says that it shows it"));
+            }
+        }
+    }
+    faults.extend(missed.into_iter().map(|name| format!("{name}: not in the table")));
+    faults
+}
+
+#[test]
+fn the_scenarios_of_the_table_are_shown_by_tests() {
+    let table = fs::read_to_string(root().join("docs/scenarios.md")).expect("there is the table");
+    let shown = shown();
+    assert_eq!(scenario_faults(&table, &shown), Vec::<String>::new());
+    for (from, to, wanted) in [
+        ("| A52 |", "| A53 |", "A52: not in the table"),
+        ("two_users_are_still_two_after_a_restart", "two_users", "A52: no test `two_users`"),
+        ("missing: there is no earlier release", "later", "B131: neither a test"),
+        ("| B44 |", "| B45 |", "B44: not in the table"),
+    ] {
+        assert!(table.contains(from), "{from}");
+        let found = scenario_faults(&table.replace(from, to), &shown);
+        assert!(found.iter().any(|fault| fault.contains(wanted)), "{wanted}: {found:?}");
+    }
+}

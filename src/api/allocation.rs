@@ -140,6 +140,9 @@ pub struct AllocationStatus {
     /// Where it stands. Written by the node once there is one, before that by placement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<AllocationPhase>,
+    /// It has to leave its node, which is being drained: it ends there, and is placed anew. Written by placement.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub evicted: bool,
     /// A plugin's own allocation may stop: no volume needs it. Written by the plugins controller.
     #[serde(default)]
     pub plugin_released: bool,
@@ -251,3 +254,7 @@ pub struct TaskEvent {
 
 /// How many events a task keeps.
 pub const TASK_EVENTS_KEPT: usize = 6;
+/// The taint of a Node on which nothing but plugins shall stay.
+pub const DRAIN: &str = "wharfline.dev/drain";
+/// The reason of `Ready` under which a node tells of one that has left it.
+pub const EVICTED: &str = "Evicted";

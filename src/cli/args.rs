@@ -58,8 +58,10 @@ pub enum Command {
     Annotate(Pairs),
     /// Place nothing new on nodes
     Cordon(Nodes),
-    /// Place new allocations on nodes again
+    /// Place new allocations on nodes again, drained ones too
     Uncordon(Nodes),
+    /// End what runs on nodes, but for plugins, place it anew, and wait until it has left
+    Drain(Drain),
     /// Let machines join as nodes
     Token(Token),
     /// Give people and programs access of their own, with a role
@@ -448,6 +450,17 @@ pub struct Nodes {
     /// The nodes
     #[arg(required = true, value_name = "NODE")]
     pub nodes: Vec<String>,
+}
+
+/// `drain`.
+#[derive(Debug, Clone, Args)]
+pub struct Drain {
+    /// The nodes
+    #[arg(required = true, value_name = "NODE")]
+    pub nodes: Vec<String>,
+    /// How long to wait, such as 2m; 0 = look once
+    #[arg(long, default_value = "2m", value_parser = duration, value_name = "TIME")]
+    pub timeout: Duration,
 }
 
 /// `api-resources`.

@@ -93,6 +93,7 @@ pub async fn execute(
         Command::Annotate(args) => commands::edit::pairs(&mut session, args, Which::Annotations).await,
         Command::Cordon(args) => commands::edit::cordon(&mut session, args, true).await,
         Command::Uncordon(args) => commands::edit::cordon(&mut session, args, false).await,
+        Command::Drain(args) => Box::pin(commands::drain::run(&mut session, args)).await,
         Command::Token(args) => commands::token::run(&mut session, args).await,
         Command::Backup(args) => commands::backup::run(&mut session, args).await,
         Command::User(args) => commands::user::run(&mut session, args).await,

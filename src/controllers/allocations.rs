@@ -9,7 +9,7 @@ use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{deleting, fence, fence_command, uid, with_condition};
 use super::nodes::pulse;
-use crate::api::allocation::{AllocationPhase, OnNodeLost, TaskState};
+use crate::api::allocation::{AllocationPhase, EVICTED, OnNodeLost, TaskState};
 use crate::api::meta::{Condition, READY, Rung, Truth};
 use crate::api::{Allocation, AllocationStatus};
 use crate::plan::Reason;
@@ -89,6 +89,13 @@ fn ended(status: &AllocationStatus) -> bool {
     over && down && idle
 }
 
+/// Whether its node said that nothing of it is left, and knew then that it has to leave: an older word may be of before it
+/// was started again.
+pub(crate) fn evicted(status: &AllocationStatus) -> bool {
+    let knew = status.conditions.iter().any(|c| c.kind == READY && c.reason == EVICTED);
+    status.evicted && knew && ended(status)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,5 +114,14 @@ mod tests {
         assert!(!ended(&with(P::Stopping, Rung::Down, TaskState::Exited)));
         assert!(!ended(&with(P::Stopped, Rung::Unknown, TaskState::Exited)));
         assert!(!ended(&with(P::Failed, Rung::Down, TaskState::Running)));
+        let stopped = with(P::Stopped, Rung::Down, TaskState::Exited);
+        let told = |evicted, word: &str| AllocationStatus {
+            evicted,
+            conditions: vec![Condition::new(READY, Truth::False, word, "")],
+            ..stopped.clone()
+        };
+        assert!(evicted(&told(true, EVICTED)));
+        assert!(!evicted(&told(true, "Stopped")), "what it said before it was told to leave");
+        assert!(!evicted(&told(false, EVICTED)));
     }
 }

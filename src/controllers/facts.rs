@@ -7,6 +7,7 @@ use kube::ResourceExt;
 
 use super::context::Context;
 use super::world::World;
+use crate::api::allocation::DRAIN;
 use crate::api::meta::{Condition, READY, Segments, Time, is_true, set_condition};
 use crate::api::plugin::{Role, capability};
 use crate::api::{Plugin, PluginInstance};
@@ -25,6 +26,11 @@ pub(crate) fn node_down(world: &World, node: &str) -> bool {
     let marked = world.nodes.named(node).is_some_and(|n| n.annotations().contains_key(STOPPED));
     let said = world.agents.named(node).and_then(|a| a.status.clone()).is_some_and(|s| s.stopped);
     marked || said
+}
+
+/// Whether a person wants nothing but plugins to stay on the node.
+pub(crate) fn draining(node: &Node) -> bool {
+    node.spec.iter().flat_map(|s| s.taints.iter().flatten()).any(|taint| taint.key == DRAIN)
 }
 
 /// The boot id that the node told last, empty when it never did.

@@ -288,7 +288,9 @@ fn user(context: &Context, allocation: Option<&Allocation>, claim: &str, node: &
         allocation.and_then(|a| a.spec.volumes.iter().find(|v| v.claim_name == claim)).map(|v| &v.name);
     release::user(UserFacts {
         exists: allocation.is_some(),
-        leaving: name.is_none() || allocation.is_some_and(|a| a.spec.stop),
+        leaving: name.is_none()
+            || allocation.is_some_and(|a| a.spec.stop)
+            || status.is_some_and(|s| s.evicted),
         deleting: allocation.is_some_and(deleting),
         here: status.is_some_and(|s| s.node_name == node),
         node_down: node_down(&context.world, node),

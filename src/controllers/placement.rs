@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 
-use super::allocations::{node_off, serves};
+use super::allocations::{evicted, node_off, serves};
 use super::cache::name_of;
 use super::claims::{class_of, usable, volume_of};
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{Instances, deleting, node_down, node_ready, with_condition};
+use super::facts::{Instances, deleting, draining, node_down, node_ready, with_condition};
 use super::holders::held;
 use super::volumes;
-use super::world::World;
 use crate::api::allocation::{AllocationPhase, OnNodeLost};
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{AccessMode, Condition, READY, Truth};
@@ -20,7 +19,7 @@ use crate::api::plugin::ControllerScope;
 use crate::api::{Allocation, AllocationStatus, Volume, VolumeClaim};
 use crate::plan::Reason;
 use crate::plan::claim;
-use crate::plan::place::{self, Claim, Closed, Node, NodePlugin, Wish};
+use crate::plan::place::{self, Claim, Closed, Node, NodePlugin, Place, Placed, Wish};
 use crate::plan::registry::Service;
 
 /// What to do with an allocation.
@@ -31,6 +30,8 @@ enum Decision {
     Select(Arc<VolumeClaim>, String),
     /// Bind it.
     Bind(String),
+    /// Tell it to leave its node.
+    Evict,
     /// Nothing can be done now.
     Wait(Reason),
 }
@@ -38,7 +39,7 @@ enum Decision {
 /// One look at one allocation.
 pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) -> Outcome {
     let status = object.status.clone().unwrap_or_default();
-    let mates = mates(&context.world, &object);
+    let mates = mates(&context, &object);
     // Two that have to meet on one node are placed one after the other, the second when the first is seen there.
     let _one_at_a_time = if mates.is_empty() { None } else { Some(context.sharing.lock().await) };
     if let Some(wait) = mates.iter().find_map(|mate| context.behind::<Allocation>(&name_of(&**mate))) {
@@ -56,6 +57,7 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
             return Ok(None);
         }
         Decision::Bind(node) => bound(&context, &object, &status, node),
+        Decision::Evict => AllocationStatus { evicted: true, ..status.clone() },
         Decision::Wait(reason) => {
             let under_way = matches!(&reason, Reason::VolumeNotReady { message, .. } if message.is_empty());
             if let Some(left) = context.soon(&*object).filter(|_| under_way) {
@@ -78,11 +80,13 @@ fn decide(context: &Context, object: &Allocation, status: &AllocationStatus) -> 
         return Decision::Leave;
     }
     if !status.node_name.is_empty() {
-        let rebind = object.spec.on_node_lost == OnNodeLost::Rebind && !serves(object);
-        if !rebind || object.spec.stop || !node_off(context, &status.node_name) {
-            return Decision::Leave;
+        match place::placed(placed(context, object, status)) {
+            Place::Keep => return Decision::Leave,
+            Place::Evict => return Decision::Evict,
+            Place::Anew => {}
         }
-    } else if object.spec.stop {
+    }
+    if object.spec.stop {
         return Decision::Wait(Reason::Stopped);
     }
     let pin = Some(object.spec.node_name.clone()).filter(|pin| !pin.is_empty());
@@ -96,6 +100,18 @@ fn decide(context: &Context, object: &Allocation, status: &AllocationStatus) -> 
     match place(context, object, status, pin) {
         Ok(decision) => decision,
         Err(reason) => Decision::Wait(reason),
+    }
+}
+
+fn placed(context: &Context, object: &Allocation, status: &AllocationStatus) -> Placed {
+    let node = &status.node_name;
+    let rebind = object.spec.on_node_lost == OnNodeLost::Rebind && !object.spec.stop;
+    Placed {
+        plugin: serves(object),
+        lost: rebind && node_off(context, node),
+        draining: context.world.nodes.named(node).is_some_and(|node| draining(&node)),
+        evicted: status.evicted,
+        ended: evicted(status),
     }
 }
 
@@ -126,7 +142,7 @@ fn place(
     let claims: Vec<_> = wanted.iter().map(|w| w.facts.clone()).collect();
     let mut nodes = nodes(context);
     // A node that is off may not have renewed its condition yet.
-    nodes.retain(|n| n.name != status.node_name);
+    nodes.retain(|n| n.name != status.node_name || status.evicted);
     let node = place::choose(&wish, &nodes, &claims)?;
     if let Some(one) = wanted.iter().find(|w| w.unselected) {
         return Ok(Decision::Select(Arc::clone(&one.claim), node));
@@ -214,11 +230,15 @@ fn shared_on_one_node(volume: &Volume) -> bool {
     }
 }
 
-/// The other users of the volumes of an allocation that is not bound yet, for which all have to be on one node.
-fn mates(world: &World, object: &Allocation) -> Vec<Arc<Allocation>> {
-    if object.status.as_ref().is_some_and(|s| !s.node_name.is_empty()) {
+/// The other users of the volumes of an allocation that is to be bound, for which all have to be on one node.
+fn mates(context: &Context, object: &Allocation) -> Vec<Arc<Allocation>> {
+    let stays = |s: &AllocationStatus| {
+        !s.node_name.is_empty() && place::placed(placed(context, object, s)) != Place::Anew
+    };
+    if object.status.as_ref().is_some_and(stays) {
         return Vec::new();
     }
+    let world = &context.world;
     let namespace = object.namespace().unwrap_or_default();
     let shared = object.spec.volumes.iter().filter(|v| {
         let claim = world.claims.get(&(namespace.clone(), v.claim_name.clone()));
@@ -237,7 +257,8 @@ fn met_on(context: &Context, object: &Allocation, claim: &VolumeClaim, volume: &
     let bound = |user: &Arc<Allocation>| {
         let status = user.status.as_ref()?;
         let over = status.phase.is_some_and(AllocationPhase::terminal);
-        let there = !over && !status.node_name.is_empty() && !node_off(context, &status.node_name);
+        let bound = !status.node_name.is_empty() && !status.evicted;
+        let there = !over && bound && !node_off(context, &status.node_name);
         there.then(|| status.node_name.clone())
     };
     let users = context.world.allocations.by(&key).into_iter().filter(|user| user.uid() != object.uid());
@@ -287,6 +308,8 @@ fn nodes(context: &Context) -> Vec<Node> {
                     Some(Closed::Deleted)
                 } else if node_down(world, &name) {
                     Some(Closed::Stopped)
+                } else if draining(node) {
+                    Some(Closed::Drained)
                 } else {
                     cordoned.then_some(Closed::Cordoned)
                 },

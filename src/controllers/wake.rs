@@ -279,7 +279,7 @@ impl Wakes for Allocation {
 /// What of an allocation concerns each of its volumes.
 fn whole_of(a: &Allocation) -> impl PartialEq + '_ {
     let object = (a.metadata.uid.as_deref(), deleting(a), a.spec.stop, a.spec.volumes.as_slice());
-    let status = a.status.as_ref().map(|s| (s.node_name.as_str(), s.phase));
+    let status = a.status.as_ref().map(|s| (s.node_name.as_str(), s.phase, s.evicted));
     (object, status.unwrap_or_default())
 }
 

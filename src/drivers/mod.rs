@@ -5,6 +5,7 @@
 mod authority;
 pub mod dir;
 pub mod endpoint;
+mod faults;
 mod homes;
 mod identity;
 mod listing;

@@ -10,6 +10,7 @@ use tonic::{Response, Status};
 
 use super::authority::AnyAuthority;
 use super::endpoint::{Endpoint, EndpointError};
+use super::faults;
 use super::refusal::Refusal;
 use crate::csi::proto::controller_server::{Controller, ControllerServer};
 use crate::csi::proto::identity_server::IdentityServer;
@@ -115,14 +116,22 @@ impl<C: Core> Driver<C> {
         T: Send + 'static,
         F: FnOnce(&C) -> Result<T, Refusal> + Send + 'static,
     {
+        let fate = faults::fate();
+        if let Some(status) = fate.before {
+            return Err(status);
+        }
         let core = Arc::clone(&self.core);
         let done = tokio::task::spawn_blocking(move || work(&core)).await;
         let done = done.map_err(|_| Status::internal("the call broke down; see the log of the driver"))?;
-        done.map(Response::new).map_err(|refusal| {
+        let answer = done.map(Response::new).map_err(|refusal| {
             let status = Status::from(refusal);
             tracing::debug!(code = ?status.code(), message = status.message(), "refused");
             status
-        })
+        });
+        match fate.after {
+            Some(status) => Err(status),
+            None => answer,
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use super::allocations;
 use super::caches::{Cache, follow};
 use super::context::{Key, Node, handle_word};
+use super::mounts::has_to_stop;
 use super::registry::InstanceKey;
 use super::supervisor;
 use crate::api::allocation::{AllocationPhase, AllocationVolume};
@@ -143,7 +144,7 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
 fn matters(allocation: &Allocation) -> (bool, bool, Option<AllocationPhase>, &[AllocationVolume]) {
     let phase = allocation.status.as_ref().and_then(|s| s.phase).filter(|phase| phase.terminal());
     let leaving = allocation.metadata.deletion_timestamp.is_some();
-    (leaving, allocation.spec.stop, phase, &allocation.spec.volumes)
+    (leaving, has_to_stop(allocation), phase, &allocation.spec.volumes)
 }
 
 /// An object is gone, or no longer ours: nothing of it is kept.

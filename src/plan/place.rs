@@ -29,6 +29,8 @@ pub enum Closed {
     Deleted,
     /// `wharfline down` took it down.
     Stopped,
+    /// A person wants nothing to stay there.
+    Drained,
     /// A person wants nothing new there.
     Cordoned,
 }
@@ -38,6 +40,7 @@ impl std::fmt::Display for Closed {
         out.write_str(match self {
             Self::Deleted => "being deleted",
             Self::Stopped => "taken down",
+            Self::Drained => "being drained",
             Self::Cordoned => "cordoned",
         })
     }
@@ -82,6 +85,43 @@ pub struct Wish {
     pub labels: Map,
     /// Whether cordons are ignored: the allocation is a plugin's own.
     pub plugin: bool,
+}
+
+/// What is seen of an allocation that has a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// It serves a plugin: those stay with their node.
+    pub plugin: bool,
+    /// Its node is surely off, and it shall then be bound anew.
+    pub lost: bool,
+    /// Its node is being drained.
+    pub draining: bool,
+    /// It was told to leave.
+    pub evicted: bool,
+    /// Its node said, after it was told to leave, that nothing of it is left.
+    pub ended: bool,
+}
+
+/// What becomes of an allocation that has a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It stays there.
+    Keep,
+    /// It is told to leave.
+    Evict,
+    /// It is placed anew.
+    Anew,
+}
+
+/// What becomes of an allocation that has a node. Who was told to leave leaves, though the drain may be over by then: its
+/// node takes it down already.
+pub fn placed(seen: Placed) -> Place {
+    match seen {
+        Placed { plugin: true, .. } => Place::Keep,
+        Placed { lost: true, .. } | Placed { evicted: true, ended: true, .. } => Place::Anew,
+        Placed { evicted: false, draining: true, .. } => Place::Evict,
+        Placed { .. } => Place::Keep,
+    }
 }
 
 /// Chooses the node, or says why none fits.
@@ -222,6 +262,7 @@ mod tests {
         assert_eq!(choose(&pin, &[], &[]), Err(Reason::NoNodes));
     }
 
+    /// Scenario B58.
     #[test]
     fn each_refused_node_has_its_reason() {
         let nodes = [
@@ -243,6 +284,25 @@ mod tests {
         );
         let plugin = Wish { plugin: true, ..Wish::default() };
         assert_eq!(choose(&plugin, &nodes[1..2], &[]), Ok("b".into()), "plugins ignore cordons");
+    }
+
+    #[test]
+    fn who_has_to_leave_is_placed_anew_only_once_nothing_of_it_is_left() {
+        for bits in 0..32_u8 {
+            let bit = |n: u8| bits >> n & 1 == 1;
+            let seen =
+                Placed { plugin: bit(0), lost: bit(1), draining: bit(2), evicted: bit(3), ended: bit(4) };
+            match placed(seen) {
+                Place::Anew => assert!(seen.lost || seen.evicted && seen.ended, "{seen:?}"),
+                Place::Evict => assert!(seen.draining && !seen.evicted, "{seen:?}"),
+                Place::Keep => assert!(
+                    seen.plugin || !seen.lost && (seen.evicted && !seen.ended || !seen.draining),
+                    "{seen:?}"
+                ),
+            }
+            assert!(!seen.plugin || placed(seen) == Place::Keep, "plugins stay: {seen:?}");
+        }
+        assert_eq!(Closed::Drained.to_string(), "being drained");
     }
 
     #[test]

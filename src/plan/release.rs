@@ -86,7 +86,7 @@ pub enum User {
 pub struct UserFacts {
     /// Its object is there, with the same uid. One that is gone without having let go was abandoned.
     pub exists: bool,
-    /// It was stopped, or no longer names the claim; either may be taken back.
+    /// It was stopped, has to leave its node, or no longer names the claim; the first and the last may be taken back.
     pub leaving: bool,
     /// It is being deleted.
     pub deleting: bool,
@@ -184,6 +184,7 @@ mod tests {
         holder(ObjectRef { namespace: "d".into(), name: uid.into(), uid: uid.into() }, node, read_only)
     }
 
+    /// Scenario A45.
     #[test]
     fn access_modes_hold_in_every_order_of_readers_and_writers() {
         use AccessMode as M;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::etcd::Etcd;
+use crate::net::{Cut, HUB, Net};
 
 /// The binary under test.
 const WHARFLINE: &str = env!("CARGO_BIN_EXE_wharfline");
@@ -26,15 +27,26 @@ pub(crate) struct Cluster {
     servers: Vec<Option<Process>>,
     nodes: Vec<(String, Option<Process>)>,
     machines: Vec<(String, Process)>,
+    net: Option<Net>,
 }
 
 impl Cluster {
     /// An etcd of one member and so many servers.
     pub(crate) async fn start(servers: usize) -> Self {
+        Self::over(servers, None).await
+    }
+
+    /// The same on a network of its own, to which machines have cables. The runtime must have one thread: this one.
+    pub(crate) async fn apart(servers: usize) -> Self {
+        let net = Net::make();
+        Self::over(servers, Some(net)).await
+    }
+
+    async fn over(servers: usize, net: Option<Net>) -> Self {
         let etcd = Etcd::start(1).await;
         let directory = tempfile::Builder::new().prefix("wfc").tempdir_in("/var/tmp").unwrap();
-        let mut cluster =
-            Self { etcd, directory, servers: Vec::new(), nodes: Vec::new(), machines: Vec::new() };
+        let (servers_of, nodes, machines) = (Vec::new(), Vec::new(), Vec::new());
+        let mut cluster = Self { etcd, directory, servers: servers_of, nodes, machines, net };
         for n in 0..servers {
             cluster.servers.push(None);
             let store = cluster.store();
@@ -55,7 +67,8 @@ impl Cluster {
 
     /// Starts a server with these keys over this store; what it said when it did not get ready.
     pub(crate) fn serve(&mut self, n: usize, pki: &str, store: &str) -> Result<(), String> {
-        self.serve_at(n, pki, store, "127.0.0.1:0")
+        let host = if self.net.is_some() { HUB } else { "127.0.0.1" };
+        self.serve_at(n, pki, store, &format!("{host}:0"))
     }
 
     /// The same at an address.
@@ -115,28 +128,52 @@ impl Cluster {
         joined.unwrap_or_else(|log| panic!("{name}: {log}"));
     }
 
-    /// A node with processes and mounts of its own, whose power can go off, and the boot id that its kernel tells. The first
-    /// time it joins.
+    /// A node with processes, mounts and a network of its own, whose power can go off, and the boot id that its kernel
+    /// tells. The first time it joins.
     pub(crate) fn machine(&mut self, name: &str, boot: &str) {
+        let more = if self.place(name).exists() { Vec::new() } else { self.joining(name) };
+        let started = self.try_machine(name, boot, &more);
+        started.unwrap_or_else(|log| panic!("{name}: {log}"));
+    }
+
+    /// The arguments with which a machine joins as `name`.
+    pub(crate) fn joining(&self, name: &str) -> Vec<String> {
+        let (token, servers) = (self.token(&[]), self.urls().join(","));
+        ["--server", &servers, "--token", &token, "--name", name].map(str::to_owned).to_vec()
+    }
+
+    /// Starts a machine with these arguments; what it said when it did not get ready.
+    pub(crate) fn try_machine(&mut self, name: &str, boot: &str, more: &[String]) -> Result<(), String> {
         let booted = self.place(&format!("{name}.boot"));
         std::fs::write(&booted, format!("{boot}\n")).unwrap();
-        let mut command = Command::new("unshare");
-        command.args(["--fork", "--pid", "--mount", "--mount-proc", "--kill-child"]);
+        let net = self.net.as_mut().expect("machines need a network");
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", net.port(name)));
+        net.mend(name);
+        command.args(["unshare", "--fork", "--pid", "--mount", "--mount-proc", "--kill-child"]);
         // With set -e: a machine that tells another boot is no machine of the test's.
         let script = "set -e; mount --bind \"$1\" /proc/sys/kernel/random/boot_id; shift; exec \"$@\"";
         command.args(["sh", "-c", script, "sh"]).arg(&booted).arg(WHARFLINE);
-        command.arg("node").arg("--data-dir").arg(self.place(name));
-        if !self.place(name).exists() {
-            let (token, servers) = (self.token(&[]), self.urls().join(","));
-            command.args(["--server", &servers, "--token", &token, "--name", name]);
-        }
-        let process = self.begin(name, command).unwrap_or_else(|log| panic!("{name}: {log}"));
+        command.arg("node").arg("--data-dir").arg(self.place(name)).args(more);
+        let process = self.begin(name, command)?;
         self.machines.retain(|(known, _)| known != name);
         self.machines.push((name.to_owned(), process));
+        Ok(())
     }
 
-    /// Everything on a machine ends at once, and its mounts with it.
+    /// Cuts a machine off from the others; what runs on it goes on.
+    pub(crate) fn cut(&self, name: &str, cut: Cut) {
+        self.net.as_ref().unwrap().cut(name, cut);
+    }
+
+    /// Mends a machine's cable.
+    pub(crate) fn mend(&self, name: &str) {
+        self.net.as_ref().unwrap().mend(name);
+    }
+
+    /// Everything on a machine ends at once, and its mounts with it. Nobody is told.
     pub(crate) fn power_off(&mut self, name: &str) {
+        self.cut(name, Cut::Whole);
         let place = self.machines.iter().position(|(known, _)| known == name).unwrap();
         let (_, mut process) = self.machines.remove(place);
         process.child.kill().unwrap();
@@ -176,6 +213,17 @@ impl Cluster {
         let pid = rustix::process::Pid::from_child(&process.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         assert!(process.child.wait().unwrap().success());
+    }
+
+    /// SIGKILL to etcd.
+    pub(crate) fn kill_store(&mut self) {
+        self.etcd.kill(0);
+    }
+
+    /// Starts etcd again.
+    pub(crate) async fn run_store(&mut self) {
+        self.etcd.run(0);
+        self.etcd.ready().await;
     }
 
     /// SIGTERM to a node's daemon, and its end awaited; SIGKILL unless `gently`.
@@ -236,9 +284,18 @@ impl Cluster {
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// What is mounted beneath a node's directory, but for its own bind.
+    /// What the processes on a machine see at a path.
+    pub(crate) fn inside(&self, machine: &str, path: &str) -> PathBuf {
+        let (_, process) = self.machines.iter().find(|(known, _)| known == machine).unwrap();
+        PathBuf::from(format!("/proc/{}/root{path}", process.child.id()))
+    }
+
+    /// What is mounted beneath a node's directory, on its own machine if it has one, but for its own bind.
     pub(crate) fn mounts(&self, node: &str) -> Vec<String> {
-        let (table, place) = (std::fs::read_to_string("/proc/self/mountinfo").unwrap(), self.place(node));
+        let machine = self.machines.iter().find(|(known, _)| known == node);
+        let whose = machine.map_or("self".to_owned(), |(_, process)| process.child.id().to_string());
+        let (table, place) =
+            (std::fs::read_to_string(format!("/proc/{whose}/mountinfo")).unwrap(), self.place(node));
         let points = table.lines().filter_map(|line| line.split(' ').nth(4));
         let beneath = points.filter(|point| std::path::Path::new(point).starts_with(&place));
         beneath
@@ -251,6 +308,9 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         let failed = std::thread::panicking();
+        for (name, _) in self.machines.iter().filter(|_| failed) {
+            self.mend(name);
+        }
         if failed && self.servers.iter().any(Option::is_some) {
             // What is up is taken down by the cluster itself while it can.
             for kind in ["allocations", "volumeclaims", "volumes", "plugins"] {

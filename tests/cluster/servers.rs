@@ -45,6 +45,7 @@ async fn a_volume_outlives_the_server_that_made_it() {
     }
 }
 
+/// Scenario B122.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_daemon_that_was_killed_goes_on_without_a_token() {
     let mut cluster = Cluster::start(1).await;
@@ -53,6 +54,7 @@ async fn a_node_daemon_that_was_killed_goes_on_without_a_token() {
     cluster.run(&["wait", "allocation/hello", "--for=jsonpath={.status.phase}=Running", "--timeout", "60s"]);
     let before = cluster.get("allocation", "hello")["status"].clone();
     let mounted = cluster.mounts("n0");
+    cluster.run(&["delete", "volumeclaim", "data", "--wait=false"]);
     cluster.stop_node("n0", false);
     assert_eq!(cluster.mounts("n0"), mounted);
     cluster.node("n0", &[]).unwrap();

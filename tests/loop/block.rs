@@ -55,9 +55,13 @@ async fn a_device_has_the_size_of_its_volume_and_may_be_read_only() {
     driver.unpublish(&id, &one).await.unwrap();
     driver.publish(rig::publish(&staged, &one)).await.unwrap();
     write(&one, 0, b"yes").unwrap();
+    let elsewhere = driver.unstage(&id, &backend.staging("other")).await;
+    assert_eq!(refused(elsewhere, "published at"), Code::FailedPrecondition);
     // While somebody has it open it does not go, and is not forgotten.
     let held = fs::File::open(&backend.devices()[0]).unwrap();
     driver.unpublish(&id, &one).await.unwrap();
+    let elsewhere = driver.unstage(&id, &backend.staging("other")).await;
+    assert_eq!(refused(elsewhere, "staged at"), Code::FailedPrecondition);
     assert_eq!(refused(driver.unstage(&id, &staging).await, "open somewhere"), Code::Aborted);
     drop(held);
     driver.unstage(&id, &staging).await.unwrap();

@@ -10,10 +10,11 @@ fn of(mode: &str) -> How<'_> {
 }
 
 struct Fleet {
-    backend: Backend,
     controller: Driver,
     a: Driver,
     b: Driver,
+    /// Last: a test that fails takes its directory away after the drivers on it.
+    backend: Backend,
 }
 
 impl Fleet {
@@ -22,7 +23,7 @@ impl Fleet {
         let controller = backend.start("control", of("controller"));
         let a = backend.start("node-a", of("node"));
         let b = backend.start("node-b", of("node"));
-        Self { backend, controller, a, b }
+        Self { controller, a, b, backend }
     }
 
     async fn end(self) {
@@ -168,6 +169,7 @@ async fn a_node_that_was_fenced_keeps_the_next_one_from_staging() {
     fleet.end().await;
 }
 
+/// Scenario B54.
 #[tokio::test]
 async fn a_node_has_a_limit_that_holds_across_restarts() {
     let backend = Backend::new();

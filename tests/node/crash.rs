@@ -88,6 +88,7 @@ async fn die_everywhere(point: Point) {
     }
 }
 
+/// Scenario A64.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_before_the_effect_of_any_call() {
     die_everywhere(Point::Before).await;
@@ -108,6 +109,7 @@ async fn killed_while_any_answer_is_on_its_way() {
     die_everywhere(Point::Answered).await;
 }
 
+/// Scenario B119.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_in_place_is_not_called_again_however_often_the_daemon_dies() {
     let mut rig = Rig::new(Config::full()).await;

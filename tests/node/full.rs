@@ -9,6 +9,7 @@ const UP: [&str; 4] = ["CreateVolume", "ControllerPublishVolume", "NodeStageVolu
 const DOWN: [&str; 4] =
     ["NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume", "DeleteVolume"];
 
+/// Scenario B36.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_climbs_every_rung_and_comes_down_in_mirror_order() {
     let rig = Rig::new(Config::full()).await;
@@ -26,6 +27,7 @@ async fn a_volume_climbs_every_rung_and_comes_down_in_mirror_order() {
     rig.finish().await;
 }
 
+/// Scenario B37.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_without_attach_and_stage_gets_neither() {
     let rig = Rig::new(Config::without_attach_and_stage()).await;
@@ -36,6 +38,7 @@ async fn a_plugin_without_attach_and_stage_gets_neither() {
     rig.finish().await;
 }
 
+/// Scenarios A64, B36.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paths_and_contexts_are_as_csi_wants_them_when_the_calls_arrive() {
     let rig = Rig::new(Config::full()).await;
@@ -94,17 +97,20 @@ async fn two_users(restart: bool) {
     rig.finish().await;
 }
 
+/// Scenarios A49, A50.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_users_share_one_stage_and_the_last_one_out_unstages() {
     two_users(false).await;
 }
 
+/// Scenario A52.
 /// What a counter in memory gets wrong (nomad issue 25813).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_users_are_still_two_after_a_restart() {
     two_users(true).await;
 }
 
+/// Scenario A44.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_reads_and_the_volume_keeps_its_mode() {
     let rig = Rig::new(Config::full()).await;
@@ -129,6 +135,7 @@ async fn a_reader_reads_and_the_volume_keeps_its_mode() {
     rig.finish().await;
 }
 
+/// Scenario B43.
 /// A second user of a volume that only one may have: it waits, and says who has it, whoever came first to the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_waits_for_a_held_volume_names_its_holder() {

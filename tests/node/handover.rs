@@ -143,6 +143,7 @@ async fn new_host(rig: &Rig) {
     rig.world.patch(&rig.attachments, "att-1", json!({ "spec": { "host": host } })).await;
 }
 
+/// Scenario B127.
 /// The node may be calling about it at the same time; and what is in place is not called again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_host_attaches_nothing_that_an_earlier_one_attached() {

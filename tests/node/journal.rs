@@ -66,6 +66,7 @@ async fn without_its_journal_a_daemon_repeats_what_may_be_up_and_reverses_nothin
     rig.finish().await;
 }
 
+/// Scenarios B120, B124.
 /// What nobody wants any more comes down, though no record says that it ever was up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_its_journal_a_daemon_still_takes_down_what_leaves() {

@@ -167,6 +167,7 @@ async fn a_path_in_or_above_the_daemons_own_directories_is_refused() {
     rig.finish().await;
 }
 
+/// Scenario B123.
 /// A new boot: no mount is left, and everything that was up is made again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_boot_everything_is_made_again() {

@@ -76,6 +76,7 @@ async fn a_plugin_that_mounts_nothing_at_staging_is_not_suspected() {
     rig.finish().await;
 }
 
+/// Scenario B49.
 /// A person took the Volume off by force. What it was attached to is in its attachment still.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_lost_its_volume_is_detached_from_its_attachment_alone() {

@@ -40,6 +40,7 @@ async fn ends(script: &str, policy: &str, phase: AllocationPhase, code: i32, res
     rig.finish().await;
 }
 
+/// Scenario A48.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_ends_by_its_policy_releases_its_volumes() {
     ends("exit 3", "Never", AllocationPhase::Failed, 3, 0).await;

@@ -65,6 +65,7 @@ async fn unstaged_when_both_are_gone(first: usize) {
     rig.finish().await;
 }
 
+/// Scenario B72.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_volumes_of_one_handle_are_unstaged_when_both_are_gone() {
     unstaged_when_both_are_gone(0).await;

@@ -81,6 +81,7 @@ async fn reversed(rpc: Rpc, reverse: Rpc, done: bool) {
     rig.finish().await;
 }
 
+/// Scenario B40.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_unwanted_before_its_outcome_is_known_is_reversed() {
     for done in [false, true] {

@@ -63,6 +63,7 @@ fn one_file_up_and_all_the_way_back() {
     rig.assert_nothing_left();
 }
 
+/// Scenario B119.
 #[test]
 fn sigkill_costs_nothing_but_time() {
     let mut rig = Rig::new();

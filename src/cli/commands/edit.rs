@@ -10,6 +10,7 @@ use crate::cli::session::Session;
 use crate::cli::wire::{Form, content};
 
 use super::apply::tried;
+use super::drain;
 
 pub(crate) async fn patch(session: &mut Session<'_>, args: &Patch) -> Result<(), Failure> {
     let (resource, name) = session.one_target(&args.target).await?;
@@ -125,12 +126,16 @@ pub(crate) async fn cordon(session: &mut Session<'_>, args: &Nodes, closed: bool
         let path = nodes.item("", name);
         let seen = session.wire.get(&path, Form::Object).await?;
         let word = if closed { "cordoned" } else { "uncordoned" };
-        if (seen["spec"]["unschedulable"] == json!(true)) == closed {
+        let drained = !closed && drain::is_drained(&seen);
+        if (seen["spec"]["unschedulable"] == json!(true)) == closed && !drained {
             session.say(format_args!("{} already {word}", nodes.label(name)))?;
             continue;
         }
         // Absent, not false: the field is a person's and false is its default.
-        let body = json!({ "spec": { "unschedulable": if closed { json!(true) } else { Value::Null } } });
+        let mut body = json!({ "spec": { "unschedulable": if closed { json!(true) } else { Value::Null } } });
+        if drained {
+            drain::set(&mut body, &seen, false);
+        }
         session.wire.send(Method::PATCH, &path, Some((content::MERGE_PATCH, &body)), Form::Object).await?;
         session.say(format_args!("{} {word}", nodes.label(name)))?;
     }

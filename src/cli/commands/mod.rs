@@ -4,6 +4,7 @@ pub(crate) mod apply;
 pub(crate) mod backup;
 pub(crate) mod delete;
 pub(crate) mod describe;
+pub(crate) mod drain;
 pub(crate) mod edit;
 pub(crate) mod events;
 pub(crate) mod get;

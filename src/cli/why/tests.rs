@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod placing;
 mod telling;
 
 /// A small cluster in which all is well: plugin `nfs` on nodes a and b, two workloads with one claim each on b.
@@ -430,144 +431,6 @@ fn unplaced(reason: &str, message: &str) -> Value {
     } })
 }
 
-/// The claim `data`, of a class that waits for the first consumer.
-fn late() -> [(&'static str, Value); 2] {
-    let why = json!({ "type": "Ready", "status": "False", "reason": "WaitingForFirstConsumer",
-        "message": "waits for the first allocation that uses it" });
-    [
-        ("claims/0", json!({ "status": { "phase": "Pending", "volumeName": "", "conditions": [why] } })),
-        ("classes/0", json!({ "spec": { "volumeBindingMode": "WaitForFirstConsumer" } })),
-    ]
-}
-
-fn placing() -> Vec<Case> {
-    let with_late = |changes: &[(&'static str, Value)]| {
-        let all: Vec<_> = late().into_iter().chain(changes.iter().cloned()).collect();
-        with(&all)
-    };
-    let fits = |details: &str| unplaced("NoNodeFits", &format!("no node fits: {details}"));
-    let cordoned = |name: &'static str, asked, way| Case {
-        name,
-        cluster: with_late(&[
-            ("allocations/0", fits("a: the allocation is pinned elsewhere; b: cordoned")),
-            ("allocations/0", json!({ "spec": { "nodeName": "b" } })),
-            ("nodes/1", json!({ "spec": { "unschedulable": true } })),
-        ]),
-        asked,
-        way,
-        says: "cordoned",
-        advice: "`wharfline uncordon b`",
-    };
-    vec![
-        cordoned(
-            "the node is cordoned, and the claim is bound late",
-            "Allocation/web-data",
-            &["allocation/web-data", "node/b"],
-        ),
-        cordoned(
-            "the same, asked of the claim",
-            "VolumeClaim/data",
-            &["volumeclaim/data", "allocation/web-data", "node/b"],
-        ),
-        Case {
-            name: "no node has the label",
-            cluster: with_late(&[
-                ("allocations/0", fits("a: has no label disk=ssd; b: has no label disk=ssd")),
-                ("allocations/0", json!({ "spec": { "nodeSelector": { "disk": "ssd" } } })),
-            ]),
-            asked: "Allocation/web-data",
-            way: &["allocation/web-data", "node/a"],
-            says: "has no label disk=ssd, which the allocation asks for",
-            advice: "`wharfline label node/a disk=ssd`, or change its nodeSelector",
-        },
-        Case {
-            name: "the only node was taken down",
-            cluster: without(
-                with_late(&[
-                    ("allocations/0", fits("b: taken down")),
-                    ("nodes/1", unmet("Ready", "NodeStopped", "taken down")),
-                    (
-                        "nodes/1",
-                        json!({ "metadata": { "annotations": { "wharfline.dev/stopped": "true" } } }),
-                    ),
-                ]),
-                "nodes",
-                0,
-            ),
-            asked: "Allocation/web-data",
-            way: &["allocation/web-data", "node/b"],
-            says: "not ready: taken down",
-            advice: "start `wharfline up` there",
-        },
-        Case {
-            name: "no node has a healthy instance of the plugin",
-            cluster: without(
-                with_late(&[
-                    ("allocations/0", fits("b: no healthy instance of plugin nfs")),
-                    ("instances/1", unmet("Ready", "ProbeFailed", "nobody answers")),
-                ]),
-                "nodes",
-                0,
-            ),
-            asked: "Allocation/web-data",
-            way: &["allocation/web-data", "plugin/nfs", "plugininstance/nfs-b"],
-            says: "not healthy on b: nobody answers",
-            advice: "`wharfline describe plugininstance/nfs-b`, and the logs of its task: \
-                `wharfline logs nfs-all-b/driver -n wharfline-system`",
-        },
-        Case {
-            name: "a node that does not fit for what only placement knows",
-            cluster: without(
-                with(&[("allocations/0", fits("b: plugin nfs has its limit of 3 volumes there"))]),
-                "nodes",
-                0,
-            ),
-            asked: "Allocation/web-data",
-            way: &["allocation/web-data", "node/b"],
-            says: "does not fit: plugin nfs has its limit of 3 volumes there",
-            advice: "`wharfline describe allocation/web-data -n shop` tells of every node",
-        },
-        Case {
-            name: "the node it is pinned to does not exist",
-            cluster: with_late(&[
-                ("allocations/0", unplaced("NotFound", "waits for Node \"c\", which does not exist yet")),
-                ("allocations/0", json!({ "spec": { "nodeName": "c" } })),
-            ]),
-            asked: "Allocation/web-data",
-            way: &["allocation/web-data", "node/c"],
-            says: "does not exist",
-            advice: "start `wharfline up --node-name c` on that machine, or let it join as that (`wharfline node`)",
-        },
-        nodeless("no node has joined", with(&[("allocations/0", unplaced("NoNodes", "no node has joined"))])),
-        Case {
-            asked: "VolumeClaim/data",
-            way: &["volumeclaim/data", "volumeclass/fast", "plugin/nfs", "node/(none)"],
-            ..nodeless(
-                "no node has joined, and the claim waits for its plugin",
-                with(&[("claims/0", json!({ "status": { "phase": "Pending", "volumeName": "" } }))]),
-            )
-        },
-        Case {
-            name: "one claim waits for its class, the other for the first consumer",
-            cluster: with_late(&[
-                ("allocations/0", unplaced("VolumeNotReady", "claim \"logs\": waits for VolumeClass \"x\"")),
-                (
-                    "allocations/0",
-                    json!({ "spec": { "volumes": [
-                        { "name": "v", "claimName": "data" }, { "name": "w", "claimName": "logs" },
-                    ] } }),
-                ),
-                ("claims/1", json!({ "spec": { "volumeClassName": "x" } })),
-                ("claims/1", json!({ "status": { "phase": "Pending", "volumeName": "" } })),
-            ]),
-            asked: "Allocation/web-data",
-            way: &["allocation/web-data", "volumeclaim/logs", "volumeclass/x"],
-            says: "does not exist",
-            advice: "apply a manifest of volumeclass/x",
-        },
-    ]
-}
-
 /// The same cluster without nodes and instances.
 fn nodeless(name: &'static str, mut cluster: Value) -> Case {
     cluster["nodes"] = json!([]);
@@ -709,6 +572,22 @@ fn going() -> Vec<Case> {
             advice: "`wharfline delete allocation/web-data -n shop`",
         },
         Case {
+            name: "a node that goes and whose plugin is host of a volume",
+            cluster: {
+                let here = json!({ "status": { "nodeName": "b" } });
+                let goes = [("nodes/1", deleted()), ("allocations/3", deleted()), ("allocations/3", here)];
+                let mut cluster = with(&goes);
+                cluster["attachments"] = json!([]);
+                let allocations = cluster["allocations"].as_array_mut().unwrap();
+                allocations.drain(..2);
+                cluster
+            },
+            asked: "Node/b",
+            way: &["node/b", "allocation/nfs-all-b", "volumeclaim/data"],
+            says: "needs it for vol-data",
+            advice: "stop the daemon on b, and another node goes on with the volume; or `wharfline delete",
+        },
+        Case {
             name: "a node that goes and has an attachment left",
             cluster: {
                 let mut cluster = with(&[("nodes/1", deleted()), ("attachments/0", deleted())]);
@@ -746,7 +625,7 @@ fn going() -> Vec<Case> {
 
 #[test]
 fn the_way_to_the_cause_is_found() {
-    let cases = [going_up(), coming_down(), placing(), failing(), sharing(), going()];
+    let cases = [going_up(), coming_down(), placing::placing(), failing(), sharing(), going()];
     let mut wrong = Vec::new();
     for case in cases.into_iter().flatten() {
         let name = case.name;

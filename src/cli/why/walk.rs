@@ -214,7 +214,7 @@ impl<'a> Walk<'a> {
         }
         let plugins = allocation.spec.tasks.iter().filter_map(|task| task.csi_plugin.as_ref());
         for served in plugins.filter(|_| !status.plugin_released) {
-            branch.because.extend(self.volumes_of(&served.plugin_name));
+            branch.because.extend(self.volumes_of(&served.plugin_name, node));
         }
         let running = status.tasks.iter().find(|task| match task.state {
             TaskState::Running | TaskState::Restarting | TaskState::Stopping => true,
@@ -486,7 +486,7 @@ impl<'a> Walk<'a> {
             {
                 branch.state = State::Blocked;
                 branch.say("being deleted");
-                branch.because = self.volumes_of(name);
+                branch.because = self.volumes_of(name, "");
                 add_told(&mut branch, unmet(&plugin.status.clone().unwrap_or_default().conditions, "Ready"));
                 return branch;
             }
@@ -533,7 +533,8 @@ impl<'a> Walk<'a> {
     }
 
     /// The volumes that still need a plugin which is to go.
-    fn volumes_of(&self, plugin: &str) -> Vec<Branch> {
+    fn volumes_of(&self, plugin: &str, node: &str) -> Vec<Branch> {
+        let node_goes = self.nodes.get(&key(node)).is_some_and(|n| n.metadata.deletion_timestamp.is_some());
         let mut needing: Vec<&Volume> =
             self.volumes.values().copied().filter(|v| v.spec.plugin == plugin).collect();
         // What goes by itself comes last: the others are for a person to delete.
@@ -554,6 +555,11 @@ impl<'a> Walk<'a> {
                 if volume.spec.reclaim_policy == ReclaimPolicy::Delete {
                     let words = branch.subject.words("");
                     branch.hint = format!("`wharfline delete {words}`, and its data with it, or leave it");
+                    if node_goes && !is_local(volume) {
+                        // A living host keeps its volumes.
+                        let way = "and another node goes on with the volume";
+                        branch.hint = format!("stop the daemon on {node}, {way}; or {}", branch.hint);
+                    }
                 }
             }
             branch
@@ -634,6 +640,13 @@ impl<'a> Walk<'a> {
             branch
         })
     }
+}
+
+/// Whether one node alone reaches the volume.
+fn is_local(volume: &Volume) -> bool {
+    let source = &volume.spec.source;
+    let made = source.create.as_ref().is_some_and(|made| !made.node_name.is_empty());
+    made || source.existing.as_ref().is_some_and(|found| !found.node_name.is_empty())
 }
 
 impl Service<'_> {

@@ -23,6 +23,7 @@ use crate::drivers::refusal::Refusal;
 use crate::drivers::request::{Capability, TargetPath, VolumeId};
 use crate::drivers::spot::{Seen, Sought, Spot};
 use crate::sys::kernel::{Access, DeviceId};
+use crate::sys::real::boot_id;
 use crate::sys::real::loops::{self, LoopDevice, Until};
 use crate::sys::real::mounts;
 
@@ -38,6 +39,9 @@ pub(super) struct Stage {
     /// The device of a block volume, by which its targets are known even if it is taken away by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     device: Option<DeviceId>,
+    /// The boot in which it had that number. In the next one it may be another volume's.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    boot: String,
     #[serde(flatten)]
     pub(super) publications: Publications,
 }
@@ -75,7 +79,15 @@ impl StageFile {
 
     /// The devices that may show at its targets: those that are there, and the one that was.
     pub(super) fn device_ids(&self, devices: &[LoopDevice]) -> Vec<DeviceId> {
-        devices.iter().map(|device| device.device).chain(self.stage.device).collect()
+        let boot = boot_id().unwrap_or_default();
+        devices.iter().map(|device| device.device).chain(self.stage.remembered(&boot)).collect()
+    }
+}
+
+impl Stage {
+    /// The device that it had, if that was in this boot.
+    fn remembered(&self, boot: &str) -> Option<DeviceId> {
+        self.device.filter(|_| !boot.is_empty() && self.boot == boot)
     }
 }
 
@@ -143,6 +155,7 @@ pub(super) fn stage(core: &Core, volume: &VolumeId, asked: &Asked) -> Result<(),
         token: attachment.token.clone(),
         capability: asked.capability.clone(),
         device: None,
+        boot: String::new(),
         publications: Publications::default(),
     };
     let spot = Spot::open(&asked.staging)?.ok_or_else(|| no_directory(&asked.staging))?;
@@ -162,6 +175,7 @@ pub(super) fn stage(core: &Core, volume: &VolumeId, asked: &Asked) -> Result<(),
         // What was published is taken down by its own call, whatever became of the stage.
         file.stage.publications = known.stage.publications;
         file.stage.device = known.stage.device;
+        file.stage.boot = known.stage.boot;
     }
     effect!("csi stage");
     file.save()?;
@@ -173,6 +187,7 @@ pub(super) fn stage(core: &Core, volume: &VolumeId, asked: &Asked) -> Result<(),
         let device = at.device(own, Until::Detached)?.0;
         effect!("csi stage: device");
         file.stage.device = Some(device.device);
+        file.stage.boot = boot_id().unwrap_or_default();
         file.save()?;
         tracing::info!(volume = volume.as_str(), device = %device.path.display(), "staged");
         return Ok(());
@@ -394,6 +409,14 @@ pub(super) fn unstage(core: &Core, volume: &VolumeId, staging: &TargetPath) -> R
     {
         return in_use(format!("published at {}", other.target.as_path().display()));
     }
+    // Nothing is mounted for a block volume: only the record tells where it is staged.
+    if let Some(file) = &file
+        && file.stage.capability.block
+        && file.stage.staging != *staging
+        && !devices.is_empty()
+    {
+        return in_use(format!("staged at {}", file.stage.staging.as_path().display()));
+    }
     if let Some(spot) = Spot::open(staging)?
         && spot.unmount(&sought)? == Seen::Foreign
         && !devices.is_empty()
@@ -417,4 +440,30 @@ pub(super) fn unstage(core: &Core, volume: &VolumeId, staging: &TargetPath) -> R
         tracing::info!(volume = volume.as_str(), "unstaged");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::request::AccessMode;
+
+    #[test]
+    fn a_number_of_before_the_last_boot_is_nobodys() {
+        let mode = AccessMode::Writer;
+        let capability = Capability { mode, block: true, fs_type: String::new(), mount_flags: vec![] };
+        let mut stage = Stage {
+            format: FORMAT,
+            staging: crate::drivers::request::path("staging_target_path", "/staging").unwrap(),
+            token: "t".into(),
+            capability,
+            device: Some(DeviceId { major: 7, minor: 3 }),
+            boot: "this".into(),
+            publications: Publications::default(),
+        };
+        assert_eq!(stage.remembered("this"), stage.device);
+        for (told, boot) in [("this", "next"), ("", "next"), ("", "")] {
+            told.clone_into(&mut stage.boot);
+            assert_eq!(stage.remembered(boot), None, "{told} {boot}");
+        }
+    }
 }

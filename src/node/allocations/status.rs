@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::super::caches::full_name;
 use super::super::context::{Node, Part};
 use super::super::journal::PublicationEntry;
-use super::super::mounts::TARGET;
+use super::super::mounts::{TARGET, has_to_stop};
 use super::super::tasks::exit_code;
 use super::start::restarts;
 use crate::api::allocation::{
-    AllocationPhase, AllocationStatus, AllocationVolume, RestartPolicy, Task, TaskState, TaskStatus,
+    AllocationPhase, AllocationStatus, AllocationVolume, EVICTED, RestartPolicy, Task, TaskState, TaskStatus,
     VolumePublication,
 };
 use crate::api::definitions::ALLOCATION_PART;
@@ -97,7 +97,9 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
     };
     let phase = match (phase, supervise::wanted(false, &processes)) {
         (AllocationPhase::Stopping | AllocationPhase::Stopped, Wanted::Stopped)
-            if allocation.meta().deletion_timestamp.is_none() && !allocation.spec.stop && !node.stopped() =>
+            if allocation.meta().deletion_timestamp.is_none()
+                && !has_to_stop(allocation)
+                && !node.stopped() =>
         {
             AllocationPhase::Failed
         }
@@ -119,7 +121,12 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
     };
     set_condition(&mut conditions, volumes_ready.of_generation(generation), node.now());
     if !spoken_for(node, phase, &conditions) {
-        let why = ready_message(phase, &word, &message, &tasks);
+        let why = match phase {
+            AllocationPhase::Stopped if before.evicted => {
+                (EVICTED.to_owned(), "its node is being drained".to_owned())
+            }
+            _ => ready_message(phase, &word, &message, &tasks),
+        };
         // A task that is on its way up again is not ready, though its allocation runs.
         let truth = if matches!(why.0.as_str(), "Running" | "Complete") { Truth::True } else { Truth::False };
         let ready = Condition::new(READY, truth, &why.0, why.1).of_generation(generation);

@@ -27,6 +27,7 @@ fn what_was_written_is_read() {
     assert!(!read.torn);
 }
 
+/// Scenario B124.
 #[test]
 fn every_torn_tail_and_every_flipped_bit_leaves_a_whole_prefix() {
     let content = content();

@@ -263,7 +263,12 @@ pub fn stopping(node: &Node, allocation: &Allocation) -> bool {
         allocation.status.as_ref().and_then(|s| s.phase),
         Some(AllocationPhase::Complete | AllocationPhase::Failed)
     );
-    allocation.meta().deletion_timestamp.is_some() || allocation.spec.stop || node.stopped() || over
+    allocation.meta().deletion_timestamp.is_some() || has_to_stop(allocation) || node.stopped() || over
+}
+
+/// Whether it was stopped by a person, or has to leave this node.
+pub fn has_to_stop(allocation: &Allocation) -> bool {
+    allocation.spec.stop || allocation.status.as_ref().is_some_and(|status| status.evicted)
 }
 
 /// The last component of every target path; the plugin makes it.

@@ -285,6 +285,7 @@ fn a_fence_frees_a_closed_attachment_for_others_but_not_for_its_own_node() {
     assert_eq!(next(&facts).steps, []);
 }
 
+/// Scenario A46.
 #[test]
 fn a_writer_does_not_join_an_attachment_made_for_readers() {
     let mut facts = facts(AccessMode::SingleNodeMultiWriter);

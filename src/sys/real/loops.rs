@@ -48,31 +48,50 @@ pub(crate) enum Until {
 /// Every loop device whose file has, or had, a path that ends so. Others are not even opened: that alone keeps a
 /// device from going away.
 pub(crate) fn find(path_ends: &Path) -> io::Result<Vec<LoopDevice>> {
+    find_in(Path::new("/sys/block"), Path::new("/dev"), path_ends)
+}
+
+fn find_in(blocks: &Path, nodes: &Path, path_ends: &Path) -> io::Result<Vec<LoopDevice>> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir("/sys/block")? {
+    for entry in std::fs::read_dir(blocks)? {
         let entry = entry?;
         if let Some(name) = entry.file_name().to_str()
             && name.starts_with("loop")
-            && let Ok(mut backing) = std::fs::read(entry.path().join("loop/backing_file"))
+            && shows(&entry.path(), path_ends)
         {
-            while backing.ends_with(b"\n") {
-                backing.pop();
-            }
-            let backing = backing.strip_suffix(b" (deleted)").unwrap_or(&backing);
-            if Path::new(OsStr::from_bytes(backing)).ends_with(path_ends) {
-                found.extend(look(name)?);
+            let path = nodes.join(name);
+            match look(&path)? {
+                Some(device) => found.push(device),
+                // To a driver in a container whose /dev is an old copy: what it cannot see is there all the same.
+                None if !path.exists() && shows(&entry.path(), path_ends) => {
+                    let message = format!(
+                        "{} is missing, though the kernel has that device: give the driver the machine's /dev",
+                        path.display()
+                    );
+                    return Err(io::Error::new(io::ErrorKind::NotFound, message));
+                }
+                None => {}
             }
         }
     }
     Ok(found)
 }
 
-/// What is behind `/dev/NAME`; none when nothing is any more.
-fn look(name: &str) -> io::Result<Option<LoopDevice>> {
-    let path = Path::new("/dev").join(name);
-    let Some(device) = open(&path)? else { return Ok(None) };
+/// Whether the kernel tells of a file behind the device whose path ends so.
+fn shows(block: &Path, path_ends: &Path) -> bool {
+    let Ok(mut backing) = std::fs::read(block.join("loop/backing_file")) else { return false };
+    while backing.ends_with(b"\n") {
+        backing.pop();
+    }
+    let backing = backing.strip_suffix(b" (deleted)").unwrap_or(&backing);
+    Path::new(OsStr::from_bytes(backing)).ends_with(path_ends)
+}
+
+/// What is behind a device node; none when nothing is any more.
+fn look(path: &Path) -> io::Result<Option<LoopDevice>> {
+    let Some(device) = open(path)? else { return Ok(None) };
     let Some(status) = loop_status(&device)? else { return Ok(None) };
-    described(path, &device, &status).map(Some)
+    described(path.to_owned(), &device, &status).map(Some)
 }
 
 fn open(path: &Path) -> io::Result<Option<OwnedFd>> {
@@ -152,4 +171,21 @@ pub(crate) fn detach(seen: &LoopDevice) -> io::Result<()> {
 pub(crate) fn set_writable(seen: &LoopDevice, writable: bool) -> io::Result<()> {
     let device = reopen(seen)?.ok_or(io::ErrorKind::NotFound)?;
     set_block_read_only(device, !writable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_without_its_node_is_not_taken_for_none() {
+        let (blocks, nodes) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let block = blocks.path().join("loop7/loop");
+        std::fs::create_dir_all(&block).unwrap();
+        std::fs::write(block.join("backing_file"), "/data/volumes/v/image (deleted)\n").unwrap();
+        let look = |ends: &str| find_in(blocks.path(), nodes.path(), Path::new(ends));
+        assert_eq!(look("w/image").unwrap(), [], "of another volume");
+        let error = look("v/image").unwrap_err().to_string();
+        assert!(error.contains("loop7 is missing") && error.contains("/dev"), "{error}");
+    }
 }

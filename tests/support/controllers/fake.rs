@@ -333,7 +333,9 @@ impl FakeNode {
         let down = self.down();
         let plugin = spec["tasks"].as_array().is_some_and(|t| t.iter().any(|t| t["csiPlugin"].is_object()));
         let over = matches!(text(&status["phase"]), "Failed" | "Complete");
-        let asked = !metadata["deletionTimestamp"].is_null() || spec["stop"] == true || down || over;
+        let evicted = status["evicted"] == true;
+        let asked =
+            !metadata["deletionTimestamp"].is_null() || spec["stop"] == true || down || over || evicted;
         let stop = asked && (!plugin || status["pluginReleased"] == true);
         let mut volumes = Vec::new();
         let mut up = true;
@@ -359,7 +361,14 @@ impl FakeNode {
         };
         let tasks: Vec<_> = spec["tasks"].as_array().into_iter().flatten().collect();
         let tasks: Vec<_> = tasks.iter().map(|t| json!({ "name": t["name"], "state": state })).collect();
-        let said = json!({ "phase": phase, "volumes": volumes, "tasks": tasks });
+        let mut said = json!({ "phase": phase, "volumes": volumes, "tasks": tasks });
+        if evicted && phase == "Stopped" {
+            let mut conditions = status["conditions"].clone();
+            for one in conditions.as_array_mut().into_iter().flatten().filter(|c| c["type"] == "Ready") {
+                one["reason"] = json!("Evicted");
+            }
+            said["conditions"] = conditions;
+        }
         push(patches, "allocations", allocation, said);
     }
 

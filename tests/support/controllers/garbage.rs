@@ -145,6 +145,7 @@ async fn events_are_kept_for_an_hour() {
     bench.end().await;
 }
 
+/// Scenarios A69, B51.
 /// The controllers are killed after each of their writes in turn: nothing is lost, nothing is done twice.
 #[tokio::test(start_paused = true)]
 async fn controllers_may_die_after_any_write() {

@@ -56,6 +56,7 @@ async fn nothing_is_written_twice_because_a_cache_is_late() {
     }
 }
 
+/// Scenario B127.
 /// Two leaders at once, one of which sees one kind late. The ledger refuses two publications and two attachments.
 #[tokio::test(start_paused = true)]
 async fn two_leaders_with_old_caches_grant_one_after_the_other() {

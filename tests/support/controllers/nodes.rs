@@ -64,6 +64,7 @@ async fn silence_frees_nothing_and_says_what_would() {
     bench.end().await;
 }
 
+/// Scenario A68.
 #[tokio::test(start_paused = true)]
 async fn a_fence_moves_what_may_move_and_the_node_that_comes_back_only_clears_up() {
     let bench = lost(true).await;
@@ -122,6 +123,7 @@ async fn a_node_that_renews_its_lease_is_not_fenced_by_a_taint() {
     bench.end().await;
 }
 
+/// Scenarios A67, B50.
 #[tokio::test(start_paused = true)]
 async fn a_deleted_node_frees_what_it_had_once_it_is_silent() {
     let bench = lost(true).await;
@@ -138,6 +140,7 @@ async fn a_deleted_node_frees_what_it_had_once_it_is_silent() {
     bench.end().await;
 }
 
+/// Scenario A62.
 #[tokio::test(start_paused = true)]
 async fn a_host_is_replaced_only_after_the_longest_call() {
     let bench = Bench::with(&["a", "b"], disks()).await;
@@ -183,6 +186,7 @@ async fn a_node_taken_down_lets_go_and_comes_back() {
     bench.end().await;
 }
 
+/// Scenario A62.
 #[tokio::test(start_paused = true)]
 async fn cordoned_nodes_keep_their_plugins_and_get_nothing_else() {
     let bench = Bench::with(&["a"], disks()).await;

@@ -112,6 +112,7 @@ async fn those_who_share_a_volume_on_one_node_meet_there() {
     bench.end().await;
 }
 
+/// Scenarios A43, A47.
 #[tokio::test(start_paused = true)]
 async fn a_single_writer_is_used_by_one_after_the_other() {
     let bench = Bench::with(&["a", "b"], disks()).await;
@@ -145,6 +146,7 @@ async fn a_single_writer_is_used_by_one_after_the_other() {
     bench.end().await;
 }
 
+/// Scenario B48.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_detached_before_the_nodes_word() {
     let bench = Bench::with(&["a", "b"], disks()).await;
@@ -210,6 +212,7 @@ async fn nothing_is_granted_before_the_nodes_word_where_nothing_is_attached() {
     bench.end().await;
 }
 
+/// Scenario A49.
 #[tokio::test(start_paused = true)]
 async fn users_on_one_node_share_and_the_last_one_out_closes() {
     let bench = Bench::with(&["a", "b"], disks()).await;
@@ -288,6 +291,7 @@ async fn every_missing_thing_is_named_and_waited_for() {
     bench.end().await;
 }
 
+/// Scenario B54.
 #[tokio::test(start_paused = true)]
 async fn a_class_may_be_the_default_one_and_a_limit_is_kept() {
     let bench = Bench::with(&["a"], Behaviour { max_volumes: 1, ..disks() }).await;

@@ -5,6 +5,7 @@ use kube::ResourceExt;
 use super::super::{Branch, Kind, State, Subject};
 use super::{Service, Walk, key};
 use crate::api::Allocation;
+use crate::api::allocation::DRAIN;
 use crate::api::meta::Condition;
 
 impl Walk<'_> {
@@ -46,8 +47,13 @@ impl Walk<'_> {
             return Some(seen);
         }
         let serves = allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
-        if !serves && node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true) {
-            return Some(told(&name, "cordoned".to_owned(), format!("`wharfline uncordon {name}`")));
+        let spec = node.spec.as_ref();
+        let drained =
+            spec.and_then(|s| s.taints.as_ref()).is_some_and(|all| all.iter().any(|t| t.key == DRAIN));
+        let cordoned = spec.and_then(|s| s.unschedulable) == Some(true);
+        if !serves && (drained || cordoned) {
+            let word = if drained { "being drained" } else { "cordoned" };
+            return Some(told(&name, word.to_owned(), format!("`wharfline uncordon {name}`")));
         }
         let mut labels = allocation.spec.node_selector.iter();
         if let Some((key, value)) = labels.find(|(key, value)| node.labels().get(*key) != Some(*value)) {

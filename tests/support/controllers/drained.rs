@@ -1,0 +1,84 @@
+//! Nodes that are drained, and what meets again elsewhere.
+use serde_json::{Value, json};
+
+use crate::bench::{Bench, Seen, condition};
+use crate::fake::{Behaviour, DISK};
+use crate::manifests::{claim, disk, phase, user, why};
+
+const USERS: [&str; 3] = ["one", "two", "three"];
+
+fn taint(key: &str, value: &str) -> Value {
+    json!({ "spec": { "taints": [{ "key": key, "value": value, "effect": "NoExecute" }] } })
+}
+
+fn node_of(seen: &Seen, user: &str) -> String {
+    seen.get("allocations", "default", user)["status"]["nodeName"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Whether all run on one node, which is not this one.
+fn together_off(seen: &Seen, node: &str) -> bool {
+    let first = node_of(seen, USERS[0]);
+    first != node && USERS.iter().all(|user| phase(seen, user) == "Running" && node_of(seen, user) == first)
+}
+
+/// Three users of a volume that only one node may have, and that node.
+async fn shared() -> (Bench, String) {
+    let mut shared = Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() };
+    shared.capabilities.extend(["controller/SINGLE_NODE_MULTI_WRITER", "node/SINGLE_NODE_MULTI_WRITER"]);
+    let bench = Bench::with(&["a", "b", "c", "d"], shared).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeMultiWriter")).await;
+    for name in USERS {
+        let mut user = user(name, "c", "");
+        user["spec"]["onNodeLost"] = json!("Rebind");
+        bench.make("allocations", user).await;
+    }
+    bench.until("all run", |seen| together_off(seen, "")).await;
+    let node = node_of(&bench.seen, USERS[0]);
+    (bench, node)
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_share_a_volume_leave_a_drained_node_and_meet_again() {
+    let (bench, node) = shared().await;
+    bench.patch("nodes", "", &node, taint("wharfline.dev/drain", "")).await;
+    let there = node.clone();
+    bench.until("all run elsewhere", move |seen| together_off(seen, &there)).await;
+    assert_eq!(bench.seen.all("plugininstances").len(), 4, "the plugin stays");
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_share_a_volume_meet_again_when_their_node_is_lost() {
+    let (bench, node) = shared().await;
+    bench.behave(&node, |b| b.alive = false);
+    let unknown =
+        |seen: &Seen| USERS.iter().all(|user| why(&seen.get("allocations", "default", user)) == "NoFence");
+    bench.until("nobody knows", unknown).await;
+    bench.ledger.power_off(&node);
+    bench.patch("nodes", "", &node, taint("wharfline.dev/out-of-service", "boot-1")).await;
+    let there = node.clone();
+    bench.until("all run elsewhere", move |seen| together_off(seen, &there)).await;
+    bench.end().await;
+}
+
+/// Where it can go nowhere it waits, with the reason, and has its place again.
+#[tokio::test(start_paused = true)]
+async fn what_fits_nowhere_else_waits_for_the_end_of_the_drain() {
+    let bench = Bench::with(&["a"], Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() }).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.patch("nodes", "", "a", taint("wharfline.dev/drain", "")).await;
+    bench.until("nothing is attached", |seen| seen.all("volumeattachments").is_empty()).await;
+    bench.until("it says why", |seen| why(&seen.get("allocations", "default", "one")) == "NoNodeFits").await;
+    let one = bench.seen.get("allocations", "default", "one");
+    let said = condition(&one, "Ready")["message"].as_str().unwrap().to_owned();
+    assert!(said.contains("a: being drained"), "{said}");
+    assert_eq!((phase(&bench.seen, "one"), node_of(&bench.seen, "one").as_str()), ("Pending".into(), ""));
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.patch("nodes", "", "a", json!({ "spec": { "taints": null } })).await;
+    bench.until("it runs again", |seen| phase(seen, "one") == "Running").await;
+    bench.end().await;
+}
