@@ -72,6 +72,10 @@ impl<M: Membership> Members<M> {
             let mut state = self.state();
             // A change that came meanwhile may have been this one's: what was read is old then.
             if state.changes == changes {
+                // Another of its requests was first: what that one opened goes on.
+                if let Some(member) = state.known.get(name).filter(|member| member.what == what) {
+                    return Ok(Some((what, member.leave.clone())));
+                }
                 let leave = CancellationToken::new();
                 let member = Member { what: what.clone(), leave: leave.clone() };
                 if let Some(before) = state.known.insert(name.to_owned(), member) {
