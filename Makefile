@@ -63,7 +63,8 @@ fmt: ## Format the code
 crds: ## Write crds/ anew from the kinds in src/api
 	UPDATE_CRDS=1 $(CARGO) test --locked --test crds
 
-bench: ## Floors, ratios and targets on this machine (root, some minutes; PARTS="B1 idle" chooses); JSON in target/bench
+bench: ## Floors, ratios and targets on this machine (root, a quarter of an hour; PARTS="B1 idle" chooses); JSON in target/bench
+	@tools/fetch-etcd || true
 	$(CARGO) build --locked --release --bin wharfline
 	@mkdir -p target/bench && cp target/release/wharfline target/bench/wharfline
 	WHARFLINE_BIN=$(CURDIR)/target/bench/wharfline $(CARGO) bench --locked --bench bench -- $(PARTS)

@@ -11,6 +11,11 @@
 //! | [`burst`] | B4: 100 volumes on one node, against the raw driver loop of [`raw`] |
 //! | [`restart`] | B5: SIGKILL and restart with 1,000 published volumes |
 //! | [`cold`] | B17: empty directory to the first published volume |
+//! | [`sustained`] | B2: 10,000 claims on 100 simulated nodes ([`fleet`]), in writes per second against etcd's own |
+//! | [`crowd`] | B7, B14: memory and times to answer with 10,000 volumes and claims and 1,000 simulated nodes |
+//! | [`fanout`] | B8: one change told to 1,000 watchers, against one buffer to 1,000 streams |
+//! | [`leader`] | B9: the leader of three etcds killed, against a client of etcd beside it |
+//! | [`failover`] | B13: from the fence of a machine to its volumes on another one, and what that writes |
 //! | [`idle`] | resident memory and idle processor time of the whole, the two halves and the shims |
 //! | [`binary`] | B20: size and crates |
 //!
@@ -27,12 +32,24 @@ mod burst;
 mod claim;
 #[path = "bench/cold.rs"]
 mod cold;
+#[path = "bench/crowd.rs"]
+mod crowd;
+#[path = "bench/etcd.rs"]
+mod etcd;
+#[path = "bench/failover.rs"]
+mod failover;
+#[path = "bench/fanout.rs"]
+mod fanout;
+#[path = "bench/fleet.rs"]
+mod fleet;
 #[path = "bench/floors.rs"]
 mod floors;
 #[path = "bench/halves.rs"]
 mod halves;
 #[path = "bench/idle.rs"]
 mod idle;
+#[path = "bench/leader.rs"]
+mod leader;
 #[path = "bench/plugin.rs"]
 mod plugin;
 #[path = "bench/raw.rs"]
@@ -41,8 +58,14 @@ mod raw;
 mod report;
 #[path = "bench/restart.rs"]
 mod restart;
+#[path = "bench/served.rs"]
+mod served;
 #[path = "bench/stack.rs"]
 mod stack;
+#[path = "bench/sustained.rs"]
+mod sustained;
+#[path = "bench/wire.rs"]
+mod wire;
 
 use floors::Floors;
 use report::Report;
@@ -58,7 +81,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["as-plugin", socket, volumes, manner] => plugin::serve(socket, volumes, manner),
+        ["as-plugin", socket, volumes, manner] => plugin::serve(socket, volumes, manner, None),
+        ["as-plugin", socket, volumes, manner, node] => plugin::serve(socket, volumes, manner, Some(node)),
         ["as-server", data] => halves::server(data),
         ["as-node", data] => halves::node(data),
         parts => return measure(parts),
@@ -105,6 +129,7 @@ fn measure(parts: &[&str]) -> ExitCode {
         if wanted("idle") {
             idle::measure(&mut report).await;
         }
+        cluster(&mut report, &wanted).await;
         let after = Floors::measure().await;
         report.finish(&before, &after);
     };
@@ -115,4 +140,27 @@ fn measure(parts: &[&str]) -> ExitCode {
             () = told_to_end() => ExitCode::FAILURE,
         }
     })
+}
+
+/// The parts that are about many nodes and several processes.
+async fn cluster(report: &mut Report, wanted: &impl Fn(&str) -> bool) {
+    if wanted("B8") {
+        fanout::measure(report).await;
+    }
+    if wanted("B13") {
+        failover::measure(report).await;
+    }
+    if etcd::program().is_none() {
+        println!("NOT MEASURED without etcd on the path: B2, B7, B9, B14");
+        return;
+    }
+    if wanted("B7") || wanted("B14") {
+        crowd::measure(report, (wanted("B7"), wanted("B14"))).await;
+    }
+    if wanted("B2") {
+        sustained::measure(report).await;
+    }
+    if wanted("B9") {
+        leader::measure(report).await;
+    }
 }

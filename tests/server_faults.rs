@@ -9,10 +9,11 @@ mod support {
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use http::Method;
 use serde_json::{Value, json};
 use support::server_api::*;
 use support::server_store::{Fate, Meddled};
-use wharfline::server::{Identity, Server};
+use wharfline::server::{Identity, KEY as NODE_KEY, Pki, Server, ServerOptions};
 use wharfline::store::{Expect, Outcome, Store};
 
 const KEY: &[u8] = b"/wharfline/test.dev/gadgets/default/a";
@@ -208,7 +209,7 @@ async fn while_the_store_is_away_people_read_what_it_held_last() {
         let fails = switch.load(Ordering::Relaxed) && !first;
         if fails { Fate::Unavailable(Outcome::NotDone) } else { Fate::Done }
     });
-    let options = wharfline::server::ServerOptions { mirror: true, ..options() };
+    let options = ServerOptions { mirror: true, ..options() };
     let server = Server::new(store, vec![gadget()], options);
     server.bootstrap().await.unwrap();
     for name in ["a", "b"] {
@@ -263,4 +264,32 @@ async fn while_the_store_is_away_people_read_what_it_held_last() {
     let back = read(person(), one.clone()).await;
     assert!(back.code == 200 && !back.headers.contains_key("warning"));
     server.shutdown().await;
+}
+
+/// A daemon opens all its watches at once, and the first time each of them makes the server read its Node.
+#[tokio::test]
+async fn the_first_requests_of_a_node_do_not_put_one_another_out() {
+    let keys = tempfile::tempdir().unwrap();
+    let pki = Pki::load_or_create(keys.path(), jiff::Timestamp::now(), &|bytes| bytes.fill(1)).unwrap();
+    let store = Meddled::new(store(), |called, _| if called == "get" { Fate::Later } else { Fate::Done });
+    let with_keys = ServerOptions { signer: Some(Arc::new(pki)), ..options() };
+    let server = Server::new(store, wharfline::api::definitions(), with_keys);
+    server.bootstrap().await.unwrap();
+    let node = json!({ "apiVersion": "v1", "kind": "Node",
+        "metadata": { "name": "n", "annotations": { NODE_KEY: "k" } } });
+    assert_eq!(post(&server, "/api/v1/nodes", node).await.code, 201);
+    let path = "/api/v1/nodes?watch=true&fieldSelector=metadata.name%3Dn";
+    let who = Identity::node("n").with_key(Some("k".to_owned()));
+    let asked = (0..8).map(|_| {
+        let with = With { identity: Some(who.clone()), ..With::default() };
+        send(&server, Method::GET, path, None, with)
+    });
+    let opened = futures::future::join_all(asked).await;
+    let label = json!({ "metadata": { "labels": { "seen": "yes" } } });
+    assert_eq!(merge(&server, "/api/v1/nodes/n", label).await.code, 200);
+    for response in opened {
+        assert_eq!(response.status(), 200);
+        let mut lines = Lines::of(response);
+        assert_eq!((lines.told().await, lines.told().await), ("ADDED n".to_owned(), "MODIFIED n".to_owned()));
+    }
 }

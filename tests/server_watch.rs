@@ -23,6 +23,7 @@ use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use support::server_api::*;
 use wharfline::server::{Identity, Server};
+use wharfline::store::{Expect, Store};
 
 fn one(name: &str) -> String {
     format!("{GADGETS}/{name}")
@@ -504,4 +505,37 @@ async fn every_follower_ends_with_what_the_store_holds() {
     for task in tasks {
         task.abort();
     }
+}
+
+/// As a node watches for its name: what becomes of others is nothing to it, and it is not left behind by that.
+#[tokio::test]
+async fn who_watches_for_one_value_keeps_its_place_whatever_happens_to_others() {
+    let fixture = fixture().await;
+    let of = |name: &str, node: &str| {
+        let mut gadget = a_gadget(name);
+        gadget["spec"]["nodeName"] = json!(node);
+        gadget
+    };
+    post(&fixture.server, GADGETS, of("other", "n2")).await;
+    let mut mine = watch(&fixture.server, &format!("{GADGETS}?fieldSelector=spec.nodeName%3Dn1")).await;
+    let mut both = watch(&fixture.server, &format!("{GADGETS}?fieldSelector=spec.nodeName%3Dn2")).await;
+    assert_eq!(both.told().await, "ADDED other");
+    // More than the server holds of the past.
+    let key = b"/wharfline/test.dev/gadgets/default/other";
+    let value = fixture.store.get(key).await.unwrap().0.unwrap().value;
+    for _ in 0..8_300 {
+        fixture.store.put(key, value.clone(), Expect::Any).await.unwrap();
+    }
+    fixture.compact().await;
+    post(&fixture.server, GADGETS, of("own", "n1")).await;
+    assert_eq!(mine.told().await, "ADDED own");
+    // What comes and what goes is told in both places.
+    let moved = json!({ "spec": { "nodeName": "n1" } });
+    assert_eq!(merge(&fixture.server, &format!("{GADGETS}/other"), moved).await.code, 200);
+    assert_eq!(mine.told().await, "ADDED other");
+    let mut late = watch(&fixture.server, &format!("{GADGETS}?fieldSelector=spec.nodeName%3Dn1")).await;
+    assert_eq!((late.told().await, late.told().await), ("ADDED other".to_owned(), "ADDED own".to_owned()));
+    let back = json!({ "spec": { "nodeName": "n3" } });
+    assert_eq!(merge(&fixture.server, &format!("{GADGETS}/own"), back).await.code, 200);
+    assert_eq!((mine.told().await, late.told().await), ("DELETED own".to_owned(), "DELETED own".to_owned()));
 }

@@ -129,9 +129,9 @@ pub(crate) struct Usage {
     /// Seconds, of user and kernel.
     pub(crate) cpu: f64,
     /// Megabytes.
-    resident: f64,
+    pub(crate) resident: f64,
     /// Megabytes that no file backs.
-    anonymous: f64,
+    pub(crate) anonymous: f64,
     /// Times that a thread of it gave up the processor by itself.
     switches: f64,
     threads: Value,

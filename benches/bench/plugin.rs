@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -96,27 +96,33 @@ impl Drop for Plugin {
 }
 
 struct Served {
+    node: String,
     volumes: PathBuf,
     slow: bool,
     turn: tokio::sync::Mutex<()>,
     calls: Mutex<BTreeMap<String, u64>>,
 }
 
-/// Serves until it is killed or nobody can ask it any more.
-pub(crate) fn serve(socket: &str, volumes: &str, manner: &str) {
+/// Serves until it is killed or nobody can ask it any more; as a task of a node, until it is killed.
+pub(crate) fn serve(socket: &str, volumes: &str, manner: &str, node: Option<&str>) {
+    let socket = socket.strip_prefix("unix://").unwrap_or(socket);
     let served = Arc::new(Served {
+        node: node.unwrap_or(NODE_ID).to_owned(),
         volumes: volumes.into(),
         slow: manner == "slow",
         turn: tokio::sync::Mutex::default(),
         calls: Mutex::default(),
     });
     let counted = Arc::clone(&served);
-    std::thread::spawn(move || {
+    let answers = move || {
         for _ in std::io::stdin().lines() {
             println!("{}", serde_json::to_string(&*counted.calls.lock().unwrap()).unwrap());
         }
         std::process::exit(0);
-    });
+    };
+    if node.is_none() {
+        std::thread::spawn(answers);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let listener = tokio::net::UnixListener::bind(socket).unwrap();
@@ -149,7 +155,7 @@ async fn answer(served: &Served, request: Request<Incoming>) -> Response<StreamB
         let _turn = served.turn.lock().await;
         tokio::time::sleep(if rpc == "NodePublishVolume" { SLOW.0 } else { SLOW.1 }).await;
     }
-    let (message, code) = match reply(&served.volumes, &rpc, body.get(5..).unwrap_or_default()) {
+    let (message, code) = match reply(served, &rpc, body.get(5..).unwrap_or_default()) {
         Some(message) => (message, 0),
         None => (Vec::new(), 12),
     };
@@ -166,8 +172,8 @@ async fn answer(served: &Served, request: Request<Incoming>) -> Response<StreamB
 }
 
 /// The answer to a call, or none to one that it does not know.
-fn reply(volumes: &Path, rpc: &str, body: &[u8]) -> Option<Vec<u8>> {
-    let home = |volume: &str| volumes.join(volume);
+fn reply(served: &Served, rpc: &str, body: &[u8]) -> Option<Vec<u8>> {
+    let home = |volume: &str| served.volumes.join(volume);
     Some(match rpc {
         "Probe" => proto::ProbeResponse { ready: Some(true) }.encode_to_vec(),
         "GetPluginInfo" => proto::GetPluginInfoResponse {
@@ -180,7 +186,7 @@ fn reply(volumes: &Path, rpc: &str, body: &[u8]) -> Option<Vec<u8>> {
         "ControllerGetCapabilities" => controller_capabilities().encode_to_vec(),
         "NodeGetCapabilities" => node_capabilities().encode_to_vec(),
         "NodeGetInfo" => {
-            proto::NodeGetInfoResponse { node_id: NODE_ID.into(), ..Default::default() }.encode_to_vec()
+            proto::NodeGetInfoResponse { node_id: served.node.clone(), ..Default::default() }.encode_to_vec()
         }
         "CreateVolume" => {
             let asked = proto::CreateVolumeRequest::decode(body).ok()?;

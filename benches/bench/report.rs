@@ -43,6 +43,8 @@ pub(crate) enum Target {
     Value(f64),
     /// Its median, in floors.
     Ratio(f64),
+    /// Its median, in floors, of a figure that is better when it is larger.
+    AtLeast(f64),
 }
 
 impl Row {
@@ -64,7 +66,15 @@ impl Row {
         Some(match self.target? {
             Target::Value(most) => median(&self.rounds) <= most,
             Target::Ratio(most) => self.ratio()? <= most,
+            Target::AtLeast(least) => self.ratio()? >= least,
         })
+    }
+
+    fn best(&self) -> f64 {
+        match self.target {
+            Some(Target::AtLeast(_)) => self.rounds.iter().copied().fold(f64::NAN, f64::max),
+            Some(Target::Value(_) | Target::Ratio(_)) | None => best(&self.rounds),
+        }
     }
 
     fn line(&self) -> String {
@@ -73,6 +83,7 @@ impl Row {
             None => "-".to_owned(),
             Some(Target::Value(most)) => format!("{} {}", figure(most), self.unit),
             Some(Target::Ratio(most)) => format!("{most} x"),
+            Some(Target::AtLeast(least)) => format!("> {least} x"),
         };
         let met = match self.met() {
             None => "",
@@ -85,7 +96,7 @@ impl Row {
             self.what,
             number(self.floor),
             figure(median(&self.rounds)),
-            figure(best(&self.rounds)),
+            figure(self.best()),
             self.unit,
             self.ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2} x")),
             target,
@@ -97,9 +108,10 @@ impl Row {
             None => (Value::Null, Value::Null),
             Some(Target::Value(most)) => (json!(most), json!("value")),
             Some(Target::Ratio(most)) => (json!(most), json!("ratio")),
+            Some(Target::AtLeast(least)) => (json!(least), json!("least ratio")),
         };
         json!({ "name": self.name, "what": self.what, "unit": self.unit, "floor": self.floor,
-            "median": median(&self.rounds), "min": best(&self.rounds), "rounds": self.rounds,
+            "median": median(&self.rounds), "min": self.best(), "rounds": self.rounds,
             "ratio": self.ratio(), "target": target, "targetOf": of, "met": self.met(), "more": self.more })
     }
 }
@@ -110,7 +122,7 @@ impl Report {
         if self.rows.is_empty() {
             println!(
                 "{:<5} {:<46} {:>9} {:>9} {:>9} {:<4} {:>7} {:>9}",
-                "", "", "floor", "median", "min", "", "ratio", "target"
+                "", "", "floor", "median", "best", "", "ratio", "target"
             );
         }
         println!("{}", row.line());

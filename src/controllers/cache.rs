@@ -3,6 +3,7 @@
 //! A cache is filled by one watcher (see `watch`) and read by everybody. It never asks the API.
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -42,46 +43,107 @@ pub(crate) fn reference<K: Resource<DynamicType = ()>>(name: &Name) -> ObjectRef
 
 #[derive(Debug, Default)]
 struct Index {
-    by_word: HashMap<String, BTreeSet<Name>>,
-    words: HashMap<Name, Vec<String>>,
-    /// Since when each object is seen as it is: there, or being deleted.
-    since: HashMap<Name, (Option<String>, bool, Instant)>,
+    by_word: HashMap<Arc<str>, Names>,
+    known: HashMap<Arc<Name>, Known>,
+}
+
+/// The objects under one word, in the order of their names. Mostly it is one, for which a set would be large.
+#[derive(Debug)]
+enum Names {
+    One(Arc<Name>),
+    Many(BTreeSet<Arc<Name>>),
+}
+
+/// One object in the index.
+#[derive(Debug)]
+struct Known {
+    words: Vec<Arc<str>>,
+    uid: Option<String>,
+    /// Whether it is being deleted.
+    going: bool,
+    /// Since when it is seen as it is: there, or being deleted.
+    since: Instant,
+}
+
+impl Names {
+    fn iter(&self) -> impl Iterator<Item = &Arc<Name>> {
+        let (one, many) = match self {
+            Self::One(name) => (Some(name), None),
+            Self::Many(names) => (None, Some(names)),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Many(names) => names.len(),
+        }
+    }
+
+    fn add(&mut self, name: Arc<Name>) {
+        match self {
+            Self::One(first) => *self = Self::Many([Arc::clone(first), name].into()),
+            Self::Many(names) => drop(names.insert(name)),
+        }
+    }
 }
 
 impl Index {
-    fn remove(&mut self, name: &Name) {
-        for word in self.words.remove(name).unwrap_or_default() {
-            if let Some(names) = self.by_word.get_mut(&word) {
-                names.remove(name);
-                if names.is_empty() {
-                    self.by_word.remove(&word);
+    /// Takes an object from under its words.
+    fn unlist(&mut self, name: &Arc<Name>, words: &[Arc<str>]) {
+        for word in words {
+            let Some(names) = self.by_word.get_mut(word) else { continue };
+            let left = match names {
+                Names::One(one) => usize::from(one != name),
+                Names::Many(names) => {
+                    names.remove(name);
+                    names.len()
                 }
+            };
+            if left == 0 {
+                self.by_word.remove(word);
             }
         }
     }
 
     fn forget(&mut self, name: &Name) {
-        self.remove(name);
-        self.since.remove(name);
+        if let Some((name, known)) = self.known.remove_entry(name) {
+            self.unlist(&name, &known.words);
+        }
     }
 
-    fn insert<K: Kind>(&mut self, name: Name, object: &K) {
+    fn insert<K: Kind>(&mut self, name: &Name, object: &K) {
         let meta = object.meta();
         let (uid, going) = (meta.uid.clone(), meta.deletion_timestamp.is_some());
-        if self.since.get(&name).is_none_or(|known| known.0 != uid || known.1 != going) {
-            self.since.insert(name.clone(), (uid, going, Instant::now()));
-        }
         let mut words = object.index();
         words.extend(object.owner_references().iter().map(|owner| format!("owner:{}", owner.uid)));
+        let new = || Known { words: Vec::new(), uid: None, going: false, since: Instant::now() };
+        let (name, mut known) =
+            self.known.remove_entry(name).unwrap_or_else(|| (Arc::new(name.clone()), new()));
+        if known.uid != uid || known.going != going {
+            (known.uid, known.going, known.since) = (uid, going, Instant::now());
+        }
         // Most changes are of a status that no word comes from.
-        if self.words.get(&name) == Some(&words) {
-            return;
+        if !known.words.iter().map(|word| &**word).eq(words.iter().map(String::as_str)) {
+            self.unlist(&name, &known.words);
+            known.words = words.into_iter().map(|word| self.list(word, &name)).collect();
         }
-        self.remove(&name);
-        for word in &words {
-            self.by_word.entry(word.clone()).or_default().insert(name.clone());
+        self.known.insert(name, known);
+    }
+
+    /// Puts an object under a word.
+    fn list(&mut self, word: String, name: &Arc<Name>) -> Arc<str> {
+        if let Some((word, _)) = self.by_word.get_key_value(word.as_str()) {
+            let word = Arc::clone(word);
+            if let Some(names) = self.by_word.get_mut(&word) {
+                names.add(Arc::clone(name));
+            }
+            return word;
         }
-        self.words.insert(name, words);
+        let word: Arc<str> = word.into();
+        self.by_word.insert(Arc::clone(&word), Names::One(Arc::clone(name)));
+        word
     }
 }
 
@@ -90,6 +152,7 @@ impl Index {
 pub(crate) struct Cache<K: Kind> {
     store: Store<K>,
     index: Mutex<Index>,
+    changes: AtomicU64,
     /// Objects whose owners are to be looked at.
     pub(crate) dependents: Queue<K>,
 }
@@ -101,7 +164,13 @@ impl<K: Kind> Cache<K> {
     /// An empty cache and the end that fills it.
     pub(crate) fn new() -> (Self, Writer<K>) {
         let writer = Writer::default();
-        (Self { store: writer.as_reader(), index: Mutex::default(), dependents: Queue::default() }, writer)
+        let (store, dependents) = (writer.as_reader(), Queue::default());
+        (Self { store, index: Mutex::default(), changes: AtomicU64::new(0), dependents }, writer)
+    }
+
+    /// Another number after every change: what was made of the cache before is as good as new while it is the same.
+    pub(crate) fn version(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// An object of the whole cluster.
@@ -124,7 +193,7 @@ impl<K: Kind> Cache<K> {
     /// How long an object has been seen as it is: there, or being deleted.
     pub(crate) fn age(&self, name: &Name) -> Option<Duration> {
         let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
-        index.since.get(name).map(|(.., since)| since.elapsed())
+        index.known.get(name).map(|known| known.since.elapsed())
     }
 
     /// The objects under one word of the index, in the order of their names.
@@ -135,13 +204,13 @@ impl<K: Kind> Cache<K> {
     /// The names under one word of the index, in order.
     pub(crate) fn names(&self, word: &str) -> Vec<Name> {
         let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
-        index.by_word.get(word).into_iter().flatten().cloned().collect()
+        index.by_word.get(word).into_iter().flat_map(Names::iter).map(|name| (**name).clone()).collect()
     }
 
     /// How many objects are under one word of the index.
     pub(crate) fn count(&self, word: &str) -> usize {
         let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
-        index.by_word.get(word).map_or(0, BTreeSet::len)
+        index.by_word.get(word).map_or(0, Names::len)
     }
 
     /// Takes in one event of the watcher and says what changed. Called by the one watcher only.
@@ -151,7 +220,7 @@ impl<K: Kind> Cache<K> {
                 let name = name_of(object);
                 let old = self.get(&name);
                 writer.apply_watcher_event(event);
-                self.change(|index| index.insert(name.clone(), object));
+                self.change(|index| index.insert(&name, object));
                 vec![(old, self.get(&name))]
             }
             Event::Delete(object) => {
@@ -170,10 +239,13 @@ impl<K: Kind> Cache<K> {
                 writer.apply_watcher_event(event);
                 let after: BTreeMap<_, _> = self.all().into_iter().map(|o| (name_of(&*o), o)).collect();
                 self.change(|index| {
-                    *index = Index { since: std::mem::take(&mut index.since), ..Index::default() };
-                    index.since.retain(|name, _| after.contains_key(name));
+                    let gone = |name: &&Arc<Name>| !after.contains_key(&***name);
+                    let gone: Vec<_> = index.known.keys().filter(gone).cloned().collect();
+                    for name in gone {
+                        index.forget(&name);
+                    }
                     for (name, object) in &after {
-                        index.insert(name.clone(), &**object);
+                        index.insert(name, &**object);
                     }
                 });
                 let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
@@ -187,6 +259,7 @@ impl<K: Kind> Cache<K> {
 
     fn change(&self, edit: impl FnOnce(&mut Index)) {
         edit(&mut self.index.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changes.fetch_add(1, Ordering::AcqRel);
     }
 }
 

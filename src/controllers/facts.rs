@@ -1,6 +1,6 @@
 //! What several controllers read from the caches: nodes and the instances of a plugin. Reads only.
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -24,7 +24,7 @@ pub(crate) fn node_ready(node: &Node) -> bool {
 /// Whether `wharfline down` took the node down.
 pub(crate) fn node_down(world: &World, node: &str) -> bool {
     let marked = world.nodes.named(node).is_some_and(|n| n.annotations().contains_key(STOPPED));
-    let said = world.agents.named(node).and_then(|a| a.status.clone()).is_some_and(|s| s.stopped);
+    let said = world.agents.named(node).is_some_and(|a| a.status.as_ref().is_some_and(|s| s.stopped));
     marked || said
 }
 
@@ -62,6 +62,34 @@ pub(crate) fn fence_command(world: &World, node: &str) -> String {
     }
 }
 
+/// What was found of each plugin, for as long as nothing that it was found from has changed. Every look at a claim or a
+/// volume asks, and with many nodes that is much to go through each time.
+#[derive(Debug, Default)]
+pub(crate) struct Found(Mutex<(Sources, HashMap<String, Arc<Instances>>)>);
+
+/// The versions of the caches that [`instance`] reads.
+type Sources = [u64; 3];
+
+impl Found {
+    fn of(&self, world: &World, plugin: &str) -> Arc<Instances> {
+        // Before they are read: what changes meanwhile is then found anew.
+        let sources = [world.instances.version(), world.nodes.version(), world.agents.version()];
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) =
+            Some(known()).filter(|known| known.0 == sources).and_then(|k| k.1.get(plugin).cloned())
+        {
+            return found;
+        }
+        let found = Arc::new(Instances::look(world, plugin));
+        let mut known = known();
+        if known.0 != sources {
+            *known = (sources, HashMap::new());
+        }
+        known.1.insert(plugin.to_owned(), Arc::clone(&found));
+        found
+    }
+}
+
 /// All instances of one plugin as they are now.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Instances {
@@ -73,7 +101,11 @@ pub(crate) struct Instances {
 
 impl Instances {
     /// The instances of a plugin. One that is on a node without lease, or that took another's node id, is not healthy.
-    pub(crate) fn of(world: &World, plugin: &str) -> Self {
+    pub(crate) fn of(world: &World, plugin: &str) -> Arc<Self> {
+        world.found.of(world, plugin)
+    }
+
+    fn look(world: &World, plugin: &str) -> Self {
         let objects = world.instances.by(&format!("plugin:{plugin}"));
         let mut list: Vec<_> = objects.iter().map(|o| instance(world, o)).collect();
         let twice: Vec<_> =
@@ -96,8 +128,8 @@ impl Instances {
 
     /// The healthy instances of one service.
     pub(crate) fn healthy(&self, service: Service) -> impl Iterator<Item = &Arc<PluginInstance>> {
-        let nodes = self.nodes(service);
-        nodes.into_iter().filter_map(move |node| self.serving(service, node))
+        let serving = registry::each_serving(&self.list, service);
+        serving.into_values().filter_map(|instance| self.objects.get(&instance.id))
     }
 
     /// Whether any instance that made controller calls possible knows this capability.

@@ -16,7 +16,7 @@ use crate::api::allocation::{AllocationPhase, OnNodeLost};
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{AccessMode, Condition, READY, Truth};
 use crate::api::plugin::ControllerScope;
-use crate::api::{Allocation, AllocationStatus, Volume, VolumeClaim};
+use crate::api::{Allocation, AllocationStatus, Volume, VolumeClaim, VolumeClass};
 use crate::plan::Reason;
 use crate::plan::claim;
 use crate::plan::place::{self, Claim, Closed, Node, NodePlugin, Place, Placed, Wish};
@@ -116,10 +116,18 @@ fn placed(context: &Context, object: &Allocation, status: &AllocationStatus) -> 
 }
 
 /// A claim of the allocation with what was found for it.
+struct Found {
+    claim: Arc<VolumeClaim>,
+    volume: Option<Arc<Volume>>,
+    class: Option<Arc<VolumeClass>>,
+    late: bool,
+    plugin: String,
+}
+
+/// The same with what is known of where it can be used.
 struct Wanted {
     claim: Arc<VolumeClaim>,
     volume: Option<Arc<Volume>>,
-    late: bool,
     /// Late, without volume, and without a selected node that can still serve it.
     unselected: bool,
     facts: Claim,
@@ -131,13 +139,14 @@ fn place(
     status: &AllocationStatus,
     pin: Option<String>,
 ) -> Result<Decision, Reason> {
-    let mut wanted = Vec::new();
+    let mut found = Vec::new();
     for volume in &object.spec.volumes {
-        wanted.push(look_up(context, object, &volume.claim_name)?);
+        found.push(look_up(context, object, &volume.claim_name)?);
     }
-    for one in wanted.iter().filter(|w| !w.late) {
-        ready(context, one)?;
+    for one in found.iter().filter(|one| !one.late) {
+        ready(context, &one.claim, one.volume.as_deref())?;
     }
+    let wanted: Vec<_> = found.into_iter().map(|one| places(context, object, one)).collect();
     let wish = Wish { pin, labels: object.spec.node_selector.clone(), plugin: serves(object) };
     let claims: Vec<_> = wanted.iter().map(|w| w.facts.clone()).collect();
     let mut nodes = nodes(context);
@@ -148,26 +157,28 @@ fn place(
         return Ok(Decision::Select(Arc::clone(&one.claim), node));
     }
     for one in &wanted {
-        ready(context, one)?;
+        ready(context, &one.claim, one.volume.as_deref())?;
     }
     Ok(Decision::Bind(node))
 }
 
 /// Whether the claim's volume can be used. That the claim is bound to it is known from the same facts as its controller
 /// knows it: waiting for that to be written would put one more write in every claim's way.
-fn ready(context: &Context, wanted: &Wanted) -> Result<(), Reason> {
-    if wanted.volume.as_ref().is_some_and(|volume| usable(&context.world, &wanted.claim, volume)) {
+fn ready(context: &Context, claim: &VolumeClaim, volume: Option<&Volume>) -> Result<(), Reason> {
+    if volume.is_some_and(|volume| usable(&context.world, claim, volume)) {
         return Ok(());
     }
-    let claim = wanted.claim.status.as_ref();
-    let said = claim.and_then(|s| s.conditions.iter().find(|c| c.kind == READY && c.status != Truth::True));
+    let said = claim
+        .status
+        .as_ref()
+        .and_then(|s| s.conditions.iter().find(|c| c.kind == READY && c.status != Truth::True));
     // What goes on by itself is not worth a write per step; what is missing is named.
     let said = said.filter(|c| !claim::UNDER_WAY.contains(&c.reason.as_str()));
     let message = said.map(|c| c.message.clone()).unwrap_or_default();
-    Err(Reason::VolumeNotReady { claim: wanted.claim.name_any(), message })
+    Err(Reason::VolumeNotReady { claim: claim.name_any(), message })
 }
 
-fn look_up(context: &Context, object: &Allocation, name: &str) -> Result<Wanted, Reason> {
+fn look_up(context: &Context, object: &Allocation, name: &str) -> Result<Found, Reason> {
     let world = &context.world;
     let key = (object.namespace().unwrap_or_default(), name.to_owned());
     let Some(claim) = world.claims.get(&key) else {
@@ -188,6 +199,16 @@ fn look_up(context: &Context, object: &Allocation, name: &str) -> Result<Wanted,
     if object.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref()).any(|p| p.plugin_name == plugin) {
         return Err(Reason::OwnPlugin { plugin });
     }
+    Ok(Found { claim, volume, class, late, plugin })
+}
+
+/// What is known of where a claim can be used: of every node, so it is asked only where that is decided.
+fn places(
+    context: &Context,
+    object: &Allocation,
+    Found { claim, volume, class, late, plugin }: Found,
+) -> Wanted {
+    let world = &context.world;
     let instances = Instances::of(world, &plugin);
     let selected = claim.status.as_ref().map(|s| s.selected_node.clone()).unwrap_or_default();
     let local =
@@ -212,8 +233,8 @@ fn look_up(context: &Context, object: &Allocation, name: &str) -> Result<Wanted,
     }
     let attached = volume.iter().flat_map(|v| world.attachments.by(&format!("volume:{}", v.name_any())));
     let present_on: BTreeSet<_> = attached.map(|a| a.spec.node_name.clone()).collect();
-    let facts = Claim { name: name.to_owned(), plugin, nodes, topology, only, present_on };
-    Ok(Wanted { claim, volume, late, unselected, facts })
+    let facts = Claim { name: claim.name_any(), plugin, nodes, topology, only, present_on };
+    Wanted { claim, volume, unselected, facts }
 }
 
 /// Whether several users of a volume run side by side, but on one node.

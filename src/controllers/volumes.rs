@@ -158,13 +158,15 @@ fn host_of(context: &Context, object: &Volume, status: &VolumeStatus) -> (Decisi
     let instances = Instances::of(world, &object.spec.plugin);
     let load = |node: &str| world.volumes.count(&format!("host:{node}"));
     let serving = instances.nodes(Service::Controller);
-    // One that would have to be replaced at once is none: two such would hand the volume to and fro.
+    let (node, again) = current.map_or((HostNode::Gone, None), |host| pulse(context, &host.node_name));
+    // One that would have to be replaced at once is none: two such would hand the volume to and fro. While the present
+    // host may still call, nobody else is asked for.
     let candidates: Vec<_> = serving
         .iter()
+        .filter(|_| node == HostNode::Gone)
         .filter(|node| pulse(context, node).0 != HostNode::Gone)
         .map(|node| Candidate { node: (*node).to_owned(), load: load(node) })
         .collect();
-    let (node, again) = current.map_or((HostNode::Gone, None), |host| pulse(context, &host.node_name));
     let preferred = consumer(context, object, status);
     let decision = host::decide(&host::Facts {
         current,

@@ -1,5 +1,6 @@
 //! What a change of one object means for the others: the only place that says which controller looks again, and at what.
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node};
@@ -7,7 +8,7 @@ use kube::ResourceExt;
 
 use super::cache::{Name, name_of};
 use super::context::Context;
-use super::facts::{deleting, node_down, node_ready};
+use super::facts::{deleting, node_ready};
 use super::garbage::holds_for_dependents;
 use super::nodes::renewal;
 use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default};
@@ -83,11 +84,15 @@ fn leaving_plugin(context: &Context, plugin: &str) {
     if world.plugins.named(plugin).is_some_and(|p| deleting(&*p) || undeclared(&p)) {
         queues.plugins.add(cluster(plugin));
     }
-    for allocation in world.allocations.by(&format!("serves:{plugin}")) {
-        let node = allocation.status.as_ref().map(|s| s.node_name.as_str()).unwrap_or_default();
-        if deleting(&*allocation) || allocation.spec.stop || node_down(world, node) {
-            queues.plugin_tasks.add(name_of(&*allocation));
-        }
+    queues.plugin_tasks.add_all(world.allocations.names(&format!("leaving:{plugin}")));
+    let down: BTreeSet<Name> =
+        world.nodes.names("down").into_iter().chain(world.agents.names("down")).collect();
+    for (_, node) in down {
+        let of_plugin = |a: &Arc<Allocation>| {
+            a.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref()).any(|p| p.plugin_name == plugin)
+        };
+        let there = world.allocations.by(&format!("node:{node}")).into_iter().filter(of_plugin);
+        queues.plugin_tasks.add_all(there.map(|allocation| name_of(&*allocation)));
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) async fn watch<K: Wakes>(
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         let event = match event {
-            Ok(event) => event,
+            Ok(event) => slim(event),
             Err(error) => {
                 tracing::warn!(kind = std::any::type_name::<K>(), %error, "watch interrupted");
                 continue;
@@ -55,4 +55,16 @@ pub(crate) async fn watch<K: Wakes>(
             ready.send(()).ok();
         }
     }
+}
+
+/// The event without what no controller asks: who manages which field is the longest part of most objects in memory.
+/// Whoever writes an object back without it leaves it as it stands.
+fn slim<K: Wakes>(mut event: Event<K>) -> Event<K> {
+    match &mut event {
+        Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
+            object.meta_mut().managed_fields = None;
+        }
+        Event::Init | Event::InitDone => {}
+    }
+    event
 }

@@ -9,11 +9,12 @@ use kube::runtime::reflector::store::Writer;
 use kube::{Resource, ResourceExt};
 
 use super::cache::{Cache, Kind};
+use super::facts::Found;
 use crate::api::claim::ClaimPhase;
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
 };
-use crate::plan::marks::PLUGIN_NAME;
+use crate::plan::marks::{PLUGIN_NAME, STOPPED};
 
 impl Kind for Plugin {}
 
@@ -110,14 +111,31 @@ impl Kind for Allocation {
             None => words.push("unplaced".to_owned()),
         }
         let plugins = self.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref());
-        words.extend(plugins.map(|p| format!("serves:{}", p.plugin_name)));
+        for plugin in plugins.map(|p| &p.plugin_name) {
+            words.push(format!("serves:{plugin}"));
+            if self.spec.stop || self.metadata.deletion_timestamp.is_some() {
+                words.push(format!("leaving:{plugin}"));
+            }
+        }
         words.extend(self.annotations().get(PLUGIN_NAME).map(|plugin| format!("of:{plugin}")));
         words
     }
 }
 
-impl Kind for NodeAgent {}
-impl Kind for Node {}
+impl Kind for NodeAgent {
+    fn index(&self) -> Vec<String> {
+        let stopped = self.status.as_ref().is_some_and(|s| s.stopped);
+        stopped.then(|| "down".to_owned()).into_iter().collect()
+    }
+}
+
+impl Kind for Node {
+    fn index(&self) -> Vec<String> {
+        let marked = self.annotations().contains_key(STOPPED);
+        marked.then(|| "down".to_owned()).into_iter().collect()
+    }
+}
+
 impl Kind for Lease {}
 impl Kind for Namespace {}
 impl Kind for Event {}
@@ -139,7 +157,7 @@ macro_rules! world {
     ($($field:ident: $kind:ty, $scope:ident;)*) => {
         /// All caches.
         #[derive(Debug)]
-        pub(crate) struct World { $(pub(crate) $field: Cache<$kind>,)* }
+        pub(crate) struct World { $(pub(crate) $field: Cache<$kind>,)* pub(crate) found: Found }
 
         /// The ends that fill them.
         pub(crate) struct Writers { $(pub(crate) $field: Writer<$kind>,)* }
@@ -148,7 +166,7 @@ macro_rules! world {
             /// Empty caches and the ends that fill them.
             pub(crate) fn new() -> (Self, Writers) {
                 $(let $field = Cache::<$kind>::new();)*
-                (Self { $($field: $field.0,)* }, Writers { $($field: $field.1,)* })
+                (Self { $($field: $field.0,)* found: Found::default() }, Writers { $($field: $field.1,)* })
             }
 
             /// Asks for a look at every object that this one owned.

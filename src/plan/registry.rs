@@ -47,16 +47,21 @@ pub fn serving<'a>(instances: &'a [Instance], service: Service, node: &str) -> O
         .max_by(|a, b| (a.healthy_since, &a.id).cmp(&(b.healthy_since, &b.id)))
 }
 
+/// The instance that serves on each node that has one, by the nodes' names.
+pub fn each_serving(instances: &[Instance], service: Service) -> BTreeMap<&str, &Instance> {
+    let mut all = BTreeMap::new();
+    for instance in instances.iter().filter(|i| service.of(i.role) && i.healthy_since.is_some()) {
+        let known = all.entry(instance.node.as_str()).or_insert(instance);
+        if (known.healthy_since, &known.id) <= (instance.healthy_since, &instance.id) {
+            *known = instance;
+        }
+    }
+    all
+}
+
 /// The nodes with a healthy instance of the service.
 pub fn nodes(instances: &[Instance], service: Service) -> Vec<&str> {
-    let mut nodes: Vec<_> = instances
-        .iter()
-        .filter(|i| service.of(i.role) && i.healthy_since.is_some())
-        .map(|i| i.node.as_str())
-        .collect();
-    nodes.sort_unstable();
-    nodes.dedup();
-    nodes
+    each_serving(instances, service).into_keys().collect()
 }
 
 /// Controllers and nodes, healthy of wanted.
@@ -112,7 +117,9 @@ mod tests {
     }
 
     fn serves(list: &[Instance]) -> Option<&str> {
-        serving(list, Service::Node, "n").map(|i| i.id.as_str())
+        let one = serving(list, Service::Node, "n");
+        assert_eq!(each_serving(list, Service::Node).get("n").copied(), one, "of all nodes or of one");
+        one.map(|i| i.id.as_str())
     }
 
     #[test]

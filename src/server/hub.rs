@@ -3,7 +3,10 @@
 //! Watchers read the lanes at their own pace and are woken by a revision number; there is no queue per
 //! watcher. Who falls so far behind that its place is gone from the lane reads the store's own history.
 //! A change is opened and encoded once, whoever reads it.
-use std::collections::VecDeque;
+//!
+//! Who watches for one value of a field, as every node does for its name, stands in a room of the lane: there is what
+//! concerns that value alone, and nobody in it is woken by anything else.
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -15,7 +18,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::mirror::Mirror;
-use super::objects::Objects;
+use super::objects::{Objects, Stored};
 use super::resource::{Nature, ROOT, Resource};
 use super::selector::Traits;
 use super::status::Refusal;
@@ -60,6 +63,11 @@ pub(crate) struct View {
 impl Side {
     fn new(kv: Kv, rev: Rev) -> Self {
         Self { kv, rev, views: [const { OnceLock::new() }; 2] }
+    }
+
+    /// The state as it is stored.
+    pub(crate) fn stored(&self, objects: &Objects, resource: &Resource) -> Result<Stored, Refusal> {
+        objects.open(resource, &self.kv)
     }
 
     /// The state as this resource shows it.
@@ -120,8 +128,132 @@ struct Lane {
 
 struct Ring {
     changes: VecDeque<Arc<Change>>,
+    /// The last of them of each key.
+    newest: HashMap<Bytes, Arc<Change>>,
+    /// By field and value.
+    rooms: BTreeMap<&'static str, HashMap<String, Room>>,
     /// Every change after this revision is here.
     floor: Rev,
+}
+
+/// The changes of a lane that concern one value of a field.
+struct Room {
+    changes: VecDeque<Arc<Change>>,
+    /// Every change after this revision is here: what never came in needs no place, however long ago it was.
+    floor: Rev,
+    news: watch::Sender<u64>,
+    /// How many watchers are in it.
+    listeners: usize,
+}
+
+impl Room {
+    fn drop(&mut self, rev: Rev) {
+        if self.changes.front().is_some_and(|first| first.rev == rev) {
+            self.changes.pop_front();
+            self.floor = rev;
+        }
+    }
+}
+
+/// A field and the value that a watcher is after.
+pub(crate) type Wanted = (&'static str, String);
+
+/// A watcher's place at a lane.
+pub(crate) struct Ear {
+    hub: Arc<Hub>,
+    lane: usize,
+    room: Option<Wanted>,
+    news: watch::Receiver<u64>,
+}
+
+impl Ear {
+    /// Whatever came up to now is known.
+    pub(crate) fn listen(&mut self) {
+        self.news.mark_unchanged();
+    }
+
+    /// Wakes at the next change; false when there will be none.
+    pub(crate) async fn news(&mut self) -> bool {
+        self.news.changed().await.is_ok()
+    }
+
+    /// What there is after a place.
+    pub(crate) fn take(&self, after: Rev) -> Taken {
+        self.hub.taken(self.lane, self.room.as_ref(), after)
+    }
+
+    /// Whether all that follows after a place is found here.
+    pub(crate) fn covers(&self, after: Rev) -> bool {
+        let ring = self.hub.ring(self.lane);
+        let room = self.room.as_ref().and_then(|wanted| ring.room(wanted));
+        room.map_or(ring.floor, |room| room.floor) <= after
+    }
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        let Some((field, value)) = &self.room else { return };
+        let mut ring = self.hub.ring(self.lane);
+        let Some(rooms) = ring.rooms.get_mut(field) else { return };
+        if let Some(room) = rooms.get_mut(value) {
+            room.listeners -= 1;
+            if room.listeners == 0 {
+                rooms.remove(value);
+            }
+        }
+        if rooms.is_empty() {
+            ring.rooms.remove(field);
+        }
+    }
+}
+
+/// The values that a field has before and after a change.
+fn values<'a>(
+    change: &'a Change,
+    field: &str,
+    (objects, resource): (&Objects, &Resource),
+) -> [Option<&'a str>; 2] {
+    // What cannot be read concerns nobody here: whoever watches without a selector is told that it cannot.
+    let value = |side: &'a Option<Side>| {
+        let view = side.as_ref()?.view(objects, resource).ok()?;
+        Some(view.traits(resource).fields.get(field).map_or("", String::as_str))
+    };
+    let (is, was) = (value(&change.new), value(&change.old));
+    [is, was.filter(|was| Some(*was) != is)]
+}
+
+impl Ring {
+    fn room(&self, (field, value): &Wanted) -> Option<&Room> {
+        self.rooms.get(field)?.get(value)
+    }
+
+    fn push(&mut self, change: Arc<Change>, of: (&Objects, &Resource)) {
+        for (field, rooms) in &mut self.rooms {
+            for value in values(&change, field, of).into_iter().flatten() {
+                if let Some(room) = rooms.get_mut(value) {
+                    room.changes.push_back(Arc::clone(&change));
+                    room.news.send_replace(change.rev.0);
+                }
+            }
+        }
+        self.newest.insert(change.key.clone(), Arc::clone(&change));
+        self.changes.push_back(change);
+    }
+
+    fn drop_oldest(&mut self, of: (&Objects, &Resource)) {
+        let Some(gone) = self.changes.pop_front() else { return };
+        self.floor = gone.rev;
+        for (field, rooms) in &mut self.rooms {
+            for value in values(&gone, field, of).into_iter().flatten() {
+                if let Some(room) = rooms.get_mut(value) {
+                    room.drop(gone.rev);
+                }
+            }
+        }
+        if self.newest.get(&gone.key).is_some_and(|last| last.rev == gone.rev) {
+            self.newest.remove(&gone.key);
+        }
+    }
 }
 
 /// The lanes.
@@ -140,7 +272,12 @@ impl Hub {
     /// Empty lanes.
     pub(crate) fn new(lanes: usize, mirror: Option<Arc<Mirror>>) -> Self {
         let lane = || Lane {
-            ring: Mutex::new(Ring { changes: VecDeque::new(), floor: Rev(u64::MAX) }),
+            ring: Mutex::new(Ring {
+                changes: VecDeque::new(),
+                newest: HashMap::new(),
+                rooms: BTreeMap::new(),
+                floor: Rev(u64::MAX),
+            }),
             news: watch::Sender::new(0),
         };
         let lanes = std::iter::repeat_with(lane).take(lanes).collect();
@@ -174,24 +311,62 @@ impl Hub {
         self.lanes[lane].news.subscribe()
     }
 
-    /// Whether a watcher at this place finds all that follows on the lane.
-    pub(crate) fn covers(&self, lane: usize, after: Rev) -> bool {
-        self.ring(lane).floor <= after
-    }
-
     /// What stands on the lane after a place.
     pub(crate) fn take(&self, lane: usize, after: Rev) -> Taken {
+        self.taken(lane, None, after)
+    }
+
+    fn taken(&self, lane: usize, room: Option<&Wanted>, after: Rev) -> Taken {
         // Read before the ring: every change up to it is then on the lane.
         let position = self.position();
         let ring = self.ring(lane);
-        if ring.floor > after {
+        let room = room.and_then(|wanted| ring.room(wanted));
+        let (changes, floor) = room.map_or((&ring.changes, ring.floor), |room| (&room.changes, room.floor));
+        if floor > after {
             return Taken::TooOld;
         }
-        let from = ring.changes.partition_point(|change| change.rev <= after);
-        if from == ring.changes.len() {
+        let from = changes.partition_point(|change| change.rev <= after);
+        if from == changes.len() {
             return Taken::Nothing(position.max(after));
         }
-        Taken::Changes(ring.changes.range(from..).take(BATCH).cloned().collect())
+        Taken::Changes(changes.range(from..).take(BATCH).cloned().collect())
+    }
+
+    /// A place at a lane: for all that comes, or for what concerns one value of a field.
+    pub(crate) fn ear(
+        self: &Arc<Self>,
+        (resource, objects): (&Resource, &Objects),
+        wanted: Option<Wanted>,
+    ) -> Ear {
+        let lane = resource.lane;
+        let news = match &wanted {
+            None => self.news(lane),
+            Some((field, value)) => self.enter((resource, objects), field, value),
+        };
+        Ear { hub: Arc::clone(self), lane, room: wanted, news }
+    }
+
+    fn enter(
+        &self,
+        (resource, objects): (&Resource, &Objects),
+        field: &'static str,
+        value: &str,
+    ) -> watch::Receiver<u64> {
+        let mut ring = self.ring(resource.lane);
+        let Ring { rooms, changes, floor, .. } = &mut *ring;
+        let room = rooms.entry(field).or_default().entry(value.to_owned()).or_insert_with(|| {
+            let concerns =
+                |change: &&Arc<Change>| values(change, field, (objects, resource)).contains(&Some(value));
+            let changes = changes.iter().filter(concerns).cloned().collect();
+            Room { changes, floor: *floor, news: watch::Sender::new(0), listeners: 0 }
+        });
+        room.listeners += 1;
+        room.news.subscribe()
+    }
+
+    /// The last change of a key, if it stands on the lane. There may be newer ones that are not known here yet.
+    pub(crate) fn newest(&self, lane: usize, key: &str) -> Option<Arc<Change>> {
+        self.ring(lane).newest.get(key.as_bytes()).cloned()
     }
 
     fn ring(&self, lane: usize) -> MutexGuard<'_, Ring> {
@@ -201,21 +376,23 @@ impl Hub {
     /// Follows the store until told to stop.
     pub(crate) async fn follow(
         self: Arc<Self>,
-        store: Arc<dyn Store>,
-        prefixes: Vec<(String, usize)>,
+        objects: Arc<Objects>,
+        resources: Vec<Arc<Resource>>,
         stop: CancellationToken,
     ) {
-        let mut keeper = Keeper { hub: &self, prefixes, order: VecDeque::new(), held: 0 };
-        let _ = stop.run_until_cancelled(keeper.run(&*store)).await;
+        let store = &*objects.store;
+        let mut keeper = Keeper { hub: &self, objects: &objects, resources, order: VecDeque::new(), held: 0 };
+        let _ = stop.run_until_cancelled(keeper.run(store)).await;
     }
 }
 
 /// The one writer of the lanes.
 struct Keeper<'a> {
     hub: &'a Hub,
-    prefixes: Vec<(String, usize)>,
-    /// Lane and size of every change held, oldest first.
-    order: VecDeque<(usize, usize)>,
+    objects: &'a Objects,
+    resources: Vec<Arc<Resource>>,
+    /// Resource and size of every change held, oldest first.
+    order: VecDeque<(Arc<Resource>, usize)>,
     held: usize,
 }
 
@@ -304,35 +481,41 @@ impl Keeper<'_> {
         for lane in 0..self.hub.lanes.len() {
             let mut ring = self.hub.ring(lane);
             ring.changes.clear();
+            ring.newest.clear();
+            for room in ring.rooms.values_mut().flat_map(HashMap::values_mut) {
+                room.changes.clear();
+                room.floor = rev;
+            }
             ring.floor = rev;
         }
         self.advance(rev);
-        for lane in &self.hub.lanes {
-            lane.news.send_replace(rev.0);
+        for (lane, news) in self.hub.lanes.iter().map(|lane| &lane.news).enumerate() {
+            news.send_replace(rev.0);
+            let ring = self.hub.ring(lane);
+            for room in ring.rooms.values().flat_map(HashMap::values) {
+                room.news.send_replace(rev.0);
+            }
         }
     }
 
     fn lay(&mut self, event: Event) {
         let rev = event.rev();
         let place = Change::of(event).and_then(|change| {
-            let found = self.prefixes.iter().find(|(prefix, _)| change.key.starts_with(prefix.as_bytes()));
-            found.map(|(_, lane)| (*lane, change))
+            let found = self.resources.iter().find(|r| change.key.starts_with(r.prefix.as_bytes()));
+            found.map(|resource| (Arc::clone(resource), change))
         });
-        let Some((lane, change)) = place else {
+        let Some((resource, change)) = place else {
             self.advance(rev);
             return;
         };
-        let size = change.size();
-        self.hub.ring(lane).changes.push_back(Arc::new(change));
-        self.order.push_back((lane, size));
+        let (size, lane) = (change.size(), resource.lane);
+        self.hub.ring(lane).push(Arc::new(change), (self.objects, &resource));
+        self.order.push_back((resource, size));
         self.held += size;
         while self.held > BUDGET || self.order.len() > MOST {
             let Some((oldest, size)) = self.order.pop_front() else { break };
             self.held -= size;
-            let mut ring = self.hub.ring(oldest);
-            if let Some(gone) = ring.changes.pop_front() {
-                ring.floor = gone.rev;
-            }
+            self.hub.ring(oldest.lane).drop_oldest((self.objects, &oldest));
         }
         self.advance(rev);
         self.hub.lanes[lane].news.send_replace(rev.0);

@@ -230,8 +230,6 @@ impl Server {
         let limits = options.limits;
         let mirror = options.mirror.then(|| Arc::new(Mirror::default()));
         let hub = Arc::new(Hub::new(registry.lanes(), mirror.clone()));
-        let prefixes = registry.all().iter().map(|r| (r.prefix.clone(), r.lane)).collect();
-        let follow = Arc::clone(&hub).follow(Arc::clone(&store), prefixes, closing.clone());
         let (sealing, random) = (options.sealing.clone(), Arc::clone(&options.random));
         let last = mirror.map(|mirror| Objects {
             store: mirror,
@@ -240,6 +238,8 @@ impl Server {
             fixed: Arc::clone(&fixed),
         });
         let objects = Arc::new(Objects { store, sealing, random, fixed });
+        let resources = registry.all().to_vec();
+        let follow = Arc::clone(&hub).follow(Arc::clone(&objects), resources, closing.clone());
         let (mut nodes, mut users) = (None, None);
         if options.signer.is_some() {
             let parts = (&hub, &objects, &closing);

@@ -13,6 +13,7 @@ use super::events;
 use super::fixed::{Birth, Fixed};
 use super::resource::{Nature, ROOT, Resource};
 use super::seal::SealingKey;
+use super::selector::Traits;
 use super::status::Refusal;
 use super::{NAMESPACES, Random, random_bytes};
 use crate::store::{Expect, Kv, Outcome, Page, Rev, Store, StoreError};
@@ -61,6 +62,14 @@ impl Stored {
             events::to_new_group(&mut value);
         }
         Ok(value)
+    }
+
+    /// What selectors match against.
+    pub(crate) fn traits(&self, resource: &Resource) -> Result<Traits, Refusal> {
+        if resource.nature == Nature::NewEvent {
+            return Ok(Traits::of(&self.value(resource)?, resource.kind.selectable));
+        }
+        Ok(Traits::read(&self.json, resource.kind.selectable))
     }
 
     /// The JSON of the object as this resource shows it, with `rev` as its resourceVersion.

@@ -15,7 +15,7 @@ use super::query::{Form, Query, Version};
 use super::resource::Resource;
 use super::rights;
 use super::route::Target;
-use super::selector::{Selector, Traits};
+use super::selector::Selector;
 use super::status::Refusal;
 use super::table::{self, RowObject};
 use crate::store::Rev;
@@ -282,7 +282,7 @@ pub(crate) async fn find(objects: &Objects, target: &Target, query: &Query) -> R
             }
             taken += 1;
             let stored = objects.open(resource, kv)?;
-            if selector.is_empty() || selector.matches(&traits(resource, &stored)?) {
+            if selector.is_empty() || selector.matches(&stored.traits(resource)?) {
                 items.push(stored);
             }
         }
@@ -322,10 +322,6 @@ async fn remaining(
         }
     }
     Ok(None)
-}
-
-fn traits(resource: &Resource, stored: &Stored) -> Result<Traits, Refusal> {
-    Ok(Traits::of(&stored.value(resource)?, resource.kind.selectable))
 }
 
 /// An expired page can be gone on from, though not consistently: the token says how. Names the revision asked.

@@ -187,6 +187,14 @@ impl Selector {
         })
     }
 
+    /// A field that must have one value, and that value.
+    pub(crate) fn one(&self) -> Option<(&'static str, String)> {
+        self.fields.iter().find_map(|(field, demand)| match demand {
+            Demand::In(values) if values.len() == 1 => Some((*field, values[0].clone())),
+            _ => None,
+        })
+    }
+
     /// Whether everything matches.
     pub(crate) fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()

@@ -15,15 +15,14 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::{HeaderValue, header};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::hub::{Change, Side, Taken, View};
+use super::hub::{Change, Ear, Side, Taken, View};
 use super::objects::{Stored, refused};
 use super::query::{Form, Query, refused_options};
 use super::resource::{Nature, Resource};
 use super::route::Target;
-use super::selector::{Selector, Traits};
+use super::selector::Selector;
 use super::shares::Share;
 use super::status::Refusal;
 use super::table::{self, RowObject};
@@ -54,7 +53,7 @@ struct Watcher {
     phase: Phase,
     /// Everything up to here was told.
     cursor: Rev,
-    news: watch::Receiver<u64>,
+    ear: Ear,
     bookmarks: bool,
     next_bookmark: Instant,
     deadline: Instant,
@@ -88,7 +87,8 @@ pub(crate) async fn start(
         .await
         .map_err(|_| Refusal::unavailable("the server does not follow its store yet"))?;
     // Subscribed before the first look at the lane, so that no wake-up is lost.
-    let news = inner.hub.news(resource.lane);
+    let wanted = if resource.nature == Nature::Plain { selector.one() } else { None };
+    let ear = inner.hub.ear((&resource, &inner.objects), wanted);
     check_options(query)?;
     let (phase, cursor) = match beginning(inner, &resource, query).await {
         // Clients list anew on an error in the stream; a refused watch they only try again.
@@ -111,7 +111,7 @@ pub(crate) async fn start(
         rows: RowObject::of(query.include_object.as_deref()),
         phase,
         cursor,
-        news,
+        ear,
         bookmarks: query.bookmarks,
         next_bookmark: now + inner.options.bookmark_interval,
         deadline: now + valid.map_or(lasts, |valid| lasts.min(valid)),
@@ -255,18 +255,14 @@ impl Watcher {
     }
 
     fn selects(&self, stored: &Stored) -> Result<bool, Refusal> {
-        if self.selector.is_empty() {
-            return Ok(true);
-        }
-        let object = stored.value(&self.resource)?;
-        Ok(self.selector.matches(&Traits::of(&object, self.resource.kind.selectable)))
+        Ok(self.selector.is_empty() || self.selector.matches(&stored.traits(&self.resource)?))
     }
 
     /// What is new on the lane, or what comes first: news, a bookmark, the end.
     async fn live(&mut self) -> Result<Vec<u8>, Refusal> {
         let inner = Arc::clone(&self.server.inner);
-        self.news.mark_unchanged();
-        let waiting = match inner.hub.take(self.resource.lane, self.cursor) {
+        self.ear.listen();
+        let waiting = match self.ear.take(self.cursor) {
             Taken::Changes(changes) => {
                 let mut lines = Vec::new();
                 for change in changes {
@@ -294,7 +290,7 @@ impl Watcher {
             tokio::select! {
                 () = inner.closing.cancelled() => return Ok(Vec::new()),
                 () = self.hang_up.cancelled() => return Ok(Vec::new()),
-                _ = self.news.changed() => {}
+                _ = self.ear.news() => {}
                 () = tokio::time::sleep_until(wake) => {}
             }
         }
@@ -313,9 +309,7 @@ impl Watcher {
         self.next_bookmark = now + self.server.inner.options.bookmark_interval;
         // Silence says that something is wrong: whoever waits here looks for another server.
         let speaks = self.bookmarks && self.server.inner.hub.follows();
-        if let (true, Taken::Nothing(seen)) =
-            (speaks, self.server.inner.hub.take(self.resource.lane, self.cursor))
-        {
+        if let (true, Taken::Nothing(seen)) = (speaks, self.ear.take(self.cursor)) {
             self.cursor = seen;
             return self.bookmark(false);
         }
@@ -343,7 +337,7 @@ impl Watcher {
             self.tell(&change, &mut lines)?;
         }
         self.cursor = self.cursor.max(rev);
-        let covered = progress && inner.hub.covers(self.resource.lane, self.cursor);
+        let covered = progress && self.ear.covers(self.cursor);
         self.phase = if covered { Phase::Live } else { Phase::Replay(history) };
         Ok(lines)
     }

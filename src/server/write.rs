@@ -200,7 +200,15 @@ async fn change(
     let name = target.name.as_deref().unwrap_or_default();
     let key = resource.key(target.namespace.as_deref(), name);
     let _turn = inner.turns.of(&key).await?;
-    let mut current = inner.objects.get(resource, &key).await?;
+    let mut current = match guessed(inner, target, asked, (&key, &wish)).await {
+        Ok(Some(response)) => return Ok(response),
+        Err(WriteError::Conflict(Some(_))) if wish.names_version() => {
+            return Err(Refusal::stale(resource.subject(name)));
+        }
+        Err(WriteError::Conflict(newer)) => newer,
+        Err(WriteError::Refused(refusal)) => return Err(refusal),
+        Ok(None) => inner.objects.get(resource, &key).await?,
+    };
     for _ in 0..TRIES {
         let done = match (&current, &wish) {
             (Some(current), wish) => once(inner, target, asked, (&key, current, wish)).await,
@@ -221,13 +229,49 @@ async fn change(
     Err(Refusal::stale(resource.subject(name)))
 }
 
+/// Decides from what the watch of the store showed last, without reading: mostly that still stands, and then the write
+/// says so. Nothing is refused, or found to be so already, on what may be old; none then, and nothing was done.
+async fn guessed(
+    inner: &Inner,
+    target: &Target,
+    asked: (&Query, Form),
+    (key, wish): (&str, &Wish),
+) -> Result<Option<Response>, WriteError> {
+    let resource = &target.resource;
+    let last = inner.hub.newest(resource.lane, key).filter(|_| inner.hub.follows());
+    let Some(seen) = last.as_ref().and_then(|change| change.new.as_ref()) else { return Ok(None) };
+    let Ok(current) = seen.stored(&inner.objects, resource) else { return Ok(None) };
+    match decide(inner, target, asked, (&current, wish)) {
+        Ok(decided) if !asked.0.dry_run && !is_same(&decided.old, &decided.admitted.object) => {
+            finish(inner, target, asked, (key, &current, wish), decided).await.map(Some)
+        }
+        Ok(_) | Err(_) => Ok(None),
+    }
+}
+
+/// What is to become of an object.
+struct Decided {
+    old: Value,
+    admitted: Admitted,
+}
+
 /// Decides what becomes of an object as it was read, and writes that if it still stands.
 async fn once(
     inner: &Inner,
     target: &Target,
-    (query, form): (&Query, Form),
+    asked: (&Query, Form),
     (key, current, wish): (&str, &Stored, &Wish),
 ) -> Result<Response, WriteError> {
+    let decided = decide(inner, target, asked, (current, wish))?;
+    finish(inner, target, asked, (key, current, wish), decided).await
+}
+
+fn decide(
+    inner: &Inner,
+    target: &Target,
+    (query, _): (&Query, Form),
+    (current, wish): (&Stored, &Wish),
+) -> Result<Decided, Refusal> {
     let resource = &target.resource;
     let ground = Ground::of(resource, target.part);
     let old = current.value(resource)?;
@@ -256,6 +300,18 @@ async fn once(
         Some(applied) => apply::settle(&ground, &old, &mut admitted.object, (applied, inner.now())),
         None => apply::track(&ground, (Some(&old), &mut admitted.object), writer(query), inner.now()),
     }
+    Ok(Decided { old, admitted })
+}
+
+/// Writes what was decided, if what it was decided on still stands.
+async fn finish(
+    inner: &Inner,
+    target: &Target,
+    (query, form): (&Query, Form),
+    (key, current, wish): (&str, &Stored, &Wish),
+    Decided { old, admitted }: Decided,
+) -> Result<Response, WriteError> {
+    let resource = &target.resource;
     let done = carry_out(inner, resource, (key, query), (current, &old, &admitted.object)).await?;
     let how = (StatusCode::OK, form, query);
     let response = match done {

@@ -290,6 +290,11 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
+    /// What a watch answers.
+    pub(crate) fn of(response: http::Response<Body>) -> Self {
+        Self { stream: response.into_body().into_data_stream(), rest: Vec::new() }
+    }
+
     /// The next event; none at the end of the stream. Fails after ten seconds of silence.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         loop {
@@ -320,5 +325,5 @@ pub(crate) async fn watch(server: &Server, path: &str) -> Lines {
     let path = format!("{path}{joint}watch=true");
     let response = send(server, Method::GET, &path, None, With::default()).await;
     assert_eq!(response.status(), StatusCode::OK, "{path}");
-    Lines { stream: response.into_body().into_data_stream(), rest: Vec::new() }
+    Lines::of(response)
 }

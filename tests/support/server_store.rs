@@ -16,6 +16,8 @@ pub(crate) enum Fate {
     Unavailable(Outcome),
     /// It never answers.
     Hangs,
+    /// Others have their turn first.
+    Later,
     /// First a key is deleted.
     After(Vec<u8>),
 }
@@ -46,6 +48,10 @@ impl Meddled {
                 Err(StoreError::Unavailable { outcome, source })
             }
             Fate::Hangs => std::future::pending().await,
+            Fate::Later => {
+                tokio::task::yield_now().await;
+                Ok(())
+            }
             Fate::After(key) => {
                 self.inner.delete(&key, Expect::Any).await.unwrap();
                 Ok(())

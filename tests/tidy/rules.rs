@@ -87,7 +87,7 @@ const CONFINED: &[(&str, &[&str])] = &[
             "benches/",
         ],
     ),
-    ("etcd_client", &["src/store/", "tests/"]),
+    ("etcd_client", &["src/store/", "tests/", "benches/"]),
 ];
 
 /// Test support that may sleep: a delay that a test told the scripted plugin to make is the plugin's, not the test's, and
