@@ -77,9 +77,10 @@ pub(crate) async fn start(
     hang_up: HangUp,
 ) -> Result<Response, Refusal> {
     let inner = &server.inner;
-    let share = match who.is_internal() {
-        true => inner.watches.take_anyway(&who.user),
-        false => inner.watches.take(&who.user).ok_or_else(too_many)?,
+    let share = if who.is_internal() {
+        inner.watches.take_anyway(&who.user)
+    } else {
+        inner.watches.take(&who.user).ok_or_else(too_many)?
     };
     let resource = Arc::clone(&target.resource);
     let selector = Selector::of(target, query)?;
