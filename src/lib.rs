@@ -4,6 +4,8 @@
 //! `tests/tidy.rs` holds the table of the imports allowed between these modules.
 #[macro_use]
 pub mod effect;
+#[macro_use]
+pub mod planted;
 
 pub mod api;
 pub mod cli;

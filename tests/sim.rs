@@ -9,7 +9,10 @@
 //! sim --lives | --only-seeds ...      the first part of that, the second part
 //! sim --seed 7 [--show]               one history; with every line of its record
 //! sim --life                          one claim's life: its effects
+//! ... --several                       that life with two servers over an etcd
 //! sim --life-killed-at 9 [--show]     the same with a process killed at the ninth of them
+//! sim --planted [NAME]                plants faults (feature `planted`), each of which must be found
+//! ... --with NAME                     one history or life with this fault planted
 //! ```
 #![allow(clippy::print_stdout, clippy::print_stderr)] // this is a program for people
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that cannot go on fails
@@ -19,16 +22,24 @@
 mod checks;
 #[path = "sim/cluster.rs"]
 mod cluster;
+#[path = "sim/etcd.rs"]
+mod etcd;
+#[path = "sim/etcd_wire.rs"]
+mod etcd_wire;
 #[path = "sim/faults.rs"]
 mod faults;
 #[path = "sim/intent.rs"]
 mod intent;
 #[path = "sim/machine.rs"]
 mod machine;
+#[path = "sim/mvcc.rs"]
+mod mvcc;
 #[path = "sim/network.rs"]
 mod network;
 #[path = "sim/people.rs"]
 mod people;
+#[path = "sim/planted.rs"]
+mod planted;
 #[path = "sim/plugins.rs"]
 mod plugins;
 #[path = "sim/runner.rs"]
@@ -48,6 +59,8 @@ mod universe;
 
 use std::process::ExitCode;
 
+use cluster::Layout;
+
 /// The profile of a history is flat; malloc is among its largest entries.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -59,11 +72,22 @@ fn main() -> ExitCode {
         arguments.get(at + 1)?.parse::<u64>().ok()
     };
     let flag = |name: &str| arguments.iter().any(|a| a == name);
+    let word = |name: &str| {
+        let at = arguments.iter().position(|a| a == name)?;
+        arguments.get(at + 1).map(String::as_str)
+    };
+    if let Some(fault) = word("--with") {
+        wharfline::planted::arm(fault);
+    }
+    if flag("--planted") {
+        return planted::all(word("--planted"));
+    }
     if let Some(seed) = number("--seed") {
         return runner::one(seed, flag("--show"));
     }
     if flag("--life") || number("--life-killed-at").is_some() {
-        return runner::life(number("--life-killed-at"), flag("--show"));
+        let layout = if flag(runner::SEVERAL) { Layout::Several(2) } else { Layout::Alone };
+        return runner::life(number("--life-killed-at"), flag("--show"), layout);
     }
     let seeds = || runner::many(number("--from").unwrap_or(1), number("--seeds").unwrap_or(500));
     if flag("--lives") {

@@ -111,7 +111,7 @@ where
             let cause = (failure.cause(), generation);
             let wait = retry.failed(&name, cause, context.monotonic(), (context.options.jitter)());
             tracing::warn!(controller, namespace = name.0, name = name.1, error = %failure, ?wait, "write failed");
-            Some(wait)
+            (!planted!("refusal-is-final")).then_some(wait)
         }
     }
 }

@@ -113,6 +113,11 @@ impl Known {
                     }
                 }
                 let mut volume = (*self.volume).clone();
+                if planted!("grant-uncompared") {
+                    let holders = json!({ "status": { "holders": holders } });
+                    self.volume = Arc::new(context.merge(&*self.volume, holders).await?);
+                    return Ok(true);
+                }
                 volume.status.get_or_insert_default().holders = holders;
                 self.volume = Arc::new(context.replace_status(&volume).await?);
                 Ok(true)
@@ -121,6 +126,9 @@ impl Known {
                 if let Some(at) = at(&node)
                     && !self.used(context, &node).await?
                 {
+                    if planted!("holder-kept") {
+                        tokio::time::sleep(std::time::Duration::from_secs(20)).await;
+                    }
                     context.delete_as_seen(&*self.attachments[at]).await?;
                 }
                 Ok(false)
@@ -223,6 +231,9 @@ fn gather(
         let (namespace, name) = super::cache::name_of(claim);
         let mut users = context.world.allocations.by(&format!("claim:{namespace}/{name}"));
         users.sort_by_key(|a| (a.metadata.creation_timestamp.as_ref().map(|t| t.0), uid(&**a)));
+        if planted!("grant-uncompared") {
+            users.sort_by_cached_key(|_| (context.options.jitter)());
+        }
         for allocation in users {
             let node = allocation.status.as_ref().map(|s| s.node_name.clone()).unwrap_or_default();
             if !node.is_empty() && user(context, Some(&allocation), &name, &node) == User::Wants {

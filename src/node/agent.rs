@@ -288,8 +288,12 @@ pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {
         (true, true) => Condition::new(READY, Truth::False, "Stopped", "taken down by wharfline down"),
     };
     set_condition(&mut status.conditions, condition, node.now());
+    if planted!("writes-for-nothing") {
+        status.kernel = node.now().0.to_string();
+    }
     let result = node.write_status(&object, &AGENT, &status).await;
-    node.after_write(step, result)
+    let again = planted!("writes-for-nothing").then_some(Duration::from_secs(3));
+    node.after_write(step, result).or(again)
 }
 
 #[cfg(test)]

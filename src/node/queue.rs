@@ -79,7 +79,14 @@ impl<K: Ord + Clone + Send + std::fmt::Debug + 'static> Queue<K> {
     }
 
     fn due(&self) -> Option<K> {
-        self.keys().take(Instant::now())
+        let mut keys = self.keys();
+        let key = keys.take(Instant::now());
+        if planted!("calls-side-by-side")
+            && let Some(key) = &key
+        {
+            keys.done(key.clone(), None);
+        }
+        key
     }
 
     fn keys(&self) -> MutexGuard<'_, Keys<K, Instant>> {

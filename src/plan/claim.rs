@@ -153,7 +153,8 @@ fn pending(reason: &Reason) -> Verdict {
 
 fn leaving(facts: &Facts) -> Verdict {
     let phase = facts.phase.unwrap_or(ClaimPhase::Pending);
-    if !facts.users.is_empty() {
+    let passed_over = planted!("deleted-in-use") && facts.volume.is_some();
+    if !(facts.users.is_empty() || passed_over) {
         let by = format!("allocation {}", facts.users.join(", "));
         return Verdict { phase, ready: why(&Reason::InUse { by }), step: None };
     }

@@ -36,7 +36,7 @@ impl<K: Ord + Clone, T: Ord + Copy> Keys<K, T> {
         match self.states.get_mut(&key) {
             Some(State::Ready) => return false,
             Some(State::Running { woken }) => {
-                *woken = true;
+                *woken = !planted!("wake-up-lost");
                 return false;
             }
             Some(State::Later(at)) => {

@@ -125,6 +125,9 @@ pub fn next(attachment: Attachment, seen: &Seen) -> Next<Step> {
     if !seen.closed {
         return up(seen);
     }
+    if planted!("unstage-skipped") && seen.staged == Level::Up {
+        return if seen.released { Next::Converged } else { Next::Do(Step::Release) };
+    }
     match (seen.staged, seen.released, &seen.others.using) {
         (Level::Rising | Level::Up | Level::Sinking, _, _) => Next::Do(unstage(seen)),
         (Level::Down, true, _) => Next::Converged,
@@ -155,7 +158,10 @@ fn up(seen: &Seen) -> Next<Step> {
     let user =
         seen.publications.iter().position(|p| p.wanted && matches!(p.level, Level::Down | Level::Rising));
     let Some(user) = user else { return Next::Converged };
-    if seen.attach_required && seen.attached != Rung::Up {
+    if seen.attach_required
+        && seen.attached != Rung::Up
+        && !(planted!("staged-unattached") && seen.attached == Rung::Unknown)
+    {
         return Next::Wait(Reason::NotAttached);
     }
     if !seen.stage_required {

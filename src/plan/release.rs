@@ -17,7 +17,7 @@ pub fn grant(volume: &str, mode: AccessMode, holders: &[Holder], wanted: &Holder
         // one user is what every plugin takes.
         AccessMode::SingleNodeWriter
         | AccessMode::SingleNodeSingleWriter
-        | AccessMode::SingleNodeReaderOnly => true,
+        | AccessMode::SingleNodeReaderOnly => !planted!("granted-beside-others"),
         AccessMode::SingleNodeMultiWriter => h.node_name != wanted.node_name,
         AccessMode::MultiNodeReaderOnly | AccessMode::MultiNodeMultiWriter => false,
         AccessMode::MultiNodeSingleWriter => !h.read_only && !wanted.read_only,
@@ -58,7 +58,7 @@ pub struct Leaving {
 
 /// Whether the object of an attachment that is being deleted may go: the node let go and the controller detached.
 pub fn attachment_gone(leaving: Leaving) -> bool {
-    !leaving.used || leaving.released && detached(leaving)
+    !leaving.used || leaving.released && (planted!("gone-before-detach") || detached(leaving))
 }
 
 /// Whether the volume may be granted elsewhere although the closed attachment's object stays for the node's return.

@@ -18,7 +18,7 @@ pub mod moving;
 pub mod node;
 pub mod patience;
 pub mod server;
-mod servers;
+pub mod servers;
 pub mod up;
 
 /// The allocator of the program, and the word by which it is started as a shim.

@@ -257,14 +257,15 @@ impl Etcd {
         Ok(())
     }
 
-    /// Waits until another cluster answers than at the start.
+    /// Waits until another cluster answers than at the start, or an older state.
     async fn moved(&self) -> anyhow::Error {
         match &self.store {
             Some(store) => store.moved().cancelled().await,
             None => std::future::pending().await,
         }
         anyhow!(
-            "another etcd cluster answers than at the start (a restored backup?); start this server again"
+            "etcd answers as another cluster than at the start, or with an older state (a restored backup?); start this \
+             server again"
         )
     }
 }

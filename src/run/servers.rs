@@ -7,7 +7,7 @@ use tower::service_fn;
 
 /// Clients of servers that are one cluster.
 #[derive(Default)]
-pub(super) struct Servers {
+pub struct Servers {
     state: Mutex<State>,
 }
 
@@ -32,7 +32,7 @@ enum Told {
 
 impl Servers {
     /// Speaks through these from now on.
-    pub(super) fn set(&self, clients: Vec<kube::Client>) {
+    pub fn set(&self, clients: Vec<kube::Client>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.current = 0;
         state.clients = clients;
@@ -78,7 +78,7 @@ impl Servers {
 
     /// A client of whichever server answers. A request that failed is not repeated here: whoever made it knows whether it may
     /// be.
-    pub(super) fn client(self: &Arc<Self>) -> kube::Client {
+    pub fn client(self: &Arc<Self>) -> kube::Client {
         let servers = Arc::clone(self);
         let service = service_fn(move |request: Request<Body>| {
             let servers = Arc::clone(&servers);

@@ -8,12 +8,14 @@ use tokio_util::sync::CancellationToken;
 use turmoil::Sim;
 use wharfline::node::{self, Options};
 use wharfline::run::join;
-use wharfline::server::{SealingKey, Server, ServerOptions};
+use wharfline::run::patience::patient;
+use wharfline::server::{Identity, SealingKey, Server, ServerOptions};
 use wharfline::store::embedded::MemoryDisk;
 use wharfline::store::{KeepPolicy, run_compactor};
 use wharfline::{api, controllers};
 
 use crate::checks;
+use crate::etcd::Etcd;
 use crate::machine::SimMachine;
 use crate::network::{self, Link, PEOPLE, SERVER, plugin_host};
 use crate::people::{self, Desk};
@@ -33,14 +35,47 @@ const TICK: Duration = Duration::from_millis(20);
 /// The deadline of every CSI call, so that a run need not wait long for one that hangs.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(5);
 
+/// What the cluster stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// One server with its own store, the controllers beside it.
+    Alone,
+    /// So many servers over an etcd, one of which leads the controllers.
+    Several(usize),
+}
+
+impl Layout {
+    /// That of a history by its number: half of them have several servers.
+    pub fn of(seed: u64) -> Self {
+        match (seed / 8) % 4 {
+            1 => Self::Several(2),
+            3 => Self::Several(3),
+            _ => Self::Alone,
+        }
+    }
+
+    fn servers(self) -> Vec<String> {
+        match self {
+            Self::Alone => vec![SERVER.to_owned()],
+            Self::Several(count) => (1..=count).map(|n| format!("{SERVER}-{n}")).collect(),
+        }
+    }
+}
+
+/// How long nobody leads after a leader died.
+const LEADERSHIP: Duration = Duration::from_secs(10);
+
 /// A cluster and the hand that moves it on.
 pub struct Cluster {
     pub sim: Sim<'static>,
     pub universe: Arc<Universe>,
     pub backends: Backends,
     pub desk: Arc<Desk>,
-    /// What the server's store lies on.
+    /// What the server's store lies on, where it is alone.
     disk: MemoryDisk,
+    /// What several have.
+    pub etcd: Option<Arc<Etcd>>,
+    pub servers: Vec<String>,
     /// Hosts that are down, and when they come back.
     down: BTreeMap<String, Duration>,
 }
@@ -51,14 +86,63 @@ fn definitions() -> Vec<api::KindDefinition> {
     MADE.get_or_init(api::definitions).clone()
 }
 
+/// Little history, so that it is often too short.
+const KEEP: KeepPolicy =
+    KeepPolicy { age: Duration::from_secs(3), revisions: 40, every: Duration::from_secs(1) };
+
+fn server_options() -> ServerOptions {
+    let random = |bytes: &mut [u8]| rand::Rng::fill_bytes(&mut *mad_turmoil::rand::get_rng(), bytes);
+    ServerOptions { random: Arc::new(random), ..ServerOptions::new(SealingKey::new(&[7; 32])) }
+}
+
+fn controllers_options() -> controllers::Options {
+    controllers::Options {
+        jitter: Arc::new(|| u8::try_from(below(256)).unwrap_or(0)),
+        longest_call: 2 * CALL_DEADLINE,
+        ..controllers::Options::default()
+    }
+}
+
+/// Makes what exists from the start, however often the store fails.
+async fn begin(server: &Server) {
+    loop {
+        let mut made = server.bootstrap().await.is_ok();
+        for node in NODES {
+            made = made && join::join(server, node, false).await.is_ok();
+        }
+        if made {
+            return;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Runs the controllers while this server leads.
+async fn control(universe: &Arc<Universe>, name: &str, server: &Server) -> Result<(), controllers::Error> {
+    let client = patient(server.client(Identity::controllers()));
+    let me = format!("{name}_{:08x}", below(1 << 32));
+    let begin = |turn| {
+        universe.note(&format!("{name}: leads in turn {turn}"));
+        server.lead(turn)
+    };
+    let work = |client: kube::Client, ending: CancellationToken| {
+        let client = patient(network::inside(universe, name, client));
+        controllers::run(client, controllers_options(), async move { ending.cancelled().await })
+    };
+    let candidate = controllers::Candidate::new(client, me, controllers_options(), LEADERSHIP);
+    candidate.run(CancellationToken::new(), begin, work).await
+}
+
 impl Cluster {
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, layout: Layout) -> Self {
         let universe = Universe::new();
+        let servers = layout.servers();
         let backends = plugins::backends(&universe);
         {
             let mut inner = universe.look();
             inner.nodes = NODES.map(|name| (name.to_owned(), NodeState::new(name))).into();
             inner.backends = backends.clone();
+            inner.servers.clone_from(&servers);
             let hosts = NODES.iter().chain([&CONTROLLERS, &RIVAL, &PEOPLE]);
             inner.links = hosts.map(|host| ((*host).to_owned(), Link::default())).collect();
         }
@@ -73,10 +157,22 @@ impl Cluster {
             .build();
         let desk = Arc::new(Desk::default());
         let disk = MemoryDisk::default();
-        Self::server(&mut sim, &universe, &disk);
-        Self::controllers(&mut sim, &universe, CONTROLLERS);
-        Self::controllers(&mut sim, &universe, RIVAL);
-        sim.crash(RIVAL);
+        let etcd = match layout {
+            Layout::Alone => {
+                Self::server(&mut sim, &universe, &disk);
+                Self::controllers(&mut sim, &universe, CONTROLLERS);
+                Self::controllers(&mut sim, &universe, RIVAL);
+                sim.crash(RIVAL);
+                None
+            }
+            Layout::Several(_) => {
+                let etcd = Etcd::new(&universe, &servers);
+                for name in &servers {
+                    Self::one_of_several(&mut sim, &universe, &etcd, name);
+                }
+                Some(etcd)
+            }
+        };
         for name in NODES {
             Self::daemon(&mut sim, &universe, name);
             let (shared, all) = (Arc::clone(&universe), backends.clone());
@@ -86,7 +182,7 @@ impl Cluster {
         }
         let (shared, people) = (Arc::clone(&universe), Arc::clone(&desk));
         sim.host(PEOPLE, move || people::host(Arc::clone(&shared), Arc::clone(&people)));
-        Self { sim, universe, backends, desk, disk, down: BTreeMap::new() }
+        Self { sim, universe, backends, desk, disk, etcd, servers, down: BTreeMap::new() }
     }
 
     fn server(sim: &mut Sim<'static>, universe: &Arc<Universe>, disk: &MemoryDisk) {
@@ -94,24 +190,44 @@ impl Cluster {
         sim.host(SERVER, move || {
             let (shared, disk) = (Arc::clone(&shared), disk.clone());
             async move {
-                let store = Arc::new(Observed::open(&shared, &disk)?);
+                let store = Arc::new(Observed::open(&shared, SERVER, &disk)?);
                 store.learn().await?;
-                let options = ServerOptions {
-                    random: Arc::new(|bytes| {
-                        rand::Rng::fill_bytes(&mut *mad_turmoil::rand::get_rng(), bytes);
-                    }),
-                    ..ServerOptions::new(SealingKey::new(&[7; 32]))
-                };
-                let server = Server::new(store.clone(), definitions(), options);
+                let server = Server::new(store.clone(), definitions(), server_options());
                 server.bootstrap().await?;
                 for node in NODES {
                     join::join(&server, node, false).await?;
                 }
-                let keep =
-                    KeepPolicy { age: Duration::from_secs(3), revisions: 40, every: Duration::from_secs(1) };
-                tokio::spawn(run_compactor(store, keep));
+                tokio::spawn(run_compactor(store, KEEP));
                 network::serve(server).await?;
                 Ok(())
+            }
+        });
+    }
+
+    /// What `wharfline server` is over an etcd.
+    fn one_of_several(sim: &mut Sim<'static>, universe: &Arc<Universe>, etcd: &Arc<Etcd>, name: &str) {
+        let (universe, etcd, name) = (Arc::clone(universe), Arc::clone(etcd), name.to_owned());
+        sim.host(name.clone(), move || {
+            let (universe, etcd, name) = (Arc::clone(&universe), Arc::clone(&etcd), name.clone());
+            async move {
+                let inner = etcd.store(&name).await?;
+                let moved = inner.moved();
+                let store = Arc::new(Observed::of_etcd(&universe, &name, inner));
+                let server = Server::new(store.clone(), definitions(), server_options());
+                tokio::select! {
+                    () = begin(&server) => {}
+                    () = moved.cancelled() => {}
+                }
+                tokio::spawn(run_compactor(store, KEEP));
+                tokio::spawn(network::serve(server.clone()));
+                tokio::select! {
+                    ended = control(&universe, &name, &server) => ended?,
+                    () = moved.cancelled() => {}
+                }
+                // Whoever started it ends all of it, and starts it again.
+                universe.note(&format!("{name}: etcd has another history: it ends"));
+                universe.look().doomed.insert(name);
+                std::future::pending().await
             }
         });
     }
@@ -120,12 +236,7 @@ impl Cluster {
         let shared = Arc::clone(universe);
         sim.host(name, move || {
             let client = network::client(&shared, name, "controllers");
-            let options = controllers::Options {
-                jitter: Arc::new(|| u8::try_from(below(256)).unwrap_or(0)),
-                longest_call: 2 * CALL_DEADLINE,
-                ..controllers::Options::default()
-            };
-            async move { Ok(controllers::run(client, options, std::future::pending()).await?) }
+            async move { Ok(controllers::run(client, controllers_options(), std::future::pending()).await?) }
         });
     }
 
@@ -159,6 +270,9 @@ impl Cluster {
     pub fn step(&mut self) -> Result<(), String> {
         let now = self.sim.elapsed();
         self.universe.look().now = now;
+        if let Some(etcd) = &self.etcd {
+            etcd.step(now);
+        }
         let due: Vec<_> =
             self.down.iter().filter(|(_, at)| **at <= now).map(|(host, _)| host.clone()).collect();
         for host in &due {
@@ -211,6 +325,15 @@ impl Cluster {
             backend.reboot(&node_id(node));
         }
         self.universe.note(&format!("{node} is switched off"));
+    }
+
+    /// The same, and it comes back with an empty disk, under its name.
+    pub fn reimage(&mut self, node: &str, away: Duration) {
+        self.reboot(node, away);
+        if let Some(state) = self.universe.look().nodes.get_mut(node) {
+            state.reimage();
+        }
+        self.universe.note(&format!("{node} gets a new disk"));
     }
 
     fn restart(&mut self, host: &str) {

@@ -6,8 +6,11 @@ use wharfline::run::join::LEASE;
 use wharfline::sys::process::Outcome;
 
 use crate::cluster::{CALL_DEADLINE, CONTROLLERS, Cluster, NODES, RIVAL};
-use crate::network::{Link, PLUGINS, SERVER};
+use crate::etcd::{Etcd, Health, Wrong};
+use crate::network::{Link, PLUGINS};
+use crate::people::Wish;
 use crate::plugins::{self, SLOW};
+use crate::state::NodeState;
 use crate::support::scripted::{Answer, Logged};
 use crate::universe::{CrashAt, below, chance, pick};
 
@@ -28,6 +31,10 @@ enum Kind {
     Gone,
     Answers,
     Rival,
+    /// A machine is switched off for long, and a person says so.
+    Fenced,
+    /// A machine gets a new disk and comes back under its name.
+    Reimaged,
     /// An OK for nothing.
     Lie,
     /// A volume is made or deleted, and the answer does not say so.
@@ -42,9 +49,33 @@ enum Kind {
     Hang,
     /// A node is out of reach for so long that others take over what it is host of.
     Away,
+    /// The etcd under several servers decides nothing, or is away.
+    Etcd,
+    /// It loses answers.
+    EtcdReplies,
+    /// One server does not reach it, for so long that another leads.
+    ServerAlone,
+    /// Its watches lose events, repeat them, go back or tell them in another order.
+    EtcdWatches,
+    /// A read of it tells an older state.
+    EtcdBack,
+    /// Its history is forgotten under those who read it.
+    EtcdCompacted,
+    /// It is restored from a backup.
+    EtcdRestored,
 }
 
-const KINDS: [Kind; 14] = [
+const OF_ETCD: [Kind; 7] = [
+    Kind::Etcd,
+    Kind::EtcdReplies,
+    Kind::ServerAlone,
+    Kind::EtcdWatches,
+    Kind::EtcdBack,
+    Kind::EtcdCompacted,
+    Kind::EtcdRestored,
+];
+
+const KINDS: [Kind; 16] = [
     Kind::Crash,
     Kind::CrashAtEffect,
     Kind::Reboot,
@@ -59,12 +90,18 @@ const KINDS: [Kind; 14] = [
     Kind::Gone,
     Kind::Answers,
     Kind::Rival,
+    Kind::Fenced,
+    Kind::Reimaged,
 ];
 
 enum Mend {
     Repair(String),
     Link(String, fn(&mut Link)),
     Rival,
+    Etcd,
+    EtcdReplies,
+    ServerAlone(String),
+    Fence(&'static str, Option<String>),
 }
 
 /// What is still to go wrong and to be mended.
@@ -88,25 +125,41 @@ fn millis(from: u64, more: u64) -> Duration {
     Duration::from_millis(from + below(more))
 }
 
-fn client_host() -> &'static str {
-    pick(&[NODES[0], NODES[1], NODES[2], CONTROLLERS, RIVAL])
+/// Whose way to the API is bad. Where there are several servers, the controllers run in one of them.
+fn client_host(cluster: &Cluster) -> &'static str {
+    match cluster.etcd {
+        None => pick(&[NODES[0], NODES[1], NODES[2], CONTROLLERS, RIVAL]),
+        Some(_) => pick(&NODES),
+    }
 }
 
-fn process_host() -> &'static str {
-    pick(&[NODES[0], NODES[1], NODES[2], CONTROLLERS, SERVER])
+fn process_host(cluster: &Cluster) -> String {
+    let mut hosts: Vec<String> = NODES.map(str::to_owned).into();
+    hosts.extend(cluster.servers.iter().cloned());
+    if cluster.etcd.is_none() {
+        hosts.push(CONTROLLERS.to_owned());
+    }
+    pick(&hosts)
 }
 
 impl Faults {
     /// Kinds for this run, drawn anew; every other run has a habit.
-    pub fn new(seed: u64) -> Self {
-        let mut kinds: Vec<_> = KINDS.into_iter().filter(|_| chance(450)).collect();
+    pub fn new(seed: u64, several: bool) -> Self {
+        // Two leaders are made by a server that is alone, where there are several.
+        let all: Vec<Kind> = if several {
+            KINDS.into_iter().filter(|kind| *kind != Kind::Rival).chain(OF_ETCD).collect()
+        } else {
+            KINDS.into()
+        };
+        let mut kinds: Vec<_> = all.iter().copied().filter(|_| chance(450)).collect();
         if kinds.is_empty() {
-            kinds.push(pick(&KINDS));
+            kinds.push(pick(&all));
         }
         let habit = match seed % 8 {
             1 => Some(Kind::Lie),
             2 | 6 => Some(Kind::Slow),
             3 => Some(Kind::DoubtVolume),
+            4 if several => Some(Kind::EtcdWatches),
             4 => Some(Kind::Both),
             5 => Some(Kind::Hang),
             7 => Some(Kind::DoubtAttachment),
@@ -134,7 +187,9 @@ impl Faults {
             self.planned.push((from, habit));
             return;
         }
-        let times = std::iter::successors(Some(from), |at| Some(*at + HABIT)).take_while(|at| *at < until);
+        // A server whose watch was wrong begins anew, and must get to do something between two times.
+        let pause = if habit == Kind::EtcdWatches { 8 * HABIT } else { HABIT };
+        let times = std::iter::successors(Some(from), |at| Some(*at + pause)).take_while(|at| *at < until);
         self.planned.extend(times.map(|at| (at, habit)));
     }
 
@@ -170,6 +225,7 @@ impl Faults {
             Self::mend(cluster, mend);
         }
         cluster.universe.look().crash_at = None;
+        of_etcd(cluster, Etcd::heal);
         cluster.restart_all();
         for backend in cluster.backends.values() {
             for rpc in MUTATING {
@@ -182,7 +238,9 @@ impl Faults {
         match mend {
             Mend::Repair(host) => {
                 cluster.universe.note(&format!("{host} reaches the server again"));
-                cluster.sim.repair(host, SERVER);
+                for server in &cluster.servers {
+                    cluster.sim.repair(&*host, &**server);
+                }
             }
             Mend::Link(host, change) => {
                 if let Some(link) = cluster.universe.look().links.get_mut(&host) {
@@ -190,11 +248,15 @@ impl Faults {
                 }
             }
             Mend::Rival => cluster.rival(false),
+            Mend::Fence(node, boot) => cluster.desk.ask(Wish::Fence { node: node.to_owned(), boot }),
+            Mend::Etcd => of_etcd(cluster, |etcd| etcd.health(Health::Well)),
+            Mend::EtcdReplies => of_etcd(cluster, |etcd| etcd.lose_replies(0)),
+            Mend::ServerAlone(server) => of_etcd(cluster, |etcd| etcd.cut(&server, false)),
         }
     }
 
     fn link(&mut self, cluster: &Cluster, what: &str, worse: impl FnOnce(&mut Link), better: fn(&mut Link)) {
-        let (host, away) = (client_host().to_owned(), millis(200, 6000));
+        let (host, away) = (client_host(cluster).to_owned(), millis(200, 6000));
         cluster.universe.note(&format!("{host}: {what} for {away:?}"));
         if let Some(link) = cluster.universe.look().links.get_mut(&host) {
             worse(link);
@@ -204,27 +266,60 @@ impl Faults {
 
     fn inject(&mut self, cluster: &mut Cluster, kind: Kind) {
         match kind {
-            Kind::Crash => cluster.crash(process_host(), millis(100, 4000)),
+            Kind::Crash => cluster.crash(&process_host(cluster), millis(100, 4000)),
             Kind::CrashAtEffect => {
-                let crash = CrashAt { host: Some(process_host().to_owned()), left: 1 + below(40) };
+                let crash = CrashAt { host: Some(process_host(cluster)), left: 1 + below(40) };
                 cluster.universe.look().crash_at = Some(crash);
             }
             Kind::Reboot => cluster.reboot(pick(&NODES), millis(500, 15_000)),
+            Kind::Reimaged => cluster.reimage(pick(&NODES), millis(500, 15_000)),
+            Kind::Fenced => self.fence(cluster),
             Kind::PluginDies => plugins::kill(&cluster.universe, pick(&NODES), pick(&PLUGINS)),
             Kind::TaskDies => task_dies(cluster),
             Kind::Partition => {
-                let (host, away) = (client_host(), millis(300, 15_000));
-                cluster.universe.note(&format!("{host} does not reach the server for {away:?}"));
-                cluster.sim.partition(host, SERVER);
-                self.mending.push((cluster.now() + away, Mend::Repair(host.to_owned())));
+                let (host, away) = (client_host(cluster), millis(300, 15_000));
+                self.cut_off(cluster, host, away, chance(500));
             }
             Kind::OneWay => {
-                let (host, away) = (client_host(), millis(300, 8000));
-                let (from, to) = if chance(500) { (host, SERVER) } else { (SERVER, host) };
+                let (host, away) = (client_host(cluster), millis(300, 8000));
+                let server = pick(&cluster.servers);
+                let (from, to) = if chance(500) { (host, &*server) } else { (&*server, host) };
                 cluster.universe.note(&format!("nothing gets from {from} to {to} for {away:?}"));
                 cluster.sim.partition_oneway(from, to);
                 self.mending.push((cluster.now() + away, Mend::Repair(host.to_owned())));
             }
+            Kind::LostReplies | Kind::Refused | Kind::Stalled | Kind::Cut | Kind::Gone => {
+                self.bad_link(cluster, kind);
+            }
+            Kind::Both => {
+                cluster.rival(true);
+                self.mending.push((Duration::MAX, Mend::Rival));
+            }
+            Kind::Away => {
+                self.cut_off(cluster, last_host(cluster), AWAY, true);
+            }
+            Kind::Etcd
+            | Kind::EtcdReplies
+            | Kind::ServerAlone
+            | Kind::EtcdWatches
+            | Kind::EtcdBack
+            | Kind::EtcdCompacted
+            | Kind::EtcdRestored => self.etcd(cluster, kind),
+            Kind::Rival => self.rival(cluster),
+            Kind::Lie
+            | Kind::DoubtVolume
+            | Kind::DoubtAttachment
+            | Kind::Slow
+            | Kind::Hang
+            | Kind::Answers => {
+                misbehave(cluster, kind);
+            }
+        }
+    }
+
+    /// A bad way from a client to the API.
+    fn bad_link(&mut self, cluster: &Cluster, kind: Kind) {
+        match kind {
             Kind::LostReplies => {
                 self.link(cluster, "replies are lost", |l| l.lost_replies = 300, |l| l.lost_replies = 0);
             }
@@ -240,7 +335,7 @@ impl Faults {
                 },
             ),
             Kind::Cut => self.link(cluster, "watches break", |l| l.cut.send_modify(|n| *n += 1), |_| {}),
-            Kind::Gone => self.link(
+            _ => self.link(
                 cluster,
                 "watches break and have to list anew",
                 |l| {
@@ -249,25 +344,52 @@ impl Faults {
                 },
                 |l| l.gone = 0,
             ),
-            Kind::Both => {
-                cluster.rival(true);
-                self.mending.push((Duration::MAX, Mend::Rival));
+        }
+    }
+
+    /// A host reaches no server any more, or not one of several.
+    fn cut_off(&mut self, cluster: &mut Cluster, host: &str, away: Duration, all: bool) {
+        let one = pick(&cluster.servers);
+        for server in cluster.servers.iter().filter(|server| all || **server == one) {
+            cluster.universe.note(&format!("{host} does not reach {server} for {away:?}"));
+            cluster.sim.partition(host, &**server);
+        }
+        self.mending.push((cluster.now() + away, Mend::Repair(host.to_owned())));
+    }
+
+    /// A person who saw that a machine is off says so, and takes it back once it runs again.
+    fn fence(&mut self, cluster: &mut Cluster) {
+        let (node, now, away) = (pick(&NODES), cluster.now(), millis(12_000, 12_000));
+        let Some(dead) = cluster.universe.look().nodes.get(node).map(NodeState::boot_id) else { return };
+        cluster.reboot(node, away);
+        self.mending.push((now + millis(500, 4000), Mend::Fence(node, Some(dead))));
+        self.mending.push((now + away + millis(1000, 4000), Mend::Fence(node, None)));
+    }
+
+    fn etcd(&mut self, cluster: &mut Cluster, kind: Kind) {
+        let Some(etcd) = cluster.etcd.clone() else { return };
+        let now = cluster.now();
+        match kind {
+            Kind::Etcd => {
+                etcd.health(pick(&[Health::NoLeader, Health::Stuck, Health::Down]));
+                self.mending.push((now + millis(200, 9000), Mend::Etcd));
             }
-            Kind::Away => {
-                let host = last_host(cluster);
-                cluster.universe.note(&format!("{host} does not reach the server for {AWAY:?}"));
-                cluster.sim.partition(host, SERVER);
-                self.mending.push((cluster.now() + AWAY, Mend::Repair(host.to_owned())));
+            Kind::EtcdReplies => {
+                etcd.lose_replies(150);
+                self.mending.push((now + millis(200, 4000), Mend::EtcdReplies));
             }
-            Kind::Rival => self.rival(cluster),
-            Kind::Lie
-            | Kind::DoubtVolume
-            | Kind::DoubtAttachment
-            | Kind::Slow
-            | Kind::Hang
-            | Kind::Answers => {
-                misbehave(cluster, kind);
+            Kind::ServerAlone => {
+                let server = pick(&cluster.servers);
+                etcd.cut(&server, true);
+                self.mending.push((now + millis(1000, 18_000), Mend::ServerAlone(server)));
             }
+            Kind::EtcdWatches => {
+                let wrong = pick(&[Wrong::Lost, Wrong::Twice, Wrong::Back, Wrong::Misordered]);
+                etcd.watches_go_wrong(wrong, 1 + below(3));
+            }
+            Kind::EtcdBack => etcd.go_back(1 + i64::try_from(below(20)).unwrap_or(0)),
+            Kind::EtcdCompacted => etcd.compact(),
+            _ => etcd.restore(),
         }
     }
 
@@ -285,6 +407,12 @@ impl Faults {
             };
             self.mending.push((now + for_long / 2, Mend::Link(CONTROLLERS.to_owned(), hear)));
         }
+    }
+}
+
+fn of_etcd(cluster: &Cluster, work: impl FnOnce(&Etcd)) {
+    if let Some(etcd) = &cluster.etcd {
+        work(etcd);
     }
 }
 

@@ -24,16 +24,17 @@ use tower::{Service, ServiceExt};
 use turmoil::net::{TcpListener, TcpStream};
 use wharfline::csi::Connection;
 use wharfline::run::patience::patient;
+use wharfline::run::servers::Servers;
 use wharfline::server::{Identity, Server};
 
 use crate::checks;
 use crate::sight::Sight;
 use crate::support::scripted::serve::Accept;
-use crate::universe::{Universe, chance};
+use crate::universe::{Universe, below, chance};
 
 /// Where people sit.
 pub const PEOPLE: &str = "people";
-/// Where the API is.
+/// Where the API is: one server, or the first of several with a number behind it.
 pub const SERVER: &str = "server";
 const API_PORT: u16 = 7443;
 /// Says who asks. The certificate does that in life.
@@ -168,7 +169,7 @@ impl AsyncWrite for Stream {
 }
 
 #[derive(Clone)]
-struct ToServer;
+struct ToServer(String);
 
 impl Service<Uri> for ToServer {
     type Response = TokioIo<Stream>;
@@ -180,9 +181,10 @@ impl Service<Uri> for ToServer {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        Box::pin(async {
+        let server = self.0.clone();
+        Box::pin(async move {
             let connecting =
-                tokio::time::timeout(Duration::from_secs(3), TcpStream::connect((SERVER, API_PORT)));
+                tokio::time::timeout(Duration::from_secs(3), TcpStream::connect((server, API_PORT)));
             let stream = connecting.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
             Ok(TokioIo::new(Stream(stream)))
         })
@@ -192,24 +194,62 @@ impl Service<Uri> for ToServer {
 type Frames = futures::stream::BoxStream<'static, io::Result<Frame<Bytes>>>;
 type Answer = Response<StreamBody<Frames>>;
 
-/// A client of the API for the process that runs on `host`.
+/// A client of the API for the process that runs on `host`: of one server, or of whichever of several answers.
 pub fn client(universe: &Arc<Universe>, host: &str, user: &str) -> kube::Client {
+    let names = universe.look().servers.clone();
+    let mut clients: Vec<_> = names.iter().map(|server| one(universe, host, server, user)).collect();
+    match clients.len() {
+        1 => patient(clients.remove(0)),
+        _ => {
+            let servers = Arc::new(Servers::default());
+            // Not everybody begins with the same one.
+            let first = below(clients.len() as u64);
+            clients.rotate_left(usize::try_from(first).unwrap_or(0));
+            servers.set(clients);
+            patient(servers.client())
+        }
+    }
+}
+
+fn one(universe: &Arc<Universe>, host: &str, server: &str, user: &str) -> kube::Client {
     let http: Client<ToServer, kube::client::Body> = Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
-        .build(ToServer);
-    let way = Way { universe: Arc::clone(universe), host: host.to_owned(), user: user.to_owned(), http };
+        .build(ToServer(server.to_owned()));
+    let (host, server, user) = (host.to_owned(), server.to_owned(), user.to_owned());
+    let way = Way { universe: Arc::clone(universe), host, server, user, http };
     let service = tower::service_fn(move |request| {
         let way = way.clone();
         async move { way.send(request).await }
     });
-    patient(kube::Client::new(service, "default"))
+    kube::Client::new(service, "default")
+}
+
+/// The same client, whose changes are effects of `host`: for what asks its own server.
+pub fn inside(universe: &Arc<Universe>, host: &str, client: kube::Client) -> kube::Client {
+    let (universe, host) = (Arc::clone(universe), host.to_owned());
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let (client, universe, host) = (client.clone(), Arc::clone(&universe), host.clone());
+        async move {
+            if request.method() == Method::GET {
+                return client.send(request).await;
+            }
+            let what = format!("{} {}", request.method(), request.uri());
+            universe.gate(&host, &what).await;
+            let answer = client.send(request).await?;
+            checks::asked(&mut universe.look(), &host, &what);
+            universe.gate(&host, &format!("{what}: {}", answer.status().as_u16())).await;
+            Ok(answer)
+        }
+    });
+    kube::Client::new(service, "default")
 }
 
 #[derive(Clone)]
 struct Way {
     universe: Arc<Universe>,
     host: String,
+    server: String,
     user: String,
     http: Client<ToServer, kube::client::Body>,
 }
@@ -228,7 +268,7 @@ impl Way {
         if changes && ours {
             self.universe.gate(&self.host, &what).await;
         }
-        let uri = format!("http://{SERVER}:{API_PORT}{path}");
+        let uri = format!("http://{}:{API_PORT}{path}", self.server);
         *request.uri_mut() = uri.parse().map_err(io::Error::other)?;
         request.headers_mut().insert(USER, self.user.parse().map_err(io::Error::other)?);
         let answer = self.http.request(request).await.map_err(io::Error::other)?;

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::Request;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
+use wharfline::plan::marks::OUT_OF_SERVICE;
 
 use crate::network;
 use crate::universe::{Promise, Universe};
@@ -15,8 +16,18 @@ use crate::universe::{Promise, Universe};
 /// One wish.
 #[derive(Clone, Debug)]
 pub enum Wish {
-    Create { collection: String, object: Value },
-    Delete { path: String },
+    Create {
+        collection: String,
+        object: Value,
+    },
+    Delete {
+        path: String,
+    },
+    /// A node's boot is declared dead, or nothing of the node any more.
+    Fence {
+        node: String,
+        boot: Option<String>,
+    },
 }
 
 impl Wish {
@@ -26,6 +37,7 @@ impl Wish {
                 format!("{collection}/{}", object["metadata"]["name"].as_str().unwrap_or_default())
             }
             Self::Delete { path } => path.clone(),
+            Self::Fence { node, .. } => format!("/api/v1/nodes/{node}"),
         }
     }
 }
@@ -38,7 +50,8 @@ fn key_of(path: &str) -> String {
             format!("/wharfline/{group}/{plural}/{namespace}/{name}")
         }
         [_, _, group, _, plural, name] => format!("/wharfline/{group}/{plural}/{name}"),
-        _ => unreachable!("people ask for objects of ours only"),
+        [_, _, _, plural, name] => format!("/wharfline/core/{plural}/{name}"),
+        _ => unreachable!("people ask for objects of ours and for nodes"),
     }
 }
 
@@ -129,13 +142,20 @@ async fn attempt(client: &kube::Client, wish: &Wish) -> Option<Value> {
             Err(404) => Some(Value::Null),
             Err(_) => None,
         },
+        Wish::Fence { boot, .. } => {
+            let taint =
+                |boot: &String| json!([{ "key": OUT_OF_SERVICE, "value": boot, "effect": "NoExecute" }]);
+            let patch = json!({ "spec": { "taints": boot.as_ref().map(taint) } });
+            ask(client, "PATCH", &wish.path(), Some(&patch)).await.ok()
+        }
     }
 }
 
 /// The answer, or the code of a refusal; 0 when there was no answer.
 async fn ask(client: &kube::Client, method: &str, path: &str, body: Option<&Value>) -> Result<Value, u16> {
     let bytes = body.map(|b| serde_json::to_vec(b).expect("an object")).unwrap_or_default();
-    let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+    let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+    let request = Request::builder().method(method).uri(path).header("content-type", kind);
     let request = request.body(bytes).expect("a request");
     match client.request::<Value>(request).await {
         Ok(answer) => Ok(answer),

@@ -8,14 +8,14 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Layout};
 use crate::scenario::Run;
 use crate::universe::Inner;
 
 /// How long one history may take. Most take a second.
-const DEADLINE: &str = "120";
+pub const DEADLINE: &str = "120";
 
-fn prepare(seed: u64) -> (mad_turmoil::time::SimClocksGuard, Cluster) {
+fn prepare(seed: u64, layout: Layout) -> (mad_turmoil::time::SimClocksGuard, Cluster) {
     if let Ok(asked) = std::env::var("SIM_LOG") {
         let filter: Targets = asked.parse().expect("SIM_LOG is levels by target");
         let lines = tracing_subscriber::fmt::layer().without_time();
@@ -23,12 +23,12 @@ fn prepare(seed: u64) -> (mad_turmoil::time::SimClocksGuard, Cluster) {
     }
     mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
     let clocks = mad_turmoil::time::SimClocksGuard::init();
-    (clocks, Cluster::new(seed))
+    (clocks, Cluster::new(seed, layout))
 }
 
 /// One history. Its record's hash tells whether a repetition was the same.
 pub fn one(seed: u64, show: bool) -> ExitCode {
-    let (_clocks, cluster) = prepare(seed);
+    let (_clocks, cluster) = prepare(seed, Layout::of(seed));
     cluster.universe.look().record.shown = show;
     let mut run = Run::new(cluster, seed);
     // One in ten has no faults: there the bounds are tight. One in eight also waits to see that nothing is written.
@@ -67,8 +67,8 @@ fn tell(inner: &Inner, show: bool) {
 const LIFE: u64 = 1;
 
 /// One claim's life, with a process killed at one of its effects; prints the effects when none is.
-pub fn life(crash: Option<u64>, show: bool) -> ExitCode {
-    let (_clocks, cluster) = prepare(LIFE);
+pub fn life(crash: Option<u64>, show: bool, layout: Layout) -> ExitCode {
+    let (_clocks, cluster) = prepare(LIFE, layout);
     cluster.universe.look().record.shown = show;
     let mut run = Run::new(cluster, LIFE);
     let result = run.life(crash);
@@ -91,17 +91,34 @@ pub fn life(crash: Option<u64>, show: bool) -> ExitCode {
 
 /// A process is killed at every effect of one claim's life, each in a life of its own.
 pub fn every_effect() -> ExitCode {
-    let program = std::env::current_exe().expect("this program");
-    let listed = Command::new(program).arg("--life").output().expect("this program can be started");
-    let effects: Vec<String> = String::from_utf8_lossy(&listed.stdout).lines().map(str::to_owned).collect();
-    if !listed.status.success() || effects.is_empty() {
-        println!("the life without a kill failed:\n{}", effects.join("\n"));
-        return ExitCode::FAILURE;
+    let mut jobs = Vec::new();
+    for way in [None, Some(SEVERAL)] {
+        let Some(effects) = effects(way) else { return ExitCode::FAILURE };
+        let name = way.unwrap_or("one server");
+        let kill = |(n, effect): (u64, String)| (format!("{n} ({name}: {effect})"), killed_at(n, way));
+        jobs.extend((1..).zip(effects).map(kill));
     }
-    let jobs = (1..)
-        .zip(effects)
-        .map(|(n, effect)| (format!("{n} ({effect})"), vec!["--life-killed-at".to_owned(), n.to_string()]));
-    children("kills, one at each effect of a life", jobs.collect())
+    children("kills, one at each effect of a life", jobs)
+}
+
+/// Chooses the life with several servers.
+pub const SEVERAL: &str = "--several";
+
+/// The arguments of a life with a kill.
+pub fn killed_at(n: u64, way: Option<&str>) -> Vec<String> {
+    ["--life-killed-at", &n.to_string()].into_iter().chain(way).map(str::to_owned).collect()
+}
+
+/// The effects of the life.
+pub fn effects(way: Option<&str>) -> Option<Vec<String>> {
+    let program = std::env::current_exe().expect("this program");
+    let listed = Command::new(program).arg("--life").args(way).output().expect("this program can be started");
+    let effects: Vec<String> = String::from_utf8_lossy(&listed.stdout).lines().map(str::to_owned).collect();
+    if listed.status.success() && !effects.is_empty() {
+        return Some(effects);
+    }
+    println!("the life without a kill failed:\n{}", effects.join("\n"));
+    None
 }
 
 /// One seed of so many is run twice, and must come out the same.
@@ -136,7 +153,7 @@ fn same(seed: u64) -> bool {
 }
 
 /// Seconds since the boot. The clocks of this program stand still: they are the simulation's.
-fn uptime() -> f64 {
+pub fn uptime() -> f64 {
     let text = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
     text.split(' ').next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0.0)
 }

@@ -104,7 +104,8 @@ pub fn allocation(name: &str, claims: &[&str], command: &str) -> Manifest {
             "runtime": { "process": { "command": [command] } } }])
         }
     };
-    Manifest::namespaced("allocations", "Allocation", name, json!({ "volumes": volumes, "tasks": tasks }))
+    let spec = json!({ "volumes": volumes, "tasks": tasks, "onNodeLost": "Rebind" });
+    Manifest::namespaced("allocations", "Allocation", name, spec)
 }
 
 /// How many claims have users.
@@ -172,7 +173,8 @@ pub struct Run {
 
 impl Run {
     pub fn new(cluster: Cluster, seed: u64) -> Self {
-        Self { cluster, faults: Faults::new(seed), calm: false, steps: 0 }
+        let faults = Faults::new(seed, cluster.etcd.is_some());
+        Self { cluster, faults, calm: false, steps: 0 }
     }
 
     pub fn kinds(&self) -> String {

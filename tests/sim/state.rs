@@ -157,6 +157,14 @@ impl NodeState {
         }
     }
 
+    /// Its disk is made anew: what was not mounted, and every record of what was, is gone as well. Only after
+    /// [`Self::reboot`].
+    pub fn reimage(&mut self) {
+        self.directories.clear();
+        self.files.clear();
+        self.tasks.clear();
+    }
+
     /// Lets everything end whose time has come.
     pub fn tick(&mut self, now: Duration) -> Vec<String> {
         let mut told = Vec::new();

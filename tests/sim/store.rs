@@ -1,25 +1,36 @@
-//! The store of the simulated server, looked at from outside: every commit is an effect, and is held against the truth.
+//! The store of a simulated server, looked at from outside: every commit is an effect, and is held against the truth; in an
+//! etcd, at the etcd.
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::Value;
 use wharfline::store::embedded::{EmbeddedStore, MemoryDisk, OpenError, Options};
+use wharfline::store::etcd::EtcdStore;
 use wharfline::store::{Expect, Kv, Page, Rev, Store, StoreError, Watch};
 
 use crate::checks;
-use crate::network::SERVER;
 use crate::universe::{Inner, Objects, Universe, kind};
 
-pub struct Observed {
-    inner: EmbeddedStore,
+pub struct Observed<S> {
+    inner: S,
     universe: Arc<Universe>,
+    /// Of which server.
+    host: String,
+    /// Whether commits are noted here: nobody else sees them.
+    alone: bool,
 }
 
-impl Observed {
-    pub fn open(universe: &Arc<Universe>, disk: &MemoryDisk) -> Result<Self, OpenError> {
+impl Observed<EtcdStore> {
+    pub fn of_etcd(universe: &Arc<Universe>, host: &str, inner: EtcdStore) -> Self {
+        Self { inner, universe: Arc::clone(universe), host: host.to_owned(), alone: false }
+    }
+}
+
+impl Observed<EmbeddedStore> {
+    pub fn open(universe: &Arc<Universe>, host: &str, disk: &MemoryDisk) -> Result<Self, OpenError> {
         let inner = EmbeddedStore::inline(disk.clone(), Options::default())?;
-        Ok(Self { inner, universe: Arc::clone(universe) })
+        Ok(Self { inner, universe: Arc::clone(universe), host: host.to_owned(), alone: true })
     }
 
     /// Learns what the store holds: a server that was killed may have written something that nobody noted.
@@ -59,7 +70,7 @@ impl Inner {
         newer
     }
 
-    fn put(&mut self, name: &str, object: Option<Value>, rev: u64, made: bool) {
+    pub fn put(&mut self, name: &str, object: Option<Value>, rev: u64, made: bool) {
         let object = object.map(Arc::new);
         self.wrote(format!("put {name}"), object.clone());
         let newer = self.newer(name, rev);
@@ -69,7 +80,7 @@ impl Inner {
         }
     }
 
-    fn deleted(&mut self, name: &str, rev: u64) {
+    pub fn deleted(&mut self, name: &str, rev: u64) {
         self.wrote(format!("delete {name}"), None);
         if self.newer(name, rev)
             && let Some(object) = self.objects.remove(name)
@@ -83,12 +94,12 @@ impl Inner {
 const LAST_WRITES: usize = 12;
 
 /// Leases change all the time.
-fn is_lease(key: &str) -> bool {
+pub fn is_lease(key: &str) -> bool {
     key.contains("/leases/")
 }
 
 #[async_trait]
-impl Store for Observed {
+impl<S: Store> Store for Observed<S> {
     async fn revision(&self) -> Result<Rev, StoreError> {
         self.inner.revision().await
     }
@@ -112,20 +123,24 @@ impl Store for Observed {
         if is_lease(&name) {
             return self.inner.put(key, value, expect).await;
         }
-        let object: Option<Value> = serde_json::from_slice(&value).ok();
-        self.universe.gate(SERVER, &format!("put {name}")).await;
+        let object: Option<Value> = if self.alone { serde_json::from_slice(&value).ok() } else { None };
+        self.universe.gate(&self.host, &format!("put {name}")).await;
         let rev = self.inner.put(key, value, expect).await?;
-        self.universe.look().put(&name, object, rev.0, expect == Expect::Absent);
-        self.universe.gate(SERVER, &format!("put {name}: {}", rev.0)).await;
+        if self.alone {
+            self.universe.look().put(&name, object, rev.0, expect == Expect::Absent);
+        }
+        self.universe.gate(&self.host, &format!("put {name}: {}", rev.0)).await;
         Ok(rev)
     }
 
     async fn delete(&self, key: &[u8], expect: Expect) -> Result<(Rev, Kv), StoreError> {
         let name = String::from_utf8_lossy(key).into_owned();
-        self.universe.gate(SERVER, &format!("delete {name}")).await;
+        self.universe.gate(&self.host, &format!("delete {name}")).await;
         let gone = self.inner.delete(key, expect).await?;
-        self.universe.look().deleted(&name, gone.0.0);
-        self.universe.gate(SERVER, &format!("delete {name}: {}", gone.0.0)).await;
+        if self.alone {
+            self.universe.look().deleted(&name, gone.0.0);
+        }
+        self.universe.gate(&self.host, &format!("delete {name}: {}", gone.0.0)).await;
         Ok(gone)
     }
 

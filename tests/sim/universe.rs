@@ -129,6 +129,8 @@ pub struct Inner {
     pub violations: Vec<String>,
     pub nodes: BTreeMap<String, NodeState>,
     pub links: BTreeMap<String, Link>,
+    /// The hosts that serve the API.
+    pub servers: Vec<String>,
     pub backends: Backends,
     /// Every object as it was stored last.
     pub objects: Objects,
@@ -168,6 +170,7 @@ impl Universe {
             violations: Vec::new(),
             nodes: BTreeMap::new(),
             links: BTreeMap::new(),
+            servers: Vec::new(),
             backends: Backends::new(),
             objects: Objects::default(),
             promised: BTreeMap::new(),

@@ -16,6 +16,7 @@ pub(crate) const ARROWS: &[(&str, &[&str])] = &[
     ("sys", &[]),
     ("cli", &["api"]),
     ("effect", &[]),
+    ("planted", &[]),
     ("run", EVERY),
     ("main", &["run", "cli", "sys::shim"]),
 ];
@@ -32,6 +33,7 @@ const EVERY: &[&str] = &[
     "cli",
     "run",
     "effect",
+    "planted",
 ];
 
 /// The outside crates that the pure modules may name; every other one is forbidden there.

@@ -213,11 +213,12 @@ pub(super) fn volume_status(
         }
         (None, None) => String::new(),
     };
+    let early = planted!("told-before-the-kernel");
     VolumePublication {
         name: volume.name.clone(),
         volume: attachment.map(|a| a.spec.volume.clone()).unwrap_or_default(),
-        published: entry.map_or(Rung::Down, |e| e.level.rung()),
-        path: if entry.is_some_and(|e| e.level == Level::Up) { path } else { String::new() },
+        published: entry.map_or(Rung::Down, |e| if early { Rung::Up } else { e.level.rung() }),
+        path: if entry.is_some_and(|e| early || e.level == Level::Up) { path } else { String::new() },
         calls: Vec::new(),
     }
 }

@@ -113,7 +113,7 @@ pub(super) async fn step(
     let about = (retry.as_str(), object.object_ref(&()), action(step));
     let delay = settle(node, about, wanted == Wanted::Absent, &outcome);
     status.calls = node.calls.get(&key, &before.calls);
-    if Blocked::is_unsent(&outcome) {
+    if Blocked::is_unsent(&outcome) && !planted!("unsent-is-told") {
         node.not_sent(Key::Host(object.spec.volume.clone()));
     } else {
         let condition = outcome.err().map(|blocked| blocked.condition(None));
@@ -177,12 +177,15 @@ async fn attach_or_detach(
                 Ok(reply) => {
                     status.attached = Rung::Up;
                     status.publish_context = reply.publish_context;
+                    if planted!("context-lost") {
+                        status.publish_context.pop_first();
+                    }
                     tracing::info!(volume = spec.volume, node = spec.node_name, "attached");
                     Ok(())
                 }
                 Err(failure) if failure.is_unsent() => Err(Blocked::Call(failure)),
                 Err(failure) => {
-                    status.attached = Rung::Unknown;
+                    status.attached = if planted!("doubt-is-no") { Rung::Down } else { Rung::Unknown };
                     if failure.is_already_exists() && !touched(object) {
                         // Attached with other arguments by a record that is gone: it comes down first (CO-CTRL-38).
                         let undone = call(node, names, "ControllerUnpublishVolume", |terms| {

@@ -157,8 +157,11 @@ async fn create(
     if node.journal.put(attempted).await.is_err() {
         return Err(Blocked::Wait(Reason::LeaseNotRenewed));
     }
-    let request =
+    let mut request =
         requests::create(&volume.spec, source, secrets.clone(), plugin.controller.single_node_multi_writer);
+    if planted!("another-name") && node.retry.attempt(retry) > 1 {
+        request.name.push_str("-again");
+    }
     let asked = request.clone();
     let about = &volume.object_ref(&());
     let names = Attempt { key: &key, step: retry, plugin: &volume.spec.plugin, lease, about };
@@ -306,6 +309,9 @@ async fn delete(
     let asker = format!("volumes/{}", volume.name_any());
     let secrets =
         node.secrets(&asker, volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
+    if planted!("deletion-is-slow") {
+        tokio::time::sleep(Duration::from_secs(30)).await;
+    }
     let request = requests::delete(&part.handle, secrets);
     let about = &volume.object_ref(&());
     let names = Attempt { key: &key, step: retry, plugin: &volume.spec.plugin, lease, about };

@@ -139,7 +139,9 @@ impl Unit {
         if self.entry.as_ref() != Some(&attachment) {
             changes.insert(0, Change::Put(Entry::Attachment(attachment.clone())));
         }
-        node.journal.commit(changes).await?;
+        if !planted!("call-before-intent") {
+            node.journal.commit(changes).await?;
+        }
         let parent = TreePath::new(["publish", &entry.directory])?;
         node.machine.kernel.make_dir(&parent).await?;
         let target = parent.join(TARGET)?;
@@ -301,6 +303,9 @@ impl Unit {
         let parent = TreePath::new(["publish", &entry.directory])?;
         let target = parent.join(TARGET)?;
         self.unpublish_at_host(node, &entry, &target).await?;
+        if planted!("directory-first") {
+            let _busy = node.machine.kernel.remove(&parent).await;
+        }
         let request = csi::proto::NodeUnpublishVolumeRequest {
             volume_id: attachment.handle.clone(),
             target_path: absolute(node, &target),
@@ -308,12 +313,16 @@ impl Unit {
         let call = |terms| plugin.client.node_unpublish_volume(request, terms);
         match self.call(node, "NodeUnpublishVolume", step, call).await {
             Ok(_) => {}
+            Err(_) if planted!("failure-is-forgotten") => {}
             Err(failure) if self.forgiven(node, &failure, step, &target).await => {}
             Err(failure) => return Err(Trouble::Call(failure)),
         }
-        self.nothing_mounted(node, &target).await?;
-        node.machine.kernel.remove(&target).await?;
-        node.machine.kernel.remove(&parent).await?;
+        let mounted = self.nothing_mounted(node, &target).await;
+        if !(planted!("failure-is-forgotten") && mounted.is_err()) {
+            mounted?;
+            node.machine.kernel.remove(&target).await?;
+            node.machine.kernel.remove(&parent).await?;
+        }
         let key = publication_key(&self.uid, &user.allocation.uid, &user.name);
         node.journal.commit(vec![Change::Forget(key)]).await?;
         tracing::info!(volume = attachment.volume, allocation = user.allocation.name, "unpublished");

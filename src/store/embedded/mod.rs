@@ -59,7 +59,9 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { durability: Durability::Synced, cache_bytes: 4 * 1024 * 1024, watch_lag: 10_000 }
+        let unsynced = planted!("acknowledged-unsynced");
+        let durability = if unsynced { Durability::Relaxed } else { Durability::Synced };
+        Options { durability, cache_bytes: 4 * 1024 * 1024, watch_lag: 10_000 }
     }
 }
 

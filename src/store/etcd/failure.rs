@@ -117,9 +117,9 @@ fn never_sent(status: &Status) -> bool {
 }
 
 /// Why nothing is done any more.
-pub(super) const MOVED: &str = "another etcd cluster answered than at the start";
+pub(super) const MOVED: &str = "another etcd cluster answered than at the start, or an older state of it";
 
-/// Another cluster answered a call, and may have done it.
+/// Another history answered a call, and may have done it.
 pub(super) fn moved() -> StoreError {
     let source = Arc::new(io::Error::other(MOVED));
     StoreError::Unavailable { outcome: Outcome::Unknown, source }

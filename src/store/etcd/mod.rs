@@ -11,7 +11,9 @@
 //!
 //! It never repeats a write that may have been sent, and never takes the local member's word for the cluster's (all reads
 //! are linearizable). It serves one cluster: when another id answers (a restored backup, or members of several clusters),
-//! it fails for good and says so ([`EtcdStore::moved`]), for what its users hold is of another history.
+//! it fails for good and says so ([`EtcdStore::moved`]), for what its users hold is of another history. So it does when an
+//! answer is of an older state than one that had come before it was asked for: all its reads are linearizable, so that a
+//! revision that goes down is a fault of etcd, or a loss.
 //!
 //! An etcd that nobody wrote to is at revision 1, not 0.
 mod failure;
@@ -26,8 +28,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity, KeyValue,
-    KvClient, ResponseHeader, TlsOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
+    Certificate, Channel, Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, Identity,
+    KeyValue, KvClient, ResponseHeader, TlsOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -80,7 +82,33 @@ impl std::fmt::Debug for Tls {
 pub struct EtcdStore {
     client: Client,
     shared: Arc<Shared>,
-    options: ConnectOptions,
+    way: Way,
+}
+
+/// Makes a connection to etcd that is not one of its client's own: that of a simulated network.
+pub type Dial = Arc<dyn Fn() -> Channel + Send + Sync>;
+
+/// How etcd is reached.
+#[derive(Clone)]
+enum Way {
+    Endpoints(ConnectOptions),
+    Dial(ConnectOptions, Dial),
+}
+
+impl Way {
+    async fn client(&self, endpoints: &[String]) -> Result<Client, StoreError> {
+        let client = match self {
+            Self::Endpoints(options) => Client::connect(endpoints, Some(options.clone())).await,
+            Self::Dial(options, dial) => Client::from_channel(dial(), Some(options.clone())).await,
+        };
+        client.map_err(|error| failure::failed(error, Asked::Read))
+    }
+
+    fn options(&self) -> &ConnectOptions {
+        match self {
+            Self::Endpoints(options) | Self::Dial(options, _) => options,
+        }
+    }
 }
 
 /// One member as it tells of itself.
@@ -97,7 +125,7 @@ pub struct Member {
 struct Shared {
     root: Vec<u8>,
     endpoints: Vec<String>,
-    /// Cancelled when another cluster answered.
+    /// Cancelled when another cluster answered, or an older state.
     moved: CancellationToken,
     /// The revision behind which events were missing last.
     missing: AtomicU64,
@@ -107,6 +135,8 @@ struct Shared {
     cluster: AtomicU64,
     /// The compaction is known to be here or above.
     compacted: AtomicU64,
+    /// The latest revision that an answer told.
+    newest: AtomicU64,
 }
 
 impl EtcdStore {
@@ -115,11 +145,7 @@ impl EtcdStore {
     /// # Errors
     /// [`StoreError::Unavailable`] for an address, a CA or a key that cannot be read.
     pub async fn connect(options: Options) -> Result<Self, StoreError> {
-        let mut connect = ConnectOptions::new()
-            .with_connect_timeout(CONNECT)
-            .with_keep_alive(SILENT, ALIVE)
-            .with_tcp_keepalive(SILENT)
-            .with_require_leader(true);
+        let mut connect = usual();
         if let Some(tls) = options.tls {
             let mut given = TlsOptions::new().ca_certificate(Certificate::from_pem(tls.ca));
             if let Some((certificate, key)) = tls.identity {
@@ -127,23 +153,36 @@ impl EtcdStore {
             }
             connect = connect.with_tls(given);
         }
+        Self::by(Way::Endpoints(connect), options.endpoints, options.root).await
+    }
+
+    /// A store that is reached by connections made so, which are spread over the members as ours are.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub async fn over(dial: Dial, members: Vec<String>) -> Result<Self, StoreError> {
+        Self::by(Way::Dial(usual(), dial), members, Vec::new()).await
+    }
+
+    async fn by(way: Way, endpoints: Vec<String>, root: Vec<u8>) -> Result<Self, StoreError> {
         // The balance among endpoints hands calls to dead ones, too.
-        let tries = 3 * options.endpoints.len();
-        let client = Client::connect(&options.endpoints, Some(connect.clone())).await;
-        let client = client.map_err(|error| failure::failed(error, Asked::Read))?;
+        let tries = 3 * endpoints.len();
+        let client = way.client(&endpoints).await?;
         let shared = Shared {
-            root: options.root,
-            endpoints: options.endpoints,
+            root,
+            endpoints,
             moved: CancellationToken::new(),
             missing: AtomicU64::new(0),
             tries,
             cluster: AtomicU64::new(0),
             compacted: AtomicU64::new(0),
+            newest: AtomicU64::new(0),
         };
-        Ok(Self { client, shared: Arc::new(shared), options: connect })
+        Ok(Self { client, shared: Arc::new(shared), way })
     }
 
-    /// Cancelled when another cluster has answered than the first one: nothing that is known of the store holds any more.
+    /// Cancelled when another cluster has answered than the first one, or an older state than before: nothing that is known
+    /// of the store holds any more.
     pub fn moved(&self) -> CancellationToken {
         self.shared.moved.clone()
     }
@@ -151,7 +190,7 @@ impl EtcdStore {
     /// What each member that answers tells of itself.
     pub async fn members(&self) -> Vec<Member> {
         let asked = self.shared.endpoints.iter().map(|endpoint| async move {
-            let client = Client::connect([endpoint], Some(self.options.clone())).await.ok()?;
+            let client = Client::connect([endpoint], Some(self.way.options().clone())).await.ok()?;
             let mut client = client.maintenance_client();
             let status = tokio::time::timeout(CONNECT, client.status()).await.ok()?.ok()?;
             let cluster = status.header().map(ResponseHeader::cluster_id)?;
@@ -162,8 +201,7 @@ impl EtcdStore {
 
     /// A client with a connection of its own: a watch that nobody reads holds up nothing else.
     async fn apart(&self) -> Result<Client, StoreError> {
-        let client = Client::connect(&self.shared.endpoints, Some(self.options.clone())).await;
-        client.map_err(|error| failure::failed(error, Asked::Read))
+        self.way.client(&self.shared.endpoints).await
     }
 
     fn kv(&self) -> KvClient {
@@ -189,6 +227,23 @@ impl EtcdStore {
             return Err(failure::moved());
         }
         Ok(rev(header.revision()))
+    }
+
+    /// The latest revision of which we had been told when something was asked.
+    fn newest(&self) -> Rev {
+        Rev(self.shared.newest.load(Ordering::Relaxed))
+    }
+
+    /// The revision of an answer to what was asked when we had been told of `before`: etcd does not go back.
+    fn rev_after(&self, before: Rev, header: Option<&ResponseHeader>) -> Result<Rev, StoreError> {
+        let now = self.rev(header)?;
+        if now < before {
+            tracing::error!("etcd went back from revision {before} to {now}");
+            self.shared.moved.cancel();
+            return Err(failure::moved());
+        }
+        self.shared.newest.fetch_max(now.0, Ordering::Relaxed);
+        Ok(now)
     }
 
     /// Nothing is written to another cluster knowingly.
@@ -231,8 +286,9 @@ impl EtcdStore {
     /// Whether the state at a revision can still be told, and what the store is at.
     async fn reach(&self, at: Rev) -> Result<Rev, StoreError> {
         let options = GetOptions::new().with_count_only().with_revision(signed(at.max(FIRST)));
+        let before = self.newest();
         match self.range(self.key(b"?"), options).await {
-            Ok(answer) => self.rev(answer.header()),
+            Ok(answer) => self.rev_after(before, answer.header()),
             Err(error) => Err(self.pinned(error).await),
         }
     }
@@ -262,11 +318,12 @@ impl EtcdStore {
         if let Some(at) = at {
             options = options.with_revision(signed(at.max(FIRST)));
         }
+        let before = self.newest();
         let mut answer = match self.range(from, options).await {
             Ok(answer) => answer,
             Err(error) => return Err(self.pinned(error).await),
         };
-        let now = self.rev(answer.header())?;
+        let now = self.rev_after(before, answer.header())?;
         let more = answer.more() || (limit == 0 && !answer.kvs().is_empty());
         let kvs = answer.take_kvs();
         let kvs = kvs.into_iter().take(limit).map(|kv| self.ours(kv)).collect::<Result<_, _>>()?;
@@ -289,8 +346,9 @@ impl EtcdStore {
         let compare: Vec<Compare> = compare.into_iter().chain(led).collect();
         let mut reads = vec![TxnOp::get(key, None)];
         reads.extend(expect.term().map(|_| TxnOp::get(leader, None)));
+        let before = self.newest();
         let answer = self.transact(Txn::new().when(compare).and_then(write).or_else(reads)).await?;
-        let now = self.rev(answer.header())?;
+        let now = self.rev_after(before, answer.header())?;
         let done = answer.succeeded();
         let mut found = answer.op_responses().into_iter().filter_map(|answer| match answer {
             TxnOpResponse::Get(mut read) => Some(read.take_kvs().pop().map(|kv| self.ours(kv)).transpose()),
@@ -308,14 +366,16 @@ impl EtcdStore {
 #[async_trait]
 impl Store for EtcdStore {
     async fn revision(&self) -> Result<Rev, StoreError> {
+        let before = self.newest();
         let answer = self.range(self.key(b"?"), GetOptions::new().with_count_only()).await;
-        self.rev(answer.map_err(|error| failure::failed(error, Asked::Read))?.header())
+        self.rev_after(before, answer.map_err(|error| failure::failed(error, Asked::Read))?.header())
     }
 
     async fn get(&self, key: &[u8]) -> Result<(Option<Kv>, Rev), StoreError> {
+        let before = self.newest();
         let answer = self.range(self.key(key), GetOptions::new()).await;
         let mut answer = answer.map_err(|error| failure::failed(error, Asked::Read))?;
-        let rev = self.rev(answer.header())?;
+        let rev = self.rev_after(before, answer.header())?;
         let found = answer.take_kvs().pop().map(|kv| self.ours(kv)).transpose()?;
         Ok((found, rev))
     }
@@ -431,6 +491,15 @@ impl EtcdStore {
     }
 }
 
+/// How every connection is made.
+fn usual() -> ConnectOptions {
+    ConnectOptions::new()
+        .with_connect_timeout(CONNECT)
+        .with_keep_alive(SILENT, ALIVE)
+        .with_tcp_keepalive(SILENT)
+        .with_require_leader(true)
+}
+
 /// Holds of a key that was last written at this revision. What is not there was written at none, not at nought.
 fn written_at(key: &[u8], rev: Rev) -> Compare {
     let wanted = if rev == Rev::ZERO { -1 } else { signed(rev) };
@@ -470,7 +539,49 @@ fn signed(rev: Rev) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use tonic::body::Body;
+    use tower::util::BoxCloneSyncService;
+    use tower::{ServiceExt as _, service_fn};
+
     use super::*;
+
+    /// A member that answers each read with nothing, at a revision below 128.
+    fn answer(revision: u8) -> http::Response<Body> {
+        // A RangeResponse with its header: cluster 1 and the revision. Before it, what gRPC says of it.
+        let message = Bytes::from(vec![0, 0, 0, 0, 6, 0x0a, 4, 0x08, 1, 0x18, revision]);
+        let mut trailers = http::HeaderMap::new();
+        trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+        let frames = [Ok::<_, tonic::Status>(Frame::data(message)), Ok(Frame::trailers(trailers))];
+        let mut answer = http::Response::new(Body::new(StreamBody::new(futures::stream::iter(frames))));
+        answer.headers_mut().insert("content-type", http::HeaderValue::from_static("application/grpc"));
+        answer
+    }
+
+    #[tokio::test]
+    async fn who_is_told_an_older_state_ends() {
+        let next = Arc::new(AtomicU64::new(0));
+        let dial: Dial = Arc::new(move || {
+            let next = Arc::clone(&next);
+            let service = service_fn(move |_: http::Request<Body>| {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                async move { Ok::<_, Infallible>(answer([7, 9, 9, 8, 10][usize::try_from(n).unwrap()])) }
+            });
+            Channel::Custom(BoxCloneSyncService::new(service.map_err(Into::into)))
+        });
+        let store = EtcdStore::over(dial, vec!["a:1".to_owned()]).await.unwrap();
+        for told in [7, 9, 9] {
+            assert_eq!(store.revision().await.unwrap(), Rev(told));
+            assert!(!store.moved().is_cancelled());
+        }
+        for _ in 0..2 {
+            assert!(matches!(store.revision().await, Err(StoreError::Unavailable { .. })));
+            assert!(store.moved().is_cancelled());
+        }
+    }
 
     #[test]
     fn the_end_of_a_prefix_is_the_first_key_behind_it() {
