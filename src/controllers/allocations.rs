@@ -44,7 +44,7 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     let (truth, reason) = if !off {
         let command = fence_command(&context.world, node);
         (Truth::Unknown, Reason::NoFence { node: node.clone(), command })
-    } else if object.spec.on_node_lost == OnNodeLost::Hold {
+    } else if object.spec.on_node_lost == OnNodeLost::Hold && !status.evicted {
         new.phase = Some(AllocationPhase::Failed);
         (Truth::False, Reason::NodeLost { node: node.clone() })
     } else {

@@ -30,7 +30,10 @@ pub(crate) fn node_down(world: &World, node: &str) -> bool {
 
 /// Whether a person wants nothing but plugins to stay on the node.
 pub(crate) fn draining(node: &Node) -> bool {
-    node.spec.iter().flat_map(|s| s.taints.iter().flatten()).any(|taint| taint.key == DRAIN)
+    node.spec
+        .iter()
+        .flat_map(|s| s.taints.iter().flatten())
+        .any(|taint| taint.key == DRAIN && taint.effect == "NoExecute")
 }
 
 /// The boot id that the node told last, empty when it never did.

@@ -108,7 +108,7 @@ fn placed(context: &Context, object: &Allocation, status: &AllocationStatus) -> 
     let rebind = object.spec.on_node_lost == OnNodeLost::Rebind && !object.spec.stop;
     Placed {
         plugin: serves(object),
-        lost: rebind && node_off(context, node),
+        lost: (rebind || status.evicted) && node_off(context, node),
         draining: context.world.nodes.named(node).is_some_and(|node| draining(&node)),
         evicted: status.evicted,
         ended: evicted(status),
@@ -151,7 +151,7 @@ fn place(
     let claims: Vec<_> = wanted.iter().map(|w| w.facts.clone()).collect();
     let mut nodes = nodes(context);
     // A node that is off may not have renewed its condition yet.
-    nodes.retain(|n| n.name != status.node_name || status.evicted);
+    nodes.retain(|n| n.name != status.node_name || evicted(status));
     let node = place::choose(&wish, &nodes, &claims)?;
     if let Some(one) = wanted.iter().find(|w| w.unselected) {
         return Ok(Decision::Select(Arc::clone(&one.claim), node));

@@ -100,7 +100,7 @@ impl Tasks {
         if let Some(slot) = slots.get_mut(allocation).and_then(|t| t.get_mut(task))
             && slot.external
         {
-            slot.process = Process::Exited { ok: true };
+            slot.process = Process::Stopped;
         }
     }
 
@@ -275,8 +275,12 @@ impl Node {
 }
 
 fn exited(record: ExitRecord) -> Slot {
-    let ok = record.outcome == Outcome::Code(0);
-    Slot { exit: Some(record), ..Slot::of(Process::Exited { ok }) }
+    let process = if record.stopped {
+        Process::Stopped
+    } else {
+        Process::Exited { ok: record.outcome == Outcome::Code(0) }
+    };
+    Slot { exit: Some(record), ..Slot::of(process) }
 }
 
 /// The exit code that people know: 128 plus the signal for a killed one.

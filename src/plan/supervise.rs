@@ -20,6 +20,8 @@ pub enum Process {
     Running,
     /// Asked to end, its shim lives.
     Stopping,
+    /// No process is left, and it was told to end: that was not its own end, whatever its policy.
+    Stopped,
     /// No process is left; whether it ended with 0.
     Exited {
         /// Whether the exit code was 0.
@@ -32,7 +34,7 @@ pub enum Process {
 impl Process {
     /// Whether no process can be left.
     pub fn idle(self) -> bool {
-        matches!(self, Self::Absent | Self::Exited { .. })
+        matches!(self, Self::Absent | Self::Stopped | Self::Exited { .. })
     }
 }
 
@@ -66,9 +68,8 @@ pub enum Step {
 pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
     match (wanted, seen.process) {
         (_, Process::Lost) => Next::Do(Step::Clear),
-        (Wanted::Running, Process::Running) | (Wanted::Stopped, Process::Absent | Process::Exited { .. }) => {
-            Next::Converged
-        }
+        (Wanted::Running, Process::Running)
+        | (Wanted::Stopped, Process::Absent | Process::Stopped | Process::Exited { .. }) => Next::Converged,
         (Wanted::Stopped, Process::Running) => Next::Do(Step::Stop),
         // A task that is ending ends first: two of it never run at once.
         (Wanted::Stopped | Wanted::Running, Process::Stopping) => Next::Wait(Reason::TasksRunning),
@@ -78,11 +79,11 @@ pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
             (true, false) => Next::Wait(Reason::Backoff),
             (true, true) => Next::Do(Step::Start),
         },
-        (Wanted::Running, Process::Exited { ok }) => {
-            let again = match seen.policy {
-                RestartPolicy::Always => true,
-                RestartPolicy::OnFailure => !ok,
-                RestartPolicy::Never => false,
+        (Wanted::Running, process @ (Process::Stopped | Process::Exited { .. })) => {
+            let again = match (process, seen.policy) {
+                (Process::Exited { ok }, RestartPolicy::OnFailure) => !ok,
+                (Process::Exited { .. }, RestartPolicy::Never) => false,
+                _ => true,
             };
             match (again, seen.volumes_ready, seen.pause_over) {
                 (false, _, _) => Next::Converged,
@@ -103,7 +104,11 @@ pub fn phase(
 ) -> AllocationPhase {
     let idle = tasks.iter().all(|(process, _)| process.idle());
     match wanted {
-        Wanted::Stopped if idle && volumes_gone => AllocationPhase::Stopped,
+        Wanted::Stopped if idle && volumes_gone => {
+            // It may have ended by itself before it was told to.
+            let left_alone = running_phase(volumes_ready, tasks);
+            if left_alone.terminal() { left_alone } else { AllocationPhase::Stopped }
+        }
         Wanted::Stopped => AllocationPhase::Stopping,
         Wanted::Running => running_phase(volumes_ready, tasks),
     }
@@ -114,7 +119,9 @@ fn running_phase(volumes_ready: bool, tasks: &[(Process, RestartPolicy)]) -> All
         (Process::Exited { ok }, RestartPolicy::Never) => Some(*ok),
         (Process::Exited { ok: true }, RestartPolicy::OnFailure) => Some(true),
         (Process::Exited { .. }, RestartPolicy::Always | RestartPolicy::OnFailure)
-        | (Process::Absent | Process::Running | Process::Stopping | Process::Lost, _) => None,
+        | (Process::Absent | Process::Running | Process::Stopping | Process::Stopped | Process::Lost, _) => {
+            None
+        }
     };
     let ends: Vec<_> = tasks.iter().map(over).collect();
     let idle = tasks.iter().all(|(process, _)| process.idle());
@@ -127,7 +134,8 @@ fn running_phase(volumes_ready: bool, tasks: &[(Process, RestartPolicy)]) -> All
     let started = tasks.iter().all(|(process, _)| *process != Process::Absent);
     // A task that ended long ago, under volumes that are not there now, has yet to be started again.
     if started && (volumes_ready || !idle) {
-        let again = |task: &_| over(task).is_none() && matches!(task, (Process::Exited { .. }, _));
+        let again =
+            |task: &_| over(task).is_none() && matches!(task, (Process::Stopped | Process::Exited { .. }, _));
         let up = !tasks.iter().any(again);
         return if up { AllocationPhase::Running } else { AllocationPhase::Restarting };
     }
@@ -167,7 +175,8 @@ pub fn wanted(stopping: bool, tasks: &[(Process, RestartPolicy)]) -> Wanted {
 mod tests {
     use super::*;
 
-    const PROCESSES: [Process; 6] = [
+    const PROCESSES: [Process; 7] = [
+        Process::Stopped,
         Process::Absent,
         Process::Running,
         Process::Stopping,
@@ -192,9 +201,7 @@ mod tests {
                                 Next::Do(Step::Start | Step::Restart) => seen.process = Process::Running,
                                 Next::Do(Step::Stop) => seen.process = Process::Stopping,
                                 Next::Do(Step::Clear) => seen.process = Process::Exited { ok: false },
-                                Next::Wait(Reason::TasksRunning) => {
-                                    seen.process = Process::Exited { ok: false }
-                                }
+                                Next::Wait(Reason::TasksRunning) => seen.process = Process::Stopped,
                                 Next::Wait(Reason::VolumesNotReady) => seen.volumes_ready = true,
                                 Next::Wait(_) => seen.pause_over = true,
                                 Next::Converged => break,
@@ -266,9 +273,19 @@ mod tests {
             phase(Wanted::Stopped, false, false, &[(Process::Exited { ok: true }, RestartPolicy::Never)]),
             P::Stopping
         );
-        assert_eq!(
-            phase(Wanted::Stopped, false, true, &[(Process::Absent, RestartPolicy::Never)]),
-            P::Stopped
-        );
+        for (process, expected) in [
+            (Process::Absent, P::Stopped),
+            (Process::Stopped, P::Stopped),
+            (Process::Exited { ok: true }, P::Complete),
+            (Process::Exited { ok: false }, P::Failed),
+        ] {
+            let ended = phase(Wanted::Stopped, false, true, &[(process, RestartPolicy::Never)]);
+            assert_eq!(ended, expected, "what ended by itself ended, though it is told to stop: {process:?}");
+        }
+        for policy in POLICIES {
+            let told = [(Process::Stopped, policy)];
+            assert_eq!(run(&told), P::Restarting, "{policy:?}: it was told to end, and is wanted again");
+            assert_eq!(wanted(false, &told), Wanted::Running);
+        }
     }
 }

@@ -84,7 +84,10 @@ impl Side {
 impl View {
     /// What selectors match against.
     pub(crate) fn traits(&self, resource: &Resource) -> &Traits {
-        self.traits.get_or_init(|| Traits::read(&self.json, resource.kind.selectable))
+        let read = || Traits::read(&self.json, resource.kind.selectable);
+        self.traits.get_or_init(|| {
+            read().unwrap_or_else(|_| Traits::of(&serde_json::Value::Null, resource.kind.selectable))
+        })
     }
 }
 

@@ -55,6 +55,7 @@ mod words;
 mod write;
 mod yaml;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -236,8 +237,9 @@ impl Server {
             sealing: sealing.clone(),
             random: Arc::clone(&random),
             fixed: Arc::clone(&fixed),
+            answers: AtomicBool::new(true),
         });
-        let objects = Arc::new(Objects { store, sealing, random, fixed });
+        let objects = Arc::new(Objects { store, sealing, random, fixed, answers: AtomicBool::new(true) });
         let resources = registry.all().to_vec();
         let follow = Arc::clone(&hub).follow(Arc::clone(&objects), resources, closing.clone());
         let (mut nodes, mut users) = (None, None);

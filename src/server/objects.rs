@@ -3,6 +3,7 @@
 //! An object is kept as JSON bytes without its resourceVersion, which is the store's revision. Lists and
 //! watches hand these bytes on with the revision spliced in; only who must look inside parses them.
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +29,8 @@ pub(crate) struct Objects {
     pub(crate) random: Random,
     /// What is made of the program and read like the rest.
     pub(crate) fixed: Arc<Fixed>,
+    /// Whether the store answered when it was asked last.
+    pub(crate) answers: AtomicBool,
 }
 
 /// One object as stored: opened, but not parsed.
@@ -69,7 +72,8 @@ impl Stored {
         if resource.nature == Nature::NewEvent {
             return Ok(Traits::of(&self.value(resource)?, resource.kind.selectable));
         }
-        Ok(Traits::read(&self.json, resource.kind.selectable))
+        let read = Traits::read(&self.json, resource.kind.selectable);
+        read.map_err(|e| damaged(resource, &format!("not JSON: {e}")))
     }
 
     /// The JSON of the object as this resource shows it, with `rev` as its resourceVersion.
@@ -155,9 +159,32 @@ impl Objects {
         (json, value)
     }
 
+    /// A read with a deadline.
+    async fn timely<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, Refusal> {
+        let done = tokio::time::timeout(STORE_DEADLINE, call).await;
+        self.note(&done);
+        match done {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(error)) => Err(refused(error)),
+            Err(_) => Err(Refusal::unavailable("the store did not answer in time")),
+        }
+    }
+
+    /// Keeps whether the store answers.
+    fn note<T>(&self, done: &Result<Result<T, StoreError>, tokio::time::error::Elapsed>) {
+        let answers = !matches!(done, Err(_) | Ok(Err(StoreError::Unavailable { .. })));
+        self.answers.store(answers, Ordering::Relaxed);
+    }
+
+    /// Whether the store answered when it was asked last. If not, a read comes before each write: that is refused for
+    /// certain, and a write might be in doubt.
+    pub(crate) fn answers(&self) -> bool {
+        self.answers.load(Ordering::Relaxed)
+    }
+
     /// The newest revision.
     pub(crate) async fn revision(&self) -> Result<Rev, Refusal> {
-        timely(self.store.revision()).await
+        self.timely(self.store.revision()).await
     }
 
     /// One object.
@@ -166,7 +193,7 @@ impl Objects {
             let kv = self.fixed.get(key, || self.birth()).await?;
             return kv.map(|kv| self.open(resource, &kv)).transpose();
         }
-        let (kv, _) = timely(self.store.get(key.as_bytes())).await?;
+        let (kv, _) = self.timely(self.store.get(key.as_bytes())).await?;
         kv.map(|kv| self.open(resource, &kv)).transpose()
     }
 
@@ -186,7 +213,7 @@ impl Objects {
             }
             return self.fixed.page(after, limit, (rev, || self.birth())).await;
         }
-        timely(self.store.list(range.as_bytes(), after, limit, at)).await
+        self.timely(self.store.list(range.as_bytes(), after, limit, at)).await
     }
 
     /// From which revision on a watch of what is fixed misses nothing.
@@ -197,7 +224,7 @@ impl Objects {
     /// When and as what this store was made: its system namespace says so.
     async fn birth(&self) -> Result<Birth, Refusal> {
         let key = format!("{ROOT}core/namespaces/{}", NAMESPACES[1]);
-        let (kv, _) = timely(self.store.get(key.as_bytes())).await?;
+        let (kv, _) = self.timely(self.store.get(key.as_bytes())).await?;
         let kv = kv.ok_or_else(|| Refusal::unavailable("the server has not made its namespaces yet"))?;
         let object: Value = serde_json::from_slice(&kv.value)
             .map_err(|e| Refusal::internal(format!("the system namespace cannot be read: {e}")))?;
@@ -243,6 +270,7 @@ impl Objects {
         resource: &Resource,
         done: Result<Result<Rev, StoreError>, tokio::time::error::Elapsed>,
     ) -> Result<Rev, WriteError> {
+        self.note(&done);
         match done {
             Ok(Ok(rev)) => Ok(rev),
             Ok(Err(StoreError::Conflict { current })) => {
@@ -252,15 +280,6 @@ impl Objects {
             Ok(Err(error)) => Err(WriteError::Refused(refused(error))),
             Err(_) => Err(WriteError::Refused(in_doubt())),
         }
-    }
-}
-
-/// A read with a deadline.
-async fn timely<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, Refusal> {
-    match tokio::time::timeout(STORE_DEADLINE, call).await {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(error)) => Err(refused(error)),
-        Err(_) => Err(Refusal::unavailable("the store did not answer in time")),
     }
 }
 

@@ -21,11 +21,11 @@ pub(crate) struct Traits {
 
 impl Traits {
     /// Reads the labels and the given fields out of the JSON of a whole object, and skips the rest of it.
-    pub(crate) fn read(json: &[u8], selectable: &'static [&'static str]) -> Self {
+    pub(crate) fn read(json: &[u8], selectable: &'static [&'static str]) -> Result<Self, serde_json::Error> {
         let paths: Vec<&str> =
             ALWAYS.iter().chain(["metadata.labels"].iter()).chain(selectable).copied().collect();
         let mut json = serde_json::Deserializer::from_slice(json);
-        Self::of(&Only(&paths).deserialize(&mut json).unwrap_or_default(), selectable)
+        Ok(Self::of(&Only(&paths).deserialize(&mut json)?, selectable))
     }
 
     /// Reads the labels and the given fields out of a whole object.
@@ -332,10 +332,10 @@ mod tests {
             "status": { "phase": "Up", "list": [null, true, -1, 2] }, "reason": null, "none": false,
         });
         let whole = Traits::of(&object, FIELDS);
-        assert_eq!(Traits::read(object.to_string().as_bytes(), FIELDS), whole);
+        assert_eq!(Traits::read(object.to_string().as_bytes(), FIELDS).unwrap(), whole);
         assert_eq!((whole.fields["spec.nodeName"].as_str(), whole.labels.len()), ("n\"1", 2));
-        assert_eq!(Traits::read(b"[1, {}]", FIELDS), Traits::of(&Value::Null, FIELDS));
-        assert_eq!(Traits::read(b"{", FIELDS), Traits::of(&Value::Null, FIELDS));
+        assert_eq!(Traits::read(b"[1, {}]", FIELDS).unwrap(), Traits::of(&Value::Null, FIELDS));
+        assert!(Traits::read(b"{", FIELDS).is_err(), "what is damaged is not passed over");
     }
 
     #[test]

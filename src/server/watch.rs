@@ -286,7 +286,8 @@ impl Watcher {
             }
         };
         if waiting {
-            let wake = if self.bookmarks { self.next_bookmark.min(self.deadline) } else { self.deadline };
+            // Also without bookmarks: the place of who hears nothing goes on with the others.
+            let wake = self.next_bookmark.min(self.deadline);
             tokio::select! {
                 () = inner.closing.cancelled() => return Ok(Vec::new()),
                 () = self.hang_up.cancelled() => return Ok(Vec::new()),

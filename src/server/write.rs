@@ -206,8 +206,11 @@ async fn change(
             return Err(Refusal::stale(resource.subject(name)));
         }
         Err(WriteError::Conflict(newer)) => newer,
-        Err(WriteError::Refused(refusal)) => return Err(refusal),
-        Ok(None) => inner.objects.get(resource, &key).await?,
+        // With what is there by now it may not be too large.
+        Err(WriteError::Refused(refusal)) if refusal.code != StatusCode::PAYLOAD_TOO_LARGE => {
+            return Err(refusal);
+        }
+        Ok(None) | Err(WriteError::Refused(_)) => inner.objects.get(resource, &key).await?,
     };
     for _ in 0..TRIES {
         let done = match (&current, &wish) {
@@ -238,7 +241,8 @@ async fn guessed(
     (key, wish): (&str, &Wish),
 ) -> Result<Option<Response>, WriteError> {
     let resource = &target.resource;
-    let last = inner.hub.newest(resource.lane, key).filter(|_| inner.hub.follows());
+    let last =
+        inner.hub.newest(resource.lane, key).filter(|_| inner.hub.follows() && inner.objects.answers());
     let Some(seen) = last.as_ref().and_then(|change| change.new.as_ref()) else { return Ok(None) };
     let Ok(current) = seen.stored(&inner.objects, resource) else { return Ok(None) };
     match decide(inner, target, asked, (&current, wish)) {

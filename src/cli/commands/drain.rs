@@ -1,6 +1,7 @@
 //! `drain`: a node is cordoned and tainted, what runs there leaves, and this waits until it has.
 //!
 //! Who is evicted is placement's to decide, and goes on without this command; it only says what it sees.
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use http::Method;
@@ -34,27 +35,90 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &Drain) -> Result<(), F
     }
     for name in &args.nodes {
         let name = name.split_once('/').map_or(name.as_str(), |(_, name)| name);
-        for item in users(session, name).await? {
-            match leaves(session, &item, name, &deadline).await {
-                Ok(()) => session.say(format_args!("{} has left {name}", item.label()))?,
-                Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),
-                Err(failure) => session.report(&failure),
+        let mut seen = BTreeSet::new();
+        loop {
+            // What was placed here in the moment of the taint leaves, too.
+            let mut new = users(session, name).await?;
+            new.retain(|item| seen.insert((item.namespace.clone(), item.name.clone())));
+            if new.is_empty() {
+                break;
             }
-            session.terminal.out.flush()?;
+            for item in new {
+                match leaves(session, &item, name, &deadline).await {
+                    Ok(()) => session.say(format_args!("{} has left {name}", item.label()))?,
+                    Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),
+                    Err(failure) => session.report(&failure),
+                }
+                session.terminal.out.flush()?;
+            }
+            // A machine that may be switched off has nothing of their volumes any more.
+            for item in attachments(session, name).await? {
+                match ends(session, &item, name, &deadline).await {
+                    Ok(()) => {}
+                    Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),
+                    Err(failure) => session.report(&failure),
+                }
+            }
         }
     }
     Ok(())
 }
 
+/// The attachments of a node that go or are of no use any more.
+async fn attachments(session: &mut Session<'_>, node: &str) -> Result<Vec<Item>, Failure> {
+    let kinds = session.kinds().await?;
+    let resource = kinds.find("volumeattachments")?;
+    let selector = format!("spec.nodeName={node}");
+    let only = [("fieldSelector", selector.as_str())];
+    let list = session.wire.list(&resource.collection(None), &only, Form::Object).await?;
+    let ours = kinds.find("allocations")?;
+    let here = session.wire.list(&ours.collection(None), &[], Form::Object).await?;
+    let stay: Vec<&Value> = here["items"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|allocation| allocation["status"]["nodeName"] == node && !is_over(allocation))
+        .map(|allocation| &allocation["metadata"]["uid"])
+        .collect();
+    let used = |object: &&Value| {
+        let mut users = object["spec"]["allocations"].as_array().into_iter().flatten();
+        users.any(|user| stay.contains(&user))
+    };
+    let going = list["items"].as_array().into_iter().flatten().filter(|object| !used(object));
+    let item = |object: &Value| Item {
+        resource: resource.clone(),
+        namespace: String::new(),
+        name: object["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
+        object: Value::Null,
+    };
+    Ok(going.map(item).collect())
+}
+
+async fn ends(session: &Session<'_>, item: &Item, node: &str, deadline: &Deadline) -> Result<(), Failure> {
+    let followed = session.follow(item, |seen| seen.is_none().then_some(()));
+    match deadline.limit(followed).await {
+        Some(followed) => followed,
+        None => {
+            let what = format!("{}: the volume has not left {node} in time", item.label());
+            Err(Failure::new(Exit::TimedOut, what).try_this(format!("wharfline why {}", item.label())))
+        }
+    }
+}
+
 /// Whether a Node has the taint.
 pub(crate) fn is_drained(node: &Value) -> bool {
-    node["spec"]["taints"].as_array().into_iter().flatten().any(|taint| taint["key"] == DRAIN)
+    node["spec"]["taints"].as_array().into_iter().flatten().any(is_ours)
+}
+
+/// Whether it is the taint: with another effect it is somebody else's, and drives nothing away.
+fn is_ours(taint: &Value) -> bool {
+    taint["key"] == DRAIN && taint["effect"] == "NoExecute"
 }
 
 /// Makes a patch of a Node that sets or removes the taint beside its other ones, as they were seen.
 pub(crate) fn set(patch: &mut Value, node: &Value, drained: bool) {
     let taints = node["spec"]["taints"].as_array().into_iter().flatten();
-    let mut taints: Vec<Value> = taints.filter(|taint| taint["key"] != DRAIN).cloned().collect();
+    let mut taints: Vec<Value> = taints.filter(|taint| !is_ours(taint)).cloned().collect();
     if drained {
         taints.push(json!({ "key": DRAIN, "effect": "NoExecute" }));
     }

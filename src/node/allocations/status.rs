@@ -249,9 +249,12 @@ pub(super) fn task_status(
         Process::Running => TaskState::Running,
         Process::Stopping => TaskState::Stopping,
         Process::Lost => TaskState::Stopping,
-        Process::Exited { ok } => {
-            let again = task.restart_policy == RestartPolicy::Always
-                || (task.restart_policy == RestartPolicy::OnFailure && !ok);
+        process @ (Process::Stopped | Process::Exited { .. }) => {
+            let again = match (process, task.restart_policy) {
+                (Process::Exited { ok }, RestartPolicy::OnFailure) => !ok,
+                (Process::Exited { .. }, RestartPolicy::Never) => false,
+                _ => true,
+            };
             if again
                 && wanted == Wanted::Running
                 && node.retry.remaining(&format!("task/{uid}/{}", task.name)).is_some()

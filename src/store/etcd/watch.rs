@@ -116,7 +116,10 @@ impl Follower {
         let kv = event.kv().ok_or_else(nothing)?;
         let at = rev(kv.mod_revision());
         match self.track.take(at, kv.key()) {
-            Fit::Next => {}
+            Fit::Next => {
+                // What was told of was committed: what is asked for later cannot be older.
+                self.store.shared.newest.fetch_max(at.0, Ordering::AcqRel);
+            }
             Fit::Repeated => return Ok(()),
             Fit::Missing => {
                 let seen = self.track.seen();

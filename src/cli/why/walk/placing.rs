@@ -48,8 +48,9 @@ impl Walk<'_> {
         }
         let serves = allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
         let spec = node.spec.as_ref();
-        let drained =
-            spec.and_then(|s| s.taints.as_ref()).is_some_and(|all| all.iter().any(|t| t.key == DRAIN));
+        let drained = spec
+            .and_then(|s| s.taints.as_ref())
+            .is_some_and(|all| all.iter().any(|t| t.key == DRAIN && t.effect == "NoExecute"));
         let cordoned = spec.and_then(|s| s.unschedulable) == Some(true);
         if !serves && (drained || cordoned) {
             let word = if drained { "being drained" } else { "cordoned" };
