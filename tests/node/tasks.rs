@@ -188,3 +188,18 @@ async fn no_volume_is_unpublished_before_the_last_process_is_gone() {
     rig.end_volume("vol-1").await;
     rig.finish().await;
 }
+
+/// A drain that is called off in the middle: what was told to end did not end by itself, so that it runs again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_told_to_leave_and_may_stay_runs_again() {
+    let (rig, _) = given("echo run >> /data/runs; exec sleep 1000", "Never").await;
+    rig.published("app").await;
+    rig.world.status(&rig.allocs, "app", json!({ "evicted": true })).await;
+    let left = |a: &Value| a["status"]["phase"] == "Stopped" && a["status"]["tasks"][0]["exitCode"] == 143;
+    rig.world.until(&rig.allocs, "app", "Stopped", left).await;
+    rig.world.status(&rig.allocs, "app", json!({ "evicted": false })).await;
+    rig.published("app").await;
+    assert_eq!((rig.count(Rpc::NodePublishVolume), rig.count(Rpc::NodeUnpublishVolume)), (2, 1));
+    rig.end_all().await;
+    rig.finish().await;
+}

@@ -46,7 +46,7 @@ pub(super) fn placing() -> Vec<Case> {
         ),
         cordoned(
             "the node is drained, and the claim is bound late",
-            (json!({ "taints": [{ "key": "wharfline.dev/drain" }] }), "being drained"),
+            (json!({ "taints": [{ "key": "wharfline.dev/drain", "effect": "NoExecute" }] }), "being drained"),
             "Allocation/web-data",
             &["allocation/web-data", "node/b"],
         ),
