@@ -289,10 +289,17 @@ pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {
     };
     set_condition(&mut status.conditions, condition, node.now());
     if planted!("writes-for-nothing") {
+        status.kernel = (node.now().0.as_second() / 3).to_string();
+    }
+    if planted!("answers-itself") {
         status.kernel = node.now().0.to_string();
     }
     let result = node.write_status(&object, &AGENT, &status).await;
-    let again = planted!("writes-for-nothing").then_some(Duration::from_secs(3));
+    let again = match (planted!("writes-for-nothing"), planted!("answers-itself")) {
+        (true, _) => Some(Duration::from_secs(3)),
+        (_, true) => Some(Duration::from_millis(1)),
+        (false, false) => None,
+    };
     node.after_write(step, result).or(again)
 }
 

@@ -10,7 +10,6 @@ use crate::etcd::{Etcd, Health, Wrong};
 use crate::network::{Link, PLUGINS};
 use crate::people::Wish;
 use crate::plugins::{self, SLOW};
-use crate::state::NodeState;
 use crate::support::scripted::{Answer, Logged};
 use crate::universe::{CrashAt, below, chance, pick};
 
@@ -360,7 +359,13 @@ impl Faults {
     /// A person who saw that a machine is off says so, and takes it back once it runs again.
     fn fence(&mut self, cluster: &mut Cluster) {
         let (node, now, away) = (pick(&NODES), cluster.now(), millis(12_000, 12_000));
-        let Some(dead) = cluster.universe.look().nodes.get(node).map(NodeState::boot_id) else { return };
+        let dead = match cluster.universe.look().nodes.get_mut(node) {
+            Some(state) => {
+                state.fenced = true;
+                state.boot_id()
+            }
+            None => return,
+        };
         cluster.reboot(node, away);
         self.mending.push((now + millis(500, 4000), Mend::Fence(node, Some(dead))));
         self.mending.push((now + away + millis(1000, 4000), Mend::Fence(node, None)));

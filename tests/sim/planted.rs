@@ -66,8 +66,8 @@ const FAULTS: &[Fault] = &[
     fault("writes-for-nothing", "L1", &["writes while nothing happened"], By::Seeds(16)),
     fault("holder-kept", "L3", &["L3: "], By::Seeds(20)),
     fault("deletion-is-slow", "L7", &["L7: "], By::Seeds(20)),
-    fault("unsent-is-told", "rule 10", &["a loop: "], By::Seeds(40)),
-    fault("lost-events-unseen", "S13", &["S13: ", "L1: "], By::Several(40)),
+    fault("answers-itself", "rule 10", &["a loop: "], By::Seeds(20)),
+    fault("lost-events-unseen", "S13", &["S13: ", "L1: "], By::Several(80)),
     fault("repeated-events-told", "S13", &["S13: ", "L1: "], By::Several(40)),
 ];
 

@@ -69,6 +69,8 @@ pub struct NodeState {
     pub name: String,
     pub boot: u64,
     pub booted: Duration,
+    /// A person has said of one of its boots that it is dead.
+    pub fenced: bool,
     pub directories: BTreeMap<PathBuf, u64>,
     pub mounts: BTreeMap<PathBuf, Vec<Mount>>,
     /// When the last mount of a path went away.
@@ -92,6 +94,7 @@ impl NodeState {
             name: name.to_owned(),
             boot: 1,
             booted: Duration::ZERO,
+            fenced: false,
             directories: BTreeMap::new(),
             mounts: BTreeMap::new(),
             unmounted: BTreeMap::new(),
