@@ -71,7 +71,9 @@ async fn servers_are_restarted_one_by_one_and_no_client_notices() {
             break;
         }
     }
-    follower.kill().unwrap();
+    // `timeout` passes it on.
+    let pid = rustix::process::Pid::from_child(&follower);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     follower.wait().unwrap();
     assert_eq!(missing, Vec::<String>::new(), "the watch was not told of these");
 
