@@ -45,7 +45,7 @@ pub(crate) async fn measure(report: &mut Report) {
         floor: Some(median(&raw)),
         target: Some(Target::Ratio(2.0)),
         more,
-        ..Row::new("B8", format!("acknowledged to the last of {WATCHERS} watchers"), "ms", everything)
+        ..Row::new("B8", format!("asked for to the last of {WATCHERS} watchers"), "ms", everything)
     });
     report.add(Row {
         floor: Some(median(&alone)),
@@ -139,9 +139,9 @@ async fn changes(admin: &Door, ears: &mut mpsc::UnboundedReceiver<Instant>, hear
     for n in 0..CHANGES {
         let patch = json!({ "metadata": { "labels": { "change": format!("{n}-{hear}") } } });
         let sent = Instant::now();
+        // From the request on: on few cores the acknowledgement waits behind what the watchers are told.
         caller.done(Method::PATCH, &format!("{OURS}/volumeclasses/c7"), Some((MERGE, &patch))).await;
-        let start = if hear == 1 { sent } else { Instant::now() };
-        times.push(ms(latest(ears, hear).await.saturating_duration_since(start)));
+        times.push(ms(latest(ears, hear).await.duration_since(sent)));
         tokio::time::sleep(PAUSE).await;
     }
     times
