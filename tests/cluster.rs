@@ -7,6 +7,10 @@ mod churn;
 mod drained;
 #[path = "support/etcd.rs"]
 mod etcd;
+#[path = "cluster/full.rs"]
+mod full;
+#[path = "cluster/handed.rs"]
+mod handed;
 #[path = "cluster/joining.rs"]
 mod joining;
 #[path = "cluster/lost.rs"]

@@ -18,6 +18,8 @@ mod kernel;
 mod life;
 #[path = "node/lost.rs"]
 mod lost;
+#[path = "node/many.rs"]
+mod many;
 #[path = "node/plugins.rs"]
 mod plugins;
 #[path = "node/refused.rs"]

@@ -82,6 +82,34 @@ async fn rights(server: &Server, who: &Identity, collection: &str, status: bool)
     if letters.is_empty() { "-".to_owned() } else { letters }
 }
 
+/// What is served beside the resources.
+const PATHS: [&str; 8] = [
+    "/healthz",
+    "/version",
+    "/api",
+    "/apis",
+    "/openapi/v3",
+    "/metrics",
+    "/bootstrap/v1/tokens",
+    "/bootstrap/v1/backup",
+];
+
+/// Whether an identity may read a path or post to it.
+async fn path_rights(server: &Server, who: &Identity, path: &str) -> String {
+    let mut letters = String::new();
+    for (letter, method) in [('g', Method::GET), ('c', Method::POST)] {
+        let body = (method == Method::POST).then(|| b"{}".to_vec());
+        let kind = Some("application/json");
+        let with = With { content_type: kind, identity: Some(who.clone()), ..With::default() };
+        let code = send(server, method, path, body, with).await.status().as_u16();
+        assert!(code != 401 && code < 500, "{path}: {code}");
+        if code != 403 && code != 405 {
+            letters.push(letter);
+        }
+    }
+    if letters.is_empty() { "-".to_owned() } else { letters }
+}
+
 #[tokio::test]
 async fn every_role_has_the_rights_of_the_table_and_no_other() {
     let store: Arc<dyn wharfline::store::Store> = store();
@@ -131,6 +159,15 @@ async fn every_role_has_the_rights_of_the_table_and_no_other() {
             let name = format!("{}{}", short(&collection), if status { "/status" } else { "" });
             writeln!(table, "{name:<62}{}", row.trim_end()).unwrap();
         }
+    }
+    for path in PATHS {
+        let mut row = String::new();
+        for who in &roles {
+            write!(row, " {:<9}", path_rights(&server, who, path).await).unwrap();
+        }
+        let all = path_rights(&server, &admin, path).await;
+        assert!(all == "g" || all == "c", "{path}: an administrator may {all}");
+        writeln!(table, "{path:<62}{}", row.trim_end()).unwrap();
     }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/server_rights.txt");
     if std::env::var_os("UPDATE_RIGHTS").is_some() {

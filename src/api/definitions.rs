@@ -127,6 +127,7 @@ pub const VOLUME_PART: &[&str] = &[
     "calls",
     "nextAttemptTime",
     "observedEpoch",
+    "releasedEpoch",
     "provisioning",
 ];
 

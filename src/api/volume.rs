@@ -117,6 +117,13 @@ pub struct VolumeStatus {
     /// Who makes its controller calls. Written by the volumes controller, by compare-and-swap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<Host>,
+    /// The epoch of the host that is asked to make no more calls, because another node shall make them. Written by the
+    /// volumes controller, by compare-and-swap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_to_release: Option<i64>,
+    /// The newest epoch whose host was asked and said that it has no call under way and makes no more. Written by that host.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub released_epoch: i64,
     /// The allocations that may use it. Written by the attachments controller, by compare-and-swap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<Holder>,
@@ -151,6 +158,30 @@ pub struct VolumeStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+/// The reason of an attachment whose plugin said that the node can have no more volumes (RESOURCE_EXHAUSTED).
+pub const ATTACH_LIMIT: &str = "AttachLimitExceeded";
+
+impl VolumeStatus {
+    /// The host that may make calls: none after it let go.
+    pub fn calling_host(&self) -> Option<&Host> {
+        self.controller.as_ref().filter(|host| host.epoch != self.released_epoch)
+    }
+}
+
+impl VolumeAttachment {
+    /// Whether the plugin refuses to attach it, because its node can have no more volumes.
+    pub fn refused(&self) -> bool {
+        let host = self.status.as_ref().and_then(|s| s.controller.as_ref());
+        host.is_some_and(|host| host.reason == ATTACH_LIMIT && host.attached != Rung::Up)
+    }
+}
+
+/// Whether a number was never set.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+fn is_zero(number: &i64) -> bool {
+    *number == 0
 }
 
 /// Where a volume stands.

@@ -1,5 +1,5 @@
 //! What every controller is given: the caches, the queues, the writing end, the clocks.
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::cache::{Kind, Name, name_of};
+use super::hosts::Absences;
 use super::ledger::Ledger;
 use super::queue::Queue;
 use super::tell::Teller;
@@ -40,6 +41,8 @@ pub struct Options {
     pub lease_duration: Duration,
     /// The longest CSI call that a node may have begun while its lease stood.
     pub longest_call: Duration,
+    /// How long a living host's controller instance may be away before the host is asked to let go of its volumes.
+    pub instance_patience: Duration,
     /// The namespace of leases and of the plugins' own allocations.
     pub system_namespace: String,
 }
@@ -49,6 +52,7 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("lease_duration", &self.lease_duration)
             .field("longest_call", &self.longest_call)
+            .field("instance_patience", &self.instance_patience)
             .field("system_namespace", &self.system_namespace)
             .finish_non_exhaustive()
     }
@@ -61,6 +65,7 @@ impl Default for Options {
             jitter: Arc::new(|| uuid::Uuid::new_v4().as_bytes()[0]),
             lease_duration: Duration::from_secs(10),
             longest_call: Duration::from_secs(150),
+            instance_patience: Duration::from_secs(30),
             system_namespace: SYSTEM_NAMESPACE.to_owned(),
         }
     }
@@ -95,12 +100,71 @@ pub(crate) struct Context {
     /// What was written of which part of a status, a moment ago.
     said: Mutex<HashMap<String, (Words, Instant)>>,
     started: Instant,
+    pub(crate) absences: Absences,
+    /// Where a plugin refused to attach one more volume.
+    pub(crate) refusals: Refusals,
     /// Held while an allocation is placed that shares a volume with others of the same node.
     pub(crate) sharing: tokio::sync::Mutex<()>,
 }
 
 /// What a status says.
 type Words = Map<String, Value>;
+
+/// Nodes where a plugin refused to attach one more volume, and when. A driver may count what it does not tell of, and says
+/// nothing once there is room: after [`Refusals::LASTS`], or when a volume of it has left the node, it is asked again. In
+/// memory only: new controllers ask again.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(Mutex<HashMap<(String, String), Refusal>>);
+
+/// The last such word, and the uids of the attachments of which it was said.
+#[derive(Debug)]
+struct Refusal {
+    at: Instant,
+    of: HashSet<String>,
+}
+
+impl Refusal {
+    fn left(&self) -> Option<Duration> {
+        Refusals::LASTS.checked_sub(self.at.elapsed()).filter(|left| !left.is_zero())
+    }
+}
+
+impl Refusals {
+    /// How long such a word is believed.
+    const LASTS: Duration = Duration::from_secs(120);
+
+    fn all(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), Refusal>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its plugin refused this attachment just now.
+    pub(crate) fn note(&self, attachment: &VolumeAttachment) {
+        let key = (attachment.spec.plugin.clone(), attachment.spec.node_name.clone());
+        let mut all = self.all();
+        let refusal = all.entry(key).or_insert_with(|| Refusal { at: Instant::now(), of: HashSet::new() });
+        refusal.at = Instant::now();
+        refusal.of.extend(attachment.metadata.uid.clone());
+    }
+
+    /// This attachment is gone. Whether there may be room now: there is no more after one that never had any.
+    pub(crate) fn gone(&self, attachment: &VolumeAttachment) -> bool {
+        let key = (attachment.spec.plugin.clone(), attachment.spec.node_name.clone());
+        let mut all = self.all();
+        let uid = attachment.metadata.uid.clone().unwrap_or_default();
+        let never_there = all.get_mut(&key).is_some_and(|refusal| refusal.of.remove(&uid));
+        !never_there && all.remove(&key).is_some()
+    }
+
+    /// For how long still the plugin is not asked there.
+    pub(crate) fn left(&self, plugin: &str, node: &str) -> Option<Duration> {
+        self.all().get(&(plugin.to_owned(), node.to_owned()))?.left()
+    }
+
+    /// When the first of these words is over.
+    pub(crate) fn next(&self) -> Option<Duration> {
+        self.all().values().filter_map(Refusal::left).min()
+    }
+}
 
 /// The last renewal of a lease that was seen.
 #[derive(Debug, Clone)]
@@ -124,6 +188,8 @@ impl Context {
             leases: Mutex::default(),
             said: Mutex::default(),
             started: Instant::now(),
+            absences: Absences::default(),
+            refusals: Refusals::default(),
             sharing: tokio::sync::Mutex::default(),
         }
     }

@@ -24,6 +24,7 @@ mod drive;
 mod facts;
 mod garbage;
 mod holders;
+mod hosts;
 mod lead;
 mod ledger;
 mod names;

@@ -13,9 +13,11 @@ use serde_json::{Value, json};
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{deleting, fence, node_down};
+use super::volumes;
 use super::wake::users_of_node;
 use super::write::Failure;
 use crate::api::meta::READY;
+use crate::api::{Volume, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::host::{HostNode, Pulse, host_node, must_ask};
 use crate::plan::release::Fence;
@@ -87,9 +89,17 @@ fn facts(context: &Context, node: &str) -> Pulse {
     }
 }
 
+/// Whether a living node may go: nothing is placed or attached there, and it let go of what it made the calls for.
 fn unused(context: &Context, node: &str) -> bool {
     let word = format!("node:{node}");
-    context.world.attachments.count(&word) == 0 && context.world.allocations.count(&word) == 0
+    let world = &context.world;
+    let calls = |v: &Volume| {
+        let host = v.status.as_ref().and_then(VolumeStatus::calling_host);
+        host.is_some_and(|host| host.node_name == node) && volumes::only(v) != Some(node)
+    };
+    world.attachments.count(&word) == 0
+        && world.allocations.count(&word) == 0
+        && !world.volumes.by(&format!("host:{node}")).iter().any(|v| calls(v))
 }
 
 /// The part of the status that is to be written; null when nothing is.

@@ -45,6 +45,7 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     if let Some(wait) = mates.iter().find_map(|mate| context.behind::<Allocation>(&name_of(&**mate))) {
         return Ok(Some(wait));
     }
+    let mut again = None;
     let new = match decide(&context, &object, &status) {
         Decision::Leave => return Ok(None),
         Decision::Select(claim, node) => {
@@ -63,6 +64,9 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
             if let Some(left) = context.soon(&*object).filter(|_| under_way) {
                 return Ok(Some(left));
             }
+            if matches!(reason, Reason::NoNodeFits { .. }) {
+                again = context.refusals.next();
+            }
             waiting(&context, &object, &status, &reason)
         }
     };
@@ -71,7 +75,7 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
         object.status = Some(new);
         context.replace_status(&object).await?;
     }
-    Ok(None)
+    Ok(again)
 }
 
 fn decide(context: &Context, object: &Allocation, status: &AllocationStatus) -> Decision {
@@ -110,9 +114,25 @@ fn placed(context: &Context, object: &Allocation, status: &AllocationStatus) -> 
         plugin: serves(object),
         lost: (rebind || status.evicted) && node_off(context, node),
         draining: context.world.nodes.named(node).is_some_and(|node| draining(&node)),
+        refused: object.spec.node_name.is_empty() && refused(context, object, status),
         evicted: status.evicted,
         ended: evicted(status),
     }
+}
+
+/// Whether a plugin attaches a volume of the allocation no more to its node, where nothing of it runs yet.
+fn refused(context: &Context, object: &Allocation, status: &AllocationStatus) -> bool {
+    let world = &context.world;
+    let begun = status.phase.is_some_and(|phase| phase != AllocationPhase::WaitingVolumes);
+    // Asked of every allocation at every look, and mostly there is none.
+    if begun || context.refusals.next().is_none() {
+        return false;
+    }
+    let namespace = object.namespace().unwrap_or_default();
+    let claims = object.spec.volumes.iter().map(|v| (namespace.clone(), v.claim_name.clone()));
+    let volumes = claims.filter_map(|claim| volume_of(world, &*world.claims.get(&claim)?));
+    let mut attachments = volumes.flat_map(|v| world.attachments.by(&format!("volume:{}", v.name_any())));
+    attachments.any(|a| a.spec.node_name == status.node_name && a.refused())
 }
 
 /// A claim of the allocation with what was found for it.
@@ -232,7 +252,8 @@ fn places(
         nodes.retain(|n| usable(&n.node));
     }
     let attached = volume.iter().flat_map(|v| world.attachments.by(&format!("volume:{}", v.name_any())));
-    let present_on: BTreeSet<_> = attached.map(|a| a.spec.node_name.clone()).collect();
+    let present_on: BTreeSet<_> =
+        attached.filter(|a| !a.refused()).map(|a| a.spec.node_name.clone()).collect();
     let facts = Claim { name: claim.name_any(), plugin, nodes, topology, only, present_on };
     Wanted { claim, volume, unselected, facts }
 }
@@ -309,6 +330,7 @@ fn serving_nodes(context: &Context, plugin: &str, instances: &Instances) -> Vec<
             topology: status.topology,
             max_volumes: status.max_volumes,
             volumes: context.world.attachments.count(&format!("node:{node}/{plugin}")),
+            refused: context.refusals.left(plugin, node).is_some(),
         }
     };
     instances.healthy(Service::Node).map(of).collect()

@@ -1,36 +1,44 @@
 //! Volumes: who makes their controller calls, where they stand, and when their object goes.
 use std::sync::Arc;
-use std::time::Duration;
 
 use kube::{Resource as _, ResourceExt};
 use serde_json::{Value, json};
 
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{Instances, deleting, uid, with_condition};
-use super::nodes::pulse;
+use super::facts::{deleting, uid, with_condition};
+use super::hosts;
 use super::world::{World, namespace_or_default};
 use super::write::Failure;
-use crate::api::meta::{HANDLE_SHARED, Host, READY, Truth, is_true};
+use crate::api::meta::{HANDLE_SHARED, READY, Truth, is_true};
 use crate::api::{Volume, VolumeClaim, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::claim::RELEASING;
-use crate::plan::host::{self, Candidate, Decision, HostNode};
-use crate::plan::registry::Service;
+use crate::plan::host::Decision;
 use crate::plan::volume::{self, Claim, Facts};
 
 /// One look at one volume.
 pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Outcome {
     let status = object.status.clone().unwrap_or_default();
-    let (decision, again) = host_of(&context, &object, &status);
+    let (decision, again) = hosts::decide(&context, &object, &status);
     let waits = match &decision {
-        Decision::Wait(reason) if status.controller.is_none() => Some(reason),
-        Decision::Wait(_) | Decision::Keep | Decision::Assign(_) | Decision::Unneeded => None,
+        Decision::Wait(reason) if status.calling_host().is_none() => Some(reason),
+        Decision::Wait(_)
+        | Decision::Keep
+        | Decision::AskToRelease
+        | Decision::Assign(_)
+        | Decision::Unneeded => None,
     };
     let mut new = status.clone();
-    if let Decision::Assign(host) = &decision {
-        new.controller = Some(host.clone());
+    match &decision {
+        Decision::Assign(host) => {
+            new.controller = Some(host.clone());
+            new.asked_to_release = None;
+        }
+        Decision::AskToRelease => new.asked_to_release = status.controller.as_ref().map(|host| host.epoch),
+        Decision::Keep | Decision::Wait(_) | Decision::Unneeded => {}
     }
+    let told = (new.controller != status.controller) || (new.asked_to_release != status.asked_to_release);
     let facts = gather(&context.world, &object, &new, waits);
     if volume::gone(&facts) {
         context.release(&*object).await?;
@@ -42,7 +50,7 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     }
     let (phase, condition) = volume::standing(&facts);
     if condition.reason == RELEASING
-        && new.controller == status.controller
+        && !told
         && let Some(left) = context.soon(&*object)
     {
         return Ok(Some(again.map_or(left, |again| again.min(left))));
@@ -55,7 +63,7 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     }
     new.phase = Some(phase);
     new.conditions = conditions;
-    if new.controller != status.controller {
+    if told {
         let mut object = (*object).clone();
         object.status = Some(new);
         context.replace_status(&object).await?;
@@ -142,74 +150,10 @@ fn alone<'a>(
     }
 }
 
-/// Who makes its controller calls, and when to ask again if nothing changes.
-fn host_of(context: &Context, object: &Volume, status: &VolumeStatus) -> (Decision, Option<Duration>) {
-    let current = status.controller.as_ref();
-    // What was never attempted needs nobody to undo it.
-    if deleting(object) && current.is_none() {
-        return (Decision::Wait(Reason::NoHost), None);
-    }
-    let world = &context.world;
-    let plugin = world.plugins.named(&object.spec.plugin);
-    if plugin.is_none() && current.is_none() {
-        let reason = Reason::NotFound { kind: "Plugin", name: object.spec.plugin.clone() };
-        return (Decision::Wait(reason), None);
-    }
-    let instances = Instances::of(world, &object.spec.plugin);
-    let load = |node: &str| world.volumes.count(&format!("host:{node}"));
-    let serving = instances.nodes(Service::Controller);
-    let (node, again) = current.map_or((HostNode::Gone, None), |host| pulse(context, &host.node_name));
-    // One that would have to be replaced at once is none: two such would hand the volume to and fro. While the present
-    // host may still call, nobody else is asked for.
-    let candidates: Vec<_> = serving
-        .iter()
-        .filter(|_| node == HostNode::Gone)
-        .filter(|node| pulse(context, node).0 != HostNode::Gone)
-        .map(|node| Candidate { node: (*node).to_owned(), load: load(node) })
-        .collect();
-    let preferred = consumer(context, object, status);
-    let decision = host::decide(&host::Facts {
-        current,
-        current_node: node,
-        current_serves: current.is_some_and(|h| serves(&instances, h)),
-        candidates: &candidates,
-        only: only(object),
-        preferred: preferred.as_deref(),
-        plugin: &object.spec.plugin,
-        has_controllers: instances.has_controllers(plugin.as_deref()),
-    });
-    let decision = match decision {
-        Decision::Unneeded if object.spec.source.create.is_some() => Decision::Wait(Reason::PluginLacks {
-            plugin: object.spec.plugin.clone(),
-            capability: "CREATE_DELETE_VOLUME",
-        }),
-        Decision::Keep | Decision::Assign(_) | Decision::Wait(_) | Decision::Unneeded => decision,
-    };
-    if candidates.is_empty() && !serving.is_empty() && matches!(decision, Decision::Wait(_)) {
-        return (decision, Some(super::ledger::PATIENCE));
-    }
-    (decision, again.filter(|_| node == HostNode::Silent))
-}
-
-fn serves(instances: &Instances, host: &Host) -> bool {
-    instances.serving(Service::Controller, &host.node_name).is_some()
-}
-
 /// The only node whose instance knows the volume, with `controllerScope: Node`.
 pub(crate) fn only(object: &Volume) -> Option<&str> {
     let source = &object.spec.source;
     let made = source.create.as_ref().map(|c| c.node_name.as_str());
     let found = source.existing.as_ref().map(|e| e.node_name.as_str());
     made.or(found).filter(|node| !node.is_empty())
-}
-
-/// The node of the first consumer, where one is known.
-fn consumer(context: &Context, object: &Volume, status: &VolumeStatus) -> Option<String> {
-    if let Some(holder) = status.holders.first() {
-        return Some(holder.node_name.clone());
-    }
-    let of = object.spec.claim_ref.as_ref()?;
-    let name = (namespace_or_default(&of.namespace).to_owned(), of.name.clone());
-    let claim = context.world.claims.get(&name)?;
-    claim.status.as_ref().map(|s| s.selected_node.clone()).filter(|node| !node.is_empty())
 }

@@ -12,6 +12,7 @@ use super::facts::{deleting, node_ready};
 use super::garbage::holds_for_dependents;
 use super::nodes::renewal;
 use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default};
+use crate::api::allocation::CsiPlugin;
 use crate::api::meta::{ObjectRef, READY, Rung, is_true};
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
@@ -219,9 +220,14 @@ impl Wakes for Volume {
         let needs = |v: &Self| {
             let status = v.status.clone().unwrap_or_default();
             let nodes: Vec<_> = status.holders.into_iter().map(|h| h.node_name).collect();
-            (deleting(v), status.exists, status.controller, status.observed_epoch, nodes)
+            let host = (status.controller, status.observed_epoch, status.released_epoch);
+            (deleting(v), status.exists, host, nodes)
         };
         if differs(old, new, needs) {
+            let hosts =
+                [old, new].into_iter().flatten().filter_map(|v| v.status.as_ref()?.controller.as_ref());
+            let going = hosts.filter(|h| world.nodes.named(&h.node_name).is_some_and(|n| deleting(&*n)));
+            queues.nodes.add_all(going.map(|host| cluster(&host.node_name)));
             for volume in [old, new].into_iter().flatten() {
                 leaving_plugin(context, &volume.spec.plugin);
             }
@@ -232,6 +238,7 @@ impl Wakes for Volume {
 impl Wakes for VolumeAttachment {
     fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>) {
         context.queues.attachments.add(name.clone());
+        attach_limit(context, old, new);
         for attachment in [old, new].into_iter().flatten() {
             let spec = &attachment.spec;
             context.queues.holders.add(cluster(&spec.volume));
@@ -247,6 +254,20 @@ impl Wakes for VolumeAttachment {
                 leaving_plugin(context, &spec.plugin);
             }
         }
+    }
+}
+
+/// A node that can have no more volumes of a plugin, or may have one again.
+fn attach_limit(context: &Context, old: Option<&VolumeAttachment>, new: Option<&VolumeAttachment>) {
+    let (world, queues) = (&context.world, &context.queues);
+    if let Some(refused) = new.filter(|a| a.refused()) {
+        context.refusals.note(refused);
+        queues.placement.add_all(world.allocations.names(&format!("node:{}", refused.spec.node_name)));
+    }
+    if let Some(gone) = old.filter(|_| new.is_none())
+        && context.refusals.gone(gone)
+    {
+        queues.placement.add_all(world.allocations.names("unplaced"));
     }
 }
 
@@ -274,11 +295,22 @@ impl Wakes for Allocation {
             if world.nodes.named(node).is_some_and(|n| deleting(&*n)) {
                 queues.nodes.add(cluster(node));
             }
+            // With the instance goes, perhaps, the host of volumes.
+            if old.map(leaves) != new.map(leaves) {
+                let serves = allocation.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref());
+                let volumes = |p: &CsiPlugin| world.volumes.names(&format!("plugin:{}", p.plugin_name));
+                queues.volumes.add_all(serves.flat_map(volumes));
+            }
         }
         if let (Some(old), Some(new), false) = (old, new, whole) {
             volumes_told(context, &name.0, old, new);
         }
     }
+}
+
+/// Whether its tasks are to end for good.
+fn leaves(a: &Allocation) -> bool {
+    deleting(a) || a.spec.stop
 }
 
 /// What of an allocation concerns each of its volumes.

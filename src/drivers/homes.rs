@@ -13,7 +13,7 @@
 use std::ffi::CString;
 use std::fmt::Debug;
 use std::marker::PhantomData;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, ResolveFlags};
@@ -47,7 +47,7 @@ pub(super) struct Homes<S> {
 pub(super) struct Locked<S> {
     pub(super) record: Record<S>,
     /// `D/volumes/<id>`; the lock is on this descriptor.
-    pub(super) home: OwnedFd,
+    pub(super) home: Held,
     pub(super) path: PathBuf,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Locked<S> {
 pub(super) struct All<'a, S> {
     homes: &'a Homes<S>,
     /// `D/volumes`; the lock is on this descriptor.
-    volumes: OwnedFd,
+    volumes: Held,
     pub(super) records: Vec<Record<S>>,
 }
 
@@ -137,7 +137,7 @@ impl<S: State> Homes<S> {
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(Refusal::failed("open", &path)(error)),
         };
-        lock(&home, id, &path)?;
+        let home = lock(home, id, &path)?;
         // It may have been deleted, and even made anew, between the two steps.
         if !same_entry(&volumes, id.as_str(), &home).map_err(Refusal::failed("look at", &path))? {
             return Err(Refusal::Pending { volume: id.as_str().to_owned() });
@@ -179,6 +179,7 @@ impl<S: State> Homes<S> {
         let volumes = self.directory()?;
         rustix::fs::flock(&volumes, FlockOperation::LockExclusive)
             .map_err(Refusal::failed("lock", &self.root))?;
+        let volumes = Held(volumes);
         let records = self.records(&volumes)?;
         Ok(All { homes: self, volumes, records })
     }
@@ -220,11 +221,11 @@ impl<S: State> Homes<S> {
 
     fn remove_trash(&self, trash: &OwnedFd, id: &VolumeId) -> Result<(), Refusal> {
         let path = self.root.join(TRASH).join(id.as_str());
-        match open_beneath(trash, id.as_str()) {
-            Ok(home) => lock(&home, id, &path)?,
+        let _held = match open_beneath(trash, id.as_str()) {
+            Ok(home) => lock(home, id, &path)?,
             Err(Errno::NOENT) => return Ok(()),
             Err(error) => return Err(Refusal::failed("open", &path)(error)),
-        }
+        };
         remove::directory(trash, &name(id.as_str())).map_err(Refusal::failed("remove", &path))
     }
 
@@ -308,9 +309,36 @@ pub(super) fn open_beneath(parent: &OwnedFd, name: &str) -> rustix::io::Result<O
     rustix::fs::openat2(parent, name, flags, Mode::empty(), stay)
 }
 
-fn lock(home: &OwnedFd, id: &VolumeId, path: &Path) -> Result<(), Refusal> {
-    match rustix::fs::flock(home, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
+/// A directory that this call has locked. It is unlocked before it is closed: a program that another call is just starting
+/// has a copy of the descriptor for a moment, and the lock would last as long.
+#[derive(Debug)]
+pub(super) struct Held(OwnedFd);
+
+impl std::ops::Deref for Held {
+    type Target = OwnedFd;
+
+    fn deref(&self) -> &OwnedFd {
+        &self.0
+    }
+}
+
+impl AsFd for Held {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Err(error) = rustix::fs::flock(&self.0, FlockOperation::Unlock) {
+            tracing::warn!(%error, "a volume stays locked until its directory is closed");
+        }
+    }
+}
+
+fn lock(home: OwnedFd, id: &VolumeId, path: &Path) -> Result<Held, Refusal> {
+    match rustix::fs::flock(&home, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Held(home)),
         Err(Errno::WOULDBLOCK) => Err(Refusal::Pending { volume: id.as_str().to_owned() }),
         Err(error) => Err(Refusal::failed("lock", path)(error)),
     }

@@ -252,7 +252,7 @@ fn spec(node: &Node, incarnation: &str) -> LeaseSpec {
 }
 
 /// The fields of a NodeAgent's status: all of them.
-const AGENT: Part = Part { name: "agent", fields: AGENT_PART, epoch: None };
+const AGENT: Part = Part { name: "agent", fields: AGENT_PART, epoch: None, exact: false };
 
 /// Writes what the daemon says of its machine.
 pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {

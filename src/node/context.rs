@@ -21,6 +21,7 @@ use super::caches::Cache;
 use super::events::Events;
 use super::hosting::attach::CONTROLLER;
 use super::journal::Journal;
+use super::objects::ObjectApi;
 use super::queue::Queue;
 use super::registry::{InstanceKey, Registry};
 use super::requests::Secrets;
@@ -32,6 +33,7 @@ use crate::api::meta::{CALLS_KEPT, Call, SecretRef, Time};
 use crate::api::{Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim};
 use crate::csi::{self, SocketPathError, Tenure};
 use crate::plan::Reason;
+use crate::plan::marks::STOPPED;
 use crate::sys::{Clock, Files, Kernel, Processes, Random, Watches};
 
 /// An answer without spec and status.
@@ -323,9 +325,10 @@ pub struct Part {
     pub name: &'static str,
     /// The top-level fields.
     pub fields: &'static [&'static str],
-    /// Where the epoch stands that the writer speaks for, if it speaks for one. It goes with every write: one that comes
-    /// late would else pass for the word of whoever wrote an epoch last.
+    /// Where the epoch stands that the writer speaks for, if any. It goes with every write: a late one would pass for another's.
     pub epoch: Option<&'static [&'static str]>,
+    /// Refused when the object is not what was seen any more: it would pass for the answer to another question.
+    pub exact: bool,
 }
 
 /// What one part of a status was last written as.
@@ -561,7 +564,10 @@ impl Node {
         }
         let api = K::api(self.client.0.clone(), object);
         // Another object may have the name by now.
-        let body = serde_json::json!({ "metadata": { "uid": object.uid() }, "status": patch });
+        let mut body = serde_json::json!({ "metadata": { "uid": object.uid() }, "status": patch });
+        if part.exact {
+            body["metadata"]["resourceVersion"] = object.resource_version().into();
+        }
         let (name, patch) = (object.name_any(), Patch::Merge(&body));
         let write = self.patch_status(&api, &name, &patch);
         match tokio::time::timeout(API_DEADLINE, write).await {
@@ -656,37 +662,8 @@ impl Node {
     }
 }
 
-/// The annotation on a Node that `wharfline down` sets and `wharfline up` clears.
-pub const STOPPED: &str = "wharfline.dev/stopped";
 /// How long one request to the API may take.
 pub const API_DEADLINE: Duration = Duration::from_secs(10);
-
-/// Where an object's API is.
-pub trait ObjectApi: Sized {
-    /// The API that holds the object.
-    fn api(client: kube::Client, object: &Self) -> Api<Self>;
-
-    /// Its status as JSON; null if it has none.
-    fn status(object: &Self) -> serde_json::Result<Value>;
-}
-
-macro_rules! cluster {
-    ($($kind:ty),*) => { $(impl ObjectApi for $kind {
-        fn api(client: kube::Client, _: &Self) -> Api<Self> { Api::all(client) }
-        fn status(object: &Self) -> serde_json::Result<Value> { serde_json::to_value(&object.status) }
-    })* };
-}
-cluster!(Volume, VolumeAttachment, PluginInstance, NodeAgent);
-
-macro_rules! namespaced {
-    ($($kind:ty),*) => { $(impl ObjectApi for $kind {
-        fn api(client: kube::Client, object: &Self) -> Api<Self> {
-            Api::namespaced(client, &object.namespace().unwrap_or_default())
-        }
-        fn status(object: &Self) -> serde_json::Result<Value> { serde_json::to_value(&object.status) }
-    })* };
-}
-namespaced!(Allocation, crate::api::VolumeClaim);
 
 /// Replaces `${NAME}` by its value and `$$` by a dollar sign; everything else stays, shell variables too.
 pub fn substitute(text: &str, variables: &BTreeMap<&'static str, String>) -> String {

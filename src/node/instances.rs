@@ -12,7 +12,7 @@ use crate::api::definitions::INSTANCE_PART;
 use crate::api::meta::{Condition, READY, Truth, set_condition};
 
 /// The fields of a PluginInstance's status: all of them.
-const INSTANCE: Part = Part { name: "instance", fields: INSTANCE_PART, epoch: None };
+const INSTANCE: Part = Part { name: "instance", fields: INSTANCE_PART, epoch: None, exact: false };
 
 pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Duration> {
     let object = node.caches.instances.one(&format!("{}/{}", key.allocation, key.task))?;

@@ -19,7 +19,7 @@
 //! | [`registry`] | which instance serves |
 //! | [`journal`] | what was attempted |
 //! | [`caches`], [`queue`], [`retry`] | what the API says, what to do next, and when again |
-//! | [`requests`] | CSI requests from records |
+//! | [`requests`], [`objects`] | CSI requests from records, and where the objects are |
 //! | [`agent`] | lease and NodeAgent |
 //! | [`events`] | what happened, for people |
 pub mod agent;
@@ -32,6 +32,7 @@ pub mod hosting;
 pub mod instances;
 pub mod journal;
 pub mod mounts;
+pub mod objects;
 pub mod queue;
 pub mod recover;
 pub mod registry;

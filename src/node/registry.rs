@@ -124,6 +124,12 @@ impl Registry {
         all.values().filter(|i| i.plugin == plugin).cloned().collect()
     }
 
+    /// Their keys.
+    pub fn keys_of(&self, plugin: &str) -> Vec<InstanceKey> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter(|(_, i)| i.plugin == plugin).map(|(key, _)| key.clone()).collect()
+    }
+
     /// The instances of a plugin here, but for those of one allocation.
     pub fn others(&self, plugin: &str, allocation: &str) -> Vec<Instance> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,6 +15,7 @@ use std::time::Duration;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use kube::Resource;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +33,8 @@ const ASK: Duration = Duration::from_secs(15);
 const PROBE: Duration = Duration::from_secs(5);
 /// Between two heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(30);
+/// After so many heartbeats a plugin that limits its node's volumes is asked again for the limit: 10 minutes.
+const BEATS_PER_LIMIT: u32 = 20;
 /// Between two probes of a plugin that is not ready: first and longest.
 const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long a socket may be missing before anything is said of it.
@@ -54,42 +57,58 @@ pub struct Watched {
     pub health_timeout: Duration,
 }
 
+/// A supervisor, and how it is told.
+#[derive(Debug)]
+struct Running {
+    stop: CancellationToken,
+    /// The instance is to be asked again what it is and can.
+    ask: Arc<Notify>,
+    task: tokio::task::JoinHandle<()>,
+}
+
 /// The supervisors of this node, one per running instance.
 #[derive(Debug, Default)]
-pub struct Supervisors(Mutex<HashMap<InstanceKey, (CancellationToken, tokio::task::JoinHandle<()>)>>);
+pub struct Supervisors(Mutex<HashMap<InstanceKey, Running>>);
 
 impl Supervisors {
     /// Starts a supervisor unless one looks after the instance already.
     pub fn ensure(&self, node: &Arc<Node>, watched: Watched) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.get(&watched.key).is_some_and(|(_, task)| !task.is_finished()) {
+        if all.get(&watched.key).is_some_and(|running| !running.task.is_finished()) {
             return;
         }
-        let (key, stop) = (watched.key.clone(), CancellationToken::new());
-        let task = tokio::spawn(supervise(Arc::clone(node), watched, stop.clone()));
-        all.insert(key, (stop, task));
+        let (key, stop, ask) = (watched.key.clone(), CancellationToken::new(), Arc::new(Notify::new()));
+        let task = tokio::spawn(supervise(Arc::clone(node), watched, stop.clone(), Arc::clone(&ask)));
+        all.insert(key, Running { stop, ask, task });
+    }
+
+    /// Asks the healthy instances of a plugin again what they are and can, the node's limit above all. They stay healthy.
+    pub fn ask_again(&self, node: &Node, plugin: &str) {
+        let keys = node.registry.keys_of(plugin);
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        keys.iter().filter_map(|key| all.get(key)).for_each(|running| running.ask.notify_one());
     }
 
     /// Ends the supervisor of an instance, if it has one.
     pub fn stop(&self, key: &InstanceKey) {
-        if let Some((stop, _)) = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key) {
-            stop.cancel();
+        if let Some(running) = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key) {
+            running.stop.cancel();
         }
     }
 
     /// Waits for all; they end with the daemon.
     pub async fn join(&self) {
         let all: Vec<_> = self.0.lock().unwrap_or_else(PoisonError::into_inner).drain().collect();
-        for (_, (stop, task)) in all {
-            stop.cancel();
-            let _ = task.await;
+        for (_, running) in all {
+            running.stop.cancel();
+            let _ = running.task.await;
         }
     }
 }
 
 /// Looks after one instance until `stop`. Returns early when the instance must be started again.
-pub async fn supervise(node: Arc<Node>, watched: Watched, stop: CancellationToken) {
-    let work = run(&node, &watched);
+async fn supervise(node: Arc<Node>, watched: Watched, stop: CancellationToken, ask: Arc<Notify>) {
+    let work = run(&node, &watched, &ask);
     tokio::select! {
         () = stop.cancelled() => {}
         () = node.stop.cancelled() => {}
@@ -97,7 +116,7 @@ pub async fn supervise(node: Arc<Node>, watched: Watched, stop: CancellationToke
     }
 }
 
-async fn run(node: &Arc<Node>, watched: &Watched) {
+async fn run(node: &Arc<Node>, watched: &Watched, ask: &Notify) {
     let mut deadline = Instant::now() + watched.health_timeout;
     let mut doorway = None;
     loop {
@@ -110,7 +129,7 @@ async fn run(node: &Arc<Node>, watched: &Watched) {
             node.stop_task(&watched.key.allocation, &watched.key.task, Duration::from_secs(5));
             return;
         };
-        doorway = stay_healthy(node, watched, now).await;
+        doorway = stay_healthy(node, watched, now, ask).await;
         deadline = Instant::now() + watched.health_timeout;
     }
 }
@@ -457,7 +476,12 @@ async fn fingerprint(
 }
 
 /// Returns when the instance has to be looked at anew.
-async fn stay_healthy(node: &Arc<Node>, watched: &Watched, mut doorway: Doorway) -> Option<Doorway> {
+async fn stay_healthy(
+    node: &Arc<Node>,
+    watched: &Watched,
+    mut doorway: Doorway,
+    ask_again: &Notify,
+) -> Option<Doorway> {
     let instance = node.registry.get(&watched.key)?;
     let mut reconnects = instance.client.reconnects();
     reconnects.mark_unchanged();
@@ -469,7 +493,8 @@ async fn stay_healthy(node: &Arc<Node>, watched: &Watched, mut doorway: Doorway)
         return Some(doorway);
     }
     let mut beat = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
-    let mut anew = false;
+    let limited = instance.progress.fingerprint.is_some_and(|found| found.max_volumes > 0);
+    let (mut anew, mut beats) = (false, 0);
     loop {
         tokio::select! {
             _ = reconnects.changed() => return Some(doorway),
@@ -490,7 +515,11 @@ async fn stay_healthy(node: &Arc<Node>, watched: &Watched, mut doorway: Doorway)
                 Some(DirEvent::Gone) | None => doorway.changes = futures::stream::pending().boxed(),
                 Some(_) => continue,
             },
-            _ = beat.tick() => {}
+            () = ask_again.notified() => return Some(doorway),
+            _ = beat.tick() => {
+                beats += 1;
+                anew |= limited && beats == BEATS_PER_LIMIT;
+            }
         }
         match ask(|| instance.client.probe(PROBE)).await {
             Ok(Readiness::Ready) if anew => return Some(doorway),

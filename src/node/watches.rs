@@ -91,6 +91,10 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
                 node.queue.wake(Key::Allocation(uid));
             }
             node.queue.wake(Key::Mount(a.spec.volume.clone()));
+            // Each refusal anew: how many volumes the node may have may not be what the plugin said (CO-CTRL-40).
+            if a.refused() {
+                node.supervisors.ask_again(node, &a.spec.plugin);
+            }
             // Another volume of the handle may wait for this one to go.
             for other in node.caches.attachments.of(&handle_word(&a.spec.plugin, &a.spec.handle)) {
                 node.queue.wake(Key::Mount(other.spec.volume.clone()));

@@ -1,6 +1,7 @@
 //! Which node makes a volume's controller calls.
 //!
-//! One host at a time. A host is replaced only when it let go, is fenced, or its lease has run out for longer than the
+//! One host at a time. A host is replaced only when it let go (it is asked to when its plugin leaves it and serves
+//! elsewhere), is fenced, or its lease has run out for longer than the
 //! longest call it may have begun; the new one gets a higher epoch and treats every rung as Unknown, but for what is up and wanted.
 use std::time::Duration;
 
@@ -68,6 +69,19 @@ pub fn must_ask(pulse: Pulse) -> bool {
     silent(pulse.lease) || silent(pulse.lease + pulse.longest_call)
 }
 
+/// How the controller instance of the present host's node stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Serving {
+    /// It is healthy and stays.
+    Well,
+    /// It is not healthy, and may soon be again.
+    Away,
+    /// It shall stop, and waits for us.
+    Leaving,
+    /// There is none, or it has been away for too long.
+    Gone,
+}
+
 /// A node that could be host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
@@ -75,6 +89,8 @@ pub struct Candidate {
     pub node: String,
     /// How many volumes it is host of.
     pub load: usize,
+    /// Neither the instance nor the node is on its way out.
+    pub stays: bool,
 }
 
 /// Everything the decision needs.
@@ -84,8 +100,14 @@ pub struct Facts<'a> {
     pub current: Option<&'a Host>,
     /// Its node.
     pub current_node: HostNode,
-    /// Whether its controller instance is healthy.
-    pub current_serves: bool,
+    /// Its controller instance.
+    pub serving: Serving,
+    /// The epoch of the host that was asked to let go.
+    pub asked: Option<i64>,
+    /// The epoch for which a host said that it makes no more calls.
+    pub released: i64,
+    /// Its Node is being deleted.
+    pub node_goes: bool,
     /// Nodes with a healthy controller instance.
     pub candidates: &'a [Candidate],
     /// The only node that will do, with `controllerScope: Node`.
@@ -103,6 +125,8 @@ pub struct Facts<'a> {
 pub enum Decision {
     /// Leave it.
     Keep,
+    /// Ask it to let go.
+    AskToRelease,
     /// Assign this one.
     Assign(Host),
     /// The plugin makes no controller calls, so there is nothing to be host of.
@@ -111,26 +135,39 @@ pub enum Decision {
     Wait(Reason),
 }
 
+/// Whether the host has let go, and nobody makes calls for the volume until another is assigned.
+pub fn released(current: &Host, released: i64) -> bool {
+    released == current.epoch
+}
+
+/// Whether the host may make no more calls, whatever else it sees.
+pub fn asked(current: &Host, asked: Option<i64>) -> bool {
+    asked == Some(current.epoch)
+}
+
+/// What becomes of a host that may still call.
+fn keep_or_ask(facts: &Facts<'_>, current: &Host) -> Decision {
+    let others = facts.candidates.iter().any(|c| c.stays && c.node != current.node_name);
+    // Of an instance that is gone nothing more is to be expected here; with the Node, its host goes for good.
+    let wanted = match facts.serving {
+        Serving::Well | Serving::Away => false,
+        Serving::Leaving => others,
+        Serving::Gone => others || facts.node_goes,
+    };
+    // Nobody else knows the volumes of a node that it is pinned to.
+    let pinned = facts.only == Some(current.node_name.as_str());
+    if wanted && !pinned && !asked(current, facts.asked) { Decision::AskToRelease } else { Decision::Keep }
+}
+
 /// Decides the host of one volume.
 pub fn decide(facts: &Facts<'_>) -> Decision {
-    let waiting = || {
-        Decision::Wait(Reason::PluginNotReady {
-            plugin: facts.plugin.to_owned(),
-            node: facts.only.unwrap_or_default().to_owned(),
-        })
+    let over = |host: &Host| {
+        released(host, facts.released) || planted!("asked-is-released") && asked(host, facts.asked)
     };
-    if let Some(current) = facts.current {
-        let pinned = facts.only.is_none_or(|only| only == current.node_name);
-        if pinned && (facts.current_serves || facts.only.is_some()) && facts.current_node != HostNode::Gone {
-            return Decision::Keep;
-        }
-        if facts.only.is_some() && pinned {
-            // Nobody else knows this node's volumes: keep it and wait for its return.
-            return Decision::Keep;
-        }
-        // A living host whose instance is away is waited for: its last call may still run.
-        if facts.current_node != HostNode::Gone {
-            return Decision::Keep;
+    if let Some(current) = facts.current.filter(|current| !over(current)) {
+        // The volumes of a node that it is pinned to wait for its return.
+        if facts.current_node != HostNode::Gone || facts.only == Some(current.node_name.as_str()) {
+            return keep_or_ask(facts, current);
         }
     }
     if facts.current.is_none() && !facts.has_controllers {
@@ -141,13 +178,16 @@ pub fn decide(facts: &Facts<'_>) -> Decision {
         .candidates
         .iter()
         .filter(fits)
-        .min_by_key(|c| (facts.preferred != Some(c.node.as_str()), c.load, c.node.clone()));
+        .min_by_key(|c| (!c.stays, facts.preferred != Some(c.node.as_str()), c.load, c.node.clone()));
     match best {
         Some(best) => Decision::Assign(Host {
             node_name: best.node.clone(),
             epoch: facts.current.map_or(1, |host| host.epoch + 1),
         }),
-        None => waiting(),
+        None => Decision::Wait(Reason::PluginNotReady {
+            plugin: facts.plugin.to_owned(),
+            node: facts.only.unwrap_or_default().to_owned(),
+        }),
     }
 }
 
@@ -156,14 +196,17 @@ mod tests {
     use super::*;
 
     fn candidates(list: &[(&str, usize)]) -> Vec<Candidate> {
-        list.iter().map(|(node, load)| Candidate { node: (*node).into(), load: *load }).collect()
+        list.iter().map(|(node, load)| Candidate { node: (*node).into(), load: *load, stays: true }).collect()
     }
 
     fn facts(candidates: &[Candidate]) -> Facts<'_> {
         Facts {
             current: None,
             current_node: HostNode::Gone,
-            current_serves: false,
+            serving: Serving::Gone,
+            asked: None,
+            released: 0,
+            node_goes: false,
             candidates,
             only: None,
             preferred: None,
@@ -225,7 +268,7 @@ mod tests {
     fn assigned(decision: Decision) -> Option<(String, i64)> {
         match decision {
             Decision::Assign(host) => Some((host.node_name, host.epoch)),
-            Decision::Keep | Decision::Wait(_) | Decision::Unneeded => None,
+            Decision::Keep | Decision::AskToRelease | Decision::Wait(_) | Decision::Unneeded => None,
         }
     }
 
@@ -239,25 +282,84 @@ mod tests {
             Some(("c".into(), 1))
         );
         assert!(matches!(decide(&Facts { only: Some("z"), ..facts(&list) }), Decision::Wait(_)));
+        let mut leaving = candidates(&[("a", 3), ("b", 1)]);
+        leaving[1].stays = false;
+        assert_eq!(assigned(decide(&facts(&leaving))), Some(("a".into(), 1)));
+        assert_eq!(assigned(decide(&facts(&leaving[1..]))), Some(("b".into(), 1)), "better than none");
+    }
+
+    /// Every state of a host, its instance and what it was asked for and said.
+    fn states<'a>(host: &'a Host, list: &'a [Candidate], only: Option<&'a str>) -> Vec<Facts<'a>> {
+        let mut all = Vec::new();
+        for node in [HostNode::Alive, HostNode::Silent, HostNode::Gone] {
+            for serving in [Serving::Well, Serving::Away, Serving::Leaving, Serving::Gone] {
+                for asked in [None, Some(3), Some(4)] {
+                    for (released, node_goes) in [(0, false), (3, true), (4, false), (4, true), (0, true)] {
+                        all.push(Facts {
+                            current: Some(host),
+                            current_node: node,
+                            serving,
+                            asked,
+                            released,
+                            node_goes,
+                            only,
+                            ..facts(list)
+                        });
+                    }
+                }
+            }
+        }
+        all
     }
 
     #[test]
-    fn only_a_host_that_is_gone_is_replaced_and_the_epoch_rises() {
+    fn a_host_is_replaced_only_when_it_let_go_or_is_gone_and_the_epoch_rises() {
         let list = candidates(&[("b", 0)]);
         let host = Host { node_name: "a".into(), epoch: 4 };
-        for node in [HostNode::Alive, HostNode::Silent] {
-            for serves in [false, true] {
-                let facts = Facts {
-                    current: Some(&host),
-                    current_node: node,
-                    current_serves: serves,
-                    ..facts(&list)
+        for facts in states(&host, &list, None) {
+            let over = facts.released == 4 || facts.current_node == HostNode::Gone;
+            let wanted = over.then(|| ("b".to_owned(), 5));
+            assert_eq!(assigned(decide(&facts)), wanted, "{facts:?}");
+        }
+        for facts in states(&host, &list, Some("a")) {
+            assert_eq!(assigned(decide(&facts)), None, "nobody else knows it: {facts:?}");
+            assert_ne!(decide(&facts), Decision::AskToRelease, "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn a_living_host_is_asked_once_when_its_plugin_leaves_it_and_serves_elsewhere() {
+        let host = Host { node_name: "a".into(), epoch: 4 };
+        let mut leaving = candidates(&[("b", 0)]);
+        leaving[0].stays = false;
+        for (others, list) in [(true, candidates(&[("b", 0)])), (false, candidates(&[])), (false, leaving)] {
+            for facts in states(&host, &list, None) {
+                let over = facts.released == 4 || facts.current_node == HostNode::Gone;
+                let leaves = match facts.serving {
+                    Serving::Well | Serving::Away => false,
+                    Serving::Leaving => others,
+                    Serving::Gone => others || facts.node_goes,
                 };
-                assert_eq!(decide(&facts), Decision::Keep, "{node:?} {serves}");
+                let ask = !over && leaves && facts.asked != Some(4);
+                assert_eq!(decide(&facts) == Decision::AskToRelease, ask, "{facts:?}");
             }
         }
-        let gone = Facts { current: Some(&host), ..facts(&list) };
-        assert_eq!(assigned(decide(&gone)), Some(("b".into(), 5)));
-        assert_eq!(decide(&Facts { only: Some("a"), ..gone }), Decision::Keep);
+    }
+
+    #[test]
+    fn one_that_let_go_may_become_host_again() {
+        let host = Host { node_name: "a".into(), epoch: 4 };
+        let list = candidates(&[("a", 0)]);
+        let back = Facts {
+            current: Some(&host),
+            current_node: HostNode::Alive,
+            serving: Serving::Well,
+            asked: Some(4),
+            released: 4,
+            ..facts(&list)
+        };
+        assert_eq!(assigned(decide(&back)), Some(("a".into(), 5)));
+        let none = candidates(&[]);
+        assert!(matches!(decide(&Facts { candidates: &none, ..back }), Decision::Wait(_)));
     }
 }

@@ -57,6 +57,8 @@ pub struct NodePlugin {
     pub max_volumes: i64,
     /// How many it has, those on their way out included.
     pub volumes: usize,
+    /// The plugin refused to attach one more there, a moment ago.
+    pub refused: bool,
 }
 
 /// One claim of the allocation, as far as it limits where it can go.
@@ -96,6 +98,8 @@ pub struct Placed {
     pub lost: bool,
     /// Its node is being drained.
     pub draining: bool,
+    /// The plugin attaches no more volumes to its node, so it cannot start there; nobody pinned it to it.
+    pub refused: bool,
     /// It was told to leave.
     pub evicted: bool,
     /// Its node said, after it was told to leave, that nothing of it is left.
@@ -119,7 +123,9 @@ pub fn placed(seen: Placed) -> Place {
     match seen {
         Placed { plugin: true, .. } => Place::Keep,
         Placed { lost: true, .. } | Placed { evicted: true, ended: true, .. } => Place::Anew,
-        Placed { evicted: false, draining: true, .. } => Place::Evict,
+        Placed { evicted: false, draining: true, .. } | Placed { evicted: false, refused: true, .. } => {
+            Place::Evict
+        }
         Placed { .. } => Place::Keep,
     }
 }
@@ -177,6 +183,9 @@ fn claim_refusal(node: &Node, claim: &Claim) -> Option<String> {
     };
     if !reaches(&claim.topology, &plugin.topology) {
         return Some(format!("claim {} cannot be reached from there", claim.name));
+    }
+    if plugin.refused && !claim.present_on.contains(&node.name) {
+        return Some(format!("plugin {} refused to attach one more volume there", claim.plugin));
     }
     let full = plugin.max_volumes > 0 && i64::try_from(plugin.volumes).is_ok_and(|n| n >= plugin.max_volumes);
     if full && !claim.present_on.contains(&node.name) {
@@ -288,17 +297,23 @@ mod tests {
 
     #[test]
     fn who_has_to_leave_is_placed_anew_only_once_nothing_of_it_is_left() {
-        for bits in 0..32_u8 {
+        for bits in 0..64_u8 {
             let bit = |n: u8| bits >> n & 1 == 1;
-            let seen =
-                Placed { plugin: bit(0), lost: bit(1), draining: bit(2), evicted: bit(3), ended: bit(4) };
+            let seen = Placed {
+                plugin: bit(0),
+                lost: bit(1),
+                draining: bit(2),
+                evicted: bit(3),
+                ended: bit(4),
+                refused: bit(5),
+            };
+            let leaves = seen.draining || seen.refused;
             match placed(seen) {
                 Place::Anew => assert!(seen.lost || seen.evicted && seen.ended, "{seen:?}"),
-                Place::Evict => assert!(seen.draining && !seen.evicted, "{seen:?}"),
-                Place::Keep => assert!(
-                    seen.plugin || !seen.lost && (seen.evicted && !seen.ended || !seen.draining),
-                    "{seen:?}"
-                ),
+                Place::Evict => assert!(leaves && !seen.evicted, "{seen:?}"),
+                Place::Keep => {
+                    assert!(seen.plugin || !seen.lost && (seen.evicted && !seen.ended || !leaves), "{seen:?}")
+                }
             }
             assert!(!seen.plugin || placed(seen) == Place::Keep, "plugins stay: {seen:?}");
         }
@@ -307,6 +322,11 @@ mod tests {
 
     #[test]
     fn limits_count_what_is_there() {
+        let mut volume = claim(&[("a", &[])]);
+        volume.nodes[0].refused = true;
+        assert!(claim_refusal(&node("a", 0), &volume).is_some_and(|why| why.contains("refused to attach")));
+        volume.present_on.insert("a".into());
+        assert_eq!(claim_refusal(&node("a", 0), &volume), None, "it is there already");
         let mut volume = claim(&[("a", &[])]);
         volume.nodes[0].max_volumes = 2;
         volume.nodes[0].volumes = 2;

@@ -24,9 +24,9 @@ use super::{cluster, join, machine, node};
 use crate::api::allocation::AllocationPhase;
 use crate::api::{Allocation, NodeAgent, Volume, VolumeClaim};
 use crate::cli::why::{EVENTS, Explanation, Kind, Objects, Subject, explain};
-use crate::node::context::STOPPED;
 use crate::node::journal::{AttachmentEntry, Entry, Journal};
 use crate::node::{Looked, Options};
+use crate::plan::marks::STOPPED;
 use crate::server::Identity;
 use crate::store::embedded::OpenError;
 
@@ -381,7 +381,7 @@ async fn take_down(client: Client, name: &str, delete_volumes: bool) -> anyhow::
 async fn delete_all<K>(client: &Client, chosen: fn(&K) -> bool) -> anyhow::Result<()>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
-    K: crate::node::context::ObjectApi,
+    K: crate::node::objects::ObjectApi,
 {
     let all: Api<K> = Api::all(client.clone());
     for object in all.list(&ListParams::default()).await?.items.iter().filter(|o| chosen(o)) {

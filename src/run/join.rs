@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use crate::api::NodeAgent;
 use crate::api::node_agent::NodeAgentSpec;
 use crate::node::Options;
-use crate::node::context::STOPPED;
+use crate::plan::marks::STOPPED;
 use crate::server::{Identity, KEY, LOCAL, Server};
 
 /// How long a node's lease lasts.

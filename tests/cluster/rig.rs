@@ -30,6 +30,19 @@ pub(crate) struct Cluster {
     net: Option<Net>,
 }
 
+/// Ends a machine's first process, and with it all others, and waits until they are gone and their locks with them: the
+/// process that we started waits for that one.
+fn off(mut process: Process) {
+    let id = process.child.id();
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+    let first = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
+    match first.and_then(rustix::process::Pid::from_raw) {
+        Some(first) => rustix::process::kill_process(first, rustix::process::Signal::KILL).unwrap(),
+        None => process.child.kill().unwrap(),
+    }
+    process.child.wait().unwrap();
+}
+
 impl Cluster {
     /// An etcd of one member and so many servers.
     pub(crate) async fn start(servers: usize) -> Self {
@@ -175,9 +188,8 @@ impl Cluster {
     pub(crate) fn power_off(&mut self, name: &str) {
         self.cut(name, Cut::Whole);
         let place = self.machines.iter().position(|(known, _)| known == name).unwrap();
-        let (_, mut process) = self.machines.remove(place);
-        process.child.kill().unwrap();
-        process.child.wait().unwrap();
+        let (_, process) = self.machines.remove(place);
+        off(process);
     }
 
     fn begin(&self, name: &str, mut command: Command) -> Result<Process, String> {

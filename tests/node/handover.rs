@@ -2,10 +2,11 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use wharfline::api::meta::Rung;
 use wharfline::csi::{Code, Rpc};
 
 use crate::support::node::{NODE, Rig, Special, condition, condition_reason};
-use crate::support::scripted::{Answer, Config};
+use crate::support::scripted::{Answer, Config, Gate};
 
 /// The earlier host's word that the volume is deleted says nothing: the new host asks the plugin and speaks for itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -180,5 +181,48 @@ async fn a_new_host_detaches_nothing_that_the_node_may_be_using() {
     assert_eq!((rig.count(Rpc::ControllerPublishVolume), rig.count(Rpc::ControllerUnpublishVolume)), (2, 0));
     rig.end_all().await;
     assert_eq!(rig.count(Rpc::ControllerUnpublishVolume), 1);
+    rig.finish().await;
+}
+
+/// A living host that is asked to let go says so only when no call is under way, and calls nothing more under its epoch,
+/// not even when it is started again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_lets_go_between_two_calls_and_makes_no_more() {
+    let mut rig = Rig::new(Config::full()).await;
+    let gate = Gate::new();
+    rig.backend.next(Rpc::CreateVolume, Answer::honest().hang(&gate));
+    rig.ask("vol-1", &Special::default()).await;
+    rig.in_flight(Rpc::CreateVolume, 1).await;
+    let asked = rig.world.status(&rig.volumes, "vol-1", json!({ "askedToRelease": 1 })).await;
+    // Another volume goes all the way meanwhile.
+    rig.ask("vol-2", &Special::default()).await;
+    rig.volume_up("vol-2").await;
+    let still = rig.volumes.get("vol-1").await.unwrap();
+    assert_eq!(
+        still.metadata.resource_version, asked.metadata.resource_version,
+        "it spoke in the middle of a call"
+    );
+    gate.open();
+    let released = |v: &Value| v["status"]["releasedEpoch"] == 1;
+    let volume = rig.world.until(&rig.volumes, "vol-1", "released", released).await;
+    let status = volume.status.unwrap();
+    assert_eq!((status.exists, status.observed_epoch), (Some(Rung::Up), 1), "what it learned is lost");
+
+    let app = rig.user("app").await;
+    rig.attach("vol-1", &[&app], &Special::default()).await;
+    rig.stop().await;
+    rig.start().await;
+    rig.ready().await;
+    rig.end_volume("vol-2").await;
+    let order = rig.backend.order();
+    assert_eq!(order, ["CreateVolume", "CreateVolume", "DeleteVolume"], "it made calls after it let go");
+
+    // A new epoch is a new word, of the same node, too.
+    let again = json!({ "controller": { "nodeName": NODE, "epoch": 2 }, "askedToRelease": null });
+    rig.world.status(&rig.volumes, "vol-1", again).await;
+    let told = json!({ "spec": { "host": { "nodeName": NODE, "epoch": 2 } } });
+    rig.world.patch(&rig.attachments, "att-1", told).await;
+    rig.published("app").await;
+    rig.end_all().await;
     rig.finish().await;
 }

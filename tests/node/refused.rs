@@ -245,3 +245,25 @@ async fn events_tell_of_the_first_failure_and_of_the_recovery() {
     assert!(told.1.contains("pool is away"), "{told:?}");
     rig.finish().await;
 }
+
+/// Scenario B56, and the node's part of B57: a node that can have no more volumes is asked again how many it can have, and
+/// the plugin stays healthy meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_attachment_brings_the_new_limit_of_its_node() {
+    let rig = Rig::new(Config { max_volumes: 9, ..Config::full() }).await;
+    let instance = rig.ready().await;
+    let (name, before) = (instance.metadata.name.unwrap(), instance.status.unwrap());
+    assert_eq!(before.max_volumes, 9);
+    rig.backend.configure(|config| config.max_volumes = 3);
+    rig.backend.next(Rpc::ControllerPublishVolume, Answer::fail(Code::ResourceExhausted, "no slot"));
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special::default()).await;
+    let refused = |a: &serde_json::Value| a["status"]["controller"]["reason"] == "AttachLimitExceeded";
+    rig.world.until(&rig.attachments, "att-1", "refused", refused).await;
+    let told = |i: &serde_json::Value| i["status"]["maxVolumes"] == 3;
+    let after = rig.world.until(&rig.instances, &name, "the new limit", told).await.status.unwrap();
+    assert_eq!(after.since, before.since, "it was unwell in between");
+    rig.published("app").await;
+    rig.end_all().await;
+    rig.finish().await;
+}

@@ -99,6 +99,8 @@ fn controllers_options() -> controllers::Options {
     controllers::Options {
         jitter: Arc::new(|| u8::try_from(below(256)).unwrap_or(0)),
         longest_call: 2 * CALL_DEADLINE,
+        // Shorter than what a plugin that died takes to come back, so that hosts are asked to let go of what they have.
+        instance_patience: Duration::from_millis(500),
         ..controllers::Options::default()
     }
 }

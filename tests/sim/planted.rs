@@ -45,6 +45,8 @@ const FAULTS: &[Fault] = &[
     fault("context-lost", "S5", &["publish_context is not that of the attachment"], By::Seeds(20)),
     fault("calls-side-by-side", "S6", &["overlaps"], By::Seeds(20)),
     fault("host-replaced-at-once", "S6", &["overlaps"], By::Seeds(60)),
+    fault("asked-is-released", "S6", &["overlaps"], By::Seeds(60)),
+    fault("let-go-and-on", "S6", &["overlaps"], By::Seeds(60)),
     fault("directory-first", "S7", &["S7: "], By::Seeds(20)),
     fault("acknowledged-unsynced", "S8", &["S8: "], By::Seeds(100)),
     fault("another-name", "S8", &["rule 1: CreateVolume", ": Volume"], By::Seeds(20)),

@@ -585,7 +585,7 @@ fn going() -> Vec<Case> {
             asked: "Node/b",
             way: &["node/b", "allocation/nfs-all-b", "volumeclaim/data"],
             says: "needs it for vol-data",
-            advice: "stop the daemon on b, and another node goes on with the volume; or `wharfline delete",
+            advice: "start a controller instance of nfs on another node, and that one goes on with the volume; or `wharfline delete",
         },
         Case {
             name: "a node that goes and has an attachment left",

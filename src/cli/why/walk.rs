@@ -556,9 +556,12 @@ impl<'a> Walk<'a> {
                     let words = branch.subject.words("");
                     branch.hint = format!("`wharfline delete {words}`, and its data with it, or leave it");
                     if node_goes && !is_local(volume) {
-                        // A living host keeps its volumes.
-                        let way = "and another node goes on with the volume";
-                        branch.hint = format!("stop the daemon on {node}, {way}; or {}", branch.hint);
+                        // It goes on as soon as somebody else can make its calls.
+                        let way = "and that one goes on with the volume";
+                        branch.hint = format!(
+                            "start a controller instance of {plugin} on another node, {way}; or {}",
+                            branch.hint
+                        );
                     }
                 }
             }

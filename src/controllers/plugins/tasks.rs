@@ -157,7 +157,7 @@ fn facts(context: &Context, object: &Allocation, csi: &CsiPlugin, node: &str, go
     let names = |keep: &dyn Fn(&Volume) -> bool| -> BTreeSet<String> {
         volumes.iter().filter(|v| keep(v)).map(|v| v.name_any()).collect()
     };
-    let host = |v: &Volume| v.status.as_ref().and_then(|s| s.controller.clone()).map(|h| h.node_name);
+    let host = |v: &Volume| v.status.as_ref()?.calling_host().map(|h| h.node_name.clone());
     let held_here =
         |v: &Volume| v.status.as_ref().is_some_and(|s| s.holders.iter().any(|h| h.node_name == node));
     let mut on_node = names(&held_here);
@@ -187,6 +187,18 @@ fn facts(context: &Context, object: &Allocation, csi: &CsiPlugin, node: &str, go
         unhosted: names(&|v| needs(v) && host(v).is_none()),
         other_here,
         other_controller: !others(Service::Controller).is_empty(),
+    }
+}
+
+/// Whether an instance goes on: it is not to stop, or only for another one in its place.
+pub(crate) fn stays(context: &Context, instance: &PluginInstance) -> bool {
+    let of = &instance.spec.allocation;
+    let Some(allocation) = context.world.allocations.get(&(of.namespace.clone(), of.name.clone())) else {
+        return false;
+    };
+    match going(context, &allocation, &instance.spec.plugin, &instance.spec.node_name) {
+        Going::No | Going::Replaced | Going::NodeDown => true,
+        Going::Deleted => false,
     }
 }
 

@@ -136,7 +136,8 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
     if told.nothing_begun(allocation) {
         return again;
     }
-    let written = node.write_status(allocation, &status::NODE, &told).await;
+    let part = if told.is_farewell() { &status::FAREWELL } else { &status::NODE };
+    let written = node.write_status(allocation, part, &told).await;
     [again, node.after_write(&format!("alloc/{uid}/report"), written)].into_iter().flatten().min()
 }
 

@@ -21,7 +21,10 @@ use crate::plan::supervise::{self, Process, Wanted};
 use crate::sys::path::{Place, TreePath};
 
 /// The fields of an allocation's status that its node writes.
-pub(super) const NODE: Part = Part { name: "node", fields: ALLOCATION_PART, epoch: None };
+pub(super) const NODE: Part = Part { name: "node", fields: ALLOCATION_PART, epoch: None, exact: false };
+/// The same for the word that it has left, as it was told to: late, after the allocation was bound here again and told to
+/// leave again, it would pass for the second answer.
+pub(super) const FAREWELL: Part = Part { exact: true, ..NODE };
 
 /// The word of a volume that another allocation has.
 const HELD: &str = "HeldElsewhere";
@@ -44,6 +47,11 @@ struct ConditionsPart {
 }
 
 impl NodePart {
+    /// It says that the allocation has left, as it was told to.
+    pub(super) fn is_farewell(&self) -> bool {
+        self.conditions.iter().any(|c| c.kind == READY && c.reason == EVICTED)
+    }
+
     /// It waits for its volumes, as placement has said, and there is nothing to add yet: not worth a write.
     pub(super) fn nothing_begun(&self, allocation: &Allocation) -> bool {
         const UNDER_WAY: [Reason; 2] = [Reason::VolumesNotReady, Reason::NotAttached];
@@ -123,7 +131,7 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
     if !spoken_for(node, phase, &conditions) {
         let why = match phase {
             AllocationPhase::Stopped if before.evicted => {
-                (EVICTED.to_owned(), "its node is being drained".to_owned())
+                (EVICTED.to_owned(), "it was told to leave its node, and has".to_owned())
             }
             _ => ready_message(phase, &word, &message, &tasks),
         };

@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 use super::super::context::{Key, Node, Part};
 use super::super::mounts::BLOCKED;
 use super::super::requests;
-use super::{Attempt, Blocked, UNSENT, call, serving, settle};
+use super::{Attempt, Blocked, UNSENT, asked_to_release, call, serving, settle};
 use crate::api::definitions::HOSTED_PART;
 use crate::api::meta::{Map, Rung};
-use crate::api::volume::AttachStatus;
+use crate::api::volume::{ATTACH_LIMIT, AttachStatus};
 use crate::api::{Volume, VolumeAttachment};
 use crate::csi;
 use crate::plan::{Next, Reason, Wanted, attach, release};
 
 /// The fields of an attachment's status that its host writes.
 pub(in crate::node) const CONTROLLER: Part =
-    Part { name: "controller", fields: HOSTED_PART, epoch: Some(&["controller", "epoch"]) };
+    Part { name: "controller", fields: HOSTED_PART, epoch: Some(&["controller", "epoch"]), exact: false };
 
 /// The host's part of an attachment's status.
 #[derive(Serialize, Deserialize)]
@@ -42,8 +42,11 @@ async fn same_host(
     if !Node::may_host(lease, &node.caches.volumes) {
         return Ok(false);
     }
-    let same =
-        |v: &Volume| v.status.as_ref().and_then(|s| s.controller.as_ref()) == object.spec.host.as_ref();
+    let host_of = |v: &Volume| v.status.as_ref().and_then(|s| s.controller.clone());
+    let same = |v: &Volume| {
+        let may = asked_to_release(v).is_none() || planted!("let-go-and-on");
+        host_of(v) == object.spec.host && may
+    };
     let of_attachment = |v: &Volume| v.metadata.uid.as_deref() == Some(&object.spec.volume_uid);
     if let Some(volume) = node.caches.volumes.one(&object.spec.volume).filter(|v| of_attachment(v)) {
         return Ok(same(&volume));
@@ -116,8 +119,12 @@ pub(super) async fn step(
     if Blocked::is_unsent(&outcome) {
         node.not_sent(Key::Host(object.spec.volume.clone()));
     } else {
+        let full = matches!(&outcome, Err(Blocked::Call(failure)) if failure.is_exhausted());
         let condition = outcome.err().map(|blocked| blocked.condition(None));
         status.reason = condition.as_ref().map(|c| c.reason.clone()).unwrap_or_default();
+        if full && step == attach::Step::Attach {
+            ATTACH_LIMIT.clone_into(&mut status.reason);
+        }
         status.message = condition.map(|c| c.message).unwrap_or_default();
         status.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
     }

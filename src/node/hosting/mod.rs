@@ -13,10 +13,11 @@ mod provision;
 use super::context::Node;
 use super::mounts::{BLOCKED, reason_word, sentence};
 use super::requests;
-use crate::api::meta::{Condition, Truth};
+use crate::api::Volume;
+use crate::api::meta::{Condition, Host, Truth};
 use crate::csi::{self, Failure, Remedy, Terms};
-use crate::plan::Reason;
 use crate::plan::registry::Service;
+use crate::plan::{Reason, host};
 
 /// Brings one hosted volume and its attachments as far as they go.
 pub async fn reconcile(node: &Arc<Node>, name: &str) -> Option<Duration> {
@@ -27,6 +28,13 @@ pub async fn reconcile(node: &Arc<Node>, name: &str) -> Option<Duration> {
     let lease = node.lease();
     let mut again: Option<Duration> = None;
     if let Some(volume) = node.caches.volumes.one(name) {
+        if let Some(host) = asked_to_release(&volume) {
+            // This look is the only one at the volume, so no call about it is under way.
+            let again = provision::let_go(node, &volume, host).await;
+            if !planted!("let-go-and-on") {
+                return again;
+            }
+        }
         again = provision::step(node, &volume, &lease).await;
     }
     for attachment in node.caches.hosted.of(name) {
@@ -34,6 +42,12 @@ pub async fn reconcile(node: &Arc<Node>, name: &str) -> Option<Duration> {
         again = [again, delay].into_iter().flatten().min();
     }
     again.filter(|d| *d < BLOCKED / 2)
+}
+
+/// The host that was asked to let go of the volume: it makes no call under its epoch any more, also once it has said so.
+fn asked_to_release(volume: &Volume) -> Option<&Host> {
+    let status = volume.status.as_ref()?;
+    status.controller.as_ref().filter(|current| host::asked(current, status.asked_to_release))
 }
 
 /// How long what was not sent waits, if nothing wakes it before.

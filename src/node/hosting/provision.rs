@@ -11,14 +11,16 @@ use super::super::mounts::BLOCKED;
 use super::super::{requests, supervisor};
 use super::{Attempt, Blocked, Serving, call, serving, settle};
 use crate::api::definitions::VOLUME_PART;
-use crate::api::meta::{Call, Condition, HANDLE_SHARED, Map, ReclaimPolicy, Rung, Segments, Time, is_true};
+use crate::api::meta::{
+    Call, Condition, HANDLE_SHARED, Host, Map, ReclaimPolicy, Rung, Segments, Time, is_true,
+};
 use crate::api::quantity;
 use crate::api::{Volume, VolumeStatus};
 use crate::csi::{self, check};
 use crate::plan::{Next, Reason, provision};
 
 /// The fields of a Volume's status that its host writes.
-const HOST: Part = Part { name: "host", fields: VOLUME_PART, epoch: Some(&["observedEpoch"]) };
+const HOST: Part = Part { name: "host", fields: VOLUME_PART, epoch: Some(&["observedEpoch"]), exact: false };
 
 /// The host's part of a Volume's status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -39,6 +41,8 @@ struct HostPart {
     next_attempt_time: Option<Time>,
     observed_epoch: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
+    released_epoch: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     provisioning: Option<Condition>,
 }
 
@@ -53,9 +57,44 @@ impl HostPart {
             calls: status.calls.clone(),
             next_attempt_time: None,
             observed_epoch: status.observed_epoch,
+            released_epoch: Some(status.released_epoch).filter(|epoch| *epoch != 0),
             provisioning: status.provisioning.clone(),
         }
     }
+}
+
+fn wanted(volume: &Volume) -> provision::Wanted {
+    let create = volume.spec.source.create.is_some();
+    match (volume.meta().deletion_timestamp.is_some(), create, volume.spec.reclaim_policy) {
+        (false, _, _) => provision::Wanted::Present,
+        (true, true, ReclaimPolicy::Delete) => provision::Wanted::Deleted,
+        (true, false, _) | (true, true, ReclaimPolicy::Retain) => provision::Wanted::Forgotten,
+    }
+}
+
+/// What this host has said under this epoch, if it was not seen written yet.
+fn said(node: &Node, volume: &Volume, host: &Host) -> Option<HostPart> {
+    let uid = volume.uid().unwrap_or_default();
+    node.said::<HostPart>(&uid, &HOST).filter(|said| said.observed_epoch == host.epoch)
+}
+
+/// Says that no call about the volume is under way here, and that none follows under this epoch. With it goes what was
+/// learned and could not be written yet.
+pub(super) async fn let_go(node: &Arc<Node>, volume: &Volume, host: &Host) -> Option<Duration> {
+    let status = volume.status.clone().unwrap_or_default();
+    let before = said(node, volume, host).unwrap_or_else(|| HostPart::of(&status));
+    let exists = before
+        .exists
+        .map(|rung| provision::exists(wanted(volume), host.epoch, Some((rung, before.observed_epoch))));
+    let part = HostPart {
+        exists,
+        observed_epoch: host.epoch,
+        released_epoch: Some(host.epoch),
+        next_attempt_time: None,
+        ..before
+    };
+    let written = node.write_status(volume, &HOST, &part).await;
+    node.after_write(&format!("vol/{}/report", volume.uid().unwrap_or_default()), written)
 }
 
 pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) -> Option<Duration> {
@@ -65,12 +104,8 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     let key = format!("vol/{uid}");
     let create = volume.spec.source.create.is_some();
     let source = if create { provision::Source::Create } else { provision::Source::Existing };
-    let wanted = match (volume.meta().deletion_timestamp.is_some(), create, volume.spec.reclaim_policy) {
-        (false, _, _) => provision::Wanted::Present,
-        (true, true, ReclaimPolicy::Delete) => provision::Wanted::Deleted,
-        (true, false, _) | (true, true, ReclaimPolicy::Retain) => provision::Wanted::Forgotten,
-    };
-    let said = node.said::<HostPart>(&uid, &HOST).filter(|said| said.observed_epoch == host.epoch);
+    let wanted = wanted(volume);
+    let said = said(node, volume, host);
     let before = said.clone().unwrap_or_else(|| HostPart::of(&status));
     let seen = provision::Seen {
         exists: provision::exists(wanted, host.epoch, before.exists.map(|e| (e, before.observed_epoch))),

@@ -31,7 +31,7 @@ use unit::{Unit, gather};
 pub const BLOCKED: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The fields of an attachment's status that its node writes.
-const NODE: Part = Part { name: "node", fields: ATTACHED_PART, epoch: None };
+const NODE: Part = Part { name: "node", fields: ATTACHED_PART, epoch: None, exact: false };
 
 /// Why a step did not succeed.
 enum Trouble {

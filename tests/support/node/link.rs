@@ -1,6 +1,6 @@
 //! The way from a daemon to its server, which can be cut.
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use kube::client::Body;
 use tower::service_fn;
@@ -11,6 +11,7 @@ use wharfline::server::{Identity, Server};
 pub struct Link {
     all: Arc<AtomicBool>,
     leases: Arc<AtomicBool>,
+    requests: Arc<AtomicUsize>,
 }
 
 impl Link {
@@ -30,6 +31,11 @@ impl Link {
         self.leases.store(false, Ordering::SeqCst);
     }
 
+    /// How many requests were made over it, leases left out.
+    pub fn requests(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
+    }
+
     /// The client of a node, over this link.
     pub fn client(&self, server: &Server, node: &str) -> kube::Client {
         let (inner, link) = (server.client(Identity::node(node)), self.clone());
@@ -37,6 +43,7 @@ impl Link {
             let (inner, link) = (inner.clone(), link.clone());
             async move {
                 let lease = request.uri().path().contains("/leases");
+                link.requests.fetch_add(usize::from(!lease), Ordering::SeqCst);
                 if link.all.load(Ordering::SeqCst) || lease && link.leases.load(Ordering::SeqCst) {
                     return Err::<_, kube::Error>(kube::Error::Service("the server is gone".into()));
                 }
