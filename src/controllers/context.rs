@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::cache::{Kind, Name, name_of};
 use super::hosts::Absences;
 use super::ledger::Ledger;
+use super::plugins::Leaving;
 use super::queue::Queue;
 use super::tell::Teller;
 use super::world::{Cached, World};
@@ -64,7 +65,7 @@ impl Default for Options {
             now: Arc::new(jiff::Timestamp::now),
             jitter: Arc::new(|| uuid::Uuid::new_v4().as_bytes()[0]),
             lease_duration: Duration::from_secs(10),
-            longest_call: Duration::from_secs(150),
+            longest_call: crate::api::plugin::LONGEST_CONTROLLER_CALL + Duration::from_secs(30),
             instance_patience: Duration::from_secs(30),
             system_namespace: SYSTEM_NAMESPACE.to_owned(),
         }
@@ -101,6 +102,7 @@ pub(crate) struct Context {
     said: Mutex<HashMap<String, (Words, Instant)>>,
     started: Instant,
     pub(crate) absences: Absences,
+    pub(crate) leaving: Leaving,
     /// Where a plugin refused to attach one more volume.
     pub(crate) refusals: Refusals,
     /// Held while an allocation is placed that shares a volume with others of the same node.
@@ -162,7 +164,17 @@ impl Refusals {
 
     /// When the first of these words is over.
     pub(crate) fn next(&self) -> Option<Duration> {
-        self.all().values().filter_map(Refusal::left).min()
+        let mut all = self.all();
+        all.retain(|_, refusal| refusal.left().is_some());
+        all.values().filter_map(Refusal::left).min()
+    }
+
+    /// This attachment is there after all.
+    pub(crate) fn attached(&self, attachment: &VolumeAttachment) {
+        let key = (attachment.spec.plugin.clone(), attachment.spec.node_name.clone());
+        if let Some(refusal) = self.all().get_mut(&key) {
+            refusal.of.remove(attachment.metadata.uid.as_deref().unwrap_or_default());
+        }
     }
 }
 
@@ -189,6 +201,7 @@ impl Context {
             said: Mutex::default(),
             started: Instant::now(),
             absences: Absences::default(),
+            leaving: Leaving::default(),
             refusals: Refusals::default(),
             sharing: tokio::sync::Mutex::default(),
         }

@@ -1,40 +1,59 @@
 //! Who makes a volume's controller calls: what is known of its host and of those who could be.
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::cache::Name;
 use super::context::Context;
-use super::facts::{Instances, deleting, serves};
+use super::facts::{Instances, deleting, node_down, serves};
 use super::nodes::pulse;
-use super::plugins::stays;
+use super::plugins::leaving;
 use super::volumes::only;
 use super::world::namespace_or_default;
 use crate::api::meta::Host;
 use crate::api::{Volume, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::host::{self, Candidate, Decision, HostNode, Serving};
-use crate::plan::registry::Service;
+use crate::plan::registry::{Instance, Service};
 
-/// Since when no controller instance of a plugin was healthy on a node that is host of its volumes. In memory only: new
-/// controllers wait anew.
+/// Since when no controller instance of a plugin was healthy on a living node that is host of its volumes. In memory only:
+/// new controllers wait anew.
 #[derive(Debug, Default)]
-pub(crate) struct Absences(Mutex<HashMap<(String, String), Instant>>);
+pub(crate) struct Absences(Mutex<HashMap<(String, String), Absence>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Absence {
+    since: Instant,
+    /// When anybody looked last: what nobody looked at for long may have been well in between.
+    seen: Instant,
+}
 
 impl Absences {
     /// For how long it has been away, this look included.
-    fn seen(&self, plugin: &str, node: &str) -> Duration {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.entry((plugin.to_owned(), node.to_owned())).or_insert_with(Instant::now).elapsed()
+    fn seen(&self, plugin: &str, node: &str, patience: Duration) -> Duration {
+        let now = Instant::now();
+        let mut all = self.all();
+        let absence =
+            all.entry((plugin.to_owned(), node.to_owned())).or_insert(Absence { since: now, seen: now });
+        if absence.seen.elapsed() > 2 * patience {
+            absence.since = now;
+        }
+        absence.seen = now;
+        absence.since.elapsed()
     }
 
     fn over(&self, plugin: &str, node: &str) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without a look into the map for every volume that is well.
+        let mut all = self.all();
+        // Mostly there is none, and every look asks.
         if !all.is_empty() {
             all.remove(&(plugin.to_owned(), node.to_owned()));
         }
+    }
+
+    fn all(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), Absence>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -57,13 +76,14 @@ pub(crate) fn decide(
     }
     let instances = Instances::of(world, &object.spec.plugin);
     let (node, silence) = current.map_or((HostNode::Gone, None), |host| pulse(context, &host.node_name));
+    let staying = Staying::of(context, &instances, &object.spec.plugin);
     let (serving, absence) =
-        current.map_or((Serving::Gone, None), |host| standing(context, &instances, host, object));
+        current.map_or((Serving::Gone, None), |host| standing(context, &staying, host, node));
     let candidates = match (status.calling_host(), node, serving) {
         // While it makes the calls and is to go on with them, nobody else is asked for.
         (Some(_), HostNode::Alive | HostNode::Silent, Serving::Well | Serving::Away) => Vec::new(),
         (None, _, _) | (Some(_), HostNode::Gone, _) | (Some(_), _, Serving::Leaving | Serving::Gone) => {
-            candidates(context, &instances)
+            candidates(context, &staying)
         }
     };
     let preferred = consumer(context, object, status);
@@ -104,47 +124,75 @@ fn goes(context: &Context, node: &str) -> bool {
     context.world.nodes.named(node).is_some_and(|node| deleting(&*node))
 }
 
+/// The controller instances of a plugin, and which of them go on.
+struct Staying<'a> {
+    plugin: &'a str,
+    instances: &'a Instances,
+    /// The allocations that shall stop for good.
+    leaving: Arc<BTreeSet<Name>>,
+}
+
+impl<'a> Staying<'a> {
+    fn of(context: &Context, instances: &'a Instances, plugin: &'a str) -> Self {
+        Self { plugin, instances, leaving: leaving(context, plugin) }
+    }
+
+    /// The nodes with a healthy one that stays.
+    fn nodes(&self) -> BTreeSet<&str> {
+        let healthy = |i: &&Instance| i.healthy_since.is_some() && serves(i.role, Service::Controller);
+        let stays = |i: &&Instance| {
+            let of = self.instances.objects.get(&i.id).map(|object| &object.spec.allocation);
+            of.is_some_and(|of| !self.leaving.contains(&(of.namespace.clone(), of.name.clone())))
+        };
+        self.instances.list.iter().filter(healthy).filter(stays).map(|i| i.node.as_str()).collect()
+    }
+
+    /// Whether one stays on this node. Mostly none leaves, and that is asked of every volume.
+    fn on(&self, node: &str) -> bool {
+        self.leaving.is_empty() || self.nodes().contains(node)
+    }
+}
+
 /// How the plugin's controller instance on the host's node stands, and after how long that changes by itself.
 fn standing(
     context: &Context,
-    instances: &Instances,
+    staying: &Staying<'_>,
     host: &Host,
-    object: &Volume,
+    state: HostNode,
 ) -> (Serving, Option<Duration>) {
-    let (plugin, node) = (&object.spec.plugin, &host.node_name);
-    if instances.serving(Service::Controller, node).is_some() {
+    let (plugin, node) = (staying.plugin, host.node_name.as_str());
+    let going = goes(context, node);
+    if staying.instances.serving(Service::Controller, node).is_some() {
         context.absences.over(plugin, node);
-        return (if remains(context, instances, node) { Serving::Well } else { Serving::Leaving }, None);
+        return (if staying.on(node) && !going { Serving::Well } else { Serving::Leaving }, None);
     }
-    let away = context.absences.seen(plugin, node);
-    match context.options.instance_patience.checked_sub(away).filter(|left| !left.is_zero()) {
-        Some(left) if !goes(context, node) => (Serving::Away, Some(left)),
+    if state != HostNode::Alive {
+        // With its daemon the instance comes back, and its absence begins anew.
+        context.absences.over(plugin, node);
+        return (Serving::Away, None);
+    }
+    let patience = context.options.instance_patience;
+    let away = context.absences.seen(plugin, node, patience);
+    match patience.checked_sub(away).filter(|left| !left.is_zero()) {
+        Some(left) if !going && !node_down(&context.world, node) => (Serving::Away, Some(left)),
         Some(_) | None => (Serving::Gone, None),
     }
 }
 
 /// The nodes with a healthy controller instance. One that would have to be replaced at once is none: two such would hand
 /// the volume to and fro.
-fn candidates(context: &Context, instances: &Instances) -> Vec<Candidate> {
+fn candidates(context: &Context, staying: &Staying<'_>) -> Vec<Candidate> {
     let world = &context.world;
-    let serving = instances.nodes(Service::Controller).into_iter();
-    let living = serving.filter(|node| pulse(context, node).0 != HostNode::Gone);
+    let stay = staying.nodes();
+    let serving = staying.instances.nodes(Service::Controller).into_iter();
+    let living = serving.filter(|node| pulse(context, node).0 != HostNode::Gone && !goes(context, node));
     living
         .map(|node| Candidate {
             node: node.to_owned(),
             load: world.volumes.count(&format!("host:{node}")),
-            stays: remains(context, instances, node),
+            stays: stay.contains(node),
         })
         .collect()
-}
-
-/// Whether the node stays, and a healthy controller instance on it.
-fn remains(context: &Context, instances: &Instances, node: &str) -> bool {
-    let mut here = instances
-        .list
-        .iter()
-        .filter(|i| i.node == node && i.healthy_since.is_some() && serves(i.role, Service::Controller));
-    !goes(context, node) && here.any(|i| instances.objects.get(&i.id).is_some_and(|i| stays(context, i)))
 }
 
 /// The node of the first consumer, where one is known.

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{deleting, fence, node_down};
+use super::plugins::hosted_alone;
 use super::volumes;
 use super::wake::users_of_node;
 use super::write::Failure;
@@ -100,6 +101,7 @@ fn unused(context: &Context, node: &str) -> bool {
     world.attachments.count(&word) == 0
         && world.allocations.count(&word) == 0
         && !world.volumes.by(&format!("host:{node}")).iter().any(|v| calls(v))
+        && !world.attachments.all().iter().any(|a| hosted_alone(world, a, node))
 }
 
 /// The part of the status that is to be written; null when nothing is.

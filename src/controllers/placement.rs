@@ -114,7 +114,9 @@ fn placed(context: &Context, object: &Allocation, status: &AllocationStatus) -> 
         plugin: serves(object),
         lost: (rebind || status.evicted) && node_off(context, node),
         draining: context.world.nodes.named(node).is_some_and(|node| draining(&node)),
-        refused: object.spec.node_name.is_empty() && refused(context, object, status),
+        refused: object.spec.node_name.is_empty()
+            && refused(context, object, status)
+            && fits_elsewhere(context, object, node),
         evicted: status.evicted,
         ended: evicted(status),
     }
@@ -133,6 +135,19 @@ fn refused(context: &Context, object: &Allocation, status: &AllocationStatus) ->
     let volumes = claims.filter_map(|claim| volume_of(world, &*world.claims.get(&claim)?));
     let mut attachments = volumes.flat_map(|v| world.attachments.by(&format!("volume:{}", v.name_any())));
     attachments.any(|a| a.spec.node_name == status.node_name && a.refused())
+}
+
+/// Whether another node than its own would take it now. Otherwise it stays, and the plugin is asked again and again: to leave
+/// for nothing would cost much more.
+fn fits_elsewhere(context: &Context, object: &Allocation, node: &str) -> bool {
+    let found: Result<Vec<_>, _> =
+        object.spec.volumes.iter().map(|v| look_up(context, object, &v.claim_name)).collect();
+    let Ok(found) = found else { return false };
+    let claims: Vec<_> = found.into_iter().map(|one| places(context, object, one).facts).collect();
+    let wish = Wish { pin: None, labels: object.spec.node_selector.clone(), plugin: serves(object) };
+    let mut nodes = nodes(context);
+    nodes.retain(|n| n.name != node);
+    place::choose(&wish, &nodes, &claims).is_ok()
 }
 
 /// A claim of the allocation with what was found for it.

@@ -20,6 +20,11 @@ use crate::plan::volume::{self, Claim, Facts};
 /// One look at one volume.
 pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Outcome {
     let status = object.status.clone().unwrap_or_default();
+    // Before anybody else is made host of what is not there any more.
+    if deleting(&*object) && volume::gone(&gather(&context.world, &object, &status, None)) {
+        context.release(&*object).await?;
+        return Ok(None);
+    }
     let (decision, again) = hosts::decide(&context, &object, &status);
     let waits = match &decision {
         Decision::Wait(reason) if status.calling_host().is_none() => Some(reason),
@@ -143,6 +148,7 @@ fn alone<'a>(
         host: status.controller.as_ref(),
         no_host,
         exists: status.exists.map(|rung| (rung, status.observed_epoch)),
+        released: status.released_epoch,
         provisioning: status.provisioning.as_ref(),
         held: attached || !status.holders.is_empty(),
         before: None,

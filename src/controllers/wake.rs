@@ -12,7 +12,6 @@ use super::facts::{deleting, node_ready};
 use super::garbage::holds_for_dependents;
 use super::nodes::renewal;
 use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default};
-use crate::api::allocation::CsiPlugin;
 use crate::api::meta::{ObjectRef, READY, Rung, is_true};
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
@@ -260,7 +259,17 @@ impl Wakes for VolumeAttachment {
 /// A node that can have no more volumes of a plugin, or may have one again.
 fn attach_limit(context: &Context, old: Option<&VolumeAttachment>, new: Option<&VolumeAttachment>) {
     let (world, queues) = (&context.world, &context.queues);
-    if let Some(refused) = new.filter(|a| a.refused()) {
+    let calls = |a: &VolumeAttachment| {
+        let host = a.status.as_ref().and_then(|s| s.controller.as_ref());
+        host.and_then(|host| host.calls.last().map(|call| call.start_time))
+    };
+    if old.is_some_and(VolumeAttachment::refused)
+        && let Some(there) = new.filter(|a| !a.refused())
+    {
+        context.refusals.attached(there);
+    }
+    let anew = |a: &&VolumeAttachment| !old.is_some_and(|o| o.refused() && calls(o) == calls(a));
+    if let Some(refused) = new.filter(|a| a.refused()).filter(anew) {
         context.refusals.note(refused);
         queues.placement.add_all(world.allocations.names(&format!("node:{}", refused.spec.node_name)));
     }
@@ -296,10 +305,10 @@ impl Wakes for Allocation {
                 queues.nodes.add(cluster(node));
             }
             // With the instance goes, perhaps, the host of volumes.
-            if old.map(leaves) != new.map(leaves) {
-                let serves = allocation.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref());
-                let volumes = |p: &CsiPlugin| world.volumes.names(&format!("plugin:{}", p.plugin_name));
-                queues.volumes.add_all(serves.flat_map(volumes));
+            if old.map(leaves) != new.map(leaves)
+                && allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some())
+            {
+                queues.volumes.add_all(world.volumes.names(&format!("host:{node}")));
             }
         }
         if let (Some(old), Some(new), false) = (old, new, whole) {

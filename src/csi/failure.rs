@@ -175,6 +175,11 @@ impl Failure {
         self.peer_said(Code::ResourceExhausted) && self.class == Class::Final
     }
 
+    /// The plugin itself said so; else we gave up, or what came was no answer.
+    pub fn is_answer(&self) -> bool {
+        self.origin == Origin::Peer
+    }
+
     /// Nothing was sent.
     pub fn is_unsent(&self) -> bool {
         self.origin == Origin::Unsent

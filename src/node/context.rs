@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::caches::Cache;
 use super::events::Events;
+use super::hosting::Doubts;
 use super::hosting::attach::CONTROLLER;
 use super::journal::Journal;
 use super::objects::ObjectApi;
@@ -97,6 +98,8 @@ pub struct Options {
     pub runtimes: Vec<String>,
     /// How long the lease lasts; renewed three times in that time.
     pub lease: Duration,
+    /// At the latest so long after a controller call began the plugin is done with it.
+    pub longest_call: Duration,
     /// What was brought up for another store than the server's is taken down, and not a reason to refuse the start.
     pub any_store: bool,
 }
@@ -209,6 +212,8 @@ pub struct Node {
     pub tasks: Tasks,
     /// Who looks after plugin instances.
     pub supervisors: Supervisors,
+    /// Controller calls that may still be at work.
+    pub doubts: Doubts,
     /// This boot.
     pub boot_id: String,
     /// How this node's lease stands.
@@ -378,6 +383,7 @@ impl Node {
     pub fn new(parts: Parts) -> Self {
         let retry = Retry::new(Arc::clone(&parts.machine.random));
         Self {
+            doubts: Doubts::new(parts.options.longest_call),
             options: parts.options,
             machine: parts.machine,
             client: NodeClient(parts.client),

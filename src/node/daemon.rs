@@ -271,6 +271,7 @@ async fn begin(node: &Arc<Node>, ready: oneshot::Sender<()>) -> Result<(), Error
     if node.tenure.subscribe().wait_for(|tenure| tenure.term > 0).await.is_err() {
         return Err(Error::Ended("lease"));
     }
+    node.doubts.begin_with(caches.volumes.all().iter().filter_map(|volume| volume.metadata.uid.clone()));
     recover::rebuild(node).await?;
     let table = node.machine.kernel.mount_table().await?;
     recover::note_leftovers(node, &table);

@@ -35,6 +35,8 @@ const PROBE: Duration = Duration::from_secs(5);
 const HEARTBEAT: Duration = Duration::from_secs(30);
 /// After so many heartbeats a plugin that limits its node's volumes is asked again for the limit: 10 minutes.
 const BEATS_PER_LIMIT: u32 = 20;
+/// Between two questions for the limit because an attachment was refused.
+const LIMIT_PAUSE: Duration = Duration::from_secs(5);
 /// Between two probes of a plugin that is not ready: first and longest.
 const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long a socket may be missing before anything is said of it.
@@ -61,7 +63,7 @@ pub struct Watched {
 #[derive(Debug)]
 struct Running {
     stop: CancellationToken,
-    /// The instance is to be asked again what it is and can.
+    /// The instance is to be asked again for the node's limit.
     ask: Arc<Notify>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -82,7 +84,7 @@ impl Supervisors {
         all.insert(key, Running { stop, ask, task });
     }
 
-    /// Asks the healthy instances of a plugin again what they are and can, the node's limit above all. They stay healthy.
+    /// Has the healthy instances of a plugin asked again for the node's limit.
     pub fn ask_again(&self, node: &Node, plugin: &str) {
         let keys = node.registry.keys_of(plugin);
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -494,7 +496,7 @@ async fn stay_healthy(
     }
     let mut beat = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
     let limited = instance.progress.fingerprint.is_some_and(|found| found.max_volumes > 0);
-    let (mut anew, mut beats) = (false, 0);
+    let (mut anew, mut beats, mut limit_asked) = (false, 0, None);
     loop {
         tokio::select! {
             _ = reconnects.changed() => return Some(doorway),
@@ -515,10 +517,18 @@ async fn stay_healthy(
                 Some(DirEvent::Gone) | None => doorway.changes = futures::stream::pending().boxed(),
                 Some(_) => continue,
             },
-            () = ask_again.notified() => return Some(doorway),
+            () = ask_again.notified() => {
+                if limit_asked.is_none_or(|at: Instant| at.elapsed() >= LIMIT_PAUSE) {
+                    limit_asked = Some(Instant::now());
+                    ask_limit(node, watched, &instance.client).await;
+                }
+                continue;
+            }
             _ = beat.tick() => {
                 beats += 1;
-                anew |= limited && beats == BEATS_PER_LIMIT;
+                if limited && beats % BEATS_PER_LIMIT == 0 {
+                    ask_limit(node, watched, &instance.client).await;
+                }
             }
         }
         match ask(|| instance.client.probe(PROBE)).await {
@@ -535,6 +545,20 @@ async fn stay_healthy(
                 return Some(doorway);
             }
         }
+    }
+}
+
+/// Asks a healthy instance again how many volumes its node can have. One that does not answer keeps its word: whether it is
+/// well is for Probe to say.
+async fn ask_limit(node: &Node, watched: &Watched, client: &csi::Plugin) {
+    match client.node_get_info(ASK).await {
+        Ok(info) if check::node_info(&info).is_ok() => change(node, watched, |p| {
+            if let Some(known) = p.fingerprint.as_mut().filter(|known| known.node_id == info.node_id) {
+                known.max_volumes = info.max_volumes_per_node;
+            }
+        }),
+        Ok(_) => {}
+        Err(error) => tracing::debug!(%error, "the limit of the node is not known anew"),
     }
 }
 

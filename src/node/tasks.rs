@@ -89,6 +89,11 @@ impl Tasks {
         self.set(allocation, task, Slot::of(before));
     }
 
+    /// It ended before this machine lost every trace of it.
+    pub fn ended_before(&self, allocation: &str, task: &str, process: Process) {
+        self.set(allocation, task, Slot::of(process));
+    }
+
     /// A task without a process of ours (`external`) is taken as running.
     pub fn set_external(&self, allocation: &str, task: &str) {
         self.set(allocation, task, Slot { external: true, ..Slot::of(Process::Running) });

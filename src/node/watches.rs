@@ -113,6 +113,7 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
         let uid = v.uid().unwrap_or_default();
         if !node.caches.volumes.has(&uid) {
             forget(node, &uid, &format!("vol/{uid}"));
+            node.doubts.forget(&uid);
         }
         node.queue.wake(Key::Host(v.name_any()));
     });

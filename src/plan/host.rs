@@ -154,9 +154,15 @@ fn keep_or_ask(facts: &Facts<'_>, current: &Host) -> Decision {
         Serving::Leaving => others,
         Serving::Gone => others || facts.node_goes,
     };
+    // Who is silent does not answer; its silence is counted instead.
+    let hears = facts.current_node == HostNode::Alive;
     // Nobody else knows the volumes of a node that it is pinned to.
     let pinned = facts.only == Some(current.node_name.as_str());
-    if wanted && !pinned && !asked(current, facts.asked) { Decision::AskToRelease } else { Decision::Keep }
+    if wanted && hears && !pinned && !asked(current, facts.asked) {
+        Decision::AskToRelease
+    } else {
+        Decision::Keep
+    }
 }
 
 /// Decides the host of one volume.
@@ -340,7 +346,8 @@ mod tests {
                     Serving::Leaving => others,
                     Serving::Gone => others || facts.node_goes,
                 };
-                let ask = !over && leaves && facts.asked != Some(4);
+                let hears = facts.current_node == HostNode::Alive;
+                let ask = !over && hears && leaves && facts.asked != Some(4);
                 assert_eq!(decide(&facts) == Decision::AskToRelease, ask, "{facts:?}");
             }
         }

@@ -312,7 +312,10 @@ mod tests {
                 Place::Anew => assert!(seen.lost || seen.evicted && seen.ended, "{seen:?}"),
                 Place::Evict => assert!(leaves && !seen.evicted, "{seen:?}"),
                 Place::Keep => {
-                    assert!(seen.plugin || !seen.lost && (seen.evicted && !seen.ended || !leaves), "{seen:?}")
+                    assert!(
+                        seen.plugin || !seen.lost && (seen.evicted && !seen.ended || !leaves),
+                        "{seen:?}"
+                    );
                 }
             }
             assert!(!seen.plugin || placed(seen) == Place::Keep, "plugins stay: {seen:?}");

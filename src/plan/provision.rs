@@ -56,10 +56,11 @@ pub enum Step {
 }
 
 /// Whether the backend has the volume, as the host of this epoch knows: of what an earlier host said only that it is up
-/// is taken, while it is wanted, for nobody deletes what nobody asked to delete.
-pub fn exists(wanted: Wanted, epoch: i64, said: Option<(Rung, i64)>) -> Rung {
+/// is taken, while it is wanted, for nobody deletes what nobody asked to delete; and the last word of the one that let go
+/// last, for nobody called since.
+pub fn exists(wanted: Wanted, epoch: i64, released: i64, said: Option<(Rung, i64)>) -> Rung {
     match said {
-        Some((rung, of)) if of == epoch => rung,
+        Some((rung, of)) if of == epoch || of == released && released + 1 == epoch => rung,
         Some((Rung::Up, _)) if wanted == Wanted::Present => Rung::Up,
         Some(_) | None => Rung::Unknown,
     }
@@ -126,12 +127,14 @@ mod tests {
     #[test]
     fn another_epochs_word_is_doubt_but_for_what_is_up_and_wanted() {
         for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
-            assert_eq!(exists(wanted, 2, None), Rung::Unknown);
+            assert_eq!(exists(wanted, 2, 0, None), Rung::Unknown);
             for rung in RUNGS {
-                assert_eq!(exists(wanted, 2, Some((rung, 2))), rung);
+                assert_eq!(exists(wanted, 2, 0, Some((rung, 2))), rung);
                 let stays = wanted == Wanted::Present && rung == Rung::Up;
                 let expected = if stays { Rung::Up } else { Rung::Unknown };
-                assert_eq!(exists(wanted, 2, Some((rung, 1))), expected, "{wanted:?} {rung:?}");
+                assert_eq!(exists(wanted, 2, 0, Some((rung, 1))), expected, "{wanted:?} {rung:?}");
+                assert_eq!(exists(wanted, 2, 1, Some((rung, 1))), rung, "the last word of who let go");
+                assert_eq!(exists(wanted, 3, 1, Some((rung, 1))), expected, "another may have called since");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The tasks of an allocation: start, stop, start again.
 use super::{Next, Reason};
-use crate::api::allocation::{AllocationPhase, RestartPolicy};
+use crate::api::allocation::{AllocationPhase, RestartPolicy, TaskState};
 
 /// What is wanted of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +93,44 @@ pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
             }
         }
     }
+}
+
+/// What this machine knows of a task of which it has no trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traceless {
+    /// Whether it is started again.
+    pub policy: RestartPolicy,
+    /// What was last said of the allocation.
+    pub phase: Option<AllocationPhase>,
+    /// What was last said of the task.
+    pub state: Option<TaskState>,
+    /// Its last exit code, if one was told.
+    pub code: Option<i32>,
+    /// The machine has lost what it knew: it has another disk.
+    pub amnesia: bool,
+}
+
+/// How a task without a trace ended, if it had begun before the trace was lost: what shall run once runs once.
+pub fn ended_before(seen: Traceless) -> Option<Process> {
+    let told = match seen.phase {
+        Some(AllocationPhase::Complete | AllocationPhase::Failed) => true,
+        Some(AllocationPhase::Running | AllocationPhase::Restarting) => seen.amnesia,
+        // It was told to end, which is no end of its own.
+        Some(AllocationPhase::Stopping | AllocationPhase::Stopped) => false,
+        Some(AllocationPhase::Pending | AllocationPhase::WaitingVolumes) => seen.amnesia,
+        None => false,
+    };
+    let begun = match seen.state {
+        Some(TaskState::Running | TaskState::Stopping | TaskState::Restarting | TaskState::Exited) => true,
+        Some(TaskState::Pending) | None => false,
+    };
+    let ok = seen.state == Some(TaskState::Exited) && seen.code == Some(0);
+    let once = match seen.policy {
+        RestartPolicy::Never => true,
+        RestartPolicy::OnFailure => ok,
+        RestartPolicy::Always => false,
+    };
+    (told && begun && once).then_some(Process::Exited { ok })
 }
 
 /// Where the allocation stands, from its tasks and volumes.
@@ -287,5 +325,39 @@ mod tests {
             assert_eq!(run(&told), P::Restarting, "{policy:?}: it was told to end, and is wanted again");
             assert_eq!(wanted(false, &told), Wanted::Running);
         }
+    }
+
+    #[test]
+    fn what_shall_run_once_is_not_started_again_when_its_trace_is_lost() {
+        use AllocationPhase as Phase;
+        let told = |policy, phase, state, code, amnesia| {
+            ended_before(Traceless { policy, phase: Some(phase), state: Some(state), code, amnesia })
+        };
+        let (ok, not_ok) = (Some(Process::Exited { ok: true }), Some(Process::Exited { ok: false }));
+        for (policy, phase, state, code, amnesia, wanted) in [
+            (RestartPolicy::Never, Phase::Running, TaskState::Running, None, true, not_ok),
+            (RestartPolicy::Never, Phase::Running, TaskState::Exited, Some(0), true, ok),
+            (RestartPolicy::Never, Phase::Running, TaskState::Exited, Some(3), true, not_ok),
+            (RestartPolicy::Never, Phase::Running, TaskState::Pending, None, true, None),
+            (RestartPolicy::OnFailure, Phase::Running, TaskState::Exited, Some(0), true, ok),
+            (RestartPolicy::OnFailure, Phase::Running, TaskState::Running, None, true, None),
+            (RestartPolicy::Always, Phase::Running, TaskState::Running, None, true, None),
+            // A word of ours that our own disk does not bear out, though it is the same: `down` undid the rest.
+            (RestartPolicy::Never, Phase::Running, TaskState::Running, None, false, None),
+            (RestartPolicy::Never, Phase::Stopped, TaskState::Exited, Some(143), true, None),
+            (RestartPolicy::Never, Phase::Stopping, TaskState::Stopping, None, true, None),
+            // Over is over, and the daemon may have been started again since.
+            (RestartPolicy::Never, Phase::Failed, TaskState::Exited, None, false, not_ok),
+            (RestartPolicy::Never, Phase::Complete, TaskState::Exited, Some(0), false, ok),
+        ] {
+            assert_eq!(
+                told(policy, phase, state, code, amnesia),
+                wanted,
+                "{policy:?} {phase:?} {state:?} {amnesia}"
+            );
+        }
+        let new =
+            Traceless { policy: RestartPolicy::Never, phase: None, state: None, code: None, amnesia: true };
+        assert_eq!(ended_before(new), None, "it was never begun");
     }
 }

@@ -31,6 +31,8 @@ pub struct Facts<'a> {
     pub no_host: Option<&'a Reason>,
     /// What the host says, with the epoch that it speaks for.
     pub exists: Option<(Rung, i64)>,
+    /// The epoch for which a host said last that it makes no more calls.
+    pub released: i64,
     /// The host's word on a failure or wait.
     pub provisioning: Option<&'a Condition>,
     /// A holder is entered, or an attachment is there.
@@ -68,6 +70,8 @@ pub fn shared(facts: &Facts<'_>) -> Option<Condition> {
 pub fn exists(facts: &Facts<'_>) -> Rung {
     match (facts.host, facts.exists) {
         (Some(host), Some((rung, epoch))) if host.epoch == epoch => rung,
+        // Nobody called since it let go.
+        (Some(host), Some((rung, epoch))) if epoch == facts.released && epoch + 1 == host.epoch => rung,
         // Nobody deletes what nobody asked to delete: what an earlier host confirmed stays true while that is so.
         (Some(_), Some((Rung::Up, _))) if !facts.deleting => Rung::Up,
         (Some(_), _) => Rung::Unknown,
@@ -175,6 +179,7 @@ mod tests {
                         host: (bits & 4 != 0).then_some(host),
                         no_host: (bits & 4 == 0).then_some(why),
                         exists: said,
+                        released: 0,
                         provisioning: None,
                         held: bits & 8 != 0,
                         before: None,
@@ -271,6 +276,7 @@ mod tests {
             host: Some(&host),
             no_host: None,
             exists: Some((Rung::Unknown, 2)),
+            released: 0,
             provisioning: Some(&full),
             held: false,
             before: None,
@@ -284,6 +290,8 @@ mod tests {
         assert_eq!(standing(&moved).0, VolumePhase::Ready, "a new host changes nothing for its users");
         let going = Facts { deleting: true, ..moved };
         assert_eq!(exists(&going), Rung::Unknown, "but its deletion is the new host's to confirm");
+        let let_go = Facts { exists: Some((Rung::Down, 1)), released: 1, ..going };
+        assert!(gone(&let_go), "nobody called since the last host let go");
         let registered = Facts { existing: true, host: None, exists: None, provisioning: None, ..sure };
         assert_eq!(standing(&registered).0, VolumePhase::Ready, "no controller service, nobody to ask");
         assert_eq!(standing(&Facts { claim: Claim::Gone, ..registered }).0, VolumePhase::Released);

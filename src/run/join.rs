@@ -11,6 +11,7 @@ use kube::{Api, Client, ResourceExt};
 
 use crate::api::NodeAgent;
 use crate::api::node_agent::NodeAgentSpec;
+use crate::api::plugin::LONGEST_CONTROLLER_CALL;
 use crate::node::Options;
 use crate::plan::marks::STOPPED;
 use crate::server::{Identity, KEY, LOCAL, Server};
@@ -31,6 +32,7 @@ pub fn options(name: &str, data_dir: PathBuf, run_dir: PathBuf) -> Options {
         host_paths: HOST_PATHS.iter().map(PathBuf::from).collect(),
         runtimes: vec!["external".to_owned(), "process".to_owned()],
         lease: LEASE,
+        longest_call: LONGEST_CONTROLLER_CALL + Duration::from_secs(30),
         any_store: false,
     }
 }

@@ -1,13 +1,8 @@
 //! Nodes on which nothing new shall come, or nothing shall stay.
 use crate::rig::{Cluster, until};
-use crate::work::{BEATS, allocation, beats, blocker, driver, finish, instances, lines, node_of, wait};
-
-/// A task that uses no volume.
-fn plain(name: &str, more: &str) -> String {
-    allocation(name, more, "exec sleep infinity")
-        .replace("  volumes: [{name: disk, claimName: disk}]\n", "")
-        .replace("    volumeMounts: [{name: disk, mountPath: /disk}]\n", "")
-}
+use crate::work::{
+    BEATS, allocation, beats, blocker, driver, finish, instances, lines, node_of, plain, wait,
+};
 
 /// Scenarios A19, A74: what runs leaves, while it writes; its replacement has all that it wrote, and the plugins stay. What
 /// can go nowhere waits and says why.

@@ -31,10 +31,8 @@ async fn who_finds_no_slot_runs_on_another_node() {
     cluster.run(&["cordon", "n1"]);
     let more = allocation("app", "", "exec sleep infinity").replace("claimName: disk", "claimName: more");
     cluster.apply(&more);
-    until("it is said why it waits", || {
-        blocker(&cluster, "app").contains("n0: plugin loop refused to attach one more volume there")
-    });
-    assert_eq!(node_of(&cluster, "app"), "");
+    until("it is said why it waits", || blocker(&cluster, "app").contains("AttachLimitExceeded"));
+    assert_eq!(node_of(&cluster, "app"), "n0", "there is no other");
     cluster.run(&["uncordon", "n1"]);
     wait(&cluster, "app", "Running");
     assert_eq!((node_of(&cluster, "app"), node_of(&cluster, "first")), ("n1".to_owned(), "n0".to_owned()));

@@ -1,6 +1,6 @@
 //! Machines that boot anew, are imaged anew, get another name, or are taken out of the cluster.
 use crate::rig::{Cluster, until};
-use crate::work::{BEATS, allocation, beats, blocker, driver, finish, lines, node_of, wait};
+use crate::work::{BEATS, allocation, beats, blocker, driver, finish, lines, node_of, plain, wait};
 
 const FREED: &str = "it runs elsewhere";
 
@@ -56,8 +56,10 @@ async fn a_machine_boots_again_and_goes_on() {
 #[tokio::test]
 async fn a_machine_that_is_imaged_anew_gets_its_name_from_a_person() {
     let mut cluster = machines(&["n0", "n1"]).await;
-    cluster.apply(&allocation("app", "nodeName: n0", BEATS));
+    cluster.apply(&allocation("app", "nodeName: n0", BEATS).replace("Never", "Always"));
+    cluster.apply(&plain("once", "nodeName: n0"));
     wait(&cluster, "app", "Running");
+    wait(&cluster, "once", "Running");
     cluster.power_off("n0");
     std::fs::remove_dir_all(cluster.place("n0")).unwrap();
     let refused = cluster.try_machine("n0", "boot-1", &cluster.joining("n0")).unwrap_err();
@@ -75,6 +77,9 @@ async fn a_machine_that_is_imaged_anew_gets_its_name_from_a_person() {
     let app = cluster.get("allocation", "app");
     assert_eq!(lines(&cluster, &app, "runs"), 2, "its data are there");
     assert!(only_on(&cluster, "n0"));
+    // What shall run once had begun: it is not run a second time, and says so.
+    wait(&cluster, "once", "Failed");
+    assert!(blocker(&cluster, "once").contains("before this machine lost its disk"));
     finish(cluster, &["n0", "n1"]);
 }
 

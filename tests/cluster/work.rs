@@ -24,6 +24,13 @@ pub(crate) fn allocation(name: &str, more: &str, script: &str) -> String {
     )
 }
 
+/// A task that uses no volume.
+pub(crate) fn plain(name: &str, more: &str) -> String {
+    allocation(name, more, "exec sleep infinity")
+        .replace("  volumes: [{name: disk, claimName: disk}]\n", "")
+        .replace("    volumeMounts: [{name: disk, mountPath: /disk}]\n", "")
+}
+
 /// Waits for a phase of an allocation.
 pub(crate) fn wait(cluster: &Cluster, name: &str, phase: &str) {
     let phase = format!("--for=jsonpath={{.status.phase}}={phase}");

@@ -226,3 +226,68 @@ async fn a_host_lets_go_between_two_calls_and_makes_no_more() {
     rig.end_all().await;
     rig.finish().await;
 }
+
+/// What the plugin may still be at work on is waited for: a call that ended without its word, and whatever an earlier daemon
+/// may have begun.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_does_not_let_go_while_the_plugin_may_be_at_work() {
+    const LONGEST: Duration = Duration::from_secs(2);
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.options.longest_call = LONGEST;
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    rig.deadline(Rpc::CreateVolume, "100ms").await;
+    let gate = Gate::new();
+    rig.backend.next(Rpc::CreateVolume, Answer::honest().hang(&gate));
+    rig.backend.always(Rpc::CreateVolume, Answer::fail(Code::Aborted, "at work on it"));
+    rig.ask("vol-1", &Special::default()).await;
+    rig.called(Rpc::CreateVolume, 1).await;
+    rig.world.status(&rig.volumes, "vol-1", json!({ "askedToRelease": 1 })).await;
+    let released = |v: &Value| v["status"]["releasedEpoch"] == 1;
+    rig.world.until(&rig.volumes, "vol-1", "released", released).await;
+    assert!(rig.backend.calls_of(Rpc::CreateVolume)[0].started.elapsed() >= LONGEST);
+
+    rig.backend.honest(Rpc::CreateVolume);
+    let again = json!({ "controller": { "nodeName": NODE, "epoch": 2 }, "askedToRelease": null });
+    rig.world.status(&rig.volumes, "vol-1", again).await;
+    rig.volume_up("vol-1").await;
+    rig.stop().await;
+    let began = tokio::time::Instant::now();
+    rig.start().await;
+    rig.world.status(&rig.volumes, "vol-1", json!({ "askedToRelease": 2 })).await;
+    let released = |v: &Value| v["status"]["releasedEpoch"] == 2;
+    rig.world.until(&rig.volumes, "vol-1", "released again", released).await;
+    assert!(began.elapsed() >= LONGEST);
+    rig.ready().await;
+    let last = json!({ "controller": { "nodeName": NODE, "epoch": 3 }, "askedToRelease": null });
+    rig.world.status(&rig.volumes, "vol-1", last).await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// Who lets go of what was never made says so, and the next host's refusal is then a refusal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_never_made_is_known_not_to_be_there_after_a_handover() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.start().await;
+    // The plugin is not there yet.
+    rig.ask("vol-1", &Special::default()).await;
+    let waits = |v: &Value| v["status"]["provisioning"]["reason"] == "PluginNotReady";
+    rig.world.until(&rig.volumes, "vol-1", "told", waits).await;
+    rig.world.status(&rig.volumes, "vol-1", json!({ "askedToRelease": 1 })).await;
+    let released = |v: &Value| v["status"]["releasedEpoch"] == 1 && v["status"]["exists"] == "Down";
+    rig.world.until(&rig.volumes, "vol-1", "released", released).await;
+    rig.register().await;
+    rig.ready().await;
+    rig.backend.always(Rpc::CreateVolume, Answer::fail(Code::OutOfRange, "too large"));
+    let again = json!({ "controller": { "nodeName": NODE, "epoch": 2 }, "askedToRelease": null });
+    rig.world.status(&rig.volumes, "vol-1", again).await;
+    let refused = |v: &Value| v["status"]["observedEpoch"] == 2 && v["status"]["exists"] == "Down";
+    rig.world.until(&rig.volumes, "vol-1", "refused", refused).await;
+    // Nothing has to be undone.
+    rig.world.delete(&rig.volumes, "vol-1").await;
+    rig.world.let_go(&rig.volumes, "vol-1").await;
+    assert_eq!(rig.count(Rpc::DeleteVolume), 0);
+    rig.finish().await;
+}

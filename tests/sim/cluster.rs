@@ -250,7 +250,11 @@ impl Cluster {
                 let machine = SimMachine { universe: Arc::clone(&universe), node: name.to_owned() };
                 let data = NodeState::data_dir(name);
                 let run = data.join("run");
-                let options = Options { host_paths: vec!["/srv".into()], ..join::options(name, data, run) };
+                let options = Options {
+                    host_paths: vec!["/srv".into()],
+                    longest_call: 2 * CALL_DEADLINE,
+                    ..join::options(name, data, run)
+                };
                 // Whoever started it starts it again, as systemd would.
                 loop {
                     let client = network::client(&universe, name, &format!("node:{name}"));

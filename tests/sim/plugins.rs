@@ -20,12 +20,21 @@ pub type Backends = BTreeMap<String, Arc<Backend>>;
 /// `alpha` attaches and stages; `beta` does neither, and its volumes stay on the node that made them.
 pub fn backends(universe: &Arc<Universe>) -> Backends {
     let effects = Effects::Simulated(Arc::new(SimHands(Arc::clone(universe))));
-    let alpha = Config { name: "alpha.csi.example".into(), effects: effects.clone(), pace, ..Config::full() };
+    let alpha = Config {
+        name: "alpha.csi.example".into(),
+        effects: effects.clone(),
+        pace,
+        works_on: WORKS_ON,
+        ..Config::full()
+    };
     let mut beta =
         Config { name: "beta.csi.example".into(), effects, pace, ..Config::without_attach_and_stage() };
     beta.services.push(Service::VolumeAccessibilityConstraints as i32);
     [("alpha", alpha), ("beta", beta)].map(|(name, config)| (name.to_owned(), Backend::new(config))).into()
 }
+
+/// A call whose deadline has passed may go on so long after it began.
+const WORKS_ON: Duration = Duration::from_secs(6);
 
 /// Calls take time, or no two of them could ever meet.
 fn pace() -> Duration {

@@ -21,7 +21,7 @@ use crate::plan::marks::{PLUGIN_NAME, UNDECLARED_FROM};
 use crate::plan::registry::{self, Instance, Service};
 
 pub(crate) use instances::reconcile as reconcile_instance;
-pub(crate) use tasks::{reconcile as reconcile_task, stays};
+pub(crate) use tasks::{Leaving, hosted_alone, leaving, reconcile as reconcile_task};
 use wanted::{HASH, Wanted};
 
 /// One look at one Plugin.

@@ -1,22 +1,23 @@
 //! Allocations whose tasks serve a plugin: their PluginInstances are made, and they are let go when nothing needs them.
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::json;
 
-use super::super::cache::name_of;
+use super::super::cache::{Name, name_of};
 use super::super::context::Context;
 use super::super::drive::Outcome;
 use super::super::facts::{Instances, deleting, node_down, serves, uid};
 use super::super::names::joined;
+use super::super::world::World;
 use super::wanted::{HASH, wanted};
 use super::{ours, own_allocations, undeclared};
 use crate::api::allocation::{CsiPlugin, Task};
 use crate::api::meta::{ObjectRef, Rung};
 use crate::api::plugin::Role;
-use crate::api::{Allocation, Plugin, PluginInstance, PluginInstanceSpec, Volume};
+use crate::api::{Allocation, Plugin, PluginInstance, PluginInstanceSpec, Volume, VolumeAttachment};
 use crate::plan::Reason;
 use crate::plan::plugins::{Facts, Going, released};
 use crate::plan::registry::Service;
@@ -127,27 +128,33 @@ fn may_stop(context: &Context, object: &Allocation) -> Result<bool, Reason> {
     let node = object.status.as_ref().map(|s| s.node_name.clone()).unwrap_or_default();
     let mut may = true;
     for csi in object.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref()) {
-        let going = going(context, object, &csi.plugin_name, &node);
+        // Only of one that shall stop it matters what is wanted in its place.
+        let stops = deleting(object) || object.spec.stop;
+        let wanted = if stops { again(context, &csi.plugin_name) } else { HashMap::new() };
+        let going = going(context, object, &node, &wanted);
         may &= released(&facts(context, object, csi, &node, going))?;
     }
     Ok(may)
 }
 
-fn going(context: &Context, object: &Allocation, plugin: &str, node: &str) -> Going {
+/// The names of the allocations that the plugin wants now, with what they are made from.
+fn again(context: &Context, plugin: &str) -> HashMap<String, String> {
+    let plugin = context.world.plugins.named(plugin).filter(|p| !deleting(&**p));
+    let wanted = plugin.map(|p| wanted(context, &p, &own_allocations(context, &p.name_any())));
+    wanted.into_iter().flatten().map(|w| (w.name, w.hash)).collect()
+}
+
+fn going(context: &Context, object: &Allocation, node: &str, wanted: &HashMap<String, String>) -> Going {
     if !node.is_empty() && node_down(&context.world, node) {
         return Going::NodeDown;
     }
     if !deleting(object) && !object.spec.stop {
         return Going::No;
     }
-    let plugin = context.world.plugins.named(plugin);
-    let replaced = plugin.filter(|p| !deleting(&**p) && ours(context, object)).is_some_and(|plugin| {
-        let own = own_allocations(context, &plugin.name_any());
-        let same = |name: &str| name == object.name_any();
-        let wanted = wanted(context, &plugin, &own);
-        wanted.iter().any(|w| same(&w.name) && object.annotations().get(HASH) != Some(&w.hash))
-    });
-    if replaced { Going::Replaced } else { Going::Deleted }
+    // One that is deleted and wanted comes again, the same or another; one that a person stopped stays so.
+    let hash = wanted.get(&object.name_any()).filter(|_| ours(context, object));
+    let other = |hash: &String| object.annotations().get(HASH) != Some(hash);
+    if hash.is_some_and(|hash| deleting(object) || other(hash)) { Going::Replaced } else { Going::Deleted }
 }
 
 fn facts(context: &Context, object: &Allocation, csi: &CsiPlugin, node: &str, going: Going) -> Facts {
@@ -163,13 +170,17 @@ fn facts(context: &Context, object: &Allocation, csi: &CsiPlugin, node: &str, go
     let mut on_node = names(&held_here);
     let attachments = world.attachments.by(&of_it);
     on_node.extend(attachments.iter().filter(|a| a.spec.node_name == node).map(|a| a.spec.volume.clone()));
+    let mut hosted = names(&|v| needs(v) && host(v).as_deref() == Some(node));
+    // Of a Volume that is gone, taken off by force, the attachment alone tells who has to detach.
+    let alone = attachments.iter().filter(|a| hosted_alone(world, a, node));
+    hosted.extend(alone.map(|a| a.spec.volume.clone()));
     let instances = Instances::of(world, &csi.plugin_name);
     let mine = uid(object);
     let others = |service: Service| {
         let other = |i: &&crate::plan::registry::Instance| {
             let of = instances.objects.get(&i.id).map(|o| (o.spec.role, o.spec.allocation.uid.clone()));
             of.is_some_and(|(role, uid)| serves(role, service) && uid != mine)
-                && !leaving(context, &instances, i)
+                && !stopping(context, &instances, i)
         };
         instances.list.iter().filter(|i| i.healthy_since.is_some()).filter(other).collect::<Vec<_>>()
     };
@@ -183,27 +194,59 @@ fn facts(context: &Context, object: &Allocation, csi: &CsiPlugin, node: &str, go
         going,
         role: csi.role,
         on_node,
-        hosted: names(&|v| needs(v) && host(v).as_deref() == Some(node)),
+        hosted,
         unhosted: names(&|v| needs(v) && host(v).is_none()),
         other_here,
         other_controller: !others(Service::Controller).is_empty(),
     }
 }
 
-/// Whether an instance goes on: it is not to stop, or only for another one in its place.
-pub(crate) fn stays(context: &Context, instance: &PluginInstance) -> bool {
-    let of = &instance.spec.allocation;
-    let Some(allocation) = context.world.allocations.get(&(of.namespace.clone(), of.name.clone())) else {
-        return false;
-    };
-    match going(context, &allocation, &instance.spec.plugin, &instance.spec.node_name) {
-        Going::No | Going::Replaced | Going::NodeDown => true,
-        Going::Deleted => false,
+/// The allocations whose tasks served plugins that shall stop for good, for as long as nothing that decides it has changed.
+#[derive(Debug, Default)]
+pub(crate) struct Leaving(Mutex<(Sources, ByPlugin)>);
+
+type ByPlugin = HashMap<String, Arc<BTreeSet<Name>>>;
+
+/// The versions of the caches that it was found from.
+type Sources = [u64; 3];
+
+/// The allocations with tasks of the plugin that shall stop for good: not those in whose place another one comes.
+pub(crate) fn leaving(context: &Context, plugin: &str) -> Arc<BTreeSet<Name>> {
+    let world = &context.world;
+    let word = format!("leaving:{plugin}");
+    if world.allocations.count(&word) == 0 {
+        return Arc::default();
     }
+    let sources = [world.allocations.version(), world.plugins.version(), world.nodes.version()];
+    let known = || context.leaving.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) =
+        Some(known()).filter(|known| known.0 == sources).and_then(|k| k.1.get(plugin).cloned())
+    {
+        return found;
+    }
+    let comes_again = again(context, plugin);
+    let all = world.allocations.by(&word).into_iter().filter(|allocation| {
+        let node = allocation.status.as_ref().map(|s| s.node_name.clone()).unwrap_or_default();
+        going(context, allocation, &node, &comes_again) == Going::Deleted
+    });
+    let found = Arc::new(all.map(|allocation| name_of(&*allocation)).collect::<BTreeSet<_>>());
+    let mut known = known();
+    if known.0 != sources {
+        *known = (sources, HashMap::new());
+    }
+    known.1.insert(plugin.to_owned(), Arc::clone(&found));
+    found
+}
+
+/// Whether the node is host of an attachment whose Volume is gone.
+pub(crate) fn hosted_alone(world: &World, attachment: &VolumeAttachment, node: &str) -> bool {
+    let here = attachment.spec.host.as_ref().is_some_and(|host| host.node_name == node);
+    let volume = || world.volumes.named(&attachment.spec.volume);
+    here && volume().is_none_or(|v| v.metadata.uid.as_deref() != Some(&attachment.spec.volume_uid))
 }
 
 /// Whether another instance is on its way out as well and cannot be relied on.
-fn leaving(context: &Context, instances: &Instances, one: &crate::plan::registry::Instance) -> bool {
+fn stopping(context: &Context, instances: &Instances, one: &crate::plan::registry::Instance) -> bool {
     let of = instances.objects.get(&one.id).map(|o| o.spec.allocation.clone());
     let allocation = of.and_then(|of| context.world.allocations.get(&(of.namespace, of.name)));
     allocation.is_none_or(|a| deleting(&*a) || a.spec.stop)

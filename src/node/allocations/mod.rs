@@ -171,6 +171,7 @@ async fn run_task(
 ) -> Option<Duration> {
     let uid = allocation.uid().unwrap_or_default();
     let step_name = format!("task/{uid}/{}", task.name);
+    recall(node, allocation, task);
     count_exit(node, allocation, task, &step_name);
     remember(node, allocation, task).await;
     let ready = publications(node, allocation).is_some();
@@ -245,6 +246,32 @@ fn event(node: &Node, reason: &str, message: &str) -> TaskEvent {
 
 fn grace(task: &Task) -> Duration {
     task.stop_grace_period.as_deref().and_then(quantity::duration).unwrap_or(GRACE)
+}
+
+/// Takes a task of which this machine has no trace for ended, where it had begun before.
+fn recall(node: &Node, allocation: &Allocation, task: &Task) {
+    let uid = allocation.uid().unwrap_or_default();
+    if node.tasks.process(&uid, &task.name) != Process::Absent
+        || node.journal.look(|all| all.contains_key(&task_key(&uid, &task.name)))
+    {
+        return;
+    }
+    let status = allocation.status.as_ref();
+    let told = status.and_then(|s| s.tasks.iter().find(|t| t.name == task.name));
+    let ended = supervise::ended_before(supervise::Traceless {
+        policy: task.restart_policy,
+        phase: status.and_then(|s| s.phase),
+        state: told.map(|t| t.state),
+        code: told.and_then(|t| t.exit_code),
+        amnesia: node.amnesia,
+    });
+    if let Some(process) = ended {
+        node.tasks.ended_before(&uid, &task.name, process);
+        let message = "it had begun before this machine lost its disk; how it ended is not known";
+        if process == (Process::Exited { ok: false }) {
+            node.tasks.event(&uid, &task.name, event(node, "Lost", message));
+        }
+    }
 }
 
 /// A process that runs without a record, because the journal was lost, gets one.

@@ -171,7 +171,8 @@ async fn attach_or_detach(
     let secrets =
         node.secrets(&asker, spec.secrets.controller_publish.as_ref()).await.map_err(Blocked::Wait)?;
     let about = &object.object_ref(&());
-    let names = Attempt { key, step: retry, plugin: &spec.plugin, lease, about };
+    let volume = &spec.volume_uid;
+    let names = Attempt { key, volume, step: retry, plugin: &spec.plugin, lease, about };
     let detach = requests::detach(spec, secrets.clone());
     match step {
         attach::Step::Attach => {

@@ -7,8 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
+use kube::ResourceExt;
+use tokio::time::Instant;
+
 pub(super) mod attach;
+mod doubts;
 mod provision;
+
+pub use doubts::Doubts;
 
 use super::context::Node;
 use super::mounts::{BLOCKED, reason_word, sentence};
@@ -29,10 +35,20 @@ pub async fn reconcile(node: &Arc<Node>, name: &str) -> Option<Duration> {
     let mut again: Option<Duration> = None;
     if let Some(volume) = node.caches.volumes.one(name) {
         if let Some(host) = asked_to_release(&volume) {
-            // This look is the only one at the volume, so no call about it is under way.
-            let again = provision::let_go(node, &volume, host).await;
+            let uid = volume.uid().unwrap_or_default();
+            // This look is the only one at the volume, so nobody here waits for a call about it.
+            let again = match node.doubts.left(&uid) {
+                Some(left) => Some(left),
+                None => provision::let_go(node, &volume, host).await,
+            };
             if !planted!("let-go-and-on") {
-                return again;
+                // What is owed to an earlier volume of the name is no matter of this one.
+                let others = node.caches.hosted.of(name).into_iter().filter(|a| a.spec.volume_uid != uid);
+                let mut next = again;
+                for attachment in others {
+                    next = [next, attach::step(node, &attachment, &lease).await].into_iter().flatten().min();
+                }
+                return next;
             }
         }
         again = provision::step(node, &volume, &lease).await;
@@ -155,6 +171,8 @@ fn serving(node: &Node, plugin: &str) -> Result<Serving, Blocked> {
 struct Attempt<'a> {
     /// What it is remembered under.
     key: &'a str,
+    /// The uid of the volume that it is about.
+    volume: &'a str,
     step: &'a str,
     plugin: &'a str,
     lease: &'a csi::Lease,
@@ -164,7 +182,7 @@ struct Attempt<'a> {
 /// One call, measured and remembered.
 async fn call<T, F>(
     node: &Node,
-    Attempt { key, step, plugin, lease, about }: Attempt<'_>,
+    Attempt { key, volume, step, plugin, lease, about }: Attempt<'_>,
     method: &'static str,
     make: impl FnOnce(Terms) -> F,
 ) -> Result<T, Failure>
@@ -172,11 +190,12 @@ where
     F: Future<Output = Result<T, Failure>>,
 {
     let attempt = node.retry.attempt(step);
-    let started = node.now();
+    let (started, began) = (node.now(), Instant::now());
     let lease = Some(lease.clone());
     let deadline = node.deadline(plugin, method);
     let answer = make(Terms { deadline, attempt, lease });
     let result = node.events.follow(Some(about.clone()), (method, deadline), answer).await;
+    node.doubts.ended(volume, began, &result);
     if !result.as_ref().is_err_and(Failure::is_unsent) {
         node.calls.add(key, requests::call(method, &result, attempt, started, node.now()));
     }

@@ -78,23 +78,31 @@ fn said(node: &Node, volume: &Volume, host: &Host) -> Option<HostPart> {
     node.said::<HostPart>(&uid, &HOST).filter(|said| said.observed_epoch == host.epoch)
 }
 
+/// What is known of whether the backend has the volume.
+fn existence(volume: &Volume, host: &Host, part: &HostPart) -> Rung {
+    let released = volume.status.as_ref().map_or(0, |status| status.released_epoch);
+    let said = part.exists.map(|rung| (rung, part.observed_epoch));
+    provision::exists(wanted(volume), host.epoch, released, said)
+}
+
 /// Says that no call about the volume is under way here, and that none follows under this epoch. With it goes what was
-/// learned and could not be written yet.
+/// learned of the volume and could not be written yet, and that nothing was ever attempted, if that is sure.
 pub(super) async fn let_go(node: &Arc<Node>, volume: &Volume, host: &Host) -> Option<Duration> {
     let status = volume.status.clone().unwrap_or_default();
-    let before = said(node, volume, host).unwrap_or_else(|| HostPart::of(&status));
-    let exists = before
-        .exists
-        .map(|rung| provision::exists(wanted(volume), host.epoch, Some((rung, before.observed_epoch))));
-    let part = HostPart {
-        exists,
-        observed_epoch: host.epoch,
-        released_epoch: Some(host.epoch),
-        next_attempt_time: None,
-        ..before
-    };
+    let uid = volume.uid().unwrap_or_default();
+    let mut part = said(node, volume, host).unwrap_or_else(|| HostPart::of(&status));
+    let attempted = host.epoch > 1 || node.amnesia || node.journal.create_attempted(&uid);
+    if part.exists.is_some() {
+        part.exists = Some(existence(volume, host, &part));
+    } else if volume.spec.source.create.is_some() && !attempted {
+        part.exists = Some(Rung::Down);
+        part.provisioning = None;
+    }
+    part.observed_epoch = host.epoch;
+    part.released_epoch = Some(host.epoch);
+    part.next_attempt_time = None;
     let written = node.write_status(volume, &HOST, &part).await;
-    node.after_write(&format!("vol/{}/report", volume.uid().unwrap_or_default()), written)
+    node.after_write(&format!("vol/{uid}/report"), written)
 }
 
 pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) -> Option<Duration> {
@@ -108,7 +116,7 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     let said = said(node, volume, host);
     let before = said.clone().unwrap_or_else(|| HostPart::of(&status));
     let seen = provision::Seen {
-        exists: provision::exists(wanted, host.epoch, before.exists.map(|e| (e, before.observed_epoch))),
+        exists: existence(volume, host, &before),
         handle_known: !before.handle.is_empty(),
         held: !status.holders.is_empty(),
         shared: is_true(&status.conditions, HANDLE_SHARED),
@@ -185,9 +193,10 @@ async fn create(
     let asker = format!("volumes/{}", volume.name_any());
     let secrets =
         node.secrets(&asker, volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
-    // The very first attempt of the first host: then, and only then, does a refusal say that nothing was made.
-    let fresh =
-        epoch == 1 && !node.journal.create_attempted(&uid) && part.exists.is_none_or(|e| e == Rung::Down);
+    // The very first attempt, or the first since it is known not to be there: then, and only then, does a refusal say that
+    // nothing was made.
+    let never = epoch == 1 && part.exists.is_none() || part.exists == Some(Rung::Down);
+    let fresh = never && !node.journal.create_attempted(&uid);
     let attempted = Entry::Create(CreateEntry { volume: volume.name_any(), uid: uid.clone() });
     if node.journal.put(attempted).await.is_err() {
         return Err(Blocked::Wait(Reason::LeaseNotRenewed));
@@ -199,7 +208,7 @@ async fn create(
     }
     let asked = request.clone();
     let about = &volume.object_ref(&());
-    let names = Attempt { key: &key, step: retry, plugin: &volume.spec.plugin, lease, about };
+    let names = Attempt { key: &key, volume: &uid, step: retry, plugin: &volume.spec.plugin, lease, about };
     match call(node, names, "CreateVolume", |terms| plugin.client.create_volume(request, terms)).await {
         Ok(made) => {
             supervisor::judge(node, &volume.spec.plugin, None);
@@ -282,7 +291,8 @@ async fn validate(
     let asker = format!("volumes/{}", volume.name_any());
     let secrets =
         node.secrets(&asker, volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
-    let key = format!("vol/{}", volume.uid().unwrap_or_default());
+    let uid = volume.uid().unwrap_or_default();
+    let key = format!("vol/{uid}");
     let request = requests::validate(
         &volume.spec,
         &source.handle,
@@ -292,7 +302,7 @@ async fn validate(
     );
     let asked = request.clone();
     let about = &volume.object_ref(&());
-    let names = Attempt { key: &key, step: retry, plugin: &volume.spec.plugin, lease, about };
+    let names = Attempt { key: &key, volume: &uid, step: retry, plugin: &volume.spec.plugin, lease, about };
     let answer = call(node, names, "ValidateVolumeCapabilities", |terms| {
         plugin.client.validate_volume_capabilities(request, terms)
     })
@@ -349,7 +359,7 @@ async fn delete(
     }
     let request = requests::delete(&part.handle, secrets);
     let about = &volume.object_ref(&());
-    let names = Attempt { key: &key, step: retry, plugin: &volume.spec.plugin, lease, about };
+    let names = Attempt { key: &key, volume: &uid, step: retry, plugin: &volume.spec.plugin, lease, about };
     match call(node, names, "DeleteVolume", |terms| plugin.client.delete_volume(request, terms)).await {
         Ok(_) => {
             part.exists = Some(Rung::Down);

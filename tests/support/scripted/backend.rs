@@ -313,7 +313,7 @@ impl Backend {
 
     fn begin(&self, site: &Site, ask: &Ask, wire: Wire) -> (usize, Answer) {
         let mut state = self.state();
-        let State { script, model, log, faults, .. } = &mut *state;
+        let State { script, model, log, faults, config, .. } = &mut *state;
         model.see_node(site);
         let call = Logged {
             number: log.len(),
@@ -328,7 +328,9 @@ impl Backend {
         };
         if let Some(volume) = model.subject(ask) {
             let shared = model.is_shared(&volume);
-            for other in log.iter().filter(|other| other.in_flight()) {
+            let now = call.started;
+            let at_work = |other: &&Logged| other.in_flight() || call.meets(other, now, config.works_on);
+            for other in log.iter().filter(at_work) {
                 let same = model.subject(&other.ask).as_ref() == Some(&volume);
                 if same && call.excludes(other, shared) {
                     faults.push(format!(

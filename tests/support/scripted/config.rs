@@ -52,6 +52,8 @@ pub struct Config {
     pub node: Vec<i32>,
     /// `NodeGetInfo`; also kept to when volumes are attached.
     pub max_volumes: i64,
+    /// For so long after its beginning a controller call may go on whose caller has gone: no other node may call then.
+    pub works_on: std::time::Duration,
     /// Bytes in all; above it `CreateVolume` answers RESOURCE_EXHAUSTED.
     pub total_bytes: i64,
     /// Largest volume; above it `CreateVolume` answers OUT_OF_RANGE.
@@ -112,6 +114,7 @@ impl Config {
             controller: Vec::new(),
             node: Vec::new(),
             max_volumes: 0,
+            works_on: std::time::Duration::ZERO,
             total_bytes: 1 << 50,
             max_volume_bytes: 1 << 40,
             // Odd on purpose: contexts are opaque and have to arrive unchanged.

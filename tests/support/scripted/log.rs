@@ -1,4 +1,6 @@
 //! Every call with its times, and the watch over calls that must not overlap.
+use std::time::Duration;
+
 use tokio::time::Instant;
 use wharfline::csi::{Code, Rpc};
 
@@ -42,6 +44,14 @@ impl Logged {
     /// No answer was given yet, and the caller waits.
     pub fn in_flight(&self) -> bool {
         self.ended.is_none()
+    }
+
+    /// Whether the plugin may be at work on the other one still, although its caller has gone, and cannot know of this one:
+    /// it came to another node's.
+    pub(super) fn meets(&self, other: &Self, now: Instant, works_on: Duration) -> bool {
+        let gone = matches!(other.ended, Some((_, End::Gone)));
+        let calls = !self.ask.is_node_call() && !other.ask.is_node_call();
+        gone && calls && self.node != other.node && now < other.started + works_on
     }
 
     /// Whether both may be in flight at one time. Controller calls of a volume exclude one another everywhere, node

@@ -1,0 +1,66 @@
+//! Controller calls that may still be at work in the plugin, although nobody here waits for them: they ended without the
+//! plugin's word, or were begun before this daemon was.
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::csi::Failure;
+
+/// Until when, by the volume's uid. In memory only: what an earlier daemon began is in doubt by [`Doubts::begin_with`].
+#[derive(Debug)]
+pub struct Doubts {
+    longest_call: Duration,
+    until: Mutex<HashMap<String, Instant>>,
+}
+
+impl Doubts {
+    /// Nothing is in doubt. A plugin is done with a call at the latest so long after it began.
+    pub fn new(longest_call: Duration) -> Self {
+        Self { longest_call, until: Mutex::default() }
+    }
+
+    /// The volumes of which this node was host when its daemon began.
+    pub fn begin_with(&self, volumes: impl IntoIterator<Item = String>) {
+        let until = Instant::now() + self.longest_call;
+        self.all().extend(volumes.into_iter().map(|uid| (uid, until)));
+    }
+
+    /// A call about the volume, begun then, has ended so.
+    pub(super) fn ended<T>(&self, volume: &str, began: Instant, result: &Result<T, Failure>) {
+        match result {
+            // Nothing was sent, which says nothing of an earlier one.
+            Err(failure) if failure.is_unsent() => {}
+            Err(failure) if !failure.is_answer() => {
+                self.all().insert(volume.to_owned(), began + self.longest_call);
+            }
+            // It says that it is at work on an earlier one.
+            Err(failure) if failure.is_aborted() => {
+                self.all().insert(volume.to_owned(), Instant::now() + self.longest_call);
+            }
+            Ok(_) | Err(_) => {
+                self.all().remove(volume);
+            }
+        }
+    }
+
+    /// How long the plugin may still be at work on the volume.
+    pub(super) fn left(&self, volume: &str) -> Option<Duration> {
+        let mut all = self.all();
+        let left = all.get(volume)?.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
+        if left.is_none() {
+            all.remove(volume);
+        }
+        left
+    }
+
+    /// The volume is gone, or is another node's.
+    pub fn forget(&self, volume: &str) {
+        self.all().remove(volume);
+    }
+
+    fn all(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
+        self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
