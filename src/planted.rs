@@ -12,6 +12,15 @@ macro_rules! planted {
     };
 }
 
+/// `debug_assert!` that also holds where faults are planted: the simulation is built without those of the standard library.
+macro_rules! insist {
+    ($($said:tt)*) => {
+        if cfg!(any(debug_assertions, feature = "planted")) {
+            assert!($($said)*);
+        }
+    };
+}
+
 static ARMED: OnceLock<String> = OnceLock::new();
 
 /// Plants one fault in this process.

@@ -51,18 +51,27 @@ pub(crate) struct Side {
     rev: Rev,
     // Core form, and the form of events.k8s.io.
     views: [OnceLock<Result<View, Refusal>>; 2],
+    /// What selectors match against; shared by the change that made this state and the one that ended it.
+    traits: Arc<[OnceLock<Traits>; 2]>,
 }
 
 /// One state of an object as one resource shows it.
 pub(crate) struct View {
     /// Its JSON, with the revision of the change.
     pub(crate) json: Bytes,
-    traits: OnceLock<Traits>,
 }
 
 impl Side {
     fn new(kv: Kv, rev: Rev) -> Self {
-        Self { kv, rev, views: [const { OnceLock::new() }; 2] }
+        Self { kv, rev, views: [const { OnceLock::new() }; 2], traits: Arc::default() }
+    }
+
+    /// Takes over what is known of this state from the change that made it.
+    fn follow(&mut self, last: &Self) {
+        if last.kv == self.kv {
+            self.kv = last.kv.clone();
+            self.traits = Arc::clone(&last.traits);
+        }
     }
 
     /// The state as it is stored.
@@ -72,23 +81,28 @@ impl Side {
 
     /// The state as this resource shows it.
     pub(crate) fn view(&self, objects: &Objects, resource: &Resource) -> Result<&View, Refusal> {
-        let slot = usize::from(resource.nature == Nature::NewEvent);
         let open = || {
             let stored = objects.open(resource, &self.kv)?;
-            Ok(View { json: stored.json_at(resource, self.rev)?, traits: OnceLock::new() })
+            Ok(View { json: stored.json_at(resource, self.rev)? })
         };
-        self.views[slot].get_or_init(open).as_ref().map_err(Clone::clone)
+        self.views[slot(resource)].get_or_init(open).as_ref().map_err(Clone::clone)
+    }
+
+    /// What selectors match against.
+    pub(crate) fn traits(&self, objects: &Objects, resource: &Resource) -> Result<&Traits, Refusal> {
+        let known = &self.traits[slot(resource)];
+        if let Some(known) = known.get() {
+            return Ok(known);
+        }
+        let stored = objects.open(resource, &self.kv)?;
+        let nothing = |_| Traits::of(&serde_json::Value::Null, resource.kind.selectable);
+        Ok(known.get_or_init(|| stored.traits(resource).unwrap_or_else(nothing)))
     }
 }
 
-impl View {
-    /// What selectors match against.
-    pub(crate) fn traits(&self, resource: &Resource) -> &Traits {
-        let read = || Traits::read(&self.json, resource.kind.selectable);
-        self.traits.get_or_init(|| {
-            read().unwrap_or_else(|_| Traits::of(&serde_json::Value::Null, resource.kind.selectable))
-        })
-    }
+/// Where the form that a resource shows lies.
+fn slot(resource: &Resource) -> usize {
+    usize::from(resource.nature == Nature::NewEvent)
 }
 
 impl Change {
@@ -218,8 +232,8 @@ fn values<'a>(
 ) -> [Option<&'a str>; 2] {
     // What cannot be read concerns nobody here: whoever watches without a selector is told that it cannot.
     let value = |side: &'a Option<Side>| {
-        let view = side.as_ref()?.view(objects, resource).ok()?;
-        Some(view.traits(resource).fields.get(field).map_or("", String::as_str))
+        let traits = side.as_ref()?.traits(objects, resource).ok()?;
+        Some(traits.fields.get(field).map_or("", String::as_str))
     };
     let (is, was) = (value(&change.new), value(&change.old));
     [is, was.filter(|was| Some(*was) != is)]
@@ -230,7 +244,12 @@ impl Ring {
         self.rooms.get(field)?.get(value)
     }
 
-    fn push(&mut self, change: Arc<Change>, of: (&Objects, &Resource)) {
+    fn push(&mut self, mut change: Change, of: (&Objects, &Resource)) {
+        let made = self.newest.get(&change.key).and_then(|last| last.new.as_ref());
+        if let (Some(old), Some(made)) = (&mut change.old, made) {
+            old.follow(made);
+        }
+        let change = Arc::new(change);
         for (field, rooms) in &mut self.rooms {
             for value in values(&change, field, of).into_iter().flatten() {
                 if let Some(room) = rooms.get_mut(value) {
@@ -513,7 +532,7 @@ impl Keeper<'_> {
             return;
         };
         let (size, lane) = (change.size(), resource.lane);
-        self.hub.ring(lane).push(Arc::new(change), (self.objects, &resource));
+        self.hub.ring(lane).push(change, (self.objects, &resource));
         self.order.push_back((resource, size));
         self.held += size;
         while self.held > BUDGET || self.order.len() > MOST {

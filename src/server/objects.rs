@@ -79,9 +79,7 @@ impl Stored {
     /// The JSON of the object as this resource shows it, with `rev` as its resourceVersion.
     pub(crate) fn json_at(&self, resource: &Resource, rev: Rev) -> Result<Bytes, Refusal> {
         if resource.nature == Nature::NewEvent {
-            return Self { rev, json: self.json.clone() }
-                .value(resource)
-                .map(|value| Bytes::from(value.to_string()));
+            return Self { rev, json: self.json.clone() }.value(resource).map(|value| text(&value));
         }
         let at = metadata_start(&self.json).ok_or_else(|| damaged(resource, "it has no metadata"))?;
         let mut spliced = Vec::with_capacity(self.json.len() + 40);
@@ -104,6 +102,11 @@ impl Stored {
 pub(crate) fn versioned(mut object: Value, rev: Rev) -> Value {
     object["metadata"]["resourceVersion"] = Value::from(rev.to_string());
     object
+}
+
+/// The JSON of a value, without the way over a formatter, which costs three times as much.
+pub(crate) fn text(value: &Value) -> Bytes {
+    Bytes::from(serde_json::to_vec(value).expect("a value is JSON"))
 }
 
 fn damaged(resource: &Resource, what: &str) -> Refusal {
@@ -146,9 +149,9 @@ impl Objects {
         let json = if resource.nature == Nature::NewEvent {
             let mut event = object.clone();
             events::to_core(&mut event);
-            Bytes::from(event.to_string())
+            text(&event)
         } else {
-            Bytes::from(object.to_string())
+            text(object)
         };
         let value = if resource.nature == Nature::Secret {
             let nonce = random_bytes(&self.random);

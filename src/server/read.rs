@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Inner;
 use super::access::Identity;
-use super::objects::{Objects, Stored, versioned};
+use super::objects::{Objects, Stored, text, versioned};
 use super::query::{Form, Query, Version};
 use super::resource::Resource;
 use super::rights;
@@ -102,16 +102,16 @@ pub(crate) fn object_response(
     object: Value,
     (code, form, query): (StatusCode, Form, &Query),
 ) -> Response {
-    let text = match form {
-        Form::Whole => object.to_string(),
-        Form::Metadata => table::bare(&object).to_string(),
+    let body = match form {
+        Form::Whole => text(&object),
+        Form::Metadata => text(&table::bare(&object)),
         Form::Table => {
             let metadata = json!({ "resourceVersion": object["metadata"]["resourceVersion"] });
             let how = (RowObject::of(query.include_object.as_deref()), inner.now());
-            table::table(resource, [object], &metadata, how).to_string()
+            text(&table::table(resource, [object], &metadata, how))
         }
     };
-    json_response(code, text)
+    json_response(code, body)
 }
 
 /// One object.

@@ -361,8 +361,8 @@ impl Watcher {
     /// The state, if there is one and the selector takes it. Without a selector it is not even opened.
     fn chosen<'a>(&self, side: Option<&'a Side>) -> Result<Option<&'a Side>, Refusal> {
         let Some(side) = side else { return Ok(None) };
-        let chosen =
-            self.selector.is_empty() || self.selector.matches(self.view(side)?.traits(&self.resource));
+        let traits = || side.traits(&self.server.inner.objects, &self.resource);
+        let chosen = self.selector.is_empty() || self.selector.matches(traits()?);
         Ok(chosen.then_some(side))
     }
 

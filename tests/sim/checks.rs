@@ -23,8 +23,16 @@ const MOMENT: Duration = Duration::from_secs(3);
 /// How long a status may be on its way to the store.
 const ON_ITS_WAY: Duration = Duration::from_secs(12);
 
+/// What lies at a pointer. Serde's own makes two strings of each of its words.
+fn at<'a>(value: &'a Value, pointer: &str) -> Option<&'a Value> {
+    pointer.split('/').skip(1).try_fold(value, |value, word| match value {
+        Value::Array(items) => items.get(word.parse::<usize>().ok()?),
+        _ => value.get(word),
+    })
+}
+
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    at(object, pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The objects of a kind as they were stored last.
@@ -45,7 +53,7 @@ pub fn stored(inner: &mut Inner, key: &str, before: Option<&Value>, rev: u64) {
     }
     match kind(key) {
         "allocations" => {
-            if object.pointer("/metadata/deletionTimestamp").is_some() {
+            if at(&object, "/metadata/deletionTimestamp").is_some() {
                 let now = inner.now;
                 inner.ending.entry(text(&object, "/metadata/uid").to_owned()).or_insert(now);
             }
@@ -89,7 +97,7 @@ fn broken(key: &str, promise: &Promise, object: Option<&Value>) -> Option<String
     if text(object, "/metadata/uid") != promise.uid {
         return Some(format!("S8: {key} was acknowledged as {} and is another one now", promise.uid));
     }
-    if object.pointer("/metadata/deletionTimestamp").is_some() {
+    if at(object, "/metadata/deletionTimestamp").is_some() {
         return Some(format!("S8: {key} is being deleted and nobody asked for that"));
     }
     let kept = within(&promise.spec, &object["spec"]);
@@ -119,7 +127,7 @@ fn published(inner: &mut Inner, key: &str, before: Option<&Value>, object: &Valu
         return;
     }
     let mut wrong = Vec::new();
-    let volumes = |object: &Value| object.pointer("/status/volumes").cloned().unwrap_or_default();
+    let volumes = |object: &Value| at(object, "/status/volumes").cloned().unwrap_or_default();
     let known = before.map(volumes).unwrap_or_default();
     let known = known.as_array().map(Vec::as_slice).unwrap_or_default();
     let said = volumes(object);
@@ -141,7 +149,7 @@ fn published(inner: &mut Inner, key: &str, before: Option<&Value>, object: &Valu
 /// Rule 5 in the store: one volume of a single-node mode is granted to publishers of one node.
 fn one_holder(inner: &mut Inner, key: &str, object: &Value) {
     let admits = |o: &Value| {
-        o.pointer("/spec/allocations").and_then(Value::as_array).is_some_and(|a| !a.is_empty())
+        at(o, "/spec/allocations").and_then(Value::as_array).is_some_and(|a| !a.is_empty())
             && !o["spec"]["fenced"].as_bool().unwrap_or(false)
     };
     let mode = text(object, "/spec/capability/accessMode");
@@ -164,7 +172,7 @@ fn one_holder(inner: &mut Inner, key: &str, object: &Value) {
 /// L3: while nothing else goes wrong, nobody holds a volume for long after its end was asked for.
 pub fn held_too_long(inner: &Inner) -> Result<(), String> {
     for volume in all(inner, "volumes") {
-        for holder in volume.pointer("/status/holders").and_then(Value::as_array).into_iter().flatten() {
+        for holder in at(volume, "/status/holders").and_then(Value::as_array).into_iter().flatten() {
             let Some(since) = inner.ending.get(text(holder, "/allocation/uid")) else { continue };
             if inner.now > *since + LETS_GO {
                 let name = text(volume, "/metadata/name");
@@ -183,7 +191,7 @@ pub fn removed(inner: &mut Inner, key: &str, object: &Value) {
     let handle = text(object, "/status/handle");
     let plugin = text(object, "/spec/plugin");
     match kind(key) {
-        "volumes" if object.pointer("/spec/source/create").is_some() => {
+        "volumes" if at(object, "/spec/source/create").is_some() => {
             let name = text(object, "/spec/source/create/name");
             let there = inner.backends.get(plugin).is_some_and(|b| b.volume_named(name).is_some());
             if there && text(object, "/spec/reclaimPolicy") != "Retain" {
@@ -213,7 +221,7 @@ pub fn claim_that_uses(inner: &Inner, plugin: &str, handle: &str) -> Option<Stri
         .find(|v| text(v, "/spec/plugin") == plugin && text(v, "/status/handle") == handle)?;
     let name = text(volume, "/metadata/name");
     let claim = all(inner, "volumeclaims").find(|claim| {
-        text(claim, "/status/volumeName") == name && claim.pointer("/metadata/deletionTimestamp").is_none()
+        text(claim, "/status/volumeName") == name && at(claim, "/metadata/deletionTimestamp").is_none()
     })?;
     Some(text(claim, "/metadata/name").to_owned())
 }
@@ -251,7 +259,7 @@ pub fn leftovers<'a>(inner: &'a Inner, backends: &'a Backends) -> impl Iterator<
     let ours =
         inner.objects.iter().filter(|(key, _)| key.contains("wharfline.dev") && kind(key) != "nodeagents");
     let objects = ours.map(|(key, object)| {
-        let waits = object.pointer("/status/conditions").map(ToString::to_string).unwrap_or_default();
+        let waits = at(object, "/status/conditions").map(ToString::to_string).unwrap_or_default();
         format!("{key} {} {waits}", object["metadata"]["deletionTimestamp"])
     });
     let made = backends.iter().flat_map(|(plugin, backend)| {
@@ -282,15 +290,13 @@ fn machine_leftovers(node: &NodeState) -> Vec<String> {
 /// What is still missing of what people asked for: everything acknowledged is there, and everything that is there runs
 /// and is bound; by what the API says, and on the machines themselves. At least the first `most` of it.
 pub fn unmet(inner: &Inner, most: usize) -> Vec<String> {
-    let mut missing = lost(inner);
+    let mut missing = Vec::new();
     for claim in all(inner, "volumeclaims") {
         if missing.len() >= most {
             return missing;
         }
         // A claim that waits for its first consumer and has none waits rightly.
-        if text(claim, "/status/phase") == "Pending"
-            && claim["status"].to_string().contains("WaitingForFirstConsumer")
-        {
+        if text(claim, "/status/phase") == "Pending" && says(&claim["status"], "WaitingForFirstConsumer") {
             continue;
         }
         if text(claim, "/status/phase") != "Bound" {
@@ -302,9 +308,8 @@ pub fn unmet(inner: &Inner, most: usize) -> Vec<String> {
             return missing;
         }
         let phase = text(allocation, "/status/phase");
-        let volumes = allocation.pointer("/spec/volumes").and_then(Value::as_array).map_or(0, Vec::len);
-        let up = allocation
-            .pointer("/status/volumes")
+        let volumes = at(allocation, "/spec/volumes").and_then(Value::as_array).map_or(0, Vec::len);
+        let up = at(allocation, "/status/volumes")
             .and_then(Value::as_array)
             .map_or(0, |all| all.iter().filter(|v| text(v, "/published") == "Up").count());
         let met = phase == "Complete" || phase == "Running" && up == volumes;
@@ -319,15 +324,28 @@ pub fn unmet(inner: &Inner, most: usize) -> Vec<String> {
         }
     }
     for plugin in all(inner, "plugins") {
-        let ready =
-            plugin.pointer("/status/conditions").and_then(Value::as_array).is_some_and(|conditions| {
-                conditions.iter().any(|c| text(c, "/type") == "Ready" && text(c, "/status") == "True")
-            });
+        let ready = at(plugin, "/status/conditions").and_then(Value::as_array).is_some_and(|conditions| {
+            conditions.iter().any(|c| text(c, "/type") == "Ready" && text(c, "/status") == "True")
+        });
         if !ready {
             missing.push(format!("plugin {} {}", text(plugin, "/metadata/name"), plugin["status"]));
         }
     }
+    // The dearest last.
+    if missing.len() < most {
+        missing.extend(lost(inner));
+    }
     missing
+}
+
+/// Whether a word stands in a value.
+fn says(value: &Value, word: &str) -> bool {
+    match value {
+        Value::String(text) => text.contains(word),
+        Value::Array(items) => items.iter().any(|item| says(item, word)),
+        Value::Object(fields) => fields.values().any(|field| says(field, word)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
 }
 
 /// S12 at rest: what runs by its status has its mounts and its processes on its machine.
@@ -336,12 +354,12 @@ fn not_there(inner: &Inner, allocation: &Value) -> Vec<String> {
     let Some(machine) = inner.nodes.get(text(allocation, "/status/nodeName")) else {
         return vec![format!("allocation {name} runs on no machine")];
     };
-    let paths = allocation.pointer("/status/volumes").and_then(Value::as_array).into_iter().flatten();
+    let paths = at(allocation, "/status/volumes").and_then(Value::as_array).into_iter().flatten();
     let mounts = paths
         .map(|volume| text(volume, "/path"))
         .filter(|path| machine.top(path.as_ref()).is_none())
         .map(|path| format!("allocation {name}: nothing is mounted at {path}"));
-    let tasks = allocation.pointer("/spec/tasks").and_then(Value::as_array).into_iter().flatten();
+    let tasks = at(allocation, "/spec/tasks").and_then(Value::as_array).into_iter().flatten();
     let tasks = tasks
         // One that finishes may have done so.
         .filter(|task| text(task, "/runtime/process/command/0") != "finish")

@@ -474,6 +474,6 @@ fn one(message: Bytes) -> Answer {
 }
 
 fn refused(code: Code, why: &str) -> Answer {
-    debug_assert!(code != Code::OutOfRange || why.starts_with("etcdserver: mvcc:"), "{COMPACTED}");
+    assert!(code != Code::OutOfRange || why.starts_with("etcdserver: mvcc:"), "{COMPACTED}");
     Status::new(code, why).into_http()
 }

@@ -1,4 +1,6 @@
 //! S13: what a watch tells, held against what was committed: each change once, in order, and none left out.
+use std::io::BufRead as _;
+
 use serde::Deserialize;
 
 use crate::universe::Universe;
@@ -51,19 +53,19 @@ impl Sight {
     }
 
     /// Takes in what has come.
-    pub fn read(&mut self, universe: &Universe, bytes: &[u8]) {
-        self.rest.extend_from_slice(bytes);
-        while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.rest.drain(..=end).collect();
-            if let Ok(line) = serde_json::from_slice::<Line>(&line) {
-                self.told(universe, &line);
+    pub fn read(&mut self, universe: &Universe, mut bytes: &[u8]) {
+        while bytes.read_until(b'\n', &mut self.rest).is_ok_and(|read| read > 0) {
+            if self.rest.last() == Some(&b'\n') {
+                if let Some((kind, rev)) = beginning(&self.rest).or_else(|| whole(&self.rest)) {
+                    self.told(universe, &kind, rev);
+                }
+                self.rest.clear();
             }
         }
     }
 
-    fn told(&mut self, universe: &Universe, line: &Line) {
-        let Ok(rev) = line.object.metadata.resource_version.parse::<u64>() else { return };
-        let bookmark = line.kind == "BOOKMARK";
+    fn told(&mut self, universe: &Universe, kind: &str, rev: u64) {
+        let bookmark = kind == "BOOKMARK";
         let mut inner = universe.look();
         if rev < self.last || rev == self.last && !bookmark {
             let Self { host, plural, last, .. } = self;
@@ -84,4 +86,30 @@ impl Sight {
         }
         self.last = self.last.max(rev);
     }
+}
+
+/// The kind of a line and its revision, if its first bytes tell them: the server writes the revision first of all metadata,
+/// and before that nothing but words.
+fn beginning(line: &[u8]) -> Option<(String, u64)> {
+    let head = &line[..line.len().min(HEAD)];
+    let (kind, object) = split(head.strip_prefix(b"{\"type\":\"")?, b"\",\"object\":{")?;
+    let (before, metadata) = split(object, b"\"metadata\":{\"resourceVersion\":\"")?;
+    let (rev, _) = split(metadata, b"\"")?;
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+    let words = [kind, before].iter().all(|part| !part.contains(&b'{') && !part.contains(&b'\\'));
+    if words { Some((text(kind)?, text(rev)?.parse().ok()?)) } else { None }
+}
+
+/// How far the first words of an object go.
+const HEAD: usize = 320;
+
+fn split<'a>(bytes: &'a [u8], at: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let start = bytes.windows(at.len()).position(|window| window == at)?;
+    Some((&bytes[..start], &bytes[start + at.len()..]))
+}
+
+/// The same from the whole line.
+fn whole(line: &[u8]) -> Option<(String, u64)> {
+    let line: Line = serde_json::from_slice(line).ok()?;
+    Some((line.kind, line.object.metadata.resource_version.parse().ok()?))
 }

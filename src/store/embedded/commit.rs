@@ -305,7 +305,7 @@ impl<'txn> Batch<'txn> {
 
     fn note(&mut self, event: Event) -> Result<Option<Event>, Fault> {
         self.rev = self.rev.next();
-        debug_assert_eq!(self.rev, event.rev());
+        insist!(self.rev == event.rev());
         if let Some(record) = record::encode_log(&event) {
             self.log.insert(self.rev.0, record.as_slice())?;
         }

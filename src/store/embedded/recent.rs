@@ -24,7 +24,7 @@ impl Recent {
     pub(super) fn append(&self, events: Vec<Event>) {
         let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for event in events {
-            debug_assert!(ring.events.back().is_none_or(|last| last.rev().next() == event.rev()));
+            insist!(ring.events.back().is_none_or(|last| last.rev().next() == event.rev()));
             ring.bytes += weight(&event);
             ring.events.push_back(event);
         }
