@@ -14,6 +14,7 @@ use crate::api::allocation::{
 };
 use crate::api::definitions::ALLOCATION_PART;
 use crate::api::meta::{Condition, READY, Rung, Truth, set_condition};
+use crate::api::volume::ATTACH_LIMIT;
 use crate::api::{Allocation, VolumeAttachment};
 use crate::plan::Reason;
 use crate::plan::mount::Level;
@@ -207,7 +208,11 @@ pub(super) fn volume_status(
     let entry = published.iter().find(|p| p.name == volume.name);
     if let Some(attachment) = &attachment {
         let (word, message, _) = node.notes.get(&format!("att/{}", attachment.uid().unwrap_or_default()));
-        if !word.is_empty() {
+        if attachment.refused() {
+            let said =
+                attachment.status.as_ref().and_then(|s| s.controller.as_ref()).map(|c| c.message.clone());
+            notes.push((ATTACH_LIMIT.to_owned(), said.unwrap_or_default()));
+        } else if !word.is_empty() {
             notes.push((word, message));
         } else if let Some(reason) = held_by_another(node, &uid, attachment) {
             notes.push((reason.word().to_owned(), reason.to_string()));
