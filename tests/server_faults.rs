@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use support::server_api::*;
 use support::server_store::{Fate, Meddled};
 use wharfline::server::{Identity, KEY as NODE_KEY, Pki, Server, ServerOptions};
+use wharfline::store::embedded::EmbeddedStore;
 use wharfline::store::{Expect, Outcome, Store};
 
 const KEY: &[u8] = b"/wharfline/test.dev/gadgets/default/a";
@@ -292,4 +293,144 @@ async fn the_first_requests_of_a_node_do_not_put_one_another_out() {
         let mut lines = Lines::of(response);
         assert_eq!((lines.told().await, lines.told().await), ("ADDED n".to_owned(), "MODIFIED n".to_owned()));
     }
+}
+
+const ON_N1: &str = "/apis/test.dev/v1/namespaces/default/gadgets?fieldSelector=spec.nodeName%3Dn1";
+
+/// A server that holds what its store has, and how often it listed that.
+async fn holding() -> (Arc<EmbeddedStore>, Arc<Meddled>, Server, Arc<AtomicUsize>) {
+    let (inner, lists) = (store(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&lists);
+    let store = Meddled::new(Arc::clone(&inner), move |called, _| {
+        count.fetch_add(usize::from(matches!(called, "list" | "next page")), Ordering::Relaxed);
+        Fate::Done
+    });
+    let options = ServerOptions { mirror: true, ..options() };
+    let shared: Arc<dyn Store> = Arc::<Meddled>::clone(&store);
+    let server = Server::new(shared, vec![gadget()], options);
+    server.bootstrap().await.unwrap();
+    for (number, node) in ["n1", "n2", "n1", "n2", "n1"].iter().enumerate() {
+        let mut gadget = a_gadget(&format!("g{number}"));
+        gadget["spec"]["nodeName"] = json!(node);
+        assert_eq!(post(&server, GADGETS, gadget).await.code, 201);
+    }
+    loop {
+        lists.store(0, Ordering::Relaxed);
+        assert_eq!(names(&get(&server, ON_N1).await), ["g0", "g2", "g4"]);
+        if lists.load(Ordering::Relaxed) == 0 {
+            return (inner, store, server, lists);
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn names(list: &support::server_api::Answer) -> Vec<String> {
+    let items = list.at("/items").as_array().unwrap().iter();
+    items.map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Writes past the server, as another one does.
+async fn beside(store: &EmbeddedStore, name: &str, node: &str) -> u64 {
+    let (key, other) =
+        (format!("/wharfline/test.dev/gadgets/default/{name}"), "/wharfline/test.dev/gadgets/default/g0");
+    let (kv, _) = store.get(other.as_bytes()).await.unwrap();
+    let mut object: Value = serde_json::from_slice(&kv.unwrap().value).unwrap();
+    object["metadata"]["name"] = json!(name);
+    object["spec"]["nodeName"] = json!(node);
+    store.put(key.as_bytes(), object.to_string().into(), Expect::Any).await.unwrap().0
+}
+
+#[tokio::test]
+async fn a_list_from_memory_has_all_that_was_acknowledged_before() {
+    let (store, _, server, lists) = holding().await;
+    for turn in 0..100 {
+        let node = if turn % 3 == 0 { "n2" } else { "n1" };
+        let written = beside(&store, "g1", node).await;
+        let (list, all) = (get(&server, ON_N1).await, get(&server, GADGETS).await);
+        assert!(list.version() >= written && all.version() >= written);
+        assert_eq!(names(&list).contains(&"g1".to_owned()), node == "n1", "{turn}");
+        assert_eq!(all.at("/items/1/spec/nodeName"), node);
+        assert_eq!(all.at("/items/1/metadata/resourceVersion"), &json!(written.to_string()));
+    }
+    assert_eq!(lists.load(Ordering::Relaxed), 0);
+    let beyond = get(&server, &format!("{ON_N1}&resourceVersion=99999")).await;
+    assert_eq!(beyond.refusal(), (504, "Timeout"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_is_not_told_before_it_has_come_to_where_the_store_is() {
+    let (store, meddled, server, lists) = holding().await;
+    meddled.tells.send_replace(false);
+    beside(&store, "late", "n1").await;
+    assert_eq!(names(&get(&server, ON_N1).await), ["g0", "g2", "g4", "late"], "the store was asked");
+    assert_eq!(lists.swap(0, Ordering::Relaxed), 1);
+    beside(&store, "later", "n1").await;
+    let (asked, waiting) = (server.clone(), Arc::clone(&meddled));
+    let told = tokio::spawn(async move { get(&asked, ON_N1).await });
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!told.is_finished());
+    waiting.tells.send_replace(true);
+    assert_eq!(names(&told.await.unwrap()), ["g0", "g2", "g4", "late", "later"]);
+    assert_eq!(lists.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn pages_of_what_is_held_are_of_one_revision() {
+    let (store, _, server, lists) = holding().await;
+    let page = async |token: &Value| {
+        let token = token.as_str().unwrap();
+        get(&server, &format!("{ON_N1}&limit=1&continue={token}")).await
+    };
+    let first = get(&server, &format!("{ON_N1}&limit=1")).await;
+    let second = page(first.at("/metadata/continue")).await;
+    assert_eq!((names(&first), names(&second)), (vec!["g0".to_owned()], vec!["g2".to_owned()]));
+    assert_eq!(lists.load(Ordering::Relaxed), 0, "nothing was written meanwhile");
+    beside(&store, "g3", "n1").await;
+    let third = page(second.at("/metadata/continue")).await;
+    assert_eq!((names(&third), third.version()), (vec!["g4".to_owned()], first.version()));
+    assert!(lists.load(Ordering::Relaxed) > 0, "only the store knows what was");
+    let exact = format!("{ON_N1}&resourceVersionMatch=Exact&resourceVersion={}", first.version());
+    assert_eq!(names(&get(&server, &exact).await), ["g0", "g2", "g4"]);
+    store.compact(store.revision().await.unwrap()).await.unwrap();
+    assert_eq!(get(&server, &exact).await.refusal(), (410, "Expired"));
+    assert_eq!(page(first.at("/metadata/continue")).await.refusal(), (410, "Expired"));
+    assert_eq!(names(&get(&server, ON_N1).await), ["g0", "g2", "g3", "g4"]);
+}
+
+#[tokio::test]
+async fn a_watch_that_begins_with_what_is_held_misses_nothing_after_it() {
+    let (store, meddled, server, lists) = holding().await;
+    let mut lines = watch(&server, ON_N1).await;
+    beside(&store, "g1", "n1").await;
+    let mut told = Vec::new();
+    for _ in 0..4 {
+        told.push(lines.told().await);
+    }
+    assert_eq!(told, ["ADDED g0", "ADDED g2", "ADDED g4", "ADDED g1"]);
+    assert_eq!(lists.load(Ordering::Relaxed), 0);
+    drop(meddled);
+}
+
+/// Each of them costs the store a watch of its own.
+#[tokio::test]
+async fn only_so_many_watches_are_told_what_the_store_alone_remembers() {
+    let f = fixture().await;
+    let start = post(&f.server, GADGETS, a_gadget("a")).await.version() - 1;
+    post(&f.server, GADGETS, a_gadget("b")).await;
+    let store: Arc<dyn Store> = Arc::<EmbeddedStore>::clone(&f.store);
+    let later = Server::new(store, vec![gadget()], ServerOptions { mirror: true, ..options() });
+    let path = format!("{GADGETS}?resourceVersion={start}");
+    let mut open = Vec::new();
+    for _ in 0..32 {
+        let mut lines = watch(&later, &path).await;
+        assert_eq!(lines.told().await, "ADDED a");
+        open.push(lines);
+    }
+    let mut refused = watch(&later, &path).await;
+    let line = refused.next().await.unwrap();
+    assert_eq!((&line["type"], &line["object"]["code"]), (&json!("ERROR"), &json!(410)));
+    drop(open);
+    assert_eq!(watch(&later, &path).await.told().await, "ADDED a");
 }

@@ -72,13 +72,19 @@ pub(crate) async fn measure(report: &mut Report) {
     let lost = missing(&mut admin, &ours).await;
     let watches = fleet.lost_watches.load(std::sync::atomic::Ordering::Relaxed) - lost_before;
     let acknowledged = ours.lock().unwrap().len();
+    let rate = 1.0 / PACE.as_secs_f64();
     let more = json!({ "kills": KILLS, "etcdMs": floors, "ratios": ratios, "acknowledged": acknowledged,
-        "perSecond": 1.0 / PACE.as_secs_f64() });
+        "perSecond": rate });
     report.add(Row {
         floor: Some(median(&floors)),
         target: Some(Target::Ratio(1.3)),
         more,
-        ..Row::new("B9", "etcd's leader killed: nothing acknowledged for", "ms", gaps)
+        ..Row::new(
+            "B9",
+            format!("etcd's leader killed at {rate} claims/s: nothing acknowledged for"),
+            "ms",
+            gaps,
+        )
     });
     report.add(Row {
         target: Some(Target::Value(2000.0)),

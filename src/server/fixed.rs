@@ -121,7 +121,8 @@ impl Fixed {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut rest = kvs.range::<[u8], _>((from, Bound::Unbounded)).map(|(_, kv)| kv.clone());
         let kvs: Vec<Kv> = rest.by_ref().take(limit).collect();
-        Ok(Page { kvs, rev, more: rest.next().is_some() })
+        let left = rest.count();
+        Ok(Page { kvs, rev, more: left > 0, left: Some(left) })
     }
 
     /// From which revision on a watch misses nothing.

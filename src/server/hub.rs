@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use backon::BackoffBuilder;
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::stream::Peekable;
+use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +23,7 @@ use super::objects::{Objects, Stored};
 use super::resource::{Nature, ROOT, Resource};
 use super::selector::Traits;
 use super::status::Refusal;
-use crate::store::{Event, Kv, Rev, Store, StoreError};
+use crate::store::{Event, Kv, Rev, Store, StoreError, Watch};
 
 /// The most bytes of changes that all lanes hold together.
 const BUDGET: usize = 8 << 20;
@@ -49,8 +50,8 @@ pub(crate) struct Change {
 pub(crate) struct Side {
     kv: Kv,
     rev: Rev,
-    // Core form, and the form of events.k8s.io.
-    views: [OnceLock<Result<View, Refusal>>; 2],
+    // Core form, and the form of events.k8s.io; most are never asked for.
+    views: [OnceLock<Box<Result<View, Refusal>>>; 2],
     /// What selectors match against; shared by the change that made this state and the one that ended it.
     traits: Arc<[OnceLock<Traits>; 2]>,
 }
@@ -85,7 +86,8 @@ impl Side {
             let stored = objects.open(resource, &self.kv)?;
             Ok(View { json: stored.json_at(resource, self.rev)? })
         };
-        self.views[slot(resource)].get_or_init(open).as_ref().map_err(Clone::clone)
+        let view: &Result<View, Refusal> = self.views[slot(resource)].get_or_init(|| Box::new(open()));
+        view.as_ref().map_err(Clone::clone)
     }
 
     /// What selectors match against.
@@ -432,6 +434,9 @@ impl Keeper<'_> {
             let before = at;
             let error = self.session(store, &mut at).await;
             let followed = self.hub.follows.swap(false, Ordering::AcqRel);
+            if let Some(mirror) = &self.hub.mirror {
+                mirror.follow(false);
+            }
             match error {
                 // What was lost cannot be told to anyone: everybody whose place is older lists again.
                 StoreError::Compacted { .. } | StoreError::Future { .. } => at = None,
@@ -468,19 +473,26 @@ impl Keeper<'_> {
             },
         };
         let mut watch = match store.watch(ROOT.as_bytes(), from).await {
-            Ok(watch) => watch,
+            Ok(watch) => watch.peekable(),
             Err(error) => return error,
         };
         self.hub.ready.send_replace(true);
         self.hub.follows.store(true, Ordering::Release);
+        if let Some(mirror) = &self.hub.mirror {
+            mirror.follow(true);
+        }
         loop {
             match watch.next().await {
                 Some(Ok(event)) => {
-                    *at = Some(event.rev());
+                    let rev = event.rev();
+                    let mut events = together(event, &mut watch);
                     if let Some(mirror) = &self.hub.mirror {
-                        mirror.note(&event);
+                        mirror.note(&mut events);
                     }
-                    self.lay(event);
+                    for event in events {
+                        self.lay(event);
+                    }
+                    *at = Some(rev);
                 }
                 Some(Err(error)) => return error,
                 None => {
@@ -546,5 +558,39 @@ impl Keeper<'_> {
 
     fn advance(&self, rev: Rev) {
         self.hub.position.store(rev.0, Ordering::Release);
+    }
+}
+
+/// The event with what else its revision changed: another's transaction may write several keys at once, which come together.
+fn together(first: Event, watch: &mut Peekable<Watch>) -> Vec<Event> {
+    let rev = first.rev();
+    let mut events = vec![first];
+    let same = |next: &Result<Event, StoreError>| next.as_ref().is_ok_and(|next| next.rev() == rev);
+    while let Some(Some(Ok(next))) = std::pin::Pin::new(&mut *watch).next_if(same).now_or_never() {
+        events.push(next);
+    }
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &'static str, rev: u64) -> Event {
+        let (key, value) = (Bytes::from_static(key.as_bytes()), Bytes::new());
+        let kv = Kv { key, value, create_revision: Rev(rev), mod_revision: Rev(rev) };
+        Event::Put { kv, prev: None }
+    }
+
+    #[tokio::test]
+    async fn what_one_revision_wrote_is_taken_in_together() {
+        let events = [put("a", 5), put("b", 5), put("c", 5), put("a", 6), Event::Progress(Rev(6))];
+        let watch: Watch = futures::stream::iter(events.map(Ok)).chain(futures::stream::pending()).boxed();
+        let mut watch = watch.peekable();
+        for expected in [vec![5, 5, 5], vec![6, 6]] {
+            let first = watch.next().await.unwrap().unwrap();
+            let taken: Vec<_> = together(first, &mut watch).iter().map(|event| event.rev().0).collect();
+            assert_eq!(taken, expected);
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use axum::Router;
 use http::Request;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -38,6 +39,8 @@ pub async fn serve(
 ) {
     let slots = Arc::new(Semaphore::new(server.inner.options.limits.connections));
     let acceptor = TlsAcceptor::from(tls);
+    // Made once: each one made has tables of its own.
+    let router = server.router();
     let mut connections = JoinSet::new();
     loop {
         let next = tokio::select! {
@@ -50,7 +53,8 @@ pub async fn serve(
         };
         match next {
             Ok((stream, slot)) => {
-                let connection = Connection { server: server.clone(), shutdown: shutdown.clone(), slot };
+                let (server, router) = (server.clone(), router.clone());
+                let connection = Connection { server, router, shutdown: shutdown.clone(), slot };
                 connections.spawn(connection.run(stream, acceptor.clone()));
             }
             Err(error) => {
@@ -93,6 +97,7 @@ async fn accept(
 
 struct Connection {
     server: Server,
+    router: Router,
     shutdown: CancellationToken,
     slot: OwnedSemaphorePermit,
 }
@@ -101,7 +106,10 @@ impl Connection {
     async fn run(self, stream: TcpStream, acceptor: TlsAcceptor) {
         let peer_address = stream.peer_addr().ok();
         let address = peer_address.map(|address| address.ip().to_string()).unwrap_or_default();
-        let Some((stream, identity)) = self.greet(stream, &acceptor, &address).await else { return };
+        // In boxes, so that a connection that only waits is small.
+        let greeted = Box::pin(self.greet(stream, &acceptor, &address)).await;
+        let Some((stream, identity)) = greeted else { return };
+        drop(acceptor);
         // Who is known counts as himself, wherever he is, and needs none of the places of those who are not.
         let inner = &self.server.inner;
         let place = match &identity {
@@ -115,7 +123,7 @@ impl Connection {
         };
         let asked = Arc::new(AtomicBool::new(false));
         let asks = Arc::clone(&asked);
-        let router = self.server.router();
+        let router = self.router.clone();
         let hang_up = HangUp::of(self.shutdown.clone());
         let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
             asks.store(true, Ordering::Relaxed);
@@ -162,13 +170,13 @@ impl Connection {
         stream: TcpStream,
         acceptor: &TlsAcceptor,
         address: &str,
-    ) -> Option<(TlsStream<TcpStream>, Option<Identity>)> {
+    ) -> Option<(Box<TlsStream<TcpStream>>, Option<Identity>)> {
         let Some(_greeted) = self.server.inner.greeted.take(address) else {
             tracing::debug!(address, "too many connections that do not say who they are yet");
             return None;
         };
         let stream = match tokio::time::timeout(HANDSHAKE_DEADLINE, acceptor.accept(stream)).await.ok()? {
-            Ok(stream) => stream,
+            Ok(stream) => Box::new(stream),
             Err(error) => {
                 tracing::debug!(%error, "TLS handshake refused");
                 return None;

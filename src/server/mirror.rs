@@ -1,32 +1,87 @@
-//! What the store held last, to be read by people while it cannot be reached.
+//! What the store held last: long lists are read here, and people read it while the store cannot be reached.
 //!
 //! It is filled and kept true by whoever follows the store (`hub`). It may be behind: another server may have written since.
-//! So nothing is decided by it, no node and no controller is told of it, and people are told how old it is.
-use std::collections::BTreeMap;
+//! So a list waits until it has come to where the store says it is (`source`). As a [`Store`] it is what was: nothing is
+//! decided by that, no node and no controller is told of it, and people are told how old it is.
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::sync::watch;
 
+use super::selector::Hint;
+use super::source::{self, Asked, Next};
 use crate::store::{Event, Expect, Kv, Outcome, Page, Rev, Store, StoreError, Watch};
 
 /// The last that was seen of a store.
 #[derive(Default)]
 pub(crate) struct Mirror {
-    state: Mutex<State>,
+    state: RwLock<State>,
+    /// How far it has come.
+    place: watch::Sender<u64>,
+}
+
+/// A part of what is held.
+pub(crate) struct Part<'a> {
+    /// What its keys begin with.
+    pub(crate) range: &'a str,
+    /// They sort behind this one.
+    pub(crate) after: Option<&'a [u8]>,
+    /// What is sought in it: the rest need not be told.
+    pub(crate) hint: Option<&'a Hint>,
+    /// The most that is told of it.
+    pub(crate) limit: usize,
 }
 
 #[derive(Default)]
 struct State {
     /// Everything up to here is in it; none while it is being filled.
     rev: Option<Rev>,
-    kvs: BTreeMap<Bytes, Kv>,
+    /// Whether it is kept true now.
+    followed: bool,
+    kvs: BTreeSet<ByKey>,
 }
 
+/// What is under a key, in the order of the keys.
+struct ByKey(Kv);
+
+impl Borrow<[u8]> for ByKey {
+    fn borrow(&self) -> &[u8] {
+        &self.0.key
+    }
+}
+
+impl Ord for ByKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.key.cmp(&other.0.key)
+    }
+}
+
+impl PartialOrd for ByKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for ByKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for ByKey {}
+
 impl Mirror {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes in everything anew, as of one revision, which is returned.
@@ -36,33 +91,97 @@ impl Mirror {
         prefix: &[u8],
         page: usize,
     ) -> Result<Rev, StoreError> {
-        let (mut kvs, mut at, mut after) = (BTreeMap::new(), None, None);
+        let (mut kvs, mut at, mut after) = (BTreeSet::new(), None, None);
         loop {
             let found = store.list(prefix, after.as_deref(), page, at).await?;
             after = found.kvs.last().map(|kv| kv.key.clone());
-            kvs.extend(found.kvs.into_iter().map(|kv| (kv.key.clone(), kv)));
+            kvs.extend(found.kvs.into_iter().map(ByKey));
             at = Some(found.rev);
             if !found.more {
-                *self.state() = State { rev: at, kvs };
+                *self.changed() = State { rev: at, followed: false, kvs };
                 return Ok(found.rev);
             }
         }
     }
 
-    /// Takes in one change more.
-    pub(crate) fn note(&self, event: &Event) {
-        let mut state = self.state();
-        match event {
-            Event::Put { kv, .. } => drop(state.kvs.insert(kv.key.clone(), kv.clone())),
-            Event::Delete { key, .. } => drop(state.kvs.remove(key)),
-            Event::Progress(_) => {}
+    /// Takes in all that one revision changed. What was before is then had once by the events and those that came earlier.
+    pub(crate) fn note(&self, events: &mut [Event]) {
+        let Some(rev) = events.last().map(Event::rev) else { return };
+        let mut state = self.changed();
+        for event in events {
+            match event {
+                Event::Put { kv, prev } => {
+                    let old = state.kvs.replace(ByKey(kv.clone()));
+                    if let (Some(prev), Some(ByKey(old))) = (prev, old) {
+                        share(prev, old);
+                    }
+                }
+                Event::Delete { key, prev, .. } => {
+                    if let Some(ByKey(old)) = state.kvs.take::<[u8]>(key) {
+                        share(prev, old);
+                    }
+                }
+                Event::Progress(_) => {}
+            }
         }
-        state.rev = Some(event.rev());
+        state.rev = Some(rev);
+        drop(state);
+        self.place.send_replace(rev.0);
+    }
+
+    /// Keeps whether it is kept true.
+    pub(crate) fn follow(&self, follows: bool) {
+        let mut state = self.changed();
+        state.followed = follows;
+        let rev = state.rev.unwrap_or_default();
+        drop(state);
+        self.place.send_replace(rev.0);
+    }
+
+    /// Waits until everything up to a revision is in it.
+    pub(crate) async fn reached(&self, rev: Rev) {
+        // The sender lives as long as we do, so this cannot fail.
+        let _ = self.place.subscribe().wait_for(|place| *place >= rev.0).await;
+    }
+
+    /// A part of it, all at one revision, if that is what a list asked for; else what is to be done first.
+    pub(crate) fn look(&self, asked: Asked, part: &Part<'_>) -> Result<Page, Next> {
+        let state = self.state();
+        let held = state.rev.filter(|_| state.followed);
+        match (source::next(asked, held), held) {
+            (Next::Held, Some(rev)) => {
+                let sought = |kv: &&Kv| part.hint.is_none_or(|hint| hint.may_be_in(&kv.value));
+                let mut found = state.range(part.range.as_bytes(), part.after).filter(sought);
+                let kvs = found.by_ref().take(part.limit).cloned().collect();
+                let more = found.next().is_some();
+                Ok(Page { kvs, rev, more, left: (!more).then_some(0) })
+            }
+            (next, _) => Err(next),
+        }
     }
 
     /// Up to which revision it knows everything.
     pub(crate) fn position(&self) -> Option<Rev> {
         self.state().rev
+    }
+}
+
+impl State {
+    /// What begins with a prefix and sorts behind a key.
+    fn range<'a>(&'a self, prefix: &'a [u8], after: Option<&[u8]>) -> impl Iterator<Item = &'a Kv> {
+        let from = match after {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            Some(_) | None => Bound::Included(prefix),
+        };
+        let found = self.kvs.range::<[u8], _>((from, Bound::Unbounded)).map(|ByKey(kv)| kv);
+        found.take_while(move |kv| kv.key.starts_with(prefix))
+    }
+}
+
+/// Lets the same bytes be had once.
+fn share(one: &mut Kv, other: Kv) {
+    if *one == other {
+        *one = other;
     }
 }
 
@@ -81,7 +200,7 @@ impl Store for Mirror {
     async fn get(&self, key: &[u8]) -> Result<(Option<Kv>, Rev), StoreError> {
         let state = self.state();
         let rev = state.rev.ok_or_else(away)?;
-        Ok((state.kvs.get(key).cloned(), rev))
+        Ok((state.kvs.get(key).map(|ByKey(kv)| kv.clone()), rev))
     }
 
     async fn list(
@@ -98,19 +217,10 @@ impl Store for Mirror {
             Some(at) if at > rev => return Err(StoreError::Future { current: rev }),
             Some(_) | None => {}
         }
-        let from = match after {
-            Some(after) if after >= prefix => Bound::Excluded(after),
-            Some(_) | None => Bound::Included(prefix),
-        };
-        let mut found = state.kvs.range::<[u8], _>((from, Bound::Unbounded)).map(|(_, kv)| kv);
-        let mut kvs = Vec::new();
-        while let Some(kv) = found.next().filter(|kv| kv.key.starts_with(prefix)) {
-            if kvs.len() == limit {
-                return Ok(Page { kvs, rev, more: true });
-            }
-            kvs.push(kv.clone());
-        }
-        Ok(Page { kvs, rev, more: false })
+        let mut found = state.range(prefix, after);
+        let kvs = found.by_ref().take(limit).cloned().collect();
+        let left = found.count();
+        Ok(Page { kvs, rev, more: left > 0, left: Some(left) })
     }
 
     async fn put(&self, _: &[u8], _: Bytes, _: Expect) -> Result<Rev, StoreError> {
@@ -151,6 +261,8 @@ mod tests {
                         store.list(prefix, after.as_deref(), limit, None).await.unwrap(),
                     ];
                     assert_eq!((one.rev, one.more), (other.rev, other.more), "{prefix:?} {limit}");
+                    let rest = mirror.list(prefix, one.kvs.last().map(|kv| &*kv.key), usize::MAX, None).await;
+                    assert!(!one.more || one.left == Some(rest.unwrap().kvs.len()));
                     assert!(one.kvs == other.kvs);
                     after = one.kvs.last().map(|kv| kv.key.clone());
                     if !one.more {
@@ -177,9 +289,16 @@ mod tests {
         store.put(b"/b/1", Bytes::new(), Expect::Any).await.unwrap();
         store.delete(b"/a/5", Expect::Any).await.unwrap();
         while mirror.position() < Some(Rev(10)) {
-            mirror.note(&watch.next().await.unwrap().unwrap());
+            mirror.note(&mut [watch.next().await.unwrap().unwrap()]);
         }
         same(&mirror, &store).await;
+        let part = Part { range: "/a/", after: Some(b"/a/2"), hint: None, limit: 2 };
+        let told = |asked| mirror.look(asked, &part).map(|page| (page.kvs.len(), page.more, page.rev));
+        assert_eq!(told(Asked::At(Rev(10))), Err(Next::Store), "it is not followed");
+        mirror.follow(true);
+        assert_eq!(told(Asked::At(Rev(10))), Ok((2, true, Rev(10))));
+        assert_eq!(told(Asked::Newest { told: Some(Rev(11)) }), Err(Next::Wait(Rev(11))));
+        mirror.reached(Rev(10)).await;
         assert_eq!(mirror.get(b"/a/3").await.unwrap().0.unwrap().value, &b"new"[..]);
         assert!(mirror.get(b"/a/5").await.unwrap().0.is_none());
         let at = |rev| mirror.list(b"/", None, 1, Some(Rev(rev)));

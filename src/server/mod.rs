@@ -45,6 +45,7 @@ mod seal;
 mod seats;
 mod selector;
 mod shares;
+mod source;
 mod status;
 mod strategic;
 mod suggest;
@@ -105,6 +106,8 @@ use turns::Turns;
 const JOINING: usize = 8;
 /// How many that show something new are looked up at once; more wait, and get 429 after a while.
 const LOOKING: usize = 16;
+/// How many watches at once are told what the store alone remembers, each of which costs it a watch; more list anew.
+const REPLAYS: usize = 32;
 /// The namespaces that exist from the start.
 pub const NAMESPACES: [&str; 2] = ["default", "wharfline-system"];
 
@@ -132,7 +135,8 @@ pub struct ServerOptions {
     pub seating: Seating,
     /// What may be open at once.
     pub limits: Limits,
-    /// Whether what the store holds is kept in memory as well, for people to read while it cannot be reached.
+    /// Whether what the store holds is kept in memory as well: long lists are read there, and people read it while the store
+    /// cannot be reached.
     pub mirror: bool,
     /// Where the audit log goes; without it there is none.
     pub audit: Option<AuditSink>,
@@ -205,6 +209,8 @@ struct Inner {
     joining: Semaphore,
     looking: Semaphore,
     watches: Arc<Shares>,
+    /// Watches that are told what the store alone remembers; no bound where lists are read there, too.
+    replays: Option<Arc<Semaphore>>,
     /// Connections whose certificate is known, by its user.
     known: Arc<Shares>,
     /// Connections that show none, by address.
@@ -231,15 +237,16 @@ impl Server {
         let limits = options.limits;
         let mirror = options.mirror.then(|| Arc::new(Mirror::default()));
         let hub = Arc::new(Hub::new(registry.lanes(), mirror.clone()));
-        let (sealing, random) = (options.sealing.clone(), Arc::clone(&options.random));
-        let last = mirror.map(|mirror| Objects {
-            store: mirror,
-            sealing: sealing.clone(),
-            random: Arc::clone(&random),
+        let objects = |store: Arc<dyn Store>, mirror| Objects {
+            store,
+            mirror,
+            sealing: options.sealing.clone(),
+            random: Arc::clone(&options.random),
             fixed: Arc::clone(&fixed),
             answers: AtomicBool::new(true),
-        });
-        let objects = Arc::new(Objects { store, sealing, random, fixed, answers: AtomicBool::new(true) });
+        };
+        let last = mirror.clone().map(|mirror| objects(mirror, None));
+        let objects = Arc::new(objects(store, mirror));
         let resources = registry.all().to_vec();
         let follow = Arc::clone(&hub).follow(Arc::clone(&objects), resources, closing.clone());
         let (mut nodes, mut users) = (None, None);
@@ -266,6 +273,7 @@ impl Server {
                 looking: Semaphore::new(LOOKING),
                 hub,
                 watches: Shares::new(limits.watches, limits.watches_each),
+                replays: options.mirror.then(|| Arc::new(Semaphore::new(REPLAYS))),
                 // Together no more than all: whoever is not known cannot take the places of those who are.
                 known: Shares::new(limits.connections / 2, limits.connections_each),
                 strange: Shares::new(limits.connections / 4, limits.connections_each),

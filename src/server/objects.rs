@@ -12,19 +12,25 @@ use serde_json::Value;
 
 use super::events;
 use super::fixed::{Birth, Fixed};
+use super::mirror::{Mirror, Part};
 use super::resource::{Nature, ROOT, Resource};
 use super::seal::SealingKey;
 use super::selector::Traits;
+use super::source::{Asked, Next};
 use super::status::Refusal;
 use super::{NAMESPACES, Random, random_bytes};
 use crate::store::{Expect, Kv, Outcome, Page, Rev, Store, StoreError};
 
 /// How long the server waits for its store before it answers 503.
 const STORE_DEADLINE: Duration = Duration::from_secs(10);
+/// How long what is held may take to come to where the store is, before that is read instead.
+const HELD_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The store with what turns objects into its values.
 pub(crate) struct Objects {
     pub(crate) store: Arc<dyn Store>,
+    /// What is held of it, where that is kept.
+    pub(crate) mirror: Option<Arc<Mirror>>,
     pub(crate) sealing: SealingKey,
     pub(crate) random: Random,
     /// What is made of the program and read like the rest.
@@ -217,6 +223,27 @@ impl Objects {
             return self.fixed.page(after, limit, (rev, || self.birth())).await;
         }
         self.timely(self.store.list(range.as_bytes(), after, limit, at)).await
+    }
+
+    /// A part at once, out of what is held, where that is as good as the store's word; see [`source`](super::source).
+    pub(crate) async fn held(&self, part: &Part<'_>, at: Option<Rev>) -> Result<Option<Page>, Refusal> {
+        let Some(mirror) = self.mirror.as_ref().filter(|_| !self.fixed.holds(part.range)) else {
+            return Ok(None);
+        };
+        let mut asked = at.map_or(Asked::Newest { told: None }, Asked::At);
+        let end = tokio::time::Instant::now() + HELD_DEADLINE;
+        loop {
+            match mirror.look(asked, part) {
+                Ok(page) => return Ok(Some(page)),
+                Err(Next::Ask) => asked = Asked::Newest { told: Some(self.revision().await?) },
+                Err(Next::Wait(rev)) => {
+                    if tokio::time::timeout_at(end, mirror.reached(rev)).await.is_err() {
+                        return Ok(None);
+                    }
+                }
+                Err(Next::Store | Next::Held) => return Ok(None),
+            }
+        }
     }
 
     /// From which revision on a watch of what is fixed misses nothing.

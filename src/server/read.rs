@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 
 use super::Inner;
 use super::access::Identity;
+use super::mirror::Part;
 use super::objects::{Objects, Stored, text, versioned};
 use super::query::{Form, Query, Version};
-use super::resource::Resource;
+use super::resource::{Nature, Resource};
 use super::rights;
 use super::route::Target;
 use super::selector::Selector;
@@ -23,7 +24,7 @@ use crate::store::Rev;
 /// How many keys are read from the store at once.
 const PAGE: usize = 500;
 
-/// How many objects after a page are counted, at most: they are read for it.
+/// How many objects after a page are counted, at most, where they have to be read for it.
 const COUNTED: usize = 2_000;
 
 /// The header by which a client takes what the store held last for an answer.
@@ -238,6 +239,41 @@ pub(crate) fn whole_list(
     Ok(bytes)
 }
 
+/// Where a list begins.
+#[derive(Default)]
+struct Begin {
+    /// Behind this key.
+    after: Option<Bytes>,
+    /// At this revision, else now.
+    at: Option<Rev>,
+    /// Not before this revision.
+    floor: Option<u64>,
+}
+
+/// Where a list of a range is to begin.
+fn beginning(query: &Query, range: &str) -> Result<Begin, Refusal> {
+    match &query.continue_token {
+        Some(_) if query.version_match.is_some() || query.send_initial_events.is_some() => {
+            query.list_version()?;
+            Err(Refusal::bad_request("these options are not allowed when using continue"))
+        }
+        Some(_) if query.version_number()?.is_some() => {
+            let message = "specifying resource version is not allowed when using continue";
+            Err(Refusal::bad_request(message))
+        }
+        Some(token) => {
+            let token = Token::decode(token)?;
+            let after = Bytes::from(format!("{range}{}", token.start));
+            Ok(Begin { after: Some(after), at: token.rev.map(Rev), floor: None })
+        }
+        None => match query.list_version()? {
+            Version::Newest => Ok(Begin::default()),
+            Version::NotOlderThan(rev) => Ok(Begin { floor: Some(rev), ..Begin::default() }),
+            Version::Exact(rev) => Ok(Begin { at: Some(Rev(rev)), ..Begin::default() }),
+        },
+    }
+}
+
 /// Reads the objects that a list asks for.
 pub(crate) async fn find(objects: &Objects, target: &Target, query: &Query) -> Result<Listing, Refusal> {
     let resource = &target.resource;
@@ -247,30 +283,23 @@ pub(crate) async fn find(objects: &Objects, target: &Target, query: &Query) -> R
         query.field_selector.as_deref(),
         resource.kind.selectable,
     )?;
-    let (mut after, mut at, floor) = match &query.continue_token {
-        Some(_) if query.version_match.is_some() || query.send_initial_events.is_some() => {
-            query.list_version()?;
-            return Err(Refusal::bad_request("these options are not allowed when using continue"));
-        }
-        Some(_) if query.version_number()?.is_some() => {
-            let message = "specifying resource version is not allowed when using continue";
-            return Err(Refusal::bad_request(message));
-        }
-        Some(token) => {
-            let token = Token::decode(token)?;
-            (Some(Bytes::from(format!("{range}{}", token.start))), token.rev.map(Rev), None)
-        }
-        None => match query.list_version()? {
-            Version::Newest => (None, None, None),
-            Version::NotOlderThan(rev) => (None, None, Some(rev)),
-            Version::Exact(rev) => (None, Some(Rev(rev)), None),
-        },
-    };
+    let Begin { mut after, mut at, floor } = beginning(query, &range)?;
     let limit = query.limit.unwrap_or(usize::MAX);
     let mut items = Vec::new();
+    // One answer of the store costs it no more than to say where it is.
+    let mut held = if selector.is_empty() && limit <= PAGE {
+        None
+    } else {
+        let hint = selector.hint().filter(|_| resource.nature == Nature::Plain);
+        let (after, hint) = (after.as_deref(), hint.as_ref());
+        objects.held(&Part { range: &range, after, hint, limit: usize::MAX }, at).await?
+    };
     loop {
         let size = if selector.is_empty() { PAGE.min(limit - items.len()) } else { PAGE };
-        let page = objects.page(&range, after.as_deref(), size, at).await;
+        let page = match held.take() {
+            Some(page) => Ok(page),
+            None => objects.page(&range, after.as_deref(), size, at).await,
+        };
         let page = page.map_err(|refusal| with_fresh_token(refusal, at, after.as_deref(), &range))?;
         if let Some(floor) = floor {
             not_older(floor, page.rev)?;
@@ -293,9 +322,11 @@ pub(crate) async fn find(objects: &Objects, target: &Target, query: &Query) -> R
                 Some(key) => {
                     let start = String::from_utf8_lossy(&key[range.len()..]).into_owned();
                     let token = Token { rev: Some(page.rev.0), start }.encode();
-                    let counts = selector.is_empty();
-                    let remaining =
-                        if counts { remaining(objects, &range, (key, page.rev)).await? } else { None };
+                    let remaining = match page.left {
+                        _ if !selector.is_empty() => None,
+                        Some(left) => Some(left + count - taken),
+                        None => remaining(objects, &range, (key, page.rev)).await?,
+                    };
                     Some(Next { token, remaining })
                 }
                 None => None,

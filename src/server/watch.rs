@@ -15,9 +15,11 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::{HeaderValue, header};
 use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::hub::{Change, Ear, Side, Taken, View};
+use super::mirror::Part;
 use super::objects::{Stored, refused};
 use super::query::{Form, Query, refused_options};
 use super::resource::{Nature, Resource};
@@ -39,7 +41,7 @@ const READY_DEADLINE: Duration = Duration::from_secs(10);
 enum Phase {
     Initial { after: Option<Bytes>, at: Option<Rev>, announce: bool },
     Live,
-    Replay(Watch),
+    Replay(Watch, Option<OwnedSemaphorePermit>),
     Done,
 }
 
@@ -131,6 +133,13 @@ pub(crate) async fn start(
     Ok(stream(Body::from_stream(lines)))
 }
 
+/// Nobody waits for a place: whoever lists anew is sooner there, and costs the store nothing.
+fn crowded(at: Rev) -> Refusal {
+    Refusal::expired(format!(
+        "too old resource version: too many watches are told what was after {at} already; list again"
+    ))
+}
+
 fn too_many() -> Refusal {
     let message = "too many watches are open; please try again later";
     let mut refusal = Refusal::new(http::StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
@@ -218,7 +227,7 @@ impl Watcher {
         match std::mem::replace(&mut self.phase, Phase::Done) {
             Phase::Initial { after, at, announce } => self.initial(after, at, announce).await,
             Phase::Live => self.live().await,
-            Phase::Replay(history) => self.replay(history).await,
+            Phase::Replay(history, place) => self.replay(history, place).await,
             Phase::Done => Ok(Vec::new()),
         }
     }
@@ -231,7 +240,12 @@ impl Watcher {
         announce: bool,
     ) -> Result<Vec<u8>, Refusal> {
         let objects = &self.server.inner.objects;
-        let page = objects.page(&self.range, after.as_deref(), PAGE, at).await?;
+        let hint = self.selector.hint().filter(|_| self.resource.nature == Nature::Plain);
+        let part = Part { range: &self.range, after: after.as_deref(), hint: hint.as_ref(), limit: PAGE };
+        let page = match objects.held(&part, at).await? {
+            Some(page) => page,
+            None => objects.page(&self.range, after.as_deref(), PAGE, at).await?,
+        };
         let mut lines = Vec::new();
         for kv in &page.kvs {
             let stored = objects.open(&self.resource, kv)?;
@@ -280,8 +294,10 @@ impl Watcher {
                 true
             }
             Taken::TooOld => {
+                let place = inner.replays.clone().map(Semaphore::try_acquire_owned).transpose();
+                let place = place.map_err(|_| crowded(self.cursor))?;
                 let history = inner.objects.store.watch(self.range.as_bytes(), self.cursor).await;
-                self.phase = Phase::Replay(history.map_err(refused)?);
+                self.phase = Phase::Replay(history.map_err(refused)?, place);
                 return Ok(Vec::new());
             }
         };
@@ -318,7 +334,11 @@ impl Watcher {
     }
 
     /// One change out of the store's own history, until the lane holds what follows.
-    async fn replay(&mut self, mut history: Watch) -> Result<Vec<u8>, Refusal> {
+    async fn replay(
+        &mut self,
+        mut history: Watch,
+        place: Option<OwnedSemaphorePermit>,
+    ) -> Result<Vec<u8>, Refusal> {
         let inner = Arc::clone(&self.server.inner);
         let event = tokio::select! {
             () = inner.closing.cancelled() => return Ok(Vec::new()),
@@ -339,7 +359,7 @@ impl Watcher {
         }
         self.cursor = self.cursor.max(rev);
         let covered = progress && self.ear.covers(self.cursor);
-        self.phase = if covered { Phase::Live } else { Phase::Replay(history) };
+        self.phase = if covered { Phase::Live } else { Phase::Replay(history, place) };
         Ok(lines)
     }
 

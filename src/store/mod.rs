@@ -127,6 +127,8 @@ pub struct Page {
     pub rev: Rev,
     /// Whether keys of the prefix follow after the last one of this page.
     pub more: bool,
+    /// How many follow, where the store tells it with the page.
+    pub left: Option<usize>,
 }
 
 /// What a watch says.

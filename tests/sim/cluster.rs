@@ -215,7 +215,11 @@ impl Cluster {
                 let inner = etcd.store(&name).await?;
                 let moved = inner.moved();
                 let store = Arc::new(Observed::of_etcd(&universe, &name, inner));
-                let server = Server::new(store.clone(), definitions(), server_options());
+                let server = Server::new(
+                    store.clone(),
+                    definitions(),
+                    ServerOptions { mirror: true, ..server_options() },
+                );
                 tokio::select! {
                     () = begin(&server) => {}
                     () = moved.cancelled() => {}

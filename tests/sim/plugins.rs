@@ -25,12 +25,18 @@ pub fn backends(universe: &Arc<Universe>) -> Backends {
         effects: effects.clone(),
         pace,
         works_on: WORKS_ON,
+        clock,
         ..Config::full()
     };
     let mut beta =
         Config { name: "beta.csi.example".into(), effects, pace, ..Config::without_attach_and_stage() };
     beta.services.push(Service::VolumeAccessibilityConstraints as i32);
     [("alpha", alpha), ("beta", beta)].map(|(name, config)| (name.to_owned(), Backend::new(config))).into()
+}
+
+/// Hosts have clocks of their own, which begin when they do.
+fn clock() -> Duration {
+    turmoil::sim_elapsed().unwrap_or_default()
 }
 
 /// A call whose deadline has passed may go on so long after it began.

@@ -1,9 +1,11 @@
-//! A store with a test's hand in between: calls can fail, hang, or have something happen before them.
+//! A store with a test's hand in between: calls can fail, hang, or have something happen before them, and events can wait.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::StreamExt as _;
+use tokio::sync::watch;
 use wharfline::store::embedded::EmbeddedStore;
 use wharfline::store::{Expect, Kv, Outcome, Page, Rev, Store, StoreError, Watch};
 
@@ -28,6 +30,8 @@ type Decide = Box<dyn FnMut(&'static str, &[u8]) -> Fate + Send>;
 pub(crate) struct Meddled {
     inner: Arc<EmbeddedStore>,
     decide: Mutex<Decide>,
+    /// Whether watches tell what happens.
+    pub(crate) tells: watch::Sender<bool>,
 }
 
 impl Meddled {
@@ -36,7 +40,7 @@ impl Meddled {
         inner: Arc<EmbeddedStore>,
         decide: impl FnMut(&'static str, &[u8]) -> Fate + Send + 'static,
     ) -> Arc<Self> {
-        Arc::new(Self { inner, decide: Mutex::new(Box::new(decide)) })
+        Arc::new(Self { inner, decide: Mutex::new(Box::new(decide)), tells: watch::Sender::new(true) })
     }
 
     async fn before(&self, method: &'static str, key: &[u8]) -> Result<(), StoreError> {
@@ -95,7 +99,15 @@ impl Store for Meddled {
 
     async fn watch(&self, prefix: &[u8], after: Rev) -> Result<Watch, StoreError> {
         self.before("watch", prefix).await?;
-        self.inner.watch(prefix, after).await
+        let tells = self.tells.subscribe();
+        let events = self.inner.watch(prefix, after).await?.then(move |event| {
+            let mut tells = tells.clone();
+            async move {
+                let _ = tells.wait_for(|tells| *tells).await;
+                event
+            }
+        });
+        Ok(events.boxed())
     }
 
     async fn compact(&self, rev: Rev) -> Result<(), StoreError> {

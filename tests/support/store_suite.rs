@@ -302,6 +302,10 @@ pub(crate) async fn pages_end_where_the_prefix_ends(store: Shared) {
         let listed: Vec<&[u8]> = page.kvs.iter().map(|kv| &*kv.key).collect();
         let wanted: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
         assert_eq!((listed, page.more), (wanted, more), "after {after:?} limit {limit}");
+        if let (Some(left), None) = (page.left, after) {
+            assert_eq!(left, 3 - keys.len(), "limit {limit}");
+        }
+        assert!(page.more || page.left.is_none_or(|left| left == 0));
     }
 }
 
@@ -325,6 +329,7 @@ pub(crate) async fn pages_are_pinned_to_their_revision(store: Shared) {
         page = store.list(b"/k/", Some(&after), 3, Some(at)).await.unwrap();
         assert_eq!(page.rev, at);
         listed.extend(page.kvs.iter().map(shown));
+        assert!(page.left.is_none_or(|left| left == 10 - listed.len()), "as of that revision");
     }
     assert_eq!(round, 3);
     assert_eq!(listed, (0..10).map(|n| format!("/k/{n}=old")).collect::<Vec<_>>());

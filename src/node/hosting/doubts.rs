@@ -1,6 +1,6 @@
 //! Controller calls that may still be at work in the plugin, although nobody here waits for them: they ended without the
 //! plugin's word, or were begun before this daemon was.
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,18 +13,26 @@ use crate::csi::Failure;
 pub struct Doubts {
     longest_call: Duration,
     until: Mutex<HashMap<String, Instant>>,
+    inherited: Mutex<HashSet<String>>,
 }
 
 impl Doubts {
     /// Nothing is in doubt. A plugin is done with a call at the latest so long after it began.
     pub fn new(longest_call: Duration) -> Self {
-        Self { longest_call, until: Mutex::default() }
+        Self { longest_call, until: Mutex::default(), inherited: Mutex::default() }
     }
 
     /// The volumes of which this node was host when its daemon began.
     pub fn begin_with(&self, volumes: impl IntoIterator<Item = String>) {
         let until = Instant::now() + self.longest_call;
-        self.all().extend(volumes.into_iter().map(|uid| (uid, until)));
+        let inherited: HashSet<String> = volumes.into_iter().collect();
+        self.all().extend(inherited.iter().map(|uid| (uid.clone(), until)));
+        *self.inherited.lock().unwrap_or_else(PoisonError::into_inner) = inherited;
+    }
+
+    /// Whether an earlier daemon may have made calls about it in the name of this node.
+    pub(super) fn inherited(&self, volume: &str) -> bool {
+        self.inherited.lock().unwrap_or_else(PoisonError::into_inner).contains(volume)
     }
 
     /// A call about the volume, begun then, has ended so.
@@ -58,6 +66,7 @@ impl Doubts {
     /// The volume is gone, or is another node's.
     pub fn forget(&self, volume: &str) {
         self.all().remove(volume);
+        self.inherited.lock().unwrap_or_else(PoisonError::into_inner).remove(volume);
     }
 
     fn all(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {

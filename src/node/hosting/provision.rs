@@ -91,7 +91,8 @@ pub(super) async fn let_go(node: &Arc<Node>, volume: &Volume, host: &Host) -> Op
     let status = volume.status.clone().unwrap_or_default();
     let uid = volume.uid().unwrap_or_default();
     let mut part = said(node, volume, host).unwrap_or_else(|| HostPart::of(&status));
-    let attempted = host.epoch > 1 || node.amnesia || node.journal.create_attempted(&uid);
+    let forgotten = node.amnesia && node.doubts.inherited(&uid);
+    let attempted = host.epoch > 1 || forgotten || node.journal.create_attempted(&uid);
     if part.exists.is_some() {
         part.exists = Some(existence(volume, host, &part));
     } else if volume.spec.source.create.is_some() && !attempted {

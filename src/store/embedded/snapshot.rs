@@ -63,7 +63,7 @@ impl Snapshot {
         let at = wanted.at.unwrap_or(self.rev);
         self.reachable(at)?;
         let Some(bounds) = bounds(wanted) else {
-            return Ok(Page { kvs: Vec::new(), rev: at, more: false });
+            return Ok(Page { kvs: Vec::new(), rev: at, more: false, left: Some(0) });
         };
         let changed = if at < self.rev { self.changed_since(at, &bounds)? } else { BTreeMap::new() };
         Ok(self.page(at, wanted.limit, &bounds, changed)?)
@@ -139,7 +139,7 @@ impl Snapshot {
         let mut kvs = Vec::new();
         loop {
             let kv = match next_of(&mut present, &mut changed) {
-                None => return Ok(Page { kvs, rev: at, more: false }),
+                None => return Ok(Page { kvs, rev: at, more: false, left: Some(0) }),
                 Some(Source::Present) => match present.next().transpose()? {
                     Some((key, found)) => {
                         Some(record::decode_kv(Bytes::copy_from_slice(key.value()), found.value())?)
@@ -158,7 +158,7 @@ impl Snapshot {
             };
             let Some(kv) = kv else { continue };
             if kvs.len() == limit {
-                return Ok(Page { kvs, rev: at, more: true });
+                return Ok(Page { kvs, rev: at, more: true, left: None });
             }
             kvs.push(kv);
         }

@@ -325,9 +325,12 @@ impl EtcdStore {
         };
         let now = self.rev_after(before, answer.header())?;
         let more = answer.more() || (limit == 0 && !answer.kvs().is_empty());
+        // It counts what is in the range, not what is in the answer.
+        let count = usize::try_from(answer.count()).ok();
         let kvs = answer.take_kvs();
-        let kvs = kvs.into_iter().take(limit).map(|kv| self.ours(kv)).collect::<Result<_, _>>()?;
-        Ok(Page { kvs, rev: at.unwrap_or(now), more })
+        let kvs: Vec<_> = kvs.into_iter().take(limit).map(|kv| self.ours(kv)).collect::<Result<_, _>>()?;
+        let left = count.and_then(|count| count.checked_sub(kvs.len()));
+        Ok(Page { kvs, rev: at.unwrap_or(now), more, left })
     }
 
     fn ours(&self, kv: KeyValue) -> Result<Kv, StoreError> {
@@ -397,14 +400,14 @@ impl Store for EtcdStore {
                 Some(at) => self.reach(at).await.map(|_| at)?,
                 None => self.revision().await?,
             };
-            return Ok(Page { kvs: Vec::new(), rev, more: false });
+            return Ok(Page { kvs: Vec::new(), rev, more: false, left: Some(0) });
         }
         let mut page = self.page(from, end.clone(), limit, at).await?;
         while page.more && page.kvs.len() < limit {
             let Some(last) = page.kvs.last() else { break };
             let next =
                 self.page(behind(&last.key), end.clone(), limit - page.kvs.len(), Some(page.rev)).await?;
-            page.more = next.more;
+            (page.more, page.left) = (next.more, next.left);
             page.kvs.extend(next.kvs);
         }
         Ok(page)

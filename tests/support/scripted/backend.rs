@@ -324,12 +324,12 @@ impl Backend {
             timeout: wire.timeout,
             connection: wire.connection,
             started: Instant::now(),
+            at: (config.clock)(),
             ended: None,
         };
         if let Some(volume) = model.subject(ask) {
             let shared = model.is_shared(&volume);
-            let now = call.started;
-            let at_work = |other: &&Logged| other.in_flight() || call.meets(other, now, config.works_on);
+            let at_work = |other: &&Logged| other.in_flight() || call.meets(other, config.works_on);
             for other in log.iter().filter(at_work) {
                 let same = model.subject(&other.ask).as_ref() == Some(&volume);
                 if same && call.excludes(other, shared) {

@@ -52,6 +52,8 @@ pub struct Config {
     pub node: Vec<i32>,
     /// `NodeGetInfo`; also kept to when volumes are attached.
     pub max_volumes: i64,
+    /// The time since the beginning, the same for all nodes. Only what `works_on` measures asks for it.
+    pub clock: fn() -> std::time::Duration,
     /// For so long after its beginning a controller call may go on whose caller has gone: no other node may call then.
     pub works_on: std::time::Duration,
     /// Bytes in all; above it `CreateVolume` answers RESOURCE_EXHAUSTED.
@@ -114,6 +116,7 @@ impl Config {
             controller: Vec::new(),
             node: Vec::new(),
             max_volumes: 0,
+            clock: || std::time::Duration::ZERO,
             works_on: std::time::Duration::ZERO,
             total_bytes: 1 << 50,
             max_volume_bytes: 1 << 40,

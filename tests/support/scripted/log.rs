@@ -36,6 +36,8 @@ pub struct Logged {
     pub connection: u64,
     /// When it came.
     pub started: Instant,
+    /// The same by the one clock of all nodes.
+    pub at: Duration,
     /// When it ended, and how; none while it is in flight.
     pub ended: Option<(Instant, End)>,
 }
@@ -48,10 +50,10 @@ impl Logged {
 
     /// Whether the plugin may be at work on the other one still, although its caller has gone, and cannot know of this one:
     /// it came to another node's.
-    pub(super) fn meets(&self, other: &Self, now: Instant, works_on: Duration) -> bool {
+    pub(super) fn meets(&self, other: &Self, works_on: Duration) -> bool {
         let gone = matches!(other.ended, Some((_, End::Gone)));
         let calls = !self.ask.is_node_call() && !other.ask.is_node_call();
-        gone && calls && self.node != other.node && now < other.started + works_on
+        gone && calls && self.node != other.node && self.at < other.at + works_on
     }
 
     /// Whether both may be in flight at one time. Controller calls of a volume exclude one another everywhere, node
