@@ -246,7 +246,13 @@ impl Ring {
         self.rooms.get(field)?.get(value)
     }
 
-    fn push(&mut self, mut change: Change, of: (&Objects, &Resource)) {
+    /// Puts a change in its place, and tells whose news it is.
+    fn push(
+        &mut self,
+        mut change: Change,
+        of: (&Objects, &Resource),
+        concerned: &mut Vec<watch::Sender<u64>>,
+    ) {
         let made = self.newest.get(&change.key).and_then(|last| last.new.as_ref());
         if let (Some(old), Some(made)) = (&mut change.old, made) {
             old.follow(made);
@@ -256,7 +262,7 @@ impl Ring {
             for value in values(&change, field, of).into_iter().flatten() {
                 if let Some(room) = rooms.get_mut(value) {
                     room.changes.push_back(Arc::clone(&change));
-                    room.news.send_replace(change.rev.0);
+                    concerned.push(room.news.clone());
                 }
             }
         }
@@ -350,11 +356,17 @@ impl Hub {
             return Taken::TooOld;
         }
         let from = changes.partition_point(|change| change.rev <= after);
-        if from == changes.len() {
+        // What another's transaction wrote at one revision is told as a whole, once all of it is here.
+        let known = changes.partition_point(|change| change.rev <= position);
+        let mut to = known.min(from + BATCH);
+        while to < known && changes[to].rev == changes[to - 1].rev {
+            to += 1;
+        }
+        if from >= to {
             return Taken::Nothing(position.max(after));
         }
         let skipped = if planted!("changes-skipped") { changes.len() - from - 1 } else { 0 };
-        Taken::Changes(changes.range(from..).skip(skipped).take(BATCH).cloned().collect())
+        Taken::Changes(changes.range(from..to).skip(skipped).cloned().collect())
     }
 
     /// A place at a lane: for all that comes, or for what concerns one value of a field.
@@ -486,12 +498,15 @@ impl Keeper<'_> {
                 Some(Ok(event)) => {
                     let rev = event.rev();
                     let mut events = together(event, &mut watch);
-                    if let Some(mirror) = &self.hub.mirror {
-                        mirror.note(&mut events);
+                    if let Some(mirror) = &self.hub.mirror
+                        && !mirror.note(&mut events)
+                    {
+                        tracing::error!(
+                            "what is held is not what the store had before revision {rev}: it is read anew"
+                        );
+                        return StoreError::Compacted { at: rev };
                     }
-                    for event in events {
-                        self.lay(event);
-                    }
+                    self.lay(rev, events);
                     *at = Some(rev);
                 }
                 Some(Err(error)) => return error,
@@ -533,27 +548,29 @@ impl Keeper<'_> {
         }
     }
 
-    fn lay(&mut self, event: Event) {
-        let rev = event.rev();
-        let place = Change::of(event).and_then(|change| {
-            let found = self.resources.iter().find(|r| change.key.starts_with(r.prefix.as_bytes()));
-            found.map(|resource| (Arc::clone(resource), change))
-        });
-        let Some((resource, change)) = place else {
-            self.advance(rev);
-            return;
-        };
-        let (size, lane) = (change.size(), resource.lane);
-        self.hub.ring(lane).push(change, (self.objects, &resource));
-        self.order.push_back((resource, size));
-        self.held += size;
+    /// Puts all that one revision changed on the lanes, and then tells of it.
+    fn lay(&mut self, rev: Rev, events: Vec<Event>) {
+        let mut concerned = Vec::new();
+        for change in events.into_iter().filter_map(Change::of) {
+            let Some(resource) = self.resources.iter().find(|r| change.key.starts_with(r.prefix.as_bytes()))
+            else {
+                continue;
+            };
+            let (resource, size) = (Arc::clone(resource), change.size());
+            self.hub.ring(resource.lane).push(change, (self.objects, &resource), &mut concerned);
+            concerned.push(self.hub.lanes[resource.lane].news.clone());
+            self.order.push_back((resource, size));
+            self.held += size;
+        }
         while self.held > BUDGET || self.order.len() > MOST {
             let Some((oldest, size)) = self.order.pop_front() else { break };
             self.held -= size;
             self.hub.ring(oldest.lane).drop_oldest((self.objects, &oldest));
         }
         self.advance(rev);
-        self.hub.lanes[lane].news.send_replace(rev.0);
+        for news in concerned {
+            news.send_replace(rev.0);
+        }
     }
 
     fn advance(&self, rev: Rev) {

@@ -7,13 +7,16 @@ use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::selector::Hint;
 use super::source::{self, Asked, Next};
 use crate::store::{Event, Expect, Kv, Outcome, Page, Rev, Store, StoreError, Watch};
 
@@ -21,8 +24,10 @@ use crate::store::{Event, Expect, Kv, Outcome, Page, Rev, Store, StoreError, Wat
 #[derive(Default)]
 pub(crate) struct Mirror {
     state: RwLock<State>,
-    /// How far it has come.
-    place: watch::Sender<u64>,
+    /// How far it has come, and whether it is kept true now.
+    place: watch::Sender<(u64, bool)>,
+    /// Where it stood when somebody waited for it in vain.
+    late: AtomicU64,
 }
 
 /// A part of what is held.
@@ -31,8 +36,6 @@ pub(crate) struct Part<'a> {
     pub(crate) range: &'a str,
     /// They sort behind this one.
     pub(crate) after: Option<&'a [u8]>,
-    /// What is sought in it: the rest need not be told.
-    pub(crate) hint: Option<&'a Hint>,
     /// The most that is told of it.
     pub(crate) limit: usize,
 }
@@ -105,28 +108,28 @@ impl Mirror {
     }
 
     /// Takes in all that one revision changed. What was before is then had once by the events and those that came earlier.
-    pub(crate) fn note(&self, events: &mut [Event]) {
-        let Some(rev) = events.last().map(Event::rev) else { return };
+    /// False when the store had something else there before: what is held is then not what it holds.
+    pub(crate) fn note(&self, events: &mut [Event]) -> bool {
+        let Some(rev) = events.last().map(Event::rev) else { return true };
         let mut state = self.changed();
+        let mut same = true;
         for event in events {
-            match event {
-                Event::Put { kv, prev } => {
-                    let old = state.kvs.replace(ByKey(kv.clone()));
-                    if let (Some(prev), Some(ByKey(old))) = (prev, old) {
-                        share(prev, old);
-                    }
-                }
-                Event::Delete { key, prev, .. } => {
-                    if let Some(ByKey(old)) = state.kvs.take::<[u8]>(key) {
-                        share(prev, old);
-                    }
-                }
-                Event::Progress(_) => {}
-            }
+            let (old, prev) = match event {
+                Event::Put { kv, prev } => (state.kvs.replace(ByKey(kv.clone())), prev.as_mut()),
+                Event::Delete { key, prev, .. } => (state.kvs.take::<[u8]>(key), Some(prev)),
+                Event::Progress(_) => continue,
+            };
+            same &= match (old, prev) {
+                (Some(ByKey(old)), Some(prev)) => share(prev, old),
+                (None, None) => true,
+                (Some(_), None) | (None, Some(_)) => false,
+            };
         }
         state.rev = Some(rev);
+        let followed = state.followed;
         drop(state);
-        self.place.send_replace(rev.0);
+        self.place.send_replace((rev.0, followed));
+        same
     }
 
     /// Keeps whether it is kept true.
@@ -135,13 +138,23 @@ impl Mirror {
         state.followed = follows;
         let rev = state.rev.unwrap_or_default();
         drop(state);
-        self.place.send_replace(rev.0);
+        self.place.send_replace((rev.0, follows));
     }
 
-    /// Waits until everything up to a revision is in it.
-    pub(crate) async fn reached(&self, rev: Rev) {
-        // The sender lives as long as we do, so this cannot fail.
-        let _ = self.place.subscribe().wait_for(|place| *place >= rev.0).await;
+    /// Waits until everything up to a revision is in it, or it is not kept true any more; not for longer than `patience`,
+    /// and not at all where somebody waited in vain and it has not moved since. Whether it is worth another look.
+    pub(crate) async fn reached(&self, rev: Rev, patience: Duration) -> bool {
+        let mut places = self.place.subscribe();
+        let (now, _) = *places.borrow_and_update();
+        if now < rev.0 && self.late.load(Relaxed) == now {
+            return false;
+        }
+        let reached = places.wait_for(|(place, followed)| *place >= rev.0 || !followed);
+        if tokio::time::timeout(patience, reached).await.is_ok() {
+            return true;
+        }
+        self.late.store(self.place.borrow().0, Relaxed);
+        false
     }
 
     /// A part of it, all at one revision, if that is what a list asked for; else what is to be done first.
@@ -150,8 +163,7 @@ impl Mirror {
         let held = state.rev.filter(|_| state.followed);
         match (source::next(asked, held), held) {
             (Next::Held, Some(rev)) => {
-                let sought = |kv: &&Kv| part.hint.is_none_or(|hint| hint.may_be_in(&kv.value));
-                let mut found = state.range(part.range.as_bytes(), part.after).filter(sought);
+                let mut found = state.range(part.range.as_bytes(), part.after);
                 let kvs = found.by_ref().take(part.limit).cloned().collect();
                 let more = found.next().is_some();
                 Ok(Page { kvs, rev, more, left: (!more).then_some(0) })
@@ -178,11 +190,13 @@ impl State {
     }
 }
 
-/// Lets the same bytes be had once.
-fn share(one: &mut Kv, other: Kv) {
-    if *one == other {
+/// Lets the same bytes be had once; false when they are not the same.
+fn share(one: &mut Kv, other: Kv) -> bool {
+    let same = *one == other;
+    if same {
         *one = other;
     }
+    same
 }
 
 /// It is no store to be written.
@@ -289,16 +303,24 @@ mod tests {
         store.put(b"/b/1", Bytes::new(), Expect::Any).await.unwrap();
         store.delete(b"/a/5", Expect::Any).await.unwrap();
         while mirror.position() < Some(Rev(10)) {
-            mirror.note(&mut [watch.next().await.unwrap().unwrap()]);
+            assert!(mirror.note(&mut [watch.next().await.unwrap().unwrap()]));
         }
         same(&mirror, &store).await;
-        let part = Part { range: "/a/", after: Some(b"/a/2"), hint: None, limit: 2 };
+        let other = Kv {
+            key: Bytes::from_static(b"/a/5"),
+            value: Bytes::new(),
+            create_revision: Rev(9),
+            mod_revision: Rev(9),
+        };
+        let unheard = Event::Delete { key: other.key.clone(), rev: Rev(10), prev: other };
+        assert!(!mirror.note(&mut [unheard]), "the store had what is not held");
+        let part = Part { range: "/a/", after: Some(b"/a/2"), limit: 2 };
         let told = |asked| mirror.look(asked, &part).map(|page| (page.kvs.len(), page.more, page.rev));
         assert_eq!(told(Asked::At(Rev(10))), Err(Next::Store), "it is not followed");
         mirror.follow(true);
         assert_eq!(told(Asked::At(Rev(10))), Ok((2, true, Rev(10))));
         assert_eq!(told(Asked::Newest { told: Some(Rev(11)) }), Err(Next::Wait(Rev(11))));
-        mirror.reached(Rev(10)).await;
+        assert!(mirror.reached(Rev(10), Duration::from_secs(9)).await);
         assert_eq!(mirror.get(b"/a/3").await.unwrap().0.unwrap().value, &b"new"[..]);
         assert!(mirror.get(b"/a/5").await.unwrap().0.is_none());
         let at = |rev| mirror.list(b"/", None, 1, Some(Rev(rev)));

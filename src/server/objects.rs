@@ -231,13 +231,12 @@ impl Objects {
             return Ok(None);
         };
         let mut asked = at.map_or(Asked::Newest { told: None }, Asked::At);
-        let end = tokio::time::Instant::now() + HELD_DEADLINE;
         loop {
             match mirror.look(asked, part) {
                 Ok(page) => return Ok(Some(page)),
                 Err(Next::Ask) => asked = Asked::Newest { told: Some(self.revision().await?) },
                 Err(Next::Wait(rev)) => {
-                    if tokio::time::timeout_at(end, mirror.reached(rev)).await.is_err() {
+                    if !mirror.reached(rev, HELD_DEADLINE).await {
                         return Ok(None);
                     }
                 }

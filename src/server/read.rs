@@ -274,6 +274,9 @@ fn beginning(query: &Query, range: &str) -> Result<Begin, Refusal> {
     }
 }
 
+/// So many objects are looked at before others get their turn.
+const AT_ONCE: usize = 256;
+
 /// Reads the objects that a list asks for.
 pub(crate) async fn find(objects: &Objects, target: &Target, query: &Query) -> Result<Listing, Refusal> {
     let resource = &target.resource;
@@ -290,10 +293,10 @@ pub(crate) async fn find(objects: &Objects, target: &Target, query: &Query) -> R
     let mut held = if selector.is_empty() && limit <= PAGE {
         None
     } else {
-        let hint = selector.hint().filter(|_| resource.nature == Nature::Plain);
-        let (after, hint) = (after.as_deref(), hint.as_ref());
-        objects.held(&Part { range: &range, after, hint, limit: usize::MAX }, at).await?
+        objects.held(&Part { range: &range, after: after.as_deref(), limit: usize::MAX }, at).await?
     };
+    // Of what is held most is passed over without being parsed.
+    let hint = selector.hint().filter(|_| held.is_some() && resource.nature == Nature::Plain);
     loop {
         let size = if selector.is_empty() { PAGE.min(limit - items.len()) } else { PAGE };
         let page = match held.take() {
@@ -310,6 +313,13 @@ pub(crate) async fn find(objects: &Objects, target: &Target, query: &Query) -> R
                 break;
             }
             taken += 1;
+            if taken % AT_ONCE == 0 {
+                // Others have something to do, too.
+                tokio::task::yield_now().await;
+            }
+            if hint.as_ref().is_some_and(|hint| !hint.may_be_in(&kv.value)) {
+                continue;
+            }
             let stored = objects.open(resource, kv)?;
             if selector.is_empty() || selector.matches(&stored.traits(resource)?) {
                 items.push(stored);

@@ -6,6 +6,7 @@
 //! Initial ──> Live <──> Replay (its place left the lane: the store's own history)
 //!    └──────────┴──────────┴──> Done (timeout, shutdown, or an ERROR line was sent)
 //! ```
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use tokio::time::Instant;
 
 use super::hub::{Change, Ear, Side, Taken, View};
 use super::mirror::Part;
-use super::objects::{Stored, refused};
+use super::objects::{Objects, Stored, refused};
 use super::query::{Form, Query, refused_options};
 use super::resource::{Nature, Resource};
 use super::route::Target;
@@ -31,7 +32,13 @@ use super::table::{self, RowObject};
 use super::{HangUp, Identity, Inner, Server};
 use crate::api::FieldErrors;
 use crate::api::field::Cause;
-use crate::store::{Event, Rev, Watch};
+use crate::store::{Event, Kv, Rev, Watch};
+
+/// What is still to be told of a picture that was taken in memory.
+struct Rest {
+    kvs: VecDeque<Kv>,
+    rev: Rev,
+}
 
 /// How many objects of the initial state are sent at once.
 const PAGE: usize = 500;
@@ -39,7 +46,7 @@ const PAGE: usize = 500;
 const READY_DEADLINE: Duration = Duration::from_secs(10);
 
 enum Phase {
-    Initial { after: Option<Bytes>, at: Option<Rev>, announce: bool },
+    Initial { after: Option<Bytes>, at: Option<Rev>, announce: bool, rest: Option<Rest> },
     Live,
     Replay(Watch, Option<OwnedSemaphorePermit>),
     Done,
@@ -172,7 +179,7 @@ async fn beginning(inner: &Inner, resource: &Resource, query: &Query) -> Result<
         let message = format!("too old resource version: {asked} is from before this server knew its kinds");
         return Err(Refusal::expired(message));
     }
-    let initial = |announce| Phase::Initial { after: None, at: None, announce };
+    let initial = |announce| Phase::Initial { after: None, at: None, announce, rest: None };
     match (query.send_initial_events, version) {
         (Some(true), _) => Ok((initial(true), Rev::ZERO)),
         (None, None) => Ok((initial(false), Rev::ZERO)),
@@ -225,7 +232,7 @@ impl Watcher {
             return Ok(Vec::new());
         }
         match std::mem::replace(&mut self.phase, Phase::Done) {
-            Phase::Initial { after, at, announce } => self.initial(after, at, announce).await,
+            Phase::Initial { after, at, announce, rest } => self.initial((after, at), announce, rest).await,
             Phase::Live => self.live().await,
             Phase::Replay(history, place) => self.replay(history, place).await,
             Phase::Done => Ok(Vec::new()),
@@ -235,30 +242,40 @@ impl Watcher {
     /// One page of what exists.
     async fn initial(
         &mut self,
-        after: Option<Bytes>,
-        at: Option<Rev>,
+        (after, at): (Option<Bytes>, Option<Rev>),
         announce: bool,
+        rest: Option<Rest>,
     ) -> Result<Vec<u8>, Refusal> {
         let objects = &self.server.inner.objects;
-        let hint = self.selector.hint().filter(|_| self.resource.nature == Nature::Plain);
-        let part = Part { range: &self.range, after: after.as_deref(), hint: hint.as_ref(), limit: PAGE };
-        let page = match objects.held(&part, at).await? {
-            Some(page) => page,
-            None => objects.page(&self.range, after.as_deref(), PAGE, at).await?,
+        let held = match (rest, at) {
+            (Some(rest), _) => Some(rest),
+            // All that is held is taken at once: it is one picture, however slowly it is read.
+            (None, None) => held(objects, &self.range, &self.selector, &self.resource).await?,
+            (None, Some(_)) => None,
+        };
+        let (kvs, rev, more, rest) = match held {
+            Some(mut rest) => {
+                let now = rest.kvs.drain(..PAGE.min(rest.kvs.len())).collect();
+                (now, rest.rev, !rest.kvs.is_empty(), Some(rest))
+            }
+            None => {
+                let page = objects.page(&self.range, after.as_deref(), PAGE, at).await?;
+                (page.kvs, page.rev, page.more, None)
+            }
         };
         let mut lines = Vec::new();
-        for kv in &page.kvs {
+        for kv in &kvs {
             let stored = objects.open(&self.resource, kv)?;
             if self.selects(&stored)? {
                 self.write("ADDED", &stored.json(&self.resource)?, &mut lines)?;
             }
         }
-        match page.kvs.last() {
-            Some(last) if page.more => {
-                self.phase = Phase::Initial { after: Some(last.key.clone()), at: Some(page.rev), announce };
+        match kvs.last() {
+            Some(last) if more => {
+                self.phase = Phase::Initial { after: Some(last.key.clone()), at: Some(rev), announce, rest };
             }
             Some(_) | None => {
-                self.cursor = page.rev;
+                self.cursor = rev;
                 self.phase = Phase::Live;
                 if announce && self.bookmarks {
                     lines.extend(self.bookmark(true));
@@ -435,4 +452,25 @@ fn line(kind: &str, object: &[u8]) -> Vec<u8> {
     line.extend_from_slice(object);
     line.extend_from_slice(b"}\n");
     line
+}
+/// What is held of a range now, without what the selector surely does not select.
+async fn held(
+    objects: &Objects,
+    range: &str,
+    selector: &Selector,
+    resource: &Resource,
+) -> Result<Option<Rest>, Refusal> {
+    let part = Part { range, after: None, limit: usize::MAX };
+    let Some(page) = objects.held(&part, None).await? else { return Ok(None) };
+    let hint = selector.hint().filter(|_| resource.nature == Nature::Plain);
+    let mut kvs = VecDeque::new();
+    for (n, kv) in page.kvs.into_iter().enumerate() {
+        if n % PAGE == PAGE - 1 {
+            tokio::task::yield_now().await;
+        }
+        if hint.as_ref().is_none_or(|hint| hint.may_be_in(&kv.value)) {
+            kvs.push_back(kv);
+        }
+    }
+    Ok(Some(Rest { kvs, rev: page.rev }))
 }

@@ -10,7 +10,7 @@ use futures::stream;
 use super::super::{Event, Rev, Store as _, StoreError, Watch};
 use super::failure::{self, Asked};
 use super::track::{Fit, Track};
-use super::{ANSWER_LIMIT, EtcdStore, kv_of, rev, signed};
+use super::{EtcdStore, kv_of, rev, signed};
 
 /// Why one event of etcd ends the watch.
 enum Unfit {
@@ -39,14 +39,12 @@ pub(super) async fn follow(
     after: Rev,
     now: Rev,
 ) -> Result<Watch, StoreError> {
-    let options = WatchOptions::new()
-        .with_all_keys()
-        .with_start_revision(signed(after.next()))
-        .with_prev_key()
-        .with_fragment();
+    let options =
+        WatchOptions::new().with_all_keys().with_start_revision(signed(after.next())).with_prev_key();
     let apart = store.apart().await?;
     let source = store.sent(|| {
-        let mut client = apart.watch_client().max_decoding_message_size(ANSWER_LIMIT);
+        // Answers come whole, however long: of one that came in parts nobody could tell where a revision ends.
+        let mut client = apart.watch_client().max_decoding_message_size(usize::MAX);
         let options = options.clone();
         async move { client.watch([], Some(options)).await }
     });
