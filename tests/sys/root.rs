@@ -118,7 +118,7 @@ async fn the_daemons_tree_is_not_in_it_and_is_not_held() {
     let outside = tempfile::tempdir().unwrap();
     let mut spec = private(
         &host,
-        "ls -A $HERE/daemon; ls -A $HERE/volumes; touch $HERE/daemon/x; grep -c vol-1 /proc/self/mountinfo; : > $OUT/ready; sleep 1000",
+        "exec > $OUT/out 2> $OUT/err; ls -A $HERE/daemon; ls -A $HERE/volumes; touch $HERE/daemon/x; grep -c vol-1 /proc/self/mountinfo; : > $OUT/ready; sleep 1000",
         &[],
     );
     spec.env.insert("OUT".to_owned(), outside.path().to_str().unwrap().to_owned());
@@ -126,7 +126,7 @@ async fn the_daemons_tree_is_not_in_it_and_is_not_held() {
     let task = host.start(&spec, vec![]).await;
     let watches = wharfline::sys::real::RealWatches::new(host.pool.clone());
     crate::support::soon(wharfline::sys::Watches::appeared(&watches, outside.path(), "ready")).await.unwrap();
-    let read = |name: &str| std::fs::read_to_string(host.data.join(name)).unwrap();
+    let read = |name: &str| std::fs::read_to_string(outside.path().join(name)).unwrap();
     assert_eq!(read("out"), "0\n", "both empty, and the volume's mount is not in its namespace");
     assert!(read("err").contains("Read-only"), "{}", read("err"));
     // The task runs; the volume can be unmounted all the same, and its file system is gone then.
