@@ -593,8 +593,12 @@ fn together(first: Event, watch: &mut Peekable<Watch>) -> Vec<Event> {
 mod tests {
     use super::*;
 
-    fn put(key: &'static str, rev: u64) -> Event {
-        let (key, value) = (Bytes::from_static(key.as_bytes()), Bytes::new());
+    use crate::api::definitions;
+    use crate::server::{SealingKey, Server, ServerOptions};
+    use crate::store::embedded::{EmbeddedStore, MemoryDisk, Options};
+
+    fn put(key: &str, rev: u64) -> Event {
+        let (key, value) = (Bytes::copy_from_slice(key.as_bytes()), Bytes::new());
         let kv = Kv { key, value, create_revision: Rev(rev), mod_revision: Rev(rev) };
         Event::Put { kv, prev: None }
     }
@@ -609,5 +613,32 @@ mod tests {
             let taken: Vec<_> = together(first, &mut watch).iter().map(|event| event.rev().0).collect();
             assert_eq!(taken, expected);
         }
+    }
+
+    /// A transaction of another client of etcd, of more objects than a watcher takes at once.
+    #[tokio::test]
+    async fn what_one_revision_wrote_is_told_as_a_whole_and_not_before_it_is_all_there() {
+        let store = EmbeddedStore::open_memory(MemoryDisk::default(), Options::default()).unwrap();
+        let options = ServerOptions::new(SealingKey::new(&[7; 32]));
+        let server = Server::new(Arc::new(store), definitions(), options);
+        let resources = server.inner.registry.all().to_vec();
+        let one = Arc::clone(server.inner.registry.find("", "v1", "configmaps").unwrap());
+        let (hub, objects) = (Hub::new(server.inner.registry.lanes(), None), &server.inner.objects);
+        let mut keeper = Keeper { hub: &hub, objects, resources, order: VecDeque::new(), held: 0 };
+        keeper.clear(Rev(4));
+        let key = |n: usize| format!("{}default/c{n:04}", one.prefix);
+        // One of them is there, and who looks now must not think that it had the revision.
+        let first = Change::of(put(&key(0), 5)).unwrap();
+        hub.ring(one.lane).push(first, (objects, &one), &mut Vec::new());
+        assert!(matches!(hub.take(one.lane, Rev(4)), Taken::Nothing(Rev(4))));
+        let mut news = hub.news(one.lane);
+        keeper.lay(Rev(5), (1..3 * BATCH).map(|n| put(&key(n), 5)).collect());
+        keeper.lay(Rev(6), vec![put(&key(0), 6)]);
+        assert!(news.has_changed().unwrap() && *news.borrow_and_update() == 6);
+        let Taken::Changes(changes) = hub.take(one.lane, Rev(4)) else { panic!("nothing is told") };
+        assert_eq!(changes.iter().filter(|change| change.rev == Rev(5)).count(), 3 * BATCH);
+        let Taken::Changes(changes) = hub.take(one.lane, Rev(5)) else { panic!("nothing is told") };
+        assert_eq!(changes.len(), 1);
+        server.shutdown().await;
     }
 }
