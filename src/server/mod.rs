@@ -108,6 +108,8 @@ const JOINING: usize = 8;
 const LOOKING: usize = 16;
 /// How many watches at once are told what the store alone remembers, each of which costs it a watch; more list anew.
 const REPLAYS: usize = 32;
+/// How many of them one identity may have.
+const REPLAYS_EACH: usize = 8;
 /// The namespaces that exist from the start.
 pub const NAMESPACES: [&str; 2] = ["default", "wharfline-system"];
 
@@ -210,7 +212,7 @@ struct Inner {
     looking: Semaphore,
     watches: Arc<Shares>,
     /// Watches that are told what the store alone remembers; no bound where lists are read there, too.
-    replays: Option<Arc<Semaphore>>,
+    replays: Option<Arc<Shares>>,
     /// Connections whose certificate is known, by its user.
     known: Arc<Shares>,
     /// Connections that show none, by address.
@@ -273,7 +275,7 @@ impl Server {
                 looking: Semaphore::new(LOOKING),
                 hub,
                 watches: Shares::new(limits.watches, limits.watches_each),
-                replays: options.mirror.then(|| Arc::new(Semaphore::new(REPLAYS))),
+                replays: options.mirror.then(|| Shares::new(REPLAYS, REPLAYS_EACH)),
                 // Together no more than all: whoever is not known cannot take the places of those who are.
                 known: Shares::new(limits.connections / 2, limits.connections_each),
                 strange: Shares::new(limits.connections / 4, limits.connections_each),

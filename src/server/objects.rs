@@ -19,7 +19,7 @@ use super::selector::Traits;
 use super::source::{Asked, Next};
 use super::status::Refusal;
 use super::{NAMESPACES, Random, random_bytes};
-use crate::store::{Expect, Kv, Outcome, Page, Rev, Store, StoreError};
+use crate::store::{Expect, Kv, Outcome, Page, Rev, Store, StoreError, Watch};
 
 /// How long the server waits for its store before it answers 503.
 const STORE_DEADLINE: Duration = Duration::from_secs(10);
@@ -243,6 +243,11 @@ impl Objects {
                 Err(Next::Store | Next::Held) => return Ok(None),
             }
         }
+    }
+
+    /// What the store remembers of a range after a revision.
+    pub(crate) async fn history(&self, range: &str, after: Rev) -> Result<Watch, Refusal> {
+        self.timely(self.store.watch(range.as_bytes(), after)).await
     }
 
     /// From which revision on a watch of what is fixed misses nothing.

@@ -82,6 +82,11 @@ impl Shares {
         Share { shares: Arc::clone(self), who: who.to_owned() }
     }
 
+    /// One more for whoever holds a share of something else.
+    pub(crate) fn take_as(self: &Arc<Self>, other: &Share) -> Option<Share> {
+        self.take(&other.who)
+    }
+
     /// How many are held.
     pub(crate) fn held(&self) -> usize {
         self.state().all

@@ -16,7 +16,6 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::{HeaderValue, header};
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::hub::{Change, Ear, Side, Taken, View};
@@ -26,7 +25,7 @@ use super::query::{Form, Query, refused_options};
 use super::resource::{Nature, Resource};
 use super::route::Target;
 use super::selector::Selector;
-use super::shares::Share;
+use super::shares::{Share, Shares};
 use super::status::Refusal;
 use super::table::{self, RowObject};
 use super::{HangUp, Identity, Inner, Server};
@@ -48,7 +47,7 @@ const READY_DEADLINE: Duration = Duration::from_secs(10);
 enum Phase {
     Initial { after: Option<Bytes>, at: Option<Rev>, announce: bool, rest: Option<Rest> },
     Live,
-    Replay(Watch, Option<OwnedSemaphorePermit>),
+    Replay(Watch, Option<Share>),
     Done,
 }
 
@@ -67,7 +66,7 @@ struct Watcher {
     next_bookmark: Instant,
     deadline: Instant,
     hang_up: HangUp,
-    _share: Share,
+    share: Share,
 }
 
 /// What is to be watched, and how it is told.
@@ -125,7 +124,7 @@ pub(crate) async fn start(
         next_bookmark: now + inner.options.bookmark_interval,
         deadline: now + valid.map_or(lasts, |valid| lasts.min(valid)),
         hang_up,
-        _share: share,
+        share,
     };
     // What exists is read now, not when the client first reads: its picture is that of its request.
     let mut first = Vec::new();
@@ -311,10 +310,11 @@ impl Watcher {
                 true
             }
             Taken::TooOld => {
-                let place = inner.replays.clone().map(Semaphore::try_acquire_owned).transpose();
-                let place = place.map_err(|_| crowded(self.cursor))?;
-                let history = inner.objects.store.watch(self.range.as_bytes(), self.cursor).await;
-                self.phase = Phase::Replay(history.map_err(refused)?, place);
+                let take = |replays: &Arc<Shares>| replays.take_as(&self.share);
+                let place = inner.replays.as_ref().map(|r| take(r).ok_or_else(|| crowded(self.cursor)));
+                let place = place.transpose()?;
+                let history = inner.objects.history(&self.range, self.cursor).await?;
+                self.phase = Phase::Replay(history, place);
                 return Ok(Vec::new());
             }
         };
@@ -351,11 +351,7 @@ impl Watcher {
     }
 
     /// One change out of the store's own history, until the lane holds what follows.
-    async fn replay(
-        &mut self,
-        mut history: Watch,
-        place: Option<OwnedSemaphorePermit>,
-    ) -> Result<Vec<u8>, Refusal> {
+    async fn replay(&mut self, mut history: Watch, place: Option<Share>) -> Result<Vec<u8>, Refusal> {
         let inner = Arc::clone(&self.server.inner);
         let event = tokio::select! {
             () = inner.closing.cancelled() => return Ok(Vec::new()),
