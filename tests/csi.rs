@@ -260,7 +260,7 @@ async fn late_work_is_found_by_the_same_request() {
     let failure = bench.plugin.create_volume(create("pvc"), SHORT).await.unwrap_err();
     assert!(failure.is_deadline());
     bench.backend.until("the plugin saw us go", |log| log.iter().all(|call| !call.in_flight())).await;
-    assert_eq!(bench.backend.calls()[0].ended.map(|(_, how)| how), Some(End::Gone));
+    assert_eq!(bench.backend.calls()[0].ended.map(|(_, how)| how), Some(End::Left));
     let made = bench.backend.volumes();
     assert_eq!(made.len(), 1, "the work went on without us");
     let volume = bench.plugin.create_volume(create("pvc"), LONG).await.unwrap();

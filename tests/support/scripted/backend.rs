@@ -329,10 +329,12 @@ impl Backend {
         };
         if let Some(volume) = model.subject(ask) {
             let shared = model.is_shared(&volume);
-            let at_work = |other: &&Logged| other.in_flight() || call.meets(other, config.works_on);
+            let about_it = |other: &Logged| model.subject(&other.ask).as_ref() == Some(&volume);
+            let over = |other: &Logged| log.iter().any(|later| later.is_last_word(other) && about_it(later));
+            let at_work =
+                |other: &&Logged| other.in_flight() || call.meets(other, config.works_on) && !over(other);
             for other in log.iter().filter(at_work) {
-                let same = model.subject(&other.ask).as_ref() == Some(&volume);
-                if same && call.excludes(other, shared) {
+                if about_it(other) && call.excludes(other, shared) {
                     faults.push(format!(
                         "#{} {} on {} overlaps #{} {} on {}, both about {volume}",
                         call.number, call.rpc, call.node, other.number, other.rpc, other.node
@@ -406,7 +408,7 @@ impl Drop for Flying<'_> {
                 // What comes of it is the ledger's to tell; nobody waits for the answer.
                 drop(self.backend.perform(self.site, self.number, self.ask));
             }
-            self.book(End::Gone);
+            self.book(End::Left);
         }
     }
 }

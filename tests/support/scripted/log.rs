@@ -13,8 +13,10 @@ pub enum End {
     Answered(Code),
     /// Something was sent that is no status.
     Broken,
-    /// The caller went away, or the connection did.
+    /// It was over, and the connection was cut before the answer.
     Gone,
+    /// The caller went away in the middle.
+    Left,
 }
 
 /// One call.
@@ -51,9 +53,15 @@ impl Logged {
     /// Whether the plugin may be at work on the other one still, although its caller has gone, and cannot know of this one:
     /// it came to another node's.
     pub(super) fn meets(&self, other: &Self, works_on: Duration) -> bool {
-        let gone = matches!(other.ended, Some((_, End::Gone)));
+        let left = matches!(other.ended, Some((_, End::Left)));
         let calls = !self.ask.is_node_call() && !other.ask.is_node_call();
-        gone && calls && self.node != other.node && self.at < other.at + works_on
+        left && calls && self.node != other.node && self.at < other.at + works_on
+    }
+
+    /// Whether the plugin has answered here that nothing else about the volume is at work: `of` is a call about it.
+    pub(super) fn is_last_word(&self, of: &Self) -> bool {
+        let answered = matches!(self.ended, Some((_, End::Answered(code))) if code != Code::Aborted);
+        answered && self.number > of.number && self.node == of.node && !self.ask.is_node_call()
     }
 
     /// Whether both may be in flight at one time. Controller calls of a volume exclude one another everywhere, node
