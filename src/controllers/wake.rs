@@ -242,6 +242,9 @@ impl Wakes for VolumeAttachment {
             let spec = &attachment.spec;
             context.queues.holders.add(cluster(&spec.volume));
             context.queues.nodes.add(cluster(&spec.node_name));
+            // The node that detaches it may have to stay until it has.
+            let host = spec.host.as_ref().filter(|host| host.node_name != spec.node_name && new.is_none());
+            context.queues.nodes.add_all(host.map(|host| cluster(&host.node_name)));
             if new.is_none() {
                 // A node may have room again.
                 context.queues.placement.add_all(context.world.allocations.names("unplaced"));

@@ -588,6 +588,25 @@ fn going() -> Vec<Case> {
             advice: "start a controller instance of nfs on another node, and that one goes on with the volume; or `wharfline delete",
         },
         Case {
+            name: "a node that goes and was asked to let go of a volume",
+            cluster: {
+                let here = json!({ "status": { "nodeName": "b" } });
+                let asked = json!({ "status": { "controller": { "nodeName": "b", "epoch": 3 }, "askedToRelease": 3 } });
+                let goes = [("nodes/1", deleted()), ("allocations/3", deleted()), ("allocations/3", here)];
+                let mut cluster = with(&goes.into_iter().chain([("volumes/0", asked)]).collect::<Vec<_>>());
+                cluster["attachments"] = json!([]);
+                let volumes = cluster["volumes"].as_array_mut().unwrap();
+                volumes.truncate(1);
+                let allocations = cluster["allocations"].as_array_mut().unwrap();
+                allocations.drain(..2);
+                cluster
+            },
+            asked: "Node/b",
+            way: &["node/b", "allocation/nfs-all-b", "volume/vol-data"],
+            says: "goes to another node once b lets go of it",
+            advice: "wait: it does so when no call can be at work any more",
+        },
+        Case {
             name: "a node that goes and has an attachment left",
             cluster: {
                 let mut cluster = with(&[("nodes/1", deleted()), ("attachments/0", deleted())]);

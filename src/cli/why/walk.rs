@@ -546,6 +546,13 @@ impl<'a> Walk<'a> {
             }
             let mut branch = Branch::new(Subject::global(Kind::Volume, &name), State::Blocked, "needs it");
             branch.name_reason("InUse");
+            if let Some(host) = handed_over(volume) {
+                branch.text = format!("goes to another node once {host} lets go of it");
+                branch.hint = "wait: it does so when no call can be at work any more, at most 150 s after \
+                               its last call, or after its daemon began"
+                    .to_owned();
+                return branch;
+            }
             if let Some(claim) = &volume.spec.claim_ref {
                 if self.goes(volume) {
                     return self.claim(&claim.namespace, &claim.name, "");
@@ -643,6 +650,13 @@ impl<'a> Walk<'a> {
             branch
         })
     }
+}
+
+/// The node that was asked to let go of the volume and has not said yet that it did.
+fn handed_over(volume: &Volume) -> Option<&str> {
+    let status = volume.status.as_ref()?;
+    let host = status.calling_host()?;
+    (status.asked_to_release == Some(host.epoch)).then_some(&host.node_name)
 }
 
 /// Whether one node alone reaches the volume.
