@@ -548,9 +548,10 @@ impl<'a> Walk<'a> {
             branch.name_reason("InUse");
             if let Some(host) = handed_over(volume) {
                 branch.text = format!("goes to another node once {host} lets go of it");
-                branch.hint = "wait: it does so when no call can be at work any more, at most 150 s after \
-                               its last call, or after its daemon began"
-                    .to_owned();
+                branch.hint = String::from(
+                    "wait: it does so when no call can be at work any more, at most 150 s after \
+                               its last call, or after its daemon began",
+                );
                 return branch;
             }
             if let Some(claim) = &volume.spec.claim_ref {
