@@ -39,7 +39,9 @@ async fn same_host(
     if !lease.is_valid() {
         return Ok(true);
     }
-    if !Node::may_host(lease, &node.caches.volumes) {
+    let epoch = object.spec.host.as_ref().map_or(0, |host| host.epoch);
+    if !Node::may_host(lease, &node.caches.volumes) || node.doubts.has_let_go(&object.spec.volume_uid, epoch)
+    {
         return Ok(false);
     }
     let host_of = |v: &Volume| v.status.as_ref().and_then(|s| s.controller.clone());

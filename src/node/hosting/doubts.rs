@@ -14,12 +14,18 @@ pub struct Doubts {
     longest_call: Duration,
     until: Mutex<HashMap<String, Instant>>,
     inherited: Mutex<HashSet<String>>,
+    released: Mutex<HashMap<String, i64>>,
 }
 
 impl Doubts {
     /// Nothing is in doubt. A plugin is done with a call at the latest so long after it began.
     pub fn new(longest_call: Duration) -> Self {
-        Self { longest_call, until: Mutex::default(), inherited: Mutex::default() }
+        Self {
+            longest_call,
+            until: Mutex::default(),
+            inherited: Mutex::default(),
+            released: Mutex::default(),
+        }
     }
 
     /// The volumes of which this node was host when its daemon began.
@@ -28,6 +34,18 @@ impl Doubts {
         let inherited: HashSet<String> = volumes.into_iter().collect();
         self.all().extend(inherited.iter().map(|uid| (uid.clone(), until)));
         *self.inherited.lock().unwrap_or_else(PoisonError::into_inner) = inherited;
+    }
+
+    /// From now on no call is made about the volume under this epoch.
+    pub(super) fn let_go(&self, volume: &str, epoch: i64) {
+        self.released.lock().unwrap_or_else(PoisonError::into_inner).insert(volume.to_owned(), epoch);
+    }
+
+    /// Whether this node let go of the volume under this epoch: what names it as host still is old, also when the Volume is
+    /// gone by now, and the attachment alone tells who detaches.
+    pub(super) fn has_let_go(&self, volume: &str, epoch: i64) -> bool {
+        let released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
+        released.get(volume).is_some_and(|last| epoch <= *last)
     }
 
     /// Whether an earlier daemon may have made calls about it in the name of this node.

@@ -101,6 +101,7 @@ pub(super) async fn let_go(node: &Arc<Node>, volume: &Volume, host: &Host) -> Op
     }
     part.observed_epoch = host.epoch;
     part.released_epoch = Some(host.epoch);
+    node.doubts.let_go(&uid, host.epoch);
     part.next_attempt_time = None;
     let written = node.write_status(volume, &HOST, &part).await;
     node.after_write(&format!("vol/{uid}/report"), written)

@@ -173,8 +173,12 @@ impl Backend {
     /// The node lost power or was restarted: what was staged and published there is gone.
     pub fn reboot(&self, node: &str) {
         let mut state = self.state();
-        let State { config, model, .. } = &mut *state;
+        let State { config, model, log, .. } = &mut *state;
         model.reboot(node, &config.effects);
+        // With the machine went its plugin, and whatever that was at work on.
+        for call in log.iter_mut().filter(|call| call.node == node) {
+            call.ended = call.ended.map(|(at, how)| (at, if how == End::Left { End::Gone } else { how }));
+        }
         drop(state);
         self.tell();
     }
