@@ -342,6 +342,7 @@ struct Written {
     /// The object's version after it; 0 when it is not known.
     version: u64,
     value: Value,
+    at: Instant,
 }
 
 /// What this daemon had to say of one part of an object.
@@ -578,12 +579,15 @@ impl Node {
         let write = self.patch_status(&api, &name, &patch);
         match tokio::time::timeout(API_DEADLINE, write).await {
             Ok(Ok(object)) => {
-                let written = Written { version: version(&object), value: new };
+                let written = Written { version: version(&object), value: new, at: Instant::now() };
                 self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key, written);
                 Ok(())
             }
             // Gone: there is nothing to write to any more.
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(()),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
+                self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+                Ok(())
+            }
             Ok(Err(error)) => {
                 self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
                 Err(error)
@@ -631,6 +635,12 @@ impl Node {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = written.get(&key).filter(|written| written.version > version(object))?;
         T::deserialize(&answer.value).ok()
+    }
+
+    /// When one part of an object was written last, by this daemon.
+    pub fn written_at<K: Resource>(&self, object: &K, part: &Part) -> Option<Instant> {
+        let key = format!("{}/{}", object.meta().uid.as_deref().unwrap_or_default(), part.name);
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).map(|written| written.at)
     }
 
     /// Forgets what was written of an object that is gone. What a host said of an attachment stays while its own watch

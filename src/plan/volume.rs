@@ -31,8 +31,8 @@ pub struct Facts<'a> {
     pub no_host: Option<&'a Reason>,
     /// What the host says, with the epoch that it speaks for.
     pub exists: Option<(Rung, i64)>,
-    /// The epoch for which a host said last that it makes no more calls.
-    pub released: i64,
+    /// The host says when it calls again: a call may be under way by now.
+    pub trying: bool,
     /// The host's word on a failure or wait.
     pub provisioning: Option<&'a Condition>,
     /// A holder is entered, or an attachment is there.
@@ -70,8 +70,6 @@ pub fn shared(facts: &Facts<'_>) -> Option<Condition> {
 pub fn exists(facts: &Facts<'_>) -> Rung {
     match (facts.host, facts.exists) {
         (Some(host), Some((rung, epoch))) if host.epoch == epoch => rung,
-        // Nobody called since it let go.
-        (Some(host), Some((rung, epoch))) if epoch == facts.released && epoch + 1 == host.epoch => rung,
         // Nobody deletes what nobody asked to delete: what an earlier host confirmed stays true while that is so.
         (Some(_), Some((Rung::Up, _))) if !facts.deleting => Rung::Up,
         (Some(_), _) => Rung::Unknown,
@@ -82,9 +80,11 @@ pub fn exists(facts: &Facts<'_>) -> Rung {
     }
 }
 
-/// Whether its finalizer may be removed.
+/// Whether its finalizer may be removed. That the backend does not have it is enough only while its host makes no call
+/// that could change it.
 pub fn gone(facts: &Facts<'_>) -> bool {
-    facts.deleting && !facts.held && (kept(facts) || exists(facts) == Rung::Down)
+    let absent = exists(facts) == Rung::Down && !facts.trying;
+    facts.deleting && !facts.held && (kept(facts) || absent)
 }
 
 /// Whether its object is to be deleted although nobody asked for it: its claim went without it, or it was kept until its
@@ -162,7 +162,7 @@ mod tests {
 
     fn all<'a>(host: &'a Host, why: &'a Reason) -> Vec<Facts<'a>> {
         let mut all = Vec::new();
-        for bits in 0..16_u8 {
+        for bits in 0..32_u8 {
             for said in [
                 None,
                 Some((Rung::Down, 2)),
@@ -179,7 +179,7 @@ mod tests {
                         host: (bits & 4 != 0).then_some(host),
                         no_host: (bits & 4 == 0).then_some(why),
                         exists: said,
-                        released: 0,
+                        trying: bits & 16 != 0,
                         provisioning: None,
                         held: bits & 8 != 0,
                         before: None,
@@ -199,7 +199,8 @@ mod tests {
                 assert!(facts.deleting && !facts.held, "{facts:?}");
                 let kept = facts.existing || facts.reclaim == ReclaimPolicy::Retain;
                 let never = facts.host.is_none();
-                assert!(kept || never || facts.exists == Some((Rung::Down, 2)), "{facts:?}");
+                let sure = (never || facts.exists == Some((Rung::Down, 2))) && !facts.trying;
+                assert!(kept || sure, "{facts:?}");
             }
         }
     }
@@ -276,7 +277,7 @@ mod tests {
             host: Some(&host),
             no_host: None,
             exists: Some((Rung::Unknown, 2)),
-            released: 0,
+            trying: false,
             provisioning: Some(&full),
             held: false,
             before: None,
@@ -290,8 +291,8 @@ mod tests {
         assert_eq!(standing(&moved).0, VolumePhase::Ready, "a new host changes nothing for its users");
         let going = Facts { deleting: true, ..moved };
         assert_eq!(exists(&going), Rung::Unknown, "but its deletion is the new host's to confirm");
-        let let_go = Facts { exists: Some((Rung::Down, 1)), released: 1, ..going };
-        assert!(gone(&let_go), "nobody called since the last host let go");
+        let let_go = Facts { exists: Some((Rung::Down, 1)), ..going };
+        assert!(!gone(&let_go), "the new host may be making it");
         let registered = Facts { existing: true, host: None, exists: None, provisioning: None, ..sure };
         assert_eq!(standing(&registered).0, VolumePhase::Ready, "no controller service, nobody to ask");
         assert_eq!(standing(&Facts { claim: Claim::Gone, ..registered }).0, VolumePhase::Released);

@@ -1,11 +1,13 @@
 //! Much at once.
 use std::collections::BTreeMap;
 
-use serde_json::json;
+use std::time::Instant;
+
+use serde_json::{Value, json};
 use wharfline::csi::Rpc;
 
-use crate::support::node::{NODE, Rig, uid};
-use crate::support::scripted::{Config, Site};
+use crate::support::node::{NODE, NODE_ID, Rig, uid};
+use crate::support::scripted::{Answer, Config, Gate, Site};
 
 const ALL: usize = 1000;
 /// A node of which only its host speaks here.
@@ -48,4 +50,47 @@ async fn each_of_a_thousand_attachments_costs_one_call_and_one_write() {
     // What the daemon does beside, such as its events, is no matter of their number.
     let requests = rig.link.requests() - before;
     assert!(requests <= ALL + ALL / 10, "{requests} requests for {ALL} attachments");
+}
+
+/// All volumes of an allocation stand in its status: that one more of them is up is not worth a write of them all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_allocation_with_many_volumes_is_not_written_at_each_of_them() {
+    const VOLUMES: usize = 30;
+    const STATUS: &str = "/apis/wharfline.dev/v1alpha1/namespaces/default/allocations/app/status";
+    let rig = Rig::new(Config::without_attach_and_stage()).await;
+    let name = |n: usize| format!("v{n}");
+    let volumes: Vec<Value> =
+        (0..VOLUMES).map(|n| json!({ "name": name(n), "claimName": name(n) })).collect();
+    let app = rig.alloc("app", json!({ "volumes": volumes })).await;
+    let gates: Vec<_> = (0..VOLUMES).map(|_| Gate::new()).collect();
+    for (n, gate) in gates.iter().enumerate() {
+        let handle = format!("handle-{n}");
+        rig.backend.add_volume(&handle, BTreeMap::new());
+        rig.backend.next_for(Rpc::NodePublishVolume, &handle, Answer::honest().hang(gate));
+        let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeAttachment",
+            "metadata": { "name": name(n) },
+            "spec": { "volume": name(n), "volumeUid": name(n), "nodeName": NODE, "plugin": "scripted",
+                "claim": { "namespace": "default", "name": name(n), "uid": name(n) },
+                "host": { "nodeName": NODE, "epoch": 1 }, "attachRequired": false, "stageRequired": false,
+                "handle": handle, "nodeId": NODE_ID, "allocations": [uid(&app)],
+                "capability": { "accessMode": "SingleNodeWriter" } } });
+        rig.world.create(&rig.attachments, object).await;
+    }
+    rig.in_flight(Rpc::NodePublishVolume, VOLUMES).await;
+    let before = rig.link.patches(STATUS);
+    let began = Instant::now();
+    for (n, gate) in gates.iter().enumerate() {
+        gate.open();
+        let up = |a: &Value| a["status"]["node"]["calls"].as_array().is_some_and(|calls| !calls.is_empty());
+        rig.world.until(&rig.attachments, &name(n), "published", up).await;
+    }
+    let all = |a: &Value| {
+        let up = |v: &Value| v["published"] == "Up";
+        a["status"]["phase"] == "Running" && a["status"]["volumes"].as_array().unwrap().iter().all(up)
+    };
+    rig.world.until(&rig.allocs, "app", "published", all).await;
+    let writes = rig.link.patches(STATUS) - before;
+    // Five times a second, and at the beginning and the end.
+    let most = 3 + began.elapsed().as_millis() / 200;
+    assert!((writes as u128) <= most, "{writes} writes in {:?}", began.elapsed());
 }

@@ -1,4 +1,7 @@
 //! Calls whose outcome nobody knows: repeated as they were while wanted, reversed when not (obligations part 7).
+use serde_json::{Value, json};
+use wharfline::api::Volume;
+use wharfline::api::meta::Rung;
 use wharfline::csi::{Code, Rpc, proto};
 
 use crate::support::node::{Rig, Special};
@@ -160,8 +163,8 @@ async fn a_volume_that_is_too_small_is_deleted_again() {
     let volume = rig.world.until(&rig.volumes, "vol-1", "refused", unusable).await;
     let status = volume.status.unwrap();
     assert_eq!((status.exists, status.handle.as_str()), (Some(wharfline::api::meta::Rung::Down), ""));
-    assert_eq!(rig.backend.order(), ["CreateVolume", "DeleteVolume"]);
     rig.end_volume("vol-1").await;
+    assert_eq!(rig.backend.order(), ["CreateVolume", "DeleteVolume"]);
     rig.finish().await;
 }
 
@@ -183,4 +186,81 @@ async fn an_unstage_in_doubt_is_finished_before_the_next_stage() {
     assert!(unstages[1].0 < stage, "{order:?}");
     rig.end_all().await;
     rig.finish().await;
+}
+
+/// On the word that a volume is not there its object may go. While that word is about to change it says so, and that it is
+/// final is said only once it is.
+fn may_go(volume: &Volume) -> bool {
+    let status = volume.status.as_ref().unwrap();
+    status.exists == Some(Rung::Down) && status.next_attempt_time.is_none()
+}
+
+/// Refused once, and at work on the second attempt behind the gate.
+async fn at_work_again(rig: &Rig, gate: &Gate) {
+    rig.backend.next(Rpc::CreateVolume, Answer::fail(Code::ResourceExhausted, "no space yet"));
+    rig.backend.next(Rpc::CreateVolume, Answer::honest().hang(gate));
+    rig.ask("vol-1", &Special::default()).await;
+    rig.in_flight(Rpc::CreateVolume, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_repeated_create_makes_is_deleted_before_its_object_goes() {
+    let rig = Rig::new(Config::full()).await;
+    let gate = Gate::new();
+    at_work_again(&rig, &gate).await;
+    rig.world.delete(&rig.volumes, "vol-1").await;
+    let refused = |v: &Value| v["status"]["exists"] == "Down" && v["status"]["calls"].is_array();
+    let volume = rig.world.until(&rig.volumes, "vol-1", "refused", refused).await;
+    assert!(!may_go(&volume), "a create is at work and nothing says so");
+    gate.open();
+    rig.end_volume("vol-1").await;
+    assert_eq!(rig.backend.order(), ["CreateVolume", "CreateVolume", "DeleteVolume"]);
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_create_that_begins_anew_is_announced() {
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.next(Rpc::CreateVolume, Answer::fail(Code::OutOfRange, "too large"));
+    rig.ask("vol-1", &Special::default()).await;
+    let blocked =
+        rig.world.until(&rig.volumes, "vol-1", "blocked", |v| v["status"]["exists"] == "Down").await;
+    assert!(may_go(&blocked), "nothing is tried any more");
+    let gate = Gate::new();
+    rig.backend.next(Rpc::CreateVolume, Answer::honest().hang(&gate));
+    rig.world.patch(&rig.volumes, "vol-1", json!({ "spec": { "reclaimPolicy": "Retain" } })).await;
+    rig.in_flight(Rpc::CreateVolume, 2).await;
+    let volume = rig.volumes.get("vol-1").await.unwrap();
+    assert!(!may_go(&volume), "a create is at work and nothing says so");
+    gate.open();
+    rig.volume_up("vol-1").await;
+    rig.world.patch(&rig.volumes, "vol-1", json!({ "spec": { "reclaimPolicy": "Delete" } })).await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// The daemon, with its memory or without, does not know what became of the create that it was killed at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeated_create_that_was_cut_off_is_in_doubt() {
+    for forgets in [false, true] {
+        let mut rig = Rig::new(Config::full()).await;
+        let gate = Gate::new();
+        at_work_again(&rig, &gate).await;
+        rig.kill().await;
+        gate.open();
+        rig.called(Rpc::CreateVolume, 2).await;
+        rig.world.delete(&rig.volumes, "vol-1").await;
+        if forgets {
+            std::fs::remove_file(rig.place.data.path().join("journal")).unwrap();
+        }
+        rig.start().await;
+        rig.end_volume("vol-1").await;
+        let order = rig.backend.order();
+        assert_eq!(
+            order,
+            ["CreateVolume", "CreateVolume", "CreateVolume", "DeleteVolume"],
+            "forgets: {forgets}"
+        );
+        rig.finish().await;
+    }
 }

@@ -136,6 +136,9 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
     if told.nothing_begun(allocation) {
         return again;
     }
+    if let Some(left) = status::only_progress(node, allocation, &told) {
+        return Some(again.map_or(left, |again| again.min(left)));
+    }
     let part = if told.is_farewell() { &status::FAREWELL } else { &status::NODE };
     let written = node.write_status(allocation, part, &told).await;
     [again, node.after_write(&format!("alloc/{uid}/report"), written)].into_iter().flatten().min()

@@ -1,4 +1,6 @@
 //! What an allocation's status says of its tasks and volumes.
+use std::time::Duration;
+
 use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
@@ -30,13 +32,16 @@ pub(super) const FAREWELL: Part = Part { exact: true, ..NODE };
 /// The word of a volume that another allocation has.
 const HELD: &str = "HeldElsewhere";
 
+/// How often it is told how many of several volumes are up, or down, so far: each time all of them are written.
+const PROGRESS: Duration = Duration::from_millis(200);
+
 /// The node's part of an allocation's status.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub(super) struct NodePart {
     phase: AllocationPhase,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     volumes: Vec<VolumePublication>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     tasks: Vec<TaskStatus>,
     conditions: Vec<Condition>,
 }
@@ -71,6 +76,24 @@ impl NodePart {
             && self.tasks.iter().all(|t| t.state == TaskState::Pending && t.events.is_empty())
             && why.is_some_and(|c| UNDER_WAY.iter().any(|reason| reason.word() == c.reason))
     }
+}
+
+/// How long to wait with a word that says nothing new but that one more of the volumes is up, or down.
+pub(super) fn only_progress(node: &Node, allocation: &Allocation, told: &NodePart) -> Option<Duration> {
+    let since = node.written_at(allocation, &NODE)?.elapsed();
+    let nothing = AllocationStatus::default();
+    let before = allocation.status.as_ref().unwrap_or(&nothing);
+    let same = match node.answered::<_, NodePart>(allocation, &NODE) {
+        Some(last) => {
+            (last.phase, &last.tasks, &last.conditions) == (told.phase, &told.tasks, &told.conditions)
+        }
+        None => {
+            (before.phase, &before.tasks, &before.conditions)
+                == (Some(told.phase), &told.tasks, &told.conditions)
+        }
+    };
+    let under_way = matches!(told.phase, AllocationPhase::WaitingVolumes | AllocationPhase::Stopping);
+    PROGRESS.checked_sub(since).filter(|left| under_way && same && !left.is_zero())
 }
 
 pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> NodePart {

@@ -55,7 +55,7 @@ impl HostPart {
             capacity: status.capacity.clone(),
             topology: status.topology.clone(),
             calls: status.calls.clone(),
-            next_attempt_time: None,
+            next_attempt_time: status.next_attempt_time,
             observed_epoch: status.observed_epoch,
             released_epoch: Some(status.released_epoch).filter(|epoch| *epoch != 0),
             provisioning: status.provisioning.clone(),
@@ -78,11 +78,39 @@ fn said(node: &Node, volume: &Volume, host: &Host) -> Option<HostPart> {
     node.said::<HostPart>(&uid, &HOST).filter(|said| said.observed_epoch == host.epoch)
 }
 
-/// What is known of whether the backend has the volume.
-fn existence(volume: &Volume, host: &Host, part: &HostPart) -> Rung {
+/// What is known of whether the backend has the volume. That it has not is no knowledge where a create may have begun
+/// after the word was written and ended without one: by the journal, or, without an old enough journal, by the word itself.
+fn existence(node: &Node, volume: &Volume, host: &Host, part: &HostPart) -> Rung {
     let released = volume.status.as_ref().map_or(0, |status| status.released_epoch);
-    let said = part.exists.map(|rung| (rung, part.observed_epoch));
-    provision::exists(wanted(volume), host.epoch, released, said)
+    let last = part.exists.map(|rung| (rung, part.observed_epoch));
+    let uid = volume.uid().unwrap_or_default();
+    let forgotten = node.amnesia && node.doubts.inherited(&uid) && said(node, volume, host).is_none();
+    let may_have_called = part.observed_epoch != host.epoch || part.next_attempt_time.is_some();
+    let begun = node.journal.create_attempted(&uid) || forgotten && may_have_called;
+    match provision::exists(wanted(volume), host.epoch, released, last) {
+        Rung::Down if begun => Rung::Unknown,
+        rung => rung,
+    }
+}
+
+/// Writes that a create is about to be made of what this host said is not there, for on that word alone the object may
+/// go. Says whether the server has it, and when to try again if not.
+async fn announce(
+    node: &Arc<Node>,
+    volume: &Volume,
+    host: &Host,
+    before: &HostPart,
+) -> Result<(), Option<Duration>> {
+    let said_absent = before.exists == Some(Rung::Down) && before.observed_epoch == host.epoch;
+    if !said_absent || before.next_attempt_time.is_some() {
+        return Ok(());
+    }
+    let part = HostPart { next_attempt_time: Some(node.now()), ..before.clone() };
+    let written = node.write_status(volume, &HOST, &part).await;
+    let refused = written.is_err();
+    let again = node.after_write(&format!("vol/{}/report", volume.uid().unwrap_or_default()), written);
+    let stands = node.answered::<_, HostPart>(volume, &HOST).is_some_and(|p| p.next_attempt_time.is_some());
+    if refused || !stands { Err(again) } else { Ok(()) }
 }
 
 /// Says that no call about the volume is under way here, and that none follows under this epoch. With it goes what was
@@ -94,7 +122,7 @@ pub(super) async fn let_go(node: &Arc<Node>, volume: &Volume, host: &Host) -> Op
     let forgotten = node.amnesia && node.doubts.inherited(&uid);
     let attempted = host.epoch > 1 || forgotten || node.journal.create_attempted(&uid);
     if part.exists.is_some() {
-        part.exists = Some(existence(volume, host, &part));
+        part.exists = Some(existence(node, volume, host, &part));
     } else if volume.spec.source.create.is_some() && !attempted {
         part.exists = Some(Rung::Down);
         part.provisioning = None;
@@ -118,7 +146,7 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     let said = said(node, volume, host);
     let before = said.clone().unwrap_or_else(|| HostPart::of(&status));
     let seen = provision::Seen {
-        exists: existence(volume, host, &before),
+        exists: existence(node, volume, host, &before),
         handle_known: !before.handle.is_empty(),
         held: !status.holders.is_empty(),
         shared: is_true(&status.conditions, HANDLE_SHARED),
@@ -127,9 +155,18 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}/{:?}", host.epoch, status.phase));
     let step = match provision::next(wanted, source, seen) {
         Next::Do(step) => step,
-        // What could not be written before is written now.
+        // What could not be written before is written now, and that nothing follows on what was said not to be there.
         Next::Wait(_) | Next::Converged => {
-            let written = node.write_status(volume, &HOST, &said?).await;
+            let part = match (wanted, create, seen.exists) {
+                (provision::Wanted::Deleted, true, Rung::Down) => HostPart {
+                    exists: Some(Rung::Down),
+                    observed_epoch: host.epoch,
+                    next_attempt_time: None,
+                    ..before
+                },
+                _ => said?,
+            };
+            let written = node.write_status(volume, &HOST, &part).await;
             return node.after_write(&format!("{key}/report"), written);
         }
     };
@@ -142,6 +179,11 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     part.exists = before.exists.map(|_| seen.exists);
     part.observed_epoch = host.epoch;
     let outcome = if Node::may_host(lease, &node.caches.volumes) {
+        if step == provision::Step::Create
+            && let Err(again) = announce(node, volume, host, &before).await
+        {
+            return again;
+        }
         carry_out(node, volume, step, (&retry, lease), &mut part, host.epoch).await
     } else {
         Err(Blocked::Wait(Reason::LeaseNotRenewed))
@@ -270,6 +312,7 @@ async fn undo_create(
         Ok(_) => {
             part.exists = Some(Rung::Down);
             part.handle = String::new();
+            let _ = node.journal.commit(vec![Change::Forget(format!("create/{}", names.volume))]).await;
             Err(Blocked::Answer(format!(
                 "the plugin made a volume that does not fit and it was deleted again: {fault}"
             )))

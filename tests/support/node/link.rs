@@ -1,6 +1,7 @@
 //! The way from a daemon to its server, which can be cut.
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use kube::client::Body;
 use tower::service_fn;
@@ -12,6 +13,7 @@ pub struct Link {
     all: Arc<AtomicBool>,
     leases: Arc<AtomicBool>,
     requests: Arc<AtomicUsize>,
+    patches: Arc<Mutex<HashMap<String, usize>>>,
 }
 
 impl Link {
@@ -36,6 +38,11 @@ impl Link {
         self.requests.load(Ordering::SeqCst)
     }
 
+    /// How many requests patched this path.
+    pub fn patches(&self, path: &str) -> usize {
+        self.patches.lock().unwrap().get(path).copied().unwrap_or_default()
+    }
+
     /// The client of a node, over this link.
     pub fn client(&self, server: &Server, node: &str) -> kube::Client {
         let (inner, link) = (server.client(Identity::node(node)), self.clone());
@@ -44,6 +51,9 @@ impl Link {
             async move {
                 let lease = request.uri().path().contains("/leases");
                 link.requests.fetch_add(usize::from(!lease), Ordering::SeqCst);
+                if request.method() == http::Method::PATCH {
+                    *link.patches.lock().unwrap().entry(request.uri().path().to_owned()).or_default() += 1;
+                }
                 if link.all.load(Ordering::SeqCst) || lease && link.leases.load(Ordering::SeqCst) {
                     return Err::<_, kube::Error>(kube::Error::Service("the server is gone".into()));
                 }

@@ -275,7 +275,8 @@ impl Rig {
 
     pub async fn end_volume(&self, name: &str) {
         self.world.delete(&self.volumes, name).await;
-        self.world.until(&self.volumes, name, "deleted", |v| v["status"]["exists"] == "Down").await;
+        let gone = |v: &Value| v["status"]["exists"] == "Down" && v["status"]["nextAttemptTime"].is_null();
+        self.world.until(&self.volumes, name, "deleted", gone).await;
         self.world.let_go(&self.volumes, name).await;
     }
 
