@@ -269,6 +269,7 @@ async fn late_work_is_found_by_the_same_request() {
     bench.backend.assert_clean();
 }
 
+/// Scenario A66.
 #[tokio::test]
 async fn one_call_per_volume_in_order_and_other_volumes_at_once() {
     let bench = Bench::new();
@@ -417,6 +418,7 @@ async fn whoever_listens_after_an_end_is_asked_about_volumes_only_when_vouched_f
     bench.backend.assert_clean();
 }
 
+/// Scenario A3.
 #[tokio::test]
 async fn probes_travel_apart_and_one_at_a_time() {
     let bench = Bench::new();

@@ -10,6 +10,8 @@ mod crash;
 mod full;
 #[path = "node/handover.rs"]
 mod handover;
+#[path = "node/instances.rs"]
+mod instances;
 #[path = "node/journal.rs"]
 mod journal;
 #[path = "node/kernel.rs"]

@@ -126,6 +126,7 @@ pub const VOLUME_PART: &[&str] = &[
     "topology",
     "calls",
     "nextAttemptTime",
+    "attempting",
     "observedEpoch",
     "releasedEpoch",
     "provisioning",

@@ -1,7 +1,7 @@
 //! What a schema cannot say. Every function lists all faults of one object by field path.
 //!
 //! Called after the schema's own checks, so types are right; what is absent is simply absent.
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use serde_json::Value;
@@ -201,8 +201,19 @@ fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&s
             "is for plugins only; give the task a csiPlugin block",
         );
     }
+    if plugin.is_object() && !task["env"]["CSI_ENDPOINT"].is_null() {
+        faults.forbidden(
+            format!("{path}.env.CSI_ENDPOINT"),
+            "is given to a plugin by Wharfline, which has to know where its socket is; leave it out",
+        );
+    }
+    let mut taken = HashMap::new();
     for (i, mount) in list(&task["volumeMounts"]).enumerate() {
         let at = format!("{path}.volumeMounts[{i}]");
+        if plugin.is_object() {
+            let message = "a plugin works in the mounts of its machine and gets no volumes; leave it out";
+            faults.forbidden(&at, message);
+        }
         let name = text(&mount["name"]);
         if !volumes.contains(name) {
             faults.invalid(format!("{at}.name"), format!("\"{name}\" is not one of spec.volumes"));
@@ -210,6 +221,11 @@ fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&s
         let path = text(&mount["mountPath"]);
         if !path.starts_with('/') || path == "/" || path.split('/').any(|part| part == "..") {
             faults.invalid(format!("{at}.mountPath"), "must be an absolute path below / without \"..\"");
+        }
+        let parts: Vec<_> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+        if let Some(other) = taken.insert(parts, i) {
+            let message = format!("volumeMounts[{other}] is mounted there already, and would be hidden");
+            faults.invalid(format!("{at}.mountPath"), message);
         }
     }
 }
@@ -418,10 +434,40 @@ mod tests {
                 "spec.tasks[0].runtime.process.command",
                 "spec.tasks[0].stopGracePeriod",
                 "spec.tasks[0].csiPlugin.mountDir",
+                "spec.tasks[0].volumeMounts[0]",
                 "spec.tasks[0].volumeMounts[0].name",
                 "spec.tasks[0].volumeMounts[0].mountPath",
             ]
         );
+    }
+
+    /// Scenario A75.
+    #[test]
+    fn what_a_task_cannot_mount_is_refused_before_anything_is_claimed() {
+        let alloc = |task: &Value| {
+            let mut all = json!({ "name": "t", "runtime": { "process": { "command": ["x"] } } });
+            all.as_object_mut().unwrap().extend(task.as_object().unwrap().clone());
+            json!({ "spec": { "volumes": [{ "name": "a", "claimName": "c" }, { "name": "b", "claimName": "d" }],
+                "tasks": [all] } })
+        };
+        let mounts = |first: &str, second: &str| json!({ "volumeMounts": [{ "name": "a", "mountPath": first }, { "name": "b", "mountPath": second }] });
+        for (task, wanted) in [
+            (mounts("/data", "/data/more"), &[][..]),
+            (mounts("/data", "/data"), &["spec.tasks[0].volumeMounts[1].mountPath"]),
+            (mounts("/data/./x/", "/data//x"), &["spec.tasks[0].volumeMounts[1].mountPath"]),
+            (
+                json!({ "csiPlugin": { "pluginName": "p", "role": "Node" },
+                    "volumeMounts": [{ "name": "a", "mountPath": "/data" }] }),
+                &["spec.tasks[0].volumeMounts[0]"],
+            ),
+            (
+                json!({ "csiPlugin": { "pluginName": "p", "role": "Node" }, "env": { "CSI_ENDPOINT": "x" } }),
+                &["spec.tasks[0].env.CSI_ENDPOINT"],
+            ),
+            (json!({ "env": { "CSI_ENDPOINT": "x" } }), &[]),
+        ] {
+            assert_eq!(paths(&allocation(&alloc(&task), None)), wanted, "{task}");
+        }
     }
 
     #[test]

@@ -148,6 +148,9 @@ pub struct VolumeStatus {
     /// When the host tries again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_attempt_time: Option<Time>,
+    /// A create of what was said not to be there is about to be made, or may be under way: the object does not go.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub attempting: bool,
     /// The epoch that the host speaks for.
     #[serde(default)]
     pub observed_epoch: i64,

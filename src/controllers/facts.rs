@@ -194,6 +194,7 @@ fn instance(world: &World, object: &PluginInstance) -> Instance {
         id: object.name_any(),
         role: if half { Role::Node } else { object.spec.role },
         node: object.spec.node_name.clone(),
+        born: created,
         healthy_since: if healthy { status.since.or(created) } else { None },
         node_id: status.node_id,
     }

@@ -148,7 +148,7 @@ fn alone<'a>(
         host: status.controller.as_ref(),
         no_host,
         exists: status.exists.map(|rung| (rung, status.observed_epoch)),
-        trying: status.next_attempt_time.is_some(),
+        attempting: status.attempting,
         provisioning: status.provisioning.as_ref(),
         held: attached || !status.holders.is_empty(),
         before: None,

@@ -220,7 +220,7 @@ impl Wakes for Volume {
             let status = v.status.clone().unwrap_or_default();
             let nodes: Vec<_> = status.holders.into_iter().map(|h| h.node_name).collect();
             let host = (status.controller, status.observed_epoch, status.released_epoch);
-            (deleting(v), status.exists, host, nodes)
+            (deleting(v), (status.exists, status.attempting), host, nodes)
         };
         if differs(old, new, needs) {
             let hosts =

@@ -9,8 +9,9 @@ use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, ResourceExt};
 use tokio::time::Instant;
 
-use super::context::{API_DEADLINE, Key, Node, Part};
+use super::context::{API_DEADLINE, Key, Node};
 use super::journal::{Entry, StoreEntry, TaskEntry};
+use super::writes::{Guard, Part};
 use crate::api::definitions::AGENT_PART;
 use crate::api::meta::{Condition, READY, Truth, set_condition};
 use crate::api::{NodeAgent, NodeAgentStatus};
@@ -252,7 +253,7 @@ fn spec(node: &Node, incarnation: &str) -> LeaseSpec {
 }
 
 /// The fields of a NodeAgent's status: all of them.
-const AGENT: Part = Part { name: "agent", fields: AGENT_PART, epoch: None, exact: false };
+const AGENT: Part = Part { name: "agent", fields: AGENT_PART, epoch: None, guard: Guard::Any };
 
 /// Writes what the daemon says of its machine.
 pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {

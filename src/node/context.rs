@@ -7,12 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Node as CoreNode, Secret};
-use kube::api::{Patch, PatchParams};
-use kube::core::{PartialObjectMeta, Request};
 use kube::{Api, Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,9 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::caches::Cache;
 use super::events::Events;
 use super::hosting::Doubts;
-use super::hosting::attach::CONTROLLER;
 use super::journal::Journal;
-use super::objects::ObjectApi;
 use super::queue::Queue;
 use super::registry::{InstanceKey, Registry};
 use super::requests::Secrets;
@@ -30,15 +23,13 @@ use super::retry::Retry;
 use super::supervisor::Supervisors;
 use super::tasks::Tasks;
 use super::turns::Turns;
+use super::writes::{Said, Written};
 use crate::api::meta::{CALLS_KEPT, Call, SecretRef, Time};
 use crate::api::{Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim};
 use crate::csi::{self, SocketPathError, Tenure};
 use crate::plan::Reason;
 use crate::plan::marks::STOPPED;
 use crate::sys::{Clock, Files, Kernel, Processes, Random, Watches};
-
-/// An answer without spec and status.
-const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 /// Everything this machine is asked, each behind a trait with a real and a simulated form.
 #[derive(Clone, Debug)]
@@ -235,9 +226,9 @@ pub struct Node {
     /// Ends the daemon; workloads and mounts stay.
     pub stop: CancellationToken,
     /// What this daemon last wrote of an object, by uid and part.
-    written: Mutex<HashMap<String, Written>>,
+    pub(super) written: Mutex<HashMap<String, Written>>,
     /// What it last had to say of it, written or not.
-    said: Mutex<HashMap<String, Said>>,
+    pub(super) said: Mutex<HashMap<String, Said>>,
     /// Whose calls were not sent because their driver has to say first who it is.
     unsent: Mutex<BTreeSet<Key>>,
 }
@@ -321,42 +312,6 @@ impl Calls {
 /// The same call with the same result.
 fn same(a: &Call, b: &Call) -> bool {
     a.method == b.method && a.code == b.code && a.message == b.message
-}
-
-/// One writer's fields of an object's status.
-#[derive(Debug)]
-pub struct Part {
-    /// Tells it from the other parts that this daemon writes of the same object.
-    pub name: &'static str,
-    /// The top-level fields.
-    pub fields: &'static [&'static str],
-    /// Where the epoch stands that the writer speaks for, if any. It goes with every write: a late one would pass for another's.
-    pub epoch: Option<&'static [&'static str]>,
-    /// Refused when the object is not what was seen any more: it would pass for the answer to another question.
-    pub exact: bool,
-}
-
-/// What one part of a status was last written as.
-#[derive(Debug, Clone)]
-struct Written {
-    /// The object's version after it; 0 when it is not known.
-    version: u64,
-    value: Value,
-    at: Instant,
-}
-
-/// What this daemon had to say of one part of an object.
-#[derive(Debug)]
-struct Said {
-    /// As JSON.
-    text: Vec<u8>,
-    /// The version of the object that said the same: most looks find nothing new.
-    settled: Option<u64>,
-}
-
-/// Our server's versions are the store's revisions, so that the later of two is known.
-fn version<K: Resource>(object: &K) -> u64 {
-    object.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
 /// What a fresh daemon is made of.
@@ -526,148 +481,6 @@ impl Node {
         read.unwrap_or_else(|_| Err(kube::Error::Service("no answer in time".into())))
     }
 
-    /// Writes one part of an object's status, if it differs from what was written last or stands there. `part` names
-    /// the writer's fields, so that two parts of one object do not disturb one another.
-    pub async fn write_status<K>(
-        &self,
-        object: &K,
-        part: &Part,
-        status: &impl Serialize,
-    ) -> Result<(), kube::Error>
-    where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
-        K: ObjectApi,
-    {
-        let text = serde_json::to_vec(status).map_err(kube::Error::SerdeError)?;
-        let key = format!("{}/{}", object.uid().unwrap_or_default(), part.name);
-        {
-            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-            match said.get(&key) {
-                Some(known) if known.text == text && known.settled == Some(version(object)) => return Ok(()),
-                Some(known) if known.text == text => {}
-                Some(_) | None => {
-                    said.insert(key.clone(), Said { text: text.clone(), settled: None });
-                }
-            }
-        }
-        let new: Value = serde_json::from_slice(&text).map_err(kube::Error::SerdeError)?;
-        let last = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-        let old = match last {
-            // The cache does not show our own last write yet.
-            Some(last) if version(object) < last.version => last.value,
-            // Others may have written our fields since: controllers do when they take this node for lost.
-            Some(_) | None => restrict(K::status(object).map_err(kube::Error::SerdeError)?, part.fields),
-        };
-        let mut patch = merge_diff(&old, &new);
-        if patch.as_object().is_some_and(serde_json::Map::is_empty) {
-            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(said) = said.get_mut(&key) {
-                said.settled = Some(version(object));
-            }
-            return Ok(());
-        }
-        if let Some(path) = part.epoch {
-            carry(&mut patch, &new, path);
-        }
-        let api = K::api(self.client.0.clone(), object);
-        // Another object may have the name by now.
-        let mut body = serde_json::json!({ "metadata": { "uid": object.uid() }, "status": patch });
-        if part.exact {
-            body["metadata"]["resourceVersion"] = object.resource_version().into();
-        }
-        let (name, patch) = (object.name_any(), Patch::Merge(&body));
-        let write = self.patch_status(&api, &name, &patch);
-        match tokio::time::timeout(API_DEADLINE, write).await {
-            Ok(Ok(object)) => {
-                let written = Written { version: version(&object), value: new, at: Instant::now() };
-                self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key, written);
-                Ok(())
-            }
-            // Gone: there is nothing to write to any more.
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
-                self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
-                Ok(())
-            }
-            Ok(Err(error)) => {
-                self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
-                Err(error)
-            }
-            Err(_) => {
-                self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
-                Err(kube::Error::Service("no answer in time".into()))
-            }
-        }
-    }
-
-    /// Patches a status. Of the answer only the version is needed, and more is not asked for.
-    async fn patch_status<K: Resource>(
-        &self,
-        api: &Api<K>,
-        name: &str,
-        patch: &Patch<&Value>,
-    ) -> Result<PartialObjectMeta<K>, kube::Error>
-    where
-        K::DynamicType: Default,
-    {
-        let request = Request::new(api.resource_url()).patch_subresource(
-            "status",
-            name,
-            &PatchParams::default(),
-            patch,
-        );
-        let mut request = request.map_err(kube::Error::BuildRequest)?;
-        request.headers_mut().insert(http::header::ACCEPT, http::HeaderValue::from_static(METADATA));
-        self.client.0.request(request).await
-    }
-
-    /// What this daemon last had to say of an object, if anything. A cache lags behind it, and the server may not even
-    /// have it; who decided by those would repeat a call that was answered.
-    pub fn said<T: DeserializeOwned>(&self, uid: &str, part: &Part) -> Option<T> {
-        let key = format!("{uid}/{}", part.name);
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        serde_json::from_slice(&said.get(&key)?.text).ok()
-    }
-
-    /// What the server said that one part of an object is, in answer to our own last write, if that is newer than this
-    /// state of the object.
-    pub fn answered<K: Resource, T: DeserializeOwned>(&self, object: &K, part: &Part) -> Option<T> {
-        let key = format!("{}/{}", object.meta().uid.as_deref().unwrap_or_default(), part.name);
-        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = written.get(&key).filter(|written| written.version > version(object))?;
-        T::deserialize(&answer.value).ok()
-    }
-
-    /// When one part of an object was written last, by this daemon.
-    pub fn written_at<K: Resource>(&self, object: &K, part: &Part) -> Option<Instant> {
-        let key = format!("{}/{}", object.meta().uid.as_deref().unwrap_or_default(), part.name);
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).map(|written| written.at)
-    }
-
-    /// Forgets what was written of an object that is gone. What a host said of an attachment stays while its own watch
-    /// shows the attachment still: the two watches of a node that is both need not see its end at the same time.
-    pub fn forget_written(&self, uid: &str) {
-        let prefix = format!("{uid}/");
-        let hosted = self.caches.hosted.has(uid).then(|| format!("{prefix}{}", CONTROLLER.name));
-        let keep = |key: &String| !key.starts_with(&prefix) || hosted.as_ref() == Some(key);
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| keep(key));
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| keep(key));
-    }
-
-    /// Runs a write to its end and says when to try again if it failed.
-    pub fn after_write(&self, step: &str, result: Result<(), kube::Error>) -> Option<Duration> {
-        match result {
-            Ok(()) => {
-                self.retry.succeeded(step);
-                None
-            }
-            Err(error) => {
-                let delay = self.retry.failed(step, "write".to_owned());
-                tracing::warn!(step, error = &error as &dyn std::error::Error, "status not written");
-                Some(delay)
-            }
-        }
-    }
-
     /// The variables that stand in commands, environments and socket paths.
     pub fn variables(&self, endpoint: &str) -> BTreeMap<&'static str, String> {
         BTreeMap::from([
@@ -706,45 +519,9 @@ pub fn substitute(text: &str, variables: &BTreeMap<&'static str, String>) -> Str
     out
 }
 
-/// The merge patch (RFC 7386) that leads from one value to another.
-pub fn merge_diff(old: &Value, new: &Value) -> Value {
-    let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return new.clone() };
-    let mut patch = serde_json::Map::new();
-    for key in old.keys().filter(|key| !new.contains_key(*key)) {
-        patch.insert(key.clone(), Value::Null);
-    }
-    for (key, value) in new {
-        match old.get(key) {
-            Some(before) if before == value => {}
-            Some(before) if before.is_object() && value.is_object() => {
-                patch.insert(key.clone(), merge_diff(before, value));
-            }
-            Some(_) | None => {
-                patch.insert(key.clone(), value.clone());
-            }
-        }
-    }
-    Value::Object(patch)
-}
-
-/// Puts the value at this path into a patch, as it is.
-fn carry(patch: &mut Value, new: &Value, path: &[&str]) {
-    let value = path.iter().fold(new, |value, key| &value[key]).clone();
-    let place = path.iter().fold(patch, |place, key| &mut place[key]);
-    *place = value;
-}
-
-/// The fields of `seen` that the writer owns: what it no longer says goes, even if a former daemon said it.
-fn restrict(seen: Value, fields: &[&str]) -> Value {
-    let Value::Object(mut seen) = seen else { return Value::Object(serde_json::Map::new()) };
-    seen.retain(|key, _| fields.contains(&key.as_str()));
-    Value::Object(seen)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn variables_are_replaced_and_nothing_else() {
@@ -757,35 +534,5 @@ mod tests {
         ] {
             assert_eq!(substitute(text, &vars), wanted);
         }
-    }
-
-    #[test]
-    fn a_merge_diff_applied_gives_the_new_value() {
-        let cases = [
-            (json!({ "a": 1, "b": { "c": 2, "d": 3 } }), json!({ "b": { "c": 2, "e": [1] } })),
-            (json!({}), json!({ "x": { "y": 1 } })),
-            (json!({ "x": [1, 2] }), json!({ "x": [2] })),
-        ];
-        for (old, new) in cases {
-            let mut value = old.clone();
-            json_patch::merge(&mut value, &merge_diff(&old, &new));
-            assert_eq!(value, new);
-        }
-        assert_eq!(merge_diff(&json!({ "a": 1 }), &json!({ "a": 1 })), json!({}));
-    }
-
-    #[test]
-    fn the_epoch_goes_with_what_is_written() {
-        let (old, new) = (
-            json!({ "controller": { "attached": "Unknown", "epoch": 3 } }),
-            json!({ "controller": { "attached": "Up", "epoch": 3 } }),
-        );
-        let mut patch = merge_diff(&old, &new);
-        carry(&mut patch, &new, &["controller", "epoch"]);
-        assert_eq!(patch, new);
-        let (old, new) = (json!({ "exists": "Up", "observedEpoch": 3 }), json!({ "observedEpoch": 3 }));
-        let mut patch = merge_diff(&old, &new);
-        carry(&mut patch, &new, &["observedEpoch"]);
-        assert_eq!(patch, json!({ "exists": null, "observedEpoch": 3 }));
     }
 }

@@ -5,20 +5,29 @@ use std::time::Duration;
 use kube::Resource;
 
 use super::allocations::admit;
-use super::context::{Node, Part};
+use super::context::Node;
 use super::registry::{Fingerprint, InstanceKey, Progress};
+use super::writes::{Guard, Part};
 use crate::api::PluginInstanceStatus;
 use crate::api::definitions::INSTANCE_PART;
 use crate::api::meta::{Condition, READY, Truth, set_condition};
+use crate::plan::supervise::Process;
 
 /// The fields of a PluginInstance's status: all of them.
-const INSTANCE: Part = Part { name: "instance", fields: INSTANCE_PART, epoch: None, exact: false };
+const INSTANCE: Part = Part { name: "instance", fields: INSTANCE_PART, epoch: None, guard: Guard::Any };
 
 pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Duration> {
     let object = node.caches.instances.one(&format!("{}/{}", key.allocation, key.task))?;
-    admit(node, key, &object.spec.plugin).await;
-    let progress = node.registry.get(key).map(|i| i.progress).unwrap_or_default();
+    admit(node, key, &object).await;
+    let known = node.registry.get(key);
     let before = object.status.clone().unwrap_or_default();
+    // A daemon that has just begun has not asked it yet: what was said of a running one stands until it has.
+    let running = node.tasks.process(&key.allocation, &key.task) == Process::Running;
+    let undecided = known.as_ref().is_some_and(|instance| instance.progress.is_undecided());
+    if undecided && running && !before.conditions.is_empty() {
+        return None;
+    }
+    let progress = known.map(|instance| instance.progress).unwrap_or_default();
     let status = instance_status(node, &progress, &before, object.meta().generation);
     let result = node.write_status(&*object, &INSTANCE, &status).await;
     node.after_write(&format!("pi/{}/{}/report", key.allocation, key.task), result)

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::api::meta::{Capability, ObjectRef};
+use crate::api::meta::{Capability, ObjectRef, Time};
 use crate::api::plugin::Role;
 use crate::plan::mount::Level;
 use crate::sys::Files;
@@ -147,6 +147,9 @@ pub struct InstanceEntry {
     /// Whether its PluginInstance was seen: the controllers admitted it. Absent in journals of before this was kept.
     #[serde(default = "admitted")]
     pub admitted: bool,
+    /// When its PluginInstance was made, if it was seen. Absent in journals of before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub born: Option<Time>,
 }
 
 fn admitted() -> bool {

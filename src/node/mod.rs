@@ -42,6 +42,7 @@ pub mod supervisor;
 pub mod tasks;
 pub mod turns;
 pub mod watches;
+mod writes;
 
 pub use context::{AtSocket, Dial, Machine, Options};
 pub use daemon::{Error, Looked, Prepared, run};

@@ -154,14 +154,25 @@ pub(super) async fn rebuild(node: &Node) -> Result<(), Error> {
     }
     if node.amnesia {
         // A create that this node may have begun: a refusal that comes later says nothing about it.
-        let unsaid = |v: &&Arc<Volume>| v.status.as_ref().is_none_or(|s| s.exists.is_none());
-        for volume in node.caches.volumes.all().iter().filter(unsaid) {
+        for volume in node.caches.volumes.all().iter().filter(|volume| may_have_begun(volume)) {
             let (volume, uid) = (volume.name_any(), volume.uid().unwrap_or_default());
             changes.push(Change::Put(Entry::Create(CreateEntry { volume, uid })));
         }
         changes.push(Change::Rebuilt);
     }
     Ok(node.journal.commit(changes).await?)
+}
+
+/// Whether the host of a volume may have begun to create it, by what it wrote itself.
+fn may_have_begun(volume: &Volume) -> bool {
+    let Some(status) = &volume.status else { return true };
+    let epoch = status.controller.as_ref().map_or(0, |host| host.epoch);
+    match status.exists {
+        None => true,
+        // Of what an earlier host said is not there nothing is said before a create.
+        Some(Rung::Down) => status.attempting || status.observed_epoch != epoch,
+        Some(Rung::Up | Rung::Unknown) => false,
+    }
 }
 
 fn doubted_publications(node: &Node, uid: &str, object: &VolumeAttachment) -> Vec<Change> {
@@ -201,4 +212,28 @@ fn doubted_publications(node: &Node, uid: &str, object: &VolumeAttachment) -> Ve
         }
     }
     changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_create_may_have_begun_unless_its_host_says_otherwise_itself() {
+        for (exists, attempting, observed, wanted) in [
+            (json!(null), false, 0, true),
+            (json!("Down"), false, 2, false),
+            (json!("Down"), true, 2, true),
+            (json!("Down"), false, 1, true),
+            (json!("Up"), false, 1, false),
+            (json!("Unknown"), true, 2, false),
+        ] {
+            let volume = json!({ "metadata": { "name": "v" }, "spec": { "plugin": "p", "accessModes": [], "source": {} },
+                "status": { "controller": { "nodeName": "n", "epoch": 2 }, "exists": exists,
+                    "attempting": attempting, "observedEpoch": observed } });
+            let volume: Volume = serde_json::from_value(volume).unwrap();
+            assert_eq!(may_have_begun(&volume), wanted, "{:?}", volume.status);
+        }
+    }
 }

@@ -58,6 +58,13 @@ pub struct Progress {
     pub accused: Option<(String, String)>,
 }
 
+impl Progress {
+    /// Neither is it known to be well nor what is wrong.
+    pub fn is_undecided(&self) -> bool {
+        self.healthy_since.is_none() && self.fault.is_none()
+    }
+}
+
 /// One registered instance.
 #[derive(Debug, Clone)]
 pub struct Instance {
@@ -71,6 +78,8 @@ pub struct Instance {
     pub client: csi::Plugin,
     /// Whether the controllers admitted it; one that they did not is asked who it is, and called for nothing else.
     pub admitted: bool,
+    /// When its PluginInstance was made, which tells the newer of two.
+    pub born: Option<Time>,
     /// How far it has come.
     pub progress: Progress,
 }
@@ -98,11 +107,11 @@ impl Registry {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key).map(|i| i.plugin)
     }
 
-    /// Notes that an instance of this plugin was admitted; whether that is news.
-    pub fn admit(&self, key: &InstanceKey, plugin: &str) -> bool {
+    /// Notes that an instance of this plugin was admitted, and when; whether that is news.
+    pub fn admit(&self, key: &InstanceKey, plugin: &str, born: Option<Time>) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = all.get_mut(key).filter(|i| i.plugin == plugin && !i.admitted);
-        waiting.map(|instance| instance.admitted = true).is_some()
+        let waiting = all.get_mut(key).filter(|i| i.plugin == plugin && (!i.admitted || i.born != born));
+        waiting.map(|instance| (instance.admitted, instance.born) = (true, born)).is_some()
     }
 
     /// Changes the progress of an instance; returns it before and after, if the instance is there.
@@ -158,6 +167,7 @@ impl Registry {
                 id: format!("{n:06}"),
                 role: i.role,
                 node: String::new(),
+                born: i.born,
                 healthy_since: i.progress.healthy_since,
                 node_id: String::new(),
             })
@@ -184,6 +194,7 @@ mod tests {
             socket: socket.into(),
             client: csi::Plugin::new(connector, csi::PluginOptions::default()),
             admitted: true,
+            born: None,
             progress: Progress::default(),
         }
     }
@@ -210,6 +221,7 @@ mod tests {
         assert_eq!(serves(&registry), Some("/a.sock".into()));
     }
 
+    /// Scenarios A11, A12.
     #[tokio::test]
     async fn an_unknown_instance_takes_nobody_along() {
         let registry = Registry::default();
@@ -220,6 +232,7 @@ mod tests {
         assert_eq!(serves(&registry), Some("/a.sock".into()));
     }
 
+    /// Scenario A13.
     #[tokio::test]
     async fn a_burst_ends_with_what_came_last() {
         let registry = Registry::default();

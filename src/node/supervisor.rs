@@ -22,6 +22,8 @@ use tokio_util::sync::CancellationToken;
 use super::context::{AtSocket, Key, Node};
 use super::events::Tone;
 use super::registry::{Fingerprint, InstanceKey};
+use crate::api::PluginInstance;
+use crate::api::meta::{READY, Time, is_true};
 use crate::api::plugin::{OTHER_DRIVER, Provider};
 use crate::csi::{self, Failure, Readiness, check};
 use crate::plan::registry::Service;
@@ -43,6 +45,8 @@ const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::
 const MOMENT: Duration = Duration::from_secs(1);
 /// The word for a socket that is missing.
 const NO_SOCKET: &str = "NoSocket";
+/// The word for an instance that was not ready within its `healthTimeout`.
+pub(super) const HEALTH_TIMED_OUT: &str = "HealthTimeout";
 /// Longer than any daemon runs.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// The default of `healthTimeout`.
@@ -126,8 +130,7 @@ async fn run(node: &Arc<Node>, watched: &Watched, ask: &Notify) {
         // What something else runs is waited for without end: it is not ours to start again.
         let limit = if watched.ours { deadline } else { Instant::now() + FOREVER };
         let Ok(now) = tokio::time::timeout_at(limit, ready).await else {
-            let missing = note_timeout(node, watched);
-            tracing::warn!(instance = ?watched.key, missing, "plugin not ready in time, started again");
+            note_timeout(node, watched);
             node.stop_task(&watched.key.allocation, &watched.key.task, Duration::from_secs(5));
             return;
         };
@@ -136,21 +139,30 @@ async fn run(node: &Arc<Node>, watched: &Watched, ask: &Notify) {
     }
 }
 
-fn note_timeout(node: &Node, watched: &Watched) -> &'static str {
-    let seconds = watched.health_timeout.as_secs();
-    let mut missing = "its socket did not appear";
+/// It is started again, and what it was waited for is told, once until it is ready.
+fn note_timeout(node: &Node, watched: &Watched) {
+    let patience = watched.health_timeout.as_secs_f64();
+    let mut sentence = String::new();
     change(node, watched, |p| {
-        if p.probed {
-            missing = "it did not say what it is";
-        } else if p.connected {
-            missing = "Probe did not say ready";
-        }
-        if p.fault.as_ref().is_none_or(|(word, _)| word == NO_SOCKET) {
-            p.fault =
-                Some(("HealthTimeout".into(), format!("within {seconds} s {missing}; it is started again")));
-        }
+        let missing = match (p.connected, p.probed) {
+            (_, true) => "it did not say what it is",
+            (true, false) => "Probe did not say ready",
+            (false, false) => "its socket did not answer",
+        };
+        let last = p.fault.take().filter(|(word, _)| word != HEALTH_TIMED_OUT);
+        let last = last.map(|(_, last)| format!(" ({last})")).unwrap_or_default();
+        sentence = format!("within {patience} s {missing}{last}; it is started again");
+        p.fault = Some((HEALTH_TIMED_OUT.to_owned(), sentence.clone()));
     });
-    missing
+    tracing::warn!(instance = ?watched.key, sentence, "plugin not ready in time");
+    if let Some(object) = instance_object(node, watched) {
+        let step = step(watched, HEALTH_TIMED_OUT);
+        node.events.failed(object.object_ref(&()), &step, HEALTH_TIMED_OUT, "Start", &sentence);
+    }
+}
+
+fn instance_object(node: &Node, watched: &Watched) -> Option<Arc<PluginInstance>> {
+    node.caches.instances.one(&format!("{}/{}", watched.key.allocation, watched.key.task))
 }
 
 /// Changes the instance's progress and wakes whoever cares.
@@ -172,10 +184,11 @@ fn change(node: &Node, watched: &Watched, change: impl FnOnce(&mut super::regist
 
 /// One event per edge of health, about the PluginInstance.
 fn tell(node: &Node, watched: &Watched, plugin: &str, now: &super::registry::Progress) {
-    let index = format!("{}/{}", watched.key.allocation, watched.key.task);
-    let Some(object) = node.caches.instances.one(&index) else { return };
+    let Some(object) = instance_object(node, watched) else { return };
     let about = object.object_ref(&());
     match &now.fault {
+        // An earlier daemon told it.
+        _ if now.healthy_since.is_some() && known_well_since(&object) == now.healthy_since => {}
         _ if now.healthy_since.is_some() => {
             let note = format!("plugin {plugin} is healthy here");
             node.events.tell(about, Tone::Normal, "PluginHealthy", "Probe", &note);
@@ -183,6 +196,12 @@ fn tell(node: &Node, watched: &Watched, plugin: &str, now: &super::registry::Pro
         Some((word, sentence)) => node.events.tell(about, Tone::Warning, word, "Probe", sentence),
         None => node.events.tell(about, Tone::Warning, "PluginUnhealthy", "Probe", "it may not be called"),
     }
+}
+
+/// Since when an instance is well that was when its status was written last.
+fn known_well_since(object: &PluginInstance) -> Option<Time> {
+    let status = object.status.as_ref()?;
+    status.since.filter(|_| is_true(&status.conditions, READY))
 }
 
 /// The directory of an instance's socket, watched from before it was connected to: a socket that takes the place of
@@ -231,7 +250,10 @@ async fn become_ready(node: &Arc<Node>, watched: &Watched, mut before: Option<Do
         let ends = *instance.client.ends().borrow();
         match fingerprint(node, watched, &instance.client).await {
             Ok(found) => {
-                let now = node.now();
+                // To a daemon that has just begun it is new; nobody need be told if it was well before.
+                let known = instance_object(node, watched).and_then(|object| known_well_since(&object));
+                let known = known.filter(|_| instance.progress.is_undecided() && !renewed);
+                let now = known.unwrap_or_else(|| node.now());
                 // First: who is woken by the change calls at once.
                 instance.client.vouch(ends);
                 change(node, watched, |p| {
@@ -283,14 +305,15 @@ fn note_fault(node: &Node, watched: &Watched, fault: Fault) -> bool {
         p.connected = false;
         p.probed = false;
         p.healthy_since = None;
-        p.fault = Some(fault);
+        // That it took too long says more, and stays while it is started again.
+        let kept = p.fault.take().filter(|(word, _)| watched.ours && word == HEALTH_TIMED_OUT);
+        p.fault = kept.or(Some(fault));
     });
     if watched.ours {
-        // It is started again if it takes too long, and that is told.
+        // It is started again if it takes too long, and that is told then.
         return true;
     }
-    let index = format!("{}/{}", watched.key.allocation, watched.key.task);
-    let Some(object) = node.caches.instances.one(&index) else { return false };
+    let Some(object) = instance_object(node, watched) else { return false };
     node.events.failed(object.object_ref(&()), &step(watched, &word), &word, "Connect", &sentence);
     true
 }

@@ -323,6 +323,7 @@ mod tests {
         assert_eq!(Closed::Drained.to_string(), "being drained");
     }
 
+    /// Scenario A6.
     #[test]
     fn limits_count_what_is_there() {
         let mut volume = claim(&[("a", &[])]);

@@ -15,7 +15,9 @@ pub struct Instance {
     pub role: Role,
     /// Its node.
     pub node: String,
-    /// Whether it may be called, and since when; newer serves before older.
+    /// When it was made: newer serves before older, however often either was unwell since.
+    pub born: Option<Time>,
+    /// Whether it may be called, and since when, which tells the newer of two that were made in one second.
     pub healthy_since: Option<Time>,
     /// What the driver calls the node.
     pub node_id: String,
@@ -44,7 +46,12 @@ pub fn serving<'a>(instances: &'a [Instance], service: Service, node: &str) -> O
     instances
         .iter()
         .filter(|i| i.node == node && service.of(i.role) && i.healthy_since.is_some())
-        .max_by(|a, b| (a.healthy_since, &a.id).cmp(&(b.healthy_since, &b.id)))
+        .max_by(|a, b| age(a).cmp(&age(b)))
+}
+
+/// What tells the newer of two.
+fn age(instance: &Instance) -> (Option<Time>, Option<Time>, &str) {
+    (instance.born, instance.healthy_since, &instance.id)
 }
 
 /// The instance that serves on each node that has one, by the nodes' names.
@@ -52,7 +59,7 @@ pub fn each_serving(instances: &[Instance], service: Service) -> BTreeMap<&str, 
     let mut all = BTreeMap::new();
     for instance in instances.iter().filter(|i| service.of(i.role) && i.healthy_since.is_some()) {
         let known = all.entry(instance.node.as_str()).or_insert(instance);
-        if (known.healthy_since, &known.id) <= (instance.healthy_since, &instance.id) {
+        if age(known) <= age(instance) {
             *known = instance;
         }
     }
@@ -111,6 +118,7 @@ mod tests {
             id: id.into(),
             role,
             node: node.into(),
+            born: None,
             healthy_since: since.map(|s| Time(jiff::Timestamp::from_second(s).expect("in range"))),
             node_id: format!("id-{node}"),
         }
@@ -120,6 +128,16 @@ mod tests {
         let one = serving(list, Service::Node, "n");
         assert_eq!(each_serving(list, Service::Node).get("n").copied(), one, "of all nodes or of one");
         one.map(|i| i.id.as_str())
+    }
+
+    #[test]
+    fn an_older_one_that_was_unwell_for_a_moment_stays_the_older_one() {
+        let born = |second| Some(Time(jiff::Timestamp::from_second(second).expect("in range")));
+        let older = Instance { born: born(1), ..instance("b", Role::Node, "n", Some(9)) };
+        let newer = Instance { born: born(2), ..instance("a", Role::Node, "n", Some(3)) };
+        assert_eq!(serves(&[older.clone(), newer.clone()]), Some("a"));
+        assert_eq!(serves(&[newer.clone(), older.clone()]), Some("a"));
+        assert_eq!(serves(&[Instance { healthy_since: None, ..newer }, older]), Some("b"));
     }
 
     #[test]

@@ -201,6 +201,15 @@ pub fn unwanted(needed: bool) -> Wanted {
     if needed { Wanted::Running } else { Wanted::Stopped }
 }
 
+/// A task that ran for so long, in milliseconds, starts again with the first pause.
+const LONG_RUN: i64 = 60_000;
+
+/// Whether a run of so many milliseconds went well enough for the pause before the next one to be the first again. A
+/// plugin that was never ready within its `healthTimeout` ran badly, however long that is.
+pub fn ran_well(milliseconds: i64, timed_out: bool) -> bool {
+    milliseconds >= LONG_RUN && !timed_out
+}
+
 /// What the whole allocation wants of its tasks, given that one of them may have failed for good.
 pub fn wanted(stopping: bool, tasks: &[(Process, RestartPolicy)]) -> Wanted {
     let failed = tasks.iter().any(|(process, policy)| {
@@ -212,6 +221,15 @@ pub fn wanted(stopping: bool, tasks: &[(Process, RestartPolicy)]) -> Wanted {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plugin_that_was_never_ready_did_not_run_well() {
+        for (ran, timed_out, well) in
+            [(59_999, false, false), (60_000, false, true), (60_000, true, false), (600_000, true, false)]
+        {
+            assert_eq!(ran_well(ran, timed_out), well, "{ran} ms, timed out: {timed_out}");
+        }
+    }
 
     const PROCESSES: [Process; 7] = [
         Process::Stopped,

@@ -31,8 +31,8 @@ pub struct Facts<'a> {
     pub no_host: Option<&'a Reason>,
     /// What the host says, with the epoch that it speaks for.
     pub exists: Option<(Rung, i64)>,
-    /// The host says when it calls again: a call may be under way by now.
-    pub trying: bool,
+    /// The host makes a create of what it said is not there.
+    pub attempting: bool,
     /// The host's word on a failure or wait.
     pub provisioning: Option<&'a Condition>,
     /// A holder is entered, or an attachment is there.
@@ -83,7 +83,7 @@ pub fn exists(facts: &Facts<'_>) -> Rung {
 /// Whether its finalizer may be removed. That the backend does not have it is enough only while its host makes no call
 /// that could change it.
 pub fn gone(facts: &Facts<'_>) -> bool {
-    let absent = exists(facts) == Rung::Down && !facts.trying;
+    let absent = exists(facts) == Rung::Down && !facts.attempting;
     facts.deleting && !facts.held && (kept(facts) || absent)
 }
 
@@ -179,7 +179,7 @@ mod tests {
                         host: (bits & 4 != 0).then_some(host),
                         no_host: (bits & 4 == 0).then_some(why),
                         exists: said,
-                        trying: bits & 16 != 0,
+                        attempting: bits & 16 != 0,
                         provisioning: None,
                         held: bits & 8 != 0,
                         before: None,
@@ -199,7 +199,7 @@ mod tests {
                 assert!(facts.deleting && !facts.held, "{facts:?}");
                 let kept = facts.existing || facts.reclaim == ReclaimPolicy::Retain;
                 let never = facts.host.is_none();
-                let sure = (never || facts.exists == Some((Rung::Down, 2))) && !facts.trying;
+                let sure = (never || facts.exists == Some((Rung::Down, 2))) && !facts.attempting;
                 assert!(kept || sure, "{facts:?}");
             }
         }
@@ -277,7 +277,7 @@ mod tests {
             host: Some(&host),
             no_host: None,
             exists: Some((Rung::Unknown, 2)),
-            trying: false,
+            attempting: false,
             provisioning: Some(&full),
             held: false,
             before: None,

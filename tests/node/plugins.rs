@@ -73,6 +73,7 @@ async fn what_is_where_the_socket_should_be_is_told() {
     rig.finish().await;
 }
 
+/// Scenario B114.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_killed_in_a_call_gets_the_same_call_when_it_is_back() {
     let mut rig = Rig::new(Config::full()).await;
@@ -106,6 +107,7 @@ async fn a_plugin_that_returns_as_another_version_is_read_anew_and_mounts_are_le
     rig.finish().await;
 }
 
+/// Scenario A3.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_is_not_ready_is_asked_again() {
     let mut rig = Rig::idle(Config { ready: Some(false), ..Config::full() }).await;
@@ -134,6 +136,7 @@ async fn refused(config: Config, node_id: &str, reason: &str) {
     rig.finish().await;
 }
 
+/// Scenarios A4, A5.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_breaks_the_rules_is_not_used_and_the_reason_is_told() {
     refused(Config { name: String::new(), ..Config::full() }, NODE_ID, "IllegalPluginName").await;

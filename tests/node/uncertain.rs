@@ -192,7 +192,7 @@ async fn an_unstage_in_doubt_is_finished_before_the_next_stage() {
 /// final is said only once it is.
 fn may_go(volume: &Volume) -> bool {
     let status = volume.status.as_ref().unwrap();
-    status.exists == Some(Rung::Down) && status.next_attempt_time.is_none()
+    status.exists == Some(Rung::Down) && !status.attempting
 }
 
 /// Refused once, and at work on the second attempt behind the gate.
@@ -263,4 +263,49 @@ async fn a_repeated_create_that_was_cut_off_is_in_doubt() {
         );
         rig.finish().await;
     }
+}
+
+/// The object may go on the word that stands at the server, so no call is made while it stands.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_create_that_cannot_be_announced_is_not_made() {
+    const STATUS: &str = "/apis/wharfline.dev/v1alpha1/volumes/vol-1/status";
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.next(Rpc::CreateVolume, Answer::fail(Code::OutOfRange, "too large"));
+    rig.ask("vol-1", &Special::default()).await;
+    rig.world.until(&rig.volumes, "vol-1", "blocked", |v| v["status"]["exists"] == "Down").await;
+    rig.link.cut();
+    let before = rig.link.patches(STATUS);
+    rig.world.patch(&rig.volumes, "vol-1", json!({ "spec": { "reclaimPolicy": "Retain" } })).await;
+    let tried = || rig.link.patches(STATUS) >= before + 3;
+    crate::support::node::until(tried, "the announcement is tried again and again").await;
+    assert_eq!(rig.count(Rpc::CreateVolume), 1);
+    rig.link.mend();
+    rig.volume_up("vol-1").await;
+    rig.world.patch(&rig.volumes, "vol-1", json!({ "spec": { "reclaimPolicy": "Delete" } })).await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_creation_is_not_announced_while_there_is_nobody_to_call() {
+    const STATUS: &str = "/apis/wharfline.dev/v1alpha1/volumes/vol-1/status";
+    let mut rig = Rig::new(Config::full()).await;
+    rig.backend.next(Rpc::CreateVolume, Answer::fail(Code::OutOfRange, "too large"));
+    rig.ask("vol-1", &Special::default()).await;
+    rig.world.until(&rig.volumes, "vol-1", "blocked", |v| v["status"]["exists"] == "Down").await;
+    rig.plugin.stop().await;
+    rig.not_ready("NoSocket").await;
+    let before = rig.link.patches(STATUS);
+    rig.world.patch(&rig.volumes, "vol-1", json!({ "spec": { "reclaimPolicy": "Retain" } })).await;
+    let waits = |v: &Value| v["status"]["provisioning"]["reason"] == "PluginNotReady";
+    rig.world.until(&rig.volumes, "vol-1", "waits", waits).await;
+    // Long enough for many more: an allocation comes and goes.
+    rig.user("app").await;
+    rig.end_alloc("app").await;
+    assert_eq!(rig.link.patches(STATUS) - before, 1);
+    rig.plugin.serve();
+    rig.volume_up("vol-1").await;
+    rig.world.patch(&rig.volumes, "vol-1", json!({ "spec": { "reclaimPolicy": "Delete" } })).await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
 }

@@ -115,6 +115,7 @@ fn counted(context: &Context, instances: &Instances, wanted: &[Wanted]) -> Vec<I
                 id: one.name.clone(),
                 role: one.role,
                 node: one.node.clone(),
+                born: None,
                 healthy_since: None,
                 node_id: String::new(),
             });

@@ -107,8 +107,8 @@ pub(super) fn needing(context: &Context, plugin: &str) -> BTreeSet<String> {
 fn needs(volume: &Volume) -> bool {
     let status = volume.status.clone().unwrap_or_default();
     let host = status.controller.as_ref();
-    let surely_absent =
-        status.exists == Some(Rung::Down) && host.is_some_and(|h| h.epoch == status.observed_epoch);
+    let absent = status.exists == Some(Rung::Down) && !status.attempting;
+    let surely_absent = absent && host.is_some_and(|h| h.epoch == status.observed_epoch);
     // One that was never attempted and is going needs nobody.
     let never = host.is_none() && deleting(volume);
     !surely_absent && !never

@@ -13,7 +13,7 @@ use super::events::{Tone, about_allocation};
 use super::journal::{Change, Entry, InstanceEntry, TaskEntry, task_key};
 use super::mounts::stopping;
 use super::registry::{InstanceKey, Progress};
-use super::supervisor::HEALTH_TIMEOUT;
+use super::supervisor::{HEALTH_TIMED_OUT, HEALTH_TIMEOUT};
 use super::tasks::exit_message;
 use crate::api::Allocation;
 use crate::api::allocation::{RestartPolicy, Task, TaskEvent};
@@ -28,8 +28,6 @@ use start::{publications, start};
 
 /// The grace of a task that names none.
 const GRACE: Duration = Duration::from_secs(10);
-/// A task that ran for so long starts again with the first delay.
-const LONG_RUN_MS: i64 = 60_000;
 
 /// Brings one allocation as far as it goes.
 pub async fn reconcile(node: &Arc<Node>, uid: &str) -> Option<Duration> {
@@ -304,7 +302,10 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
     if !node.tasks.count_once(uid, &task.name, record.finished_ms) {
         return false;
     }
-    if record.finished_ms - record.started_ms >= LONG_RUN_MS {
+    let key = InstanceKey { allocation: uid.to_owned(), task: task.name.clone() };
+    let fault = node.registry.get(&key).and_then(|instance| instance.progress.fault);
+    let timed_out = fault.filter(|(word, _)| task.csi_plugin.is_some() && word == HEALTH_TIMED_OUT);
+    if supervise::ran_well(record.finished_ms - record.started_ms, timed_out.is_some()) {
         node.retry.succeeded(step);
     }
     node.retry.failed(step, "run".to_owned());
@@ -318,14 +319,10 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
         if matches!(record.outcome, Outcome::NotStarted(_)) { "TaskNotStarted" } else { "TaskExited" };
     node.events.tell(about(allocation), tone, reason, "Run", &note);
     if task.csi_plugin.is_some() {
-        let key = InstanceKey { allocation: uid.to_owned(), task: task.name.clone() };
         node.supervisors.stop(&key);
+        let fault = timed_out.unwrap_or_else(|| ("ProcessEnded".into(), format!("its process {message}")));
         let changed = node.registry.progress(&key, |p| {
-            *p = Progress {
-                fingerprint: p.fingerprint.take(),
-                fault: Some(("ProcessEnded".into(), format!("its process {message}"))),
-                ..Progress::default()
-            };
+            *p = Progress { fingerprint: p.fingerprint.take(), fault: Some(fault), ..Progress::default() };
         });
         if changed.is_some_and(|(before, after)| before != after) {
             node.queue.wake(Key::Instance(key));

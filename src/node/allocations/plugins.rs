@@ -11,9 +11,10 @@ use super::super::mounts::hash;
 use super::super::registry::{Instance, InstanceKey, Progress};
 use super::super::supervisor::{HEALTH_TIMEOUT, Watched};
 use super::wake_orphans;
-use crate::api::Allocation;
 use crate::api::allocation::Task;
+use crate::api::meta::Time;
 use crate::api::quantity;
+use crate::api::{Allocation, PluginInstance};
 use crate::csi;
 use crate::plan::supervise::Process;
 
@@ -27,37 +28,46 @@ pub(super) fn socket(node: &Node, uid: &str, task: &Task) -> PathBuf {
 
 /// What the journal keeps of a task that serves a plugin.
 pub(super) fn entry(node: &Node, uid: &str, task: &Task) -> Option<InstanceEntry> {
-    task.csi_plugin.as_ref().map(|plugin| InstanceEntry {
-        plugin: plugin.plugin_name.clone(),
-        role: plugin.role,
-        socket: socket(node, uid, task),
-        admitted: admitted(node, uid, &task.name, &plugin.plugin_name),
+    task.csi_plugin.as_ref().map(|plugin| {
+        let (admitted, born) = admitted(node, uid, &task.name, &plugin.plugin_name);
+        let socket = socket(node, uid, task);
+        InstanceEntry { plugin: plugin.plugin_name.clone(), role: plugin.role, socket, admitted, born }
     })
 }
 
-/// Whether the controllers admitted the instance, as far as is known: that it once was counts, so that what it has made
-/// can be taken down without the server.
-fn admitted(node: &Node, uid: &str, task: &str, plugin: &str) -> bool {
+/// Whether the controllers admitted the instance, as far as is known, and when: that it once was counts, so that what it
+/// has made can be taken down without the server.
+fn admitted(node: &Node, uid: &str, task: &str, plugin: &str) -> (bool, Option<Time>) {
     let key = InstanceKey { allocation: uid.to_owned(), task: task.to_owned() };
+    let known = node.registry.get(&key).filter(|instance| instance.plugin == plugin && instance.admitted);
     let object = node.caches.instances.one(&format!("{uid}/{task}"));
-    node.registry.get(&key).is_some_and(|instance| instance.plugin == plugin && instance.admitted)
-        || object.is_some_and(|object| object.spec.plugin == plugin)
+    let object = object.filter(|object| object.spec.plugin == plugin);
+    let born = object.as_ref().and_then(|object| born(object));
+    (known.is_some() || object.is_some(), born.or(known.and_then(|instance| instance.born)))
+}
+
+fn born(object: &PluginInstance) -> Option<Time> {
+    object.metadata.creation_timestamp.as_ref().map(|time| Time(time.0))
 }
 
 /// Its PluginInstance is there: it may be called from now on, after a restart too.
-pub async fn admit(node: &Arc<Node>, key: &InstanceKey, plugin: &str) {
-    let news = node.registry.admit(key, plugin);
+pub async fn admit(node: &Arc<Node>, key: &InstanceKey, object: &PluginInstance) {
+    let (plugin, born) = (object.spec.plugin.as_str(), born(object));
+    let news = node.registry.admit(key, plugin, born);
     // It may have been admitted when it was registered: the journal knows it from here alone.
     let at = task_key(&key.allocation, &key.task);
     let unknown = node.journal.look(|all| match all.get(&at) {
-        Some(Entry::Task(entry)) => entry.plugin.as_ref().is_some_and(|p| p.plugin == plugin && !p.admitted),
+        Some(Entry::Task(entry)) => {
+            let of_it = entry.plugin.as_ref().filter(|p| p.plugin == plugin);
+            of_it.is_some_and(|p| !p.admitted || p.born != born)
+        }
         _ => false,
     });
     let kept = unknown.then(|| node.journal.look(|all| all.get(&at).cloned())).flatten();
     if let Some(Entry::Task(mut entry)) = kept
         && let Some(instance) = &mut entry.plugin
     {
-        instance.admitted = true;
+        (instance.admitted, instance.born) = (true, born);
         // A journal that cannot be written ends the daemon.
         let _ended = node.journal.put_soon(Entry::Task(entry)).await;
     }
@@ -76,6 +86,7 @@ pub fn register(node: &Arc<Node>, uid: &str, task: &str, entry: &InstanceEntry) 
     let client =
         node.machine.dial.plugin(&entry.socket, csi::PluginOptions::default()).map_err(|e| e.to_string())?;
     let key = InstanceKey { allocation: uid.to_owned(), task: task.to_owned() };
+    let (known, born) = admitted(node, uid, task, &entry.plugin);
     node.registry.register(
         key.clone(),
         Instance {
@@ -83,7 +94,8 @@ pub fn register(node: &Arc<Node>, uid: &str, task: &str, entry: &InstanceEntry) 
             role: entry.role,
             socket: entry.socket.clone(),
             client,
-            admitted: entry.admitted || admitted(node, uid, task, &entry.plugin),
+            admitted: entry.admitted || known,
+            born: born.or(entry.born),
             progress: Progress::default(),
         },
     );

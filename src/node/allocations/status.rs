@@ -5,10 +5,11 @@ use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
 use super::super::caches::full_name;
-use super::super::context::{Node, Part};
+use super::super::context::Node;
 use super::super::journal::PublicationEntry;
 use super::super::mounts::{TARGET, has_to_stop};
 use super::super::tasks::exit_code;
+use super::super::writes::{Guard, Part};
 use super::start::restarts;
 use crate::api::allocation::{
     AllocationPhase, AllocationStatus, AllocationVolume, EVICTED, RestartPolicy, Task, TaskState, TaskStatus,
@@ -24,10 +25,10 @@ use crate::plan::supervise::{self, Process, Wanted};
 use crate::sys::path::{Place, TreePath};
 
 /// The fields of an allocation's status that its node writes.
-pub(super) const NODE: Part = Part { name: "node", fields: ALLOCATION_PART, epoch: None, exact: false };
+pub(super) const NODE: Part = Part { name: "node", fields: ALLOCATION_PART, epoch: None, guard: Guard::Any };
 /// The same for the word that it has left, as it was told to: late, after the allocation was bound here again and told to
 /// leave again, it would pass for the second answer.
-pub(super) const FAREWELL: Part = Part { exact: true, ..NODE };
+pub(super) const FAREWELL: Part = Part { guard: Guard::Seen, ..NODE };
 
 /// The word of a volume that another allocation has.
 const HELD: &str = "HeldElsewhere";

@@ -5,9 +5,10 @@ use std::time::Duration;
 use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
-use super::super::context::{Key, Node, Part};
+use super::super::context::{Key, Node};
 use super::super::mounts::BLOCKED;
 use super::super::requests;
+use super::super::writes::{Guard, Part};
 use super::{Attempt, Blocked, UNSENT, asked_to_release, call, serving, settle};
 use crate::api::definitions::HOSTED_PART;
 use crate::api::meta::{Map, Rung};
@@ -17,8 +18,12 @@ use crate::csi;
 use crate::plan::{Next, Reason, Wanted, attach, release};
 
 /// The fields of an attachment's status that its host writes.
-pub(in crate::node) const CONTROLLER: Part =
-    Part { name: "controller", fields: HOSTED_PART, epoch: Some(&["controller", "epoch"]), exact: false };
+pub(in crate::node) const CONTROLLER: Part = Part {
+    name: "controller",
+    fields: HOSTED_PART,
+    epoch: Some(&["controller", "epoch"]),
+    guard: Guard::Any,
+};
 
 /// The host's part of an attachment's status.
 #[derive(Serialize, Deserialize)]

@@ -76,13 +76,19 @@ enum Blocked {
     /// It was there with other arguments and came down; the forward call is made again.
     Undone(Failure),
     Answer(String),
+    /// The server could not be told that a call is about to be made.
+    Unannounced,
 }
 
 impl Blocked {
     /// Nothing was tried: what was said before stands. A word about it, with the time of the next attempt, would be a
     /// change of the object that wakes its host at once.
     fn is_unsent(outcome: &Result<(), Self>) -> bool {
-        matches!(outcome, Err(Self::Call(failure)) if failure.is_unsent())
+        match outcome {
+            Err(Self::Call(failure)) => failure.is_unsent(),
+            Err(Self::Unannounced) => true,
+            Ok(()) | Err(Self::Wait(_) | Self::Undone(_) | Self::Answer(_)) => false,
+        }
     }
 
     fn condition(&self, generation: Option<i64>) -> Condition {
@@ -91,6 +97,9 @@ impl Blocked {
             Self::Call(failure) => (reason_word(failure), sentence(failure)),
             Self::Undone(failure) => (reason_word(failure), failure.to_string()),
             Self::Answer(message) => ("UnusableAnswer".to_owned(), message.clone()),
+            Self::Unannounced => {
+                ("NotWritten".to_owned(), "the server cannot be told of the call".to_owned())
+            }
         };
         Condition::new("Provisioned", Truth::False, &word, sentence).of_generation(generation)
     }
@@ -108,6 +117,7 @@ fn settle(
         Ok(()) => node.events.recovered(about, step, action),
         Err(Blocked::Wait(_)) => {}
         Err(_) if Blocked::is_unsent(outcome) => {}
+        Err(Blocked::Unannounced) => {}
         Err(blocked @ (Blocked::Call(_) | Blocked::Undone(_) | Blocked::Answer(_))) => {
             let condition = blocked.condition(None);
             node.events.failed(about, step, &condition.reason, action, &condition.message);
@@ -136,6 +146,7 @@ fn settle(
                 }
             }
         }
+        Err(Blocked::Unannounced) => Some(UNSENT),
         Err(Blocked::Undone(failure)) => Some(node.retry.failed(step, failure.code_name().to_owned())),
         Err(Blocked::Answer(_)) => {
             let delay = node.retry.failed(step, "answer".to_owned());

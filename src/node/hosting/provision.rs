@@ -5,9 +5,10 @@ use std::time::Duration;
 use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
-use super::super::context::{Key, Node, Part};
+use super::super::context::{Key, Node};
 use super::super::journal::{Change, CreateEntry, Entry};
 use super::super::mounts::BLOCKED;
+use super::super::writes::{Guard, Part};
 use super::super::{requests, supervisor};
 use super::{Attempt, Blocked, Serving, call, serving, settle};
 use crate::api::definitions::VOLUME_PART;
@@ -20,7 +21,10 @@ use crate::csi::{self, check};
 use crate::plan::{Next, Reason, provision};
 
 /// The fields of a Volume's status that its host writes.
-const HOST: Part = Part { name: "host", fields: VOLUME_PART, epoch: Some(&["observedEpoch"]), exact: false };
+const HOST: Part =
+    Part { name: "host", fields: VOLUME_PART, epoch: Some(&["observedEpoch"]), guard: Guard::Any };
+/// The same for the word that the volume is not there and no create is under way: late, it would take back that one is.
+const ABSENT: Part = Part { guard: Guard::Newest, ..HOST };
 
 /// The host's part of a Volume's status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -39,6 +43,8 @@ struct HostPart {
     calls: Vec<Call>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_attempt_time: Option<Time>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    attempting: bool,
     observed_epoch: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     released_epoch: Option<i64>,
@@ -56,6 +62,7 @@ impl HostPart {
             topology: status.topology.clone(),
             calls: status.calls.clone(),
             next_attempt_time: status.next_attempt_time,
+            attempting: status.attempting,
             observed_epoch: status.observed_epoch,
             released_epoch: Some(status.released_epoch).filter(|epoch| *epoch != 0),
             provisioning: status.provisioning.clone(),
@@ -78,39 +85,42 @@ fn said(node: &Node, volume: &Volume, host: &Host) -> Option<HostPart> {
     node.said::<HostPart>(&uid, &HOST).filter(|said| said.observed_epoch == host.epoch)
 }
 
-/// What is known of whether the backend has the volume. That it has not is no knowledge where a create may have begun
-/// after the word was written and ended without one: by the journal, or, without an old enough journal, by the word itself.
+/// What is known of whether the backend has the volume. By the journal a create may have begun after it was said that the
+/// volume is not there, and ended without a word.
 fn existence(node: &Node, volume: &Volume, host: &Host, part: &HostPart) -> Rung {
     let released = volume.status.as_ref().map_or(0, |status| status.released_epoch);
     let last = part.exists.map(|rung| (rung, part.observed_epoch));
-    let uid = volume.uid().unwrap_or_default();
-    let forgotten = node.amnesia && node.doubts.inherited(&uid) && said(node, volume, host).is_none();
-    let may_have_called = part.observed_epoch != host.epoch || part.next_attempt_time.is_some();
-    let begun = node.journal.create_attempted(&uid) || forgotten && may_have_called;
+    let begun = node.journal.create_attempted(&volume.uid().unwrap_or_default());
     match provision::exists(wanted(volume), host.epoch, released, last) {
         Rung::Down if begun => Rung::Unknown,
         rung => rung,
     }
 }
 
-/// Writes that a create is about to be made of what this host said is not there, for on that word alone the object may
-/// go. Says whether the server has it, and when to try again if not.
-async fn announce(
-    node: &Arc<Node>,
-    volume: &Volume,
-    host: &Host,
-    before: &HostPart,
-) -> Result<(), Option<Duration>> {
-    let said_absent = before.exists == Some(Rung::Down) && before.observed_epoch == host.epoch;
-    if !said_absent || before.next_attempt_time.is_some() {
-        return Ok(());
+/// Writes the host's part, and says when to try again if it could not be written.
+async fn write(node: &Arc<Node>, volume: &Volume, part: &HostPart) -> Option<Duration> {
+    let absent = part.exists == Some(Rung::Down) && !part.attempting;
+    let written = node.write_status(volume, if absent { &ABSENT } else { &HOST }, part).await;
+    node.after_write(&format!("vol/{}/report", volume.uid().unwrap_or_default()), written)
+}
+
+/// What the server has of the host's part, as far as is known.
+fn shown(node: &Node, volume: &Volume) -> HostPart {
+    let answered = node.answered::<_, HostPart>(volume, &HOST);
+    answered.unwrap_or_else(|| volume.status.as_ref().map(HostPart::of).unwrap_or_default())
+}
+
+/// On the word of this host that the volume is not there its object may go: before a create is made all the same, that
+/// word is taken back. False if the server does not have it so: then there is no call.
+async fn announce(node: &Arc<Node>, volume: &Volume, epoch: i64, part: &mut HostPart) -> bool {
+    let own = |part: &HostPart| part.exists == Some(Rung::Down) && part.observed_epoch == epoch;
+    if !own(part) && !own(&shown(node, volume)) {
+        return true;
     }
-    let part = HostPart { next_attempt_time: Some(node.now()), ..before.clone() };
-    let written = node.write_status(volume, &HOST, &part).await;
-    let refused = written.is_err();
-    let again = node.after_write(&format!("vol/{}/report", volume.uid().unwrap_or_default()), written);
-    let stands = node.answered::<_, HostPart>(volume, &HOST).is_some_and(|p| p.next_attempt_time.is_some());
-    if refused || !stands { Err(again) } else { Ok(()) }
+    part.attempting = true;
+    let written = write(node, volume, part).await;
+    let shown = shown(node, volume);
+    written.is_none() && shown.attempting && shown.observed_epoch == epoch
 }
 
 /// Says that no call about the volume is under way here, and that none follows under this epoch. With it goes what was
@@ -130,9 +140,8 @@ pub(super) async fn let_go(node: &Arc<Node>, volume: &Volume, host: &Host) -> Op
     part.observed_epoch = host.epoch;
     part.released_epoch = Some(host.epoch);
     node.doubts.let_go(&uid, host.epoch);
-    part.next_attempt_time = None;
-    let written = node.write_status(volume, &HOST, &part).await;
-    node.after_write(&format!("vol/{uid}/report"), written)
+    (part.next_attempt_time, part.attempting) = (None, false);
+    write(node, volume, &part).await
 }
 
 pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) -> Option<Duration> {
@@ -155,35 +164,23 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}/{:?}", host.epoch, status.phase));
     let step = match provision::next(wanted, source, seen) {
         Next::Do(step) => step,
-        // What could not be written before is written now, and that nothing follows on what was said not to be there.
+        // What could not be written before is written now.
         Next::Wait(_) | Next::Converged => {
-            let part = match (wanted, create, seen.exists) {
-                (provision::Wanted::Deleted, true, Rung::Down) => HostPart {
-                    exists: Some(Rung::Down),
-                    observed_epoch: host.epoch,
-                    next_attempt_time: None,
-                    ..before
-                },
-                _ => said?,
-            };
-            let written = node.write_status(volume, &HOST, &part).await;
-            return node.after_write(&format!("{key}/report"), written);
+            let absent = (wanted, create, seen.exists) == (provision::Wanted::Deleted, true, Rung::Down);
+            let part = if absent { nothing_there(before, host) } else { said? };
+            return write(node, volume, &part).await;
         }
     };
     let retry = format!("{key}/{step:?}");
     if let Some(left) = node.retry.remaining(&retry) {
-        return Some(left);
+        let unwritten = if let Some(said) = &said { write(node, volume, said).await } else { None };
+        return Some(unwritten.map_or(left, |again| again.min(left)));
     }
     let mut part = before.clone();
     // Whatever becomes of the step: another epoch's word is not repeated under this one's.
     part.exists = before.exists.map(|_| seen.exists);
     part.observed_epoch = host.epoch;
     let outcome = if Node::may_host(lease, &node.caches.volumes) {
-        if step == provision::Step::Create
-            && let Err(again) = announce(node, volume, host, &before).await
-        {
-            return again;
-        }
         carry_out(node, volume, step, (&retry, lease), &mut part, host.epoch).await
     } else {
         Err(Blocked::Wait(Reason::LeaseNotRenewed))
@@ -198,10 +195,22 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
         if let (Some(condition), Some(before)) = (&mut part.provisioning, &before.provisioning) {
             condition.last_transition_time = before.last_transition_time;
         }
+        // A call that was made has ended.
+        part.attempting = false;
         part.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
     }
-    let written = node.write_status(volume, &HOST, &part).await;
-    [delay, node.after_write(&format!("{key}/report"), written)].into_iter().flatten().min()
+    [delay, write(node, volume, &part).await].into_iter().flatten().min()
+}
+
+/// The last word of a host about a volume that is not there and is not wanted: nothing follows.
+fn nothing_there(before: HostPart, host: &Host) -> HostPart {
+    HostPart {
+        exists: Some(Rung::Down),
+        observed_epoch: host.epoch,
+        attempting: false,
+        next_attempt_time: None,
+        ..before
+    }
 }
 
 async fn carry_out(
@@ -241,6 +250,9 @@ async fn create(
     // nothing was made.
     let never = epoch == 1 && part.exists.is_none() || part.exists == Some(Rung::Down);
     let fresh = never && !node.journal.create_attempted(&uid);
+    if !announce(node, volume, epoch, part).await {
+        return Err(Blocked::Unannounced);
+    }
     let attempted = Entry::Create(CreateEntry { volume: volume.name_any(), uid: uid.clone() });
     if node.journal.put(attempted).await.is_err() {
         return Err(Blocked::Wait(Reason::LeaseNotRenewed));

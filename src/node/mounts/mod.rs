@@ -14,9 +14,10 @@ mod unit;
 
 pub use unit::allowed_host_path;
 
-use super::context::{Key, Node, Part};
+use super::context::{Key, Node};
 use super::hosting::UNSENT;
 use super::journal::JournalError;
+use super::writes::{Guard, Part};
 use crate::api::allocation::AllocationPhase;
 use crate::api::definitions::ATTACHED_PART;
 use crate::api::{Allocation, VolumeAttachment};
@@ -31,7 +32,7 @@ use unit::{Unit, gather};
 pub const BLOCKED: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The fields of an attachment's status that its node writes.
-const NODE: Part = Part { name: "node", fields: ATTACHED_PART, epoch: None, exact: false };
+const NODE: Part = Part { name: "node", fields: ATTACHED_PART, epoch: None, guard: Guard::Any };
 
 /// Why a step did not succeed.
 enum Trouble {

@@ -94,6 +94,7 @@ fn by_hand(namespace: &str) -> serde_json::Value {
           "csiPlugin": { "pluginName": "by-hand", "role": "Monolith" } }] } })
 }
 
+/// Scenario A18.
 #[tokio::test(start_paused = true)]
 async fn a_plugin_that_nobody_declared_comes_and_goes_with_its_task() {
     let bench = Bench::with(&["a"], Behaviour { healthy: false, ..disks() }).await;

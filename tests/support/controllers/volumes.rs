@@ -291,7 +291,7 @@ async fn every_missing_thing_is_named_and_waited_for() {
     bench.end().await;
 }
 
-/// Scenario B54.
+/// Scenarios B54, A6.
 #[tokio::test(start_paused = true)]
 async fn a_class_may_be_the_default_one_and_a_limit_is_kept() {
     let bench = Bench::with(&["a"], Behaviour { max_volumes: 1, ..disks() }).await;

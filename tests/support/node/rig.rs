@@ -275,7 +275,7 @@ impl Rig {
 
     pub async fn end_volume(&self, name: &str) {
         self.world.delete(&self.volumes, name).await;
-        let gone = |v: &Value| v["status"]["exists"] == "Down" && v["status"]["nextAttemptTime"].is_null();
+        let gone = |v: &Value| v["status"]["exists"] == "Down" && v["status"]["attempting"].is_null();
         self.world.until(&self.volumes, name, "deleted", gone).await;
         self.world.let_go(&self.volumes, name).await;
     }

@@ -1,0 +1,286 @@
+//! What this daemon writes of the statuses of objects, and what it remembers of that.
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use kube::api::{Patch, PatchParams};
+use kube::core::{PartialObjectMeta, Request};
+use kube::{Api, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::context::{API_DEADLINE, Node};
+use super::hosting::attach::CONTROLLER;
+use super::objects::ObjectApi;
+
+/// An answer without spec and status.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
+/// One writer's fields of an object's status.
+#[derive(Debug)]
+pub struct Part {
+    /// Tells it from the other parts that this daemon writes of the same object.
+    pub name: &'static str,
+    /// The top-level fields.
+    pub fields: &'static [&'static str],
+    /// Where the epoch stands that the writer speaks for, if any. It goes with every write: a late one would pass for another's.
+    pub epoch: Option<&'static [&'static str]>,
+    /// Which state of the object the word is about.
+    pub guard: Guard,
+}
+
+/// Which state of an object a word holds for: one that comes late is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guard {
+    /// Any: it stays true, or an epoch tells that it is late.
+    Any,
+    /// The one that it was decided on.
+    Seen,
+    /// The newest that is known here, be it by an answer to a write of ours.
+    Newest,
+}
+
+/// What one part of a status was last written as.
+#[derive(Debug, Clone)]
+pub(super) struct Written {
+    /// The object's version after it; 0 when it is not known.
+    version: u64,
+    value: Value,
+    at: Instant,
+}
+
+/// What this daemon had to say of one part of an object.
+#[derive(Debug)]
+pub(super) struct Said {
+    /// As JSON.
+    text: Vec<u8>,
+    /// The version of the object that said the same: most looks find nothing new.
+    settled: Option<u64>,
+}
+
+/// Our server's versions are the store's revisions, so that the later of two is known.
+fn version<K: Resource>(object: &K) -> u64 {
+    object.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+
+impl Node {
+    /// Writes one part of an object's status, if it differs from what was written last or stands there. `part` names
+    /// the writer's fields, so that two parts of one object do not disturb one another.
+    pub async fn write_status<K>(
+        &self,
+        object: &K,
+        part: &Part,
+        status: &impl Serialize,
+    ) -> Result<(), kube::Error>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+        K: ObjectApi,
+    {
+        let text = serde_json::to_vec(status).map_err(kube::Error::SerdeError)?;
+        let key = format!("{}/{}", object.uid().unwrap_or_default(), part.name);
+        {
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            match said.get(&key) {
+                Some(known) if known.text == text && known.settled == Some(version(object)) => return Ok(()),
+                Some(known) if known.text == text => {}
+                Some(_) | None => {
+                    said.insert(key.clone(), Said { text: text.clone(), settled: None });
+                }
+            }
+        }
+        let new: Value = serde_json::from_slice(&text).map_err(kube::Error::SerdeError)?;
+        let last = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let old = match last {
+            // The cache does not show our own last write yet.
+            Some(last) if version(object) < last.version => last.value,
+            // Others may have written our fields since: controllers do when they take this node for lost.
+            Some(_) | None => restrict(K::status(object).map_err(kube::Error::SerdeError)?, part.fields),
+        };
+        let mut patch = merge_diff(&old, &new);
+        if patch.as_object().is_some_and(serde_json::Map::is_empty) {
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(said) = said.get_mut(&key) {
+                said.settled = Some(version(object));
+            }
+            return Ok(());
+        }
+        if let Some(path) = part.epoch {
+            carry(&mut patch, &new, path);
+        }
+        let api = K::api(self.client.0.clone(), object);
+        // Another object may have the name by now.
+        let mut body = serde_json::json!({ "metadata": { "uid": object.uid() }, "status": patch });
+        let known = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).map(|w| w.version);
+        let seen = match part.guard {
+            Guard::Any => None,
+            Guard::Seen => object.resource_version(),
+            Guard::Newest => Some(version(object).max(known.unwrap_or_default()).to_string()),
+        };
+        if let Some(seen) = seen {
+            body["metadata"]["resourceVersion"] = seen.into();
+        }
+        let (name, patch) = (object.name_any(), Patch::Merge(&body));
+        let write = self.patch_status(&api, &name, &patch);
+        match tokio::time::timeout(API_DEADLINE, write).await {
+            Ok(Ok(object)) => {
+                let written = Written { version: version(&object), value: new, at: Instant::now() };
+                self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key, written);
+                Ok(())
+            }
+            // Gone: there is nothing to write to any more.
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
+                self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+                Ok(())
+            }
+            Ok(Err(error)) => {
+                self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+                Err(error)
+            }
+            Err(_) => {
+                self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+                Err(kube::Error::Service("no answer in time".into()))
+            }
+        }
+    }
+
+    /// Patches a status. Of the answer only the version is needed, and more is not asked for.
+    async fn patch_status<K: Resource>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        patch: &Patch<&Value>,
+    ) -> Result<PartialObjectMeta<K>, kube::Error>
+    where
+        K::DynamicType: Default,
+    {
+        let request = Request::new(api.resource_url()).patch_subresource(
+            "status",
+            name,
+            &PatchParams::default(),
+            patch,
+        );
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
+        request.headers_mut().insert(http::header::ACCEPT, http::HeaderValue::from_static(METADATA));
+        self.client.0.request(request).await
+    }
+
+    /// What this daemon last had to say of an object, if anything. A cache lags behind it, and the server may not even
+    /// have it; who decided by those would repeat a call that was answered.
+    pub fn said<T: DeserializeOwned>(&self, uid: &str, part: &Part) -> Option<T> {
+        let key = format!("{uid}/{}", part.name);
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        serde_json::from_slice(&said.get(&key)?.text).ok()
+    }
+
+    /// What the server said that one part of an object is, in answer to our own last write, if that is newer than this
+    /// state of the object.
+    pub fn answered<K: Resource, T: DeserializeOwned>(&self, object: &K, part: &Part) -> Option<T> {
+        let key = format!("{}/{}", object.meta().uid.as_deref().unwrap_or_default(), part.name);
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = written.get(&key).filter(|written| written.version > version(object))?;
+        T::deserialize(&answer.value).ok()
+    }
+
+    /// When one part of an object was written last, by this daemon.
+    pub fn written_at<K: Resource>(&self, object: &K, part: &Part) -> Option<Instant> {
+        let key = format!("{}/{}", object.meta().uid.as_deref().unwrap_or_default(), part.name);
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).map(|written| written.at)
+    }
+
+    /// Forgets what was written of an object that is gone. What a host said of an attachment stays while its own watch
+    /// shows the attachment still: the two watches of a node that is both need not see its end at the same time.
+    pub fn forget_written(&self, uid: &str) {
+        let prefix = format!("{uid}/");
+        let hosted = self.caches.hosted.has(uid).then(|| format!("{prefix}{}", CONTROLLER.name));
+        let keep = |key: &String| !key.starts_with(&prefix) || hosted.as_ref() == Some(key);
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| keep(key));
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| keep(key));
+    }
+
+    /// Runs a write to its end and says when to try again if it failed.
+    pub fn after_write(&self, step: &str, result: Result<(), kube::Error>) -> Option<Duration> {
+        match result {
+            Ok(()) => {
+                self.retry.succeeded(step);
+                None
+            }
+            Err(error) => {
+                let delay = self.retry.failed(step, "write".to_owned());
+                tracing::warn!(step, error = &error as &dyn std::error::Error, "status not written");
+                Some(delay)
+            }
+        }
+    }
+}
+
+/// The merge patch (RFC 7386) that leads from one value to another.
+fn merge_diff(old: &Value, new: &Value) -> Value {
+    let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return new.clone() };
+    let mut patch = serde_json::Map::new();
+    for key in old.keys().filter(|key| !new.contains_key(*key)) {
+        patch.insert(key.clone(), Value::Null);
+    }
+    for (key, value) in new {
+        match old.get(key) {
+            Some(before) if before == value => {}
+            Some(before) if before.is_object() && value.is_object() => {
+                patch.insert(key.clone(), merge_diff(before, value));
+            }
+            Some(_) | None => {
+                patch.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    Value::Object(patch)
+}
+
+/// Puts the value at this path into a patch, as it is.
+fn carry(patch: &mut Value, new: &Value, path: &[&str]) {
+    let value = path.iter().fold(new, |value, key| &value[key]).clone();
+    let place = path.iter().fold(patch, |place, key| &mut place[key]);
+    *place = value;
+}
+
+/// The fields of `seen` that the writer owns: what it no longer says goes, even if a former daemon said it.
+fn restrict(seen: Value, fields: &[&str]) -> Value {
+    let Value::Object(mut seen) = seen else { return Value::Object(serde_json::Map::new()) };
+    seen.retain(|key, _| fields.contains(&key.as_str()));
+    Value::Object(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_merge_diff_applied_gives_the_new_value() {
+        let cases = [
+            (json!({ "a": 1, "b": { "c": 2, "d": 3 } }), json!({ "b": { "c": 2, "e": [1] } })),
+            (json!({}), json!({ "x": { "y": 1 } })),
+            (json!({ "x": [1, 2] }), json!({ "x": [2] })),
+        ];
+        for (old, new) in cases {
+            let mut value = old.clone();
+            json_patch::merge(&mut value, &merge_diff(&old, &new));
+            assert_eq!(value, new);
+        }
+        assert_eq!(merge_diff(&json!({ "a": 1 }), &json!({ "a": 1 })), json!({}));
+    }
+
+    #[test]
+    fn the_epoch_goes_with_what_is_written() {
+        let (old, new) = (
+            json!({ "controller": { "attached": "Unknown", "epoch": 3 } }),
+            json!({ "controller": { "attached": "Up", "epoch": 3 } }),
+        );
+        let mut patch = merge_diff(&old, &new);
+        carry(&mut patch, &new, &["controller", "epoch"]);
+        assert_eq!(patch, new);
+        let (old, new) = (json!({ "exists": "Up", "observedEpoch": 3 }), json!({ "observedEpoch": 3 }));
+        let mut patch = merge_diff(&old, &new);
+        carry(&mut patch, &new, &["observedEpoch"]);
+        assert_eq!(patch, json!({ "exists": null, "observedEpoch": 3 }));
+    }
+}

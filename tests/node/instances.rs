@@ -1,0 +1,237 @@
+//! Plugin instances that are tasks of ours: late, never ready, in a crash loop; and what a restarted daemon says of them.
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use wharfline::api::Allocation;
+use wharfline::csi::Rpc;
+
+use crate::support::node::{NODE, NODE_ID, Rig, Special, condition, condition_reason, uid};
+use crate::support::scripted::{Config, Scripted, Site};
+
+const WHARFLINE: &str = env!("CARGO_BIN_EXE_wharfline");
+
+/// An instance of the plugin `own` that runs as a task of this node.
+async fn own_instance(rig: &Rig, command: Value, health_timeout: &str) -> Allocation {
+    let task = json!({ "name": "plugin", "runtime": { "process": { "command": command } },
+        "csiPlugin": { "pluginName": "own", "role": "Monolith", "healthTimeout": health_timeout } });
+    let alloc = rig.alloc("own", json!({ "tasks": [task] })).await;
+    rig.admit_as("own", "own", &alloc).await;
+    alloc
+}
+
+async fn end_own(rig: &Rig) {
+    rig.world.delete(&rig.allocs, "own").await;
+    rig.world.status(&rig.allocs, "own", json!({ "pluginReleased": true })).await;
+    rig.world.until(&rig.allocs, "own", "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    rig.world.let_go(&rig.allocs, "own").await;
+    rig.world.delete(&rig.instances, "own").await;
+}
+
+async fn ready(rig: &Rig, name: &str, truth: &str) -> Value {
+    let holds = |i: &Value| condition(i, "Ready", truth);
+    serde_json::to_value(rig.world.until(&rig.instances, name, truth, holds).await).unwrap()
+}
+
+/// How often each reason was told of an object.
+async fn told(rig: &Rig, name: &str, reason: &str) -> i32 {
+    let api: kube::Api<k8s_openapi::api::events::v1::Event> = kube::Api::all(rig.world.0.clone());
+    let all = api.list(&kube::api::ListParams::default()).await.unwrap();
+    let of_it = |e: &&k8s_openapi::api::events::v1::Event| {
+        e.reason.as_deref() == Some(reason)
+            && e.regarding.as_ref().is_some_and(|about| about.name.as_deref() == Some(name))
+    };
+    all.iter().filter(of_it).map(|e| e.series.as_ref().map_or(1, |series| series.count)).sum()
+}
+
+fn driver(rig: &Rig) -> String {
+    format!("{WHARFLINE} csi dir --data-dir {}/drivers/dir", rig.place.data.path().display())
+}
+
+/// Scenario A1.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_whose_socket_comes_late_is_not_started_again() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.start().await;
+    let late = format!(
+        "while [ ! -e {0}/now ]; do sleep 0.1; done; exec {1}",
+        rig.files.path().display(),
+        driver(&rig)
+    );
+    own_instance(&rig, json!(["/bin/sh", "-c", late]), "20s").await;
+    let waits = |i: &Value| condition_reason(i, "Connected") == Some("NoSocket");
+    rig.world.until(&rig.instances, "own", "waits for its socket", waits).await;
+    std::fs::write(rig.files.path().join("now"), "").unwrap();
+    ready(&rig, "own", "True").await;
+    let alloc = serde_json::to_value(rig.allocs.get("own").await.unwrap()).unwrap();
+    assert_eq!(alloc["status"]["tasks"][0]["restarts"].as_i64().unwrap_or_default(), 0);
+    assert_eq!(told(&rig, "own", "HealthTimeout").await, 0);
+    end_own(&rig).await;
+}
+
+/// Scenario A2.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_is_never_ready_is_started_again_and_the_timeout_is_told_once() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.start().await;
+    own_instance(&rig, json!(["/bin/sh", "-c", "exec sleep infinity"]), "300ms").await;
+    let twice = |a: &Value| a["status"]["tasks"][0]["restarts"].as_i64() >= Some(2);
+    rig.world.until(&rig.allocs, "own", "started again", twice).await;
+    let instance = serde_json::to_value(rig.instances.get("own").await.unwrap()).unwrap();
+    assert_eq!(condition_reason(&instance, "Ready"), Some("HealthTimeout"));
+    let events = rig.events_until("HealthTimeout").await;
+    let (_, note) = events.iter().find(|(reason, _)| reason == "HealthTimeout").unwrap();
+    assert!(
+        note.contains("within 0.3 s its socket did not answer") && note.contains("started again"),
+        "{note}"
+    );
+    assert_eq!(told(&rig, "own", "HealthTimeout").await, 1);
+    end_own(&rig).await;
+}
+
+/// One allocation with one volume of the plugin `own`, and a task in it.
+async fn user_of_own(rig: &Rig) -> Value {
+    let own = Special { spec: json!({ "plugin": "own" }), ..Special::default() };
+    let volume = rig.ask("vol-1", &own).await;
+    let handle = rig.volume_up("vol-1").await.status.unwrap().handle;
+    let task = json!({ "name": "task", "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+        "runtime": { "process": { "command": ["/bin/sh", "-c", "echo up >> /data/log && exec sleep infinity"] } } });
+    let app = rig
+        .alloc("app", json!({ "volumes": [{ "name": "data", "claimName": "data" }], "tasks": [task] }))
+        .await;
+    let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeAttachment",
+        "metadata": { "name": "att-1" },
+        "spec": { "volume": "vol-1", "volumeUid": uid(&volume), "nodeName": NODE, "plugin": "own",
+            "claim": { "namespace": "default", "name": "data", "uid": "c" },
+            "host": { "nodeName": NODE, "epoch": 1 }, "attachRequired": false, "stageRequired": false,
+            "handle": handle, "nodeId": NODE, "allocations": [uid(&app)],
+            "capability": { "accessMode": "SingleNodeWriter" } } });
+    rig.world.create(&rig.attachments, object).await;
+    serde_json::to_value(rig.published("app").await).unwrap()
+}
+
+/// Scenario A17.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_in_a_crash_loop_leaves_its_users_alone_and_each_edge_is_told_once() {
+    const CRASHES: i32 = 3;
+    let mut rig = Rig::idle(Config::without_attach_and_stage()).await;
+    rig.start().await;
+    let die = rig.files.path().join("die");
+    let until_told = format!(
+        "{} & P=$!; while [ ! -e {die} ]; do sleep 0.05; done; rm {die}; kill -9 $P; exit 1",
+        driver(&rig),
+        die = die.display()
+    );
+    own_instance(&rig, json!(["/bin/sh", "-c", until_told]), "20s").await;
+    ready(&rig, "own", "True").await;
+    let app = user_of_own(&rig).await;
+    for _ in 0..CRASHES {
+        std::fs::write(&die, "").unwrap();
+        ready(&rig, "own", "False").await;
+        ready(&rig, "own", "True").await;
+    }
+    let after = serde_json::to_value(rig.allocs.get("app").await.unwrap()).unwrap();
+    assert_eq!(after["status"], app["status"], "its user was disturbed");
+    let path = app["status"]["volumes"][0]["path"].as_str().unwrap();
+    assert_eq!(std::fs::read_to_string(format!("{path}/log")).unwrap(), "up\n");
+    let mut again = tokio::time::interval(Duration::from_millis(10));
+    while told(&rig, "own", "PluginHealthy").await < CRASHES + 1 {
+        again.tick().await;
+    }
+    assert_eq!(told(&rig, "own", "PluginHealthy").await, CRASHES + 1);
+    let down = told(&rig, "own", "ProcessEnded").await + told(&rig, "own", "ProbeFailed").await;
+    assert_eq!(down + told(&rig, "own", "NoSocket").await, CRASHES);
+    rig.end_alloc("app").await;
+    rig.end_attachment().await;
+    rig.end_volume("vol-1").await;
+    end_own(&rig).await;
+}
+
+/// Scenario A14: what is known of a plugin that went on running is said by a restarted daemon, too, and is no news.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_daemon_finds_its_plugins_as_they_were_and_says_nothing_new() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.plugin.stop().await;
+    rig.start().await;
+    rig.register().await;
+    rig.not_ready("NoSocket").await;
+    rig.plugin.serve();
+    rig.ready().await;
+    rig.running().await;
+    rig.events_until("PluginHealthy").await;
+    let before = rig.instances.get("p").await.unwrap();
+    let asked = rig.backend.calls_of(Rpc::Probe).len();
+    rig.stop().await;
+    rig.start().await;
+    rig.called(Rpc::Probe, asked + 1).await;
+    // Whatever it had to say of the plugin, it says before it uses it.
+    rig.end_all().await;
+    rig.running().await;
+    let after = rig.instances.get("p").await.unwrap();
+    assert_eq!(after.metadata.resource_version, before.metadata.resource_version, "{:?}", after.status);
+    rig.end_all().await;
+    // What is told later comes later.
+    rig.plugin.stop().await;
+    rig.not_ready("NoSocket").await;
+    let mut again = tokio::time::interval(Duration::from_millis(10));
+    while told(&rig, "p", "NoSocket").await + told(&rig, "p", "ProbeFailed").await < 2 {
+        again.tick().await;
+    }
+    assert_eq!(told(&rig, "p", "PluginHealthy").await, 1);
+    rig.finish().await;
+}
+
+/// Scenarios A9, A10.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_instance_that_was_unwell_for_a_moment_does_not_take_over() {
+    let mut rig = Rig::new(Config::full()).await;
+    let served = |rig: &Rig, name: &str| {
+        let calls = rig.backend.calls_of(Rpc::CreateVolume);
+        calls.into_iter().find(|c| c.ask.volume() == Some(name)).unwrap().node
+    };
+    // The order is that of the objects, whose times are whole seconds.
+    let born = rig.instances.get("p").await.unwrap().metadata.creation_timestamp.unwrap().0;
+    let mut again = tokio::time::interval(Duration::from_millis(10));
+    while jiff::Timestamp::now().as_second() <= born.as_second() {
+        again.tick().await;
+    }
+    let socket = rig.files.path().join("second.sock");
+    let mut second = Scripted::start(&rig.backend, Site::new("i-second"), &socket);
+    rig.register_as("scripted", "q", socket).await;
+    ready(&rig, "q", "True").await;
+    rig.plugin.kill().await;
+    ready(&rig, "p", "False").await;
+    rig.plugin.serve();
+    ready(&rig, "p", "True").await;
+    rig.ask("one", &Special::default()).await;
+    rig.volume_up("one").await;
+    assert_eq!(served(&rig, "one"), "i-second", "the older one took over");
+
+    // A restarted daemon knows the order, too, before it has seen any object.
+    rig.stop().await;
+    rig.start().await;
+    let mut names = Vec::new();
+    // Until it has asked the newer one, the older one serves.
+    loop {
+        let name = format!("two-{}", names.len());
+        rig.ask(&name, &Special::default()).await;
+        rig.volume_up(&name).await;
+        names.push(name);
+        if served(&rig, &names[names.len() - 1]) == "i-second" {
+            break;
+        }
+        assert!(names.len() < 200, "the order was lost");
+    }
+
+    let left = tokio::time::Instant::now();
+    second.kill().await;
+    rig.ask("three", &Special::default()).await;
+    rig.volume_up("three").await;
+    assert_eq!(served(&rig, "three"), NODE_ID);
+    assert!(left.elapsed() < Duration::from_secs(1), "{:?}", left.elapsed());
+    names.extend(["one", "three"].map(str::to_owned));
+    for name in &names {
+        rig.end_volume(name).await;
+    }
+    rig.release_plugin("q").await;
+    rig.finish().await;
+}
