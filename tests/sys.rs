@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // the exception for tests does not reach their helpers
 #[path = "sys/files.rs"]
 mod files;
+#[path = "sys/image.rs"]
+mod image;
 #[path = "sys/kernel.rs"]
 mod kernel;
 #[path = "sys/root.rs"]

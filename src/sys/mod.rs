@@ -1,12 +1,14 @@
 //! What the kernel is asked: mounts, paths, processes, files, time, randomness.
 //!
 //! Each question is a narrow trait ([`Kernel`], [`Binds`], [`Processes`], [`Files`], [`Watches`], [`Clock`],
-//! [`Random`]) with one real implementation in [`real`]; simulated ones live in test code. This is the only
-//! module with `unsafe`. It knows nothing of volumes, claims or plugins: it decides nothing, it only asks.
+//! [`Random`]) with one real implementation in [`real`]; simulated ones live in test code. [`image`] unpacks
+//! images of containers. This is the only module with `unsafe`. It knows nothing of volumes, claims or plugins: it
+//! decides nothing, it only asks.
 mod allocator;
 pub mod clock;
 mod ffi;
 pub mod files;
+pub mod image;
 pub mod kernel;
 pub mod open_files;
 pub mod path;

@@ -7,7 +7,7 @@ mod kernel;
 mod leftovers;
 pub(crate) mod loops;
 pub(crate) mod mounts;
-mod open;
+pub(crate) mod open;
 mod pool;
 mod processes;
 pub(crate) mod program;

@@ -104,7 +104,7 @@ impl Confined {
 }
 
 /// Opens beneath `start` without following any link. Tries again when a rename elsewhere disturbed the walk.
-fn openat2(start: impl AsFd, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+pub(crate) fn openat2(start: impl AsFd, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     for _ in 0..8 {
         match rustix::fs::openat2(start.as_fd(), path, flags, mode, CONFINED) {
             Err(Errno::AGAIN | Errno::INTR) => {}
