@@ -30,6 +30,8 @@ mod refused;
 mod secrets;
 #[path = "node/server.rs"]
 mod server;
+#[path = "node/stale.rs"]
+mod stale;
 #[path = "node/tasks.rs"]
 mod tasks;
 #[path = "node/twins.rs"]

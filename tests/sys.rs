@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)] // the exception for tests does not reach their helpers
 #[path = "sys/files.rs"]
 mod files;
+#[path = "support/fuse.rs"]
+#[expect(dead_code, unreachable_pub, reason = "shared with other tests")]
+mod fuse;
 #[path = "sys/image.rs"]
 mod image;
 #[path = "sys/kernel.rs"]
@@ -13,3 +16,5 @@ mod root;
 mod shim;
 #[path = "sys/support.rs"]
 mod support;
+#[path = "sys/vital.rs"]
+mod vital;

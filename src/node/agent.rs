@@ -277,7 +277,7 @@ pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         runtimes: node.options.runtimes.clone(),
         host_paths: node.options.host_paths.iter().map(|p| p.to_string_lossy().into_owned()).collect(),
-        leftovers: node.leftovers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        leftovers: node.sightings.leftovers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         stopped,
         conditions: std::mem::take(&mut status.conditions),
     };

@@ -221,8 +221,8 @@ pub struct Node {
     pub amnesia: bool,
     /// One step at a time per staging directory.
     pub turns: Turns,
-    /// Mounts in our tree that no record owns, as they were found at the start.
-    pub leftovers: Mutex<Vec<String>>,
+    /// What was seen of mounts beyond what the journal says.
+    pub sightings: super::mounts::Sightings,
     /// Ends the daemon; workloads and mounts stay.
     pub stop: CancellationToken,
     /// What this daemon last wrote of an object, by uid and part.
@@ -354,7 +354,7 @@ impl Node {
             events: parts.events,
             amnesia: parts.amnesia,
             turns: Turns::default(),
-            leftovers: Mutex::default(),
+            sightings: super::mounts::Sightings::default(),
             stop: parts.stop,
             tenure: watch::Sender::default(),
             synced: AtomicBool::new(false),

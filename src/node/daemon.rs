@@ -208,6 +208,7 @@ async fn serve(
     watches::open_watches(node, &mut following);
     let (client, name, stop) = (node.client.0.clone(), node.options.name.clone(), node.stop.clone());
     following.spawn(events::write(client, name, told, stop));
+    following.spawn(mounts::health::follow(Arc::clone(node)));
     let mut lease = tokio::spawn(agent::renew(Arc::clone(node), identity.incarnation.clone()));
     let begin = begin(node, ready);
     let mut going = false;
@@ -275,6 +276,7 @@ async fn begin(node: &Arc<Node>, ready: oneshot::Sender<()>) -> Result<(), Error
     recover::rebuild(node).await?;
     let table = node.machine.kernel.mount_table().await?;
     recover::note_leftovers(node, &table);
+    node.sightings.first().await;
     node.synced.store(true, Ordering::Release);
     watches::wake_all(node);
     let _ = ready.send(());

@@ -84,7 +84,7 @@ pub(super) fn note_leftovers(node: &Node, table: &[MountRow]) {
     if !found.is_empty() {
         tracing::warn!(?found, "mounts that no record owns");
     }
-    *node.leftovers.lock().unwrap_or_else(PoisonError::into_inner) = found;
+    *node.sightings.leftovers.lock().unwrap_or_else(PoisonError::into_inner) = found;
 }
 
 pub(super) async fn adopt(node: &Arc<Node>) {

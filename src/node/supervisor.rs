@@ -556,7 +556,7 @@ async fn stay_healthy(
         }
         match ask(|| instance.client.probe(PROBE)).await {
             Ok(Readiness::Ready) if anew => return Some(doorway),
-            Ok(Readiness::Ready) => {}
+            Ok(Readiness::Ready) => node.sightings.look_at(&instance.plugin),
             Ok(Readiness::Starting) => {
                 let sentence = "the plugin answers that it is not ready";
                 unhealthy(node, watched, ("Starting".into(), sentence.into()));

@@ -8,6 +8,7 @@
 //! | [`provision`] | create, validate, delete: the backend's volume, on its host |
 //! | [`attach`] | ControllerPublish and its reverse, on the volume's host |
 //! | [`mount`] | close, stage, publish and their reverses, on the node |
+//! | [`stale`] | what became of a mount that was up, and what is told of it |
 //! | [`supervise`] | start, stop, start again: the tasks of an allocation |
 //! | [`registry`] | which instance of a plugin serves, and the counts |
 //! | [`place`] | which node an allocation and a late-bound claim go to |
@@ -37,6 +38,7 @@ pub mod provision;
 pub mod reason;
 pub mod registry;
 pub mod release;
+pub mod stale;
 pub mod supervise;
 pub mod volume;
 

@@ -319,6 +319,12 @@ pub(crate) fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }
 
+/// A descriptor that tells the runtime of what `poll` calls priority: of a mount table, that it changed.
+pub(crate) fn urgent(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` keeps giving the same open descriptor until it is dropped.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::PRIORITY) }?)
+}
+
 /// Gives back the pages of programs and libraries that were read and not written: the kernel reads them again when
 /// they are needed. The loader touches megabytes of a large binary once; a process that only waits need not keep
 /// them.

@@ -4,7 +4,9 @@
 //! and answers [`KernelError::Hung`] when it passes. Nothing here recurses into a directory to delete.
 use crate::sys::path::{HostPath, Place, TreePath};
 use async_trait::async_trait;
+use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -42,6 +44,17 @@ pub trait Kernel: Send + Sync + fmt::Debug {
 
     /// Every mount that this process sees. For starting up only: it costs time in proportion to the machine.
     async fn mount_table(&self) -> Result<Vec<MountRow>, KernelError>;
+
+    /// Asks what is mounted at the path whether it is alive. On threads of its own with a short deadline: what hangs
+    /// keeps no other call waiting.
+    async fn check_mount(&self, place: &Place) -> Result<Checked, KernelError>;
+
+    /// The ids of all mounts that this process sees; none where the kernel tells them in the whole table alone. Asks no
+    /// file system.
+    async fn mount_ids(&self) -> Result<Option<HashSet<MountId>>, KernelError>;
+
+    /// Tells from now on that mounts came or went, whichever; those that come close together may be told once.
+    async fn mount_changes(&self) -> Result<BoxStream<'static, ()>, KernelError>;
 
     /// Unmounts the mount with this id, which must be the topmost at the path; [`KernelError::Changed`] when it
     /// is another, [`KernelError::InUse`] when the kernel refuses. Nothing mounted there is success.
@@ -193,6 +206,28 @@ pub struct Present {
     pub inode: u64,
     /// Set when the path is a mount point (the root of a mount).
     pub mount: Option<MountFacts>,
+}
+
+/// What [`Kernel::check_mount`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Checked {
+    /// It answers, and is this.
+    Alive(PathFacts),
+    /// It does not do what it is there for.
+    Dead(Dead),
+}
+
+/// How a mounted file system or device is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dead {
+    /// Its server has gone: ENOTCONN, ECONNABORTED.
+    NoServer,
+    /// Its server does not know it any more: ESTALE.
+    Unknown,
+    /// It answers EIO.
+    Failing,
+    /// Its device is gone or has no size, or the file system was shut down, as the kernel does when a device goes.
+    NoDevice,
 }
 
 /// The topmost mount at a mount point.

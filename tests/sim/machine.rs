@@ -1,5 +1,5 @@
 //! The simulated machine behind the daemon's traits.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use wharfline::csi::{self, Connection, Connector, SocketPathError};
 use wharfline::node::{AtSocket, Dial, Machine};
 use wharfline::sys::files::{AppendFile, FileError, FileLock};
 use wharfline::sys::kernel::{
-    Access, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared, Present, Removed,
+    Access, Checked, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared, Present, Removed,
 };
 use wharfline::sys::path::{HostPath, Place, TreePath};
 use wharfline::sys::process::{
@@ -166,6 +166,19 @@ impl Kernel for SimMachine {
 
     async fn mount_table(&self) -> Result<Vec<MountRow>, KernelError> {
         Ok(self.with(NodeState::table))
+    }
+
+    async fn check_mount(&self, place: &Place) -> Result<Checked, KernelError> {
+        self.mount_facts(place).await.map(Checked::Alive)
+    }
+
+    async fn mount_ids(&self) -> Result<Option<HashSet<MountId>>, KernelError> {
+        Ok(Some(self.with(NodeState::table).into_iter().map(|row| row.id).collect()))
+    }
+
+    async fn mount_changes(&self) -> Result<BoxStream<'static, ()>, KernelError> {
+        // Nobody unmounts anything here but the daemon and its plugins.
+        Ok(futures::stream::pending().boxed())
     }
 
     async fn unmount(&self, place: &Place, expected: MountId) -> Result<(), KernelError> {

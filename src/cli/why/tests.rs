@@ -162,6 +162,20 @@ fn going_up() -> Vec<Case> {
     let claimless = json!({ "status": { "phase": "Pending", "volumeName": "" } });
     vec![
         Case {
+            name: "a mount that died under who runs",
+            cluster: with(&[
+                ("allocations/0", unmet("VolumesReady", "MountStale", "what is mounted has lost its server")),
+                (
+                    "allocations/0",
+                    json!({ "status": { "volumes": [{ "name": "v", "published": "Unknown" }] } }),
+                ),
+            ]),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data"],
+            says: "Running on b: what is mounted has lost its server",
+            advice: "",
+        },
+        Case {
             name: "the class is missing",
             cluster: without(with(&[("claims/0", claimless.clone())]), "classes", 0),
             asked: "VolumeClaim/data",

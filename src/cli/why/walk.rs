@@ -172,11 +172,16 @@ impl<'a> Walk<'a> {
         // Of one that failed for good, the volumes are taken down: that they are not ready is no cause of anything.
         let speaking: &[&str] = if failed { &["Ready"] } else { &["Placed", "VolumesReady", "Ready"] };
         let told = speaking.iter().find_map(|kind| unmet(&status.conditions, kind));
-        if settled && told.is_none_or(|condition| condition.kind != "Ready") {
+        // MountLost, MountStale, MountSilent: it runs, and its volume is not what it was.
+        let dead = settled && told.is_some_and(|c| c.kind == "VolumesReady" && c.reason.starts_with("Mount"));
+        if settled && !dead && told.is_none_or(|condition| condition.kind != "Ready") {
             return branch;
         }
         branch.state = State::Blocked;
         add_told(&mut branch, told);
+        if dead {
+            return branch;
+        }
         if failed {
             let lost = branch.reason == "NodeLost";
             branch

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::super::caches::full_name;
 use super::super::context::Node;
 use super::super::journal::PublicationEntry;
+use super::super::mounts::health::publication_trouble;
 use super::super::mounts::{TARGET, has_to_stop};
 use super::super::tasks::exit_code;
 use super::super::writes::{Guard, Part};
@@ -21,6 +22,7 @@ use crate::api::volume::ATTACH_LIMIT;
 use crate::api::{Allocation, VolumeAttachment};
 use crate::plan::Reason;
 use crate::plan::mount::Level;
+use crate::plan::stale::{Mount, Users};
 use crate::plan::supervise::{self, Process, Wanted};
 use crate::sys::path::{Place, TreePath};
 
@@ -103,12 +105,15 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
     let before = allocation.status.as_ref().unwrap_or(&nothing);
     let published = node.journal.publications_of(&uid);
     let mut notes = Vec::new();
-    let volumes: Vec<_> = allocation
+    let mut volumes: Vec<_> = allocation
         .spec
         .volumes
         .iter()
         .map(|v| volume_status(node, allocation, v, &published, &mut notes))
         .collect();
+    let ready = volumes.iter().all(|v| v.published == Rung::Up);
+    // Only now: what was published stays so for the tasks, whatever became of its mount.
+    let troubles = troubles(node, allocation, &mut volumes, &published);
     let tasks: Vec<_> = allocation
         .spec
         .tasks
@@ -120,7 +125,6 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         .collect();
     let processes: Vec<_> =
         allocation.spec.tasks.iter().map(|t| (node.tasks.process(&uid, &t.name), t.restart_policy)).collect();
-    let ready = volumes.iter().all(|v| v.published == Rung::Up);
     let gone = published.is_empty();
     let over = before.phase.filter(|p| matches!(p, AllocationPhase::Complete | AllocationPhase::Failed));
     let phase = match over {
@@ -144,19 +148,15 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         .map_or_else(|| before.conditions.clone(), |written| written.conditions);
     let generation = allocation.meta().generation;
     let (word, message) = notes.into_iter().next().unwrap_or_default();
-    let volumes_ready = if ready {
-        Condition::new("VolumesReady", Truth::True, "Published", "")
-    } else if word.is_empty() {
-        let reason = Reason::VolumesNotReady;
-        Condition::new("VolumesReady", Truth::False, reason.word(), reason.to_string())
-    } else {
-        Condition::new("VolumesReady", Truth::False, &word, message.clone())
-    };
+    let volumes_ready = volumes_ready(ready, (&word, &message), troubles.first());
     set_condition(&mut conditions, volumes_ready.of_generation(generation), node.now());
     if !spoken_for(node, phase, &conditions) {
         let why = match phase {
             AllocationPhase::Stopped if before.evicted => {
                 (EVICTED.to_owned(), "it was told to leave its node, and has".to_owned())
+            }
+            AllocationPhase::Running if let Some(trouble) = troubles.iter().find(|trouble| trouble.hurts) => {
+                (trouble.word.to_owned(), trouble.message.clone())
             }
             _ => ready_message(phase, &word, &message, &tasks),
         };
@@ -166,6 +166,53 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         set_condition(&mut conditions, ready, node.now());
     }
     NodePart { phase, volumes, tasks, conditions }
+}
+
+fn volumes_ready(published: bool, (word, message): (&str, &str), trouble: Option<&Trouble>) -> Condition {
+    let waits = Reason::VolumesNotReady;
+    let (truth, word, message) = match (published, trouble) {
+        (true, None) => (Truth::True, "Published", ""),
+        (true, Some(trouble)) => (Truth::False, trouble.word, trouble.message.as_str()),
+        (false, _) if word.is_empty() => (Truth::False, waits.word(), &*waits.to_string()),
+        (false, _) => (Truth::False, word, message),
+    };
+    Condition::new("VolumesReady", truth, word, message)
+}
+
+/// A volume whose mounts are not well any more.
+struct Trouble {
+    word: &'static str,
+    message: String,
+    /// Whether who uses the volume now is hurt by it.
+    hurts: bool,
+}
+
+/// What is published by the record and not well by what was seen. It is not said to be up.
+fn troubles(
+    node: &Node,
+    allocation: &Allocation,
+    volumes: &mut [VolumePublication],
+    published: &[PublicationEntry],
+) -> Vec<Trouble> {
+    let mut troubles = Vec::new();
+    for volume in volumes {
+        let entry = published.iter().find(|p| p.name == volume.name);
+        let Some((entry, trouble)) = entry.and_then(|e| publication_trouble(node, e).map(|found| (e, found)))
+        else {
+            continue;
+        };
+        let (mount, health, message) = trouble;
+        let Some(word) = health.word() else { continue };
+        let users = match (mount, &entry.host) {
+            (Mount::AtHost, _) => Users::Path,
+            (Mount::Staging | Mount::Target, None) if allocation.spec.tasks.is_empty() => Users::Path,
+            (Mount::Staging | Mount::Target, _) => Users::Tasks,
+        };
+        volume.published = health.rung(volume.published);
+        volume.path.clear();
+        troubles.push(Trouble { word, message, hurts: health.hurts(users) });
+    }
+    troubles
 }
 
 /// Whether what the controllers wrote of it stands: it failed with its node, and that is why; or its node seems lost to

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use kube::Resource;
 
+pub(super) mod health;
 mod others;
 mod report;
 mod steps;
 mod unit;
 
+pub use health::Sightings;
 pub use unit::allowed_host_path;
 
 use super::context::{Key, Node};

@@ -3,6 +3,7 @@ use kube::Resource;
 
 use super::super::context::Node;
 use super::NODE;
+use super::health::staging_trouble;
 use super::unit::Unit;
 use crate::api::meta::{Call, Condition, READY, Rung, Truth, set_condition};
 use crate::api::volume::StageStatus;
@@ -13,8 +14,15 @@ impl Unit {
         let before = self.object.as_ref().and_then(|o| o.status.as_ref());
         let known: &[Call] =
             before.and_then(|s| s.node.as_ref()).map(|n| n.calls.as_slice()).unwrap_or_default();
-        let (reason, message, next) = node.notes.get(&self.key());
-        let staged = self.entry.as_ref().map_or(Rung::Down, |e| e.staged.rung());
+        let (mut reason, mut message, next) = node.notes.get(&self.key());
+        let mut staged = self.entry.as_ref().map_or(Rung::Down, |e| e.staged.rung());
+        if let Some((health, sentence)) = self.entry.as_ref().and_then(|e| staging_trouble(node, e)) {
+            staged = health.rung(staged);
+            // What is waited for comes first.
+            if let (Some(word), true, Attachment::Open) = (health.word(), reason.is_empty(), self.wanted) {
+                (reason, message) = (word.to_owned(), sentence);
+            }
+        }
         let stage = StageStatus {
             staged,
             closed: self.entry.as_ref().is_some_and(|e| e.closed),

@@ -1,21 +1,26 @@
 //! [`RealKernel`]: the [`Kernel`] of this machine.
 use crate::sys::kernel::{
-    Access, FileKind, Kernel, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared, Present,
-    Removed,
+    Access, Checked, FileKind, Kernel, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared,
+    Present, Removed,
 };
 use crate::sys::path::{HostPath, Place, TreePath};
 use crate::sys::real::facts::{self, Asking};
 use crate::sys::real::open::{Confined, failure, io_failure};
 use crate::sys::real::pool::{Pool, Unanswered};
-use crate::sys::real::{host, mounts, table, tree};
+use crate::sys::real::{host, mounts, table, tree, vital};
 use async_trait::async_trait;
+use futures::stream::BoxStream;
 use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Directories of the tree are root's alone.
 const PRIVATE: Mode = Mode::RWXU;
+/// Threads for looks at mounts that may be dead, and how long one may take: what lives answers at once.
+const CHECKS: (usize, Duration) = (16, Duration::from_secs(5));
 
 /// Mounts and paths of this machine, beneath one tree.
 #[derive(Debug, Clone)]
@@ -23,6 +28,8 @@ pub struct RealKernel {
     tree: PathBuf,
     asking: Asking,
     pool: Pool,
+    /// For looks at mounts that may be dead.
+    checks: Pool,
 }
 
 impl RealKernel {
@@ -30,7 +37,8 @@ impl RealKernel {
     pub fn open(data_directory: &Path, pool: Pool) -> Result<Self, KernelError> {
         let data = std::fs::canonicalize(data_directory)
             .map_err(|error| io_failure("open the data directory", data_directory, error))?;
-        Ok(Self { tree: data.join("volumes"), asking: facts::probe(), pool })
+        let checks = Pool::new(CHECKS.0, CHECKS.1);
+        Ok(Self { tree: data.join("volumes"), asking: facts::probe(), pool, checks })
     }
 
     /// As on a kernel without `statmount`, which every caller must also do with.
@@ -58,8 +66,17 @@ impl RealKernel {
         path: PathBuf,
         work: impl FnOnce(&Self) -> Result<T, KernelError> + Send + 'static,
     ) -> Result<T, KernelError> {
+        self.ask_on(&self.pool, path, work).await
+    }
+
+    async fn ask_on<T: Send + 'static>(
+        &self,
+        pool: &Pool,
+        path: PathBuf,
+        work: impl FnOnce(&Self) -> Result<T, KernelError> + Send + 'static,
+    ) -> Result<T, KernelError> {
         let this = self.clone();
-        match self.pool.run(&path, move || work(&this)).await {
+        match pool.run(&path, move || work(&this)).await {
             Ok(answer) => answer,
             Err(Unanswered::Hung) => Err(KernelError::Hung { path }),
             Err(Unanswered::Overloaded) => Err(KernelError::Overloaded { path }),
@@ -149,6 +166,28 @@ impl Kernel for RealKernel {
             table::read(this.asking).map_err(|error| io_failure("read the mount table", path, error))
         })
         .await
+    }
+
+    async fn check_mount(&self, place: &Place) -> Result<Checked, KernelError> {
+        let place = place.clone();
+        let path = self.absolute(&place);
+        self.ask_on(&self.checks, path, move |this| vital::check(&this.confined(&place)?, this.asking)).await
+    }
+
+    async fn mount_ids(&self) -> Result<Option<HashSet<MountId>>, KernelError> {
+        let path = Path::new(vital::TABLE);
+        self.ask(path.to_owned(), move |this| {
+            table::ids(this.asking).map_err(|error| io_failure("list the mounts", path, error))
+        })
+        .await
+    }
+
+    async fn mount_changes(&self) -> Result<BoxStream<'static, ()>, KernelError> {
+        let path = Path::new(vital::TABLE);
+        let refused = |error| io_failure("watch the mount table", path, error);
+        // On a thread of the pool, whose mount namespace is this process's.
+        let table = self.ask(path.to_owned(), move |_| std::fs::File::open(path).map_err(refused)).await?;
+        vital::changes(table.into()).map_err(refused)
     }
 
     async fn unmount(&self, place: &Place, expected: MountId) -> Result<(), KernelError> {

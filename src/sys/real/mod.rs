@@ -14,6 +14,7 @@ pub(crate) mod program;
 mod table;
 mod task_files;
 mod tree;
+mod vital;
 mod watches;
 
 pub use binds::RealBinds;

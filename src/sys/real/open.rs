@@ -114,6 +114,12 @@ pub(crate) fn openat2(start: impl AsFd, path: &Path, flags: OFlags, mode: Mode) 
     Err(Errno::AGAIN)
 }
 
+/// Has the file system itself say that what the handle refers to is there, whatever was kept of it.
+pub(crate) fn ask_anew(fd: impl AsFd) -> Result<(), Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT;
+    rustix::fs::statx(fd, c"", flags, StatxFlags::BASIC_STATS).map(drop)
+}
+
 /// What `statx` says of a handle, without asking a remote file system again.
 pub(crate) fn statx(fd: impl AsFd, wanted: StatxFlags) -> Result<rustix::fs::Statx, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;

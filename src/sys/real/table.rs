@@ -1,10 +1,11 @@
 //! The whole mount table: from `listmount` and `statmount`, or from `/proc/thread-self/mountinfo`.
 //!
-//! Used at start only. The parser is total: any bytes give rows or the number of the line that is none.
+//! The whole is read at start only. The parser is total: any bytes give rows or the number of the line that is none.
 use crate::sys::ffi;
 use crate::sys::kernel::{DeviceId, MountId, MountRow};
 use crate::sys::real::facts::{Asking, described};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -29,23 +30,46 @@ pub(crate) fn read(asking: Asking) -> io::Result<Vec<MountRow>> {
     }
 }
 
+/// The ids of all mounts, where they tell a mount from all others until the next boot.
+pub(crate) fn ids(asking: Asking) -> io::Result<Option<HashSet<MountId>>> {
+    match asking {
+        Asking::Statmount => {
+            let mut all = HashSet::new();
+            each_id(|id| {
+                all.insert(MountId(id));
+                Ok(())
+            })?;
+            Ok(Some(all))
+        }
+        Asking::Statfs => Ok(None),
+    }
+}
+
 fn listed() -> io::Result<Vec<MountRow>> {
     let mut rows = Vec::new();
+    each_id(|id| match described(id) {
+        Ok(mount) => {
+            rows.push(mount.row());
+            Ok(())
+        }
+        // It went away between the two calls.
+        Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    })?;
+    Ok(rows)
+}
+
+fn each_id(mut found: impl FnMut(u64) -> io::Result<()>) -> io::Result<()> {
     let mut ids = [0_u64; 512];
     let mut last = 0;
     loop {
         let count = ffi::listmount(last, &mut ids)?;
         for &id in &ids[..count] {
-            match described(id) {
-                Ok(mount) => rows.push(mount.row()),
-                // It went away between the two calls.
-                Err(Errno::NOENT) => {}
-                Err(errno) => return Err(errno.into()),
-            }
+            found(id)?;
         }
         match ids[..count].last() {
             Some(&id) if count == ids.len() => last = id,
-            Some(_) | None => return Ok(rows),
+            Some(_) | None => return Ok(()),
         }
     }
 }

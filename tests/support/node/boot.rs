@@ -1,13 +1,15 @@
 //! A machine that booted since: everything as it is, but another boot id.
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::stream::BoxStream;
 use wharfline::node::Machine;
 use wharfline::sys::Kernel;
 use wharfline::sys::kernel::{
-    Access, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared, Present, Removed,
+    Access, Checked, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared, Present, Removed,
 };
 use wharfline::sys::path::{HostPath, Place, TreePath};
 
@@ -47,6 +49,15 @@ impl Kernel for Rebooted {
     }
     async fn mount_table(&self) -> Result<Vec<MountRow>, KernelError> {
         self.0.mount_table().await
+    }
+    async fn check_mount(&self, place: &Place) -> Result<Checked, KernelError> {
+        self.0.check_mount(place).await
+    }
+    async fn mount_ids(&self) -> Result<Option<HashSet<MountId>>, KernelError> {
+        self.0.mount_ids().await
+    }
+    async fn mount_changes(&self) -> Result<BoxStream<'static, ()>, KernelError> {
+        self.0.mount_changes().await
     }
     async fn unmount(&self, place: &Place, expected: MountId) -> Result<(), KernelError> {
         self.0.unmount(place, expected).await

@@ -1,0 +1,406 @@
+//! What became of the mounts of volumes while they are up: looked at when something hints at it, shown, never touched.
+//!
+//! ```text
+//!  the mount table changed ──┐
+//!  a plugin's health changed ├▶ a moment ▶ who is suspect ▶ one look each, side by side ▶ seen ▶ status, event
+//!  its heartbeat ────────────┘                                    ▲ silent, or not asked      │
+//!                                                                 └───────────────────────────┘
+//! ```
+//! No handler of the queue waits for a look, and no look for another. What was seen is kept in memory alone and is about
+//! what the journal says is up; the journal, and so every call, goes on as without it.
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::future::pending;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{Resource, ResourceExt};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::super::context::{Key, Node};
+use super::super::events::{Tone, about_allocation};
+use super::super::journal::{AttachmentEntry, Entry, PublicationEntry};
+use super::TARGET;
+use crate::plan::mount::Level;
+use crate::plan::stale::{self, Health, Look, Mount, sentence, settle};
+use crate::sys::kernel::{Checked, Dead, KernelError, MountId, PathFacts, Present};
+use crate::sys::path::{HostPath, Place, TreePath};
+
+/// Hints that come so close together are one.
+const MOMENT: Duration = Duration::from_millis(50);
+/// When a mount is looked at again that did not answer, or could not be asked.
+const AGAIN: Duration = Duration::from_secs(5);
+/// How long a start waits for the first looks, so that it says of no dead mount that it is up. What is slower is shown later.
+const FIRST: Duration = Duration::from_millis(500);
+
+/// What was seen of mounts beyond what the journal says.
+#[derive(Debug, Default)]
+pub struct Sightings {
+    /// Mounts in our tree that no record owns, as they were found at the start.
+    pub leftovers: Mutex<Vec<String>>,
+    seen: Mutex<HashMap<String, Seen>>,
+    asked: Mutex<Asked>,
+    wake: Notify,
+    first: watch::Sender<bool>,
+}
+
+/// The mounts of one entry of the journal.
+#[derive(Debug, Default)]
+struct Seen {
+    own: Option<Sighting>,
+    at_host: Option<Sighting>,
+}
+
+#[derive(Debug)]
+struct Sighting {
+    /// What the entry said was verified: of another one this says nothing.
+    of: Present,
+    id: Option<MountId>,
+    look: Option<Look>,
+}
+
+/// Whose mounts are to be looked at.
+#[derive(Debug, Default)]
+struct Asked {
+    all: bool,
+    plugins: BTreeSet<String>,
+    /// Mounts came or went.
+    changed: bool,
+    /// Those of which nothing is known, or that were silent.
+    unsure: bool,
+}
+
+/// One mount to look at.
+struct Subject {
+    key: String,
+    mount: Mount,
+    place: Place,
+    of: Present,
+    volume: String,
+    plugin: String,
+    who: Who,
+}
+
+/// Whose status tells of it.
+enum Who {
+    Attachment { uid: String },
+    Allocation(crate::api::meta::ObjectRef),
+}
+
+impl Seen {
+    fn slot(&mut self, mount: Mount) -> &mut Option<Sighting> {
+        match mount {
+            Mount::Staging | Mount::Target => &mut self.own,
+            Mount::AtHost => &mut self.at_host,
+        }
+    }
+
+    fn get(&self, mount: Mount) -> Option<&Sighting> {
+        match mount {
+            Mount::Staging | Mount::Target => self.own.as_ref(),
+            Mount::AtHost => self.at_host.as_ref(),
+        }
+    }
+}
+
+impl Sightings {
+    /// The mounts of a plugin's volumes are looked at: its health changed, or it gave a sign of life.
+    pub fn look_at(&self, plugin: &str) {
+        self.ask(|asked| asked.plugins.extend([plugin.to_owned()]));
+    }
+
+    /// What is wrong with the staging mount, if it is up by its record.
+    pub fn staging(&self, entry: &AttachmentEntry) -> Option<Look> {
+        let found = mounts_of(&Entry::Attachment(entry.clone()));
+        self.unwell(&format!("attachment/{}", entry.uid), &found).map(|(_, look)| look)
+    }
+
+    /// What is wrong with the mounts of a publication, if it is up by its record, and with which.
+    pub fn publication(&self, entry: &PublicationEntry) -> Option<(Mount, Look)> {
+        let entry = Entry::Publication(entry.clone());
+        self.unwell(&entry.key(), &mounts_of(&entry))
+    }
+
+    fn unwell(&self, key: &str, mounts: &[(Mount, Present)]) -> Option<(Mount, Look)> {
+        let seen = self.seen();
+        let seen = seen.get(key)?;
+        mounts.iter().find_map(|(mount, of)| {
+            let sighting = seen.get(*mount).filter(|sighting| sighting.of == *of)?;
+            sighting.look.filter(|look| look.health() != Health::Well).map(|look| (*mount, look))
+        })
+    }
+
+    /// Waits for the first looks, but not for what hangs.
+    pub async fn first(&self) {
+        let mut first = self.first.subscribe();
+        let _slow = tokio::time::timeout(FIRST, first.wait_for(|done| *done)).await;
+    }
+
+    fn seen(&self) -> MutexGuard<'_, HashMap<String, Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self, what: impl FnOnce(&mut Asked)) {
+        what(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner));
+        self.wake.notify_one();
+    }
+
+    fn take_asked(&self) -> Asked {
+        std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Looks at mounts when something hints that they may not be well, until the daemon ends.
+pub(crate) async fn follow(node: Arc<Node>) {
+    let mut changes = match node.machine.kernel.mount_changes().await {
+        Ok(changes) => changes,
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the mount table cannot be watched");
+            futures::stream::pending().boxed()
+        }
+    };
+    let sightings = &node.sightings;
+    sightings.ask(|asked| asked.all = true);
+    let (mut due, mut again) = (Some(Instant::now()), None);
+    let mut under_way: HashSet<(String, Mount)> = HashSet::new();
+    let mut looks = FuturesUnordered::new();
+    loop {
+        let soon = Instant::now() + MOMENT;
+        tokio::select! {
+            () = node.stop.cancelled() => return,
+            told = changes.next() => match told {
+                Some(()) => sightings.ask(|asked| asked.changed = true),
+                None => changes = futures::stream::pending().boxed(),
+            },
+            () = sightings.wake.notified() => due = due.or(Some(soon)),
+            () = reached(again) => {
+                again = None;
+                sightings.ask(|asked| asked.unsure = true);
+            }
+            () = reached(due) => {
+                due = None;
+                for subject in suspects(&node, sightings.take_asked()).await {
+                    if under_way.insert((subject.key.clone(), subject.mount)) {
+                        looks.push(look(&node, subject));
+                    }
+                }
+                sightings.first.send_if_modified(|first| looks.is_empty() && !std::mem::replace(first, true));
+            }
+            Some((subject, found)) = looks.next() => {
+                under_way.remove(&(subject.key.clone(), subject.mount));
+                if matches!(&found, Err(KernelError::Hung { .. } | KernelError::Overloaded { .. })) {
+                    again = again.or(Some(Instant::now() + AGAIN));
+                }
+                let (id, found) = read(found, &subject.of);
+                record(&node, &subject, id, found);
+                sightings.first.send_if_modified(|first| looks.is_empty() && !std::mem::replace(first, true));
+            }
+        }
+    }
+}
+
+async fn reached(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => pending().await,
+    }
+}
+
+/// The mounts that an entry says are up, and what was verified there.
+fn mounts_of(entry: &Entry) -> Vec<(Mount, Present)> {
+    match entry {
+        Entry::Attachment(a) if a.staged == Level::Up => {
+            // A plugin need not mount anything there.
+            let mounted = a.seen.iter().filter(|seen| seen.mount.is_some());
+            mounted.map(|seen| (Mount::Staging, seen.clone())).collect()
+        }
+        Entry::Publication(p) if p.level == Level::Up => {
+            let mounts = [Some(Mount::Target), p.host.as_ref().map(|_| Mount::AtHost)];
+            let verified = |mount| p.verified.clone().map(|verified| (mount, verified));
+            mounts.into_iter().flatten().filter_map(verified).collect()
+        }
+        Entry::Attachment(_)
+        | Entry::Publication(_)
+        | Entry::Task(_)
+        | Entry::Create(_)
+        | Entry::Store(_) => Vec::new(),
+    }
+}
+
+async fn suspects(node: &Node, asked: Asked) -> Vec<Subject> {
+    let all = if asked.changed { node.machine.kernel.mount_ids().await.ok().flatten() } else { None };
+    node.journal.look(|entries| {
+        let mut seen = node.sightings.seen();
+        seen.retain(|key, _| entries.contains_key(key));
+        let mut suspects = Vec::new();
+        for (key, entry) in entries {
+            for (mount, of) in mounts_of(entry) {
+                let known = seen.get(key).and_then(|seen| seen.get(mount)).filter(|known| known.of == of);
+                let last = known.and_then(|known| known.look);
+                let there = all.as_ref().zip(known.and_then(|known| known.id));
+                let there = there.map(|(all, id)| all.contains(&id));
+                let unsure = last.is_none_or(|look| look == Look::Silent);
+                let hinted = asked.all
+                    || asked.unsure && unsure
+                    || asked.changed && stale::suspect(last, there)
+                    || plugin_of(entries, entry).is_some_and(|plugin| asked.plugins.contains(plugin));
+                if hinted {
+                    suspects.extend(subject(entries, (key, entry), mount, of));
+                }
+            }
+        }
+        suspects
+    })
+}
+
+fn attachment_of<'a>(entries: &'a BTreeMap<String, Entry>, entry: &'a Entry) -> Option<&'a AttachmentEntry> {
+    let of = match entry {
+        Entry::Publication(p) => entries.get(&format!("attachment/{}", p.attachment))?,
+        Entry::Attachment(_) | Entry::Task(_) | Entry::Create(_) | Entry::Store(_) => entry,
+    };
+    match of {
+        Entry::Attachment(attachment) => Some(attachment),
+        Entry::Publication(_) | Entry::Task(_) | Entry::Create(_) | Entry::Store(_) => None,
+    }
+}
+
+fn plugin_of<'a>(entries: &'a BTreeMap<String, Entry>, entry: &'a Entry) -> Option<&'a String> {
+    attachment_of(entries, entry).map(|attachment| &attachment.plugin)
+}
+
+fn subject(
+    entries: &BTreeMap<String, Entry>,
+    (key, entry): (&str, &Entry),
+    mount: Mount,
+    of: Present,
+) -> Option<Subject> {
+    let attachment = attachment_of(entries, entry)?;
+    let (place, who) = match entry {
+        Entry::Attachment(a) => (place_of_staging(a)?, Who::Attachment { uid: a.uid.clone() }),
+        Entry::Publication(p) => (place_of(p, mount)?, Who::Allocation(p.allocation.clone())),
+        Entry::Task(_) | Entry::Create(_) | Entry::Store(_) => return None,
+    };
+    let (volume, plugin) = (attachment.volume.clone(), attachment.plugin.clone());
+    Some(Subject { key: key.to_owned(), mount, place, of, volume, plugin, who })
+}
+
+fn place_of_staging(entry: &AttachmentEntry) -> Option<Place> {
+    TreePath::new(["staging", entry.staging.as_str()]).ok().map(Place::Tree)
+}
+
+fn place_of(entry: &PublicationEntry, mount: Mount) -> Option<Place> {
+    match (mount, &entry.host) {
+        (Mount::AtHost, Some(host)) => HostPath::new(&host.allowed, &host.path).ok().map(Place::Host),
+        (Mount::Staging | Mount::Target | Mount::AtHost, _) => {
+            TreePath::new(["publish", entry.directory.as_str(), TARGET]).ok().map(Place::Tree)
+        }
+    }
+}
+
+async fn look(node: &Node, subject: Subject) -> (Subject, Result<Checked, KernelError>) {
+    let found = node.machine.kernel.check_mount(&subject.place).await;
+    (subject, found)
+}
+
+/// What an answer of the kernel means for what was verified, and which mount it is about. None: it could not be asked.
+fn read(found: Result<Checked, KernelError>, of: &Present) -> (Option<MountId>, Option<Look>) {
+    let dead = |look| (None, Some(look));
+    let present = match found {
+        Ok(Checked::Alive(PathFacts::Present(present))) => present,
+        Ok(Checked::Alive(PathFacts::Absent { .. })) | Err(KernelError::NotFound { .. }) => {
+            return dead(Look::Nothing);
+        }
+        Ok(Checked::Dead(Dead::NoServer)) => return dead(Look::NoServer),
+        Ok(Checked::Dead(Dead::Unknown)) => return dead(Look::Unknown),
+        Ok(Checked::Dead(Dead::Failing)) => return dead(Look::Failing),
+        Ok(Checked::Dead(Dead::NoDevice)) => return dead(Look::NoDevice),
+        Err(KernelError::Hung { .. }) => return dead(Look::Silent),
+        // The way there leads elsewhere by now.
+        Err(KernelError::Outside { .. }) => return dead(Look::Other),
+        Err(error) => {
+            tracing::debug!(error = &error as &dyn std::error::Error, "a mount could not be looked at");
+            return (None, None);
+        }
+    };
+    match (&of.mount, &present.mount) {
+        (Some(_), None) => dead(Look::Nothing),
+        // The same file system mounted anew is as good.
+        (Some(was), Some(is)) if was.device == is.device && of.inode == present.inode => {
+            (Some(is.id), Some(Look::Well))
+        }
+        (None, _) if of.kind == present.kind => (None, Some(Look::Well)),
+        (Some(_) | None, _) => dead(Look::Other),
+    }
+}
+
+/// Keeps what was seen, if it is about what the journal says still, and tells who has to know.
+fn record(node: &Node, subject: &Subject, id: Option<MountId>, found: Option<Look>) {
+    let still = node.journal.look(|entries| {
+        let entry = entries.get(&subject.key);
+        entry.is_some_and(|entry| mounts_of(entry).contains(&(subject.mount, subject.of.clone())))
+    });
+    // It is on its way down, or was made anew: what was seen is nobody's fault.
+    if !still {
+        return;
+    }
+    let (before, after) = {
+        let mut seen = node.sightings.seen();
+        let slot = seen.entry(subject.key.clone()).or_default().slot(subject.mount);
+        let before = slot.as_ref().and_then(|sighting| sighting.look);
+        let known = slot.as_ref().filter(|sighting| sighting.of == subject.of).and_then(|s| s.look);
+        let after = settle(known, found);
+        *slot = Some(Sighting { of: subject.of.clone(), id, look: after });
+        (before.unwrap_or(Look::Well), after)
+    };
+    let Some(after) = after.filter(|after| *after != before) else { return };
+    tracing::info!(volume = subject.volume, mount = ?subject.mount, ?before, ?after, "a mount changed");
+    match &subject.who {
+        Who::Attachment { .. } => node.queue.wake(Key::Mount(subject.volume.clone())),
+        Who::Allocation(allocation) => node.queue.wake(Key::Allocation(allocation.uid.clone())),
+    }
+    if before.health() != after.health() {
+        tell(node, subject, after);
+    }
+}
+
+/// One event for each change of health.
+fn tell(node: &Node, subject: &Subject, look: Look) {
+    let Some(about) = about(node, subject) else { return };
+    let path = node.machine.kernel.absolute(&subject.place);
+    let text = sentence(subject.mount, look, &path.to_string_lossy(), &subject.plugin);
+    let note = format!("volume \"{}\": {text}", subject.volume);
+    match look.health().word() {
+        Some(word) => node.events.tell(about, Tone::Warning, word, "Check", &note),
+        None => node.events.tell(about, Tone::Normal, "MountWell", "Check", &note),
+    }
+}
+
+fn about(node: &Node, subject: &Subject) -> Option<ObjectReference> {
+    match &subject.who {
+        Who::Allocation(allocation) => Some(about_allocation(allocation)),
+        Who::Attachment { uid } => {
+            let objects = node.caches.attachments.of(&subject.volume);
+            let object = objects.into_iter().find(|object| object.uid().as_ref() == Some(uid))?;
+            Some(object.object_ref(&()))
+        }
+    }
+}
+
+/// What is told of a staging mount that is not well: a word and a sentence.
+pub(crate) fn staging_trouble(node: &Node, entry: &AttachmentEntry) -> Option<(Health, String)> {
+    let look = node.sightings.staging(entry)?;
+    let path = node.machine.kernel.absolute(&place_of_staging(entry)?);
+    let text = sentence(Mount::Staging, look, &path.to_string_lossy(), &entry.plugin);
+    Some((look.health(), format!("volume \"{}\": {text}", entry.volume)))
+}
+
+/// What is told of a publication whose mounts are not well, and which of them is not.
+pub(crate) fn publication_trouble(node: &Node, entry: &PublicationEntry) -> Option<(Mount, Health, String)> {
+    let (mount, look) = node.sightings.publication(entry)?;
+    let attachment = node.journal.attachment(&entry.attachment)?;
+    let path = node.machine.kernel.absolute(&place_of(entry, mount)?);
+    let text = sentence(mount, look, &path.to_string_lossy(), &attachment.plugin);
+    Some((mount, look.health(), format!("volume \"{}\": {text}", attachment.volume)))
+}

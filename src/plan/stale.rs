@@ -1,0 +1,249 @@
+//! What became of a mount that the record says is up: well, lost, stale, or silent; and what people are told.
+//!
+//! One look at a mount point gives one [`Look`]. Nothing is undone or made again here: what runs keeps what it has.
+use crate::api::meta::Rung;
+
+/// Which of a volume's mounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mount {
+    /// What NodeStage left at the staging path.
+    Staging,
+    /// What NodePublish left at the target path; a process gets a clone of it.
+    Target,
+    /// The publication's clone at a path of the host.
+    AtHost,
+}
+
+/// What one look at a mount point showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Look {
+    /// The file system that was verified there, and it answers.
+    Well,
+    /// Nothing is mounted there, or there is no such path.
+    Nothing,
+    /// Something else is there than was verified.
+    Other,
+    /// Its server has gone (ENOTCONN).
+    NoServer,
+    /// Its server does not know it any more (ESTALE).
+    Unknown,
+    /// It answers with I/O errors (EIO).
+    Failing,
+    /// Its device is not there any more, or was shut down.
+    NoDevice,
+    /// It did not answer in time.
+    Silent,
+}
+
+/// What that means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Health {
+    /// As it should be.
+    Well,
+    /// The mount is gone; the file system may be well.
+    Lost,
+    /// The mount is there; the file system behind it is not.
+    Stale,
+    /// Nobody knows.
+    Silent,
+}
+
+/// Who uses a publication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Users {
+    /// Tasks of its allocation alone, each with a mount of its own.
+    Tasks,
+    /// Whoever goes by its path.
+    Path,
+}
+
+impl Look {
+    /// What it means.
+    pub fn health(self) -> Health {
+        match self {
+            Self::Well => Health::Well,
+            Self::Nothing | Self::Other => Health::Lost,
+            Self::NoServer | Self::Unknown | Self::Failing | Self::NoDevice => Health::Stale,
+            Self::Silent => Health::Silent,
+        }
+    }
+
+    /// What was seen, for people.
+    fn words(self, path: &str) -> String {
+        match self {
+            Self::Well => format!("what is mounted at {path} answers"),
+            Self::Nothing => format!("nothing is mounted at {path} any more"),
+            Self::Other => format!("at {path} is not what was mounted there"),
+            Self::NoServer => {
+                format!(
+                    "what is mounted at {path} has lost its server (ENOTCONN), as when a FUSE driver ends"
+                )
+            }
+            Self::Unknown => {
+                format!("what is mounted at {path} is unknown to its server by now (ESTALE)")
+            }
+            Self::Failing => format!("what is mounted at {path} answers with I/O errors (EIO)"),
+            Self::NoDevice => format!("the device of what is mounted at {path} went away or was shut down"),
+            Self::Silent => format!("what is mounted at {path} does not answer"),
+        }
+    }
+}
+
+impl Health {
+    /// One CamelCase word, unless all is well.
+    pub fn word(self) -> Option<&'static str> {
+        match self {
+            Self::Well => None,
+            Self::Lost => Some("MountLost"),
+            Self::Stale => Some("MountStale"),
+            Self::Silent => Some("MountSilent"),
+        }
+    }
+
+    /// What status may say of a rung that the record has like this. That a mount is gone does not make the rung Down: its
+    /// reverse call is owed still.
+    pub fn rung(self, recorded: Rung) -> Rung {
+        match (self, recorded) {
+            (Self::Lost | Self::Stale | Self::Silent, Rung::Up) => Rung::Unknown,
+            (_, rung) => rung,
+        }
+    }
+
+    /// Whether those who use it now are hurt. A task keeps its own mount when another is taken away; of a file system
+    /// that is dead every mount is.
+    pub fn hurts(self, users: Users) -> bool {
+        match (self, users) {
+            (Self::Well, _) | (Self::Lost, Users::Tasks) => false,
+            (Self::Lost, Users::Path) | (Self::Stale | Self::Silent, _) => true,
+        }
+    }
+}
+
+/// What counts after a look: one that could not be made changes nothing.
+pub fn settle(before: Option<Look>, now: Option<Look>) -> Option<Look> {
+    now.or(before)
+}
+
+/// Whether a mount has to be looked at because mounts came or went somewhere: it was not well, nobody has looked yet, or it
+/// is not among those that are there. `there` is none where that cannot be told.
+pub fn suspect(last: Option<Look>, there: Option<bool>) -> bool {
+    last != Some(Look::Well) || there != Some(true)
+}
+
+/// What was seen, what it means for those who use it, and what to do.
+pub fn sentence(mount: Mount, look: Look, path: &str, plugin: &str) -> String {
+    let seen = look.words(path);
+    let then = match (look.health(), mount) {
+        (Health::Well, _) => return seen,
+        (Health::Lost, Mount::Staging) => {
+            "who has the volume keeps it; it is staged again before it is published again".to_owned()
+        }
+        (Health::Lost, Mount::Target) => {
+            "tasks that run keep their own mount of it; stop the allocation and start it again to have it published \
+             anew"
+                .to_owned()
+        }
+        (Health::Lost, Mount::AtHost) => {
+            "who goes by that path does not reach the volume; tasks that run keep their own mount of it; stop the \
+             allocation and start it again to have it published anew"
+                .to_owned()
+        }
+        (Health::Stale, Mount::Staging) => format!(
+            "whoever uses the volume here gets errors, running tasks, too; once plugin \"{plugin}\" is well, stop all \
+             that use it and start them again"
+        ),
+        (Health::Stale, Mount::Target | Mount::AtHost) => format!(
+            "whoever uses it gets errors, running tasks, too; once plugin \"{plugin}\" is well, stop the allocation \
+             and start it again"
+        ),
+        (Health::Silent, _) => "whoever uses it waits; it is looked at again and again".to_owned(),
+    };
+    format!("{seen}; {then}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOOKS: [Look; 8] = [
+        Look::Well,
+        Look::Nothing,
+        Look::Other,
+        Look::NoServer,
+        Look::Unknown,
+        Look::Failing,
+        Look::NoDevice,
+        Look::Silent,
+    ];
+    const MOUNTS: [Mount; 3] = [Mount::Staging, Mount::Target, Mount::AtHost];
+    const HEALTHS: [Health; 4] = [Health::Well, Health::Lost, Health::Stale, Health::Silent];
+
+    /// Look, its meaning, its word, and whether it hurts tasks, and those who go by the path.
+    #[test]
+    fn each_look_has_its_meaning() {
+        let table = [
+            (Look::Well, Health::Well, None, false, false),
+            (Look::Nothing, Health::Lost, Some("MountLost"), false, true),
+            (Look::Other, Health::Lost, Some("MountLost"), false, true),
+            (Look::NoServer, Health::Stale, Some("MountStale"), true, true),
+            (Look::Unknown, Health::Stale, Some("MountStale"), true, true),
+            (Look::Failing, Health::Stale, Some("MountStale"), true, true),
+            (Look::NoDevice, Health::Stale, Some("MountStale"), true, true),
+            (Look::Silent, Health::Silent, Some("MountSilent"), true, true),
+        ];
+        assert_eq!(table.map(|row| row.0), LOOKS, "every look is in the table");
+        for (look, health, word, tasks, path) in table {
+            assert_eq!((look.health(), health.word()), (health, word), "{look:?}");
+            assert_eq!((health.hurts(Users::Tasks), health.hurts(Users::Path)), (tasks, path), "{look:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_well_is_never_up_and_never_down() {
+        for health in HEALTHS {
+            for rung in [Rung::Down, Rung::Unknown, Rung::Up] {
+                let unsure = health != Health::Well && rung == Rung::Up;
+                assert_eq!(
+                    health.rung(rung),
+                    if unsure { Rung::Unknown } else { rung },
+                    "{health:?} {rung:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_look_that_could_not_be_made_changes_nothing() {
+        for before in LOOKS.map(Some).into_iter().chain([None]) {
+            assert_eq!(settle(before, None), before);
+            for now in LOOKS {
+                assert_eq!(settle(before, Some(now)), Some(now));
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_mount_that_was_well_and_is_still_there_is_beyond_suspicion() {
+        for last in LOOKS.map(Some).into_iter().chain([None]) {
+            for there in [None, Some(false), Some(true)] {
+                let beyond = last == Some(Look::Well) && there == Some(true);
+                assert_eq!(suspect(last, there), !beyond, "{last:?} {there:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_sentence_names_the_path_and_is_true_for_who_has_a_mount_of_its_own() {
+        for mount in MOUNTS {
+            for look in LOOKS {
+                let text = sentence(mount, look, "/v/target", "p");
+                assert!(text.contains("/v/target"), "{text}");
+                let kept = text.contains("tasks that run keep their own mount") || text.contains("keeps it");
+                assert_eq!(kept, look.health() == Health::Lost, "{text}");
+                let hurt = text.contains("gets errors, running tasks, too");
+                assert_eq!(hurt, look.health() == Health::Stale, "{text}");
+                assert_eq!(text.contains("\"p\""), look.health() == Health::Stale, "{text}");
+            }
+        }
+    }
+}

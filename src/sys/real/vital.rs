@@ -1,0 +1,95 @@
+//! Whether what is mounted is alive, and that mounts came or went.
+use crate::sys::ffi;
+use crate::sys::kernel::{Checked, Dead, DeviceId, FileKind, KernelError, PathFacts, Present};
+use crate::sys::real::facts::{self, Asking};
+use crate::sys::real::open::{Confined, ask_anew, failure};
+use futures::stream::{BoxStream, StreamExt};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::io;
+use std::path::{Path, PathBuf};
+use tokio::io::Interest;
+
+/// The mount table of whoever opens it.
+pub(crate) const TABLE: &str = "/proc/thread-self/mountinfo";
+/// Every block device that there is, by its number.
+const DEVICES: &str = "/sys/dev/block";
+
+/// Asks what is at the path whether it is alive. May hang.
+pub(crate) fn check(confined: &Confined, asking: Asking) -> Result<Checked, KernelError> {
+    let asked = |errno| match errno {
+        Errno::NOTCONN | Errno::CONNABORTED => Ok(Checked::Dead(Dead::NoServer)),
+        Errno::STALE => Ok(Checked::Dead(Dead::Unknown)),
+        Errno::IO => Ok(Checked::Dead(Dead::Failing)),
+        Errno::NODEV | Errno::NXIO => Ok(Checked::Dead(Dead::NoDevice)),
+        Errno::NOENT => Ok(Checked::Alive(PathFacts::Absent { missing: 1 })),
+        other => Err(failure("check the mount at", &confined.absolute, other)),
+    };
+    // The handle keeps the mount busy: it goes before anything that does not need it.
+    let seen = confined.handle().and_then(|handle| {
+        let seen = facts::present(&handle, asking)?;
+        // What was kept of a file system answers for it long after its end.
+        ask_anew(&handle).map(|()| seen)
+    });
+    match seen {
+        Ok(seen) if has_no_device(&seen, asking) => Ok(Checked::Dead(Dead::NoDevice)),
+        Ok(seen) => Ok(Checked::Alive(PathFacts::Present(seen))),
+        Err(errno) => asked(errno),
+    }
+}
+
+/// A local file system answers from what it has in memory when its device is gone.
+fn has_no_device(seen: &Present, asking: Asking) -> bool {
+    let device = match (seen.kind, &seen.mount) {
+        (FileKind::Block(device), _) => Some(device),
+        (FileKind::Directory | FileKind::File | FileKind::Other, mount) => mount.as_ref().map(|m| m.device),
+    };
+    let shut_down = match (asking, &seen.mount) {
+        (Asking::Statmount, Some(mount)) => facts::is_shut_down(mount.id.0),
+        (Asking::Statmount, None) | (Asking::Statfs, _) => false,
+    };
+    shut_down || device.is_some_and(|device| is_gone(Path::new(DEVICES), device))
+}
+
+/// Whether a block device is gone, or has no size, as a loop device that lost its file or a disk that was taken out.
+fn is_gone(devices: &Path, device: DeviceId) -> bool {
+    // File systems without a device of their own have a number of this kind. And where `/sys` is not mounted nobody knows.
+    if device.major == 0 || !devices.exists() {
+        return false;
+    }
+    let size: PathBuf = devices.join(device.to_string()).join("size");
+    match std::fs::read_to_string(size) {
+        Ok(sectors) => sectors.trim() == "0",
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+/// The changes of an open mount table. Nothing is read: the kernel marks it as changed.
+pub(crate) fn changes(table: OwnedFd) -> io::Result<BoxStream<'static, ()>> {
+    let table = ffi::urgent(table)?;
+    let next = |table: tokio::io::unix::AsyncFd<OwnedFd>| async move {
+        let mut ready = table.ready(Interest::PRIORITY).await.ok()?;
+        ready.clear_ready();
+        drop(ready);
+        Some(((), table))
+    };
+    Ok(futures::stream::unfold(table, next).boxed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_without_an_entry_or_a_size_is_gone() {
+        let sys = tempfile::tempdir().unwrap();
+        let device = |major, minor| DeviceId { major, minor };
+        for (number, size) in [("7:1", "0\n"), ("7:2", "2048\n")] {
+            std::fs::create_dir(sys.path().join(number)).unwrap();
+            std::fs::write(sys.path().join(number).join("size"), size).unwrap();
+        }
+        let gone = |major, minor| is_gone(sys.path(), device(major, minor));
+        assert_eq!([gone(7, 1), gone(7, 2), gone(7, 3), gone(0, 40)], [true, false, true, false]);
+        assert!(!is_gone(&sys.path().join("none"), device(7, 3)), "without /sys nobody knows");
+    }
+}

@@ -1,0 +1,285 @@
+//! Mounts that die or go while they are up are told, and touched by nobody.
+use std::path::PathBuf;
+use std::process::Command;
+
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use serde_json::{Value, json};
+use wharfline::api::{Allocation, VolumeAttachment};
+use wharfline::csi::Rpc;
+
+use crate::support::fuse::{FILE, Fuse};
+use crate::support::node::{Rig, Special, condition, condition_reason, uid, until};
+use crate::support::scripted::Config;
+
+/// Where the backend has the files of a volume that is up.
+async fn home(rig: &Rig, volume: &str) -> PathBuf {
+    let volume = rig.volumes.get(volume).await.unwrap();
+    rig.files.path().join("volumes").join(volume.status.unwrap().handle.replace('/', "-"))
+}
+
+/// A task that has the volume at `/data` and writes `done` there once somebody has put `go` beside it.
+fn task() -> Value {
+    let script = "while ! test -e /data/go; do sleep 0.05; done; echo yes > /data/done; exec sleep infinity";
+    json!({ "volumes": [{ "name": "data", "claimName": "data" }],
+        "tasks": [{ "name": "t", "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+            "runtime": { "process": { "command": ["/bin/sh", "-c", script] } } }] })
+}
+
+fn volumes_ready(reason: &'static str) -> impl Fn(&Value) -> bool {
+    move |a| condition_reason(a, "VolumesReady") == Some(reason)
+}
+
+fn well(a: &Value) -> bool {
+    condition(a, "VolumesReady", "True")
+        && a["status"]["volumes"][0]["published"] == "Up"
+        && a["status"]["volumes"][0]["path"].is_string()
+}
+
+fn message(object: &Value, kind: &str) -> String {
+    let all = object["status"]["conditions"].as_array().unwrap();
+    all.iter().find(|c| c["type"] == kind).unwrap()["message"].as_str().unwrap().to_owned()
+}
+
+async fn json(rig: &Rig, name: &str) -> Value {
+    serde_json::to_value(rig.allocs.get(name).await.unwrap()).unwrap()
+}
+
+/// The driver ends and comes back, which its supervisor sees at once.
+async fn restart_plugin(rig: &mut Rig) {
+    rig.plugin.stop().await;
+    rig.not_ready("NoSocket").await;
+    rig.plugin.serve();
+    rig.ready().await;
+}
+
+async fn count(rig: &Rig, reason: &str) -> usize {
+    rig.events_until(reason).await.iter().filter(|(r, _)| r == reason).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fuse_mount_that_died_with_its_driver_is_told_and_touched_by_nobody() {
+    let mut rig = Rig::new(Config::full()).await;
+    let app = rig.alloc("app", task()).await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    let mut fuse = Fuse::mount(&home(&rig, "vol-1").await);
+    rig.attach("vol-1", &[&app], &Special::default()).await;
+    let path = PathBuf::from(&rig.published("app").await.status.unwrap().volumes[0].path);
+    assert_eq!(std::fs::read(path.join(FILE.0)).unwrap(), FILE.1);
+    let calls = rig.backend.order();
+    fuse.kill();
+    rig.plugin.stop().await;
+    let app = rig.world.until(&rig.allocs, "app", "stale", volumes_ready("MountStale")).await;
+    let app = serde_json::to_value(app).unwrap();
+    let said = message(&app, "VolumesReady");
+    for word in ["\"vol-1\"", "ENOTCONN", path.to_str().unwrap(), "plugin \"scripted\""] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    let volume = &app["status"]["volumes"][0];
+    assert_eq!((&volume["published"], volume["path"].as_str()), (&json!("Unknown"), None));
+    assert_eq!(condition_reason(&app, "Ready"), Some("MountStale"), "its tasks get errors");
+    assert_eq!(
+        (&app["status"]["phase"], &app["status"]["tasks"][0]["state"]),
+        (&json!("Running"), &json!("Running"))
+    );
+    let told = |a: &Value| {
+        a["status"]["node"]["reason"] == "MountStale"
+            && a["status"]["node"]["staged"] == "Unknown"
+            && condition(a, "Ready", "False")
+    };
+    rig.world.until(&rig.attachments, "att-1", "stale", told).await;
+    rig.plugin.serve();
+    rig.ready().await;
+    // A new daemon does not say for a moment that all is well.
+    let status = "/apis/wharfline.dev/v1alpha1/namespaces/default/allocations/app/status";
+    let written = rig.link.patches(status);
+    assert!(written > 0);
+    rig.kill().await;
+    rig.start().await;
+    rig.ready().await;
+    assert_eq!(rig.link.patches(status), written);
+    let app = json(&rig, "app").await;
+    assert_eq!(condition_reason(&app, "VolumesReady"), Some("MountStale"));
+    assert_eq!(app["status"]["tasks"][0]["restarts"].as_u64().unwrap_or(0), 0);
+    assert_eq!(rig.backend.order(), calls, "nobody called for it");
+    rig.end_alloc("app").await;
+    rig.end_attachment().await;
+    fuse.finish();
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// And its return, too; each change once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unmount_behind_the_daemons_back_is_seen_while_it_runs() {
+    let rig = Rig::new(Config::full()).await;
+    let path = rig.running().await.status.unwrap().volumes[0].path.clone();
+    let staging = rig.mounted().into_iter().find(|p| p.contains("/staging/")).unwrap();
+    let calls = rig.backend.order();
+    unmount(&path, UnmountFlags::DETACH).unwrap();
+    let app = rig.world.until(&rig.allocs, "app", "lost", volumes_ready("MountLost")).await;
+    let app = serde_json::to_value(app).unwrap();
+    assert_eq!(app["status"]["volumes"][0]["published"], "Unknown");
+    assert!(message(&app, "VolumesReady").contains(&path), "{app:#}");
+    assert_eq!(condition_reason(&app, "Ready"), Some("MountLost"), "without tasks its path is all there is");
+    assert_eq!(app["status"]["phase"], "Running");
+    // Something else in its place is as bad as nothing.
+    mount_bind(rig.files.path(), &path).unwrap();
+    let other = |a: &Value| message(a, "VolumesReady").contains("is not what was mounted there");
+    rig.world.until(&rig.allocs, "app", "told of the other", other).await;
+    unmount(&path, UnmountFlags::empty()).unwrap();
+    let home = home(&rig, "vol-1").await;
+    mount_bind(&home, &path).unwrap();
+    rig.world.until(&rig.allocs, "app", "well again", well).await;
+    assert_eq!((count(&rig, "MountLost").await, count(&rig, "MountWell").await), (1, 1));
+    unmount(&staging, UnmountFlags::DETACH).unwrap();
+    let lost = |a: &Value| a["status"]["node"]["reason"] == "MountLost" && condition(a, "Ready", "False");
+    rig.world.until(&rig.attachments, "att-1", "lost", lost).await;
+    assert!(well(&json(&rig, "app").await), "what is published from it stays");
+    mount_bind(&home, &staging).unwrap();
+    let again = |a: &Value| a["status"]["node"]["staged"] == "Up" && condition(a, "Ready", "True");
+    rig.world.until(&rig.attachments, "att-1", "well again", again).await;
+    assert_eq!(rig.backend.order(), calls, "nobody called for it");
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_keeps_its_own_mount_when_the_one_of_the_host_is_taken_away() {
+    let rig = Rig::new(Config::full()).await;
+    let app = rig.alloc("app", task()).await;
+    rig.give(&[&app], &Special::default()).await;
+    let path = rig.published("app").await.status.unwrap().volumes[0].path.clone();
+    let home = home(&rig, "vol-1").await;
+    unmount(&path, UnmountFlags::DETACH).unwrap();
+    let app = rig.world.until(&rig.allocs, "app", "lost", volumes_ready("MountLost")).await;
+    let app = serde_json::to_value(app).unwrap();
+    assert!(message(&app, "VolumesReady").contains("tasks that run keep their own mount"), "{app:#}");
+    assert!(condition(&app, "Ready", "True"), "it runs as before: {app:#}");
+    std::fs::write(home.join("go"), "").unwrap();
+    until(|| home.join("done").exists(), "the task reads and writes its volume").await;
+    assert_eq!((rig.count(Rpc::NodePublishVolume), rig.count(Rpc::NodeUnpublishVolume)), (1, 0));
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_was_taken_away_from_its_path_of_the_host_is_missed() {
+    let mut rig = Rig::idle(Config::full()).await;
+    let allowed = rig.files.path().join("host");
+    std::fs::create_dir_all(&allowed).unwrap();
+    rig.options.host_paths = vec![allowed.clone()];
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    let path = allowed.join("data");
+    let mut spec = task();
+    spec["volumes"][0]["hostPath"] = json!(path);
+    let app = rig.alloc("app", spec).await;
+    rig.give(&[&app], &Special::default()).await;
+    rig.published("app").await;
+    unmount(&path, UnmountFlags::empty()).unwrap();
+    let app = rig.world.until(&rig.allocs, "app", "lost", volumes_ready("MountLost")).await;
+    let app = serde_json::to_value(app).unwrap();
+    assert!(message(&app, "VolumesReady").contains(path.to_str().unwrap()), "{app:#}");
+    assert_eq!(condition_reason(&app, "Ready"), Some("MountLost"), "who goes by the path misses it");
+    mount_bind(home(&rig, "vol-1").await, &path).unwrap();
+    rig.world.until(&rig.allocs, "app", "well again", well).await;
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+/// Another volume like that of `att-1`, for the claim `other`.
+async fn second(rig: &Rig, user: &Allocation) {
+    rig.ask("vol-2", &Special::default()).await;
+    let volume = rig.volume_up("vol-2").await;
+    let first = rig.attachments.get("att-1").await.unwrap();
+    let mut spec = serde_json::to_value(&first.spec).unwrap();
+    let claim = json!({ "namespace": "default", "name": "other", "uid": "c2" });
+    let handle = volume.status.clone().unwrap().handle;
+    for (key, value) in [
+        ("volume", json!("vol-2")),
+        ("volumeUid", json!(uid(&volume))),
+        ("handle", json!(handle)),
+        ("claim", claim),
+        ("allocations", json!([uid(user)])),
+    ] {
+        spec[key] = value;
+    }
+    let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeAttachment",
+        "metadata": { "name": "att-2" }, "spec": spec });
+    let _made: VolumeAttachment = rig.world.create(&rig.attachments, object).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_that_does_not_answer_keeps_no_other_from_being_looked_at() {
+    let mut rig = Rig::new(Config::full()).await;
+    let app = rig.user("app").await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    let mut fuse = Fuse::mount(&home(&rig, "vol-1").await);
+    rig.attach("vol-1", &[&app], &Special::default()).await;
+    rig.published("app").await;
+    let other = rig.alloc("other", json!({ "volumes": [{ "name": "data", "claimName": "other" }] })).await;
+    second(&rig, &other).await;
+    let path = rig.published("other").await.status.unwrap().volumes[0].path.clone();
+    fuse.hold();
+    restart_plugin(&mut rig).await;
+    unmount(&path, UnmountFlags::DETACH).unwrap();
+    rig.world.until(&rig.allocs, "other", "lost", volumes_ready("MountLost")).await;
+    assert!(well(&json(&rig, "app").await), "its look still waits");
+    // Nor anything else.
+    rig.world.delete(&rig.allocs, "other").await;
+    rig.world.until(&rig.allocs, "other", "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    assert!(well(&json(&rig, "app").await), "its look still waits");
+    let app = rig.world.until(&rig.allocs, "app", "silent", volumes_ready("MountSilent")).await;
+    assert_eq!(serde_json::to_value(app).unwrap()["status"]["volumes"][0]["published"], "Unknown");
+    fuse.go_on();
+    rig.world.until(&rig.allocs, "app", "well again", well).await;
+    rig.world.let_go(&rig.allocs, "other").await;
+    rig.world.delete(&rig.attachments, "att-2").await;
+    let down = |a: &Value| a["status"]["node"]["releasedUID"] == a["metadata"]["uid"];
+    rig.world.until(&rig.attachments, "att-2", "released", down).await;
+    rig.called(Rpc::ControllerUnpublishVolume, 1).await;
+    rig.world.let_go(&rig.attachments, "att-2").await;
+    rig.end_volume("vol-2").await;
+    rig.end_alloc("app").await;
+    rig.end_attachment().await;
+    fuse.finish();
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+fn done(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_went_away_under_its_file_system_is_told() {
+    let mut rig = Rig::new(Config::full()).await;
+    let app = rig.user("app").await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    let (image, home) = (rig.files.path().join("image"), home(&rig, "vol-1").await);
+    std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    let (disk, at) = (image.to_str().unwrap(), home.to_str().unwrap());
+    done("mkfs.ext4", &["-q", disk]);
+    done("mount", &["-o", "loop", disk, at]);
+    rig.attach("vol-1", &[&app], &Special::default()).await;
+    rig.published("app").await;
+    // A loop device cannot be taken away while it is mounted; one without a size is as near as it gets.
+    let device = done("losetup", &["-n", "-O", "NAME", "-j", disk]);
+    std::fs::File::options().write(true).open(&image).unwrap().set_len(0).unwrap();
+    done("losetup", &["-c", &device]);
+    restart_plugin(&mut rig).await;
+    let app = rig.world.until(&rig.allocs, "app", "stale", volumes_ready("MountStale")).await;
+    let said = message(&serde_json::to_value(app).unwrap(), "VolumesReady");
+    assert!(said.contains("device") && said.contains("went away"), "{said}");
+    rig.end_alloc("app").await;
+    rig.end_attachment().await;
+    done("umount", &[at]);
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
