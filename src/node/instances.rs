@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kube::Resource;
 
-use super::allocations::admit;
+use super::allocations::{admit, refuse};
 use super::context::Node;
 use super::registry::{Fingerprint, InstanceKey, Progress};
 use super::writes::{Guard, Part};
@@ -17,7 +17,10 @@ use crate::plan::supervise::Process;
 const INSTANCE: Part = Part { name: "instance", fields: INSTANCE_PART, epoch: None, guard: Guard::Any };
 
 pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Duration> {
-    let object = node.caches.instances.one(&format!("{}/{}", key.allocation, key.task))?;
+    let Some(object) = node.caches.instances.one(&format!("{}/{}", key.allocation, key.task)) else {
+        refuse(node, key).await;
+        return None;
+    };
     admit(node, key, &object).await;
     let known = node.registry.get(key);
     let before = object.status.clone().unwrap_or_default();

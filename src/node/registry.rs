@@ -114,6 +114,14 @@ impl Registry {
         waiting.map(|instance| (instance.admitted, instance.born) = (true, born)).is_some()
     }
 
+    /// Takes the admission of an instance back; returns its plugin if that is news.
+    pub fn refuse(&self, key: &InstanceKey) -> Option<String> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let admitted = all.get_mut(key).filter(|instance| instance.admitted)?;
+        admitted.admitted = false;
+        Some(admitted.plugin.clone())
+    }
+
     /// Changes the progress of an instance; returns it before and after, if the instance is there.
     pub fn progress(
         &self,

@@ -178,7 +178,7 @@ impl Attached {
     }
 
     async fn end(self) {
-        self.driver.unstage(&self.id, &self.backend.staging("web")).await.unwrap();
+        self.driver.unstaged(&self.id, &self.backend.staging("web")).await;
         self.driver.detach(&self.id, "node-a").await.unwrap();
         self.driver.delete(&self.id).await.unwrap();
         self.driver.stop().await;
@@ -269,7 +269,7 @@ async fn taking_down() {
     }
     for unknown in [UNKNOWN, "no-id"] {
         at.driver.unpublish(unknown, &target).await.unwrap();
-        at.driver.unstage(unknown, &at.backend.staging("nothing")).await.unwrap();
+        at.driver.unstaged(unknown, &at.backend.staging("nothing")).await;
     }
     assert_eq!(refused(at.driver.unpublish(UNKNOWN, &staging).await, UNKNOWN), Code::NotFound);
     at.end().await;

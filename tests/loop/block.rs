@@ -64,7 +64,7 @@ async fn a_device_has_the_size_of_its_volume_and_may_be_read_only() {
     assert_eq!(refused(elsewhere, "staged at"), Code::FailedPrecondition);
     assert_eq!(refused(driver.unstage(&id, &staging).await, "open somewhere"), Code::Aborted);
     drop(held);
-    driver.unstage(&id, &staging).await.unwrap();
+    driver.unstaged(&id, &staging).await;
     driver.detach(&id, "node-a").await.unwrap();
     driver.delete(&id).await.unwrap();
     driver.stop().await;
@@ -116,7 +116,7 @@ async fn several_nodes_share_a_disk_in_the_modes_made_for_it() {
         assert_eq!(read(&paths[1].2, 4096, 6), expected, "{mode:?}");
         for (driver, staging, target) in paths {
             driver.unpublish(&id, &target).await.unwrap();
-            driver.unstage(&id, &staging).await.unwrap();
+            driver.unstaged(&id, &staging).await;
             controller.detach(&id, &driver.node).await.unwrap();
         }
         controller.delete(&id).await.unwrap();

@@ -28,7 +28,7 @@ fn with_path(backend: &Backend, path: OsString) -> Driver {
 /// From attached to nothing.
 async fn end(backend: Backend, driver: Driver, id: &str) {
     let staging = backend.staging("web");
-    driver.unstage(id, &staging).await.unwrap();
+    driver.unstaged(id, &staging).await;
     driver.detach(id, "node-a").await.unwrap();
     driver.delete(id).await.unwrap();
     driver.stop().await;
@@ -142,7 +142,7 @@ async fn a_file_system_of_another_kind_is_not_mounted() {
     let context = driver.attach(&id, "node-a", &xfs).await.unwrap();
     driver.stage(stage(&id, &context, &staging, &xfs)).await.unwrap();
     fs::write(staging.join("kept"), "kept").unwrap();
-    driver.unstage(&id, &staging).await.unwrap();
+    driver.unstaged(&id, &staging).await;
     driver.detach(&id, "node-a").await.unwrap();
     let context = driver.attach(&id, "node-a", &ext4()).await.unwrap();
     let result = driver.stage(stage(&id, &context, &staging, &ext4())).await;
@@ -178,7 +178,7 @@ async fn a_damaged_file_system_says_so() {
     let staging = backend.staging("web");
     let staged = stage(&id, &context, &staging, &ext4());
     driver.stage(staged.clone()).await.unwrap();
-    driver.unstage(&id, &staging).await.unwrap();
+    driver.unstaged(&id, &staging).await;
     let image = fs::OpenOptions::new().write(true).open(backend.image(&id)).unwrap();
     // All of the superblock but its magic number.
     image.write_at(&[0xff; 50], 1024).unwrap();

@@ -53,7 +53,7 @@ async fn live(capability: proto::VolumeCapability, bytes: i64, fs_type: &str) {
         assert!(!target.exists());
     }
     for _ in 0..2 {
-        driver.unstage(&id, &staging).await.unwrap();
+        driver.unstaged(&id, &staging).await;
         assert_eq!(backend.devices(), [] as [String; 0]);
     }
     driver.kill();
@@ -68,12 +68,12 @@ async fn live(capability: proto::VolumeCapability, bytes: i64, fs_type: &str) {
     driver.publish(rig::publish(&staged, &target)).await.unwrap();
     assert!(fs::read(&file).is_ok_and(|bytes| bytes.starts_with(b"hello")));
     driver.unpublish(&id, &target).await.unwrap();
-    driver.unstage(&id, &staging).await.unwrap();
+    driver.unstaged(&id, &staging).await;
     driver.detach(&id, "node-a").await.unwrap();
     for _ in 0..2 {
         driver.delete(&id).await.unwrap();
         driver.unpublish(&id, &target).await.unwrap();
-        driver.unstage(&id, &staging).await.unwrap();
+        driver.unstaged(&id, &staging).await;
         driver.detach(&id, "node-a").await.unwrap();
     }
     driver.stop().await;
@@ -179,7 +179,7 @@ async fn one_volume_has_several_targets_on_its_node() {
     for target in [&one, &two] {
         driver.unpublish(&id, target).await.unwrap();
     }
-    driver.unstage(&id, &staging).await.unwrap();
+    driver.unstaged(&id, &staging).await;
     driver.detach(&id, "").await.unwrap();
     driver.delete(&id).await.unwrap();
     driver.stop().await;
@@ -202,7 +202,7 @@ async fn many_volumes_at_once() {
             fs::write(target.join("own"), &name).unwrap();
             assert_eq!(fs::read_to_string(target.join("own")).unwrap(), name);
             driver.unpublish(&id, &target).await.unwrap();
-            driver.unstage(&id, &staging).await.unwrap();
+            driver.unstaged(&id, &staging).await;
             driver.detach(&id, "node-a").await.unwrap();
             driver.delete(&id).await.unwrap();
         }

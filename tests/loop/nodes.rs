@@ -73,7 +73,7 @@ async fn what_one_node_wrote_the_next_one_reads() {
         }
         assert_eq!(refused(controller.delete(&id).await, &driver.node), Code::FailedPrecondition);
         driver.unpublish(&id, &target).await.unwrap();
-        driver.unstage(&id, &staging).await.unwrap();
+        driver.unstaged(&id, &staging).await;
         controller.detach(&id, &driver.node).await.unwrap();
     }
     controller.delete(&id).await.unwrap();
@@ -131,7 +131,7 @@ async fn nothing_is_staged_without_the_context_of_its_attachment() {
     assert_eq!(refused(a.stage(with(&good)).await, "is not attached"), Code::FailedPrecondition);
     let late = a.publish(rig::publish(&with(&good), &target)).await;
     assert_eq!(refused(late, "is not attached"), Code::FailedPrecondition);
-    a.unstage(&id, &staging).await.unwrap();
+    a.unstaged(&id, &staging).await;
     for volume in [&id, &other] {
         controller.detach(volume, "").await.unwrap();
         controller.delete(volume).await.unwrap();
@@ -159,11 +159,11 @@ async fn a_node_that_was_fenced_keeps_the_next_one_from_staging() {
     let third = controller.attach(&id, "node-a", &ext4()).await.unwrap();
     let again = a.stage(stage(&id, &third, &there, &ext4())).await;
     assert_eq!(refused(again, "another attachment"), Code::FailedPrecondition);
-    b.unstage(&id, &here).await.unwrap();
+    b.unstaged(&id, &here).await;
     assert_eq!(fleet.backend.devices().len(), 1, "another node took it away");
-    a.unstage(&id, &there).await.unwrap();
+    a.unstaged(&id, &there).await;
     a.stage(stage(&id, &third, &there, &ext4())).await.unwrap();
-    a.unstage(&id, &there).await.unwrap();
+    a.unstaged(&id, &there).await;
     controller.detach(&id, "node-a").await.unwrap();
     controller.delete(&id).await.unwrap();
     fleet.end().await;
@@ -269,7 +269,7 @@ async fn what_differs_is_refused_and_what_is_gone_is_gone() {
     fs::create_dir(backend.path("lost")).unwrap();
     fs::rename(backend.data().join("volumes").join(&id), backend.path("lost").join(&id)).unwrap();
     driver.unpublish(&id, &target).await.unwrap();
-    driver.unstage(&id, &staging).await.unwrap();
+    driver.unstaged(&id, &staging).await;
     assert_eq!((backend.devices(), backend.mounts()), (vec![], vec![]));
     driver.stop().await;
     backend.assert_nothing_left();

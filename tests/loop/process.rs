@@ -87,7 +87,7 @@ async fn no_secret_and_no_token_is_in_the_log() {
     published.secrets = secrets();
     driver.publish(published).await.unwrap();
     driver.unpublish(&id, &backend.target("web")).await.unwrap();
-    driver.unstage(&id, &staging).await.unwrap();
+    driver.unstaged(&id, &staging).await;
     driver.detach(&id, "node-a").await.unwrap();
     driver.delete(&id).await.unwrap();
     let log = driver.log();

@@ -265,6 +265,17 @@ impl Driver {
         self.nodes().node_unstage_volume(request).await.map(drop)
     }
 
+    /// Unstages, as an orchestrator does: again while a mount namespace that was copied from this one at a bad moment, by
+    /// another test, holds the file system still.
+    pub(crate) async fn unstaged(&self, volume: &str, staging: &Path) {
+        let end = Instant::now() + PATIENCE;
+        let mut again = tokio::time::interval(Duration::from_millis(20));
+        while let Err(status) = self.unstage(volume, staging).await {
+            assert!(status.code() == Code::Aborted && Instant::now() < end, "{status:?}");
+            again.tick().await;
+        }
+    }
+
     pub(crate) async fn publish(&self, request: proto::NodePublishVolumeRequest) -> Result<(), Status> {
         self.nodes().node_publish_volume(request).await.map(drop)
     }

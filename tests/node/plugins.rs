@@ -346,7 +346,28 @@ async fn an_instance_that_was_not_admitted_is_asked_who_it_is_and_no_more() {
     rig.ask("four", &Special::default()).await;
     rig.volume_up("four").await;
     assert_eq!(served(&rig, "four"), "i-second");
-    for name in ["one", "two", "three", "four"] {
+    // What was allowed is taken back, and a restarted daemon does not think otherwise.
+    rig.world.delete(&rig.instances, "q").await;
+    let mut names: Vec<_> = ["one", "two", "three", "four"].map(str::to_owned).into();
+    loop {
+        let name = format!("five-{}", names.len());
+        rig.ask(&name, &Special::default()).await;
+        rig.volume_up(&name).await;
+        names.push(name);
+        if served(&rig, &names[names.len() - 1]) == NODE_ID {
+            break;
+        }
+        assert!(names.len() < 200, "it serves on");
+    }
+    rig.kill().await;
+    rig.start().await;
+    for name in ["six", "seven", "eight"] {
+        rig.ask(name, &Special::default()).await;
+        rig.volume_up(name).await;
+        assert_eq!(served(&rig, name), NODE_ID);
+        names.push(name.to_owned());
+    }
+    for name in &names {
         rig.end_volume(name).await;
     }
     second.stop().await;

@@ -54,10 +54,13 @@ async fn make_instance(
     let (namespace, name) = name_of(object);
     let of = ObjectRef { namespace: namespace.clone(), name: name.clone(), uid: uid(object) };
     let instance = joined(&[&namespace, &name, &task.name], 240);
-    if context.world.instances.named(&instance).is_some() {
+    let plugin = context.world.plugins.named(&csi.plugin_name);
+    if let Some(instance) = context.world.instances.named(&instance) {
+        if !allowed(context, object, plugin.as_deref(), &namespace) {
+            revoke(context, object, csi, &instance).await?;
+        }
         return Ok(());
     }
-    let plugin = context.world.plugins.named(&csi.plugin_name);
     if !allowed(context, object, plugin.as_deref(), &namespace) {
         let message = format!(
             "Plugin \"{}\" takes no instances from namespace \"{namespace}\"; its allowInstancesFrom does not name it",
@@ -81,6 +84,31 @@ async fn make_instance(
         })
         .await
         .map(drop)
+}
+
+/// Takes back what was allowed once, as soon as no volume needs that instance.
+async fn revoke(
+    context: &Context,
+    object: &Allocation,
+    csi: &CsiPlugin,
+    instance: &PluginInstance,
+) -> Result<(), super::Failure> {
+    let of = &instance.spec.allocation;
+    let refused = format!(
+        "Plugin \"{}\" takes no instances from namespace \"{}\" any more",
+        csi.plugin_name, of.namespace
+    );
+    match released(&facts(context, object, csi, &instance.spec.node_name, Going::Deleted)) {
+        Ok(_) => {
+            context.tell::<Allocation>(of, "InstanceRefused", &refused).await;
+            context.delete_as_seen(instance).await
+        }
+        Err(needed) => {
+            let message = format!("{refused}; it serves on while that has to be: {needed}");
+            context.tell::<Allocation>(of, "InstanceStays", &message).await;
+            Ok(())
+        }
+    }
 }
 
 /// Whether a task of this namespace may serve the plugin.

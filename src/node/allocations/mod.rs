@@ -22,7 +22,7 @@ use crate::api::quantity;
 use crate::plan::supervise::{self, Process, Step, Wanted};
 use crate::plan::{Next, Reason};
 use crate::sys::process::Outcome;
-pub use plugins::{admit, register};
+pub use plugins::{admit, refuse, register};
 use plugins::{keep_watch, watch_over, withdraw};
 use start::{publications, start};
 

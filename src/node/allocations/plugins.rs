@@ -76,6 +76,23 @@ pub async fn admit(node: &Arc<Node>, key: &InstanceKey, object: &PluginInstance)
     }
 }
 
+/// Its PluginInstance is gone though its allocation is not: the controllers do not admit it any more.
+pub async fn refuse(node: &Arc<Node>, key: &InstanceKey) {
+    if !node.synced() || !node.caches.allocations.has(&key.allocation) {
+        return;
+    }
+    let Some(plugin) = node.registry.refuse(key) else { return };
+    let at = task_key(&key.allocation, &key.task);
+    if let Some(Entry::Task(mut entry)) = node.journal.look(|all| all.get(&at).cloned())
+        && let Some(instance) = &mut entry.plugin
+    {
+        instance.admitted = false;
+        // A journal that cannot be written ends the daemon.
+        let _ended = node.journal.put_soon(Entry::Task(entry)).await;
+    }
+    node.queue.wake(Key::Plugin(plugin));
+}
+
 /// Makes the directory of a socket.
 pub(super) async fn prepare(node: &Node, socket: &Path) -> Result<(), String> {
     node.machine.dial.prepare(socket).await.map_err(|e| format!("{}: {e}", socket.display()))

@@ -129,6 +129,12 @@ async fn a_declared_plugin_says_which_namespaces_may_serve_it() {
     bench.patch("plugins", "", "by-hand", allow).await;
     bench.until("ready", |seen| ready(&seen.get("plugins", "", "by-hand"))).await;
     assert_eq!(bench.seen.only("plugininstances")["spec"]["driverName"], "fake.csi");
+    let none = json!({ "spec": { "allowInstancesFrom": [] } });
+    bench.patch("plugins", "", "by-hand", none).await;
+    bench.until("revoked", |seen| seen.all("plugininstances").is_empty()).await;
+    let allow = json!({ "spec": { "allowInstancesFrom": ["default"] } });
+    bench.patch("plugins", "", "by-hand", allow).await;
+    bench.until("ready again", |seen| ready(&seen.get("plugins", "", "by-hand"))).await;
     bench.delete("allocations", "default", "driver").await;
     bench.until("no instance", |seen| seen.all("plugininstances").is_empty()).await;
     bench.quiet().await;
