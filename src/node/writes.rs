@@ -48,6 +48,13 @@ pub(super) struct Written {
     version: u64,
     value: Value,
     at: Instant,
+    /// Whether the server said that it has it. It may have it although it did not.
+    sure: bool,
+}
+
+/// All fields of one part, be it that they are not there.
+fn whole(part: &Part, new: &Value) -> Value {
+    part.fields.iter().map(|field| ((*field).to_owned(), new[*field].clone())).collect()
 }
 
 /// What this daemon had to say of one part of an object.
@@ -77,12 +84,43 @@ impl Node {
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
         K: ObjectApi,
     {
+        self.write_part(object, part, status, false).await.map(drop)
+    }
+
+    /// The same for what has to stand at the server before something else is done: it is written whatever is known of what
+    /// stands there. Whether the object is there still, and has it by this very write.
+    pub async fn assert_status<K>(
+        &self,
+        object: &K,
+        part: &Part,
+        status: &impl Serialize,
+    ) -> Result<bool, kube::Error>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+        K: ObjectApi,
+    {
+        self.write_part(object, part, status, true).await
+    }
+
+    async fn write_part<K>(
+        &self,
+        object: &K,
+        part: &Part,
+        status: &impl Serialize,
+        always: bool,
+    ) -> Result<bool, kube::Error>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+        K: ObjectApi,
+    {
         let text = serde_json::to_vec(status).map_err(kube::Error::SerdeError)?;
         let key = format!("{}/{}", object.uid().unwrap_or_default(), part.name);
         {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
             match said.get(&key) {
-                Some(known) if known.text == text && known.settled == Some(version(object)) => return Ok(()),
+                Some(known) if !always && known.text == text && known.settled == Some(version(object)) => {
+                    return Ok(false);
+                }
                 Some(known) if known.text == text => {}
                 Some(_) | None => {
                     said.insert(key.clone(), Said { text: text.clone(), settled: None });
@@ -91,19 +129,20 @@ impl Node {
         }
         let new: Value = serde_json::from_slice(&text).map_err(kube::Error::SerdeError)?;
         let last = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let unsure = last.as_ref().is_some_and(|last| !last.sure);
         let old = match last {
             // The cache does not show our own last write yet.
             Some(last) if version(object) < last.version => last.value,
             // Others may have written our fields since: controllers do when they take this node for lost.
             Some(_) | None => restrict(K::status(object).map_err(kube::Error::SerdeError)?, part.fields),
         };
-        let mut patch = merge_diff(&old, &new);
+        let mut patch = if always || unsure { whole(part, &new) } else { merge_diff(&old, &new) };
         if patch.as_object().is_some_and(serde_json::Map::is_empty) {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(said) = said.get_mut(&key) {
                 said.settled = Some(version(object));
             }
-            return Ok(());
+            return Ok(false);
         }
         if let Some(path) = part.epoch {
             carry(&mut patch, &new, path);
@@ -122,26 +161,21 @@ impl Node {
         }
         let (name, patch) = (object.name_any(), Patch::Merge(&body));
         let write = self.patch_status(&api, &name, &patch);
-        match tokio::time::timeout(API_DEADLINE, write).await {
-            Ok(Ok(object)) => {
-                let written = Written { version: version(&object), value: new, at: Instant::now() };
-                self.written.lock().unwrap_or_else(PoisonError::into_inner).insert(key, written);
-                Ok(())
-            }
+        let (outcome, known) = match tokio::time::timeout(API_DEADLINE, write).await {
+            Ok(Ok(object)) => (Ok(true), Some((version(&object), true))),
             // Gone: there is nothing to write to any more.
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
-                self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
-                Ok(())
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => (Ok(false), None),
+            Ok(Err(error)) => (Err(error), Some((0, false))),
+            Err(_) => (Err(kube::Error::Service("no answer in time".into())), Some((0, false))),
+        };
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        match known {
+            Some((version, sure)) => {
+                written.insert(key, Written { version, value: new, at: Instant::now(), sure });
             }
-            Ok(Err(error)) => {
-                self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
-                Err(error)
-            }
-            Err(_) => {
-                self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
-                Err(kube::Error::Service("no answer in time".into()))
-            }
+            None => drop(written.remove(&key)),
         }
+        outcome
     }
 
     /// Patches a status. Of the answer only the version is needed, and more is not asked for.
@@ -185,7 +219,7 @@ impl Node {
     /// When one part of an object was written last, by this daemon.
     pub fn written_at<K: Resource>(&self, object: &K, part: &Part) -> Option<Instant> {
         let key = format!("{}/{}", object.meta().uid.as_deref().unwrap_or_default(), part.name);
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).map(|written| written.at)
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).filter(|w| w.sure).map(|w| w.at)
     }
 
     /// Forgets what was written of an object that is gone. What a host said of an attachment stays while its own watch

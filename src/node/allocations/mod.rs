@@ -23,7 +23,7 @@ use crate::plan::supervise::{self, Process, Step, Wanted};
 use crate::plan::{Next, Reason};
 use crate::sys::process::Outcome;
 pub use plugins::{admit, refuse, register};
-use plugins::{keep_watch, watch_over, withdraw};
+use plugins::{keep_watch, patience, watch_over, withdraw};
 use start::{publications, start};
 
 /// The grace of a task that names none.
@@ -304,8 +304,13 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
     }
     let key = InstanceKey { allocation: uid.to_owned(), task: task.name.clone() };
     let fault = node.registry.get(&key).and_then(|instance| instance.progress.fault);
-    let timed_out = fault.filter(|(word, _)| task.csi_plugin.is_some() && word == HEALTH_TIMED_OUT);
-    if supervise::ran_well(record.finished_ms - record.started_ms, timed_out.is_some()) {
+    let ran = record.finished_ms - record.started_ms;
+    // Said of an earlier run it says nothing of one that ended sooner.
+    let plugin = task.csi_plugin.as_ref();
+    let waited = plugin.is_some_and(|p| u128::try_from(ran).unwrap_or(0) >= patience(p).as_millis());
+    let timed_out = fault.filter(|(word, _)| waited && word == HEALTH_TIMED_OUT);
+    // However long its healthTimeout is: one that was never ready did not run well.
+    if supervise::ran_well(ran, timed_out.is_some()) {
         node.retry.succeeded(step);
     }
     node.retry.failed(step, "run".to_owned());

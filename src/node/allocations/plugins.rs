@@ -11,7 +11,7 @@ use super::super::mounts::hash;
 use super::super::registry::{Instance, InstanceKey, Progress};
 use super::super::supervisor::{HEALTH_TIMEOUT, Watched};
 use super::wake_orphans;
-use crate::api::allocation::Task;
+use crate::api::allocation::{CsiPlugin, Task};
 use crate::api::meta::Time;
 use crate::api::quantity;
 use crate::api::{Allocation, PluginInstance};
@@ -139,10 +139,14 @@ pub(super) async fn withdraw(node: &Arc<Node>, uid: &str, task: &str, plugin: Op
 pub(super) fn keep_watch(node: &Arc<Node>, allocation: &Allocation, task: &Task) {
     let Some(plugin) = &task.csi_plugin else { return };
     let uid = allocation.uid().unwrap_or_default();
-    let patience = plugin.health_timeout.as_deref().and_then(quantity::duration).unwrap_or(HEALTH_TIMEOUT);
     if let Some(entry) = entry(node, &uid, task) {
-        watch_over(node, &uid, &task.name, &entry, (task.runtime.external.is_none(), patience));
+        watch_over(node, &uid, &task.name, &entry, (task.runtime.external.is_none(), patience(plugin)));
     }
+}
+
+/// How long an instance may take to be ready.
+pub(super) fn patience(plugin: &CsiPlugin) -> Duration {
+    plugin.health_timeout.as_deref().and_then(quantity::duration).unwrap_or(HEALTH_TIMEOUT)
 }
 
 /// As [`keep_watch`], for what is known from the journal alone; `ours` if it is to be killed when it stays silent.

@@ -104,23 +104,20 @@ async fn write(node: &Arc<Node>, volume: &Volume, part: &HostPart) -> Option<Dur
     node.after_write(&format!("vol/{}/report", volume.uid().unwrap_or_default()), written)
 }
 
-/// What the server has of the host's part, as far as is known.
-fn shown(node: &Node, volume: &Volume) -> HostPart {
-    let answered = node.answered::<_, HostPart>(volume, &HOST);
-    answered.unwrap_or_else(|| volume.status.as_ref().map(HostPart::of).unwrap_or_default())
-}
-
 /// On the word of this host that the volume is not there its object may go: before a create is made all the same, that
 /// word is taken back. False if the server does not have it so: then there is no call.
 async fn announce(node: &Arc<Node>, volume: &Volume, epoch: i64, part: &mut HostPart) -> bool {
     let own = |part: &HostPart| part.exists == Some(Rung::Down) && part.observed_epoch == epoch;
-    if !own(part) && !own(&shown(node, volume)) {
+    let shown = volume.status.as_ref().map(HostPart::of).unwrap_or_default();
+    let answered = node.answered::<_, HostPart>(volume, &HOST).unwrap_or_default();
+    if !own(part) && !own(&shown) && !own(&answered) {
         return true;
     }
     part.attempting = true;
-    let written = write(node, volume, part).await;
-    let shown = shown(node, volume);
-    written.is_none() && shown.attempting && shown.observed_epoch == epoch
+    let written = node.assert_status(volume, &ABSENT, part).await;
+    let stands = matches!(written, Ok(true));
+    node.after_write(&format!("vol/{}/report", volume.uid().unwrap_or_default()), written.map(drop));
+    stands
 }
 
 /// Says that no call about the volume is under way here, and that none follows under this epoch. With it goes what was
@@ -187,6 +184,9 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     };
     let about = (retry.as_str(), volume.object_ref(&()), action(step));
     let delay = settle(node, about, wanted != provision::Wanted::Present, &outcome);
+    if matches!(outcome, Err(Blocked::Unannounced)) {
+        return node.retry.remaining(&format!("{key}/report")).or(delay);
+    }
     part.calls = node.calls.get(&key, &before.calls);
     if Blocked::is_unsent(&outcome) {
         node.not_sent(Key::Host(volume.name_any()));

@@ -8,8 +8,9 @@
 //! ```
 //! No handler of the queue waits for a look, and no look for another. What was seen is kept in memory alone and is about
 //! what the journal says is up; the journal, and so every call, goes on as without it.
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,6 +33,10 @@ use crate::sys::path::{HostPath, Place, TreePath};
 const MOMENT: Duration = Duration::from_millis(50);
 /// When a mount is looked at again that did not answer, or could not be asked.
 const AGAIN: Duration = Duration::from_secs(5);
+/// Between two looks at everything because something changed somewhere.
+const SWEEP: Duration = Duration::from_secs(5);
+/// Looks at once: as many as there are threads for them, so that none waits for one.
+const AT_ONCE: usize = 16;
 /// How long a start waits for the first looks, so that it says of no dead mount that it is up. What is slower is shown later.
 const FIRST: Duration = Duration::from_millis(500);
 
@@ -44,6 +49,8 @@ pub struct Sightings {
     asked: Mutex<Asked>,
     wake: Notify,
     first: watch::Sender<bool>,
+    /// The kernel does not say which mounts there are.
+    blind: AtomicBool,
 }
 
 /// The mounts of one entry of the journal.
@@ -126,7 +133,8 @@ impl Sightings {
     fn unwell(&self, key: &str, mounts: &[(Mount, Present)]) -> Option<(Mount, Look)> {
         let seen = self.seen();
         let seen = seen.get(key)?;
-        mounts.iter().find_map(|(mount, of)| {
+        // Who goes by a path of the host is hurt where a task is not.
+        mounts.iter().rev().find_map(|(mount, of)| {
             let sighting = seen.get(*mount).filter(|sighting| sighting.of == *of)?;
             sighting.look.filter(|look| look.health() != Health::Well).map(|look| (*mount, look))
         })
@@ -147,6 +155,13 @@ impl Sightings {
         self.wake.notify_one();
     }
 
+    /// How long hints are gathered. Where it cannot be told which mounts went, each change makes all of them suspect.
+    fn pause(&self) -> Duration {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let all_for_one = asked.changed && !asked.all && !asked.unsure && asked.plugins.is_empty();
+        if all_for_one && self.blind.load(Ordering::Relaxed) { SWEEP } else { MOMENT }
+    }
+
     fn take_asked(&self) -> Asked {
         std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -164,38 +179,60 @@ pub(crate) async fn follow(node: Arc<Node>) {
     let sightings = &node.sightings;
     sightings.ask(|asked| asked.all = true);
     let (mut due, mut again) = (Some(Instant::now()), None);
-    let mut under_way: HashSet<(String, Mount)> = HashSet::new();
+    let mut waiting: VecDeque<Subject> = VecDeque::new();
+    // Those that are waited for or under way, and whether something hinted at them since they began.
+    let mut asked: HashMap<(String, Mount), bool> = HashMap::new();
     let mut looks = FuturesUnordered::new();
+    let mut unasked = Vec::new();
     loop {
-        let soon = Instant::now() + MOMENT;
+        while looks.len() < AT_ONCE
+            && let Some(subject) = waiting.pop_front()
+        {
+            asked.insert((subject.key.clone(), subject.mount), false);
+            looks.push(look(&node, subject));
+        }
+        let done = due.is_none() && looks.is_empty();
+        sightings.first.send_if_modified(|first| done && !std::mem::replace(first, true));
         tokio::select! {
             () = node.stop.cancelled() => return,
             told = changes.next() => match told {
                 Some(()) => sightings.ask(|asked| asked.changed = true),
                 None => changes = futures::stream::pending().boxed(),
             },
-            () = sightings.wake.notified() => due = due.or(Some(soon)),
+            () = sightings.wake.notified() => due = due.or(Some(Instant::now() + sightings.pause())),
             () = reached(again) => {
                 again = None;
+                waiting.extend(unasked.drain(..));
                 sightings.ask(|asked| asked.unsure = true);
             }
             () = reached(due) => {
                 due = None;
                 for subject in suspects(&node, sightings.take_asked()).await {
-                    if under_way.insert((subject.key.clone(), subject.mount)) {
-                        looks.push(look(&node, subject));
+                    match asked.get_mut(&(subject.key.clone(), subject.mount)) {
+                        Some(hinted) => *hinted = true,
+                        None => {
+                            asked.insert((subject.key.clone(), subject.mount), false);
+                            waiting.push_back(subject);
+                        }
                     }
                 }
-                sightings.first.send_if_modified(|first| looks.is_empty() && !std::mem::replace(first, true));
             }
             Some((subject, found)) = looks.next() => {
-                under_way.remove(&(subject.key.clone(), subject.mount));
-                if matches!(&found, Err(KernelError::Hung { .. } | KernelError::Overloaded { .. })) {
+                let silent = matches!(&found, Err(KernelError::Hung { .. }));
+                let overloaded = matches!(&found, Err(KernelError::Overloaded { .. }));
+                if silent || overloaded {
                     again = again.or(Some(Instant::now() + AGAIN));
                 }
                 let (id, found) = read(found, &subject.of);
                 record(&node, &subject, id, found);
-                sightings.first.send_if_modified(|first| looks.is_empty() && !std::mem::replace(first, true));
+                let hinted = asked.remove(&(subject.key.clone(), subject.mount)).unwrap_or_default();
+                if overloaded {
+                    asked.insert((subject.key.clone(), subject.mount), false);
+                    unasked.push(subject);
+                } else if hinted && !silent {
+                    asked.insert((subject.key.clone(), subject.mount), false);
+                    waiting.push_back(subject);
+                }
             }
         }
     }
@@ -229,8 +266,22 @@ fn mounts_of(entry: &Entry) -> Vec<(Mount, Present)> {
     }
 }
 
-async fn suspects(node: &Node, asked: Asked) -> Vec<Subject> {
-    let all = if asked.changed { node.machine.kernel.mount_ids().await.ok().flatten() } else { None };
+async fn suspects(node: &Node, mut asked: Asked) -> Vec<Subject> {
+    let mut all = None;
+    if asked.changed {
+        match node.machine.kernel.mount_ids().await {
+            Ok(found) => {
+                node.sightings.blind.store(found.is_none(), Ordering::Relaxed);
+                all = found;
+            }
+            // With the next hint.
+            Err(error) => {
+                tracing::debug!(error = &error as &dyn std::error::Error, "the mounts could not be listed");
+                node.sightings.asked.lock().unwrap_or_else(PoisonError::into_inner).changed = true;
+                asked.changed = false;
+            }
+        }
+    }
     node.journal.look(|entries| {
         let mut seen = node.sightings.seen();
         seen.retain(|key, _| entries.contains_key(key));
@@ -239,8 +290,11 @@ async fn suspects(node: &Node, asked: Asked) -> Vec<Subject> {
             for (mount, of) in mounts_of(entry) {
                 let known = seen.get(key).and_then(|seen| seen.get(mount)).filter(|known| known.of == of);
                 let last = known.and_then(|known| known.look);
-                let there = all.as_ref().zip(known.and_then(|known| known.id));
-                let there = there.map(|(all, id)| all.contains(&id));
+                let there = all.as_ref().map(|all| match known.and_then(|known| known.id) {
+                    Some(id) => all.contains(&id),
+                    // It is no mount, or was one without a number.
+                    None => true,
+                });
                 let unsure = last.is_none_or(|look| look == Look::Silent);
                 let hinted = asked.all
                     || asked.unsure && unsure
@@ -327,12 +381,18 @@ fn read(found: Result<Checked, KernelError>, of: &Present) -> (Option<MountId>, 
     match (&of.mount, &present.mount) {
         (Some(_), None) => dead(Look::Nothing),
         // The same file system mounted anew is as good.
-        (Some(was), Some(is)) if was.device == is.device && of.inode == present.inode => {
+        (Some(was), Some(is)) if was.device == is.device && same_inode(of, &present) => {
             (Some(is.id), Some(Look::Well))
         }
         (None, _) if of.kind == present.kind => (None, Some(Look::Well)),
         (Some(_) | None, _) => dead(Look::Other),
     }
+}
+
+/// What a file system without a device says is the number of its root may change with the first answer of its server; its own
+/// number is no other's, though.
+fn same_inode(of: &Present, present: &Present) -> bool {
+    of.device.major == 0 || of.inode == present.inode
 }
 
 /// Keeps what was seen, if it is about what the journal says still, and tells who has to know.

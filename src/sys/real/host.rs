@@ -77,10 +77,11 @@ pub(crate) fn unpublish(
     Ok(())
 }
 
-/// Whether this is a mount of the very inode that was verified; the mount's own id differs for each clone.
+/// Whether this is a mount of the very inode that was verified; the mount's own id differs for each clone. A file system
+/// without a device (FUSE, NFS) may give its root another number once its server has answered.
 fn same(seen: &Present, verified: &Present) -> bool {
-    let kinds = (seen.kind, seen.device, seen.inode) == (verified.kind, verified.device, verified.inode);
-    seen.mount.is_some() && kinds
+    let kinds = (seen.kind, seen.device) == (verified.kind, verified.device);
+    seen.mount.is_some() && kinds && (seen.device.major == 0 || seen.inode == verified.inode)
 }
 
 fn make(at: &Confined, kind: FileKind) -> Result<(), Errno> {
