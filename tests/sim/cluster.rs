@@ -358,6 +358,7 @@ impl Cluster {
     /// Starts a second set of controllers, or ends it.
     pub fn rival(&mut self, runs: bool) {
         self.universe.note(if runs { "rival controllers start" } else { "rival controllers end" });
+        self.universe.look().rivals = runs;
         self.sim.crash(RIVAL);
         if runs {
             self.sim.bounce(RIVAL);

@@ -144,6 +144,8 @@ pub struct Inner {
     pub commits: BTreeMap<String, BTreeSet<u64>>,
     /// When who asked last for which change, as far back as a moment.
     pub asked: BTreeMap<(String, String), VecDeque<Duration>>,
+    /// Two sets of controllers are at work, neither of which knows of the other.
+    pub rivals: bool,
     /// How often tasks were started, by the first word of their command.
     pub started: BTreeMap<String, u64>,
     /// Writes to the store, leases aside.
@@ -178,6 +180,7 @@ impl Universe {
             commits: BTreeMap::new(),
             revisions: BTreeMap::new(),
             asked: BTreeMap::new(),
+            rivals: false,
             started: BTreeMap::new(),
             writes: 0,
             last_writes: VecDeque::new(),
