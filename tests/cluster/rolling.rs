@@ -1,21 +1,17 @@
 //! Servers restarted one after the other, under clients that must not notice.
 use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::etcd::Port;
 use crate::rig::{Cluster, until, wharfline};
-
-/// Addresses that are free; whoever closes them here has them next.
-fn addresses(count: usize) -> Vec<String> {
-    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_are_restarted_one_by_one_and_no_client_notices() {
     let mut cluster = Cluster::start(0).await;
-    let (store, addresses) = (cluster.store(), addresses(3));
+    let ports: Vec<Port> = std::iter::repeat_with(Port::take).take(3).collect();
+    let addresses: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{}", port.number())).collect();
+    let store = cluster.store();
     let serve = |cluster: &mut Cluster, n: usize| {
         let peers = addresses.iter().filter(|address| **address != addresses[n]);
         let peers: Vec<&str> = peers.flat_map(|address| ["--peer", address.as_str()]).collect();

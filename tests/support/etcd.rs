@@ -1,12 +1,16 @@
 //! Real etcd, started by a test on free ports of loopback and ended with it.
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code, reason = "a test that cannot go on fails")]
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use wharfline::store::etcd::{EtcdStore, Options};
 use wharfline::store::{Rev, Store};
+
+#[path = "ports.rs"]
+mod ports;
+
+pub(crate) use ports::Port;
 
 /// How long etcd may take to come up, or to elect another leader.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -15,8 +19,8 @@ const LOOK: Duration = Duration::from_millis(20);
 
 struct Member {
     name: String,
-    client: u16,
-    peer: u16,
+    client: Port,
+    peer: Port,
     child: Option<Child>,
 }
 
@@ -25,11 +29,6 @@ pub(crate) struct Etcd {
     directory: tempfile::TempDir,
     members: Vec<Member>,
     state: &'static str,
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn binary() -> PathBuf {
@@ -47,8 +46,8 @@ impl Etcd {
         let directory = tempfile::Builder::new().prefix("wfe").tempdir_in(place).unwrap();
         let members = (0..members).map(|n| Member {
             name: format!("m{n}"),
-            client: free_port(),
-            peer: free_port(),
+            client: Port::take(),
+            peer: Port::take(),
             child: None,
         });
         let mut etcd = Self { directory, members: members.collect(), state: "new" };
@@ -72,7 +71,7 @@ impl Etcd {
         self.kill(0);
         let data = self.directory.path().join(&self.members[0].name);
         std::fs::remove_dir_all(&data).unwrap();
-        let peer = format!("http://127.0.0.1:{}", self.members[0].peer);
+        let peer = format!("http://127.0.0.1:{}", self.members[0].peer.number());
         let done = Command::new("etcdctl")
             .env("ETCDCTL_API", "3")
             .args(["snapshot", "restore"])
@@ -91,10 +90,10 @@ impl Etcd {
     /// Starts a member, anew or again.
     pub(crate) fn run(&mut self, n: usize) {
         let urls: Vec<_> =
-            self.members.iter().map(|m| format!("{}=http://127.0.0.1:{}", m.name, m.peer)).collect();
+            self.members.iter().map(|m| format!("{}=http://127.0.0.1:{}", m.name, m.peer.number())).collect();
         let member = &mut self.members[n];
-        let (client, peer) =
-            (format!("http://127.0.0.1:{}", member.client), format!("http://127.0.0.1:{}", member.peer));
+        let url = |port: &Port| format!("http://127.0.0.1:{}", port.number());
+        let (client, peer) = (url(&member.client), url(&member.peer));
         let log = std::fs::File::create(self.directory.path().join(format!("{}.log", member.name))).unwrap();
         let child = Command::new(binary())
             .args(["--name", &member.name])
@@ -114,7 +113,7 @@ impl Etcd {
 
     /// `HOST:PORT` of every member.
     pub(crate) fn endpoints(&self) -> Vec<String> {
-        self.members.iter().map(|member| format!("127.0.0.1:{}", member.client)).collect()
+        self.members.iter().map(|member| format!("127.0.0.1:{}", member.client.number())).collect()
     }
 
     /// A store over all members.
@@ -129,10 +128,14 @@ impl Etcd {
     }
 
     /// Waits until the cluster can be written to.
-    pub(crate) async fn ready(&self) -> Rev {
+    pub(crate) async fn ready(&mut self) -> Rev {
         let store = self.store().await;
         let asked = async {
             loop {
+                let ended = |member: &mut Member| member.child.as_mut()?.try_wait().unwrap();
+                if let Some(code) = self.members.iter_mut().find_map(ended) {
+                    panic!("etcd ended with {code}: {}", self.logs());
+                }
                 if let Ok(Ok(rev)) = tokio::time::timeout(Duration::from_secs(1), store.revision()).await {
                     return rev;
                 }
@@ -151,7 +154,7 @@ impl Etcd {
             if member.child.is_none() {
                 continue;
             }
-            let endpoint = format!("127.0.0.1:{}", member.client);
+            let endpoint = format!("127.0.0.1:{}", member.client.number());
             let client = etcd_client::Client::connect([endpoint], None).await.unwrap();
             let status = client.maintenance_client().status().await.unwrap();
             if status.leader() == status.header().unwrap().member_id() {
