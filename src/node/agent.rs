@@ -275,7 +275,7 @@ pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {
         boot_id: node.boot_id.clone(),
         kernel: identity.kernel.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        runtimes: node.options.runtimes.clone(),
+        runtimes: node.runtimes.usable(),
         host_paths: node.options.host_paths.iter().map(|p| p.to_string_lossy().into_owned()).collect(),
         leftovers: node.sightings.leftovers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         stopped,

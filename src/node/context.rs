@@ -20,6 +20,7 @@ use super::queue::Queue;
 use super::registry::{InstanceKey, Registry};
 use super::requests::Secrets;
 use super::retry::Retry;
+use super::runtime::{Runtimes, Variables};
 use super::supervisor::Supervisors;
 use super::tasks::Tasks;
 use super::turns::Turns;
@@ -223,6 +224,8 @@ pub struct Node {
     pub turns: Turns,
     /// What was seen of mounts beyond what the journal says.
     pub sightings: super::mounts::Sightings,
+    /// How tasks are run here.
+    pub runtimes: Runtimes,
     /// Ends the daemon; workloads and mounts stay.
     pub stop: CancellationToken,
     /// What this daemon last wrote of an object, by uid and part.
@@ -340,6 +343,7 @@ impl Node {
         let retry = Retry::new(Arc::clone(&parts.machine.random));
         Self {
             doubts: Doubts::new(parts.options.longest_call),
+            runtimes: Runtimes::new(&parts.machine, &parts.options),
             options: parts.options,
             machine: parts.machine,
             client: NodeClient(parts.client),
@@ -482,7 +486,7 @@ impl Node {
     }
 
     /// The variables that stand in commands, environments and socket paths.
-    pub fn variables(&self, endpoint: &str) -> BTreeMap<&'static str, String> {
+    pub fn variables(&self, endpoint: &str) -> Variables {
         BTreeMap::from([
             ("NODE_NAME", self.options.name.clone()),
             ("DATA_DIR", self.options.data_dir.to_string_lossy().into_owned()),
@@ -495,7 +499,7 @@ impl Node {
 pub const API_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Replaces `${NAME}` by its value and `$$` by a dollar sign; everything else stays, shell variables too.
-pub fn substitute(text: &str, variables: &BTreeMap<&'static str, String>) -> String {
+pub fn substitute(text: &str, variables: &Variables) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('$') {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::runtime::Kind;
 use crate::api::meta::{Capability, ObjectRef, Time};
 use crate::api::plugin::Role;
 use crate::plan::mount::Level;
@@ -132,6 +133,17 @@ pub struct TaskEntry {
     /// Set when it serves a plugin.
     #[serde(default)]
     pub plugin: Option<InstanceEntry>,
+    /// How it is run. Absent in journals of before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<Kind>,
+}
+
+impl TaskEntry {
+    /// How it is run. Where that was not kept, something else ran what had its socket outside of the sockets' directory.
+    pub fn kind(&self, run_dir: &Path) -> Kind {
+        let elsewhere = self.plugin.as_ref().is_some_and(|plugin| !plugin.socket.starts_with(run_dir));
+        self.runtime.unwrap_or(if elsewhere { Kind::External } else { Kind::Process })
+    }
 }
 
 /// A plugin instance.

@@ -14,7 +14,8 @@
 //! | [`mounts`] | stage, publish and their reverses: one volume on this node |
 //! | [`hosting`] | create, delete, attach, detach: volumes whose host this node is |
 //! | [`allocations`] | tasks, and what an allocation's status says |
-//! | [`tasks`] | the processes: started, adopted, watched to their end |
+//! | [`tasks`] | what is known of each task now: started, adopted, watched to its end |
+//! | [`runtime`] | the ways to run a task, behind one seam |
 //! | [`supervisor`] | one plugin instance: socket, probe, fingerprint, heartbeat |
 //! | [`registry`] | which instance serves |
 //! | [`journal`] | what was attempted |
@@ -38,6 +39,7 @@ pub mod recover;
 pub mod registry;
 pub mod requests;
 pub mod retry;
+pub mod runtime;
 pub mod supervisor;
 pub mod tasks;
 pub mod turns;

@@ -90,12 +90,7 @@ pub(super) fn note_leftovers(node: &Node, table: &[MountRow]) {
 pub(super) async fn adopt(node: &Arc<Node>) {
     for entry in node.journal.tasks() {
         let uid = &entry.allocation.uid;
-        let external = entry.plugin.as_ref().is_some_and(|p| !p.socket.starts_with(&node.options.run_dir));
-        if external {
-            node.tasks.set_external(uid, &entry.task);
-        } else {
-            node.adopt_task(uid, &entry.task).await;
-        }
+        node.adopt_task(uid, &entry.task).await;
         if let Some(plugin) = &entry.plugin
             && let Err(message) = allocations::register(node, uid, &entry.task, plugin)
         {
@@ -103,13 +98,11 @@ pub(super) async fn adopt(node: &Arc<Node>) {
         }
     }
     // Tasks that run without a record: the journal was lost. They are known again, and end if nobody wants them.
-    let root = node.options.data_dir.join("tasks");
-    for directory in node.machine.processes.list(&root).await.unwrap_or_default() {
-        let name = directory.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        if let Some((uid, task)) = name.split_once('.')
-            && node.tasks.process(uid, task) == Process::Absent
-        {
-            node.adopt_task(uid, task).await;
+    for runtime in node.runtimes.all() {
+        for place in runtime.list().await.unwrap_or_default() {
+            if node.tasks.process(&place.allocation, &place.task) == Process::Absent {
+                node.adopt_task(&place.allocation, &place.task).await;
+            }
         }
     }
 }

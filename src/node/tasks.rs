@@ -1,10 +1,9 @@
-//! The processes of allocations: started, adopted, watched to their end.
+//! The tasks of allocations: started, adopted, watched to their end.
 //!
-//! Holds what is known of each task's process now; the truth is in the shims' directories. One watcher task per running
-//! process waits for its end and wakes its allocation.
+//! Holds what is known of each task now; the truth is with its runtime. One watcher per running task waits for its end and
+//! wakes its allocation.
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,24 +11,23 @@ use tokio_util::task::TaskTracker;
 
 use super::allocations::wake_volumes;
 use super::context::{Key, Node};
-use super::journal::task_key;
+use super::journal::{Entry, task_key};
+use super::runtime::{Asked, Ended, Found, Kind, Order, Place, Running, Runtime, RuntimeError};
 use crate::api::allocation::{TASK_EVENTS_KEPT, TaskEvent};
 use crate::plan::supervise::Process;
-use crate::sys::process::{Adopted, Ended, ExitRecord, Outcome, ProcessError, Task, TaskSpec};
+use crate::sys::process::{ExitRecord, Outcome, ProcessError};
 
 /// What is known of one task's process.
 #[derive(Debug, Clone)]
 struct Slot {
     process: Process,
-    handle: Option<Arc<dyn Task>>,
+    handle: Option<Arc<dyn Running>>,
     exit: Option<ExitRecord>,
-    /// Something else runs it.
-    external: bool,
 }
 
 impl Slot {
     fn of(process: Process) -> Self {
-        Self { process, handle: None, exit: None, external: false }
+        Self { process, handle: None, exit: None }
     }
 }
 
@@ -94,21 +92,6 @@ impl Tasks {
         self.set(allocation, task, Slot::of(process));
     }
 
-    /// A task without a process of ours (`external`) is taken as running.
-    pub fn set_external(&self, allocation: &str, task: &str) {
-        self.set(allocation, task, Slot { external: true, ..Slot::of(Process::Running) });
-    }
-
-    /// A task without a process of ours is over at once; one that is being started is not.
-    fn end_external(&self, allocation: &str, task: &str) {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = slots.get_mut(allocation).and_then(|t| t.get_mut(task))
-            && slot.external
-        {
-            slot.process = Process::Stopped;
-        }
-    }
-
     /// Forgets everything of an allocation that is gone.
     pub fn forget(&self, allocation: &str) {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).remove(allocation);
@@ -159,57 +142,57 @@ impl Tasks {
         slots.entry(allocation.to_owned()).or_default().insert(task.to_owned(), slot);
     }
 
-    fn handle(&self, allocation: &str, task: &str) -> Option<Arc<dyn Task>> {
+    fn handle(&self, allocation: &str, task: &str) -> Option<Arc<dyn Running>> {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.get(allocation)?.get(task)?.handle.clone()
     }
 }
 
 impl Node {
-    /// The directory of a task's shim.
-    pub fn task_directory(&self, allocation: &str, task: &str) -> PathBuf {
-        self.options.data_dir.join("tasks").join(format!("{allocation}.{task}"))
+    /// Where a task's records and logs are.
+    pub fn place(&self, allocation: &str, task: &str) -> Place {
+        Place::new(&self.options.data_dir, allocation, task)
     }
 
-    /// The directory of a task's logs.
-    pub fn log_directory(&self, allocation: &str, task: &str) -> PathBuf {
-        self.options.data_dir.join("logs").join(allocation).join(task)
+    /// The runtime of a task that was started here, by the journal. One without a record is taken for what leaves records of
+    /// its own.
+    fn runtime_of(&self, allocation: &str, task: &str) -> &Arc<dyn Runtime> {
+        let kind = self.journal.look(|all| match all.get(&task_key(allocation, task)) {
+            Some(Entry::Task(entry)) => entry.kind(&self.options.run_dir),
+            _ => Kind::Process,
+        });
+        self.runtimes.get(kind)
     }
 
-    /// Starts a task. [`Tasks::starting`] was called before.
+    /// Starts a task. [`Tasks::starting`] was called before, and the journal has it.
     pub async fn start_task(
         self: &Arc<Self>,
-        allocation: &str,
-        task: &str,
-        spec: &TaskSpec,
+        runtime: &Arc<dyn Runtime>,
+        order: &Order<'_>,
         clones: Vec<OwnedFd>,
-    ) -> Result<(), ProcessError> {
-        let directory = self.task_directory(allocation, task);
-        match self.machine.processes.start(&directory, spec, clones).await {
+    ) -> Result<(), RuntimeError> {
+        let Place { allocation, task, .. } = order.place;
+        match runtime.start(order, clones).await {
             Ok(handle) => {
-                self.watch_task(allocation, task, Arc::from(handle));
+                self.watch_task(allocation, task, handle);
                 Ok(())
             }
-            Err(error @ ProcessError::NotStarted(_)) => {
-                self.adopt_task(allocation, task).await;
-                Err(error)
-            }
             Err(error) => {
-                // It may run or not: the directory says which.
+                // It may run or not: the runtime's records say which.
                 self.adopt_task(allocation, task).await;
                 Err(error)
             }
         }
     }
 
-    /// Takes over what is in the task's directory.
+    /// Takes over what is there of a task.
     pub async fn adopt_task(self: &Arc<Self>, allocation: &str, task: &str) {
-        let directory = self.task_directory(allocation, task);
-        let slot = match self.machine.processes.adopt(&directory).await {
-            Ok(Adopted::Running(handle)) => return self.watch_task(allocation, task, Arc::from(handle)),
-            Ok(Adopted::Exited(record)) => exited(record),
-            Ok(Adopted::Lost(_)) => Slot::of(Process::Lost),
-            Ok(Adopted::NeverStarted) => Slot::of(Process::Absent),
+        let found = self.runtime_of(allocation, task).adopt(&self.place(allocation, task)).await;
+        let slot = match found {
+            Ok(Found::Running(handle)) => return self.watch_task(allocation, task, handle),
+            Ok(Found::Exited(record)) => exited(record),
+            Ok(Found::Lost) => Slot::of(Process::Lost),
+            Ok(Found::NeverStarted) => Slot::of(Process::Absent),
             Err(error) => {
                 tracing::error!(
                     allocation,
@@ -224,7 +207,7 @@ impl Node {
         self.tasks.set(allocation, task, slot);
     }
 
-    fn watch_task(self: &Arc<Self>, allocation: &str, task: &str, handle: Arc<dyn Task>) {
+    fn watch_task(self: &Arc<Self>, allocation: &str, task: &str, handle: Arc<dyn Running>) {
         let slot = Slot { handle: Some(Arc::clone(&handle)), ..Slot::of(Process::Running) };
         self.tasks.set(allocation, task, slot);
         let stop = self.stop.clone();
@@ -238,6 +221,8 @@ impl Node {
             let slot = match ended {
                 Ok(Ended::Exited(record)) => exited(record),
                 Ok(Ended::Lost) | Err(_) => Slot::of(Process::Lost),
+                // Who asked it to end has said so already.
+                Ok(Ended::LetGo) => return,
             };
             tracing::info!(allocation, task, process = ?slot.process, "task ended");
             node.tasks.set(&allocation, &task, slot);
@@ -246,36 +231,47 @@ impl Node {
         });
     }
 
-    /// Asks a task to end; its end is seen by its watcher.
-    pub fn stop_task(&self, allocation: &str, task: &str, grace: Duration) {
-        let Some(handle) = self.tasks.handle(allocation, task) else {
-            self.tasks.end_external(allocation, task);
-            return;
-        };
-        if let Err(error) = handle.stop(grace) {
+    /// Asks a task to end; its end is seen by its watcher, unless it is over at once.
+    pub fn stop_task(&self, allocation: &str, task: &str, grace: Duration) -> Asked {
+        let Some(handle) = self.tasks.handle(allocation, task) else { return Asked::EndComes };
+        let asked = handle.stop(grace).unwrap_or_else(|error| {
             tracing::warn!(allocation, task, error = &error as &dyn std::error::Error, "stop not sent");
-        }
+            Asked::EndComes
+        });
+        let process = match asked {
+            Asked::EndComes => Process::Stopping,
+            Asked::Over => Process::Stopped,
+        };
         let mut slots = self.tasks.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = slots.get_mut(allocation).and_then(|t| t.get_mut(task))
             && slot.process == Process::Running
         {
-            slot.process = Process::Stopping;
+            slot.process = process;
         }
+        asked
     }
 
-    /// Kills what a lost shim left behind. A shim that lives after all was not adopted when it should have been: it is now.
-    pub async fn clear_task(self: &Arc<Self>, allocation: &str, task: &str) -> Result<(), ProcessError> {
-        let directory = self.task_directory(allocation, task);
-        let cleared = self.machine.processes.clear_leftovers(&directory).await;
+    /// Kills what is left of a lost task. One that runs after all was not adopted when it should have been: it is now.
+    pub async fn clear_task(self: &Arc<Self>, allocation: &str, task: &str) -> Result<(), RuntimeError> {
+        let place = self.place(allocation, task);
+        let cleared = self.runtime_of(allocation, task).clear(&place).await;
         match &cleared {
-            Ok(_) | Err(ProcessError::Taken { .. }) => self.adopt_task(allocation, task).await,
+            Ok(_) | Err(RuntimeError::Process(ProcessError::Taken { .. })) => {
+                self.adopt_task(allocation, task).await;
+            }
             Err(_) => {}
         }
         if self.tasks.process(allocation, task) != Process::Lost {
             return Ok(());
         }
         // Nothing is known of it still: to be tried again, after a while.
-        Err(cleared.err().unwrap_or(ProcessError::NoAnswer { directory }))
+        let unknown = || ProcessError::NoAnswer { directory: place.directory }.into();
+        Err(cleared.err().unwrap_or_else(unknown))
+    }
+
+    /// Removes the records of a task that is over.
+    pub async fn forget_task(&self, allocation: &str, task: &str) -> Result<(), RuntimeError> {
+        self.runtime_of(allocation, task).forget(&self.place(allocation, task)).await
     }
 }
 

@@ -55,15 +55,56 @@ pub enum Step {
     Delete,
 }
 
-/// Whether the backend has the volume, as the host of this epoch knows: of what an earlier host said only that it is up
-/// is taken, while it is wanted, for nobody deletes what nobody asked to delete; and the last word of the one that let go
-/// last, for nobody called since.
-pub fn exists(wanted: Wanted, epoch: i64, released: i64, said: Option<(Rung, i64)>) -> Rung {
-    match said {
-        Some((rung, of)) if of == epoch || of == released && released + 1 == epoch => rung,
-        Some((Rung::Up, _)) if wanted == Wanted::Present => Rung::Up,
-        Some(_) | None => Rung::Unknown,
+/// What hosts wrote of a volume.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Word {
+    /// Whether the backend has it.
+    pub exists: Option<Rung>,
+    /// The epoch of the host that said so.
+    pub epoch: i64,
+    /// Whether that host took its word back, because a create follows or is under way.
+    pub attempting: bool,
+}
+
+impl Word {
+    /// It is not there, and nothing will make it.
+    fn absent(self) -> bool {
+        self.exists == Some(Rung::Down) && !self.attempting
     }
+}
+
+/// What the host of this epoch knows beside the word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// Its epoch.
+    pub epoch: i64,
+    /// The last epoch whose host let go, with its last word; 0 for none.
+    pub released: i64,
+    /// Whether its journal has a create that began: after the word that the volume is not there, perhaps, and without one.
+    pub begun: bool,
+}
+
+/// Whether the backend has the volume, as the host of this epoch knows. Of what an earlier host said this is taken:
+/// - that it is up, while it is wanted: nobody deletes what nobody asked to delete;
+/// - the last word of the one that let go last: nobody called since;
+/// - of the one before, however it was lost, that it is not there and nothing is under way: it would have taken that word
+///   back before a call, by a write that is refused once there is another host.
+pub fn exists(wanted: Wanted, known: Known, said: Word) -> Rung {
+    let Known { epoch, released, begun } = known;
+    let last = said.epoch + 1 == epoch;
+    let rung = match said.exists {
+        Some(rung) if said.epoch == epoch || last && said.epoch == released => rung,
+        Some(Rung::Down) if last && said.absent() => Rung::Down,
+        Some(Rung::Up) if wanted == Wanted::Present => Rung::Up,
+        Some(Rung::Down | Rung::Unknown | Rung::Up) | None => Rung::Unknown,
+    };
+    if begun && rung == Rung::Down { Rung::Unknown } else { rung }
+}
+
+/// Whether a create must be announced first: if the object may go on what this host said, was seen to have said, or had
+/// answered by the server.
+pub fn must_announce(epoch: i64, words: [Word; 3]) -> bool {
+    words.iter().any(|word| word.exists == Some(Rung::Down) && word.epoch == epoch)
 }
 
 /// The next step for one volume.
@@ -125,16 +166,48 @@ mod tests {
     }
 
     #[test]
-    fn another_epochs_word_is_doubt_but_for_what_is_up_and_wanted() {
+    fn another_epochs_word_is_doubt_but_for_what_nothing_can_have_changed() {
         for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
-            assert_eq!(exists(wanted, 2, 0, None), Rung::Unknown);
-            for rung in RUNGS {
-                assert_eq!(exists(wanted, 2, 0, Some((rung, 2))), rung);
-                let stays = wanted == Wanted::Present && rung == Rung::Up;
-                let expected = if stays { Rung::Up } else { Rung::Unknown };
-                assert_eq!(exists(wanted, 2, 0, Some((rung, 1))), expected, "{wanted:?} {rung:?}");
-                assert_eq!(exists(wanted, 2, 1, Some((rung, 1))), rung, "the last word of who let go");
-                assert_eq!(exists(wanted, 3, 1, Some((rung, 1))), expected, "another may have called since");
+            for begun in [false, true] {
+                for attempting in [false, true] {
+                    let doubted = |rung| if begun && rung == Rung::Down { Rung::Unknown } else { rung };
+                    let seen = |epoch, released, exists: Option<Rung>, of| {
+                        let said = Word { exists, epoch: of, attempting };
+                        super::exists(wanted, Known { epoch, released, begun }, said)
+                    };
+                    assert_eq!(seen(2, 0, None, 0), Rung::Unknown);
+                    assert_eq!(seen(1, 0, None, 0), Rung::Unknown, "no host said anything");
+                    for rung in RUNGS {
+                        let case = format!("{wanted:?} {rung:?} begun: {begun} attempting: {attempting}");
+                        assert_eq!(seen(2, 0, Some(rung), 2), doubted(rung), "its own: {case}");
+                        assert_eq!(seen(2, 1, Some(rung), 1), doubted(rung), "of who let go: {case}");
+                        let older = match (wanted, rung) {
+                            (Wanted::Present, Rung::Up) => Rung::Up,
+                            _ => Rung::Unknown,
+                        };
+                        let last = match (rung, attempting) {
+                            (Rung::Down, false) => doubted(Rung::Down),
+                            _ => older,
+                        };
+                        assert_eq!(seen(2, 0, Some(rung), 1), last, "of who was lost: {case}");
+                        assert_eq!(seen(3, 1, Some(rung), 1), older, "another called since: {case}");
+                        assert_eq!(seen(3, 0, Some(rung), 1), older, "another called since: {case}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_create_is_announced_where_its_object_could_go_on_the_hosts_word() {
+        for rung in [None, Some(Rung::Down), Some(Rung::Unknown), Some(Rung::Up)] {
+            for (of, attempting) in [(1, false), (1, true), (2, false), (2, true), (3, false)] {
+                let word = Word { exists: rung, epoch: of, attempting };
+                for place in 0..3 {
+                    let mut words = [Word::default(); 3];
+                    words[place] = word;
+                    assert_eq!(must_announce(2, words), rung == Some(Rung::Down) && of == 2, "{words:?}");
+                }
             }
         }
     }

@@ -13,6 +13,7 @@ use super::events::{Tone, about_allocation};
 use super::journal::{Change, Entry, InstanceEntry, TaskEntry, task_key};
 use super::mounts::stopping;
 use super::registry::{InstanceKey, Progress};
+use super::runtime::{Asked, Kind};
 use super::supervisor::{HEALTH_TIMED_OUT, HEALTH_TIMEOUT};
 use super::tasks::exit_message;
 use crate::api::Allocation;
@@ -60,7 +61,9 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
                 // What was adopted late is to be stopped.
                 node.queue.wake(Key::Allocation(uid.to_owned()));
             }
-            Next::Do(Step::Stop) => node.stop_task(uid, name, GRACE),
+            Next::Do(Step::Stop) => {
+                let _seen_below = node.stop_task(uid, name, GRACE);
+            }
             Next::Converged if needed => {
                 let entry = entries.iter().find(|e| e.task == *name);
                 if let Some(plugin) = entry.and_then(|entry| entry.plugin.as_ref()) {
@@ -76,7 +79,7 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
     }
     let mut changes = Vec::new();
     for name in &names {
-        if let Err(error) = node.machine.processes.forget(&node.task_directory(uid, name)).await {
+        if let Err(error) = node.forget_task(uid, name).await {
             tracing::warn!(uid, error = &error as &dyn std::error::Error, "task's records not removed");
         }
         let entry = entries.iter().find(|e| e.task == *name);
@@ -208,9 +211,7 @@ async fn run_task(
         }
         Next::Do(Step::Stop) => {
             node.tasks.event(&uid, &task.name, event(node, "Stopping", "asked to end"));
-            node.stop_task(&uid, &task.name, grace(task));
-            if task.runtime.external.is_some() {
-                // What something else runs has no end that we see: it is out of service from now on.
+            if node.stop_task(&uid, &task.name, grace(task)) == Asked::Over {
                 withdraw(node, &uid, &task.name, plugins::entry(node, &uid, task).as_ref()).await;
             }
             None
@@ -289,6 +290,7 @@ async fn remember(node: &Node, allocation: &Allocation, task: &Task) {
         task: task.name.clone(),
         restarts: restarts.map_or(0, |t| t.restarts),
         plugin: plugins::entry(node, &uid, task),
+        runtime: Kind::of(&task.runtime),
     };
     // A journal that cannot be written ends the daemon.
     let _ended = node.journal.put(Entry::Task(entry)).await;

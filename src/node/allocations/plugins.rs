@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 
-use super::super::context::{Key, Node, substitute};
+use super::super::context::{Key, Node};
 use super::super::journal::{Entry, InstanceEntry, task_key};
 use super::super::mounts::hash;
 use super::super::registry::{Instance, InstanceKey, Progress};
+use super::super::runtime::Kind;
 use super::super::supervisor::{HEALTH_TIMEOUT, Watched};
 use super::wake_orphans;
 use crate::api::allocation::{CsiPlugin, Task};
@@ -20,9 +21,10 @@ use crate::plan::supervise::Process;
 
 /// Where the instance's socket is: a directory of its own, or where something else made it.
 pub(super) fn socket(node: &Node, uid: &str, task: &Task) -> PathBuf {
-    match &task.runtime.external {
-        Some(external) => PathBuf::from(substitute(&external.socket, &node.variables(""))),
-        None => node.options.run_dir.join(&hash(&["instance", uid, &task.name])[..12]).join("csi.sock"),
+    let own = node.options.run_dir.join(&hash(&["instance", uid, &task.name])[..12]).join("csi.sock");
+    match Kind::of(&task.runtime) {
+        Some(kind) => node.runtimes.get(kind).socket(task, own, &node.variables("")),
+        None => own,
     }
 }
 
@@ -140,7 +142,7 @@ pub(super) fn keep_watch(node: &Arc<Node>, allocation: &Allocation, task: &Task)
     let Some(plugin) = &task.csi_plugin else { return };
     let uid = allocation.uid().unwrap_or_default();
     if let Some(entry) = entry(node, &uid, task) {
-        watch_over(node, &uid, &task.name, &entry, (task.runtime.external.is_none(), patience(plugin)));
+        watch_over(node, &uid, &task.name, &entry, (node.runtimes.runs(&task.runtime), patience(plugin)));
     }
 }
 

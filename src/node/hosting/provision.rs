@@ -68,6 +68,11 @@ impl HostPart {
             provisioning: status.provisioning.clone(),
         }
     }
+
+    fn word(&self) -> provision::Word {
+        let Self { exists, observed_epoch: epoch, attempting, .. } = *self;
+        provision::Word { exists, epoch, attempting }
+    }
 }
 
 fn wanted(volume: &Volume) -> provision::Wanted {
@@ -85,16 +90,11 @@ fn said(node: &Node, volume: &Volume, host: &Host) -> Option<HostPart> {
     node.said::<HostPart>(&uid, &HOST).filter(|said| said.observed_epoch == host.epoch)
 }
 
-/// What is known of whether the backend has the volume. By the journal a create may have begun after it was said that the
-/// volume is not there, and ended without a word.
 fn existence(node: &Node, volume: &Volume, host: &Host, part: &HostPart) -> Rung {
     let released = volume.status.as_ref().map_or(0, |status| status.released_epoch);
-    let last = part.exists.map(|rung| (rung, part.observed_epoch));
     let begun = node.journal.create_attempted(&volume.uid().unwrap_or_default());
-    match provision::exists(wanted(volume), host.epoch, released, last) {
-        Rung::Down if begun => Rung::Unknown,
-        rung => rung,
-    }
+    let known = provision::Known { epoch: host.epoch, released, begun };
+    provision::exists(wanted(volume), known, part.word())
 }
 
 /// Writes the host's part, and says when to try again if it could not be written.
@@ -107,10 +107,9 @@ async fn write(node: &Arc<Node>, volume: &Volume, part: &HostPart) -> Option<Dur
 /// On the word of this host that the volume is not there its object may go: before a create is made all the same, that
 /// word is taken back. False if the server does not have it so: then there is no call.
 async fn announce(node: &Arc<Node>, volume: &Volume, epoch: i64, part: &mut HostPart) -> bool {
-    let own = |part: &HostPart| part.exists == Some(Rung::Down) && part.observed_epoch == epoch;
     let shown = volume.status.as_ref().map(HostPart::of).unwrap_or_default();
     let answered = node.answered::<_, HostPart>(volume, &HOST).unwrap_or_default();
-    if !own(part) && !own(&shown) && !own(&answered) {
+    if !provision::must_announce(epoch, [part.word(), shown.word(), answered.word()]) {
         return true;
     }
     part.attempting = true;

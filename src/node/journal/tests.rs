@@ -8,7 +8,60 @@ fn task(name: &str, restarts: u32) -> Entry {
         task: name.into(),
         restarts,
         plugin: None,
+        runtime: Some(Kind::Process),
     })
+}
+
+/// A task that serves a plugin, as it is written today.
+fn instance() -> TaskEntry {
+    TaskEntry {
+        allocation: ObjectRef { namespace: "d".into(), name: "a".into(), uid: "u".into() },
+        task: "driver".into(),
+        restarts: 2,
+        plugin: Some(InstanceEntry {
+            plugin: "p".into(),
+            role: Role::Monolith,
+            socket: PathBuf::from("/run/w/1/csi.sock"),
+            admitted: false,
+            born: Some(Time("2026-11-20T10:00:00Z".parse().unwrap())),
+        }),
+        runtime: Some(Kind::Process),
+    }
+}
+
+/// A later version has to read these bytes. One that writes others says so here.
+#[test]
+fn what_is_kept_of_a_plugins_task_is_what_it_was() {
+    let bytes = r#"{"task":{"allocation":{"namespace":"d","name":"a","uid":"u"},"task":"driver","restarts":2,"plugin":{"plugin":"p","role":"Monolith","socket":"/run/w/1/csi.sock","admitted":false,"born":"2026-11-20T10:00:00.000000Z"},"runtime":"process"}}"#;
+    let entry = Entry::Task(instance());
+    assert_eq!(serde_json::to_string(&entry).unwrap(), bytes);
+    assert_eq!(serde_json::from_str::<Entry>(bytes).unwrap(), entry);
+}
+
+/// Journals of before it was kept how a task is run, and before it was kept who was admitted, and when.
+#[test]
+fn what_an_older_daemon_kept_of_a_task_is_understood() {
+    let plugin =
+        |more: &str| format!(r#""plugin":{{"plugin":"p","role":"Node","socket":"/srv/csi.sock"{more}}}"#);
+    let elsewhere = plugin("");
+    let ours = plugin(r#","admitted":false"#).replace("/srv", "/run/w/1");
+    for (rest, kind, admitted) in [
+        (r#""plugin":null"#, Kind::Process, None),
+        (r#""restarts":0"#, Kind::Process, None),
+        (elsewhere.as_str(), Kind::External, Some(true)),
+        (ours.as_str(), Kind::Process, Some(false)),
+    ] {
+        let before = r#"{"task":{"allocation":{"namespace":"d","name":"a","uid":"u"},"task":"t","#;
+        let restarts = if rest.contains("restarts") { "" } else { r#","restarts":1"# };
+        let text = format!("{before}{rest}{restarts}}}}}");
+        let Entry::Task(entry) = serde_json::from_str(&text).unwrap() else { panic!("{text}") };
+        assert_eq!(entry.runtime, None);
+        assert_eq!(entry.kind(Path::new("/run/w")), kind, "{text}");
+        assert_eq!(entry.plugin.map(|p| p.admitted), admitted, "{text}");
+    }
+    // What it says of itself counts.
+    let moved = TaskEntry { runtime: Some(Kind::External), ..instance() };
+    assert_eq!(moved.kind(Path::new("/run/w")), Kind::External);
 }
 
 fn content() -> Vec<u8> {

@@ -1,0 +1,140 @@
+//! The task is a process of the host, under a shim ([`crate::sys::process`]).
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::super::context::{Machine, Options, substitute};
+use super::{Asked, Ended, Found, Kind, Order, Place, Running, Runtime, RuntimeError, Variables};
+use crate::api::allocation::Task;
+use crate::sys;
+use crate::sys::files::Files;
+use crate::sys::process::{Adopted, LogSpec, Processes, TaskMount, TaskSpec};
+
+/// Each log file, and how many.
+const LOG: (u64, u32) = (10 << 20, 3);
+/// Where programs are looked for, unless the task says otherwise.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The runtime `process`.
+#[derive(Debug)]
+pub struct Process {
+    processes: Arc<dyn Processes>,
+    files: Arc<dyn Files>,
+    data_dir: PathBuf,
+    /// What no workload sees.
+    hide: Vec<PathBuf>,
+}
+
+/// A task under its shim.
+#[derive(Debug)]
+struct Shimmed(Box<dyn sys::process::Task>);
+
+impl Process {
+    /// On this machine.
+    pub fn new(machine: &Machine, options: &Options) -> Self {
+        Self {
+            processes: Arc::clone(&machine.processes),
+            files: Arc::clone(&machine.files),
+            data_dir: options.data_dir.clone(),
+            hide: vec![options.data_dir.clone(), options.run_dir.clone()],
+        }
+    }
+
+    fn spec(&self, order: &Order<'_>) -> TaskSpec {
+        let process = order.task.runtime.process.clone().unwrap_or_default();
+        let plugin = order.task.csi_plugin.is_some();
+        let mut env = BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]);
+        env.extend(order.env.clone());
+        let mount = |volume: &super::VolumeAt| TaskMount {
+            fd: -1,
+            path: volume.path.clone(),
+            read_only: volume.read_only,
+            block: volume.block,
+        };
+        TaskSpec {
+            argv: process.command.iter().map(|arg| substitute(arg, &order.variables)).collect(),
+            env,
+            cwd: PathBuf::from(if process.working_dir.is_empty() { "/" } else { &process.working_dir }),
+            logs: LogSpec {
+                stdout: order.place.logs.join("stdout.log"),
+                stderr: order.place.logs.join("stderr.log"),
+                max_bytes: LOG.0,
+                files: LOG.1,
+            },
+            grace_ms: u64::try_from(order.grace.as_millis()).unwrap_or(u64::MAX),
+            private_mounts: !plugin,
+            mounts: order.volumes.iter().map(mount).collect(),
+            hide: if plugin { Vec::new() } else { self.hide.clone() },
+        }
+    }
+}
+
+#[async_trait]
+impl Runtime for Process {
+    fn kind(&self) -> Kind {
+        Kind::Process
+    }
+
+    fn runs(&self) -> bool {
+        true
+    }
+
+    fn socket(&self, _: &Task, own: PathBuf, _: &Variables) -> PathBuf {
+        own
+    }
+
+    async fn start(&self, order: &Order<'_>, clones: Vec<OwnedFd>) -> Result<Arc<dyn Running>, RuntimeError> {
+        let spec = self.spec(order);
+        // Makes the directory; the shim opens the file by itself.
+        let opened = self.files.open_append(&spec.logs.stdout).await;
+        drop(opened.map_err(|error| RuntimeError::Logs(error.to_string()))?);
+        let task = self.processes.start(&order.place.directory, &spec, clones).await?;
+        Ok(Arc::new(Shimmed(task)))
+    }
+
+    async fn adopt(&self, place: &Place) -> Result<Found, RuntimeError> {
+        Ok(match self.processes.adopt(&place.directory).await? {
+            Adopted::Running(task) => Found::Running(Arc::new(Shimmed(task))),
+            Adopted::Exited(record) => Found::Exited(record),
+            Adopted::Lost(_) => Found::Lost,
+            Adopted::NeverStarted => Found::NeverStarted,
+        })
+    }
+
+    async fn clear(&self, place: &Place) -> Result<usize, RuntimeError> {
+        Ok(self.processes.clear_leftovers(&place.directory).await?)
+    }
+
+    async fn forget(&self, place: &Place) -> Result<(), RuntimeError> {
+        Ok(self.processes.forget(&place.directory).await?)
+    }
+
+    async fn list(&self) -> Result<Vec<Place>, RuntimeError> {
+        let directories = self.processes.list(&self.data_dir.join("tasks")).await?;
+        let place = |directory: &PathBuf| {
+            let name = directory.file_name()?.to_string_lossy().into_owned();
+            let (allocation, task) = name.split_once('.')?;
+            Some(Place::new(&self.data_dir, allocation, task))
+        };
+        Ok(directories.iter().filter_map(place).collect())
+    }
+}
+
+#[async_trait]
+impl Running for Shimmed {
+    async fn wait(&self) -> Result<Ended, RuntimeError> {
+        Ok(match self.0.wait().await? {
+            sys::process::Ended::Exited(record) => Ended::Exited(record),
+            sys::process::Ended::Lost => Ended::Lost,
+        })
+    }
+
+    fn stop(&self, grace: Duration) -> Result<Asked, RuntimeError> {
+        self.0.stop(grace)?;
+        Ok(Asked::EndComes)
+    }
+}
