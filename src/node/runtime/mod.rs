@@ -236,7 +236,12 @@ impl Runtimes {
         let make = |kind| -> Arc<dyn Runtime> {
             match kind {
                 Kind::External => Arc::new(external::External),
-                Kind::Process => Arc::new(process::Process::new(machine, options)),
+                Kind::Process => Arc::new(process::Process::new(
+                    Arc::clone(&machine.processes),
+                    Arc::clone(&machine.files),
+                    &options.data_dir,
+                    vec![options.data_dir.clone(), options.run_dir.clone()],
+                )),
             }
         };
         let allowed = |kind: &Kind| options.runtimes.iter().any(|allowed| allowed == kind.word());

@@ -1,13 +1,13 @@
 //! The task is a process of the host, under a shim ([`crate::sys::process`]).
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::super::context::{Machine, Options, substitute};
+use super::super::context::substitute;
 use super::{Asked, Ended, Found, Kind, Order, Place, Running, Runtime, RuntimeError, Variables};
 use crate::api::allocation::Task;
 use crate::sys;
@@ -34,14 +34,14 @@ pub struct Process {
 struct Shimmed(Box<dyn sys::process::Task>);
 
 impl Process {
-    /// On this machine.
-    pub fn new(machine: &Machine, options: &Options) -> Self {
-        Self {
-            processes: Arc::clone(&machine.processes),
-            files: Arc::clone(&machine.files),
-            data_dir: options.data_dir.clone(),
-            hide: vec![options.data_dir.clone(), options.run_dir.clone()],
-        }
+    /// With its records and logs beneath `data_dir`; no workload sees what is to be hidden.
+    pub fn new(
+        processes: Arc<dyn Processes>,
+        files: Arc<dyn Files>,
+        data_dir: &Path,
+        hide: Vec<PathBuf>,
+    ) -> Self {
+        Self { processes, files, data_dir: data_dir.to_owned(), hide }
     }
 
     fn spec(&self, order: &Order<'_>) -> TaskSpec {

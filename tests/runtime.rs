@@ -1,0 +1,24 @@
+//! What every way to run a task must do: one list of cases, each on a machine of its own. Needs root, as the tests of `sys`.
+#![allow(clippy::unwrap_used)] // the exception for tests does not reach their helpers
+#[path = "runtime/external.rs"]
+mod external;
+#[path = "runtime/fixture.rs"]
+mod fixture;
+#[path = "runtime/suite.rs"]
+mod suite;
+#[path = "sys/support.rs"]
+#[allow(dead_code, reason = "shared with other tests")]
+mod support;
+
+use fixture::Flavour;
+
+/// As processes of the host.
+macro_rules! process_cases {
+    ($($case:ident,)*) => { mod process { $(
+        #[tokio::test]
+        async fn $case() {
+            super::suite::$case(super::Flavour::Process).await;
+        }
+    )* } };
+}
+suite::for_each_case!(process_cases);

@@ -1,0 +1,212 @@
+//! A machine with one runtime, and one task's place on it.
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
+use serde_json::json;
+use wharfline::api::allocation::Task;
+use wharfline::node::runtime::process::Process;
+use wharfline::node::runtime::{Ended, Order, Place, Running, Runtime, RuntimeError, VolumeAt};
+use wharfline::sys::kernel::{PathFacts, Present};
+use wharfline::sys::path::TreePath;
+use wharfline::sys::process::ExitRecord;
+use wharfline::sys::real::{RealFiles, RealKernel, RealWatches};
+use wharfline::sys::{Kernel, Watches};
+
+use crate::support::{Host, Propagation, soon};
+
+/// Which runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    Process,
+}
+
+/// A volume that is published on the machine.
+pub(crate) struct Volume {
+    path: TreePath,
+    present: Present,
+}
+
+/// What is to be run, and with which volumes.
+pub(crate) struct Wanted<'a> {
+    pub(crate) task: Task,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) grace: Duration,
+    pub(crate) volumes: Vec<(&'a Volume, VolumeAt)>,
+}
+
+/// A machine with one runtime.
+pub(crate) struct Machine {
+    pub(crate) host: Host,
+    pub(crate) kernel: RealKernel,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) place: Place,
+    /// Every task has it at `/here`.
+    here: Volume,
+}
+
+fn at(path: &str) -> VolumeAt {
+    VolumeAt { path: path.into(), read_only: false, block: false }
+}
+
+/// A file system of the volume at this path of a task.
+pub(crate) fn mounted<'a>(volume: &'a Volume, path: &str) -> (&'a Volume, VolumeAt) {
+    (volume, at(path))
+}
+
+/// How a task ended.
+pub(crate) async fn exited(task: &dyn Running) -> ExitRecord {
+    match soon(task.wait()).await.unwrap() {
+        Ended::Exited(record) => record,
+        ended @ (Ended::Lost | Ended::LetGo) => panic!("{ended:?}"),
+    }
+}
+
+impl Machine {
+    pub(crate) async fn new(flavour: Flavour) -> Self {
+        Self::with_root(flavour, Propagation::Private).await
+    }
+
+    pub(crate) async fn with_root(flavour: Flavour, propagation: Propagation) -> Self {
+        let host = Host::with_root(propagation);
+        let kernel = host.kernel();
+        kernel.prepare_tree().await.unwrap();
+        let directory = host.data.join("here");
+        std::fs::create_dir(&directory).unwrap();
+        let path = TreePath::new(["publish", "here", "target"]).unwrap();
+        kernel.make_dir(&path).await.unwrap();
+        mount_bind(&directory, kernel.absolute(&path.clone().into())).unwrap();
+        let here = published(&kernel, path).await;
+        let data = host.data.join("daemon");
+        let runtime = match flavour {
+            Flavour::Process => Process::new(
+                Arc::new(host.processes()),
+                Arc::new(RealFiles::new(host.pool.clone())),
+                &data,
+                vec![data.clone(), kernel.absolute(&TreePath::root().into())],
+            ),
+        };
+        let place = Place::new(&data, "6e3f", "main");
+        Self { host, kernel, runtime: Arc::new(runtime), place, here }
+    }
+
+    /// An empty file system as a volume.
+    pub(crate) async fn volume(&self, name: &str) -> Volume {
+        let path = TreePath::new(["publish", name, "target"]).unwrap();
+        self.kernel.make_dir(&path).await.unwrap();
+        mount("none", self.kernel.absolute(&path.clone().into()), "tmpfs", MountFlags::empty(), None)
+            .unwrap();
+        published(&self.kernel, path).await
+    }
+
+    /// What is on this device as a volume.
+    pub(crate) async fn formatted(&self, name: &str, device: &str) -> Volume {
+        let path = TreePath::new(["publish", name, "target"]).unwrap();
+        self.kernel.make_dir(&path).await.unwrap();
+        mount(device, self.kernel.absolute(&path.clone().into()), "ext4", MountFlags::empty(), None).unwrap();
+        published(&self.kernel, path).await
+    }
+
+    /// What the host has at this file, a device say, as a volume.
+    pub(crate) async fn bound(&self, name: &str, file: &Path) -> Volume {
+        let path = TreePath::new(["publish", name, "target"]).unwrap();
+        self.kernel.make_dir(&path.parent().unwrap()).await.unwrap();
+        let target = self.kernel.absolute(&path.clone().into());
+        std::fs::write(&target, "").unwrap();
+        mount_bind(file, &target).unwrap();
+        published(&self.kernel, path).await
+    }
+
+    /// Where the host sees a volume.
+    pub(crate) fn seen(&self, volume: &Volume) -> PathBuf {
+        self.kernel.absolute(&volume.path.clone().into())
+    }
+
+    /// Takes a volume away from the host.
+    pub(crate) async fn unmount(&self, volume: &Volume) {
+        let id = volume.present.mount.as_ref().unwrap().id;
+        self.kernel.unmount(&volume.path.clone().into(), id).await.unwrap();
+    }
+
+    /// A task of this shell script, with `$HERE` as a directory that is ours, too.
+    pub(crate) fn script(&self, script: &str) -> Wanted<'_> {
+        self.program(&["/bin/sh", "-c", script])
+    }
+
+    /// A task of this program.
+    pub(crate) fn program(&self, command: &[&str]) -> Wanted<'_> {
+        let task = json!({ "name": self.place.task, "runtime": { self.runtime.kind().word(): { "command": command } } });
+        Wanted {
+            task: serde_json::from_value(task).unwrap(),
+            env: BTreeMap::from([("HERE".to_owned(), "/here".to_owned())]),
+            grace: Duration::from_secs(10),
+            volumes: vec![mounted(&self.here, "/here")],
+        }
+    }
+
+    pub(crate) async fn try_start(&self, wanted: &Wanted<'_>) -> Result<Arc<dyn Running>, RuntimeError> {
+        let mut clones = Vec::new();
+        for (volume, _) in &wanted.volumes {
+            clones.push(self.kernel.clone_mount(&volume.path, &volume.present).await.unwrap());
+        }
+        let order = Order {
+            place: &self.place,
+            task: &wanted.task,
+            variables: BTreeMap::new(),
+            env: wanted.env.clone(),
+            grace: wanted.grace,
+            volumes: wanted.volumes.iter().map(|(_, at)| at.clone()).collect(),
+        };
+        self.runtime.start(&order, clones).await
+    }
+
+    pub(crate) async fn start(&self, wanted: &Wanted<'_>) -> Arc<dyn Running> {
+        self.try_start(wanted).await.unwrap()
+    }
+
+    /// Runs a script to its end; its exit record and its standard output.
+    pub(crate) async fn run(&self, wanted: &Wanted<'_>) -> (ExitRecord, String) {
+        let record = exited(&*self.start(wanted).await).await;
+        (record, self.log("stdout"))
+    }
+
+    /// A log of the task.
+    pub(crate) fn log(&self, stream: &str) -> String {
+        std::fs::read_to_string(self.place.logs.join(format!("{stream}.log"))).unwrap_or_default()
+    }
+
+    /// Waits until the task has made a file in `$HERE`.
+    pub(crate) async fn written(&self, name: &str) -> String {
+        let watches = RealWatches::new(self.host.pool.clone());
+        let here = self.host.data.join("here");
+        soon(watches.appeared(&here, name)).await.unwrap();
+        std::fs::read_to_string(here.join(name)).unwrap()
+    }
+
+    /// What the shim wrote of a task that runs: the numbers of the shim and of the task's first process.
+    pub(crate) fn pids(&self) -> (i32, i32) {
+        let text = std::fs::read(self.place.directory.join("state.json")).unwrap();
+        let state: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        let pid = |of: &str| i32::try_from(state[of]["pid"].as_i64().unwrap()).unwrap();
+        (pid("shim"), pid("task"))
+    }
+
+    /// All is as it was.
+    pub(crate) async fn end(self) {
+        self.runtime.forget(&self.place).await.unwrap();
+        assert!(!self.place.directory.exists());
+        assert!(self.runtime.list().await.unwrap().is_empty());
+        unmount(self.seen(&self.here), UnmountFlags::empty()).unwrap();
+        self.kernel.undo_tree().await.unwrap();
+        self.host.assert_clean();
+    }
+}
+
+async fn published(kernel: &RealKernel, path: TreePath) -> Volume {
+    let PathFacts::Present(present) = kernel.mount_facts(&path.clone().into()).await.unwrap() else {
+        panic!("it is mounted")
+    };
+    Volume { path, present }
+}

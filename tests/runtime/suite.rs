@@ -1,0 +1,418 @@
+//! The cases. Add one to [`for_each_case`] and it runs under every runtime.
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use wharfline::node::runtime::{Asked, Ended, Found, Running, RuntimeError};
+use wharfline::sys::process::{Outcome, ProcessError};
+
+use crate::fixture::{Flavour, Machine, Wanted, exited, mounted};
+use crate::support::{Propagation, gone, lives, soon, table};
+
+/// Calls the macro `$run` with the names of all cases.
+macro_rules! for_each_case {
+    ($run:ident) => {
+        $run! {
+            the_exit_code_and_the_output_are_kept,
+            a_kill_from_outside_is_told_as_a_signal,
+            the_environment_is_the_orders_and_nothing_is_inherited,
+            a_program_that_is_missing_is_named_and_leaves_nothing,
+            a_stop_gives_the_task_its_grace,
+            a_task_that_ignores_sigterm_is_killed_with_all_it_started,
+            the_earlier_stop_counts,
+            a_grandchild_that_fled_is_gone_before_the_end_is_told,
+            processes_that_come_while_others_are_killed_are_killed_too,
+            a_lost_task_is_cleared_and_nothing_of_it_lives,
+            a_running_task_is_adopted_from_its_place_alone,
+            output_is_bounded_on_disk,
+            a_volume_is_where_there_was_no_such_path_and_the_host_stays_clean,
+            read_only_is_enforced_and_set_uid_and_devices_are_off,
+            a_block_volume_is_a_device_at_its_path,
+            the_daemons_tree_is_not_in_it_and_is_not_held,
+            when_the_end_is_told_the_file_system_is_free,
+            a_mount_path_that_cannot_be_is_refused_with_a_reason,
+        }
+    };
+}
+pub(crate) use for_each_case;
+
+fn kill(pid: i32) {
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+}
+
+pub(crate) async fn the_exit_code_and_the_output_are_kept(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let (record, output) = machine.run(&machine.script("echo out; echo err >&2; exit 7")).await;
+    assert_eq!(record.outcome, Outcome::Code(7));
+    assert_eq!((record.stopped, record.oom), (false, false));
+    assert!(record.started_ms > 1_600_000_000_000 && record.finished_ms >= record.started_ms);
+    assert_eq!((output.as_str(), machine.log("stderr").as_str()), ("out\n", "err\n"));
+    let Found::Exited(again) = machine.runtime.adopt(&machine.place).await.unwrap() else {
+        panic!("it ended")
+    };
+    assert_eq!(again, record);
+    machine.end().await;
+}
+
+pub(crate) async fn a_kill_from_outside_is_told_as_a_signal(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let task = machine.start(&machine.script(": > $HERE/ready; while :; do sleep 60; done")).await;
+    machine.written("ready").await;
+    kill(machine.pids().1);
+    let record = exited(&*task).await;
+    assert_eq!((record.outcome, record.oom, record.stopped), (Outcome::Signal(9), false, false));
+    machine.end().await;
+}
+
+pub(crate) async fn the_environment_is_the_orders_and_nothing_is_inherited(flavour: Flavour) {
+    use rustix::fs::{Mode, OFlags, open};
+    let machine = Machine::new(flavour).await;
+    // A descriptor that somebody in this process forgot to keep to itself.
+    let leak = open(machine.host.data.join("leak"), OFlags::RDWR | OFlags::CREATE, Mode::RUSR).unwrap();
+    let mut wanted = machine.script("env; ls /proc/self/fd; cat /proc/self/status");
+    wanted.env.insert("GREETING".to_owned(), "two words".to_owned());
+    let (record, output) = machine.run(&wanted).await;
+    drop(leak);
+    assert_eq!(record.outcome, Outcome::Code(0), "the usual programs are found");
+    let value = |name: &str| output.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    assert_eq!((value("GREETING"), value("HERE")), (Some("two words"), Some("/here")));
+    let mut names: Vec<&str> = output.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    // What a shell and a container add.
+    names.retain(|name| !["HOME", "OLDPWD", "PWD", "SHLVL", "_"].contains(name));
+    names.sort_unstable();
+    assert_eq!(names, ["GREETING", "HERE", "PATH", "WHARFLINE_TASK"]);
+    let descriptors: Vec<&str> = output.lines().filter(|line| line.parse::<u32>().is_ok()).collect();
+    assert_eq!(descriptors, ["0", "1", "2", "3"], "three, and the one that lists them");
+    for name in ["SigBlk:\t", "SigIgn:\t"] {
+        let signals = output.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        // Signals 32 and 33 belong to the C library and are as they were.
+        assert_eq!(u64::from_str_radix(signals, 16).unwrap() & 0x7fff_ffff, 0, "{name}{signals}");
+    }
+    machine.end().await;
+}
+
+pub(crate) async fn a_program_that_is_missing_is_named_and_leaves_nothing(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let error = machine.try_start(&machine.program(&["/no/such/program"])).await.unwrap_err();
+    assert!(error.to_string().contains("/no/such/program"), "{error}");
+    let Found::Exited(record) = machine.runtime.adopt(&machine.place).await.unwrap() else {
+        panic!("{error}")
+    };
+    assert!(matches!(record.outcome, Outcome::NotStarted(_)), "{record:?}");
+    // The same place serves again.
+    let (record, _) = machine.run(&machine.script("exit 3")).await;
+    assert_eq!(record.outcome, Outcome::Code(3));
+    machine.end().await;
+}
+
+pub(crate) async fn a_stop_gives_the_task_its_grace(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let script = "trap 'echo bye; exit 4' TERM; : > $HERE/ready; while :; do sleep 0.01; done";
+    let task = machine.start(&machine.script(script)).await;
+    machine.written("ready").await;
+    assert_eq!(task.stop(Duration::from_secs(30)).unwrap(), Asked::EndComes);
+    let record = exited(&*task).await;
+    assert_eq!((record.outcome, record.stopped), (Outcome::Code(4), true));
+    assert_eq!(machine.log("stdout"), "bye\n");
+    machine.end().await;
+}
+
+pub(crate) async fn a_task_that_ignores_sigterm_is_killed_with_all_it_started(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    // What it started leads a session of its own, and is deaf as well. Each is found by the host's name of it.
+    let script =
+        "trap '' TERM; setsid sh -c 'sleep 7654 & wait' & : > $HERE/ready; while :; do sleep 60; done";
+    let task = machine.start(&machine.script(script)).await;
+    machine.written("ready").await;
+    let inner = started("7654").await;
+    task.stop(Duration::from_millis(50)).unwrap();
+    let record = exited(&*task).await;
+    assert_eq!((record.outcome, record.stopped, record.oom), (Outcome::Signal(9), true, false));
+    assert!(!lives(&inner));
+    machine.end().await;
+}
+
+/// The number, as the host knows it, of the one `sleep` that was told to sleep so long.
+async fn started(seconds: &str) -> String {
+    let found = || {
+        let mut all = std::fs::read_dir("/proc").unwrap().flatten();
+        all.find_map(|entry| {
+            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let name = entry.file_name().to_str()?.to_owned();
+            (line == format!("sleep\0{seconds}\0").as_bytes() && lives(&name)).then_some(name)
+        })
+    };
+    soon(async {
+        loop {
+            if let Some(pid) = found() {
+                return pid;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+}
+
+pub(crate) async fn the_earlier_stop_counts(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let script = "trap '' TERM; : > $HERE/ready; while :; do sleep 60; done";
+    let task = machine.start(&machine.script(script)).await;
+    machine.written("ready").await;
+    task.stop(Duration::from_secs(3600)).unwrap();
+    task.stop(Duration::ZERO).unwrap();
+    assert_eq!(exited(&*task).await.outcome, Outcome::Signal(9));
+    task.stop(Duration::ZERO).unwrap();
+    machine.end().await;
+}
+
+pub(crate) async fn a_grandchild_that_fled_is_gone_before_the_end_is_told(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    // Forked twice, own session, deaf to SIGTERM; the main process ends by itself.
+    let script = "setsid sh -c \"trap '' TERM; : > $HERE/fled; while :; do sleep 8765; done\" & \
+        while [ ! -e $HERE/fled ]; do sleep 0.01; done; while [ ! -e $HERE/go ]; do sleep 0.01; done; exit 5";
+    let mut wanted = machine.script(script);
+    wanted.grace = Duration::from_millis(100);
+    let task = machine.start(&wanted).await;
+    let fled = started("8765").await;
+    std::fs::write(machine.host.data.join("here/go"), "").unwrap();
+    let record = exited(&*task).await;
+    assert_eq!((record.outcome, record.stopped), (Outcome::Code(5), false));
+    assert!(!lives(&fled));
+    machine.end().await;
+}
+
+pub(crate) async fn processes_that_come_while_others_are_killed_are_killed_too(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let script = "trap '' TERM; : > $HERE/ready; \
+        i=0; while [ $i -lt 1000 ]; do (setsid sh -c 'sleep 9876 & sleep 9876' &); i=$((i+1)); done; sleep 1000";
+    let task = machine.start(&machine.script(script)).await;
+    machine.written("ready").await;
+    started("9876").await;
+    task.stop(Duration::from_millis(30)).unwrap();
+    assert_eq!(exited(&*task).await.outcome, Outcome::Signal(9));
+    let mut all = std::fs::read_dir("/proc").unwrap().flatten();
+    let left = all.find(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        line == b"sleep\x009876\x00" && lives(entry.file_name().to_str().unwrap())
+    });
+    assert!(left.is_none(), "{left:?}");
+    machine.end().await;
+}
+
+pub(crate) async fn a_lost_task_is_cleared_and_nothing_of_it_lives(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let wanted = machine.script("env -i setsid sleep 6543 & sleep 6544 & : > $HERE/ready; wait");
+    let task = machine.start(&wanted).await;
+    machine.written("ready").await;
+    let (fled, child) = (started("6543").await, started("6544").await);
+    let (shim, main) = machine.pids();
+    kill(shim);
+    assert_eq!(soon(task.wait()).await.unwrap(), Ended::Lost);
+    assert!(matches!(machine.runtime.adopt(&machine.place).await.unwrap(), Found::Lost));
+    let taken = machine.try_start(&wanted).await.unwrap_err();
+    assert!(matches!(taken, RuntimeError::Process(ProcessError::Taken { .. })), "{taken}");
+    assert!(machine.runtime.forget(&machine.place).await.is_err(), "nobody knows what is left");
+
+    assert!(soon(machine.runtime.clear(&machine.place)).await.unwrap() >= 1);
+    for pid in [fled, child, main.to_string()] {
+        gone(&pid).await;
+    }
+    let Found::Exited(record) = machine.runtime.adopt(&machine.place).await.unwrap() else {
+        panic!("cleared")
+    };
+    assert_eq!(record.outcome, Outcome::Lost);
+    assert_eq!(machine.runtime.clear(&machine.place).await.unwrap(), 0);
+    machine.end().await;
+}
+
+pub(crate) async fn a_running_task_is_adopted_from_its_place_alone(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let found = machine.runtime.adopt(&machine.place).await.unwrap();
+    assert!(matches!(found, Found::NeverStarted), "{found:?}");
+    let wanted = machine.script("trap 'exit 6' TERM; : > $HERE/ready; while :; do sleep 0.01; done");
+    drop(machine.start(&wanted).await);
+    machine.written("ready").await;
+    assert_eq!(machine.runtime.list().await.unwrap(), std::slice::from_ref(&machine.place));
+    let taken = |error: RuntimeError| {
+        assert!(matches!(error, RuntimeError::Process(ProcessError::Taken { .. })), "{error}");
+    };
+    taken(machine.try_start(&wanted).await.unwrap_err());
+    taken(machine.runtime.forget(&machine.place).await.unwrap_err());
+    taken(machine.runtime.clear(&machine.place).await.unwrap_err());
+    let adopted = || async {
+        match machine.runtime.adopt(&machine.place).await.unwrap() {
+            Found::Running(task) => task,
+            found => panic!("{found:?}"),
+        }
+    };
+    let (one, other): (Arc<dyn Running>, Arc<dyn Running>) = (adopted().await, adopted().await);
+    one.stop(Duration::from_secs(30)).unwrap();
+    assert_eq!(exited(&*other).await.outcome, Outcome::Code(6));
+    assert_eq!(exited(&*one).await.outcome, Outcome::Code(6));
+    assert_eq!(exited(&*one).await.outcome, Outcome::Code(6), "asked again");
+    machine.runtime.forget(&machine.place).await.unwrap();
+    assert!(!machine.place.directory.exists() && machine.log("stdout").is_empty());
+    machine.end().await;
+}
+
+pub(crate) async fn output_is_bounded_on_disk(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let (record, _) = machine.run(&machine.script("head -c 40000000 /dev/zero; echo the end")).await;
+    assert_eq!(record.outcome, Outcome::Code(0));
+    let sizes: Vec<u64> = std::fs::read_dir(&machine.place.logs)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.metadata().unwrap().len())
+        .collect();
+    assert!(sizes.iter().all(|size| *size <= 10 << 20), "{sizes:?}");
+    let sum: u64 = sizes.iter().sum();
+    assert!((20 << 20..=30 << 20).contains(&sum), "{sizes:?}");
+    assert!(machine.log("stdout").ends_with("the end\n"));
+    machine.end().await;
+}
+
+pub(crate) async fn a_volume_is_where_there_was_no_such_path_and_the_host_stays_clean(flavour: Flavour) {
+    for propagation in [Propagation::Private, Propagation::Shared] {
+        let machine = Machine::with_root(flavour, propagation).await;
+        let volume = machine.volume("data").await;
+        let before = table();
+        let mut wanted = machine.script(
+            "echo hello > /wharf-data/greeting && cat /wharf/not/there/yet/greeting && : > $HERE/ready && sleep 1000",
+        );
+        wanted.volumes.push(mounted(&volume, "/wharf-data"));
+        wanted.volumes.push(mounted(&volume, "/wharf/not/there/yet"));
+        let task = machine.start(&wanted).await;
+        machine.written("ready").await;
+        assert!(!Path::new("/wharf-data").exists() && !Path::new("/wharf").exists());
+        assert_eq!(table(), before, "nothing of the task's mounts shows here");
+        assert_eq!(std::fs::read_to_string(machine.seen(&volume).join("greeting")).unwrap(), "hello\n");
+        task.stop(Duration::ZERO).unwrap();
+        exited(&*task).await;
+        assert_eq!(machine.log("stdout"), "hello\n");
+        assert_eq!(table(), before);
+        machine.unmount(&volume).await;
+        machine.end().await;
+    }
+}
+
+pub(crate) async fn read_only_is_enforced_and_set_uid_and_devices_are_off(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let volume = machine.volume("data").await;
+    let mut wanted = machine.script(
+        "touch /ro/x || echo refused; touch /rw/y && echo taken; grep -E ' /(ro|rw) ' /proc/self/mountinfo | cut -d' ' -f5,6",
+    );
+    wanted.volumes.push(mounted(&volume, "/ro"));
+    wanted.volumes.push(mounted(&volume, "/rw"));
+    wanted.volumes[1].1.read_only = true;
+    let (record, output) = machine.run(&wanted).await;
+    let mut lines: Vec<&str> = output.lines().collect();
+    lines[2..].sort_unstable();
+    assert_eq!(lines[..2], ["refused", "taken"], "{output}");
+    for (line, expected) in lines[2..].iter().zip(["/ro ro,nosuid,nodev", "/rw rw,nosuid,nodev"]) {
+        assert!(line.starts_with(expected), "{line}");
+    }
+    assert_eq!((record.outcome, lines.len()), (Outcome::Code(0), 4), "{output}");
+    machine.unmount(&volume).await;
+    machine.end().await;
+}
+
+pub(crate) async fn a_block_volume_is_a_device_at_its_path(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let device = LoopDevice::new(&machine.host.data.join("image"));
+    let volume = machine.bound("device", Path::new(&device.0)).await;
+    let mut wanted = machine.script(
+        "stat -L -c '%F' /dev/wharf-volume && printf hello > /dev/wharf-volume && head -c5 /dev/wharf-volume && ls /dev/null",
+    );
+    wanted.volumes.push(mounted(&volume, "/dev/wharf-volume"));
+    wanted.volumes[1].1.block = true;
+    let (record, output) = machine.run(&wanted).await;
+    let seen = (record.outcome, output.as_str());
+    assert_eq!(seen, (Outcome::Code(0), "block special file\nhello/dev/null\n"), "{}", machine.log("stderr"));
+    assert!(!Path::new("/dev/wharf-volume").exists());
+    machine.unmount(&volume).await;
+    machine.end().await;
+}
+
+pub(crate) async fn the_daemons_tree_is_not_in_it_and_is_not_held(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let volume = machine.volume("data").await;
+    std::fs::create_dir_all(&machine.place.logs).unwrap();
+    let secret = machine.host.data.join("daemon/secret");
+    std::fs::write(&secret, "s").unwrap();
+    let mut wanted = machine.script(
+        "cat $SECRET && echo read; ls -A $TREE; grep -c publish/data /proc/self/mountinfo; : > $HERE/ready; sleep 1000",
+    );
+    let tree = machine.seen(&volume);
+    wanted.env.insert("SECRET".to_owned(), secret.to_str().unwrap().to_owned());
+    wanted.env.insert("TREE".to_owned(), tree.parent().unwrap().to_str().unwrap().to_owned());
+    let task = machine.start(&wanted).await;
+    machine.written("ready").await;
+    // It runs; the volume can be unmounted all the same, and its file system is gone then.
+    machine.unmount(&volume).await;
+    task.stop(Duration::ZERO).unwrap();
+    exited(&*task).await;
+    assert_eq!(machine.log("stdout"), "0\n", "{}", machine.log("stderr"));
+    std::fs::remove_file(secret).unwrap();
+    machine.end().await;
+}
+
+/// A loop device with a file system; taken apart when dropped.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    fn new(image: &Path) -> Self {
+        std::fs::File::create(image).unwrap().set_len(8 << 20).unwrap();
+        let output = Command::new("losetup").args(["-f", "--show"]).arg(image).output().unwrap();
+        let device = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+        assert!(Command::new("mkfs.ext4").args(["-q", &device]).status().unwrap().success());
+        Self(device)
+    }
+
+    /// Whether a file system on it is alive anywhere: then nobody else gets it alone.
+    fn is_busy(&self) -> bool {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        std::fs::File::options().read(true).custom_flags(libc::O_EXCL).open(&self.0).is_err()
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        Command::new("losetup").args(["-d", &self.0]).status().ok();
+    }
+}
+
+pub(crate) async fn when_the_end_is_told_the_file_system_is_free(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let device = LoopDevice::new(&machine.host.data.join("image"));
+    for round in 0..5 {
+        let volume = machine.formatted(&format!("v{round}"), &device.0).await;
+        let script = "cd /data; (trap '' TERM; exec sleep 1000) & (setsid sleep 1000) & echo x > f; : > $HERE/ready; sleep 1000";
+        let mut wanted = machine.script(script);
+        wanted.volumes.push(mounted(&volume, "/data"));
+        let task = machine.start(&wanted).await;
+        machine.written("ready").await;
+        // The kernel lets the host go while the task still writes: only the word of its end says when it is over.
+        machine.unmount(&volume).await;
+        assert!(device.is_busy(), "{round}");
+        task.stop(Duration::from_millis(20)).unwrap();
+        exited(&*task).await;
+        assert!(!device.is_busy(), "{round}");
+        std::fs::remove_file(machine.host.data.join("here/ready")).unwrap();
+    }
+    machine.end().await;
+}
+
+pub(crate) async fn a_mount_path_that_cannot_be_is_refused_with_a_reason(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let volume = machine.volume("data").await;
+    for path in ["/proc/x", "/proc/self/wharf"] {
+        let mut wanted: Wanted<'_> = machine.script("exit 0");
+        wanted.volumes.push(mounted(&volume, path));
+        let error = machine.try_start(&wanted).await.unwrap_err();
+        assert!(error.to_string().contains("/proc"), "{path}: {error}");
+    }
+    machine.unmount(&volume).await;
+    machine.end().await;
+}
