@@ -36,6 +36,23 @@ pub struct PluginSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub instances: Vec<PluginInstances>,
+    /// How processes are replaced when their entry in `instances` changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_strategy: Option<UpdateStrategy>,
+}
+
+/// How processes are replaced: one of the two, as in a DaemonSet of Kubernetes. One node at a time, with both running, when
+/// none is given.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdateStrategy {
+    /// On so many nodes at a time the next process runs beside the former one, which stops once the next one is healthy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_surge: Option<u32>,
+    /// On so many nodes at a time the former process stops before the next one starts: for drivers of which a node can run
+    /// one only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_unavailable: Option<u32>,
 }
 
 /// The longest deadline of a call of the controller service. A host that is silent is replaced once its lease has run out

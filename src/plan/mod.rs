@@ -40,6 +40,7 @@ pub mod registry;
 pub mod release;
 pub mod stale;
 pub mod supervise;
+pub mod update;
 pub mod volume;
 
 pub use reason::Reason;

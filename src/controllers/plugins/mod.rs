@@ -1,5 +1,6 @@
 //! Plugins: their instances run as allocations, their status is counted, and they stop only when no volume needs them.
 mod instances;
+mod rollout;
 mod tasks;
 mod wanted;
 
@@ -15,14 +16,14 @@ use super::facts::{Instances, deleting, with_condition};
 use super::write::Failure;
 use crate::api::meta::{Condition, READY, Truth};
 use crate::api::plugin::{Health, OTHER_DRIVER, Provider};
-use crate::api::{Allocation, Plugin, PluginStatus};
+use crate::api::{Allocation, Plugin, PluginInstance, PluginStatus};
 use crate::plan::Reason;
 use crate::plan::marks::{PLUGIN_NAME, UNDECLARED_FROM};
 use crate::plan::registry::{self, Instance, Service};
 
 pub(crate) use instances::reconcile as reconcile_instance;
 pub(crate) use tasks::{Leaving, hosted_alone, leaving, reconcile as reconcile_task};
-use wanted::{HASH, Wanted};
+use wanted::Wanted;
 
 /// One look at one Plugin.
 pub(crate) async fn reconcile(plugin: Arc<Plugin>, context: Arc<Context>) -> Outcome {
@@ -44,9 +45,9 @@ pub(crate) async fn reconcile(plugin: Arc<Plugin>, context: Arc<Context>) -> Out
         context.delete(&*plugin).await?;
         return Ok(None);
     } else {
-        place(&context, &own, &wanted).await?;
+        rollout::place(&context, &plugin, &own, &wanted).await?;
     }
-    let patch = status(&context, &plugin, &wanted, &needed);
+    let patch = status(&context, &plugin, (&own, &wanted), &needed).await;
     if !patch.is_null() {
         context.merge(&*plugin, json!({ "status": patch })).await?;
     }
@@ -80,55 +81,16 @@ fn ours(context: &Context, allocation: &Allocation) -> bool {
         && allocation.annotations().contains_key(PLUGIN_NAME)
 }
 
-/// Makes what is missing and asks for the end of what is too many or has another spec.
-async fn place(context: &Context, own: &[Arc<Allocation>], wanted: &[Wanted]) -> Result<(), Failure> {
-    for allocation in own.iter().filter(|a| !deleting(&***a)) {
-        let same = wanted
-            .iter()
-            .any(|w| w.name == allocation.name_any() && allocation.annotations().get(HASH) == Some(&w.hash));
-        if !same {
-            context.delete(&**allocation).await?;
-        }
-    }
-    for one in wanted.iter().filter(|w| !own.iter().any(|a| a.name_any() == w.name)) {
-        match context.create(&one.allocation(&context.options.system_namespace)).await {
-            // It is there already, and on its way into the cache.
-            Ok(_) | Err(Failure::Conflict) => {}
-            Err(failure) => return Err(failure),
-        }
-    }
-    Ok(())
-}
-
-/// The instances that are and those that shall be, so that one that has not come up yet counts as missing.
-fn counted(context: &Context, instances: &Instances, wanted: &[Wanted]) -> Vec<Instance> {
-    let mut list = instances.list.clone();
-    for one in wanted {
-        let of_it = |i: &Instance| {
-            instances.objects.get(&i.id).is_some_and(|o| {
-                o.spec.allocation.name == one.name
-                    && o.spec.allocation.namespace == context.options.system_namespace
-            })
-        };
-        if !list.iter().any(of_it) {
-            list.push(Instance {
-                id: one.name.clone(),
-                role: one.role,
-                node: one.node.clone(),
-                born: None,
-                healthy_since: None,
-                node_id: String::new(),
-            });
-        }
-    }
-    list
-}
-
 /// The part of the status that is to be written; null when nothing is.
-fn status(context: &Context, plugin: &Plugin, wanted: &[Wanted], needed: &BTreeSet<String>) -> Value {
+async fn status(
+    context: &Context,
+    plugin: &Plugin,
+    (own, wanted): (&[Arc<Allocation>], &[Wanted]),
+    needed: &BTreeSet<String>,
+) -> Value {
     let old = plugin.status.clone().unwrap_or_default();
     let instances = Instances::of(&context.world, &plugin.name_any());
-    let list = counted(context, &instances, wanted);
+    let list = rollout::counted(&instances, own, wanted);
     let (controllers, nodes) = registry::health(&list);
     let provider = provider(&instances).or_else(|| old.provider.clone());
     let has_volumes = context.world.volumes.count(&format!("plugin:{}", plugin.name_any())) > 0;
@@ -139,7 +101,7 @@ fn status(context: &Context, plugin: &Plugin, wanted: &[Wanted], needed: &BTreeS
             &old.driver_name,
             maker.as_ref().map(|p| p.name.as_str()),
             has_volumes,
-            list.iter().any(|i| refused(context, i)),
+            instances.list.iter().any(|i| refused(context, i)),
         ),
         provider,
         controllers: Some(controllers),
@@ -152,6 +114,9 @@ fn status(context: &Context, plugin: &Plugin, wanted: &[Wanted], needed: &BTreeS
     let condition = ready(context, plugin, &list, (controllers, nodes), needed);
     let condition = condition.of_generation(plugin.metadata.generation);
     new.conditions = with_condition(context, &old.conditions, condition);
+    if let Some(condition) = rollout::updated(context, plugin, &instances, (own, wanted)).await {
+        new.conditions = with_condition(context, &new.conditions, condition);
+    }
     if new == old {
         return Value::Null;
     }
@@ -195,20 +160,24 @@ fn ready(
         return not("DuplicateNodeID", message);
     }
     // The instance that says what is wrong with it says more than we can.
-    let fault = |i: &Instance| {
-        let object = context.world.instances.named(&i.id)?;
-        let status = object.status.as_ref()?;
-        let said = status.conditions.iter().find(|c| c.kind == READY && c.status == Truth::False)?;
-        let told = !said.reason.is_empty() && said.reason != "Starting";
-        told.then(|| (said.reason.clone(), format!("on node \"{}\": {}", i.node, said.message)))
-    };
-    if let Some((reason, message)) = list.iter().filter(|i| i.healthy_since.is_none()).find_map(fault) {
+    let unwell = list.iter().filter(|i| i.healthy_since.is_none());
+    if let Some((reason, message)) =
+        unwell.filter_map(|i| context.world.instances.named(&i.id)).find_map(fault)
+    {
         return not(&reason, message);
     }
     let missing: BTreeSet<_> =
         list.iter().filter(|i| i.healthy_since.is_none()).map(|i| i.node.as_str()).collect();
     let nodes = missing.into_iter().take(5).collect::<Vec<_>>().join(", ");
     not("PluginNotReady", format!("waits for a healthy instance on {nodes}"))
+}
+
+/// What an instance says is wrong with it, and where it is.
+fn fault(instance: Arc<PluginInstance>) -> Option<(String, String)> {
+    let status = instance.status.as_ref()?;
+    let said = status.conditions.iter().find(|c| c.kind == READY && c.status == Truth::False)?;
+    let told = !said.reason.is_empty() && said.reason != "Starting";
+    told.then(|| (said.reason.clone(), format!("on node \"{}\": {}", instance.spec.node_name, said.message)))
 }
 
 /// Whether another driver than that of the volumes is in the place of this instance.

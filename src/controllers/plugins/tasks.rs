@@ -12,7 +12,7 @@ use super::super::drive::Outcome;
 use super::super::facts::{Instances, deleting, node_down, serves, uid};
 use super::super::names::joined;
 use super::super::world::World;
-use super::wanted::{HASH, wanted};
+use super::wanted::{Slot, Wanted, slot, wanted};
 use super::{ours, own_allocations, undeclared};
 use crate::api::allocation::{CsiPlugin, Task};
 use crate::api::meta::{ObjectRef, Rung};
@@ -165,14 +165,14 @@ fn may_stop(context: &Context, object: &Allocation) -> Result<bool, Reason> {
     Ok(may)
 }
 
-/// The names of the allocations that the plugin wants now, with what they are made from.
-fn again(context: &Context, plugin: &str) -> HashMap<String, String> {
+/// What the plugin wants now, by what it is for.
+fn again(context: &Context, plugin: &str) -> HashMap<Slot, Wanted> {
     let plugin = context.world.plugins.named(plugin).filter(|p| !deleting(&**p));
     let wanted = plugin.map(|p| wanted(context, &p, &own_allocations(context, &p.name_any())));
-    wanted.into_iter().flatten().map(|w| (w.name, w.hash)).collect()
+    wanted.into_iter().flatten().map(|w| (w.slot(), w)).collect()
 }
 
-fn going(context: &Context, object: &Allocation, node: &str, wanted: &HashMap<String, String>) -> Going {
+fn going(context: &Context, object: &Allocation, node: &str, wanted: &HashMap<Slot, Wanted>) -> Going {
     if !node.is_empty() && node_down(&context.world, node) {
         return Going::NodeDown;
     }
@@ -180,9 +180,9 @@ fn going(context: &Context, object: &Allocation, node: &str, wanted: &HashMap<St
         return Going::No;
     }
     // One that is deleted and wanted comes again, the same or another; one that a person stopped stays so.
-    let hash = wanted.get(&object.name_any()).filter(|_| ours(context, object));
-    let other = |hash: &String| object.annotations().get(HASH) != Some(hash);
-    if hash.is_some_and(|hash| deleting(object) || other(hash)) { Going::Replaced } else { Going::Deleted }
+    let next = wanted.get(&slot(object)).filter(|_| ours(context, object));
+    let comes = next.is_some_and(|next| deleting(object) || !next.is_met_by(object));
+    if comes { Going::Replaced } else { Going::Deleted }
 }
 
 fn facts(context: &Context, object: &Allocation, csi: &CsiPlugin, node: &str, going: Going) -> Facts {

@@ -15,7 +15,7 @@ use crate::plan::marks::{PLUGIN_LABEL, PLUGIN_NAME};
 use crate::plan::plugins::{Node, wanted_nodes};
 
 /// The annotation with the hash of what an allocation was made from.
-pub(super) const HASH: &str = "wharfline.dev/instances-hash";
+const HASH: &str = "wharfline.dev/instances-hash";
 /// The annotation with the name of the entry in `instances`.
 const ENTRY: &str = "wharfline.dev/instances-name";
 /// The task's name in such an allocation.
@@ -41,10 +41,10 @@ pub(super) fn wanted(context: &Context, plugin: &Plugin, own: &[Arc<Allocation>]
         let present: BTreeSet<_> = own.iter().filter(of_it).map(|a| a.spec.node_name.clone()).collect();
         for node in wanted_nodes(&entry.placement, &nodes, &present) {
             let uid = plugin.uid().unwrap_or_default();
-            let stem = joined(&[&plugin.name_any(), &entry.name], 200);
+            let (stem, hash) = (joined(&[&plugin.name_any(), &entry.name], 200), hash(entry));
             all.push(Wanted {
-                name: format!("{stem}-{}", hex(&[&uid, &entry.name, &node], 8)),
-                hash: hash(entry),
+                name: format!("{stem}-{}", hex(&[&uid, &entry.name, &node, &hash], 8)),
+                hash,
                 node,
                 role: entry.role,
                 plugin: plugin.name_any(),
@@ -54,6 +54,15 @@ pub(super) fn wanted(context: &Context, plugin: &Plugin, own: &[Arc<Allocation>]
     }
     all
 }
+
+/// The entry in `instances` and the node that an allocation was made for.
+pub(super) fn slot(allocation: &Allocation) -> Slot {
+    let entry = allocation.annotations().get(ENTRY).cloned().unwrap_or_default();
+    (entry, allocation.spec.node_name.clone())
+}
+
+/// An entry in `instances`, and a node.
+pub(super) type Slot = (String, String);
 
 /// What the process is started from; where it runs is not part of it.
 fn hash(entry: &PluginInstances) -> String {
@@ -75,6 +84,16 @@ fn nodes(context: &Context) -> Vec<Node> {
 }
 
 impl Wanted {
+    /// What it is made for.
+    pub(super) fn slot(&self) -> Slot {
+        (self.entry.name.clone(), self.node.clone())
+    }
+
+    /// Whether an allocation that was made for the same is of the spec that is wanted.
+    pub(super) fn is_met_by(&self, allocation: &Allocation) -> bool {
+        allocation.annotations().get(HASH) == Some(&self.hash)
+    }
+
     /// The object to create.
     pub(super) fn allocation(&self, namespace: &str) -> Allocation {
         let label = if self.plugin.len() > 63 { hex(&[&self.plugin], 32) } else { self.plugin.clone() };

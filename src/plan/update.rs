@@ -1,0 +1,312 @@
+//! Instances of a plugin are replaced by those of a changed spec: node by node, and never all at once.
+//!
+//! ```text
+//!   maxSurge       former ──────────────┬─ former ───▶ (stops)
+//!                                       └─ next ─ healthy ────────▶
+//!   maxUnavailable former ─▶ (stops) ─ (nothing) ─ next ─ healthy ─▶
+//! ```
+//! A spec that never gets healthy is held where it was begun: with `maxSurge` the former ones serve on, there and on all
+//! other nodes. To go back is to want the former spec, which is there still.
+use std::collections::BTreeMap;
+
+/// How much may be changed at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// On so many nodes both run, the former one until the next one is healthy.
+    Surge(u32),
+    /// On so many nodes the former one stops before the next one is made.
+    Unavailable(u32),
+}
+
+impl Pace {
+    /// From what a person wrote; one node at a time, with both running, if nothing.
+    pub fn of(max_surge: Option<u32>, max_unavailable: Option<u32>) -> Self {
+        match (max_surge.unwrap_or(0), max_unavailable.unwrap_or(0)) {
+            (0, 0) if max_surge.is_none() && max_unavailable.is_none() => Self::Surge(1),
+            (0, unavailable) => Self::Unavailable(unavailable.max(1)),
+            (surge, _) => Self::Surge(surge),
+        }
+    }
+
+    fn nodes(self) -> usize {
+        match self {
+            Self::Surge(nodes) | Self::Unavailable(nodes) => nodes as usize,
+        }
+    }
+}
+
+/// One instance that was made for an entry on a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Made {
+    /// Its allocation.
+    pub name: String,
+    /// It is of the spec that is wanted.
+    pub current: bool,
+    /// It may be called.
+    pub healthy: bool,
+    /// Its end was asked for.
+    pub leaving: bool,
+}
+
+/// What there is of one entry on one node where it is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnNode {
+    /// The node's lease is renewed and it was not taken down.
+    pub ready: bool,
+    /// The allocation that is wanted, by name.
+    pub name: String,
+    /// What was made so far.
+    pub made: Vec<Made>,
+}
+
+/// What to do now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// The nodes to make the wanted one on.
+    pub make: Vec<String>,
+    /// The allocations whose end is asked for.
+    pub stop: Vec<String>,
+}
+
+/// The instances that stay, of the spec that is wanted or of a former one.
+fn staying(on: &OnNode, current: bool) -> impl Iterator<Item = &Made> {
+    on.made.iter().filter(move |made| made.current == current && !made.leaving)
+}
+
+/// Whether a change was begun on a node and is not through.
+fn changing(on: &OnNode) -> bool {
+    let former_gone = staying(on, false).next().is_none();
+    let up = staying(on, true).any(|made| made.healthy);
+    on.ready && !up && (former_gone || staying(on, true).next().is_some())
+}
+
+/// What to do next for one entry, by its nodes' names.
+pub fn steps(pace: Pace, nodes: &BTreeMap<String, OnNode>) -> Steps {
+    let mut steps = Steps::default();
+    let mut room = pace.nodes().saturating_sub(nodes.values().filter(|on| changing(on)).count());
+    for (node, on) in nodes {
+        let up = |current| staying(on, current).any(|made| made.healthy);
+        let has_current = staying(on, true).next().is_some();
+        let mut former: Vec<&Made> = staying(on, false).collect();
+        if up(true) || up(false) {
+            // One that is not healthy is of no use beside one that is: of two former ones the later failed.
+            let useless = |made: &&Made| up(true) || !made.healthy;
+            steps.stop.extend(former.iter().filter(|made| useless(made)).map(|made| made.name.clone()));
+            former.retain(|made| !useless(made));
+        }
+        if has_current {
+            continue;
+        }
+        // Nobody is served there: nothing is lost by a change.
+        let unserved = !former.is_empty() && !up(false);
+        if unserved {
+            steps.stop.extend(former.iter().map(|made| made.name.clone()));
+            former.clear();
+        } else if !former.is_empty() && on.ready && room > 0 {
+            room -= 1;
+            if let Pace::Unavailable(_) = pace {
+                steps.stop.extend(former.iter().map(|made| made.name.clone()));
+                continue;
+            }
+            former.clear();
+        }
+        let alone = match pace {
+            Pace::Surge(_) => true,
+            Pace::Unavailable(_) => on.made.is_empty(),
+        };
+        // One of this very name has to be gone first.
+        if former.is_empty() && alone && !on.made.iter().any(|made| made.name == on.name) {
+            steps.make.push(node.clone());
+        }
+    }
+    steps
+}
+
+/// How far a change has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// The instances that are wanted.
+    pub wanted: usize,
+    /// Those of them that are there and healthy.
+    pub done: usize,
+    /// There are former ones that stay until then.
+    pub former: usize,
+    /// The nodes on which a change was begun and is not through.
+    pub changing: Vec<String>,
+}
+
+/// How far the change of one entry has come.
+pub fn standing(nodes: &BTreeMap<String, OnNode>) -> Standing {
+    let done = |on: &&OnNode| staying(on, true).any(|made| made.healthy);
+    Standing {
+        wanted: nodes.len(),
+        done: nodes.values().filter(done).count(),
+        former: nodes.values().filter(|on| on.made.iter().any(|made| !made.current)).count(),
+        changing: nodes.iter().filter(|(_, on)| changing(on)).map(|(node, _)| node.clone()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `N` is healthy and wanted, `n` is not yet, `F` and `f` are former ones, `x` is a former one that goes, `y` a wanted one.
+    fn on(made: &str) -> OnNode {
+        let one = |word: char| Made {
+            name: match word {
+                'N' | 'n' | 'y' => "next".to_owned(),
+                other => format!("former-{}", other.to_ascii_lowercase()),
+            },
+            current: matches!(word, 'N' | 'n' | 'y'),
+            healthy: matches!(word, 'N' | 'F'),
+            leaving: matches!(word, 'x' | 'y'),
+        };
+        OnNode { ready: true, name: "next".to_owned(), made: made.chars().map(one).collect() }
+    }
+
+    /// What is done on each node: `+` makes, `-` stops.
+    fn done(pace: Pace, nodes: &[&str]) -> Vec<String> {
+        let names = |n: usize| format!("n{n}");
+        let all: BTreeMap<_, _> = nodes
+            .iter()
+            .enumerate()
+            .map(|(n, made)| {
+                let mut one = on(made.trim_start_matches('!'));
+                one.ready = !made.starts_with('!');
+                for made in one.made.iter_mut() {
+                    made.name = format!("{}/{}", names(n), made.name);
+                }
+                one.name = format!("{}/next", names(n));
+                (names(n), one)
+            })
+            .collect();
+        let steps = steps(pace, &all);
+        let on = |n: usize| {
+            let made = if steps.make.contains(&names(n)) { "+" } else { "" };
+            let stopped =
+                steps.stop.iter().filter(|name| name.starts_with(&format!("{}/", names(n)))).count();
+            format!("{made}{}", "-".repeat(stopped))
+        };
+        (0..nodes.len()).map(on).collect()
+    }
+
+    #[test]
+    fn a_pace_is_one_of_the_two() {
+        for (surge, unavailable, pace) in [
+            (None, None, Pace::Surge(1)),
+            (Some(3), None, Pace::Surge(3)),
+            (Some(3), Some(0), Pace::Surge(3)),
+            (None, Some(2), Pace::Unavailable(2)),
+            (Some(0), Some(2), Pace::Unavailable(2)),
+            (Some(0), None, Pace::Unavailable(1)),
+        ] {
+            assert_eq!(Pace::of(surge, unavailable), pace, "{surge:?} {unavailable:?}");
+        }
+    }
+
+    #[test]
+    fn on_one_node() {
+        use Pace::{Surge, Unavailable};
+        for (made, surge, unavailable) in [
+            ("", "+", "+"),  // none yet
+            ("n", "", ""),   // it comes up
+            ("N", "", ""),   // all is well
+            ("F", "+", "-"), // the change begins
+            ("Fn", "", ""),  // the former one serves until the next one does
+            ("FN", "-", "-"),
+            ("fN", "-", "-"),
+            ("xN", "", ""),
+            ("x", "+", ""),     // it has been asked to go
+            ("y", "", ""),      // one of this name goes first
+            ("f", "+-", "-"),   // nobody was served
+            ("Ff", "+-", "--"), // of two former ones the later failed
+            ("Ffn", "-", "-"),
+            ("fn", "", ""),
+            ("FF", "+", "--"),
+        ] {
+            assert_eq!(done(Surge(1), &[made]), [surge], "{made}");
+            assert_eq!(done(Unavailable(1), &[made]), [unavailable], "{made}");
+        }
+    }
+
+    #[test]
+    fn so_many_nodes_at_once() {
+        use Pace::{Surge, Unavailable};
+        assert_eq!(done(Surge(1), &["F", "F", "F"]), ["+", "", ""]);
+        assert_eq!(done(Surge(2), &["F", "F", "F"]), ["+", "+", ""]);
+        assert_eq!(done(Surge(1), &["Fn", "F", "F"]), ["", "", ""], "held until it is healthy");
+        assert_eq!(done(Surge(1), &["FN", "F", "F"]), ["-", "+", ""]);
+        assert_eq!(done(Surge(1), &["F", "n", "F"]), ["", "", ""]);
+        assert_eq!(done(Unavailable(1), &["F", "F"]), ["-", ""]);
+        assert_eq!(done(Unavailable(1), &["x", "F"]), ["", ""], "it is not there yet");
+        assert_eq!(done(Unavailable(1), &["", "F"]), ["+", ""]);
+        assert_eq!(done(Unavailable(2), &["n", "F"]), ["", "-"]);
+        assert_eq!(done(Surge(1), &["", "", ""]), ["+", "+", "+"], "where there was none nothing is changed");
+        assert_eq!(done(Surge(1), &["f", "f", "F"]), ["+-", "+-", "+"], "nor where nobody was served");
+        assert_eq!(
+            done(Surge(1), &["!F", "F", "!n"]),
+            ["", "+", ""],
+            "a node that is away waits and is not waited for"
+        );
+        assert_eq!(done(Surge(1), &["!", "!f"]), ["+", "+-"]);
+    }
+
+    /// From any state, once what is made gets healthy, all are of the wanted spec in the end; and a node that was served by a
+    /// healthy instance is served all the time where both may run.
+    #[test]
+    fn every_state_comes_to_its_end_and_surge_leaves_nobody_unserved() {
+        let states =
+            ["", "n", "N", "F", "f", "Fn", "FN", "fN", "fn", "x", "y", "xn", "Ff", "FF", "Ffn", "xF"];
+        for pace in [Pace::Surge(1), Pace::Surge(2), Pace::Unavailable(1), Pace::Unavailable(2)] {
+            for a in states {
+                for b in states {
+                    let mut nodes: BTreeMap<String, OnNode> =
+                        [("a".to_owned(), on(a)), ("b".to_owned(), on(b))].into();
+                    for (node, one) in &mut nodes {
+                        for (n, made) in one.made.iter_mut().enumerate().filter(|(_, m)| !m.current) {
+                            made.name = format!("{node}/{}-{n}", made.name);
+                        }
+                    }
+                    let served = |on: &OnNode| on.made.iter().any(|m| m.healthy && !m.leaving);
+                    for round in 0.. {
+                        assert!(round < 20, "{pace:?} {a} {b}: {nodes:?}");
+                        let before: Vec<bool> = nodes.values().map(served).collect();
+                        let now = steps(pace, &nodes);
+                        let stopped = |names: &[String], made: &Made| names.contains(&made.name);
+                        let was_still = now == Steps::default();
+                        for (name, one) in &mut nodes {
+                            one.made.retain(|made| !made.leaving);
+                            for made in &mut one.made {
+                                made.leaving |= stopped(&now.stop, made);
+                                made.healthy |= made.current;
+                            }
+                            if now.make.contains(name) {
+                                one.made.push(Made { healthy: false, ..on("n").made[0].clone() });
+                            }
+                        }
+                        let after: Vec<bool> = nodes.values().map(served).collect();
+                        for (before, after) in before.iter().zip(after) {
+                            let may_go = matches!(pace, Pace::Unavailable(_));
+                            assert!(after || !before || may_go, "{pace:?} {a} {b} {now:?} {nodes:?}");
+                        }
+                        let through =
+                            |on: &OnNode| on.made.len() == 1 && on.made[0].current && on.made[0].healthy;
+                        if was_still && nodes.values().all(through) {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn how_far_it_has_come() {
+        let nodes: BTreeMap<String, OnNode> = [("a", "FN"), ("b", "Fn"), ("c", "F"), ("d", "N")]
+            .map(|(n, made)| (n.to_owned(), on(made)))
+            .into();
+        let standing = standing(&nodes);
+        assert_eq!((standing.wanted, standing.done, standing.former), (4, 2, 3));
+        assert_eq!(standing.changing, ["b"]);
+    }
+}
