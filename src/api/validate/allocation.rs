@@ -1,0 +1,163 @@
+//! Faults of an Allocation.
+use std::collections::{HashMap, HashSet};
+
+use serde_json::Value;
+
+use super::super::field::{Cause, FieldError, FieldErrors};
+use super::runtime::runtime;
+use super::{check_duration, list, names, reference, required, text, unchanged};
+
+/// Faults of an Allocation.
+pub fn allocation(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut faults = FieldErrors::new();
+    let spec = &new["spec"];
+    names(&mut faults, "spec.volumes", &spec["volumes"]);
+    names(&mut faults, "spec.tasks", &spec["tasks"]);
+    reference(&mut faults, "spec.nodeName", &spec["nodeName"]);
+    let mut claims = HashSet::new();
+    for (i, volume) in list(&spec["volumes"]).enumerate() {
+        let claim = text(&volume["claimName"]);
+        if claim.is_empty() {
+            faults.required(format!("spec.volumes[{i}].claimName"), "is needed");
+        } else if !claims.insert(claim) {
+            faults.add(
+                format!("spec.volumes[{i}].claimName"),
+                Cause::Duplicate,
+                format!("claim \"{claim}\" is listed already; mount one entry several times instead"),
+            );
+        }
+        reference(&mut faults, &format!("spec.volumes[{i}].claimName"), &volume["claimName"]);
+        host_path(&mut faults, &format!("spec.volumes[{i}].hostPath"), text(&volume["hostPath"]));
+    }
+    let known: HashSet<_> = list(&spec["volumes"]).map(|v| text(&v["name"])).collect();
+    for (i, one) in list(&spec["tasks"]).enumerate() {
+        task(&mut faults, &format!("spec.tasks[{i}]"), one, &known);
+    }
+    if let Some(old) = old {
+        let fields = ["nodeName", "nodeSelector", "volumes", "tasks"];
+        unchanged(&mut faults, old, new, &fields, "delete the allocation and make another one");
+    }
+    faults.into_vec()
+}
+
+fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&str>) {
+    runtime(faults, &format!("{path}.runtime"), &task["runtime"]);
+    check_duration(faults, &format!("{path}.stopGracePeriod"), &task["stopGracePeriod"]);
+    let plugin = &task["csiPlugin"];
+    let process = task["runtime"]["process"].is_object();
+    if plugin.is_object() {
+        required(faults, &format!("{path}.csiPlugin.pluginName"), &plugin["pluginName"]);
+        reference(faults, &format!("{path}.csiPlugin.pluginName"), &plugin["pluginName"]);
+        check_duration(faults, &format!("{path}.csiPlugin.healthTimeout"), &plugin["healthTimeout"]);
+        for field in ["mountDir", "stagePublishBaseDir"] {
+            if process && !text(&plugin[field]).is_empty() {
+                faults.forbidden(
+                    format!("{path}.csiPlugin.{field}"),
+                    "speaks of a container's own root; a process has the host's, leave it out",
+                );
+            }
+        }
+    } else if task["runtime"]["external"].is_object() {
+        faults.forbidden(
+            format!("{path}.runtime.external"),
+            "is for plugins only; give the task a csiPlugin block",
+        );
+    }
+    if plugin.is_object() && !task["env"]["CSI_ENDPOINT"].is_null() {
+        faults.forbidden(
+            format!("{path}.env.CSI_ENDPOINT"),
+            "is given to a plugin by Wharfline, which has to know where its socket is; leave it out",
+        );
+    }
+    let mut taken = HashMap::new();
+    for (i, mount) in list(&task["volumeMounts"]).enumerate() {
+        let at = format!("{path}.volumeMounts[{i}]");
+        if plugin.is_object() {
+            let message = "a plugin works in the mounts of its machine and gets no volumes; leave it out";
+            faults.forbidden(&at, message);
+        }
+        let name = text(&mount["name"]);
+        if !volumes.contains(name) {
+            faults.invalid(format!("{at}.name"), format!("\"{name}\" is not one of spec.volumes"));
+        }
+        let path = text(&mount["mountPath"]);
+        if !path.starts_with('/') || path == "/" || path.split('/').any(|part| part == "..") {
+            faults.invalid(format!("{at}.mountPath"), "must be an absolute path below / without \"..\"");
+        }
+        let parts: Vec<_> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+        if let Some(other) = taken.insert(parts, i) {
+            let message = format!("volumeMounts[{other}] is mounted there already, and would be hidden");
+            faults.invalid(format!("{at}.mountPath"), message);
+        }
+    }
+}
+
+fn host_path(faults: &mut FieldErrors, path: &str, value: &str) {
+    if value.is_empty() {
+        return;
+    }
+    if !value.starts_with('/') || value.split('/').any(|part| part == "..") || value == "/" {
+        faults.invalid(path, "must be an absolute path below / without \"..\"");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::paths;
+    use super::*;
+
+    #[test]
+    fn allocation_faults_are_found_at_their_paths() {
+        let alloc = json!({ "spec": {
+            "volumes": [{ "name": "a", "claimName": "c" }, { "name": "a", "claimName": "c", "hostPath": "../x" }],
+            "tasks": [{ "name": "t", "runtime": { "process": { "command": [] }, "oci": {} }, "stopGracePeriod": "10",
+                "volumeMounts": [{ "name": "z", "mountPath": "data" }],
+                "csiPlugin": { "pluginName": "p", "role": "Node", "mountDir": "/csi" } }] } });
+        assert_eq!(
+            paths(&allocation(&alloc, None)),
+            [
+                "spec.volumes[1].claimName",
+                "spec.volumes[1].hostPath",
+                "spec.tasks[0].runtime",
+                "spec.tasks[0].runtime.oci",
+                "spec.tasks[0].runtime.process.command",
+                "spec.tasks[0].stopGracePeriod",
+                "spec.tasks[0].csiPlugin.mountDir",
+                "spec.tasks[0].volumeMounts[0]",
+                "spec.tasks[0].volumeMounts[0].name",
+                "spec.tasks[0].volumeMounts[0].mountPath",
+            ]
+        );
+    }
+
+    /// Scenario A75.
+    #[test]
+    fn what_a_task_cannot_mount_is_refused_before_anything_is_claimed() {
+        let alloc = |task: &Value| {
+            let mut all = json!({ "name": "t", "runtime": { "process": { "command": ["x"] } } });
+            all.as_object_mut().unwrap().extend(task.as_object().unwrap().clone());
+            json!({ "spec": { "volumes": [{ "name": "a", "claimName": "c" }, { "name": "b", "claimName": "d" }],
+                "tasks": [all] } })
+        };
+        let mounts = |first: &str, second: &str| json!({ "volumeMounts": [{ "name": "a", "mountPath": first }, { "name": "b", "mountPath": second }] });
+        for (task, wanted) in [
+            (mounts("/data", "/data/more"), &[][..]),
+            (mounts("/data", "/data"), &["spec.tasks[0].volumeMounts[1].mountPath"]),
+            (mounts("/data/./x/", "/data//x"), &["spec.tasks[0].volumeMounts[1].mountPath"]),
+            (
+                json!({ "csiPlugin": { "pluginName": "p", "role": "Node" },
+                    "volumeMounts": [{ "name": "a", "mountPath": "/data" }] }),
+                &["spec.tasks[0].volumeMounts[0]"],
+            ),
+            (
+                json!({ "csiPlugin": { "pluginName": "p", "role": "Node" }, "env": { "CSI_ENDPOINT": "x" } }),
+                &["spec.tasks[0].env.CSI_ENDPOINT"],
+            ),
+            (json!({ "env": { "CSI_ENDPOINT": "x" } }), &[]),
+        ] {
+            assert_eq!(paths(&allocation(&alloc(&task), None)), wanted, "{task}");
+        }
+    }
+}

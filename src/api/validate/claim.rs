@@ -1,0 +1,90 @@
+//! Faults of a VolumeClaim.
+use serde_json::Value;
+
+use super::super::field::{FieldError, FieldErrors};
+use super::super::quantity;
+use super::{access_modes, not_yet, reference, text, unchanged};
+
+/// Faults of a VolumeClaim.
+pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut faults = FieldErrors::new();
+    let spec = &new["spec"];
+    reference(&mut faults, "spec.volumeClassName", &spec["volumeClassName"]);
+    reference(&mut faults, "spec.volumeName", &spec["volumeName"]);
+    access_modes(&mut faults, &spec["accessModes"]);
+    let request =
+        size(&mut faults, "spec.resources.requests.storage", &spec["resources"]["requests"]["storage"]);
+    let limit = size(&mut faults, "spec.resources.limits.storage", &spec["resources"]["limits"]["storage"]);
+    if let (Some(request), Some(limit)) = (request, limit)
+        && limit < request
+    {
+        faults.invalid("spec.resources.limits.storage", "is below the request; raise it or leave it out");
+    }
+    let named = !text(&spec["volumeName"]).is_empty();
+    if !named && request.is_none() && spec["resources"]["requests"]["storage"].is_null() {
+        faults.required("spec.resources.requests.storage", "is needed to make a volume, such as 10Gi");
+    }
+    if !spec["dataSource"].is_null() {
+        not_yet(&mut faults, "spec.dataSource", "Starting from a snapshot or a claim");
+    }
+    if let Some(old) = old {
+        let fields = ["volumeClassName", "volumeName", "accessModes", "volumeMode"];
+        unchanged(&mut faults, old, new, &fields, "delete the claim and make another one");
+        claim_size_change(&mut faults, old, new);
+    }
+    faults.into_vec()
+}
+
+fn claim_size_change(faults: &mut FieldErrors, old: &Value, new: &Value) {
+    let of = |o: &Value| quantity::bytes(text(&o["spec"]["resources"]["requests"]["storage"])).ok();
+    let path = "spec.resources.requests.storage";
+    match (of(old), of(new)) {
+        (Some(old), Some(new)) if new < old => faults.forbidden(path, "a volume cannot shrink"),
+        (Some(old), Some(new)) if new > old => not_yet(faults, path, "Growing a volume"),
+        _ => {}
+    }
+}
+
+fn size(faults: &mut FieldErrors, path: &str, value: &Value) -> Option<i64> {
+    if value.is_null() {
+        return None;
+    }
+    match quantity::bytes(text(value)) {
+        Ok(bytes) if bytes > 0 => Some(bytes),
+        Ok(_) => {
+            faults.invalid(path, "must be more than nothing");
+            None
+        }
+        Err(error) => {
+            faults.invalid(path, error.to_string());
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::super::field::Cause;
+    use super::super::{NOT_SUPPORTED_YET, paths};
+    use super::*;
+
+    #[test]
+    fn three_faults_are_three_errors() {
+        let claim = json!({ "spec": { "accessModes": [], "resources": {
+            "requests": { "storage": "ten" }, "limits": { "storage": "0" } } } });
+        assert_eq!(
+            paths(&super::claim(&claim, None)),
+            ["spec.accessModes", "spec.resources.requests.storage", "spec.resources.limits.storage"]
+        );
+    }
+
+    #[test]
+    fn sizes_do_not_shrink() {
+        let of = |s: &str| json!({ "spec": { "accessModes": ["SingleNodeWriter"], "resources": { "requests": { "storage": s } } } });
+        assert!(claim(&of("1Gi"), Some(&of("1024Mi"))).is_empty());
+        assert_eq!(claim(&of("1Gi"), Some(&of("2Gi")))[0].cause, Cause::Forbidden);
+        assert!(claim(&of("3Gi"), Some(&of("2Gi")))[0].message.contains(NOT_SUPPORTED_YET));
+    }
+}

@@ -1,0 +1,106 @@
+//! Faults of a Volume, of a VolumeClass and of a Snapshot.
+use serde_json::Value;
+
+use super::super::field::{Cause, FieldError, FieldErrors};
+use super::{
+    CSI_STRING_MAX, access_modes, map_size, mount_options, not_yet, one_of, reference, required, text,
+    unchanged,
+};
+
+/// Faults of a VolumeClass.
+pub fn class(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut faults = FieldErrors::new();
+    let spec = &new["spec"];
+    required(&mut faults, "spec.plugin", &spec["plugin"]);
+    reference(&mut faults, "spec.plugin", &spec["plugin"]);
+    map_size(&mut faults, "spec.parameters", &spec["parameters"]);
+    mount_options(&mut faults, &spec["mountOptions"]);
+    if let Some(old) = old {
+        unchanged(&mut faults, old, new, &["plugin", "parameters"], "make another class instead");
+    }
+    faults.into_vec()
+}
+
+/// Faults of a Volume.
+pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut faults = FieldErrors::new();
+    let spec = &new["spec"];
+    required(&mut faults, "spec.plugin", &spec["plugin"]);
+    reference(&mut faults, "spec.plugin", &spec["plugin"]);
+    reference(&mut faults, "spec.claimRef.name", &spec["claimRef"]["name"]);
+    access_modes(&mut faults, &spec["accessModes"]);
+    one_of(&mut faults, "spec.source", &spec["source"], &["create", "existing"], true);
+    mount_options(&mut faults, &spec["mountOptions"]);
+    if spec["source"]["existing"].is_object() {
+        let handle = text(&spec["source"]["existing"]["handle"]);
+        if handle.is_empty() {
+            faults.required(
+                "spec.source.existing.handle",
+                "is the plugin's id of the volume and may not be empty",
+            );
+        } else if handle.len() > CSI_STRING_MAX {
+            faults.add(
+                "spec.source.existing.handle",
+                Cause::TooLong,
+                format!("has {} bytes; CSI allows {CSI_STRING_MAX}", handle.len()),
+            );
+        } else if handle.chars().any(char::is_control) {
+            faults.invalid(
+                "spec.source.existing.handle",
+                format!("{handle:?} holds a control character; give the plugin's id as the plugin writes it"),
+            );
+        }
+        map_size(&mut faults, "spec.source.existing.context", &spec["source"]["existing"]["context"]);
+    }
+    if spec["source"]["create"].is_object() {
+        let name = text(&spec["source"]["create"]["name"]);
+        if name.is_empty() || name.len() > CSI_STRING_MAX {
+            faults.invalid("spec.source.create.name", format!("needs 1 to {CSI_STRING_MAX} bytes"));
+        }
+        map_size(&mut faults, "spec.source.create.parameters", &spec["source"]["create"]["parameters"]);
+    }
+    if let Some(old) = old {
+        let fields = ["plugin", "source", "accessModes", "volumeMode", "fsType"];
+        unchanged(&mut faults, old, new, &fields, "what a volume is cannot change; make another one");
+    }
+    faults.into_vec()
+}
+
+/// Faults of a Snapshot: the kind is known but not built yet.
+pub fn snapshot(_: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut faults = FieldErrors::new();
+    if old.is_none() {
+        not_yet(&mut faults, "kind", "Snapshot");
+    }
+    faults.into_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::paths;
+    use super::*;
+
+    #[test]
+    fn a_handle_is_what_the_plugin_wrote() {
+        let of = |handle: &str| {
+            json!({ "spec": { "plugin": "a", "accessModes": ["SingleNodeWriter"],
+            "source": { "existing": { "handle": handle } } } })
+        };
+        assert!(volume(&of("projects/p/zones/[z]/disks/a b"), None).is_empty());
+        for bad in ["", "a\nb", &"x".repeat(CSI_STRING_MAX + 1)] {
+            assert_eq!(paths(&volume(&of(bad), None)), ["spec.source.existing.handle"], "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_a_volume_is_cannot_change() {
+        let old = json!({ "spec": { "plugin": "a", "accessModes": ["SingleNodeWriter"],
+            "source": { "existing": { "handle": "h" } } } });
+        let mut new = old.clone();
+        assert!(volume(&new, Some(&old)).is_empty());
+        new["spec"]["source"]["existing"]["handle"] = json!("other");
+        assert_eq!(paths(&volume(&new, Some(&old))), ["spec.source"]);
+    }
+}
