@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::meta::{Call, Condition, Map, Rung, Time};
-use super::plugin::{Role, Runtime};
+use super::plugin::Role;
+use super::runtime::{Runtime, TaskResources};
 
 /// A workload on one node: tasks plus the claims they use; no tasks at all = keep the volumes mounted there.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -72,6 +73,9 @@ pub struct Task {
     /// Environment variables.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub env: Map,
+    /// What it may take.
+    #[serde(default, skip_serializing_if = "TaskResources::is_empty")]
+    pub resources: TaskResources,
     /// Where it sees the allocation's volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_mounts: Vec<VolumeMount>,
@@ -106,6 +110,9 @@ pub struct VolumeMount {
     pub name: String,
     /// An absolute path in the task.
     pub mount_path: String,
+    /// A directory of the volume that is mounted instead of its root, such as `app/data`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub sub_path: String,
     /// Whether this task only reads.
     #[serde(default)]
     pub read_only: bool,
@@ -119,10 +126,10 @@ pub struct CsiPlugin {
     pub plugin_name: String,
     /// Which services.
     pub role: Role,
-    /// Where the socket's directory is mounted in the task's own root; refused under `process`.
+    /// Where the socket's directory is mounted in a container's own root; refused under `process` and `external`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub mount_dir: String,
-    /// Where staging and publish paths are mounted in the task's own root; refused under `process`.
+    /// Where staging and publish paths are mounted in a container's own root; refused under `process` and `external`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub stage_publish_base_dir: String,
     /// How long it may take to become ready, such as `30s`.

@@ -92,6 +92,11 @@ impl FieldErrors {
         self.0
     }
 
+    /// Whether a fault of this very field is known.
+    pub fn has(&self, path: &str) -> bool {
+        self.0.iter().any(|fault| fault.path == path)
+    }
+
     /// Whether nothing was found.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

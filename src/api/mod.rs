@@ -3,6 +3,7 @@
 //! Nothing here does I/O, reads a clock or knows a client. Every kind is one file; [`definitions`] lists them
 //! as data, which is all that the server needs to serve them.
 pub mod allocation;
+pub mod capability;
 pub mod claim;
 pub mod class;
 pub mod crd;
@@ -13,6 +14,7 @@ pub mod meta;
 pub mod node_agent;
 pub mod plugin;
 pub mod quantity;
+pub mod runtime;
 pub mod token;
 pub mod validate;
 pub mod volume;

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::meta::{Condition, Map, ObjectRef, Segments, Time};
+use super::runtime::{Runtime, TaskResources};
 
 /// One CSI driver as the operator names it.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -85,6 +86,15 @@ pub struct PluginInstances {
     /// Environment variables of the process.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub env: Map,
+    /// What the process may take.
+    #[serde(default, skip_serializing_if = "TaskResources::is_empty")]
+    pub resources: TaskResources,
+    /// Where the socket's directory is mounted in a container's own root.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub mount_dir: String,
+    /// Where staging and publish paths are mounted in a container's own root.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub stage_publish_base_dir: String,
     /// How long an instance may take to become ready before it is restarted, such as `30s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_timeout: Option<String>,
@@ -139,46 +149,6 @@ pub struct Placement {
 /// An object without fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Nothing {}
-
-/// How a task is run: exactly one of these.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Runtime {
-    /// A process on the host, under a shim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub process: Option<ProcessRuntime>,
-    /// Something else runs it; only its socket is named.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub external: Option<ExternalRuntime>,
-    /// A container from an OCI image. Not built yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub oci: Option<Nothing>,
-    /// A container of containerd. Not built yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub containerd: Option<Nothing>,
-    /// A transient systemd unit. Not built yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub systemd: Option<Nothing>,
-}
-
-/// A process on the host.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ProcessRuntime {
-    /// The program and its arguments; `${NODE_NAME}`, `${CSI_ENDPOINT}` and `${DATA_DIR}` are replaced.
-    pub command: Vec<String>,
-    /// The working directory, `/` when empty.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub working_dir: String,
-}
-
-/// A driver that something else runs.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ExternalRuntime {
-    /// The absolute path of its Unix socket, at most 107 bytes.
-    pub socket: String,
-}
 
 /// What is seen of a plugin.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

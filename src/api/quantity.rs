@@ -69,6 +69,24 @@ pub fn display(bytes: i64) -> String {
     bytes.to_string()
 }
 
+/// The most digits before the point of an amount of CPU: what a cgroup's quota can say has no more.
+const CPU_DIGITS: usize = 6;
+
+/// Thousandths of a CPU in an amount such as `500m`, `2` or `0.5`; a part of a thousandth counts as a whole one.
+pub fn cpu_millis(text: &str) -> Option<u64> {
+    let digits = |text: &str, most| {
+        let fits = (1..=most).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+        fits.then(|| text.parse::<u64>().ok()).flatten()
+    };
+    if let Some(millis) = text.strip_suffix('m') {
+        return digits(millis, CPU_DIGITS + 3);
+    }
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let scale = 10_u64.pow(u32::try_from(fraction.len()).ok().filter(|places| *places <= 9)?);
+    let part = (digits(fraction, 9)? * 1000).div_ceil(scale);
+    Some(digits(whole, CPU_DIGITS)? * 1000 + part)
+}
+
 /// Milliseconds of a Go-style duration such as `30s`, `1m30s` or `500ms`.
 pub fn duration(text: &str) -> Option<std::time::Duration> {
     let mut rest = text;
@@ -140,6 +158,40 @@ mod tests {
         assert_eq!(display(1 << 30), "1Gi");
         assert_eq!(display(1536), "1536");
         assert_eq!(display(96 << 20), "96Mi");
+    }
+
+    #[test]
+    fn amounts_of_cpu_are_read() {
+        for (text, wanted) in [
+            ("500m", 500),
+            ("2", 2000),
+            ("0.5", 500),
+            ("1.25", 1250),
+            ("0.0001", 1),
+            ("0", 0),
+            ("999999", 999_999_000),
+            ("999999999m", 999_999_999),
+        ] {
+            assert_eq!(cpu_millis(text), Some(wanted), "{text}");
+        }
+        for text in [
+            "",
+            "m",
+            "-1",
+            "+1",
+            ".5",
+            "5.",
+            "1.5m",
+            "1e3",
+            "2k",
+            " 1",
+            "1000000",
+            "1.0000000001",
+            "one",
+            "1.1.1",
+        ] {
+            assert_eq!(cpu_millis(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Faults of an Allocation.
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use serde_json::Value;
 
 use super::super::field::{Cause, FieldError, FieldErrors};
-use super::runtime::runtime;
+use super::mounts::{BELOW_ROOT, is_below_root, mounts};
+use super::not_built::refuse_not_built;
+use super::runtime::{driver_paths, resources, runtime};
 use super::{check_duration, list, names, reference, required, text, unchanged};
 
 /// Faults of an Allocation.
@@ -42,21 +44,14 @@ pub fn allocation(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
 
 fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&str>) {
     runtime(faults, &format!("{path}.runtime"), &task["runtime"]);
+    resources(faults, path, task);
     check_duration(faults, &format!("{path}.stopGracePeriod"), &task["stopGracePeriod"]);
     let plugin = &task["csiPlugin"];
-    let process = task["runtime"]["process"].is_object();
     if plugin.is_object() {
         required(faults, &format!("{path}.csiPlugin.pluginName"), &plugin["pluginName"]);
         reference(faults, &format!("{path}.csiPlugin.pluginName"), &plugin["pluginName"]);
         check_duration(faults, &format!("{path}.csiPlugin.healthTimeout"), &plugin["healthTimeout"]);
-        for field in ["mountDir", "stagePublishBaseDir"] {
-            if process && !text(&plugin[field]).is_empty() {
-                faults.forbidden(
-                    format!("{path}.csiPlugin.{field}"),
-                    "speaks of a container's own root; a process has the host's, leave it out",
-                );
-            }
-        }
+        driver_paths(faults, &format!("{path}.csiPlugin"), plugin, &task["runtime"]);
     } else if task["runtime"]["external"].is_object() {
         faults.forbidden(
             format!("{path}.runtime.external"),
@@ -69,7 +64,6 @@ fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&s
             "is given to a plugin by Wharfline, which has to know where its socket is; leave it out",
         );
     }
-    let mut taken = HashMap::new();
     for (i, mount) in list(&task["volumeMounts"]).enumerate() {
         let at = format!("{path}.volumeMounts[{i}]");
         if plugin.is_object() {
@@ -80,24 +74,29 @@ fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&s
         if !volumes.contains(name) {
             faults.invalid(format!("{at}.name"), format!("\"{name}\" is not one of spec.volumes"));
         }
-        let path = text(&mount["mountPath"]);
-        if !path.starts_with('/') || path == "/" || path.split('/').any(|part| part == "..") {
-            faults.invalid(format!("{at}.mountPath"), "must be an absolute path below / without \"..\"");
-        }
-        let parts: Vec<_> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
-        if let Some(other) = taken.insert(parts, i) {
-            let message = format!("volumeMounts[{other}] is mounted there already, and would be hidden");
-            faults.invalid(format!("{at}.mountPath"), message);
+        let sub = text(&mount["subPath"]);
+        if !sub.is_empty() && !is_sub_path(sub) {
+            let message = "must be a relative path without \"..\", such as app/data";
+            faults.invalid(format!("{at}.subPath"), message);
         }
     }
+    mounts(faults, path, task, "csiPlugin");
+    refuse_not_built(faults, path, task);
+}
+
+/// The longest path that the kernel takes, in bytes.
+const PATH_MAX: usize = 4096;
+
+/// Whether each part of it is a name.
+fn is_sub_path(path: &str) -> bool {
+    path.len() <= PATH_MAX
+        && !path.contains('\0')
+        && !path.split('/').any(|part| matches!(part, "" | "." | ".."))
 }
 
 fn host_path(faults: &mut FieldErrors, path: &str, value: &str) {
-    if value.is_empty() {
-        return;
-    }
-    if !value.starts_with('/') || value.split('/').any(|part| part == "..") || value == "/" {
-        faults.invalid(path, "must be an absolute path below / without \"..\"");
+    if !value.is_empty() && !is_below_root(value) {
+        faults.invalid(path, BELOW_ROOT);
     }
 }
 
@@ -121,13 +120,14 @@ mod tests {
                 "spec.volumes[1].claimName",
                 "spec.volumes[1].hostPath",
                 "spec.tasks[0].runtime",
-                "spec.tasks[0].runtime.oci",
                 "spec.tasks[0].runtime.process.command",
+                "spec.tasks[0].runtime.oci.archive",
                 "spec.tasks[0].stopGracePeriod",
                 "spec.tasks[0].csiPlugin.mountDir",
                 "spec.tasks[0].volumeMounts[0]",
                 "spec.tasks[0].volumeMounts[0].name",
                 "spec.tasks[0].volumeMounts[0].mountPath",
+                "spec.tasks[0].runtime.oci",
             ]
         );
     }

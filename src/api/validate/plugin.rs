@@ -3,7 +3,9 @@ use serde_json::Value;
 
 use super::super::field::{FieldError, FieldErrors};
 use super::super::{plugin, quantity};
-use super::runtime::runtime;
+use super::mounts::mounts;
+use super::not_built::refuse_not_built;
+use super::runtime::{driver_paths, resources, runtime};
 use super::{check_duration, entries, list, names, one_of};
 
 /// Faults of a Plugin.
@@ -21,7 +23,11 @@ pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
             &["everyNode", "nodeSelector", "replicas"],
             false,
         );
+        resources(&mut faults, &path, instance);
+        driver_paths(&mut faults, &path, instance, &instance["runtime"]);
+        mounts(&mut faults, &path, instance, "");
         check_duration(&mut faults, &format!("{path}.healthTimeout"), &instance["healthTimeout"]);
+        refuse_not_built(&mut faults, &path, instance);
     }
     for (rpc, value) in entries(&spec["deadlines"]) {
         let path = format!("spec.deadlines[{rpc}]");

@@ -67,8 +67,15 @@ pub(super) type Slot = (String, String);
 /// What the process is started from; where it runs is not part of it.
 fn hash(entry: &PluginInstances) -> String {
     let parts = (&entry.role, &entry.runtime, &entry.env, &entry.health_timeout);
+    let more = (&entry.resources, &entry.mount_dir, &entry.stage_publish_base_dir);
+    let says_more = !(more.0.is_empty() && more.1.is_empty() && more.2.is_empty());
     // A value of ours always has a JSON form.
-    hex(&[&serde_json::to_string(&parts).unwrap_or_default()], 16)
+    let mut text = serde_json::to_string(&parts).unwrap_or_default();
+    // What was made before there were these fields stays as it is: another hash would start every plugin anew.
+    if says_more {
+        text += &serde_json::to_string(&more).unwrap_or_default();
+    }
+    hex(&[&text], 16)
 }
 
 fn nodes(context: &Context) -> Vec<Node> {
@@ -103,12 +110,13 @@ impl Wanted {
             name: TASK.to_owned(),
             runtime: self.entry.runtime.clone(),
             env: self.entry.env.clone(),
+            resources: self.entry.resources.clone(),
             restart_policy: RestartPolicy::Always,
             csi_plugin: Some(CsiPlugin {
                 plugin_name: self.plugin.clone(),
                 role: self.entry.role,
-                mount_dir: String::new(),
-                stage_publish_base_dir: String::new(),
+                mount_dir: self.entry.mount_dir.clone(),
+                stage_publish_base_dir: self.entry.stage_publish_base_dir.clone(),
                 health_timeout: self.entry.health_timeout.clone(),
             }),
             ..Task::default()
@@ -128,5 +136,62 @@ impl Wanted {
             },
             status: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The entry of manifests/quickstart.yaml with these fields more.
+    fn entry(more: &Value) -> PluginInstances {
+        let mut entry = json!({ "name": "all", "role": "Monolith", "placement": { "everyNode": {} }, "runtime": {
+            "process": { "command": ["wharfline", "csi", "dir", "--data-dir", "${DATA_DIR}/drivers/dir"] } } });
+        entry.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(entry).unwrap()
+    }
+
+    /// Were it another, an upgrade would replace every plugin.
+    #[test]
+    fn the_hash_of_an_entry_of_old_fields_stays() {
+        for same in [
+            json!({}),
+            json!({ "name": "other", "placement": { "replicas": 2 } }),
+            json!({ "resources": {}, "mountDir": "", "stagePublishBaseDir": "", "env": {} }),
+            json!({ "resources": { "limits": { "memory": "" } } }),
+        ] {
+            assert_eq!(hash(&entry(&same)), "887a978a0989ce46", "{same}");
+        }
+        let command = "[wharfline, csi, dir, --data-dir, \"${DATA_DIR}/drivers/dir\"]";
+        assert!(include_str!("../../../manifests/quickstart.yaml").contains(command));
+    }
+
+    #[test]
+    fn whatever_the_process_is_started_from_changes_the_hash() {
+        let process = |more: Value| {
+            let mut process = json!({ "command": ["x"] });
+            process.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!({ "runtime": { "process": process } })
+        };
+        let fields = [
+            json!({}),
+            json!({ "role": "Node" }),
+            json!({ "env": { "A": "b" } }),
+            json!({ "healthTimeout": "30s" }),
+            process(json!({})),
+            process(json!({ "user": "a" })),
+            process(json!({ "groups": ["a"] })),
+            process(json!({ "capabilities": { "add": ["KILL"] } })),
+            process(json!({ "capabilities": { "drop": ["KILL"] } })),
+            json!({ "resources": { "limits": { "memory": "a" } } }),
+            json!({ "resources": { "limits": { "cpu": "a" } } }),
+            json!({ "resources": { "limits": { "pids": "a" } } }),
+            json!({ "mountDir": "a" }),
+            json!({ "stagePublishBaseDir": "a" }),
+        ];
+        let hashes: BTreeSet<_> = fields.iter().map(|more| hash(&entry(more))).collect();
+        assert_eq!(hashes.len(), fields.len());
     }
 }

@@ -1,0 +1,108 @@
+//! Faults of where things are mounted in a task's root. No two of them may be at one path: the first would be hidden.
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::super::field::FieldErrors;
+use super::{list, text};
+
+/// What is said of a path that [`is_below_root`] does not take.
+pub(super) const BELOW_ROOT: &str = "must be an absolute path below / without \"..\"";
+
+/// Faults of all mount paths of `of`, a task or an instance of a plugin; the plugin's paths are fields of `driver`, a
+/// block in it or, with an empty name, itself.
+pub(super) fn mounts(faults: &mut FieldErrors, path: &str, of: &Value, driver: &str) {
+    let oci = &of["runtime"]["oci"];
+    let mut taken = Taken { path, root: Root::of(oci), by: HashMap::new() };
+    for (i, mount) in list(&of["volumeMounts"]).enumerate() {
+        taken.take(faults, format!("volumeMounts[{i}]"), ".mountPath", text(&mount["mountPath"]));
+    }
+    if taken.root == Root::Hosts {
+        return;
+    }
+    for (i, host) in list(&oci["hostPaths"]).enumerate() {
+        taken.take(faults, format!("runtime.oci.hostPaths[{i}]"), ".mountPath", text(&host["mountPath"]));
+    }
+    let (block, prefix) = match driver {
+        "" => (of, String::new()),
+        name => (&of[name], format!("{name}.")),
+    };
+    for field in ["mountDir", "stagePublishBaseDir"] {
+        let value = text(&block[field]);
+        if !value.is_empty() {
+            taken.take(faults, format!("{prefix}{field}"), "", value);
+        }
+    }
+}
+
+/// Whose root things are mounted in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Root {
+    /// The host's.
+    Hosts,
+    /// A container's.
+    Own,
+    /// A container's with the node's /dev in it.
+    WithHostDevices,
+}
+
+impl Root {
+    fn of(oci: &Value) -> Self {
+        match (oci.is_object(), oci["hostDevices"] == true) {
+            (false, _) => Self::Hosts,
+            (true, false) => Self::Own,
+            (true, true) => Self::WithHostDevices,
+        }
+    }
+
+    /// Why nothing may be mounted there.
+    fn refuses(self, parts: &[&str]) -> Option<&'static str> {
+        match (self, parts) {
+            (Self::Hosts, _) => None,
+            (Self::Own | Self::WithHostDevices, ["proc" | "sys", ..] | ["dev"]) => {
+                Some("is the container's own; choose another path")
+            }
+            // The place to mount it at would be made on the node.
+            (Self::WithHostDevices, ["dev", ..]) => {
+                Some("lies in the node's /dev with hostDevices; choose another path")
+            }
+            (Self::Own | Self::WithHostDevices, _) => None,
+        }
+    }
+}
+
+/// The paths at which something is mounted.
+struct Taken<'a> {
+    path: &'a str,
+    root: Root,
+    by: HashMap<Vec<&'a str>, String>,
+}
+
+impl<'a> Taken<'a> {
+    fn take(&mut self, faults: &mut FieldErrors, what: String, field: &str, value: &'a str) {
+        let at = format!("{}.{what}{field}", self.path);
+        if !is_below_root(value) {
+            faults.invalid(&at, BELOW_ROOT);
+        }
+        let parts = parts(value);
+        if let Some(why) = self.root.refuses(&parts) {
+            faults.invalid(&at, why);
+        }
+        if let Some(other) = self.by.get(&parts) {
+            faults.invalid(&at, format!("{other} is mounted there already, and would be hidden"));
+        } else {
+            self.by.insert(parts, what);
+        }
+    }
+}
+
+/// Whether it is an absolute path of something else than the root.
+pub(super) fn is_below_root(path: &str) -> bool {
+    let parts = parts(path);
+    path.starts_with('/') && !parts.is_empty() && !parts.contains(&"..") && !path.contains('\0')
+}
+
+/// What tells a path from another.
+fn parts(path: &str) -> Vec<&str> {
+    path.split('/').filter(|part| !matches!(*part, "" | ".")).collect()
+}
