@@ -87,13 +87,9 @@ pub fn health(instances: &[Instance]) -> (Health, Health) {
 pub fn duplicate_node_ids(instances: &[Instance]) -> Vec<(&str, &str)> {
     let mut first: BTreeMap<&str, &Instance> = BTreeMap::new();
     let mut nodes: Vec<_> = instances.iter().filter(|i| i.role.node() && !i.node_id.is_empty()).collect();
-    nodes.sort_by(|a, b| {
-        (a.healthy_since.is_none(), a.healthy_since, &a.id).cmp(&(
-            b.healthy_since.is_none(),
-            b.healthy_since,
-            &b.id,
-        ))
-    });
+    let order =
+        |i: &Instance| (i.healthy_since.is_none(), i.born, i.healthy_since, i.node.clone(), i.id.clone());
+    nodes.sort_by_key(|instance| order(instance));
     let mut duplicates = Vec::new();
     for instance in nodes {
         match first.get(instance.node_id.as_str()) {

@@ -29,6 +29,20 @@ pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
         check_duration(&mut faults, &format!("{path}.healthTimeout"), &instance["healthTimeout"]);
         refuse_not_built(&mut faults, &path, instance);
     }
+    let (surge, unavailable) =
+        (&spec["updateStrategy"]["maxSurge"], &spec["updateStrategy"]["maxUnavailable"]);
+    let given = |value: &Value| value.as_u64().is_some_and(|nodes| nodes > 0);
+    if given(surge) && given(unavailable) {
+        let message = "is for drivers of which a node can run one only; give this or maxSurge, not both";
+        faults.invalid("spec.updateStrategy.maxUnavailable", message);
+    }
+    if *surge == 0 && !given(unavailable) {
+        let message = "nothing could ever be replaced; give maxSurge or maxUnavailable of 1 or more";
+        faults.invalid("spec.updateStrategy.maxSurge", message);
+    } else if *unavailable == 0 && !given(surge) {
+        let message = "nothing could ever be replaced; leave it out or give 1 or more";
+        faults.invalid("spec.updateStrategy.maxUnavailable", message);
+    }
     for (rpc, value) in entries(&spec["deadlines"]) {
         let path = format!("spec.deadlines[{rpc}]");
         check_duration(&mut faults, &path, value);
@@ -62,6 +76,26 @@ mod tests {
             ["spec.instances[0].runtime.external.socket"]
         );
         assert_eq!(plugin(&of("tcp://1.2.3.4:5".into()), None).len(), 1);
+    }
+
+    #[test]
+    fn what_is_replaced_is_one_of_the_two_and_never_nothing() {
+        let (surge, unavailable) = ("spec.updateStrategy.maxSurge", "spec.updateStrategy.maxUnavailable");
+        for (strategy, paths_of) in [
+            (json!(null), vec![]),
+            (json!({}), vec![]),
+            (json!({ "maxSurge": 2 }), vec![]),
+            (json!({ "maxUnavailable": 2 }), vec![]),
+            (json!({ "maxSurge": 0, "maxUnavailable": 2 }), vec![]),
+            (json!({ "maxSurge": 1, "maxUnavailable": 0 }), vec![]),
+            (json!({ "maxSurge": 1, "maxUnavailable": 1 }), vec![unavailable]),
+            (json!({ "maxSurge": 0 }), vec![surge]),
+            (json!({ "maxUnavailable": 0 }), vec![unavailable]),
+            (json!({ "maxSurge": 0, "maxUnavailable": 0 }), vec![surge]),
+        ] {
+            let object = json!({ "spec": { "updateStrategy": strategy } });
+            assert_eq!(paths(&plugin(&object, None)), paths_of, "{strategy}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::context::{Machine, Options};
 use crate::api::allocation::Task;
-use crate::api::plugin;
+use crate::api::runtime as manifest;
 use crate::sys::process::{ExitRecord, ProcessError};
 
 pub mod external;
@@ -40,7 +40,7 @@ impl Kind {
     pub const ALL: [Self; 2] = [Self::External, Self::Process];
 
     /// The one that a task names; none if it is not built into this program.
-    pub fn of(runtime: &plugin::Runtime) -> Option<Self> {
+    pub fn of(runtime: &manifest::Runtime) -> Option<Self> {
         let named = |kind: &Self| match kind {
             Self::External => runtime.external.is_some(),
             Self::Process => runtime.process.is_some(),
@@ -257,7 +257,7 @@ impl Runtimes {
     }
 
     /// The one to start a task with.
-    pub fn allowed(&self, runtime: &plugin::Runtime) -> Result<&Arc<dyn Runtime>, RuntimeError> {
+    pub fn allowed(&self, runtime: &manifest::Runtime) -> Result<&Arc<dyn Runtime>, RuntimeError> {
         match Kind::of(runtime) {
             None => Err(RuntimeError::Unknown { usable: self.usable() }),
             Some(kind) if !self.allowed.contains(&kind) => {
@@ -273,7 +273,7 @@ impl Runtimes {
     }
 
     /// Whether a runtime of ours runs this task, and not something else.
-    pub fn runs(&self, runtime: &plugin::Runtime) -> bool {
+    pub fn runs(&self, runtime: &manifest::Runtime) -> bool {
         Kind::of(runtime).is_some_and(|kind| self.get(kind).runs())
     }
 
@@ -296,7 +296,7 @@ mod tests {
             (json!({ "containerd": {} }), None),
             (json!({}), None),
         ] {
-            let told: plugin::Runtime = serde_json::from_value(runtime.clone()).unwrap();
+            let told: manifest::Runtime = serde_json::from_value(runtime.clone()).unwrap();
             assert_eq!(Kind::of(&told), kind, "{runtime}");
             if let Some(kind) = kind {
                 assert_eq!(serde_json::to_value(kind).unwrap(), json!(kind.word()));

@@ -27,6 +27,8 @@ pub(crate) struct Behaviour {
     pub(crate) detaches: bool,
     /// Its plugin instances are healthy.
     pub(crate) healthy: bool,
+    /// The word in the environment of its plugin instances of which none is healthy.
+    pub(crate) poison: &'static str,
     /// What its plugin instances can do.
     pub(crate) capabilities: Vec<&'static str>,
     /// How many volumes its plugin instances take.
@@ -47,6 +49,7 @@ impl Default for Behaviour {
             creates: true,
             detaches: true,
             healthy: true,
+            poison: "",
             capabilities: DIR.to_vec(),
             max_volumes: 0,
             node_id: String::new(),
@@ -440,7 +443,8 @@ impl FakeNode {
         }
         let of = &instance["spec"]["allocation"];
         let allocation = self.seen.get("allocations", text(&of["namespace"]), text(&of["name"]));
-        let runs = allocation["status"]["phase"] == "Running" && behaviour.healthy;
+        let bad = allocation["spec"]["tasks"][0]["env"].get(behaviour.poison).is_some();
+        let runs = allocation["status"]["phase"] == "Running" && behaviour.healthy && !bad;
         let ready = json!({ "type": "Ready", "status": if runs { "True" } else { "False" },
             "reason": "Probed", "message": "as told" });
         let usual = format!("id-{}", self.name);

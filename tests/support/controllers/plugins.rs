@@ -88,6 +88,106 @@ async fn a_changed_spec_replaces_the_instances_under_running_volumes() {
     bench.end().await;
 }
 
+/// Wants the plugin's instances with this word in their environment.
+async fn change(bench: &Bench, word: &str, strategy: serde_json::Value) {
+    let mut changed = plugin("disk", "Cluster")["spec"].clone();
+    changed["instances"][0]["env"] = json!({ word: "1" });
+    changed["updateStrategy"] = strategy;
+    bench.patch("plugins", "", "disk", json!({ "spec": changed })).await;
+}
+
+/// The nodes of the instances with this word in their environment.
+fn with(seen: &Seen, word: &str) -> Vec<String> {
+    let of_it =
+        seen.all("allocations").into_iter().filter(|a| a["spec"]["tasks"][0]["env"].get(word).is_some());
+    let mut nodes: Vec<_> = of_it.map(|a| a["spec"]["nodeName"].as_str().unwrap().to_owned()).collect();
+    nodes.sort();
+    nodes
+}
+
+fn updated(seen: &Seen) -> serde_json::Value {
+    condition(&seen.get("plugins", "", "disk"), "Updated")
+}
+
+/// Scenario A16.
+#[tokio::test(start_paused = true)]
+async fn a_changed_spec_goes_from_node_to_node_and_the_former_one_serves_until_the_next_one_does() {
+    let bench = Bench::with(&["a", "b", "c"], disks()).await;
+    disk(&bench).await;
+    assert!(updated(&bench.seen).is_null(), "nothing was changed yet");
+    bench.behave("b", |b| b.poison = "NEXT");
+    change(&bench, "NEXT", json!(null)).await;
+    bench.until("held at b", |seen| updated(seen)["reason"] == "UpdateHeld").await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    assert_eq!(with(&bench.seen, "NEXT"), ["a", "b"], "c has its turn when b is through");
+    assert_eq!(bench.seen.all("plugininstances").len(), 4, "on b both run");
+    let message = updated(&bench.seen)["message"].as_str().unwrap().to_owned();
+    assert!(
+        message.starts_with("1 of 3 instances") && message.contains("on node \"b\": as told"),
+        "{message}"
+    );
+    let said = |seen: &Seen| seen.all("events").iter().filter(|e| e["reason"] == "UpdateHeld").count();
+    bench.until("an event says so", |seen| said(seen) == 1).await;
+    let plugin = bench.seen.get("plugins", "", "disk");
+    assert!(ready(&plugin), "it is served everywhere: {plugin}");
+    assert_eq!(plugin["status"]["nodes"], json!({ "healthy": 3, "expected": 3 }));
+    bench.behave("b", |b| b.poison = "");
+    bench.until("through", |seen| updated(seen)["status"] == "True").await;
+    assert_eq!(with(&bench.seen, "NEXT"), ["a", "b", "c"]);
+    assert_eq!(bench.seen.all("plugininstances").len(), 3);
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_former_spec_brings_back_what_was() {
+    let bench = Bench::with(&["a", "b"], Behaviour { poison: "NEXT", ..disks() }).await;
+    disk(&bench).await;
+    change(&bench, "FORMER", json!(null)).await;
+    bench.until("changed", |seen| updated(seen)["status"] == "True").await;
+    let names = |seen: &Seen| {
+        let mut names: Vec<_> =
+            seen.all("plugininstances").iter().map(|i| i["metadata"]["uid"].clone().to_string()).collect();
+        names.sort();
+        names
+    };
+    let before = names(&bench.seen);
+    change(&bench, "NEXT", json!({ "maxSurge": 2 })).await;
+    bench.until("held", |seen| updated(seen)["reason"] == "UpdateHeld").await;
+    bench.until("both at once", |seen| with(seen, "NEXT") == ["a", "b"]).await;
+    change(&bench, "FORMER", json!({ "maxSurge": 2 })).await;
+    bench.until("back", |seen| updated(seen)["status"] == "True" && names(seen) == before).await;
+    bench.quiet().await;
+    assert_eq!(names(&bench.seen), before, "the very same instances, never stopped");
+    bench.end().await;
+}
+
+/// A driver of which a node can run one only.
+#[tokio::test(start_paused = true)]
+async fn with_max_unavailable_the_former_one_is_gone_before_the_next_one_is_made() {
+    let bench = Bench::with(&["a", "b", "c"], Behaviour { poison: "BAD", ..disks() }).await;
+    disk(&bench).await;
+    let one_at_a_time = json!({ "maxUnavailable": 1 });
+    change(&bench, "NEXT", one_at_a_time.clone()).await;
+    let doubled = |seen: &Seen| {
+        let all = seen.all("allocations");
+        let nodes: Vec<_> = all.iter().filter(|a| !a["spec"]["nodeName"].is_null()).collect();
+        ["a", "b", "c"].iter().any(|n| nodes.iter().filter(|a| a["spec"]["nodeName"] == **n).count() > 1)
+    };
+    bench
+        .until("through", |seen| {
+            assert!(!doubled(seen), "two on one node");
+            updated(seen)["status"] == "True"
+        })
+        .await;
+    assert_eq!(with(&bench.seen, "NEXT"), ["a", "b", "c"]);
+    change(&bench, "BAD", one_at_a_time).await;
+    bench.until("held", |seen| updated(seen)["reason"] == "UpdateHeld").await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    assert_eq!((with(&bench.seen, "BAD").len(), with(&bench.seen, "NEXT").len()), (1, 2));
+    bench.end().await;
+}
+
 fn by_hand(namespace: &str) -> serde_json::Value {
     json!({ "metadata": { "name": "driver", "namespace": namespace }, "spec": { "nodeName": "a", "tasks": [
         { "name": "driver", "runtime": { "process": { "command": ["driver"] } },
