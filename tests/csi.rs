@@ -456,7 +456,7 @@ impl Connector for Nowhere {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_never_comes_is_given_up() {
-    let options = PluginOptions { connect_timeout: Duration::from_secs(5), observer: None };
+    let options = PluginOptions { connect_timeout: Duration::from_secs(5), ..PluginOptions::default() };
     let plugin = Plugin::new(Nowhere, options);
     let failure = plugin.get_plugin_info(LONG).await.unwrap_err();
     assert!(failure.is_disconnected(), "{failure}");

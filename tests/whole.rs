@@ -13,3 +13,5 @@ mod quickstart;
 mod refusals;
 #[path = "whole/rig.rs"]
 mod rig;
+#[path = "whole/upgrade.rs"]
+mod upgrade;

@@ -180,6 +180,13 @@ impl Failure {
         self.origin == Origin::Peer
     }
 
+    /// The plugin is done with the call, however it ended. Not so when it says that the time was up, or that another call
+    /// about the volume is under way, which may be one that was given up.
+    pub fn is_over(&self) -> bool {
+        let at_work = matches!(self.code, Code::Aborted | Code::Cancelled | Code::DeadlineExceeded);
+        self.is_answer() && !at_work
+    }
+
     /// Nothing was sent.
     pub fn is_unsent(&self) -> bool {
         self.origin == Origin::Unsent

@@ -10,6 +10,7 @@ pub mod connector;
 pub mod failure;
 mod line;
 pub mod observer;
+mod owed;
 mod plugin;
 mod rpc;
 mod turns;
@@ -24,6 +25,7 @@ pub use observer::{CallRecord, Observer};
 pub use plugin::{Lease, Plugin, PluginOptions, Tenure, Terms};
 pub use rpc::Rpc;
 pub use tonic::Code;
+pub use turns::Turns;
 
 /// Messages, clients and servers generated from `proto/csi.proto`; see `build.rs`.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::unwrap_used)]

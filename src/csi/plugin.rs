@@ -19,6 +19,7 @@ use super::connector::Connector;
 use super::failure::{self, Failure};
 use super::line::Line;
 use super::observer::{InFlight, Observer};
+use super::owed::Owed;
 use super::rpc::{Key, Unary};
 use super::turns::Turns;
 use super::witness;
@@ -79,11 +80,13 @@ pub struct PluginOptions {
     pub connect_timeout: Duration,
     /// Told of each call when it ends.
     pub observer: Option<Arc<dyn Observer>>,
+    /// Whom its calls take turns with: another process of the same driver may know the same volumes.
+    pub turns: Turns,
 }
 
 impl Default for PluginOptions {
     fn default() -> Self {
-        Self { connect_timeout: Duration::from_secs(5), observer: None }
+        Self { connect_timeout: Duration::from_secs(5), observer: None, turns: Turns::default() }
     }
 }
 
@@ -98,6 +101,7 @@ struct Shared {
     /// Probes travel apart: one oversized error text or protocol fault ends all calls of a connection.
     probes: Line,
     turns: Turns,
+    owed: Owed,
     observer: Option<Arc<dyn Observer>>,
     reconnects: watch::Sender<u64>,
     ends: watch::Sender<u64>,
@@ -112,12 +116,12 @@ impl Plugin {
         let counts = || (reconnects.clone(), ends.clone());
         let line = || Line::new(Arc::clone(&connector), options.connect_timeout, counts());
         let (calls, probes) = (line(), line());
-        let turns = Turns::default();
         Self {
             shared: Arc::new(Shared {
                 calls,
                 probes,
-                turns,
+                turns: options.turns,
+                owed: Owed::default(),
                 observer: options.observer,
                 reconnects,
                 ends,
@@ -137,6 +141,16 @@ impl Plugin {
     /// ask it.
     pub fn ends(&self) -> watch::Receiver<u64> {
         self.shared.ends.subscribe()
+    }
+
+    /// Whether it may be at work on a call about this volume, by handle or name, that was given up without its answer.
+    pub fn owes(&self, volume: &str) -> bool {
+        self.shared.owed.has(volume, *self.shared.ends.borrow())
+    }
+
+    /// How many calls about volumes are under way.
+    pub fn under_way(&self) -> watch::Receiver<usize> {
+        self.shared.owed.under_way()
     }
 
     /// Says that this driver was at the other end after so many connections were over ([`Self::ends`], read before it was
@@ -208,6 +222,8 @@ impl Plugin {
         if terms.lease.is_some_and(|lease| !lease.is_valid()) {
             return Err(Failure::too_late(Q::RPC));
         }
+        let mut asked_of =
+            volume.clone().map(|volume| self.shared.owed.begin(volume, *self.shared.ends.borrow()));
         let call = InFlight::new(self.shared.observer.as_deref(), Q::RPC, volume, terms.attempt, asked);
         effect!("{}", Q::RPC.name());
         let result = exchange(line, request, terms.deadline).await.and_then(|reply| {
@@ -217,6 +233,11 @@ impl Plugin {
         effect!("{}: answered", Q::RPC.name());
         tracing::trace!(target: "life", rpc = ?Q::RPC, took = ?asked.elapsed(), ok = result.is_ok(), "call");
         call.end(result.as_ref().map(|_| ()));
+        if let Some(asked_of) = &mut asked_of
+            && result.as_ref().err().is_none_or(Failure::is_over)
+        {
+            asked_of.answered();
+        }
         result
     }
 }

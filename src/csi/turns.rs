@@ -3,6 +3,7 @@
 //! A waiting call costs nothing but its own time: no deadline runs and no slot is taken. Keys that nobody uses or
 //! waits for are forgotten at once, so the table is as large as the work in progress.
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
@@ -11,10 +12,16 @@ use super::rpc::Key;
 
 type Table = HashMap<Key, Arc<Gate<()>>>;
 
-/// Who may call now, per key.
-#[derive(Default)]
-pub(crate) struct Turns {
-    gates: Mutex<Table>,
+/// Who may call now, per key. Clones share everything: several processes of one driver get calls in turn as one does.
+#[derive(Clone, Default)]
+pub struct Turns {
+    gates: Arc<Mutex<Table>>,
+}
+
+impl fmt::Debug for Turns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turns").field("in_use", &self.table().len()).finish()
+    }
 }
 
 impl Turns {

@@ -84,9 +84,9 @@ pub struct Instance {
     pub progress: Progress,
 }
 
-/// The registry.
+/// The registry: the instances, and the turns of each plugin.
 #[derive(Debug, Default)]
-pub struct Registry(Mutex<BTreeMap<InstanceKey, Instance>>);
+pub struct Registry(Mutex<BTreeMap<InstanceKey, Instance>>, Mutex<BTreeMap<String, csi::Turns>>);
 
 impl Registry {
     /// Adds an instance, or replaces one whose socket or role changed. The same again changes nothing.
@@ -162,6 +162,28 @@ impl Registry {
     /// The instance that serves a plugin here.
     pub fn serving(&self, plugin: &str, service: Service) -> Option<Instance> {
         self.serving_key(plugin, service).and_then(|key| self.get(&key))
+    }
+
+    /// The instance that makes a call about a volume, by handle or name: the one that serves. But one that was asked about
+    /// it already and may be at work on that still is asked on, for another process of the driver knows nothing of it.
+    pub fn serving_volume(&self, plugin: &str, service: Service, volume: &str) -> Option<Instance> {
+        let owing = |instance: &Instance| {
+            let serves = match service {
+                Service::Controller => instance.role.controller(),
+                Service::Node => instance.role.node(),
+            };
+            let well = instance.admitted && instance.progress.healthy_since.is_some();
+            instance.plugin == plugin && serves && well && instance.client.owes(volume)
+        };
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked_on = all.values().find(|instance| owing(instance)).cloned();
+        drop(all);
+        asked_on.or_else(|| self.serving(plugin, service))
+    }
+
+    /// Whom the calls of a plugin take turns with: all instances of it here.
+    pub fn turns(&self, plugin: &str) -> csi::Turns {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner).entry(plugin.to_owned()).or_default().clone()
     }
 
     /// Its key.

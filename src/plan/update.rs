@@ -173,7 +173,7 @@ mod tests {
             .map(|(n, made)| {
                 let mut one = on(made.trim_start_matches('!'));
                 one.ready = !made.starts_with('!');
-                for made in one.made.iter_mut() {
+                for made in &mut one.made {
                     made.name = format!("{}/{}", names(n), made.name);
                 }
                 one.name = format!("{}/next", names(n));

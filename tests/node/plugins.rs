@@ -1,6 +1,7 @@
 //! Plugins that come late, go, return as others, or say what they must not.
 use std::collections::BTreeSet;
 
+use kube::Api;
 use serde_json::{Value, json};
 use wharfline::csi::Rpc;
 use wharfline::csi::proto::{CreateVolumeResponse, Volume};
@@ -291,6 +292,93 @@ async fn the_newest_healthy_instance_serves_and_the_older_takes_over() {
     }
     rig.release_plugin("q").await;
     rig.finish().await;
+}
+
+/// Over which connection each of these calls came: two processes of one driver say the same of the node.
+fn over(rig: &Rig, rpc: Rpc) -> Vec<u64> {
+    rig.backend.calls_of(rpc).into_iter().map(|call| call.connection).collect()
+}
+
+/// Another process of the driver, which is used for what is new from now on.
+async fn another(rig: &Rig) -> Scripted {
+    let socket = rig.files.path().join("second.sock");
+    let second = Scripted::start(&rig.backend, Site::new(NODE_ID), &socket);
+    rig.register_as("scripted", "q", socket).await;
+    rig.world.until(&rig.instances, "q", "ready", |i| condition(i, "Ready", "True")).await;
+    rig.ask("two", &Special::default()).await;
+    rig.volume_up("two").await;
+    second
+}
+
+/// The first process of the driver stops, for the other one is there.
+async fn stop_first(rig: &Rig) {
+    rig.world.delete(&rig.allocs, "p").await;
+    rig.world.status(&rig.allocs, "p", json!({ "pluginReleased": true })).await;
+}
+
+async fn first_is(rig: &Rig, phase: &str) {
+    rig.world.until(&rig.allocs, "p", phase, |a| a["status"]["phase"] == phase).await;
+}
+
+/// The first one comes back, as every test leaves it.
+async fn first_again(rig: Rig) {
+    rig.world.let_go(&rig.allocs, "p").await;
+    let instances: Api<wharfline::api::PluginInstance> = rig.world.all();
+    rig.world.delete(&instances, "p").await;
+    rig.register().await;
+    rig.ready().await;
+    rig.release_plugin("q").await;
+    rig.finish().await;
+}
+
+/// A call that was given up may be at work still in the process that got it, of which another one knows nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_asked_about_a_volume_is_asked_on_until_it_answers() {
+    let rig = Rig::new(Config::full()).await;
+    rig.deadline(Rpc::NodeStageVolume, "1s").await;
+    let gate = Gate::new();
+    rig.backend.always(Rpc::NodeStageVolume, Answer::honest().hang(&gate));
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special::default()).await;
+    rig.in_flight(Rpc::NodeStageVolume, 1).await;
+    let second = another(&rig).await;
+    let (first, next) = (over(&rig, Rpc::NodeStageVolume)[0], over(&rig, Rpc::CreateVolume)[1]);
+    assert_ne!(first, next, "what is new goes to the new one");
+    rig.in_flight(Rpc::NodeStageVolume, 3).await;
+    gate.open();
+    rig.published("app").await;
+    let staged = over(&rig, Rpc::NodeStageVolume);
+    assert!(staged.iter().all(|connection| *connection == first), "{staged:?}");
+    assert_eq!(over(&rig, Rpc::NodePublishVolume), [next], "it has answered");
+    stop_first(&rig).await;
+    first_is(&rig, "Stopped").await;
+    rig.end_volume("two").await;
+    rig.end_all().await;
+    assert_eq!(over(&rig, Rpc::NodeUnstageVolume), [next], "the one that is there takes it down");
+    drop(second);
+    first_again(rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_is_under_way_ends_where_it_was_sent_before_its_plugin_stops() {
+    let rig = Rig::new(Config::full()).await;
+    let gate = Gate::new();
+    rig.backend.next(Rpc::CreateVolume, Answer::honest().hang(&gate));
+    rig.ask("one", &Special::default()).await;
+    rig.in_flight(Rpc::CreateVolume, 1).await;
+    let second = another(&rig).await;
+    stop_first(&rig).await;
+    first_is(&rig, "Stopping").await;
+    // Time for a stop that would not wait: another volume comes and goes.
+    rig.end_volume("two").await;
+    first_is(&rig, "Stopping").await;
+    gate.open();
+    rig.volume_up("one").await;
+    first_is(&rig, "Stopped").await;
+    assert_eq!(rig.count(Rpc::CreateVolume), 2, "once each");
+    rig.end_volume("one").await;
+    drop(second);
+    first_again(rig).await;
 }
 
 /// Go's servers close a connection that is old, whatever is going on, and some drivers compress.

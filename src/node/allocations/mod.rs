@@ -24,7 +24,7 @@ use crate::plan::supervise::{self, Process, Step, Wanted};
 use crate::plan::{Next, Reason};
 use crate::sys::process::Outcome;
 pub use plugins::{admit, refuse, register};
-use plugins::{keep_watch, patience, watch_over, withdraw};
+use plugins::{is_called, keep_watch, patience, watch_over, withdraw};
 use start::{publications, start};
 
 /// The grace of a task that names none.
@@ -209,6 +209,8 @@ async fn run_task(
                 }
             }
         }
+        // What was asked of it ends there: what comes next goes to another one.
+        Next::Do(Step::Stop) if is_called(node, &uid, task) => None,
         Next::Do(Step::Stop) => {
             node.tasks.event(&uid, &task.name, event(node, "Stopping", "asked to end"));
             if node.stop_task(&uid, &task.name, grace(task)) == Asked::Over {

@@ -102,8 +102,9 @@ pub(super) async fn prepare(node: &Node, socket: &Path) -> Result<(), String> {
 
 /// Puts an instance into the registry; the same again changes nothing.
 pub fn register(node: &Arc<Node>, uid: &str, task: &str, entry: &InstanceEntry) -> Result<(), String> {
-    let client =
-        node.machine.dial.plugin(&entry.socket, csi::PluginOptions::default()).map_err(|e| e.to_string())?;
+    let options =
+        csi::PluginOptions { turns: node.registry.turns(&entry.plugin), ..csi::PluginOptions::default() };
+    let client = node.machine.dial.plugin(&entry.socket, options).map_err(|e| e.to_string())?;
     let key = InstanceKey { allocation: uid.to_owned(), task: task.to_owned() };
     let (known, born) = admitted(node, uid, task, &entry.plugin);
     node.registry.register(
@@ -135,6 +136,25 @@ pub(super) async fn withdraw(node: &Arc<Node>, uid: &str, task: &str, plugin: Op
         node.machine.dial.discard(&entry.socket).await;
     }
     node.queue.wake(Key::Instance(key));
+}
+
+/// Whether calls about volumes are under way at a task's instance; the allocation is looked at again when the last of them
+/// has ended. Each has its deadline.
+pub(super) fn is_called(node: &Arc<Node>, uid: &str, task: &Task) -> bool {
+    let key = InstanceKey { allocation: uid.to_owned(), task: task.name.clone() };
+    let Some(instance) = node.registry.get(&key) else { return false };
+    let mut calls = instance.client.under_way();
+    if *calls.borrow() == 0 {
+        return false;
+    }
+    let (node, stop, uid) = (Arc::clone(node), node.stop.clone(), uid.to_owned());
+    tokio::spawn(async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            _ = calls.wait_for(|calls| *calls == 0) => node.queue.wake(Key::Allocation(uid)),
+        }
+    });
+    true
 }
 
 /// A running plugin instance has a supervisor.

@@ -168,7 +168,7 @@ async fn attach_or_detach(
     status: &mut AttachStatus,
 ) -> Result<(), Blocked> {
     let spec = &object.spec;
-    let plugin = serving(node, &spec.plugin)?;
+    let plugin = serving(node, &spec.plugin, &spec.handle)?;
     if spec.node_id.is_empty() {
         return Err(Blocked::Answer(
             "the plugin reported no id for the node; a call without one would detach everywhere".to_owned(),

@@ -164,8 +164,8 @@ struct Serving {
     controller: csi::ControllerCapabilities,
 }
 
-fn serving(node: &Node, plugin: &str) -> Result<Serving, Blocked> {
-    match node.registry.serving(plugin, Service::Controller) {
+fn serving(node: &Node, plugin: &str, volume: &str) -> Result<Serving, Blocked> {
+    match node.registry.serving_volume(plugin, Service::Controller, volume) {
         Some(instance) => {
             let controller = instance.progress.fingerprint.map(|f| f.controller).unwrap_or_default();
             Ok(Serving { client: instance.client, controller })

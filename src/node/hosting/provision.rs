@@ -235,7 +235,7 @@ async fn create(
     epoch: i64,
 ) -> Result<(), Blocked> {
     let Some(source) = &volume.spec.source.create else { return Ok(()) };
-    let plugin = serving(node, &volume.spec.plugin)?;
+    let plugin = serving(node, &volume.spec.plugin, &source.name)?;
     if !plugin.controller.create_delete_volume {
         let plugin = volume.spec.plugin.clone();
         return Err(Blocked::Wait(Reason::PluginLacks { plugin, capability: "CREATE_DELETE_VOLUME" }));
@@ -343,7 +343,7 @@ async fn validate(
     part: &mut HostPart,
 ) -> Result<(), Blocked> {
     let Some(source) = &volume.spec.source.existing else { return Ok(()) };
-    let plugin = serving(node, &volume.spec.plugin)?;
+    let plugin = serving(node, &volume.spec.plugin, &source.handle)?;
     let asker = format!("volumes/{}", volume.name_any());
     let secrets =
         node.secrets(&asker, volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
@@ -403,7 +403,7 @@ async fn delete(
     (retry, lease): (&str, &csi::Lease),
     part: &mut HostPart,
 ) -> Result<(), Blocked> {
-    let plugin = serving(node, &volume.spec.plugin)?;
+    let plugin = serving(node, &volume.spec.plugin, &part.handle)?;
     still_claimed(node, volume).await.map_err(Blocked::Wait)?;
     let uid = volume.uid().unwrap_or_default();
     let key = format!("vol/{uid}");

@@ -48,7 +48,7 @@ impl Unit {
     pub(super) async fn stage(&self, node: &Arc<Node>, step: &str) -> Result<(), Trouble> {
         let Some(object) = &self.object else { return Err(Trouble::Wait(Reason::NotAttached)) };
         let spec = &object.spec;
-        let plugin = serving(node, &spec.plugin)?;
+        let plugin = serving(node, &spec.plugin, &spec.handle)?;
         let asker = format!("volumeattachments/{}", object.name_any());
         let secrets = node.secrets(&asker, spec.secrets.node_stage.as_ref()).await.map_err(Trouble::Wait)?;
         let mut entry = self.entry_or_new()?;
@@ -96,7 +96,7 @@ impl Unit {
 
     pub(super) async fn unstage(&self, node: &Arc<Node>, step: &str) -> Result<(), Trouble> {
         let mut entry = self.entry_or_new()?;
-        let plugin = serving(node, &entry.plugin)?;
+        let plugin = serving(node, &entry.plugin, &entry.handle)?;
         if entry.staged != Level::Sinking {
             entry.staged = Level::Sinking;
             node.journal.put(Entry::Attachment(entry.clone())).await?;
@@ -123,7 +123,7 @@ impl Unit {
     pub(super) async fn publish(&self, node: &Arc<Node>, user: &User, step: &str) -> Result<(), Trouble> {
         let Some(object) = &self.object else { return Err(Trouble::Wait(Reason::NotAttached)) };
         let spec = &object.spec;
-        let plugin = serving(node, &spec.plugin)?;
+        let plugin = serving(node, &spec.plugin, &spec.handle)?;
         let host = user.host_path(node)?;
         let asker = format!("volumeattachments/{}", object.name_any());
         let secrets =
@@ -291,7 +291,7 @@ impl Unit {
     pub(super) async fn unpublish(&self, node: &Arc<Node>, user: &User, step: &str) -> Result<(), Trouble> {
         let Some(mut entry) = user.entry.clone() else { return Ok(()) };
         let attachment = self.entry_or_new()?;
-        let plugin = serving(node, &attachment.plugin)?;
+        let plugin = serving(node, &attachment.plugin, &attachment.handle)?;
         if entry.level != Level::Sinking {
             entry.level = Level::Sinking;
             node.journal.put(Entry::Publication(entry.clone())).await?;
@@ -441,8 +441,8 @@ pub(super) struct Serving {
     newer_modes: bool,
 }
 
-pub(super) fn serving(node: &Node, plugin: &str) -> Result<Serving, Trouble> {
-    match node.registry.serving(plugin, Service::Node) {
+pub(super) fn serving(node: &Node, plugin: &str, handle: &str) -> Result<Serving, Trouble> {
+    match node.registry.serving_volume(plugin, Service::Node, handle) {
         Some(instance) => Ok(Serving {
             client: instance.client,
             newer_modes: instance.progress.fingerprint.is_some_and(|f| f.node.single_node_multi_writer),

@@ -1,0 +1,91 @@
+//! What a plugin was asked about volumes and has not answered: it may be at work on it still.
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+/// The calls of one plugin.
+#[derive(Debug, Default)]
+pub(crate) struct Owed {
+    under_way: watch::Sender<usize>,
+    /// Volumes whose last call was given up, with the number of connections that were over when it was sent: whoever had
+    /// that connection is gone once there are more.
+    given_up: Mutex<HashMap<String, u64>>,
+}
+
+impl Owed {
+    /// A call is sent now.
+    pub(crate) fn begin(&self, volume: String, ends: u64) -> Asked<'_> {
+        self.under_way.send_modify(|calls| *calls += 1);
+        Asked { owed: self, volume, ends, answered: false }
+    }
+
+    /// How many calls are under way.
+    pub(crate) fn under_way(&self) -> watch::Receiver<usize> {
+        self.under_way.subscribe()
+    }
+
+    /// Whether the plugin may be at work on a call about the volume that was given up.
+    pub(crate) fn has(&self, volume: &str, ends: u64) -> bool {
+        let mut given_up = self.given_up();
+        given_up.retain(|_, at| *at == ends);
+        given_up.contains_key(volume)
+    }
+
+    fn given_up(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+        // Nothing panics while the lock is held; were it to, the table would still be whole.
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call under way. Dropped without a word it was given up.
+pub(crate) struct Asked<'a> {
+    owed: &'a Owed,
+    volume: String,
+    ends: u64,
+    answered: bool,
+}
+
+impl Asked<'_> {
+    /// The plugin is done with the call, and says so.
+    pub(crate) fn answered(&mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let volume = std::mem::take(&mut self.volume);
+        if self.answered {
+            self.owed.given_up().remove(&volume);
+        } else {
+            self.owed.given_up().insert(volume, self.ends);
+        }
+        self.owed.under_way.send_modify(|calls| *calls -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_up_is_owed_until_an_answer_or_the_end_of_the_connection() {
+        let owed = Owed::default();
+        let calls = owed.under_way();
+        let first = owed.begin("a".to_owned(), 3);
+        let mut second = owed.begin("b".to_owned(), 3);
+        assert_eq!(*calls.borrow(), 2);
+        assert!(!owed.has("a", 3), "it may be answered yet");
+        second.answered();
+        drop((first, second));
+        assert_eq!(*calls.borrow(), 0);
+        assert_eq!((owed.has("a", 3), owed.has("b", 3)), (true, false));
+        owed.begin("a".to_owned(), 3).answered();
+        assert!(!owed.has("a", 3), "answered when asked again");
+        drop(owed.begin("a".to_owned(), 3));
+        assert!(owed.has("a", 3));
+        assert!(!owed.has("a", 4), "whoever was asked is gone");
+        assert!(!owed.has("a", 3) && owed.given_up().is_empty());
+    }
+}
