@@ -18,6 +18,7 @@
 //! | [`claim`] | what a claim needs next: a volume made, found, let go |
 //! | [`volume`] | where a volume stands, and when its object may go |
 //! | [`plugins`] | where a plugin's instances run, and when one may stop |
+//! | [`container`] | what a container is: the document that runc is told |
 //! | [`marks`] | nothing: the words by which decisions travel |
 //! | [`backoff`] | when a failed step is tried again |
 //! | [`keys`] | which of many waiting keys is looked at next |
@@ -26,6 +27,7 @@
 pub mod attach;
 pub mod backoff;
 pub mod claim;
+pub mod container;
 pub mod holders;
 pub mod host;
 pub mod keys;

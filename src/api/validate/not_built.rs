@@ -88,6 +88,14 @@ mod tests {
     }
 
     #[test]
+    fn what_is_misshapen_is_told_once() {
+        let task = json!({ "name": "t", "runtime": { "process": { "command": ["x"], "user": "a b" } } });
+        let faults = allocation(&json!({ "spec": { "tasks": [task] } }), None);
+        assert_eq!(paths(&faults), ["spec.tasks[0].runtime.process.user"]);
+        assert!(!faults[0].message.contains(NOT_SUPPORTED_YET), "{faults:?}");
+    }
+
+    #[test]
     fn what_says_nothing_is_not_refused() {
         let task = json!({ "name": "t",
             "runtime": { "process": { "command": ["x"], "user": "", "groups": [], "capabilities": null } },
