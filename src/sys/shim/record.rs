@@ -19,7 +19,7 @@ pub(crate) const LOCK: &str = "lock";
 pub(crate) const COOKIE: &str = "WHARFLINE_TASK";
 
 /// The content of `spec.json`.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Order {
     /// The locked descriptor that the shim inherits; without one it locks the file itself.
     pub(crate) lock: Option<i32>,
@@ -79,4 +79,83 @@ pub(crate) fn replace(directory: &Path, name: &str, content: &[u8], keep: Keep) 
         File::open(directory)?.sync_all()?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::process::{
+        ExitRecord, LogSpec, MountNamespace, Outcome, ProcessId, TaskMount, TaskState,
+    };
+    use std::fmt::Debug;
+
+    /// Other daemons wrote these bytes and will read ours: an older one, a newer one.
+    fn written<T: Serialize + DeserializeOwned + PartialEq + Debug>(record: &T, bytes: &str) {
+        assert_eq!(serde_json::to_string(record).unwrap(), bytes);
+        assert_eq!(serde_json::from_str::<T>(bytes).unwrap(), *record);
+    }
+
+    fn task() -> TaskSpec {
+        TaskSpec {
+            argv: vec!["/bin/sh".to_owned(), "-c".to_owned()],
+            env: [("HERE".to_owned(), "/srv".to_owned())].into(),
+            cwd: "/".into(),
+            logs: LogSpec { stdout: "/l/out".into(), stderr: "/l/err".into(), max_bytes: 4096, files: 2 },
+            grace_ms: 30_000,
+            private_mounts: true,
+            mounts: vec![TaskMount { fd: 7, path: "/data".into(), read_only: true, block: false }],
+            hide: vec!["/var/lib/wharfline".into()],
+        }
+    }
+
+    #[test]
+    fn an_order_is_the_bytes_that_it_always_was() {
+        let bytes = concat!(
+            r#"{"lock":5,"cookie":"word","task":{"argv":["/bin/sh","-c"],"env":{"HERE":"/srv"},"cwd":"/","#,
+            r#""logs":{"stdout":"/l/out","stderr":"/l/err","max_bytes":4096,"files":2},"grace_ms":30000,"#,
+            r#""private_mounts":true,"mounts":[{"fd":7,"path":"/data","read_only":true,"block":false}],"#,
+            r#""hide":["/var/lib/wharfline"]}}"#,
+        );
+        written(&Order { lock: Some(5), cookie: "word".to_owned(), task: task() }, bytes);
+    }
+
+    #[test]
+    fn a_state_is_the_bytes_that_it_always_was() {
+        let mut state = TaskState {
+            boot_id: "boot".to_owned(),
+            shim: ProcessId { pid: 10, start_time: 100 },
+            task: ProcessId { pid: 11, start_time: 101 },
+            namespace: Some(MountNamespace { inode: 4_026_531_841, unique: Some(9) }),
+            cookie: "word".to_owned(),
+            started_ms: 1_700_000_000_000,
+        };
+        let rest = r#""cookie":"word","started_ms":1700000000000}"#;
+        let ids = r#""shim":{"pid":10,"start_time":100},"task":{"pid":11,"start_time":101},"#;
+        let begin = format!("{{\"boot_id\":\"boot\",{ids}");
+        let namespace = r#""namespace":{"inode":4026531841,"unique":9},"#;
+        written(&state, &format!("{begin}{namespace}{rest}"));
+        state.namespace = None;
+        written(&state, &format!("{begin}\"namespace\":null,{rest}"));
+    }
+
+    #[test]
+    fn an_end_is_the_bytes_that_it_always_was() {
+        for (outcome, bytes) in [
+            (Outcome::Code(7), r#"{"code":7}"#),
+            (Outcome::Signal(9), r#"{"signal":9}"#),
+            (Outcome::NotStarted("why".to_owned()), r#"{"notStarted":"why"}"#),
+            (Outcome::Lost, r#""lost""#),
+        ] {
+            let end = ExitRecord {
+                outcome,
+                started_ms: 1,
+                finished_ms: 2,
+                oom: true,
+                stopped: false,
+                boot_id: "boot".to_owned(),
+            };
+            let rest = r#""started_ms":1,"finished_ms":2,"oom":true,"stopped":false,"boot_id":"boot"}"#;
+            written(&end, &format!("{{\"outcome\":{bytes},{rest}"));
+        }
+    }
 }
