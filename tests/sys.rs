@@ -1,6 +1,8 @@
 //! The kernel side against the real kernel. Needs root; every test has a mount namespace of its own, which
 //! stands for the host, and leaves its mount table as it found it.
 #![allow(clippy::unwrap_used)] // the exception for tests does not reach their helpers
+#[path = "sys/cgroup.rs"]
+mod cgroup;
 #[path = "sys/files.rs"]
 mod files;
 #[path = "support/fuse.rs"]

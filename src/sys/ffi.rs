@@ -90,6 +90,51 @@ pub(crate) fn listmount(last: u64, ids: &mut [u64]) -> io::Result<usize> {
     check(result)
 }
 
+const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_PROG_ATTACH: libc::c_long = 8;
+const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
+const BPF_CGROUP_DEVICE: u32 = 6;
+const BPF_F_ALLOW_MULTI: u32 = 2;
+
+/// The beginning of `union bpf_attr` for `BPF_PROG_LOAD`; what follows counts as zero.
+#[repr(C)]
+struct ProgramToLoad {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log: [u64; 2],
+    version_and_flags: u64,
+}
+
+/// Has the kernel ask a program about each device that is opened or made in a cgroup of the v2 tree, for as long as
+/// that is there. Each word is one instruction.
+pub(crate) fn attach_device_program(cgroup: impl AsFd, program: &[u64]) -> io::Result<()> {
+    let load = ProgramToLoad {
+        kind: BPF_PROG_TYPE_CGROUP_DEVICE,
+        count: u32::try_from(program.len()).map_err(io::Error::other)?,
+        instructions: program.as_ptr() as u64,
+        license: c"Apache-2.0".as_ptr() as u64,
+        log: [0; 2],
+        version_and_flags: 0,
+    };
+    let bpf = |call: libc::c_long, attributes: *const libc::c_void, size: usize| {
+        // SAFETY: both callers below give a pointer to that many bytes, with pointers in them that live as long.
+        check(unsafe { libc::syscall(libc::SYS_bpf, call, attributes, size) })
+    };
+    let fd = bpf(BPF_PROG_LOAD, (&raw const load).cast(), size_of::<ProgramToLoad>())?;
+    let fd = i32::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: the call made this descriptor and nothing else owns it.
+    let loaded = unsafe { OwnedFd::from_raw_fd(fd) };
+    let attach = [
+        cgroup.as_fd().as_raw_fd().cast_unsigned(),
+        loaded.as_raw_fd().cast_unsigned(),
+        BPF_CGROUP_DEVICE,
+        BPF_F_ALLOW_MULTI,
+    ];
+    bpf(BPF_PROG_ATTACH, (&raw const attach).cast(), size_of_val(&attach)).map(drop)
+}
+
 /// The signal by which a shim is told to stop its task within a number of milliseconds. A real-time one: of two
 /// SIGTERMs that come close together the second would be lost, with its number.
 pub(crate) fn stop_signal() -> i32 {

@@ -5,6 +5,7 @@
 //! images of containers. This is the only module with `unsafe`. It knows nothing of volumes, claims or plugins: it
 //! decides nothing, it only asks.
 mod allocator;
+pub mod cgroup;
 pub mod clock;
 mod ffi;
 pub mod files;

@@ -11,6 +11,7 @@
 //!                lock free, neither     -> NeverStarted
 //! ```
 //! Tasks outlive the daemon. Nothing here restarts anything.
+use crate::sys::cgroup::{Cgroup, Orphans};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -46,6 +47,14 @@ pub trait Processes: Send + Sync + fmt::Debug {
     /// Removes the records and logs of an exited or never started task, file by file, and its directory if
     /// that is then empty. [`ProcessError::Taken`] when it is running or lost.
     async fn forget(&self, directory: &Path) -> Result<(), ProcessError>;
+
+    /// Removes the cgroups directly beneath `parent` (such as `/wharfline/NODE`) that are named like no directory
+    /// of `tasks` and have no process. One that has some is only told of: nobody knows whose they are. Where there
+    /// are no cgroups, nothing is found.
+    async fn remove_orphans(&self, parent: &str, tasks: &Path) -> Result<Orphans, ProcessError> {
+        let _nowhere = (parent, tasks);
+        Ok(Orphans::default())
+    }
 }
 
 /// One running task. Dropping it leaves the task alone.
@@ -87,6 +96,10 @@ pub struct TaskSpec {
     /// Directories that the task does not see: in their place is an empty one. Only with `private_mounts`. A
     /// mount point among them is detached in the task's namespace, so that it is not held there.
     pub hide: Vec<PathBuf>,
+    /// Where its processes are counted and limited. Without limits it is best effort: a machine without cgroups runs
+    /// the task all the same. With a read-only block volume it is needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<Cgroup>,
 }
 
 impl fmt::Debug for TaskSpec {
@@ -100,6 +113,7 @@ impl fmt::Debug for TaskSpec {
             .field("private_mounts", &self.private_mounts)
             .field("mounts", &self.mounts)
             .field("hide", &self.hide)
+            .field("cgroup", &self.cgroup)
             .finish()
     }
 }
@@ -124,7 +138,8 @@ pub struct TaskMount {
     pub fd: i32,
     /// Where, absolute, in the task's root; it need not exist on the host.
     pub path: PathBuf,
-    /// Whether writes are refused.
+    /// Whether writes are refused. Of a block device by the task's cgroup, wherever its node is found, unless
+    /// another mount of the same task may write it.
     pub read_only: bool,
     /// A block device (its node is bound, devices work) instead of a file system (nodev).
     pub block: bool,
@@ -163,6 +178,9 @@ pub struct TaskState {
     pub cookie: String,
     /// When it started, milliseconds since 1970.
     pub started_ms: i64,
+    /// The path of its cgroup, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
 }
 
 /// How a task ended, `exit.json`: no process of it is left.
@@ -174,8 +192,8 @@ pub struct ExitRecord {
     pub started_ms: i64,
     /// When the last process was gone, milliseconds since 1970.
     pub finished_ms: i64,
-    /// True when the main process was killed while the kernel's count of out-of-memory kills rose and nobody
-    /// had asked for a stop: a strong hint, no proof.
+    /// True when the kernel killed a process of the task for want of memory and nobody had asked for a stop. Of a
+    /// task without a cgroup it is a hint: its main process was killed while the machine's count of such kills rose.
     pub oom: bool,
     /// True when somebody had asked for a stop before it ended.
     pub stopped: bool,

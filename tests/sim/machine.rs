@@ -433,6 +433,7 @@ impl SimMachine {
                 namespace: None,
                 cookie: format!("{pid}"),
                 started_ms: i64::try_from(now.as_millis()).unwrap(),
+                cgroup: None,
             },
             argv: spec.argv.clone(),
             socket,

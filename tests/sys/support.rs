@@ -78,6 +78,7 @@ impl Host {
             private_mounts: false,
             mounts: Vec::new(),
             hide: Vec::new(),
+            cgroup: None,
         }
     }
 

@@ -2,8 +2,10 @@
 //!
 //! Numbers are reused, so each sign is taken only where it cannot mean another task: the session while its
 //! number has not gone to another leader, the mount namespace by the id that is never reused (or, before Linux
-//! 6.11, when one of its processes is known by another sign), the word in the environment always. A process
-//! that gave up all three (own session, host's mounts, cleared environment) is not found.
+//! 6.11, when one of its processes is known by another sign), the word in the environment and the task's cgroup always.
+//! Of a task without a cgroup, a process that gave up the other three (own session, host's mounts, cleared
+//! environment) is not found.
+use crate::sys::cgroup::{Leaf, Trees};
 use crate::sys::proc::{self, Stat};
 use crate::sys::process::{ProcessId, TaskState};
 use crate::sys::real::boot_id;
@@ -14,13 +16,25 @@ use std::io;
 /// A process and a descriptor of exactly it.
 pub(crate) type Leftover = (ProcessId, OwnedFd);
 
+/// What there is of the task's cgroup; none when it had none.
+pub(crate) fn leaf(state: &TaskState) -> Option<Leaf> {
+    state.cgroup.as_ref().map(|path| Leaf::find(&Trees::here(), path))
+}
+
 /// Every living process of the task.
 pub(crate) fn find(state: &TaskState) -> io::Result<Vec<Leftover>> {
     if boot_id()? != state.boot_id {
         return Ok(Vec::new());
     }
     let ourselves = rustix::process::getpid().as_raw_nonzero().get();
-    let all = proc::all()?;
+    let mut all = proc::all()?;
+    // Later than all: what was started meanwhile by one that is gone is in none of the two otherwise.
+    let members = leaf(state).map_or_else(Vec::new, |leaf| leaf.members());
+    for &pid in &members {
+        if !all.iter().any(|stat| stat.id.pid == pid) {
+            all.extend(proc::stat(pid).ok());
+        }
+    }
     let reused = all.iter().any(|stat| stat.id.pid == state.shim.pid && stat.id != state.shim);
     let possible = |stat: &&Stat| {
         // Whatever it started is younger than the shim.
@@ -29,7 +43,10 @@ pub(crate) fn find(state: &TaskState) -> io::Result<Vec<Leftover>> {
     let word = format!("{COOKIE}={}", state.cookie);
     let known = |stat: &Stat| {
         let session = !reused && stat.session == state.shim.pid;
-        session || in_namespace(state, stat.id.pid) || proc::has_environment(stat.id.pid, &word)
+        members.contains(&stat.id.pid)
+            || session
+            || in_namespace(state, stat.id.pid)
+            || proc::has_environment(stat.id.pid, &word)
     };
     let (mut found, others): (Vec<&Stat>, Vec<&Stat>) =
         all.iter().filter(possible).partition(|stat| known(stat));

@@ -2,6 +2,7 @@
 //!
 //! The lock of a task's directory is taken here and handed to the shim through fork and exec, so there is no
 //! moment in which a shim lives and its lock is free. Ends are seen by pidfd; nothing is asked again and again.
+use crate::sys::cgroup::{self, Leaf, Orphans, Trees};
 use crate::sys::ffi;
 use crate::sys::proc;
 use crate::sys::process::{
@@ -186,6 +187,13 @@ impl Processes for RealProcesses {
                 break;
             }
             killed.extend(found.iter().map(|(id, _)| *id));
+            let sought = state.clone();
+            // All at once where the kernel can, so that what they start meanwhile dies too.
+            let leaf = self.ask(directory, move |_| {
+                leftovers::leaf(&sought).inspect(Leaf::kill);
+                Ok(())
+            });
+            leaf.await?;
             kill(directory, found, deadline).await?;
         }
         self.ask(directory, move |directory| record_lost(directory, &state)).await?;
@@ -198,6 +206,15 @@ impl Processes for RealProcesses {
 
     async fn forget(&self, directory: &Path) -> Result<(), ProcessError> {
         self.ask(directory, task_files::forget).await
+    }
+
+    async fn remove_orphans(&self, parent: &str, tasks: &Path) -> Result<Orphans, ProcessError> {
+        let parent = parent.to_owned();
+        let remove = move |tasks: &Path| {
+            cgroup::remove_orphans(&Trees::here(), &parent, tasks)
+                .map_err(|error| refused("look for cgroups without a task in", tasks, error))
+        };
+        self.ask(tasks, remove).await
     }
 }
 
@@ -291,13 +308,21 @@ async fn kill(
 }
 
 fn record_lost(directory: &Path, state: &TaskState) -> Result<(), ProcessError> {
+    let boot_id = boot_id().map_err(|error| refused("read the boot id for", directory, error))?;
+    // The path of another boot's cgroup may be anybody's now.
+    let leaf = leftovers::leaf(state).filter(|_| boot_id == state.boot_id);
+    let oom = leaf.as_ref().and_then(Leaf::oom_kills).is_some_and(|kills| kills > 0);
+    if let Some(leaf) = leaf {
+        // One that does not go is removed with the task's records, or as an orphan.
+        leaf.remove().ok();
+    }
     let record = ExitRecord {
         outcome: Outcome::Lost,
         started_ms: state.started_ms,
         finished_ms: jiff::Timestamp::now().as_millisecond(),
-        oom: false,
+        oom,
         stopped: false,
-        boot_id: boot_id().map_err(|error| refused("read the boot id for", directory, error))?,
+        boot_id,
     };
     let written = crate::sys::shim::record::write(directory, EXIT, &record, Keep::Always);
     written.map_err(|error| refused("record the end of", directory, error))

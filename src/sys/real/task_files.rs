@@ -1,4 +1,5 @@
 //! What the files of a task's directory say, and their making and removal.
+use crate::sys::cgroup::{self, Cgroup, Leaf, Limits, Trees};
 use crate::sys::process::{ExitRecord, ProcessError, TaskSpec, TaskState};
 use crate::sys::real::boot_id;
 use crate::sys::real::processes::refused;
@@ -97,11 +98,15 @@ pub(crate) fn begin(
     DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(fail)?;
     let lock = take(directory).map_err(fail)?.ok_or_else(taken)?;
     let (exit, state) = (exit(directory)?, read::<TaskState>(directory, STATE)?);
+    let old_leaf = state.as_ref().and_then(|state| state.cgroup.clone());
     // Of another boot nothing is left, so there is nothing to clear.
     if let (None, Some(lost)) = (exit, state)
         && lost.boot_id == boot_id().map_err(fail)?
     {
         return Err(taken());
+    }
+    if let Some(old) = old_leaf {
+        remove_leaf(&old);
     }
     // The state goes first: the end alone says that nothing is left, the state alone would say that it is lost.
     for name in [STATE, EXIT] {
@@ -113,6 +118,12 @@ pub(crate) fn begin(
     let order = Order { lock: Some(lock.as_raw_fd()), cookie, task };
     record::write(directory, SPEC, &order, Keep::ThisBoot).map_err(fail)?;
     Ok(lock)
+}
+
+/// Removes what is left of a cgroup whose task is over: its shim did, if it could.
+fn remove_leaf(path: &str) {
+    // One that has processes is nobody's task: an orphan, which is told of.
+    Leaf::find(&Trees::here(), path).remove().ok();
 }
 
 /// The numbers of what a shim inherits.
@@ -136,6 +147,9 @@ pub(crate) fn check(spec: &TaskSpec, clones: usize) -> Result<(), ProcessError> 
     if !(spec.private_mounts || spec.mounts.is_empty() && spec.hide.is_empty()) {
         return bad("mounts and hidden paths need private mounts".to_owned());
     }
+    if let Some(cgroup) = &spec.cgroup {
+        check_cgroup(cgroup)?;
+    }
     let mounts = spec.mounts.iter().map(|mount| &mount.path);
     let fixed = [&spec.cwd, &spec.logs.stdout, &spec.logs.stderr];
     for path in mounts.clone().chain(&spec.hide).chain(fixed) {
@@ -153,6 +167,18 @@ pub(crate) fn check(spec: &TaskSpec, clones: usize) -> Result<(), ProcessError> 
         }
     }
     Ok(())
+}
+
+fn check_cgroup(cgroup: &Cgroup) -> Result<(), ProcessError> {
+    let Limits { memory_bytes, cpu_millis, pids } = cgroup.limits;
+    let fault = if let Some(fault) = cgroup::fault_of(&cgroup.path) {
+        format!("cgroup {} {fault}", cgroup.path)
+    } else if memory_bytes == Some(0) || pids == Some(0) || cpu_millis.is_some_and(|millis| millis < 10) {
+        format!("{:?}: nothing can run within", cgroup.limits)
+    } else {
+        return Ok(());
+    };
+    Err(ProcessError::BadSpec(fault))
 }
 
 /// The directories beneath `root` that hold a task.
@@ -179,8 +205,12 @@ pub(crate) fn forget(directory: &Path) -> Result<(), ProcessError> {
         return Ok(());
     }
     let _lock = take(directory).map_err(fail)?.ok_or_else(taken)?;
-    if read::<TaskState>(directory, STATE)?.is_some() && exit(directory)?.is_none() {
+    let state = read::<TaskState>(directory, STATE)?;
+    if state.is_some() && exit(directory)?.is_none() {
         return Err(taken());
+    }
+    if let Some(path) = state.and_then(|state| state.cgroup) {
+        remove_leaf(&path);
     }
     if let Some(order) = read::<Order>(directory, SPEC)? {
         for log in [&order.task.logs.stdout, &order.task.logs.stderr] {

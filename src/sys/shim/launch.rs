@@ -2,6 +2,7 @@
 //!
 //! The child waits for a word of the shim before it replaces itself, so that the record of who it is stands
 //! first. It dies with the shim: a task without one could not be found, stopped or reported.
+use crate::sys::cgroup::Leaf;
 use crate::sys::ffi::{self, Disposition, Fork, Signals, Standard};
 use crate::sys::process::TaskSpec;
 use crate::sys::shim::record::COOKIE;
@@ -49,8 +50,13 @@ pub(crate) enum News {
     Interrupted,
 }
 
-/// Forks. The clones are moved into the child's mounts and closed here.
-pub(crate) fn launch(spec: &TaskSpec, cookie: &str, clones: Vec<OwnedFd>) -> io::Result<Launched> {
+/// Forks. The child joins the leaf first of all. The clones are moved into its mounts and closed here.
+pub(crate) fn launch(
+    spec: &TaskSpec,
+    cookie: &str,
+    leaf: Option<&Leaf>,
+    clones: Vec<OwnedFd>,
+) -> io::Result<Launched> {
     let (news, tell) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let (go, release) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let (stdout, stdout_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
@@ -71,7 +77,7 @@ pub(crate) fn launch(spec: &TaskSpec, cookie: &str, clones: Vec<OwnedFd>) -> io:
         Fork::Parent(pid) => Ok(Launched { pid, stdout, stderr, news, release }),
         Fork::Child => {
             drop((news, release, stdout, stderr));
-            let child = Child { spec, cookie, tell, go, ourselves };
+            let child = Child { spec, cookie, leaf, tell, go, ourselves };
             let message = child.run(shim, clones, &stdout_end, &stderr_end);
             let mut text = vec![FAILED];
             text.extend_from_slice(message.as_bytes());
@@ -123,6 +129,7 @@ impl Launched {
 struct Child<'a> {
     spec: &'a TaskSpec,
     cookie: &'a str,
+    leaf: Option<&'a Leaf>,
     tell: OwnedFd,
     go: OwnedFd,
     ourselves: OwnedFd,
@@ -133,6 +140,9 @@ impl Child<'_> {
     fn run(&self, shim: Pid, clones: Vec<OwnedFd>, stdout: &OwnedFd, stderr: &OwnedFd) -> String {
         if let Err(error) = settle(shim, stdout, stderr) {
             return format!("prepare the process: {error}");
+        }
+        if let Some(Err(error)) = self.leaf.map(Leaf::join) {
+            return format!("join the cgroup: {error}");
         }
         if self.spec.private_mounts
             && let Err(fault) = root::enter(self.spec, clones)

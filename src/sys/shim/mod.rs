@@ -12,7 +12,9 @@ pub(crate) mod record;
 mod root;
 mod supervise;
 
+use crate::sys::cgroup::{Leaf, Trees};
 use crate::sys::ffi::{self, Disposition, Signals, Standard};
+use crate::sys::kernel::DeviceId;
 use crate::sys::proc;
 use crate::sys::process::{ExitRecord, Outcome, TaskSpec, TaskState};
 use crate::sys::real::boot_id;
@@ -21,7 +23,7 @@ use launch::{Launched, News};
 use logs::RotatedLog;
 use record::{EXIT, Keep, LOCK, Order, Read, SPEC, STATE};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, Signal};
 use std::io;
 use std::path::Path;
@@ -50,7 +52,10 @@ struct Shim<'a> {
     boot_id: String,
     signals: OwnedFd,
     clones: Vec<OwnedFd>,
+    /// Made before the task's first process, removed after its last one.
+    leaf: Option<Leaf>,
     started_ms: i64,
+    /// Of the whole machine, when the task began.
     oom_kills: u64,
     /// Held until this process ends; its being held says that we live.
     _lock: OwnedFd,
@@ -88,6 +93,7 @@ impl<'a> Shim<'a> {
             boot_id: boot_id()?,
             signals: awaited.descriptor()?,
             clones,
+            leaf: None,
             started_ms: wall_clock(),
             oom_kills: oom_kills(),
             _lock: lock,
@@ -111,16 +117,18 @@ impl<'a> Shim<'a> {
         ffi::give_back_read_only_pages();
         let ladder = Ladder::new(self.order.task.grace_ms);
         let signals = self.signals.try_clone()?;
-        let mut supervised = Supervised { main, signals, streams, ladder };
+        let mut supervised = Supervised { main, signals, streams, ladder, leaf: self.leaf.as_ref() };
         let outcome = supervised.until_none_is_left()?;
         self.finish(outcome, supervised.ladder.stop_asked())
     }
 
     /// Starts the program, or says in one sentence why not; then nothing of it is left.
-    fn start(&self, clones: Vec<OwnedFd>) -> Result<(i32, Vec<Stream>), String> {
+    fn start(&mut self, clones: Vec<OwnedFd>) -> Result<(i32, Vec<Stream>), String> {
         let spec = &self.order.task;
         let (log, other) = open_logs(spec)?;
-        let launched = launch::launch(spec, &self.order.cookie, clones).map_err(|e| format!("fork: {e}"))?;
+        self.leaf = leaf(spec, &clones)?;
+        let launched = launch::launch(spec, &self.order.cookie, self.leaf.as_ref(), clones)
+            .map_err(|error| format!("fork: {error}"))?;
         if let Err(reason) = self.accompany(&launched) {
             abandon(launched.pid);
             return Err(reason);
@@ -138,6 +146,9 @@ impl<'a> Shim<'a> {
         match news(launched)? {
             News::Ready => {}
             News::Failed(reason) => return Err(reason),
+            News::Silent if self.leaf.as_ref().and_then(Leaf::oom_kills).is_some_and(|kills| kills > 0) => {
+                return Err("killed while it was prepared: its memory limit is too low".to_owned());
+            }
             News::Silent => return Err("the task died while it was prepared".to_owned()),
             News::Interrupted => return Err("stopped before it ran".to_owned()),
         }
@@ -160,14 +171,23 @@ impl<'a> Shim<'a> {
             namespace: if private { Some(proc::mount_namespace(pid)?) } else { None },
             cookie: self.order.cookie.clone(),
             started_ms: self.started_ms,
+            cgroup: self.leaf.as_ref().map(|leaf| leaf.path().to_owned()),
         };
         record::write(self.directory, STATE, &state, Keep::ThisBoot)
     }
 
     fn finish(&self, outcome: Outcome, stopped: bool) -> io::Result<()> {
         let killed = outcome == Outcome::Signal(libc::SIGKILL);
+        let oom = match self.leaf.as_ref().and_then(Leaf::oom_kills) {
+            Some(kills) => kills > 0,
+            None => killed && oom_kills() > self.oom_kills,
+        };
+        if let Some(leaf) = &self.leaf {
+            // What is in it came from elsewhere, for we have no child left. One that does not go is an orphan.
+            leaf.clear().ok();
+        }
         let exit = ExitRecord {
-            oom: killed && !stopped && oom_kills() > self.oom_kills,
+            oom: oom && !stopped,
             outcome,
             started_ms: self.started_ms,
             finished_ms: wall_clock(),
@@ -176,6 +196,36 @@ impl<'a> Shim<'a> {
         };
         record::write(self.directory, EXIT, &exit, Keep::Always)
     }
+}
+
+/// The task's cgroup, if it can have one, or why it cannot run without.
+fn leaf(spec: &TaskSpec, clones: &[OwnedFd]) -> Result<Option<Leaf>, String> {
+    let read_only = read_only_devices(spec, clones).map_err(|error| format!("look at a volume: {error}"))?;
+    let Some(wanted) = &spec.cgroup else {
+        let refused = "a block volume cannot be kept read-only without a cgroup";
+        return if read_only.is_empty() { Ok(None) } else { Err(refused.to_owned()) };
+    };
+    match Leaf::make(&Trees::here(), wanted, &read_only) {
+        Ok(leaf) => Ok(Some(leaf)),
+        Err(reason) if wanted.limits.any() || !read_only.is_empty() => Err(reason),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The block devices that no mount of the task may write.
+fn read_only_devices(spec: &TaskSpec, clones: &[OwnedFd]) -> io::Result<Vec<DeviceId>> {
+    let mut devices = Vec::new();
+    for (mount, clone) in spec.mounts.iter().zip(clones).filter(|(mount, _)| mount.block) {
+        let seen = rustix::fs::fstat(clone)?;
+        if FileType::from_raw_mode(seen.st_mode) == FileType::BlockDevice {
+            let [major, minor] = [rustix::fs::major(seen.st_rdev), rustix::fs::minor(seen.st_rdev)];
+            devices.push((DeviceId { major, minor }, mount.read_only));
+        }
+    }
+    let writable: Vec<DeviceId> =
+        devices.iter().filter(|(_, read_only)| !read_only).map(|(device, _)| *device).collect();
+    devices.retain(|(device, _)| !writable.contains(device));
+    Ok(devices.into_iter().map(|(device, _)| device).collect())
 }
 
 fn lock(directory: &Path) -> io::Result<OwnedFd> {

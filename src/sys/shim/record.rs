@@ -105,6 +105,7 @@ mod tests {
             private_mounts: true,
             mounts: vec![TaskMount { fd: 7, path: "/data".into(), read_only: true, block: false }],
             hide: vec!["/var/lib/wharfline".into()],
+            cgroup: None,
         }
     }
 
@@ -128,6 +129,7 @@ mod tests {
             namespace: Some(MountNamespace { inode: 4_026_531_841, unique: Some(9) }),
             cookie: "word".to_owned(),
             started_ms: 1_700_000_000_000,
+            cgroup: None,
         };
         let rest = r#""cookie":"word","started_ms":1700000000000}"#;
         let ids = r#""shim":{"pid":10,"start_time":100},"task":{"pid":11,"start_time":101},"#;

@@ -1,4 +1,5 @@
 //! The shim's one loop: signals, output, time; until no process of the task is left.
+use crate::sys::cgroup::Leaf;
 use crate::sys::ffi::{self, Arrived};
 use crate::sys::proc;
 use crate::sys::process::Outcome;
@@ -21,11 +22,12 @@ pub(crate) struct Stream {
 }
 
 /// A task that runs.
-pub(crate) struct Supervised {
+pub(crate) struct Supervised<'a> {
     pub(crate) main: i32,
     pub(crate) signals: OwnedFd,
     pub(crate) streams: Vec<Stream>,
     pub(crate) ladder: Ladder,
+    pub(crate) leaf: Option<&'a Leaf>,
 }
 
 /// Milliseconds of a clock that never goes back.
@@ -34,7 +36,7 @@ pub(crate) fn now() -> Millis {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000_000
 }
 
-impl Supervised {
+impl Supervised<'_> {
     /// Returns when no process of the task is left, with how the main one ended.
     pub(crate) fn until_none_is_left(&mut self) -> io::Result<Outcome> {
         let mut outcome = None;
@@ -115,7 +117,12 @@ impl Supervised {
                 }
             }
             Act::TermLeft => signal_all(Signal::TERM),
-            Act::KillLeft => signal_all(Signal::KILL),
+            Act::KillLeft => {
+                if let Some(leaf) = self.leaf {
+                    leaf.kill();
+                }
+                signal_all(Signal::KILL);
+            }
         }
     }
 }

@@ -1,0 +1,478 @@
+//! A cgroup for each task: its limits, its processes, and whom the kernel killed for want of memory.
+//!
+//! The kernel shows cgroups as directories, in one tree (v2) or in one for each controller (v1). A task's *leaf* is
+//! one path, the same in every tree that it needs. Trees are looked for where all distributions mount them:
+//!
+//! ```text
+//! v2        /sys/fs/cgroup
+//! hybrid    /sys/fs/cgroup/NAME for each controller of v1, /sys/fs/cgroup/unified for v2
+//! v1        /sys/fs/cgroup/NAME
+//! ```
+//! A controller is taken from the v2 tree if it is there, else from its own. The v2 tree, where there is one, is used
+//! even without controllers: it can kill all of a leaf at once.
+//!
+//! Tried in earnest: hybrid. Of v2 alone only the layout is tested, on plain files. Nothing is decided here of when
+//! a leaf is made or who is killed.
+mod devices;
+
+use crate::sys::kernel::DeviceId;
+use crate::sys::proc;
+use rustix::io::Errno;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const MOUNTED: &str = "/sys/fs/cgroup";
+/// The length of the period, in microseconds, of which a task gets its share of the processors.
+const PERIOD: u64 = 100_000;
+/// How long a leaf may be busy after its last process ended: the kernel lets go of one a moment later.
+const LINGER: Duration = Duration::from_secs(2);
+/// Between two tries to remove one.
+const AGAIN: Duration = Duration::from_millis(2);
+
+/// Where a task's processes are counted, and what they may use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cgroup {
+    /// The leaf, from the root of each tree, such as `/wharfline/NODE/ALLOCATION.TASK`: no other task has it. All
+    /// that is in it is killed with the task.
+    pub path: String,
+    /// With any of these a task without its leaf does not start; without one it starts where its shim is.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// What the processes of one task may use together; what is not given is not limited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Memory in bytes, with what the kernel keeps for them of files; swap is not counted. Beyond it one of them is
+    /// killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Thousandths of one processor; 10 at least, which is the kernel's own bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_millis: Option<u64>,
+    /// How many processes and threads there may be at once. Beyond it a fork fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u32>,
+}
+
+impl Limits {
+    /// Whether anything is limited.
+    pub fn any(self) -> bool {
+        self != Self::default()
+    }
+}
+
+/// Leaves of which no task is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Orphans {
+    /// Those that were empty: they are gone. Names beneath the parent.
+    pub removed: Vec<String>,
+    /// Those that were left alone, with the numbers of their living processes; none when the kernel itself says that
+    /// it is busy.
+    pub occupied: Vec<(String, Vec<i32>)>,
+}
+
+/// What is wrong with the path of a leaf, if anything.
+pub(crate) fn fault_of(path: &str) -> Option<&'static str> {
+    let parts: Vec<&str> = path.split('/').collect();
+    if parts.first() != Some(&"") || parts.len() < 3 {
+        return Some("is not an absolute path of two names or more");
+    }
+    let bad = |part: &&str| matches!(*part, "" | "." | "..") || part.chars().any(char::is_control);
+    parts[1..].iter().any(bad).then_some("is not a plain path")
+}
+
+/// What a cgroup can count or limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Controller {
+    Memory,
+    Cpu,
+    Pids,
+    /// Of v1 alone; v2 has programs for it.
+    Devices,
+}
+
+impl Controller {
+    const ALL: [Self; 4] = [Self::Memory, Self::Cpu, Self::Pids, Self::Devices];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Cpu => "cpu",
+            Self::Pids => "pids",
+            Self::Devices => "devices",
+        }
+    }
+}
+
+/// Which tree a directory is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tree {
+    V2,
+    V1(Controller),
+}
+
+/// The trees of a machine.
+#[derive(Debug)]
+pub(crate) struct Trees {
+    mounted: PathBuf,
+    v2: Option<PathBuf>,
+}
+
+impl Trees {
+    /// Those of this machine.
+    pub(crate) fn here() -> Self {
+        Self::at(Path::new(MOUNTED))
+    }
+
+    fn at(mounted: &Path) -> Self {
+        let places = [mounted.to_owned(), mounted.join("unified")];
+        let v2 = places.into_iter().find(|place| place.join("cgroup.controllers").exists());
+        Self { mounted: mounted.to_owned(), v2 }
+    }
+
+    /// The root of a controller's own tree.
+    fn v1(&self, controller: Controller) -> Option<PathBuf> {
+        if self.v2.as_ref() == Some(&self.mounted) {
+            return None;
+        }
+        // `cpu` is a link to `cpu,cpuacct` in some places, and missing in others.
+        let names = [controller.name(), "cpu,cpuacct"];
+        let names = if controller == Controller::Cpu { &names[..] } else { &names[..1] };
+        names.iter().map(|name| self.mounted.join(name)).find(|tree| tree.join("cgroup.procs").exists())
+    }
+
+    /// Where a controller is.
+    fn of(&self, controller: Controller) -> Option<Tree> {
+        if self.v2.as_deref().is_some_and(|tree| lists(tree, "cgroup.controllers", controller)) {
+            return Some(Tree::V2);
+        }
+        self.v1(controller).map(|_| Tree::V1(controller))
+    }
+
+    fn root(&self, tree: Tree) -> Option<PathBuf> {
+        match tree {
+            Tree::V2 => self.v2.clone(),
+            Tree::V1(controller) => self.v1(controller),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = (Tree, PathBuf)> {
+        let trees = [Tree::V2].into_iter().chain(Controller::ALL.map(Tree::V1));
+        trees.filter_map(|tree| Some((tree, self.root(tree)?)))
+    }
+}
+
+fn lists(directory: &Path, file: &str, controller: Controller) -> bool {
+    let words = std::fs::read_to_string(directory.join(file)).unwrap_or_default();
+    words.split_ascii_whitespace().any(|word| word == controller.name())
+}
+
+/// One task's directories, those that there are.
+#[derive(Debug)]
+pub(crate) struct Leaf {
+    path: String,
+    parts: Vec<(Tree, PathBuf)>,
+}
+
+impl Leaf {
+    /// What there is of the leaf at a path.
+    pub(crate) fn find(trees: &Trees, path: &str) -> Self {
+        let parts = trees.all().map(|(tree, root)| (tree, beneath(&root, path)));
+        Self { path: path.to_owned(), parts: parts.filter(|(_, directory)| directory.is_dir()).collect() }
+    }
+
+    /// Makes a leaf with its limits, and with devices that may be read and not written. What an earlier run left
+    /// there is removed, unless processes are in it. Or says in one sentence why not; then nothing of it is left.
+    pub(crate) fn make(trees: &Trees, wanted: &Cgroup, read_only: &[DeviceId]) -> Result<Self, String> {
+        let old = Self::find(trees, &wanted.path);
+        old.remove().map_err(|error| match old.members() {
+            pids if pids.is_empty() => format!("remove the old cgroup {}: {error}", wanted.path),
+            pids => format!("the cgroup {} has processes already: {pids:?}", wanted.path),
+        })?;
+        let mut leaf = Self { path: wanted.path.clone(), parts: Vec::new() };
+        match leaf.build(trees, wanted.limits, read_only) {
+            Ok(()) => Ok(leaf),
+            Err(reason) => {
+                leaf.remove().ok();
+                Err(reason)
+            }
+        }
+    }
+
+    fn build(&mut self, trees: &Trees, limits: Limits, read_only: &[DeviceId]) -> Result<(), String> {
+        // Memory even without a limit: its count says whom the kernel killed.
+        let needed = [
+            (Controller::Memory, limits.memory_bytes.is_some()),
+            (Controller::Cpu, limits.cpu_millis.is_some()),
+            (Controller::Pids, limits.pids.is_some()),
+        ];
+        let mut of_v2 = Vec::new();
+        for (controller, must) in needed.into_iter().filter(|(c, must)| *must || *c == Controller::Memory) {
+            match trees.of(controller) {
+                Some(Tree::V2) => of_v2.push((controller, must)),
+                Some(tree @ Tree::V1(_)) => self.add(trees, tree, &[])?,
+                None if must => {
+                    return Err(format!("limit {}: this machine has no such cgroups", controller.name()));
+                }
+                None => {}
+            }
+        }
+        if trees.v2.is_some() {
+            self.add(trees, Tree::V2, &of_v2)?;
+        }
+        if self.parts.is_empty() {
+            return Err("this machine has no cgroups".to_owned());
+        }
+        self.limit(trees, limits)?;
+        self.deny_writes(trees, read_only)
+    }
+
+    /// Makes the directory in one tree, and in v2 has these controllers reach it.
+    fn add(&mut self, trees: &Trees, tree: Tree, controllers: &[(Controller, bool)]) -> Result<(), String> {
+        let Some(mut at) = trees.root(tree) else { return Ok(()) };
+        for name in self.path.split('/').filter(|name| !name.is_empty()) {
+            for (controller, must) in controllers {
+                match enable(&at, *controller) {
+                    Err(error) if *must => {
+                        let name = controller.name();
+                        return Err(format!("use the controller {name} beneath {}: {error}", at.display()));
+                    }
+                    Ok(()) | Err(_) => {}
+                }
+            }
+            at.push(name);
+            match std::fs::create_dir(&at) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(format!("make the cgroup {}: {error}", at.display()));
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        // The v2 part first: processes are named and killed there.
+        let index = if tree == Tree::V2 { 0 } else { self.parts.len() };
+        self.parts.insert(index, (tree, at));
+        Ok(())
+    }
+
+    fn limit(&self, trees: &Trees, limits: Limits) -> Result<(), String> {
+        use Controller::{Cpu, Memory, Pids};
+        if let Some(bytes) = limits.memory_bytes {
+            self.set(trees, Memory, ["memory.max", "memory.limit_in_bytes"], &bytes.to_string())?;
+        }
+        if let Some(pids) = limits.pids {
+            self.set(trees, Pids, ["pids.max", "pids.max"], &pids.to_string())?;
+        }
+        let Some(millis) = limits.cpu_millis else { return Ok(()) };
+        let share = millis.saturating_mul(PERIOD / 1000);
+        if trees.of(Cpu) == Some(Tree::V2) {
+            return self.set(trees, Cpu, ["cpu.max"; 2], &format!("{share} {PERIOD}"));
+        }
+        self.set(trees, Cpu, ["cpu.cfs_period_us"; 2], &PERIOD.to_string())?;
+        self.set(trees, Cpu, ["cpu.cfs_quota_us"; 2], &share.to_string())
+    }
+
+    /// Writes one limit, to the file of v2 or that of v1.
+    fn set(
+        &self,
+        trees: &Trees,
+        controller: Controller,
+        files: [&str; 2],
+        value: &str,
+    ) -> Result<(), String> {
+        let tree = trees.of(controller).unwrap_or(Tree::V2);
+        let file = if tree == Tree::V2 { files[0] } else { files[1] };
+        let directory = self.part(tree).ok_or_else(|| format!("no cgroup of {}", controller.name()))?;
+        write(&directory.join(file), value)
+            .map_err(|error| format!("limit {} to {value}: {error}", controller.name()))
+    }
+
+    /// Lets nobody in the leaf open these block devices to write, by whatever node.
+    fn deny_writes(&mut self, trees: &Trees, devices: &[DeviceId]) -> Result<(), String> {
+        if devices.is_empty() {
+            return Ok(());
+        }
+        let by_program = match self.part(Tree::V2) {
+            Some(directory) => devices::deny_writes(directory, devices),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        };
+        let Err(error) = by_program else { return Ok(()) };
+        let tree = Tree::V1(Controller::Devices);
+        if trees.root(tree).is_none() {
+            return Err(format!("this machine cannot keep a block volume read-only: {error}"));
+        }
+        self.add(trees, tree, &[])?;
+        let deny = self.part(tree).unwrap_or(Path::new("/")).join("devices.deny");
+        let rule = |device: &DeviceId| format!("b {}:{} w", device.major, device.minor);
+        let written = devices.iter().try_for_each(|device| write(&deny, &rule(device)));
+        written.map_err(|error| format!("keep a block volume read-only: {error}"))
+    }
+
+    fn part(&self, wanted: Tree) -> Option<&Path> {
+        self.parts.iter().find(|(tree, _)| *tree == wanted).map(|(_, directory)| directory.as_path())
+    }
+
+    /// The path, for the record.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Puts this process into it, which must have one thread.
+    pub(crate) fn join(&self) -> io::Result<()> {
+        self.parts.iter().try_for_each(|(tree, directory)| {
+            // Of v1 the file for threads: the other one stops every fork on the machine for a moment.
+            let file = if *tree == Tree::V2 { "cgroup.procs" } else { "tasks" };
+            write(&directory.join(file), "0")
+        })
+    }
+
+    /// The living processes in it and beneath it.
+    pub(crate) fn members(&self) -> Vec<i32> {
+        let mut pids = BTreeSet::new();
+        for directory in self.parts.iter().flat_map(|(_, directory)| walk(directory)) {
+            // One that just went away has none; one of threads alone names none, those above it do.
+            let list = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+            pids.extend(list.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|&pid| pid > 0));
+        }
+        pids.retain(|&pid| proc::stat(pid).is_ok_and(|stat| !stat.zombie));
+        pids.into_iter().collect()
+    }
+
+    /// How many processes in it the kernel killed for want of memory; none when it does not count them.
+    pub(crate) fn oom_kills(&self) -> Option<u64> {
+        if let Some(directory) = self.part(Tree::V1(Controller::Memory)) {
+            // Each cgroup counts its own.
+            let counts =
+                walk(directory).into_iter().filter_map(|at| oom_kill(&at.join("memory.oom_control")));
+            return counts.reduce(|sum, count| sum + count);
+        }
+        oom_kill(&self.part(Tree::V2)?.join("memory.events"))
+    }
+
+    /// Sends SIGKILL to all that is in it: at once where v2 can, so that no fork gets away.
+    pub(crate) fn kill(&self) {
+        if let Some(directory) = self.part(Tree::V2) {
+            // Linux before 5.14 has no such file.
+            write(&directory.join("cgroup.kill"), "1").ok();
+        }
+        for stat in self.members().into_iter().filter_map(|pid| proc::stat(pid).ok()) {
+            if let Some(pidfd) = proc::open(stat.id) {
+                proc::send(&pidfd, Signal::KILL).ok();
+            }
+        }
+    }
+
+    /// Removes it with all beneath it; refused while a process is in it, after a moment for one that is just ending.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        self.remove_after(|| {})
+    }
+
+    /// Kills what is in it and removes it; what does not die in time stays, and its leaf.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        self.kill();
+        self.remove_after(|| self.kill())
+    }
+
+    /// Tries to remove it, and again each time after `meanwhile`.
+    fn remove_after(&self, meanwhile: impl Fn()) -> io::Result<()> {
+        let until = Instant::now() + LINGER;
+        loop {
+            match self.try_remove() {
+                Err(Errno::BUSY) if Instant::now() < until => {
+                    // The kernel tells nobody when it lets go of the last one.
+                    std::thread::sleep(AGAIN);
+                    meanwhile();
+                }
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    fn try_remove(&self) -> Result<(), Errno> {
+        for (_, directory) in &self.parts {
+            for inner in walk(directory).into_iter().rev() {
+                match rustix::fs::rmdir(&inner) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes the leaves beneath `parent` that are named like no directory of `tasks` and have no process.
+pub(crate) fn remove_orphans(trees: &Trees, parent: &str, tasks: &Path) -> io::Result<Orphans> {
+    let mut names = BTreeSet::new();
+    for (_, root) in trees.all() {
+        let children = children(&beneath(&root, parent));
+        names.extend(children.iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())));
+    }
+    let mut orphans = Orphans::default();
+    // The directories are looked at after the leaves: a task that begins meanwhile has made its directory first.
+    for name in names {
+        if tasks.join(&name).try_exists()? {
+            continue;
+        }
+        let leaf = Leaf::find(trees, &format!("{parent}/{name}"));
+        match leaf.members() {
+            pids if pids.is_empty() && leaf.remove().is_ok() => orphans.removed.push(name),
+            pids => orphans.occupied.push((name, pids)),
+        }
+    }
+    Ok(orphans)
+}
+
+fn beneath(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
+}
+
+fn enable(directory: &Path, controller: Controller) -> io::Result<()> {
+    if lists(directory, "cgroup.subtree_control", controller) {
+        return Ok(());
+    }
+    write(&directory.join("cgroup.subtree_control"), &format!("+{}", controller.name()))
+}
+
+fn oom_kill(file: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
+}
+
+/// Writes a word to a file of the kernel's, which does not make any. In tests the files are plain.
+fn write(file: &Path, word: &str) -> io::Result<()> {
+    OpenOptions::new()
+        .write(true)
+        .create(cfg!(test))
+        .truncate(cfg!(test))
+        .open(file)?
+        .write_all(word.as_bytes())
+}
+
+/// A directory and all beneath it, each before what is in it; nothing when it is not there.
+fn walk(directory: &Path) -> Vec<PathBuf> {
+    if !directory.is_dir() {
+        return Vec::new();
+    }
+    let mut found = vec![directory.to_owned()];
+    let mut at = 0;
+    while let Some(next) = found.get(at) {
+        let inner = children(next);
+        found.extend(inner);
+        at += 1;
+    }
+    found
+}
+
+fn children(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()).collect()
+}
+
+#[cfg(test)]
+mod tests;
