@@ -8,6 +8,8 @@ mod files;
 #[path = "support/fuse.rs"]
 #[expect(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod fuse;
+#[path = "sys/identity.rs"]
+mod identity;
 #[path = "sys/image.rs"]
 mod image;
 #[path = "sys/kernel.rs"]

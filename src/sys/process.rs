@@ -100,6 +100,9 @@ pub struct TaskSpec {
     /// the task all the same. With a read-only block volume it is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<Cgroup>,
+    /// Who it runs as; the daemon's own user, groups and capabilities without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
 }
 
 impl fmt::Debug for TaskSpec {
@@ -114,8 +117,26 @@ impl fmt::Debug for TaskSpec {
             .field("mounts", &self.mounts)
             .field("hide", &self.hide)
             .field("cgroup", &self.cgroup)
+            .field("identity", &self.identity)
             .finish()
     }
+}
+
+/// Who a task's processes are. Names are looked up when it starts, in the files `/etc/passwd` and `/etc/group` of the
+/// machine alone (no LDAP, no sssd); what is not there is a start that fails with its name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// `USER` or `USER:GROUP`, each a name or a number; root when empty. Without a group it has those of the user, the
+    /// further ones too, and a user that no file knows is refused; with one it has that group.
+    pub user: String,
+    /// Further groups, by name or number.
+    pub groups: Vec<String>,
+    /// Capabilities by name without `CAP_`, or `ALL`, added after `drop`. One that the daemon does not have is
+    /// refused by name. To another user than root they are given as ambient ones, which its programs keep.
+    pub add: Vec<String>,
+    /// Capabilities taken away, likewise: root begins with all that the daemon has, others with none. What is left is
+    /// the bound for set-uid programs, too.
+    pub drop: Vec<String>,
 }
 
 /// Where a task's output goes, bounded on disk by `max_bytes * files` for each distinct path.

@@ -6,7 +6,7 @@ use crate::sys::cgroup::Leaf;
 use crate::sys::ffi::{self, Disposition, Fork, Signals, Standard};
 use crate::sys::process::TaskSpec;
 use crate::sys::shim::record::COOKIE;
-use crate::sys::shim::root;
+use crate::sys::shim::{root, user};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -144,10 +144,28 @@ impl Child<'_> {
         if let Some(Err(error)) = self.leaf.map(Leaf::join) {
             return format!("join the cgroup: {error}");
         }
+        // Before the task's own mounts, which may cover the files with the names.
+        let who = match self.spec.identity.as_ref().map(user::look_up).transpose() {
+            Ok(who) => who,
+            Err(fault) => return fault,
+        };
         if self.spec.private_mounts
             && let Err(fault) = root::enter(self.spec, clones)
         {
             return fault;
+        }
+        if let Some(who) = who {
+            // Its output can be opened by name, as `/dev/stderr`, only by the owner.
+            for pipe in [stdout, stderr] {
+                rustix::fs::fchown(pipe, Some(who.uid()), None).ok();
+            }
+            if let Err(fault) = user::take_on(&who) {
+                return fault;
+            }
+            // The kernel forgets this when the user changes.
+            if let Err(error) = die_with(shim) {
+                return format!("prepare the process: {error}");
+            }
         }
         if let Err(errno) = rustix::process::chdir(&self.spec.cwd) {
             return format!("change to {}: {}", self.spec.cwd.display(), io::Error::from(errno));
@@ -211,12 +229,17 @@ impl Child<'_> {
     }
 }
 
-/// Own process group, death with the shim, ordinary signals, input from nowhere, output to the shim.
-fn settle(shim: Pid, stdout: &OwnedFd, stderr: &OwnedFd) -> io::Result<()> {
+fn die_with(shim: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     if rustix::process::getppid() != Some(shim) {
         ffi::exit_now(127); // it died before we asked to die with it
     }
+    Ok(())
+}
+
+/// Own process group, death with the shim, ordinary signals, input from nowhere, output to the shim.
+fn settle(shim: Pid, stdout: &OwnedFd, stderr: &OwnedFd) -> io::Result<()> {
+    die_with(shim)?;
     rustix::process::setpgid(None, None)?;
     for signal in 1..=libc::SIGRTMAX() {
         ffi::set_disposition(signal, Disposition::Default);

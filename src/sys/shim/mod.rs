@@ -11,6 +11,7 @@ pub(crate) mod logs;
 pub(crate) mod record;
 mod root;
 mod supervise;
+mod user;
 
 use crate::sys::cgroup::{Leaf, Trees};
 use crate::sys::ffi::{self, Disposition, Signals, Standard};

@@ -106,6 +106,7 @@ mod tests {
             mounts: vec![TaskMount { fd: 7, path: "/data".into(), read_only: true, block: false }],
             hide: vec!["/var/lib/wharfline".into()],
             cgroup: None,
+            identity: None,
         }
     }
 
