@@ -99,6 +99,12 @@ pub(super) async fn adopt(node: &Arc<Node>) {
     }
     // Tasks that run without a record: the journal was lost. They are known again, and end if nobody wants them.
     for runtime in node.runtimes.all() {
+        if let Err(error) = runtime.sweep().await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "what former tasks left was not looked for"
+            );
+        }
         for place in runtime.list().await.unwrap_or_default() {
             if node.tasks.process(&place.allocation, &place.task) == Process::Absent {
                 node.adopt_task(&place.allocation, &place.task).await;

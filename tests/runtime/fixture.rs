@@ -80,12 +80,14 @@ impl Machine {
         mount_bind(&directory, kernel.absolute(&path.clone().into())).unwrap();
         let here = published(&kernel, path).await;
         let data = host.data.join("daemon");
+        // Its name is that of no other test's.
+        let run_dir = host.data.clone();
         let runtime = match flavour {
             Flavour::Process => Process::new(
                 Arc::new(host.processes()),
                 Arc::new(RealFiles::new(host.pool.clone())),
                 &data,
-                vec![data.clone(), kernel.absolute(&TreePath::root().into())],
+                (&run_dir, vec![data.clone(), kernel.absolute(&TreePath::root().into())]),
             ),
         };
         let place = Place::new(&data, "6e3f", "main");
@@ -197,6 +199,7 @@ impl Machine {
     pub(crate) async fn end(self) {
         self.runtime.forget(&self.place).await.unwrap();
         assert!(!self.place.directory.exists());
+        self.runtime.sweep().await.unwrap();
         assert!(self.runtime.list().await.unwrap().is_empty());
         unmount(self.seen(&self.here), UnmountFlags::empty()).unwrap();
         self.kernel.undo_tree().await.unwrap();

@@ -33,6 +33,11 @@ macro_rules! for_each_case {
             the_daemons_tree_is_not_in_it_and_is_not_held,
             when_the_end_is_told_the_file_system_is_free,
             a_mount_path_that_cannot_be_is_refused_with_a_reason,
+            a_device_that_is_read_only_cannot_be_written,
+            what_takes_more_memory_than_it_may_is_killed_and_that_is_told,
+            a_limit_of_processes_is_in_force,
+            it_is_who_it_shall_be,
+            a_user_that_is_not_there_is_named,
         }
     };
 }
@@ -414,5 +419,88 @@ pub(crate) async fn a_mount_path_that_cannot_be_is_refused_with_a_reason(flavour
         assert!(error.to_string().contains("/proc"), "{path}: {error}");
     }
     machine.unmount(&volume).await;
+    machine.end().await;
+}
+
+pub(crate) async fn a_device_that_is_read_only_cannot_be_written(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let device = LoopDevice::new(&machine.host.data.join("image"));
+    let volume = machine.bound("device", Path::new(&device.0)).await;
+    // Whatever node of it there is: the one that it was given, or one that it makes itself.
+    let mut wanted = machine.script(
+        "head -c1 /dev/wharf-volume > /dev/null && echo read; (echo x > /dev/wharf-volume) 2>/dev/null || echo refused; \
+         mknod /here/mine b $((0x$(stat -L -c %t /dev/wharf-volume))) $((0x$(stat -L -c %T /dev/wharf-volume))); \
+         (echo x > /here/mine) 2>/dev/null || echo refused",
+    );
+    wanted.volumes.push(mounted(&volume, "/dev/wharf-volume"));
+    (wanted.volumes[1].1.block, wanted.volumes[1].1.read_only) = (true, true);
+    let (_, output) = machine.run(&wanted).await;
+    assert_eq!(output, "read\nrefused\nrefused\n", "{}", machine.log("stderr"));
+    machine.unmount(&volume).await;
+    machine.end().await;
+}
+
+pub(crate) async fn what_takes_more_memory_than_it_may_is_killed_and_that_is_told(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    // One line that has no end is kept in memory whole.
+    let mut wanted = machine.script("tr '\\0' x < /dev/zero | sed s/y/z/");
+    "24Mi".clone_into(&mut wanted.task.resources.limits.memory);
+    let (record, _) = machine.run(&wanted).await;
+    assert!(record.oom, "{record:?}");
+    let (record, _) = machine.run(&machine.script("kill -9 $$; exit 3")).await;
+    assert!(!record.oom, "{record:?}");
+    machine.end().await;
+}
+
+pub(crate) async fn a_limit_of_processes_is_in_force(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let mut wanted = machine.script("for i in 1 2 3 4 5 6 7 8 9; do sleep 30 & done; echo all");
+    "6".clone_into(&mut wanted.task.resources.limits.pids);
+    wanted.grace = Duration::ZERO;
+    let (record, output) = machine.run(&wanted).await;
+    assert!(record.outcome != Outcome::Code(0) && output.is_empty(), "{record:?} {output}");
+    assert!(machine.log("stderr").to_lowercase().contains("fork"), "{}", machine.log("stderr"));
+    machine.end().await;
+}
+
+pub(crate) async fn it_is_who_it_shall_be(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let process = |user: &str, groups: &[&str], add: &[&str], drop: &[&str]| {
+        let mut wanted =
+            machine.script("grep -E '^(Uid|Gid|Groups|CapEff|CapBnd|CapAmb):' /proc/self/status");
+        let of = wanted.task.runtime.process.as_mut().unwrap();
+        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        (of.user, of.groups) = (user.to_owned(), owned(groups));
+        (of.capabilities.add, of.capabilities.drop) = (owned(add), owned(drop));
+        wanted
+    };
+    let field = |output: &str, name: &str| -> String {
+        let line = output.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let (_, output) = machine.run(&process("nobody", &["7", "daemon"], &["NET_BIND_SERVICE"], &[])).await;
+    assert_eq!(field(&output, "Uid:"), "65534 65534 65534 65534", "{}", machine.log("stderr"));
+    assert_eq!(field(&output, "Gid:"), "65534 65534 65534 65534");
+    for group in ["1", "7"] {
+        assert!(field(&output, "Groups:").split(' ').any(|of_it| of_it == group), "{output}");
+    }
+    for set in ["CapEff:", "CapAmb:"] {
+        assert_eq!(u64::from_str_radix(&field(&output, set), 16).unwrap(), 1 << 10, "{set} {output}");
+    }
+    machine.runtime.forget(&machine.place).await.unwrap();
+    let (_, output) = machine.run(&process("", &[], &["CHOWN"], &["ALL"])).await;
+    assert_eq!(field(&output, "Uid:"), "0 0 0 0");
+    for set in ["CapEff:", "CapBnd:"] {
+        assert_eq!(u64::from_str_radix(&field(&output, set), 16).unwrap(), 1, "{set} {output}");
+    }
+    machine.end().await;
+}
+
+pub(crate) async fn a_user_that_is_not_there_is_named(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let mut wanted = machine.script("exit 0");
+    "no-such-user".clone_into(&mut wanted.task.runtime.process.as_mut().unwrap().user);
+    let error = machine.try_start(&wanted).await.unwrap_err();
+    assert!(error.to_string().contains("no-such-user"), "{error}");
     machine.end().await;
 }

@@ -10,10 +10,6 @@ const NOT_BUILT: &[(&str, &str)] = &[
     ("runtime.oci", "This runtime"),
     ("runtime.containerd", "This runtime"),
     ("runtime.systemd", "This runtime"),
-    ("runtime.process.user", "Running as another user"),
-    ("runtime.process.groups", "Running with further groups"),
-    ("runtime.process.capabilities", "Changing the capabilities of a process"),
-    ("resources", "Limiting what a task takes"),
     ("volumeMounts[].subPath", "Mounting a directory of a volume"),
 ];
 

@@ -144,6 +144,11 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     /// Removes the records and logs of a task that is over or never began.
     async fn forget(&self, place: &Place) -> Result<(), RuntimeError>;
 
+    /// Removes what was made for tasks of which there are no records; of what has processes is only told.
+    async fn sweep(&self) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
     /// The places of which there are records, for a daemon that has lost its journal.
     async fn list(&self) -> Result<Vec<Place>, RuntimeError>;
 }
@@ -240,7 +245,7 @@ impl Runtimes {
                     Arc::clone(&machine.processes),
                     Arc::clone(&machine.files),
                     &options.data_dir,
-                    vec![options.data_dir.clone(), options.run_dir.clone()],
+                    (&options.run_dir, vec![options.data_dir.clone(), options.run_dir.clone()]),
                 )),
             }
         };

@@ -11,8 +11,9 @@ use super::super::context::substitute;
 use super::{Asked, Ended, Found, Kind, Order, Place, Running, Runtime, RuntimeError, Variables};
 use crate::api::allocation::Task;
 use crate::sys;
+use crate::sys::cgroup::{Cgroup, Limits};
 use crate::sys::files::Files;
-use crate::sys::process::{Adopted, LogSpec, Processes, TaskMount, TaskSpec};
+use crate::sys::process::{Adopted, Identity, LogSpec, Processes, TaskMount, TaskSpec};
 
 /// Each log file, and how many.
 const LOG: (u64, u32) = (10 << 20, 3);
@@ -27,6 +28,8 @@ pub struct Process {
     data_dir: PathBuf,
     /// What no workload sees.
     hide: Vec<PathBuf>,
+    /// The cgroup beneath which a task gets one of its own, if it needs one.
+    cgroups: String,
 }
 
 /// A task under its shim.
@@ -34,14 +37,41 @@ pub struct Process {
 struct Shimmed(Box<dyn sys::process::Task>);
 
 impl Process {
-    /// With its records and logs beneath `data_dir`; no workload sees what is to be hidden.
+    /// With its records and logs beneath `data_dir`; no workload sees that or `run_dir`, whose name tells this node from
+    /// others on the machine.
     pub fn new(
         processes: Arc<dyn Processes>,
         files: Arc<dyn Files>,
         data_dir: &Path,
-        hide: Vec<PathBuf>,
+        (run_dir, hide): (&Path, Vec<PathBuf>),
     ) -> Self {
-        Self { processes, files, data_dir: data_dir.to_owned(), hide }
+        let name = run_dir.file_name().unwrap_or_default().to_string_lossy();
+        let cgroups = format!("/wharfline/{name}");
+        Self { processes, files, data_dir: data_dir.to_owned(), hide, cgroups }
+    }
+
+    /// What tells who it is and what it may take. A cgroup costs a few directories: only a task that needs one has it.
+    fn bounds(&self, order: &Order<'_>) -> (Option<Cgroup>, Option<Identity>) {
+        let limits = &order.task.resources.limits;
+        let limits = Limits {
+            memory_bytes: limits.memory_bytes(),
+            cpu_millis: limits.cpu_millis(),
+            pids: limits.pid_count().and_then(|count| u32::try_from(count).ok()),
+        };
+        // Nothing else keeps a task from writing to a device.
+        let refuses = order.volumes.iter().any(|volume| volume.block && volume.read_only);
+        let Place { allocation, task, .. } = order.place;
+        let path = format!("{}/{allocation}.{task}", self.cgroups);
+        let cgroup = (limits.any() || refuses).then_some(Cgroup { path, limits });
+        let process = order.task.runtime.process.clone().unwrap_or_default();
+        let identity = Identity {
+            user: process.user,
+            groups: process.groups,
+            add: process.capabilities.add,
+            drop: process.capabilities.drop,
+        };
+        let identity = Some(identity).filter(|identity| *identity != Identity::default());
+        (cgroup, identity)
     }
 
     fn spec(&self, order: &Order<'_>) -> TaskSpec {
@@ -55,6 +85,7 @@ impl Process {
             read_only: volume.read_only,
             block: volume.block,
         };
+        let (cgroup, identity) = self.bounds(order);
         TaskSpec {
             argv: process.command.iter().map(|arg| substitute(arg, &order.variables)).collect(),
             env,
@@ -69,6 +100,8 @@ impl Process {
             private_mounts: !plugin,
             mounts: order.volumes.iter().map(mount).collect(),
             hide: if plugin { Vec::new() } else { self.hide.clone() },
+            cgroup,
+            identity,
         }
     }
 }
@@ -111,6 +144,14 @@ impl Runtime for Process {
 
     async fn forget(&self, place: &Place) -> Result<(), RuntimeError> {
         Ok(self.processes.forget(&place.directory).await?)
+    }
+
+    async fn sweep(&self) -> Result<(), RuntimeError> {
+        let found = self.processes.remove_orphans(&self.cgroups, &self.data_dir.join("tasks")).await?;
+        if !found.removed.is_empty() || !found.occupied.is_empty() {
+            tracing::warn!(removed = ?found.removed, occupied = ?found.occupied, "cgroups of no task");
+        }
+        Ok(())
     }
 
     async fn list(&self) -> Result<Vec<Place>, RuntimeError> {
