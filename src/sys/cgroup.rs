@@ -425,6 +425,10 @@ pub(crate) fn remove_orphans(trees: &Trees, parent: &str, tasks: &Path) -> io::R
             pids => orphans.occupied.push((name, pids)),
         }
     }
+    for (_, root) in trees.all() {
+        // Only an empty one goes; whoever needs it makes it again.
+        let _not_empty = std::fs::remove_dir(beneath(&root, parent));
+    }
     Ok(orphans)
 }
 

@@ -31,7 +31,7 @@ fn change(rig: &Rig, command: &Value) {
     rig.apply(&plugin.to_string());
 }
 
-/// Scenarios A53, B111, B116.
+/// Scenarios A16, A53, B111, B116.
 #[test]
 fn a_driver_is_replaced_under_a_running_task_which_the_next_one_takes_down() {
     let mut rig = Rig::new();
