@@ -15,8 +15,11 @@
 //! a leaf is made or who is killed.
 mod devices;
 
+use crate::sys::ffi::{self, Fork};
 use crate::sys::kernel::DeviceId;
 use crate::sys::proc;
+use rustix::fd::AsFd;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -108,6 +111,15 @@ impl Controller {
             Self::Devices => "devices",
         }
     }
+}
+
+/// What a new process has to join by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// The whole leaf.
+    All,
+    /// It was born in the part of v2.
+    ButV2,
 }
 
 /// Which tree a directory is in.
@@ -322,9 +334,23 @@ impl Leaf {
         &self.path
     }
 
+    /// Forks into its part of v2, if it has one and the kernel can: to move a process there afterwards stops every
+    /// fork of the machine, and takes some ten milliseconds. The child has to [`Leaf::join`] what is said.
+    pub(crate) fn fork(&self) -> io::Result<(Fork, Rest)> {
+        if let Some(directory) = self.part(Tree::V2) {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+            if let Ok(forked) = ffi::fork_into(directory.as_fd()) {
+                return Ok((forked, Rest::ButV2));
+            }
+        }
+        Ok((ffi::fork()?, Rest::All))
+    }
+
     /// Puts this process into it, which must have one thread.
-    pub(crate) fn join(&self) -> io::Result<()> {
-        self.parts.iter().try_for_each(|(tree, directory)| {
+    pub(crate) fn join(&self, rest: Rest) -> io::Result<()> {
+        let mut left = self.parts.iter().filter(|(tree, _)| rest == Rest::All || *tree != Tree::V2);
+        left.try_for_each(|(tree, directory)| {
             // Of v1 the file for threads: the other one stops every fork on the machine for a moment.
             let file = if *tree == Tree::V2 { "cgroup.procs" } else { "tasks" };
             write(&directory.join(file), "0")

@@ -191,6 +191,29 @@ pub(crate) fn fork() -> io::Result<Fork> {
     }
 }
 
+/// `CLONE_INTO_CGROUP`, Linux 5.7.
+const INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// [`fork`], with the new process in a cgroup of the v2 tree from its first moment.
+///
+/// # Panics
+/// Never; but call it only while this process has one thread. In the child the C library does not know that it is
+/// another process: it is for calls and an exec.
+pub(crate) fn fork_into(cgroup: BorrowedFd<'_>) -> io::Result<Fork> {
+    // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid,
+    // set_tid_size, cgroup; each a u64.
+    let mut wanted = [0_u64; 11];
+    wanted[0] = INTO_CGROUP;
+    wanted[4] = u64::from(libc::SIGCHLD.cast_unsigned());
+    wanted[10] = u64::from(cgroup.as_raw_fd().cast_unsigned());
+    // SAFETY: the kernel reads as many bytes as the array has. Memory is copied and there is one thread, so the child
+    // goes on as after `fork`.
+    match unsafe { libc::syscall(libc::SYS_clone3, wanted.as_ptr(), size_of_val(&wanted)) } {
+        0 => Ok(Fork::Child),
+        pid => check(pid).and_then(|pid| Ok(Fork::Parent(i32::try_from(pid).map_err(io::Error::other)?))),
+    }
+}
+
 /// Replaces the program: by path, or with an empty path by descriptor. Returns only on failure.
 pub(crate) fn execveat(fd: BorrowedFd<'_>, path: &CStr, argv: &[CString], env: &[CString]) -> io::Error {
     let pointers = |strings: &[CString]| -> Vec<*mut libc::c_char> {

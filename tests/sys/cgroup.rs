@@ -107,7 +107,7 @@ fn kill_shim(task: &dyn Task) {
 async fn all_of_a_task_is_in_its_leaf_from_the_first_moment_and_no_leaf_is_left() {
     let (host, parent) = (Host::new(), Parent::new());
     for limits in [NONE, Limits { memory_bytes: Some(1 << 30), cpu_millis: Some(1500), pids: Some(100) }] {
-        let spec = parent.script(&host, ": > $HERE/ready; cat /proc/self/cgroup; exec sleep 1000", limits);
+        let spec = parent.script(&host, "cat /proc/self/cgroup; : > $HERE/ready; exec sleep 1000", limits);
         let task = host.start(&spec, vec![]).await;
         let path = spec.cgroup.as_ref().unwrap().path.clone();
         assert_eq!(task.state().cgroup.as_ref(), Some(&path));
@@ -255,6 +255,20 @@ async fn a_leaf_with_a_process_in_it_is_nobodys_to_take() {
     // An empty one is what an earlier run left.
     assert_eq!(host.run(&spec, vec![]).await.0.outcome, Outcome::Code(3));
     assert!(parent.directories("one").is_empty());
+}
+
+#[tokio::test]
+async fn what_a_shim_left_that_had_not_said_who_it_is_goes_with_the_records() {
+    let (host, parent) = (Host::new(), Parent::new());
+    host.run(&spec_of_exit(&parent, &host), vec![]).await;
+    let directory = host.task_directory();
+    for name in ["state.json", "exit.json"] {
+        std::fs::remove_file(directory.join(name)).unwrap();
+    }
+    parent.make("one");
+    assert!(matches!(host.processes().adopt(&directory).await.unwrap(), Adopted::NeverStarted));
+    host.processes().forget(&directory).await.unwrap();
+    assert!(parent.directories("one").is_empty() && !directory.exists());
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ fn v2_alone_has_one_directory_and_controllers_enabled_above_it() {
     let mounted = mounted(&[("cgroup.controllers", "cpuset cpu io memory pids\n")]);
     let trees = Trees::at(mounted.path());
     let leaf = Leaf::make(&trees, &wanted(LIMITS), &[]).unwrap();
-    leaf.join().unwrap();
+    leaf.join(Rest::All).unwrap();
     // The last word written to a plain file stays; the kernel adds up what is enabled.
     let enabled = "+pids";
     assert_eq!(
@@ -90,7 +90,7 @@ fn v1_has_a_directory_in_each_tree_that_is_needed() {
     let trees = Trees::at(mounted.path());
     let device = DeviceId { major: 7, minor: 3 };
     let leaf = Leaf::make(&trees, &wanted(LIMITS), &[device]).unwrap();
-    leaf.join().unwrap();
+    leaf.join(Rest::All).unwrap();
     let mut expected = pairs(&files);
     expected.extend(pairs(&[
         ("cpu,cpuacct/wharfline/node/one/cpu.cfs_period_us", "100000"),

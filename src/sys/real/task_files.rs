@@ -205,14 +205,14 @@ pub(crate) fn forget(directory: &Path) -> Result<(), ProcessError> {
         return Ok(());
     }
     let _lock = take(directory).map_err(fail)?.ok_or_else(taken)?;
-    let state = read::<TaskState>(directory, STATE)?;
-    if state.is_some() && exit(directory)?.is_none() {
+    if read::<TaskState>(directory, STATE)?.is_some() && exit(directory)?.is_none() {
         return Err(taken());
     }
-    if let Some(path) = state.and_then(|state| state.cgroup) {
-        remove_leaf(&path);
-    }
     if let Some(order) = read::<Order>(directory, SPEC)? {
+        // By the spec: a shim that was killed before it wrote who it is has made it all the same.
+        if let Some(cgroup) = &order.task.cgroup {
+            remove_leaf(&cgroup.path);
+        }
         for log in [&order.task.logs.stdout, &order.task.logs.stderr] {
             let mut older = 0;
             // Beyond the number of this spec there may be more, of an earlier one.

@@ -2,7 +2,7 @@
 //!
 //! The child waits for a word of the shim before it replaces itself, so that the record of who it is stands
 //! first. It dies with the shim: a task without one could not be found, stopped or reported.
-use crate::sys::cgroup::Leaf;
+use crate::sys::cgroup::{Leaf, Rest};
 use crate::sys::ffi::{self, Disposition, Fork, Signals, Standard};
 use crate::sys::process::TaskSpec;
 use crate::sys::shim::record::COOKIE;
@@ -73,11 +73,12 @@ pub(crate) fn launch(
     // The running file itself, even after an upgrade took its name, and even if the task cannot see it.
     let ourselves = rustix::fs::open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let shim = rustix::process::getpid();
-    match ffi::fork()? {
+    let (forked, rest) = leaf.map_or_else(|| Ok((ffi::fork()?, Rest::All)), Leaf::fork)?;
+    match forked {
         Fork::Parent(pid) => Ok(Launched { pid, stdout, stderr, news, release }),
         Fork::Child => {
             drop((news, release, stdout, stderr));
-            let child = Child { spec, cookie, leaf, tell, go, ourselves };
+            let child = Child { spec, cookie, leaf: leaf.map(|leaf| (leaf, rest)), tell, go, ourselves };
             let message = child.run(shim, clones, &stdout_end, &stderr_end);
             let mut text = vec![FAILED];
             text.extend_from_slice(message.as_bytes());
@@ -129,7 +130,7 @@ impl Launched {
 struct Child<'a> {
     spec: &'a TaskSpec,
     cookie: &'a str,
-    leaf: Option<&'a Leaf>,
+    leaf: Option<(&'a Leaf, Rest)>,
     tell: OwnedFd,
     go: OwnedFd,
     ourselves: OwnedFd,
@@ -141,7 +142,7 @@ impl Child<'_> {
         if let Err(error) = settle(shim, stdout, stderr) {
             return format!("prepare the process: {error}");
         }
-        if let Some(Err(error)) = self.leaf.map(Leaf::join) {
+        if let Some(Err(error)) = self.leaf.map(|(leaf, rest)| leaf.join(rest)) {
             return format!("join the cgroup: {error}");
         }
         // Before the task's own mounts, which may cover the files with the names.

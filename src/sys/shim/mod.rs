@@ -114,8 +114,8 @@ impl<'a> Shim<'a> {
             }
         };
         let (main, streams) = streams;
-        report(STARTED);
         ffi::give_back_read_only_pages();
+        report(STARTED);
         let ladder = Ladder::new(self.order.task.grace_ms);
         let signals = self.signals.try_clone()?;
         let mut supervised = Supervised { main, signals, streams, ladder, leaf: self.leaf.as_ref() };
