@@ -73,50 +73,52 @@ fn staying(on: &OnNode, current: bool) -> impl Iterator<Item = &Made> {
     on.made.iter().filter(move |made| made.current == current && !made.leaving)
 }
 
-/// Whether a change was begun on a node and is not through.
-fn changing(on: &OnNode) -> bool {
-    let former_gone = staying(on, false).next().is_none();
+/// Whether a change was begun on a node and is not through, so that it takes room. Where both run, a node that is away is
+/// served by its former one when it is back, and one that never had a former one loses nothing: neither is waited for.
+fn changing(pace: Pace, on: &OnNode) -> bool {
+    let former = staying(on, false).next().is_some();
+    let current = staying(on, true).next().is_some();
     let up = staying(on, true).any(|made| made.healthy);
-    on.ready && !up && (former_gone || staying(on, true).next().is_some())
+    match pace {
+        Pace::Surge(_) => on.ready && former && current && !up,
+        Pace::Unavailable(_) => !former && !up,
+    }
 }
 
 /// What to do next for one entry, by its nodes' names.
 pub fn steps(pace: Pace, nodes: &BTreeMap<String, OnNode>) -> Steps {
     let mut steps = Steps::default();
-    let mut room = pace.nodes().saturating_sub(nodes.values().filter(|on| changing(on)).count());
+    let mut waiting = Vec::new();
     for (node, on) in nodes {
         let up = |current| staying(on, current).any(|made| made.healthy);
-        let has_current = staying(on, true).next().is_some();
-        let mut former: Vec<&Made> = staying(on, false).collect();
-        if up(true) || up(false) {
-            // One that is not healthy is of no use beside one that is: of two former ones the later failed.
-            let useless = |made: &&Made| up(true) || !made.healthy;
-            steps.stop.extend(former.iter().filter(|made| useless(made)).map(|made| made.name.clone()));
-            former.retain(|made| !useless(made));
-        }
-        if has_current {
+        let former: Vec<&Made> = staying(on, false).collect();
+        // One that is not healthy is of no use beside one that is: of two former ones the later failed.
+        let useless = |made: &&&Made| up(true) || up(false) && !made.healthy;
+        steps.stop.extend(former.iter().filter(useless).map(|made| made.name.clone()));
+        let stay: Vec<&Made> = former.iter().filter(|made| !useless(made)).copied().collect();
+        if staying(on, true).next().is_some() {
             continue;
         }
-        // Nobody is served there: nothing is lost by a change.
-        let unserved = !former.is_empty() && !up(false);
-        if unserved {
-            steps.stop.extend(former.iter().map(|made| made.name.clone()));
-            former.clear();
-        } else if !former.is_empty() && on.ready && room > 0 {
-            room -= 1;
-            if let Pace::Unavailable(_) = pace {
-                steps.stop.extend(former.iter().map(|made| made.name.clone()));
-                continue;
+        if stay.is_empty() {
+            let alone = match pace {
+                Pace::Surge(_) => true,
+                Pace::Unavailable(_) => on.made.is_empty(),
+            };
+            // One of this very name has to be gone first.
+            if alone && !on.made.iter().any(|made| made.name == on.name) {
+                steps.make.push(node.clone());
             }
-            former.clear();
+        } else if on.ready {
+            waiting.push((!up(false), node, stay));
         }
-        let alone = match pace {
-            Pace::Surge(_) => true,
-            Pace::Unavailable(_) => on.made.is_empty(),
-        };
-        // One of this very name has to be gone first.
-        if former.is_empty() && alone && !on.made.iter().any(|made| made.name == on.name) {
-            steps.make.push(node.clone());
+    }
+    // Where nobody is served comes last: a node on which nothing ever gets healthy keeps no other from its turn.
+    waiting.sort_by_key(|(unserved, node, _)| (*unserved, *node));
+    let taken = nodes.values().filter(|on| changing(pace, on)).count();
+    for (_, node, stay) in waiting.into_iter().take(pace.nodes().saturating_sub(taken)) {
+        match pace {
+            Pace::Surge(_) => steps.make.push(node.clone()),
+            Pace::Unavailable(_) => steps.stop.extend(stay.iter().map(|made| made.name.clone())),
         }
     }
     steps
@@ -129,20 +131,20 @@ pub struct Standing {
     pub wanted: usize,
     /// Those of them that are there and healthy.
     pub done: usize,
-    /// There are former ones that stay until then.
+    /// The nodes where a former one is still.
     pub former: usize,
     /// The nodes on which a change was begun and is not through.
     pub changing: Vec<String>,
 }
 
 /// How far the change of one entry has come.
-pub fn standing(nodes: &BTreeMap<String, OnNode>) -> Standing {
+pub fn standing(pace: Pace, nodes: &BTreeMap<String, OnNode>) -> Standing {
     let done = |on: &&OnNode| staying(on, true).any(|made| made.healthy);
     Standing {
         wanted: nodes.len(),
         done: nodes.values().filter(done).count(),
         former: nodes.values().filter(|on| on.made.iter().any(|made| !made.current)).count(),
-        changing: nodes.iter().filter(|(_, on)| changing(on)).map(|(node, _)| node.clone()).collect(),
+        changing: nodes.iter().filter(|(_, on)| changing(pace, on)).map(|(node, _)| node.clone()).collect(),
     }
 }
 
@@ -218,11 +220,15 @@ mod tests {
             ("xN", "", ""),
             ("x", "+", ""),     // it has been asked to go
             ("y", "", ""),      // one of this name goes first
-            ("f", "+-", "-"),   // nobody was served
+            ("f", "+", "-"),    // it may be well again in a moment
             ("Ff", "+-", "--"), // of two former ones the later failed
             ("Ffn", "-", "-"),
             ("fn", "", ""),
             ("FF", "+", "--"),
+            ("!F", "", ""), // on a node that is away none is known to be well
+            ("!f", "", ""),
+            ("!fn", "", ""),
+            ("!", "+", "+"),
         ] {
             assert_eq!(done(Surge(1), &[made]), [surge], "{made}");
             assert_eq!(done(Unavailable(1), &[made]), [unavailable], "{made}");
@@ -235,65 +241,70 @@ mod tests {
         assert_eq!(done(Surge(1), &["F", "F", "F"]), ["+", "", ""]);
         assert_eq!(done(Surge(2), &["F", "F", "F"]), ["+", "+", ""]);
         assert_eq!(done(Surge(1), &["Fn", "F", "F"]), ["", "", ""], "held until it is healthy");
+        assert_eq!(done(Surge(1), &["Fn", "f", "f"]), ["", "", ""], "also for those that are not well now");
+        assert_eq!(done(Surge(1), &["Fn", "!f", "!f"]), ["", "", ""], "and for those that are away");
         assert_eq!(done(Surge(1), &["FN", "F", "F"]), ["-", "+", ""]);
-        assert_eq!(done(Surge(1), &["F", "n", "F"]), ["", "", ""]);
+        assert_eq!(done(Surge(1), &["F", "n", "F"]), ["+", "", ""], "nothing was ever well there");
+        assert_eq!(done(Surge(1), &["f", "F", "F"]), ["", "+", ""], "where nobody is served comes last");
+        assert_eq!(done(Surge(1), &["!Fn", "F"]), ["", "+"], "a node that is away is not waited for");
         assert_eq!(done(Unavailable(1), &["F", "F"]), ["-", ""]);
         assert_eq!(done(Unavailable(1), &["x", "F"]), ["", ""], "it is not there yet");
+        assert_eq!(done(Unavailable(1), &["!x", "F"]), ["", ""], "nor if it is away");
+        assert_eq!(done(Unavailable(1), &["!n", "F"]), ["", ""]);
         assert_eq!(done(Unavailable(1), &["", "F"]), ["+", ""]);
         assert_eq!(done(Unavailable(2), &["n", "F"]), ["", "-"]);
         assert_eq!(done(Surge(1), &["", "", ""]), ["+", "+", "+"], "where there was none nothing is changed");
-        assert_eq!(done(Surge(1), &["f", "f", "F"]), ["+-", "+-", "+"], "nor where nobody was served");
-        assert_eq!(
-            done(Surge(1), &["!F", "F", "!n"]),
-            ["", "+", ""],
-            "a node that is away waits and is not waited for"
-        );
-        assert_eq!(done(Surge(1), &["!", "!f"]), ["+", "+-"]);
     }
 
-    /// From any state, once what is made gets healthy, all are of the wanted spec in the end; and a node that was served by a
-    /// healthy instance is served all the time where both may run.
+    /// From any state, whatever becomes of health and nodes for a while, once what is made gets healthy all are of the
+    /// wanted spec in the end; and as long as a change goes on, where both may run no former one stops before the wanted
+    /// one was healthy, but for a failed one beside a healthy one.
     #[test]
     fn every_state_comes_to_its_end_and_surge_leaves_nobody_unserved() {
         let states =
             ["", "n", "N", "F", "f", "Fn", "FN", "fN", "fn", "x", "y", "xn", "Ff", "FF", "Ffn", "xF"];
+        let mut random: u64 = 1;
+        let mut chance = move |of: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % of == 0
+        };
         for pace in [Pace::Surge(1), Pace::Surge(2), Pace::Unavailable(1), Pace::Unavailable(2)] {
-            for a in states {
-                for b in states {
-                    let mut nodes: BTreeMap<String, OnNode> =
-                        [("a".to_owned(), on(a)), ("b".to_owned(), on(b))].into();
-                    for (node, one) in &mut nodes {
-                        for (n, made) in one.made.iter_mut().enumerate().filter(|(_, m)| !m.current) {
-                            made.name = format!("{node}/{}-{n}", made.name);
+            for (a, b) in states.iter().flat_map(|a| states.iter().map(move |b| (a, b))) {
+                let mut nodes: BTreeMap<String, OnNode> =
+                    [("a".to_owned(), on(a)), ("b".to_owned(), on(b))].into();
+                for (node, one) in &mut nodes {
+                    for (n, made) in one.made.iter_mut().enumerate().filter(|(_, m)| !m.current) {
+                        made.name = format!("{node}/{}-{n}", made.name);
+                    }
+                }
+                for round in 0.. {
+                    assert!(round < 40, "{pace:?} {a} {b}: {nodes:?}");
+                    let now = steps(pace, &nodes);
+                    for (name, one) in &mut nodes {
+                        let well = |one: &OnNode| one.made.iter().any(|m| m.healthy && !m.leaving);
+                        let stopped = |made: &Made| now.stop.contains(&made.name);
+                        let served = well(one);
+                        one.made.retain(|made| !made.leaving);
+                        one.made.iter_mut().for_each(|made| made.leaving |= stopped(made));
+                        if let Pace::Surge(_) = pace {
+                            assert!(well(one) || !served, "{pace:?} {a} {b} {now:?} {one:?}");
+                            let any = one.made.iter().any(|made| !made.leaving);
+                            assert!(any || one.made.is_empty(), "the last one stops: {now:?} {one:?}");
+                        }
+                        if now.make.contains(name) {
+                            one.made.push(Made { healthy: false, ..on("n").made[0].clone() });
+                        }
+                        // For a while anything may happen, then all gets well.
+                        let troubled = round < 15;
+                        one.ready = !troubled || !chance(4);
+                        for made in &mut one.made {
+                            made.healthy = if troubled { one.ready && chance(2) } else { made.current };
                         }
                     }
-                    let served = |on: &OnNode| on.made.iter().any(|m| m.healthy && !m.leaving);
-                    for round in 0.. {
-                        assert!(round < 20, "{pace:?} {a} {b}: {nodes:?}");
-                        let before: Vec<bool> = nodes.values().map(served).collect();
-                        let now = steps(pace, &nodes);
-                        let stopped = |names: &[String], made: &Made| names.contains(&made.name);
-                        let was_still = now == Steps::default();
-                        for (name, one) in &mut nodes {
-                            one.made.retain(|made| !made.leaving);
-                            for made in &mut one.made {
-                                made.leaving |= stopped(&now.stop, made);
-                                made.healthy |= made.current;
-                            }
-                            if now.make.contains(name) {
-                                one.made.push(Made { healthy: false, ..on("n").made[0].clone() });
-                            }
-                        }
-                        let after: Vec<bool> = nodes.values().map(served).collect();
-                        for (before, after) in before.iter().zip(after) {
-                            let may_go = matches!(pace, Pace::Unavailable(_));
-                            assert!(after || !before || may_go, "{pace:?} {a} {b} {now:?} {nodes:?}");
-                        }
-                        let through =
-                            |on: &OnNode| on.made.len() == 1 && on.made[0].current && on.made[0].healthy;
-                        if was_still && nodes.values().all(through) {
-                            break;
-                        }
+                    let through =
+                        |on: &OnNode| on.made.len() == 1 && on.made[0].current && on.made[0].healthy;
+                    if round > 15 && now == Steps::default() && nodes.values().all(through) {
+                        break;
                     }
                 }
             }
@@ -305,7 +316,7 @@ mod tests {
         let nodes: BTreeMap<String, OnNode> = [("a", "FN"), ("b", "Fn"), ("c", "F"), ("d", "N")]
             .map(|(n, made)| (n.to_owned(), on(made)))
             .into();
-        let standing = standing(&nodes);
+        let standing = standing(Pace::Surge(1), &nodes);
         assert_eq!((standing.wanted, standing.done, standing.former), (4, 2, 3));
         assert_eq!(standing.changing, ["b"]);
     }

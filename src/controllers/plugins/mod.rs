@@ -40,6 +40,8 @@ pub(crate) async fn reconcile(plugin: Arc<Plugin>, context: Arc<Context>) -> Out
             for allocation in own.iter().filter(|a| !deleting(&***a)) {
                 context.delete(&**allocation).await?;
             }
+        } else {
+            rollout::place_again(&context, &plugin, &own, &wanted).await?;
         }
     } else if undeclared(&plugin).is_some() && unused(&context, &name) {
         context.delete(&*plugin).await?;

@@ -10,8 +10,8 @@ use super::super::write::Failure;
 use super::fault;
 use super::wanted::{Slot, Wanted, slot};
 use crate::api::meta::{Condition, ObjectRef, Truth};
-use crate::api::{Allocation, Plugin, PluginInstance};
-use crate::plan::registry::Instance;
+use crate::api::{Allocation, Plugin, PluginInstance, Volume};
+use crate::plan::registry::{self, Instance};
 use crate::plan::update::{Made, OnNode, Pace, Standing, standing, steps};
 
 /// The condition that says whether every instance is of the spec that is wanted. It is there from the first change on.
@@ -65,23 +65,50 @@ pub(super) async fn place(
         context.delete(&**allocation).await?;
     }
     let instances = Instances::of(&context.world, &plugin.name_any());
-    let strategy = plugin.spec.update_strategy.clone().unwrap_or_default();
-    let pace = Pace::of(strategy.max_surge, strategy.max_unavailable);
     for (entry, nodes) in slots(context, &instances, own, wanted) {
-        let now = steps(pace, &nodes);
+        let now = steps(pace(plugin), &nodes);
         for allocation in staying().filter(|a| now.stop.contains(&a.name_any())) {
             context.delete(&**allocation).await?;
         }
         let made = |one: &&Wanted| one.slot().0 == entry && now.make.contains(&one.node);
         for one in wanted.iter().filter(made) {
-            match context.create(&one.allocation(&context.options.system_namespace)).await {
-                // It is there already, and on its way into the cache.
-                Ok(_) | Err(Failure::Conflict) => {}
-                Err(failure) => return Err(failure),
-            }
+            make(context, one).await?;
         }
     }
     Ok(())
+}
+
+/// What volumes of a Plugin that is being deleted need comes back where it is missing: one that was just being replaced, say.
+pub(super) async fn place_again(
+    context: &Context,
+    plugin: &Plugin,
+    own: &[Arc<Allocation>],
+    wanted: &[Wanted],
+) -> Result<(), Failure> {
+    let of_it = format!("plugin:{}", plugin.name_any());
+    let (attachments, volumes) = (context.world.attachments.by(&of_it), context.world.volumes.by(&of_it));
+    let host = |v: &Arc<Volume>| Some(v.status.as_ref()?.controller.as_ref()?.node_name.clone());
+    let mut nodes: BTreeSet<String> = volumes.iter().filter_map(host).collect();
+    nodes.extend(attachments.iter().map(|attachment| attachment.spec.node_name.clone()));
+    let there: BTreeSet<Slot> = own.iter().map(|a| slot(a)).collect();
+    let missing = |one: &&Wanted| nodes.contains(&one.node) && !there.contains(&one.slot());
+    for one in wanted.iter().filter(missing) {
+        make(context, one).await?;
+    }
+    Ok(())
+}
+
+async fn make(context: &Context, one: &Wanted) -> Result<(), Failure> {
+    match context.create(&one.allocation(&context.options.system_namespace)).await {
+        // It is there already, and on its way into the cache.
+        Ok(_) | Err(Failure::Conflict) => Ok(()),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn pace(plugin: &Plugin) -> Pace {
+    let strategy = plugin.spec.update_strategy.clone().unwrap_or_default();
+    Pace::of(strategy.max_surge, strategy.max_unavailable)
 }
 
 /// The instances that are and those that shall be, so that one that has not come up yet counts as missing. While one is
@@ -122,43 +149,70 @@ pub(super) fn counted(instances: &Instances, own: &[Arc<Allocation>], wanted: &[
     list
 }
 
-/// Whether every instance is of the spec that is wanted; nothing before the first change.
+/// Whether every instance is of the spec that is wanted; nothing before the first change. Once that was so, an instance
+/// that is unwell is no matter of this.
 pub(super) async fn updated(
     context: &Context,
     plugin: &Plugin,
     instances: &Instances,
     (own, wanted): (&[Arc<Allocation>], &[Wanted]),
 ) -> Option<Condition> {
-    let all: Vec<Standing> = slots(context, instances, own, wanted).values().map(standing).collect();
+    let slots = slots(context, instances, own, wanted);
+    let all: Vec<Standing> = slots.values().map(|nodes| standing(pace(plugin), nodes)).collect();
     let sum = |count: fn(&Standing) -> usize| all.iter().map(count).sum::<usize>();
     let (total, done, former) = (sum(|s| s.wanted), sum(|s| s.done), sum(|s| s.former));
     let before = plugin.status.as_ref().and_then(|s| s.conditions.iter().find(|c| c.kind == UPDATED));
     if deleting(plugin) || former == 0 && before.is_none() {
         return None;
     }
-    let condition = if done == total && former == 0 {
+    let was = before.is_some_and(|condition| condition.status == Truth::True);
+    let condition = if former == 0 && (was || done == total) {
         Condition::new(UPDATED, Truth::True, UPDATED, "every instance is of this spec")
     } else {
-        let nodes: BTreeSet<&str> = all.iter().flat_map(|s| &s.changing).map(String::as_str).collect();
-        let next = |a: &&Arc<Allocation>| wanted.iter().any(|w| w.slot() == slot(a) && w.is_met_by(a));
-        let unwell = own.iter().filter(|a| nodes.contains(a.spec.node_name.as_str())).filter(next);
-        let of = |allocation: &Arc<Allocation>| -> Option<Arc<PluginInstance>> {
-            let mut objects = instances.objects.values();
-            objects.find(|object| object.spec.allocation.uid == uid(&**allocation)).cloned()
-        };
+        let nodes = all.iter().flat_map(|s| &s.changing).map(String::as_str).collect();
         let so_far = format!("{done} of {total} instances are of this spec");
-        match unwell.filter_map(of).find_map(fault) {
+        match unwell(&slots, &nodes, instances, own) {
             Some((reason, message)) => {
                 let sentence = format!(
-                    "{so_far}; no other is changed before this one is healthy: {reason} {message}. The former spec \
+                    "no other instance is replaced before this one is healthy: {reason} {message}. The former spec \
                      brings back what was"
                 );
                 let of = ObjectRef { namespace: String::new(), name: plugin.name_any(), uid: uid(plugin) };
                 context.tell::<Plugin>(&of, HELD, &sentence).await;
-                Condition::new(UPDATED, Truth::False, HELD, sentence)
+                Condition::new(UPDATED, Truth::False, HELD, format!("{so_far}; {sentence}"))
             }
             None => Condition::new(UPDATED, Truth::False, "Updating", so_far),
         }
     };
     Some(condition.of_generation(plugin.metadata.generation))
+}
+
+/// What is wrong with the next instance on one of these nodes.
+fn unwell(
+    slots: &Slots,
+    nodes: &BTreeSet<&str>,
+    instances: &Instances,
+    own: &[Arc<Allocation>],
+) -> Option<(String, String)> {
+    let made = slots.values().flatten().filter(|(node, _)| nodes.contains(node.as_str()));
+    let names: BTreeSet<&str> = made
+        .flat_map(|(_, on)| &on.made)
+        .filter(|made| made.current && !made.leaving && !made.healthy)
+        .map(|made| made.name.as_str())
+        .collect();
+    let next = |a: &&Arc<Allocation>| names.contains(a.name_any().as_str());
+    let next: BTreeSet<String> = own.iter().filter(next).map(|a| uid(&**a)).collect();
+    let of_it = |object: &&Arc<PluginInstance>| next.contains(&object.spec.allocation.uid);
+    let mut objects = instances.objects.values().filter(of_it);
+    let twice = registry::duplicate_node_ids(&instances.list);
+    objects.find_map(|object| {
+        let name = object.name_any();
+        if let Some((_, holder)) = twice.iter().find(|(id, _)| *id == name) {
+            let node = &object.spec.node_name;
+            let message = format!("on node \"{node}\": node \"{holder}\" reported the same node id before");
+            return Some(("DuplicateNodeID".to_owned(), message));
+        }
+        // A socket that is not there yet may come; that none came at all is told as another fault.
+        fault(Arc::clone(object)).filter(|(reason, _)| reason != "NoSocket")
+    })
 }

@@ -37,14 +37,15 @@ pub(super) fn wanted(context: &Context, plugin: &Plugin, own: &[Arc<Allocation>]
     let nodes = nodes(context);
     let mut all = Vec::new();
     for entry in &plugin.spec.instances {
+        let hash = hash(entry);
         let of_it = |a: &&Arc<Allocation>| a.annotations().get(ENTRY) == Some(&entry.name);
         let present: BTreeSet<_> = own.iter().filter(of_it).map(|a| a.spec.node_name.clone()).collect();
         for node in wanted_nodes(&entry.placement, &nodes, &present) {
             let uid = plugin.uid().unwrap_or_default();
-            let (stem, hash) = (joined(&[&plugin.name_any(), &entry.name], 200), hash(entry));
+            let stem = joined(&[&plugin.name_any(), &entry.name], 200);
             all.push(Wanted {
-                name: format!("{stem}-{}", hex(&[&uid, &entry.name, &node, &hash], 8)),
-                hash,
+                name: format!("{stem}-{}", hex(&[&uid, &entry.name, &node, &hash], 16)),
+                hash: hash.clone(),
                 node,
                 role: entry.role,
                 plugin: plugin.name_any(),

@@ -123,7 +123,8 @@ async fn a_changed_spec_goes_from_node_to_node_and_the_former_one_serves_until_t
     assert_eq!(bench.seen.all("plugininstances").len(), 4, "on b both run");
     let message = updated(&bench.seen)["message"].as_str().unwrap().to_owned();
     assert!(
-        message.starts_with("1 of 3 instances") && message.contains("on node \"b\": as told"),
+        message.starts_with("1 of 3 instances are of this spec; ")
+            && message.contains("on node \"b\": as told"),
         "{message}"
     );
     let said = |seen: &Seen| seen.all("events").iter().filter(|e| e["reason"] == "UpdateHeld").count();
