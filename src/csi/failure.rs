@@ -184,7 +184,7 @@ impl Failure {
     /// about the volume is under way, which may be one that was given up.
     pub fn is_over(&self) -> bool {
         let at_work = matches!(self.code, Code::Aborted | Code::Cancelled | Code::DeadlineExceeded);
-        self.is_answer() && !at_work
+        self.is_answer() && !at_work || self.breach.is_some()
     }
 
     /// Nothing was sent.

@@ -1,5 +1,5 @@
 //! What a plugin was asked about volumes and has not answered: it may be at work on it still.
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -8,16 +8,15 @@ use tokio::sync::watch;
 #[derive(Debug, Default)]
 pub(crate) struct Owed {
     under_way: watch::Sender<usize>,
-    /// Volumes whose last call was given up, with the number of connections that were over when it was sent: whoever had
-    /// that connection is gone once there are more.
-    given_up: Mutex<HashMap<String, u64>>,
+    /// Volumes whose last call was given up. The end of a connection says nothing of it: drivers close those that are old.
+    given_up: Mutex<HashSet<String>>,
 }
 
 impl Owed {
     /// A call is sent now.
-    pub(crate) fn begin(&self, volume: String, ends: u64) -> Asked<'_> {
+    pub(crate) fn begin(&self, volume: String) -> Asked<'_> {
         self.under_way.send_modify(|calls| *calls += 1);
-        Asked { owed: self, volume, ends, answered: false }
+        Asked { owed: self, volume, answered: false }
     }
 
     /// How many calls are under way.
@@ -26,13 +25,16 @@ impl Owed {
     }
 
     /// Whether the plugin may be at work on a call about the volume that was given up.
-    pub(crate) fn has(&self, volume: &str, ends: u64) -> bool {
-        let mut given_up = self.given_up();
-        given_up.retain(|_, at| *at == ends);
-        given_up.contains_key(volume)
+    pub(crate) fn has(&self, volume: &str) -> bool {
+        self.given_up().contains(volume)
     }
 
-    fn given_up(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+    /// The process is gone, and what it was doing with it.
+    pub(crate) fn forget(&self) {
+        self.given_up().clear();
+    }
+
+    fn given_up(&self) -> MutexGuard<'_, HashSet<String>> {
         // Nothing panics while the lock is held; were it to, the table would still be whole.
         self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -42,7 +44,6 @@ impl Owed {
 pub(crate) struct Asked<'a> {
     owed: &'a Owed,
     volume: String,
-    ends: u64,
     answered: bool,
 }
 
@@ -59,7 +60,7 @@ impl Drop for Asked<'_> {
         if self.answered {
             self.owed.given_up().remove(&volume);
         } else {
-            self.owed.given_up().insert(volume, self.ends);
+            self.owed.given_up().insert(volume);
         }
         self.owed.under_way.send_modify(|calls| *calls -= 1);
     }
@@ -70,22 +71,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_given_up_is_owed_until_an_answer_or_the_end_of_the_connection() {
+    fn what_was_given_up_is_owed_until_an_answer_or_the_end_of_the_process() {
         let owed = Owed::default();
         let calls = owed.under_way();
-        let first = owed.begin("a".to_owned(), 3);
-        let mut second = owed.begin("b".to_owned(), 3);
+        let first = owed.begin("a".to_owned());
+        let mut second = owed.begin("b".to_owned());
         assert_eq!(*calls.borrow(), 2);
-        assert!(!owed.has("a", 3), "it may be answered yet");
+        assert!(!owed.has("a"), "it may be answered yet");
         second.answered();
         drop((first, second));
         assert_eq!(*calls.borrow(), 0);
-        assert_eq!((owed.has("a", 3), owed.has("b", 3)), (true, false));
-        owed.begin("a".to_owned(), 3).answered();
-        assert!(!owed.has("a", 3), "answered when asked again");
-        drop(owed.begin("a".to_owned(), 3));
-        assert!(owed.has("a", 3));
-        assert!(!owed.has("a", 4), "whoever was asked is gone");
-        assert!(!owed.has("a", 3) && owed.given_up().is_empty());
+        assert_eq!((owed.has("a"), owed.has("b")), (true, false));
+        owed.begin("a".to_owned()).answered();
+        assert!(!owed.has("a"), "answered when asked again");
+        drop(owed.begin("a".to_owned()));
+        assert!(owed.has("a"));
+        owed.forget();
+        assert!(!owed.has("a"));
     }
 }

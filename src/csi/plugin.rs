@@ -101,6 +101,7 @@ struct Shared {
     /// Probes travel apart: one oversized error text or protocol fault ends all calls of a connection.
     probes: Line,
     turns: Turns,
+    own_turns: Turns,
     owed: Owed,
     observer: Option<Arc<dyn Observer>>,
     reconnects: watch::Sender<u64>,
@@ -121,6 +122,7 @@ impl Plugin {
                 calls,
                 probes,
                 turns: options.turns,
+                own_turns: Turns::default(),
                 owed: Owed::default(),
                 observer: options.observer,
                 reconnects,
@@ -145,7 +147,12 @@ impl Plugin {
 
     /// Whether it may be at work on a call about this volume, by handle or name, that was given up without its answer.
     pub fn owes(&self, volume: &str) -> bool {
-        self.shared.owed.has(volume, *self.shared.ends.borrow())
+        self.shared.owed.has(volume)
+    }
+
+    /// Its process is gone, and what it was doing with it.
+    pub fn forget_owed(&self) {
+        self.shared.owed.forget();
     }
 
     /// How many calls about volumes are under way.
@@ -212,7 +219,9 @@ impl Plugin {
         let key = request.key();
         let volume = key.as_ref().and_then(Key::volume).map(str::to_owned);
         let _turn = match key {
-            Some(key) => Some(self.shared.turns.take(key).await),
+            // Each process is asked for itself how it is.
+            Some(key @ Key::Readiness) => Some(self.shared.own_turns.take(key).await),
+            Some(key @ (Key::Volume(_) | Key::Name(_))) => Some(self.shared.turns.take(key).await),
             None => None,
         };
         // Not waited for here: what the caller decided on may be over by then.
@@ -222,8 +231,7 @@ impl Plugin {
         if terms.lease.is_some_and(|lease| !lease.is_valid()) {
             return Err(Failure::too_late(Q::RPC));
         }
-        let mut asked_of =
-            volume.clone().map(|volume| self.shared.owed.begin(volume, *self.shared.ends.borrow()));
+        let mut asked_of = volume.clone().map(|volume| self.shared.owed.begin(volume));
         let call = InFlight::new(self.shared.observer.as_deref(), Q::RPC, volume, terms.attempt, asked);
         effect!("{}", Q::RPC.name());
         let result = exchange(line, request, terms.deadline).await.and_then(|reply| {

@@ -80,6 +80,8 @@ pub struct Instance {
     pub admitted: bool,
     /// When its PluginInstance was made, which tells the newer of two.
     pub born: Option<Time>,
+    /// Its task is about to be stopped: it gets no call any more, and ends those that it has.
+    pub draining: bool,
     /// How far it has come.
     pub progress: Progress,
 }
@@ -95,7 +97,9 @@ impl Registry {
         let same = |old: &Instance| {
             old.socket == instance.socket && old.role == instance.role && old.plugin == instance.plugin
         };
-        if all.get(&key).is_some_and(same) {
+        if let Some(known) = all.get_mut(&key).filter(|old| same(old)) {
+            // It is started again.
+            known.draining = false;
             return false;
         }
         all.insert(key, instance);
@@ -165,8 +169,14 @@ impl Registry {
     }
 
     /// The instance that makes a call about a volume, by handle or name: the one that serves. But one that was asked about
-    /// it already and may be at work on that still is asked on, for another process of the driver knows nothing of it.
-    pub fn serving_volume(&self, plugin: &str, service: Service, volume: &str) -> Option<Instance> {
+    /// it already and may be at work on that still is asked on, for another process of the driver knows nothing of it; if
+    /// that one is about to stop, nobody is asked until it is gone.
+    pub fn serving_volume(
+        &self,
+        plugin: &str,
+        service: Service,
+        volume: &str,
+    ) -> Option<(InstanceKey, Instance)> {
         let owing = |instance: &Instance| {
             let serves = match service {
                 Service::Controller => instance.role.controller(),
@@ -176,9 +186,27 @@ impl Registry {
             instance.plugin == plugin && serves && well && instance.client.owes(volume)
         };
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked_on = all.values().find(|instance| owing(instance)).cloned();
+        let asked_on = all.iter().find(|(_, instance)| owing(instance)).map(|(k, i)| (k.clone(), i.clone()));
         drop(all);
-        asked_on.or_else(|| self.serving(plugin, service))
+        if let Some(asked_on) = asked_on {
+            return Some(asked_on).filter(|(_, instance)| !instance.draining);
+        }
+        let key = self.serving_key(plugin, service)?;
+        self.get(&key).map(|instance| (key, instance))
+    }
+
+    /// An instance shall run on; whether that is news.
+    pub fn resume(&self, key: &InstanceKey) -> bool {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get_mut(key).is_some_and(|instance| std::mem::take(&mut instance.draining))
+    }
+
+    /// From now on an instance gets no call.
+    pub fn drain(&self, key: &InstanceKey) -> Option<Instance> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let instance = all.get_mut(key)?;
+        instance.draining = true;
+        Some(instance.clone())
     }
 
     /// Whom the calls of a plugin take turns with: all instances of it here.
@@ -189,7 +217,8 @@ impl Registry {
     /// Its key.
     pub fn serving_key(&self, plugin: &str, service: Service) -> Option<InstanceKey> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_plugin: Vec<_> = all.iter().filter(|(_, i)| i.plugin == plugin && i.admitted).collect();
+        let of_plugin: Vec<_> =
+            all.iter().filter(|(_, i)| i.plugin == plugin && i.admitted && !i.draining).collect();
         let list: Vec<_> = of_plugin
             .iter()
             .enumerate()
@@ -225,6 +254,7 @@ mod tests {
             client: csi::Plugin::new(connector, csi::PluginOptions::default()),
             admitted: true,
             born: None,
+            draining: false,
             progress: Progress::default(),
         }
     }
@@ -249,6 +279,23 @@ mod tests {
         assert_eq!(serves(&registry), Some("/b.sock".into()));
         assert_eq!(registry.deregister(&key(2)), Some("p".into()));
         assert_eq!(serves(&registry), Some("/a.sock".into()));
+    }
+
+    #[tokio::test]
+    async fn one_that_drains_serves_no_more_unless_it_runs_on() {
+        let registry = Registry::default();
+        for n in [1, 2] {
+            registry.register(key(n), instance(&format!("/{n}.sock")));
+            healthy(&registry, n, i64::from(n));
+        }
+        assert!(registry.drain(&key(2)).is_some() && registry.drain(&key(9)).is_none());
+        assert_eq!(serves(&registry), Some("/1.sock".into()));
+        registry.drain(&key(1));
+        assert_eq!(serves(&registry), None);
+        assert!(registry.resume(&key(1)) && !registry.resume(&key(1)));
+        assert_eq!(serves(&registry), Some("/1.sock".into()));
+        registry.register(key(2), instance("/2.sock"));
+        assert_eq!(serves(&registry), Some("/2.sock".into()), "it was started again");
     }
 
     /// Scenarios A11, A12.

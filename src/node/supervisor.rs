@@ -26,7 +26,6 @@ use crate::api::PluginInstance;
 use crate::api::meta::{READY, Time, is_true};
 use crate::api::plugin::{OTHER_DRIVER, Provider};
 use crate::csi::{self, Failure, Readiness, check};
-use crate::plan::registry::Service;
 use crate::sys::watch::{DirEvent, WatchError};
 
 /// How long Identity and Get* calls may take.
@@ -388,12 +387,11 @@ fn check_fault(fault: &check::Fault) -> Fault {
 }
 
 /// Notes what came of a call that makes a volume: an answer that no driver may give, or a good one.
-pub(super) fn judge(node: &Node, plugin: &str, breach: Option<(&str, String)>) {
-    let Some(key) = node.registry.serving_key(plugin, Service::Controller) else { return };
+pub(super) fn judge(node: &Node, key: &InstanceKey, breach: Option<(&str, String)>) {
     let accused = breach.map(|(word, sentence)| (word.to_owned(), sentence));
-    let Some((before, after)) = node.registry.progress(&key, |p| p.accused = accused) else { return };
+    let Some((before, after)) = node.registry.progress(key, |p| p.accused = accused) else { return };
     if before.accused != after.accused {
-        node.queue.wake(Key::Instance(key));
+        node.queue.wake(Key::Instance(key.clone()));
     }
 }
 

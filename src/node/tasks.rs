@@ -2,11 +2,12 @@
 //!
 //! Holds what is known of each task now; the truth is with its runtime. One watcher per running task waits for its end and
 //! wakes its allocation.
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use super::allocations::wake_volumes;
@@ -37,6 +38,8 @@ pub struct Tasks {
     slots: Mutex<HashMap<String, BTreeMap<String, Slot>>>,
     events: Mutex<HashMap<String, Vec<TaskEvent>>>,
     counted: Mutex<HashMap<String, i64>>,
+    /// The allocations that wait for the calls of their plugins to end.
+    draining: Arc<Mutex<HashSet<String>>>,
     watchers: TaskTracker,
 }
 
@@ -129,6 +132,27 @@ impl Tasks {
     pub fn count_once(&self, allocation: &str, task: &str, finished_ms: i64) -> bool {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         counted.insert(task_key(allocation, task), finished_ms) != Some(finished_ms)
+    }
+
+    /// Has an allocation looked at when no call is under way any more. Asked again while it waits, nothing changes.
+    pub fn wait_for_calls(&self, node: &Arc<Node>, allocation: &str, mut calls: watch::Receiver<usize>) {
+        let waits = || self.draining.lock().unwrap_or_else(PoisonError::into_inner);
+        if !waits().insert(allocation.to_owned()) {
+            return;
+        }
+        let (draining, stop) = (Arc::clone(&self.draining), node.stop.clone());
+        let (node, allocation) = (Arc::downgrade(node), allocation.to_owned());
+        self.watchers.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = calls.wait_for(|calls| *calls == 0) => {}
+            }
+            // Gone before the look, which may find that it has to wait once more.
+            draining.lock().unwrap_or_else(PoisonError::into_inner).remove(&allocation);
+            if let Some(node) = node.upgrade() {
+                node.queue.wake(Key::Allocation(allocation));
+            }
+        });
     }
 
     /// Waits for the watchers to end; they end when the daemon stops.

@@ -264,9 +264,9 @@ mod tests {
         let states =
             ["", "n", "N", "F", "f", "Fn", "FN", "fN", "fn", "x", "y", "xn", "Ff", "FF", "Ffn", "xF"];
         let mut random: u64 = 1;
-        let mut chance = move |of: u64| {
+        let mut chance = move |of: u64| -> bool {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % of == 0
+            (random >> 33).is_multiple_of(of)
         };
         for pace in [Pace::Surge(1), Pace::Surge(2), Pace::Unavailable(1), Pace::Unavailable(2)] {
             for (a, b) in states.iter().flat_map(|a| states.iter().map(move |b| (a, b))) {

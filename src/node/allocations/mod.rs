@@ -24,7 +24,7 @@ use crate::plan::supervise::{self, Process, Step, Wanted};
 use crate::plan::{Next, Reason};
 use crate::sys::process::Outcome;
 pub use plugins::{admit, refuse, register};
-use plugins::{is_called, keep_watch, patience, watch_over, withdraw};
+use plugins::{drain, keep_watch, patience, watch_over, withdraw};
 use start::{publications, start};
 
 /// The grace of a task that names none.
@@ -209,9 +209,15 @@ async fn run_task(
                 }
             }
         }
-        // What was asked of it ends there: what comes next goes to another one.
-        Next::Do(Step::Stop) if is_called(node, &uid, task) => None,
         Next::Do(Step::Stop) => {
+            // What was asked of it ends there: what comes next goes to another one.
+            let calls = if task.csi_plugin.is_some() { drain(node, &uid, task) } else { 0 };
+            if calls > 0 {
+                let message =
+                    format!("is asked to end when the calls that are under way there have ended: {calls}");
+                node.tasks.event(&uid, &task.name, event(node, "Draining", &message));
+                return None;
+            }
             node.tasks.event(&uid, &task.name, event(node, "Stopping", "asked to end"));
             if node.stop_task(&uid, &task.name, grace(task)) == Asked::Over {
                 withdraw(node, &uid, &task.name, plugins::entry(node, &uid, task).as_ref()).await;
@@ -329,6 +335,9 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
     node.events.tell(about(allocation), tone, reason, "Run", &note);
     if task.csi_plugin.is_some() {
         node.supervisors.stop(&key);
+        if let Some(instance) = node.registry.get(&key) {
+            instance.client.forget_owed();
+        }
         let fault = timed_out.unwrap_or_else(|| ("ProcessEnded".into(), format!("its process {message}")));
         let changed = node.registry.progress(&key, |p| {
             *p = Progress { fingerprint: p.fingerprint.take(), fault: Some(fault), ..Progress::default() };

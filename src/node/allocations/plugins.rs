@@ -116,6 +116,7 @@ pub fn register(node: &Arc<Node>, uid: &str, task: &str, entry: &InstanceEntry) 
             client,
             admitted: entry.admitted || known,
             born: born.or(entry.born),
+            draining: false,
             progress: Progress::default(),
         },
     );
@@ -138,29 +139,28 @@ pub(super) async fn withdraw(node: &Arc<Node>, uid: &str, task: &str, plugin: Op
     node.queue.wake(Key::Instance(key));
 }
 
-/// Whether calls about volumes are under way at a task's instance; the allocation is looked at again when the last of them
-/// has ended. Each has its deadline.
-pub(super) fn is_called(node: &Arc<Node>, uid: &str, task: &Task) -> bool {
+/// Keeps new calls from a task's instance, and says how many are under way there. The allocation is looked at again when
+/// they have ended; each has its deadline.
+pub(super) fn drain(node: &Arc<Node>, uid: &str, task: &Task) -> usize {
     let key = InstanceKey { allocation: uid.to_owned(), task: task.name.clone() };
-    let Some(instance) = node.registry.get(&key) else { return false };
-    let mut calls = instance.client.under_way();
-    if *calls.borrow() == 0 {
-        return false;
+    let Some(instance) = node.registry.drain(&key) else { return 0 };
+    let calls = instance.client.under_way();
+    let under_way = *calls.borrow();
+    if under_way > 0 {
+        node.tasks.wait_for_calls(node, uid, calls);
     }
-    let (node, stop, uid) = (Arc::clone(node), node.stop.clone(), uid.to_owned());
-    tokio::spawn(async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            _ = calls.wait_for(|calls| *calls == 0) => node.queue.wake(Key::Allocation(uid)),
-        }
-    });
-    true
+    under_way
 }
 
 /// A running plugin instance has a supervisor.
 pub(super) fn keep_watch(node: &Arc<Node>, allocation: &Allocation, task: &Task) {
     let Some(plugin) = &task.csi_plugin else { return };
     let uid = allocation.uid().unwrap_or_default();
+    let key = InstanceKey { allocation: uid.clone(), task: task.name.clone() };
+    let runs = node.tasks.process(&uid, &task.name) == Process::Running;
+    if runs && node.registry.resume(&key) {
+        node.queue.wake(Key::Plugin(plugin.plugin_name.clone()));
+    }
     if let Some(entry) = entry(node, &uid, task) {
         watch_over(node, &uid, &task.name, &entry, (node.runtimes.runs(&task.runtime), patience(plugin)));
     }

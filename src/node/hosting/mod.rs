@@ -18,6 +18,7 @@ pub use doubts::Doubts;
 
 use super::context::Node;
 use super::mounts::{BLOCKED, reason_word, sentence};
+use super::registry::InstanceKey;
 use super::requests;
 use crate::api::Volume;
 use crate::api::meta::{Condition, Host, Truth};
@@ -160,15 +161,16 @@ fn settle(
 }
 
 struct Serving {
+    key: InstanceKey,
     client: csi::Plugin,
     controller: csi::ControllerCapabilities,
 }
 
 fn serving(node: &Node, plugin: &str, volume: &str) -> Result<Serving, Blocked> {
     match node.registry.serving_volume(plugin, Service::Controller, volume) {
-        Some(instance) => {
+        Some((key, instance)) => {
             let controller = instance.progress.fingerprint.map(|f| f.controller).unwrap_or_default();
-            Ok(Serving { client: instance.client, controller })
+            Ok(Serving { key, client: instance.client, controller })
         }
         None => Err(Blocked::Wait(Reason::PluginNotReady {
             plugin: plugin.to_owned(),

@@ -266,7 +266,7 @@ async fn create(
     let names = Attempt { key: &key, volume: &uid, step: retry, plugin: &volume.spec.plugin, lease, about };
     match call(node, names, "CreateVolume", |terms| plugin.client.create_volume(request, terms)).await {
         Ok(made) => {
-            supervisor::judge(node, &volume.spec.plugin, None);
+            supervisor::judge(node, &plugin.key, None);
             if let Err(fault) = check::created(&asked, &made) {
                 return undo_create(node, &plugin, names, (&made.volume_id, secrets), part, &fault).await;
             }
@@ -285,7 +285,7 @@ async fn create(
         Err(failure) => {
             if let Some(word) = failure.breach {
                 let said = format!("{failure}; the driver must be corrected");
-                supervisor::judge(node, &volume.spec.plugin, Some((word, said)));
+                supervisor::judge(node, &plugin.key, Some((word, said)));
             }
             if fresh && !failure.is_uncertain() {
                 if !failure.is_unsent() {

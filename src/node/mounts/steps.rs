@@ -443,7 +443,7 @@ pub(super) struct Serving {
 
 pub(super) fn serving(node: &Node, plugin: &str, handle: &str) -> Result<Serving, Trouble> {
     match node.registry.serving_volume(plugin, Service::Node, handle) {
-        Some(instance) => Ok(Serving {
+        Some((_, instance)) => Ok(Serving {
             client: instance.client,
             newer_modes: instance.progress.fingerprint.is_some_and(|f| f.node.single_node_multi_writer),
         }),
