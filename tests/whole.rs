@@ -13,5 +13,7 @@ mod quickstart;
 mod refusals;
 #[path = "whole/rig.rs"]
 mod rig;
+#[path = "whole/tasks.rs"]
+mod tasks;
 #[path = "whole/upgrade.rs"]
 mod upgrade;

@@ -2,7 +2,7 @@
 //!
 //! Every call may touch a path of a hung file system; each therefore runs off the caller's task, has a deadline,
 //! and answers [`KernelError::Hung`] when it passes. Nothing here recurses into a directory to delete.
-use crate::sys::path::{HostPath, Place, TreePath};
+use crate::sys::path::{HostPath, Place, SubPath, TreePath};
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
@@ -64,6 +64,15 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// is no longer what `verified` says (mount, device, file system and inode are compared on the same
     /// descriptor that is cloned).
     async fn clone_mount(&self, path: &TreePath, verified: &Present) -> Result<OwnedFd, KernelError>;
+
+    /// The same of one directory of it. Its parts are made (0755) where they are missing and may be; none may be a link or
+    /// another mount ([`KernelError::Outside`]), as the volume's users may have put there what they like.
+    async fn clone_directory(
+        &self,
+        path: &TreePath,
+        verified: &Present,
+        within: &SubPath,
+    ) -> Result<OwnedFd, KernelError>;
 
     /// Mounts a clone of what is at `from` at `at`: nosuid, nodev (unless it is a block device), read-only when
     /// asked. Makes the missing directories (or the file, for a block device) beneath the allowed directory.

@@ -142,6 +142,34 @@ impl From<HostPath> for Place {
     }
 }
 
+/// A directory within a volume, as a person names it: `app/data`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubPath {
+    parts: Vec<String>,
+    make: bool,
+}
+
+impl SubPath {
+    /// Whether what is missing is made. Refused are empty parts, `.` and `..`.
+    pub fn new(path: &str, make: bool) -> Result<Self, BadPath> {
+        let parts: Vec<String> = path.split('/').map(str::to_owned).collect();
+        match parts.iter().find(|part| matches!(part.as_str(), "" | "." | "..") || part.contains('\0')) {
+            Some(bad) => Err(BadPath::Component(bad.clone())),
+            None => Ok(Self { parts, make }),
+        }
+    }
+
+    /// Its parts, outermost first.
+    pub fn parts(&self) -> &[String] {
+        &self.parts
+    }
+
+    /// Whether what is missing is made.
+    pub fn makes(&self) -> bool {
+        self.make
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,8 +9,8 @@ use serde_json::json;
 use wharfline::api::allocation::Task;
 use wharfline::node::runtime::process::Process;
 use wharfline::node::runtime::{Ended, Order, Place, Running, Runtime, RuntimeError, VolumeAt};
-use wharfline::sys::kernel::{PathFacts, Present};
-use wharfline::sys::path::TreePath;
+use wharfline::sys::kernel::{KernelError, PathFacts, Present};
+use wharfline::sys::path::{SubPath, TreePath};
 use wharfline::sys::process::ExitRecord;
 use wharfline::sys::real::{RealFiles, RealKernel, RealWatches};
 use wharfline::sys::{Kernel, Watches};
@@ -35,6 +35,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) grace: Duration,
     pub(crate) volumes: Vec<(&'a Volume, VolumeAt)>,
+    /// The directory of the last volume that is mounted instead of its root.
+    pub(crate) within: Option<SubPath>,
 }
 
 /// A machine with one runtime.
@@ -126,6 +128,11 @@ impl Machine {
         self.kernel.absolute(&volume.path.clone().into())
     }
 
+    /// Why a directory of a volume cannot be mounted.
+    pub(crate) async fn refused(&self, volume: &Volume, within: &SubPath) -> KernelError {
+        self.kernel.clone_directory(&volume.path, &volume.present, within).await.unwrap_err()
+    }
+
     /// Takes a volume away from the host.
     pub(crate) async fn unmount(&self, volume: &Volume) {
         let id = volume.present.mount.as_ref().unwrap().id;
@@ -145,13 +152,19 @@ impl Machine {
             env: BTreeMap::from([("HERE".to_owned(), "/here".to_owned())]),
             grace: Duration::from_secs(10),
             volumes: vec![mounted(&self.here, "/here")],
+            within: None,
         }
     }
 
     pub(crate) async fn try_start(&self, wanted: &Wanted<'_>) -> Result<Arc<dyn Running>, RuntimeError> {
         let mut clones = Vec::new();
-        for (volume, _) in &wanted.volumes {
-            clones.push(self.kernel.clone_mount(&volume.path, &volume.present).await.unwrap());
+        for (n, (volume, _)) in (1..).zip(&wanted.volumes) {
+            let last = n == wanted.volumes.len();
+            let clone = match wanted.within.as_ref().filter(|_| last) {
+                None => self.kernel.clone_mount(&volume.path, &volume.present).await,
+                Some(within) => self.kernel.clone_directory(&volume.path, &volume.present, within).await,
+            };
+            clones.push(clone.unwrap());
         }
         let order = Order {
             place: &self.place,

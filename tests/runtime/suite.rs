@@ -4,8 +4,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use wharfline::node::runtime::{Asked, Ended, Found, Running, RuntimeError};
+use wharfline::sys::kernel::KernelError;
+use wharfline::sys::path::SubPath;
 use wharfline::sys::process::{Outcome, ProcessError};
 
 use crate::fixture::{Flavour, Machine, Wanted, exited, mounted};
@@ -33,6 +36,8 @@ macro_rules! for_each_case {
             the_daemons_tree_is_not_in_it_and_is_not_held,
             when_the_end_is_told_the_file_system_is_free,
             a_mount_path_that_cannot_be_is_refused_with_a_reason,
+            a_directory_of_a_volume_is_mounted_alone,
+            no_directory_of_a_volume_leads_out_of_it,
             a_device_that_is_read_only_cannot_be_written,
             what_takes_more_memory_than_it_may_is_killed_and_that_is_told,
             a_limit_of_processes_is_in_force,
@@ -418,6 +423,55 @@ pub(crate) async fn a_mount_path_that_cannot_be_is_refused_with_a_reason(flavour
         let error = machine.try_start(&wanted).await.unwrap_err();
         assert!(error.to_string().contains("/proc"), "{path}: {error}");
     }
+    machine.unmount(&volume).await;
+    machine.end().await;
+}
+
+pub(crate) async fn a_directory_of_a_volume_is_mounted_alone(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let volume = machine.volume("data").await;
+    let seen = machine.seen(&volume);
+    std::fs::write(seen.join("beside"), "").unwrap();
+    for make in [true, false] {
+        let mut wanted = machine.script("ls -A /data; echo mine > /data/file; ls -d /data/.. | wc -l");
+        wanted.volumes.push(mounted(&volume, "/data"));
+        wanted.within = Some(SubPath::new("app/db", make).unwrap());
+        let (record, output) = machine.run(&wanted).await;
+        assert_eq!(record.outcome, Outcome::Code(0), "{}", machine.log("stderr"));
+        assert!(!output.contains("beside"), "{output}");
+        assert_eq!(std::fs::read_to_string(seen.join("app/db/file")).unwrap(), "mine\n");
+    }
+    let mode = std::os::unix::fs::PermissionsExt::mode(&seen.join("app").metadata().unwrap().permissions());
+    assert_eq!(mode & 0o7777, 0o755);
+    machine.unmount(&volume).await;
+    machine.end().await;
+}
+
+/// Whoever has used the volume before may have left anything in it.
+pub(crate) async fn no_directory_of_a_volume_leads_out_of_it(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let volume = machine.volume("data").await;
+    let seen = machine.seen(&volume);
+    std::os::unix::fs::symlink("/etc", seen.join("out")).unwrap();
+    std::os::unix::fs::symlink("real", seen.join("link")).unwrap();
+    std::fs::create_dir_all(seen.join("real/other")).unwrap();
+    std::fs::write(seen.join("file"), "").unwrap();
+    rustix::mount::mount("none", seen.join("real/other"), "tmpfs", MountFlags::empty(), None).unwrap();
+    for make in [false, true] {
+        for path in ["out", "out/ssl", "link", "real/other", "real/other/x"] {
+            let error = machine.refused(&volume, &SubPath::new(path, make).unwrap()).await;
+            assert!(matches!(error, KernelError::Outside { .. }), "{path}: {error:?}");
+        }
+        let error = machine.refused(&volume, &SubPath::new("file", make).unwrap()).await;
+        assert!(matches!(error, KernelError::Refused { .. }), "{error:?}");
+    }
+    let error = machine.refused(&volume, &SubPath::new("missing/x", false).unwrap()).await;
+    assert!(matches!(error, KernelError::NotFound { .. }), "{error:?}");
+    assert!(!seen.join("missing").exists() && !Path::new("/etc/ssl/x").exists());
+    for path in ["", "/etc", "a/../..", "a//b", "."] {
+        assert!(SubPath::new(path, true).is_err(), "{path}");
+    }
+    rustix::mount::unmount(seen.join("real/other"), UnmountFlags::empty()).unwrap();
     machine.unmount(&volume).await;
     machine.end().await;
 }

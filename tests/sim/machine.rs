@@ -16,7 +16,7 @@ use wharfline::sys::files::{AppendFile, FileError, FileLock};
 use wharfline::sys::kernel::{
     Access, Checked, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared, Present, Removed,
 };
-use wharfline::sys::path::{HostPath, Place, TreePath};
+use wharfline::sys::path::{HostPath, Place, SubPath, TreePath};
 use wharfline::sys::process::{
     Adopted, Ended, ExitRecord, Outcome, ProcessError, ProcessId, Task as TaskHandle, TaskSpec, TaskState,
 };
@@ -198,6 +198,15 @@ impl Kernel for SimMachine {
             self.universe.look().violated(format!("S3: {} is unmounted under {used:?}", at.display()));
         }
         done
+    }
+
+    async fn clone_directory(
+        &self,
+        path: &TreePath,
+        verified: &Present,
+        _: &SubPath,
+    ) -> Result<OwnedFd, KernelError> {
+        self.clone_mount(path, verified).await
     }
 
     async fn clone_mount(&self, path: &TreePath, verified: &Present) -> Result<OwnedFd, KernelError> {

@@ -14,11 +14,11 @@ use super::super::runtime::{Order, Place, VolumeAt};
 use super::plugins::{self, prepare, register, socket};
 use super::{about, event, grace, reference};
 use crate::api::Allocation;
-use crate::api::allocation::Task;
+use crate::api::allocation::{Task, VolumeMount};
 use crate::plan::mount::Level;
 use crate::plan::supervise::Process;
-use crate::sys::kernel::{FileKind, KernelError};
-use crate::sys::path::TreePath;
+use crate::sys::kernel::{FileKind, KernelError, Present};
+use crate::sys::path::{SubPath, TreePath};
 
 /// Every publication that the allocation needs, if all are up and wanted.
 pub(super) fn publications(
@@ -109,6 +109,37 @@ pub(super) fn restarts(node: &Node, uid: &str, task: &str) -> u32 {
     })
 }
 
+/// A clone of a volume, or of the directory of it that is asked for. A directory that is missing is made, unless the task
+/// may not write.
+async fn clone(
+    node: &Node,
+    target: &TreePath,
+    verified: &Present,
+    (mount, read_only): (&VolumeMount, bool),
+) -> Result<OwnedFd, (Option<KernelError>, String)> {
+    let kernel = &node.machine.kernel;
+    if mount.sub_path.is_empty() {
+        return kernel.clone_mount(target, verified).await.map_err(|error| {
+            let sentence = error.to_string();
+            (Some(error), sentence)
+        });
+    }
+    let said = |error: &dyn std::fmt::Display| {
+        format!("volume {}, subPath \"{}\": {error}", mount.name, mount.sub_path)
+    };
+    let within = SubPath::new(&mount.sub_path, !read_only).map_err(|error| (None, said(&error)))?;
+    kernel.clone_directory(target, verified, &within).await.map_err(|error| {
+        let sentence = match &error {
+            KernelError::Outside { .. } => said(&"leads through a link, or to another mount"),
+            KernelError::NotFound { .. } => {
+                said(&"is not there, and is not made for a mount that is readOnly")
+            }
+            other => said(other),
+        };
+        (Some(error), sentence)
+    })
+}
+
 async fn order<'a>(
     node: &Arc<Node>,
     allocation: &Allocation,
@@ -133,18 +164,19 @@ async fn order<'a>(
         let verified = publication.verified.as_ref().ok_or("a publication was never verified")?;
         let target =
             TreePath::new(["publish", publication.directory.as_str(), TARGET]).map_err(|e| e.to_string())?;
-        match node.machine.kernel.clone_mount(&target, verified).await {
+        let read_only = mount.read_only || publication.read_only;
+        match clone(node, &target, verified, (mount, read_only)).await {
             Ok(clone) => clones.push(clone),
-            Err(error) => {
-                if matches!(error, KernelError::Changed { .. }) {
+            Err((error, sentence)) => {
+                if matches!(error, Some(KernelError::Changed { .. })) {
                     publish_again(node, publication).await;
                 }
-                return Err(error.to_string());
+                return Err(sentence);
             }
         }
         volumes.push(VolumeAt {
             path: PathBuf::from(&mount.mount_path),
-            read_only: mount.read_only || publication.read_only,
+            read_only,
             block: verified.mount.is_none() || matches!(verified.kind, FileKind::Block(_)),
         });
     }

@@ -3,9 +3,9 @@ use crate::sys::kernel::{
     Access, Checked, FileKind, Kernel, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared,
     Present, Removed,
 };
-use crate::sys::path::{HostPath, Place, TreePath};
+use crate::sys::path::{HostPath, Place, SubPath, TreePath};
 use crate::sys::real::facts::{self, Asking};
-use crate::sys::real::open::{Confined, failure, io_failure};
+use crate::sys::real::open::{self, Confined, failure, io_failure};
 use crate::sys::real::pool::{Pool, Unanswered};
 use crate::sys::real::{host, mounts, table, tree, vital};
 use async_trait::async_trait;
@@ -218,6 +218,24 @@ impl Kernel for RealKernel {
         .await
     }
 
+    async fn clone_directory(
+        &self,
+        path: &TreePath,
+        verified: &Present,
+        within: &SubPath,
+    ) -> Result<OwnedFd, KernelError> {
+        let (place, verified, within) = (Place::Tree(path.clone()), verified.clone(), within.clone());
+        self.ask(self.absolute(&place), move |this| {
+            let confined = this.confined(&place)?;
+            let volume = verified_handle(&confined, &verified, this.asking)?;
+            let path = confined.absolute.join(within.parts().join("/"));
+            let make = within.makes().then(|| Mode::from_raw_mode(0o755));
+            let directory = open::within(volume, within.parts(), make);
+            clone_of(&directory.map_err(|errno| failure("open", &path, errno))?, &path)
+        })
+        .await
+    }
+
     async fn publish_at_host(
         &self,
         from: &TreePath,
@@ -305,6 +323,10 @@ pub(crate) fn remove(confined: &Confined, asking: Asking) -> Result<(), KernelEr
 
 /// A clone of what is there, if that is what was verified.
 fn clone_verified(confined: &Confined, verified: &Present, asking: Asking) -> Result<OwnedFd, KernelError> {
+    clone_of(&verified_handle(confined, verified, asking)?, &confined.absolute)
+}
+
+fn verified_handle(confined: &Confined, verified: &Present, asking: Asking) -> Result<OwnedFd, KernelError> {
     let path = &confined.absolute;
     let handle = confined.handle().map_err(|errno| failure("open", path, errno))?;
     let seen = facts::present(&handle, asking).map_err(|errno| failure("look at", path, errno))?;
@@ -312,7 +334,11 @@ fn clone_verified(confined: &Confined, verified: &Present, asking: Asking) -> Re
     if seen != *verified || (seen.kind == FileKind::Directory && seen.mount.is_none()) {
         return Err(KernelError::Changed { path: path.clone() });
     }
-    mounts::clone(&handle).map_err(|errno| match errno {
+    Ok(handle)
+}
+
+fn clone_of(handle: &OwnedFd, path: &Path) -> Result<OwnedFd, KernelError> {
+    mounts::clone(handle).map_err(|errno| match errno {
         Errno::PERM => KernelError::MayNotMount,
         other => failure("clone the mount", path, other),
     })

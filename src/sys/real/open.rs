@@ -103,6 +103,23 @@ impl Confined {
     }
 }
 
+/// A directory within a volume, reached from a handle on the volume's root part by part. Each part that is missing is made,
+/// if that is asked for.
+pub(crate) fn within(volume: OwnedFd, parts: &[String], make: Option<Mode>) -> Result<OwnedFd, Errno> {
+    let mut at = volume;
+    for part in parts {
+        if let Some(mode) = make {
+            match rustix::fs::mkdirat(&at, part.as_str(), mode) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        let flags = CONFINED.union(ResolveFlags::NO_XDEV);
+        at = rustix::fs::openat2(&at, part.as_str(), DIRECTORY, Mode::empty(), flags)?;
+    }
+    Ok(at)
+}
+
 /// Opens beneath `start` without following any link. Tries again when a rename elsewhere disturbed the walk.
 pub(crate) fn openat2(start: impl AsFd, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     for _ in 0..8 {

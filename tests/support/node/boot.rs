@@ -11,7 +11,7 @@ use wharfline::sys::Kernel;
 use wharfline::sys::kernel::{
     Access, Checked, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared, Present, Removed,
 };
-use wharfline::sys::path::{HostPath, Place, TreePath};
+use wharfline::sys::path::{HostPath, Place, SubPath, TreePath};
 
 /// The machine after its next boot.
 pub fn rebooted(machine: Machine) -> Machine {
@@ -64,6 +64,14 @@ impl Kernel for Rebooted {
     }
     async fn clone_mount(&self, path: &TreePath, verified: &Present) -> Result<OwnedFd, KernelError> {
         self.0.clone_mount(path, verified).await
+    }
+    async fn clone_directory(
+        &self,
+        path: &TreePath,
+        verified: &Present,
+        within: &SubPath,
+    ) -> Result<OwnedFd, KernelError> {
+        self.0.clone_directory(path, verified, within).await
     }
     async fn publish_at_host(
         &self,
