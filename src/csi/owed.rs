@@ -1,5 +1,6 @@
 //! What a plugin was asked about volumes and has not answered: it may be at work on it still.
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -10,13 +11,15 @@ pub(crate) struct Owed {
     under_way: watch::Sender<usize>,
     /// Volumes whose last call was given up. The end of a connection says nothing of it: drivers close those that are old.
     given_up: Mutex<HashSet<String>>,
+    /// How many processes are gone: what one of them was asked is no matter of the next one.
+    gone: AtomicU64,
 }
 
 impl Owed {
     /// A call is sent now.
     pub(crate) fn begin(&self, volume: String) -> Asked<'_> {
         self.under_way.send_modify(|calls| *calls += 1);
-        Asked { owed: self, volume, answered: false }
+        Asked { owed: self, volume, process: self.gone.load(Ordering::Acquire), answered: false }
     }
 
     /// How many calls are under way.
@@ -31,7 +34,9 @@ impl Owed {
 
     /// The process is gone, and what it was doing with it.
     pub(crate) fn forget(&self) {
-        self.given_up().clear();
+        let mut given_up = self.given_up();
+        self.gone.fetch_add(1, Ordering::AcqRel);
+        given_up.clear();
     }
 
     fn given_up(&self) -> MutexGuard<'_, HashSet<String>> {
@@ -44,6 +49,7 @@ impl Owed {
 pub(crate) struct Asked<'a> {
     owed: &'a Owed,
     volume: String,
+    process: u64,
     answered: bool,
 }
 
@@ -57,11 +63,13 @@ impl Asked<'_> {
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         let volume = std::mem::take(&mut self.volume);
+        let mut given_up = self.owed.given_up();
         if self.answered {
-            self.owed.given_up().remove(&volume);
-        } else {
-            self.owed.given_up().insert(volume);
+            given_up.remove(&volume);
+        } else if self.process == self.owed.gone.load(Ordering::Acquire) {
+            given_up.insert(volume);
         }
+        drop(given_up);
         self.owed.under_way.send_modify(|calls| *calls -= 1);
     }
 }
@@ -86,7 +94,9 @@ mod tests {
         assert!(!owed.has("a"), "answered when asked again");
         drop(owed.begin("a".to_owned()));
         assert!(owed.has("a"));
+        let late = owed.begin("b".to_owned());
         owed.forget();
-        assert!(!owed.has("a"));
+        drop(late);
+        assert!(!owed.has("a") && !owed.has("b"));
     }
 }

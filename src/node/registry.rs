@@ -80,6 +80,8 @@ pub struct Instance {
     pub admitted: bool,
     /// When its PluginInstance was made, which tells the newer of two.
     pub born: Option<Time>,
+    /// Its process is run here, so that its end is seen.
+    pub ours: bool,
     /// Its task is about to be stopped: it gets no call any more, and ends those that it has.
     pub draining: bool,
     /// How far it has come.
@@ -170,26 +172,30 @@ impl Registry {
 
     /// The instance that makes a call about a volume, by handle or name: the one that serves. But one that was asked about
     /// it already and may be at work on that still is asked on, for another process of the driver knows nothing of it; if
-    /// that one is about to stop, nobody is asked until it is gone.
+    /// that one is not well or about to stop, nobody is asked until its process is gone.
     pub fn serving_volume(
         &self,
         plugin: &str,
         service: Service,
         volume: &str,
     ) -> Option<(InstanceKey, Instance)> {
+        let well = |instance: &Instance| {
+            instance.admitted && !instance.draining && instance.progress.healthy_since.is_some()
+        };
         let owing = |instance: &Instance| {
             let serves = match service {
                 Service::Controller => instance.role.controller(),
                 Service::Node => instance.role.node(),
             };
-            let well = instance.admitted && instance.progress.healthy_since.is_some();
-            instance.plugin == plugin && serves && well && instance.client.owes(volume)
+            // The end of a process that something else runs is not seen: it is waited for only while it is well.
+            let counts = instance.ours || well(instance);
+            instance.plugin == plugin && serves && counts && instance.client.owes(volume)
         };
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let asked_on = all.iter().find(|(_, instance)| owing(instance)).map(|(k, i)| (k.clone(), i.clone()));
         drop(all);
         if let Some(asked_on) = asked_on {
-            return Some(asked_on).filter(|(_, instance)| !instance.draining);
+            return Some(asked_on).filter(|(_, instance)| well(instance));
         }
         let key = self.serving_key(plugin, service)?;
         self.get(&key).map(|instance| (key, instance))
@@ -254,6 +260,7 @@ mod tests {
             client: csi::Plugin::new(connector, csi::PluginOptions::default()),
             admitted: true,
             born: None,
+            ours: true,
             draining: false,
             progress: Progress::default(),
         }

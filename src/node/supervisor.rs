@@ -154,14 +154,14 @@ fn note_timeout(node: &Node, watched: &Watched) {
         p.fault = Some((HEALTH_TIMED_OUT.to_owned(), sentence.clone()));
     });
     tracing::warn!(instance = ?watched.key, sentence, "plugin not ready in time");
-    if let Some(object) = instance_object(node, watched) {
+    if let Some(object) = instance_object(node, &watched.key) {
         let step = step(watched, HEALTH_TIMED_OUT);
         node.events.failed(object.object_ref(&()), &step, HEALTH_TIMED_OUT, "Start", &sentence);
     }
 }
 
-fn instance_object(node: &Node, watched: &Watched) -> Option<Arc<PluginInstance>> {
-    node.caches.instances.one(&format!("{}/{}", watched.key.allocation, watched.key.task))
+fn instance_object(node: &Node, key: &InstanceKey) -> Option<Arc<PluginInstance>> {
+    node.caches.instances.one(&format!("{}/{}", key.allocation, key.task))
 }
 
 /// Changes the instance's progress and wakes whoever cares.
@@ -175,15 +175,15 @@ fn change(node: &Node, watched: &Watched, change: impl FnOnce(&mut super::regist
     if told && let Some(instance) = node.registry.get(&watched.key) {
         tracing::info!(plugin = instance.plugin, healthy = after.healthy_since.is_some(), "plugin instance");
         if before.healthy_since.is_some() != after.healthy_since.is_some() {
-            tell(node, watched, &instance.plugin, &after);
+            tell(node, &watched.key, &instance.plugin, &after);
         }
         node.queue.wake(Key::Plugin(instance.plugin));
     }
 }
 
 /// One event per edge of health, about the PluginInstance.
-fn tell(node: &Node, watched: &Watched, plugin: &str, now: &super::registry::Progress) {
-    let Some(object) = instance_object(node, watched) else { return };
+pub(super) fn tell(node: &Node, key: &InstanceKey, plugin: &str, now: &super::registry::Progress) {
+    let Some(object) = instance_object(node, key) else { return };
     let about = object.object_ref(&());
     match &now.fault {
         // An earlier daemon told it.
@@ -250,7 +250,7 @@ async fn become_ready(node: &Arc<Node>, watched: &Watched, mut before: Option<Do
         match fingerprint(node, watched, &instance.client).await {
             Ok(found) => {
                 // To a daemon that has just begun it is new; nobody need be told if it was well before.
-                let known = instance_object(node, watched).and_then(|object| known_well_since(&object));
+                let known = instance_object(node, &watched.key).and_then(|object| known_well_since(&object));
                 let known = known.filter(|_| instance.progress.is_undecided() && !renewed);
                 let now = known.unwrap_or_else(|| node.now());
                 // First: who is woken by the change calls at once.
@@ -312,7 +312,7 @@ fn note_fault(node: &Node, watched: &Watched, fault: Fault) -> bool {
         // It is started again if it takes too long, and that is told then.
         return true;
     }
-    let Some(object) = instance_object(node, watched) else { return false };
+    let Some(object) = instance_object(node, &watched.key) else { return false };
     node.events.failed(object.object_ref(&()), &step(watched, &word), &word, "Connect", &sentence);
     true
 }

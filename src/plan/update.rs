@@ -73,16 +73,21 @@ fn staying(on: &OnNode, current: bool) -> impl Iterator<Item = &Made> {
     on.made.iter().filter(move |made| made.current == current && !made.leaving)
 }
 
-/// Whether a change was begun on a node and is not through, so that it takes room. Where both run, a node that is away is
-/// served by its former one when it is back, and one that never had a former one loses nothing: neither is waited for.
+/// Whether the change to this spec was begun on a node and is not through, so that it takes room: also while the node is
+/// away, for it may be away because of it.
 fn changing(pace: Pace, on: &OnNode) -> bool {
     let former = staying(on, false).next().is_some();
     let current = staying(on, true).next().is_some();
     let up = staying(on, true).any(|made| made.healthy);
     match pace {
-        Pace::Surge(_) => on.ready && former && current && !up,
+        Pace::Surge(_) => former && current && !up,
         Pace::Unavailable(_) => !former && !up,
     }
+}
+
+/// Whether anything healthy is there that stays.
+fn served(on: &OnNode) -> bool {
+    on.made.iter().any(|made| made.healthy && !made.leaving)
 }
 
 /// What to do next for one entry, by its nodes' names.
@@ -109,16 +114,29 @@ pub fn steps(pace: Pace, nodes: &BTreeMap<String, OnNode>) -> Steps {
                 steps.make.push(node.clone());
             }
         } else if on.ready {
-            waiting.push((!up(false), node, stay));
+            waiting.push((served(on), node, stay));
         }
     }
-    // Where nobody is served comes last: a node on which nothing ever gets healthy keeps no other from its turn.
-    waiting.sort_by_key(|(unserved, node, _)| (*unserved, *node));
-    let taken = nodes.values().filter(|on| changing(pace, on)).count();
-    for (_, node, stay) in waiting.into_iter().take(pace.nodes().saturating_sub(taken)) {
-        match pace {
-            Pace::Surge(_) => steps.make.push(node.clone()),
-            Pace::Unavailable(_) => steps.stop.extend(stay.iter().map(|made| made.name.clone())),
+    let begun = nodes.values().filter(|on| changing(pace, on)).count();
+    let mut room = pace.nodes().saturating_sub(begun);
+    match pace {
+        // Where nobody is served comes last: nothing may ever get healthy there.
+        Pace::Surge(_) => {
+            waiting.sort_by_key(|(served, node, _)| (!*served, *node));
+            steps.make.extend(waiting.into_iter().take(room).map(|(_, node, _)| node.clone()));
+        }
+        // Where nobody is served comes first, for it takes nothing from anybody: so a better spec, or the former one,
+        // gets to where a bad one was begun. No other one stops while so many nodes have nobody, for whatever reason.
+        Pace::Unavailable(nodes_at_once) => {
+            waiting.sort_by_key(|(served, node, _)| (*served, *node));
+            let mut unserved = nodes.values().filter(|on| !served(on)).count();
+            for (is_served, _, stay) in waiting {
+                let may = room > 0 && (!is_served || unserved < nodes_at_once as usize);
+                if may {
+                    (room, unserved) = (room - 1, unserved + usize::from(is_served));
+                    steps.stop.extend(stay.iter().map(|made| made.name.clone()));
+                }
+            }
         }
     }
     steps
@@ -246,7 +264,16 @@ mod tests {
         assert_eq!(done(Surge(1), &["FN", "F", "F"]), ["-", "+", ""]);
         assert_eq!(done(Surge(1), &["F", "n", "F"]), ["+", "", ""], "nothing was ever well there");
         assert_eq!(done(Surge(1), &["f", "F", "F"]), ["", "+", ""], "where nobody is served comes last");
-        assert_eq!(done(Surge(1), &["!Fn", "F"]), ["", "+"], "a node that is away is not waited for");
+        assert_eq!(done(Surge(1), &["!Fn", "F"]), ["", ""], "it may be away because of what was begun");
+        assert_eq!(done(Surge(1), &["!F", "F"]), ["", "+"], "what was not begun is not waited for");
+        assert_eq!(
+            done(Unavailable(1), &["f", "F"]),
+            ["-", ""],
+            "a better spec goes where a bad one was begun"
+        );
+        assert_eq!(done(Unavailable(2), &["f", "F", "F"]), ["-", "-", ""]);
+        assert_eq!(done(Unavailable(1), &["!f", "F"]), ["", ""], "one is without it already");
+        assert_eq!(done(Unavailable(1), &["n", "f", "F"]), ["", "", ""]);
         assert_eq!(done(Unavailable(1), &["F", "F"]), ["-", ""]);
         assert_eq!(done(Unavailable(1), &["x", "F"]), ["", ""], "it is not there yet");
         assert_eq!(done(Unavailable(1), &["!x", "F"]), ["", ""], "nor if it is away");

@@ -12,7 +12,7 @@ use wharfline::sys::path::SubPath;
 use wharfline::sys::process::{Outcome, ProcessError};
 
 use crate::fixture::{Flavour, Machine, Wanted, exited, mounted};
-use crate::support::{Propagation, gone, lives, soon, table};
+use crate::support::{Propagation, assert_nothing_new, gone, lives, soon, table};
 
 /// Calls the macro `$run` with the names of all cases.
 macro_rules! for_each_case {
@@ -296,12 +296,12 @@ pub(crate) async fn a_volume_is_where_there_was_no_such_path_and_the_host_stays_
         let task = machine.start(&wanted).await;
         machine.written("ready").await;
         assert!(!Path::new("/wharf-data").exists() && !Path::new("/wharf").exists());
-        assert_eq!(table(), before, "nothing of the task's mounts shows here");
+        assert_nothing_new(&before);
         assert_eq!(std::fs::read_to_string(machine.seen(&volume).join("greeting")).unwrap(), "hello\n");
         task.stop(Duration::ZERO).unwrap();
         exited(&*task).await;
         assert_eq!(machine.log("stdout"), "hello\n");
-        assert_eq!(table(), before);
+        assert_nothing_new(&before);
         machine.unmount(&volume).await;
         machine.end().await;
     }

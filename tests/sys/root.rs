@@ -70,12 +70,12 @@ async fn a_volume_is_where_the_host_has_no_such_path_and_the_host_stays_clean() 
         let watches = wharfline::sys::real::RealWatches::new(host.pool.clone());
         crate::support::soon(wharfline::sys::Watches::appeared(&watches, &shown, "ready")).await.unwrap();
         assert!(!Path::new("/wharf-data").exists() && !host.data.join("not").exists());
-        assert_eq!(crate::support::table(), before, "nothing of the task's mounts shows here");
+        crate::support::assert_nothing_new(&before);
         let written = volume.kernel.absolute(&volume.path.clone().into()).join("greeting");
         assert_eq!(std::fs::read_to_string(written).unwrap(), "hello\n");
         task.stop(Duration::ZERO).unwrap();
         exited(&*task).await;
-        assert_eq!(crate::support::table(), before);
+        crate::support::assert_nothing_new(&before);
         assert!(!Path::new("/wharf-data").exists() && !host.data.join("not").exists());
         volume.undo().await;
         host.assert_clean();

@@ -34,7 +34,7 @@ fn a_task_has_its_user_its_limits_and_a_directory_of_its_volume() {
     let told = || {
         let events = rig.list("events");
         let of_it = |e: &&serde_json::Value| e["reason"] == "TaskNotStarted";
-        events.iter().find(of_it).map(|e| e["note"].as_str().unwrap_or_default().to_owned())
+        events.iter().find(of_it).map(|e| e["message"].as_str().unwrap_or_default().to_owned())
     };
     until("it is told", || told().is_some());
     let note = told().unwrap();

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::super::field::{Cause, FieldError, FieldErrors};
 use super::mounts::{BELOW_ROOT, is_below_root, mounts};
 use super::not_built::refuse_not_built;
-use super::runtime::{driver_paths, resources, runtime};
+use super::runtime::{driver_is_root, driver_paths, resources, runtime};
 use super::{check_duration, list, names, reference, required, text, unchanged};
 
 /// Faults of an Allocation.
@@ -52,6 +52,7 @@ fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&s
         reference(faults, &format!("{path}.csiPlugin.pluginName"), &plugin["pluginName"]);
         check_duration(faults, &format!("{path}.csiPlugin.healthTimeout"), &plugin["healthTimeout"]);
         driver_paths(faults, &format!("{path}.csiPlugin"), plugin, &task["runtime"]);
+        driver_is_root(faults, path, task);
     } else if task["runtime"]["external"].is_object() {
         faults.forbidden(
             format!("{path}.runtime.external"),

@@ -5,7 +5,7 @@ use super::super::field::{FieldError, FieldErrors};
 use super::super::{plugin, quantity};
 use super::mounts::mounts;
 use super::not_built::refuse_not_built;
-use super::runtime::{driver_paths, resources, runtime};
+use super::runtime::{driver_is_root, driver_paths, resources, runtime};
 use super::{check_duration, entries, list, names, one_of};
 
 /// Faults of a Plugin.
@@ -27,6 +27,7 @@ pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
         driver_paths(&mut faults, &path, instance, &instance["runtime"]);
         mounts(&mut faults, &path, instance, "");
         check_duration(&mut faults, &format!("{path}.healthTimeout"), &instance["healthTimeout"]);
+        driver_is_root(&mut faults, &path, instance);
         refuse_not_built(&mut faults, &path, instance);
     }
     let (surge, unavailable) =
@@ -76,6 +77,16 @@ mod tests {
             ["spec.instances[0].runtime.external.socket"]
         );
         assert_eq!(plugin(&of("tcp://1.2.3.4:5".into()), None).len(), 1);
+    }
+
+    #[test]
+    fn a_driver_runs_as_root() {
+        for (field, value) in [("user", json!("nobody")), ("groups", json!(["disk"]))] {
+            let instance = json!({ "name": "a", "role": "Node",
+                "runtime": { "process": { "command": ["x"], field: value } } });
+            let faults = plugin(&json!({ "spec": { "instances": [instance] } }), None);
+            assert_eq!(paths(&faults), [format!("spec.instances[0].runtime.process.{field}")]);
+        }
     }
 
     #[test]

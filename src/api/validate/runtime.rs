@@ -183,5 +183,17 @@ fn is_absolute(path: &str) -> bool {
     path.starts_with('/') && !path.split('/').any(|part| part == "..") && !path.contains('\0')
 }
 
+/// The directory of a driver's socket is root's, and so is what it mounts.
+pub(super) fn driver_is_root(faults: &mut FieldErrors, path: &str, of: &Value) {
+    for field in ["user", "groups"] {
+        let value = &of["runtime"]["process"][field];
+        let given = value.as_str().is_some_and(|text| !text.is_empty()) || list(value).next().is_some();
+        if given {
+            let message = "a driver of the runtime process runs as root; leave it out, or run it as external";
+            faults.invalid(format!("{path}.runtime.process.{field}"), message);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -91,7 +91,12 @@ pub(super) async fn place_again(
     let mut nodes: BTreeSet<String> = volumes.iter().filter_map(host).collect();
     nodes.extend(attachments.iter().map(|attachment| attachment.spec.node_name.clone()));
     let there: BTreeSet<Slot> = own.iter().map(|a| slot(a)).collect();
-    let missing = |one: &&Wanted| nodes.contains(&one.node) && !there.contains(&one.slot());
+    // A controller may be anywhere, if there is none at all.
+    let controllers: BTreeSet<String> =
+        wanted.iter().filter(|one| one.role.controller()).map(|one| one.slot().0).collect();
+    let none = !there.iter().any(|(entry, _)| controllers.contains(entry));
+    let needed = |one: &&Wanted| nodes.contains(&one.node) || none && one.role.controller();
+    let missing = |one: &&Wanted| needed(one) && !there.contains(&one.slot());
     for one in wanted.iter().filter(missing) {
         make(context, one).await?;
     }
@@ -181,7 +186,13 @@ pub(super) async fn updated(
                 context.tell::<Plugin>(&of, HELD, &sentence).await;
                 Condition::new(UPDATED, Truth::False, HELD, format!("{so_far}; {sentence}"))
             }
-            None => Condition::new(UPDATED, Truth::False, "Updating", so_far),
+            None => {
+                let waits: BTreeSet<&str> = nodes;
+                let waits = waits.into_iter().take(3).collect::<Vec<_>>().join(", ");
+                let sentence =
+                    if waits.is_empty() { so_far } else { format!("{so_far}; waits for node {waits}") };
+                Condition::new(UPDATED, Truth::False, "Updating", sentence)
+            }
         }
     };
     Some(condition.of_generation(plugin.metadata.generation))

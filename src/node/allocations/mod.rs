@@ -14,7 +14,7 @@ use super::journal::{Change, Entry, InstanceEntry, TaskEntry, task_key};
 use super::mounts::stopping;
 use super::registry::{InstanceKey, Progress};
 use super::runtime::{Asked, Kind};
-use super::supervisor::{HEALTH_TIMED_OUT, HEALTH_TIMEOUT};
+use super::supervisor::{HEALTH_TIMED_OUT, HEALTH_TIMEOUT, tell as tell_edge};
 use super::tasks::exit_message;
 use crate::api::Allocation;
 use crate::api::allocation::{RestartPolicy, Task, TaskEvent};
@@ -67,6 +67,10 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
             Next::Converged if needed => {
                 let entry = entries.iter().find(|e| e.task == *name);
                 if let Some(plugin) = entry.and_then(|entry| entry.plugin.as_ref()) {
+                    let key = InstanceKey { allocation: uid.to_owned(), task: name.clone() };
+                    if node.registry.resume(&key) {
+                        node.queue.wake(Key::Plugin(plugin.plugin.clone()));
+                    }
                     // Nobody could start it again: it is not killed for being slow.
                     watch_over(node, uid, name, plugin, (false, HEALTH_TIMEOUT));
                 }
@@ -337,12 +341,18 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
         node.supervisors.stop(&key);
         if let Some(instance) = node.registry.get(&key) {
             instance.client.forget_owed();
+            // What waited for its end goes on at another one.
+            node.queue.wake(Key::Plugin(instance.plugin));
         }
         let fault = timed_out.unwrap_or_else(|| ("ProcessEnded".into(), format!("its process {message}")));
         let changed = node.registry.progress(&key, |p| {
             *p = Progress { fingerprint: p.fingerprint.take(), fault: Some(fault), ..Progress::default() };
         });
-        if changed.is_some_and(|(before, after)| before != after) {
+        if let Some((before, after)) = changed.filter(|(before, after)| before != after) {
+            // Its end may be seen here before its supervisor sees anything.
+            if let Some(plugin) = plugin.filter(|_| before.healthy_since.is_some()) {
+                tell_edge(node, &key, &plugin.plugin_name, &after);
+            }
             node.queue.wake(Key::Instance(key));
         }
     }
