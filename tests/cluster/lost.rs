@@ -75,7 +75,7 @@ async fn a_machine_that_is_imaged_anew_gets_its_name_from_a_person() {
             && blocker(&cluster, "app").is_empty()
     });
     let app = cluster.get("allocation", "app");
-    assert_eq!(lines(&cluster, &app, "runs"), 2, "its data are there");
+    until("its data are there", || lines(&cluster, &app, "runs") == 2);
     assert!(only_on(&cluster, "n0"));
     // What shall run once had begun: it is not run a second time, and says so.
     wait(&cluster, "once", "Failed");
@@ -99,7 +99,7 @@ async fn a_machine_that_is_renamed_leaves_nothing_behind() {
     until(FREED, || node_of(&cluster, "app") == "n9" && only_on(&cluster, "n9"));
     wait(&cluster, "app", "Running");
     let app = cluster.get("allocation", "app");
-    assert_eq!(lines(&cluster, &app, "runs"), 2, "its data came along");
+    until("its data came along", || lines(&cluster, &app, "runs") == 2);
     finish(cluster, &["n9"]);
 }
 

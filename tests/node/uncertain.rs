@@ -295,10 +295,14 @@ async fn a_refused_creation_is_not_announced_while_there_is_nobody_to_call() {
     rig.world.until(&rig.volumes, "vol-1", "blocked", |v| v["status"]["exists"] == "Down").await;
     rig.plugin.stop().await;
     rig.not_ready("NoSocket").await;
+    let waits = |v: &Value, generation: u64| {
+        let said = &v["status"]["provisioning"];
+        said["reason"] == "PluginNotReady" && said["observedGeneration"] == generation
+    };
+    rig.world.until(&rig.volumes, "vol-1", "waits", |v| waits(v, 1)).await;
     let before = rig.link.patches(STATUS);
     rig.world.patch(&rig.volumes, "vol-1", json!({ "spec": { "reclaimPolicy": "Retain" } })).await;
-    let waits = |v: &Value| v["status"]["provisioning"]["reason"] == "PluginNotReady";
-    rig.world.until(&rig.volumes, "vol-1", "waits", waits).await;
+    rig.world.until(&rig.volumes, "vol-1", "waits", |v| waits(v, 2)).await;
     // Long enough for many more: an allocation comes and goes.
     rig.user("app").await;
     rig.end_alloc("app").await;
