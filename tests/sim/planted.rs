@@ -70,7 +70,7 @@ const FAULTS: &[Fault] = &[
     fault("deletion-is-slow", "L7", &["L7: "], By::Seeds(20)),
     fault("answers-itself", "rule 10", &["a loop: "], By::Seeds(20)),
     fault("lost-events-unseen", "S13", &["S13: ", "L1: "], By::Several(80)),
-    fault("repeated-events-told", "S13", &["S13: ", "L1: "], By::Several(40)),
+    fault("repeated-events-told", "S13", &["S13: ", "L1: "], By::Several(200)),
 ];
 
 /// Plants all of them, or the one of this name, one after the other.
