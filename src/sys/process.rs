@@ -103,6 +103,11 @@ pub struct TaskSpec {
     /// Who it runs as; the daemon's own user, groups and capabilities without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
+    /// That it is a container. Then [`TaskSpec::argv`] and [`TaskSpec::env`] only say what its document says, the i-th
+    /// mount is found at `v/i` of its stage, the names of its identity are those of its own files, and its
+    /// capabilities, devices and limits are the document's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerSpec>,
 }
 
 impl fmt::Debug for TaskSpec {
@@ -118,7 +123,42 @@ impl fmt::Debug for TaskSpec {
             .field("hide", &self.hide)
             .field("cgroup", &self.cgroup)
             .field("identity", &self.identity)
+            .field("container", &self.container)
             .finish()
+    }
+}
+
+/// A container: the layers of an image, run by runc. Its `Debug` does not show the document, which holds the environment.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerSpec {
+    /// The program runc.
+    pub runc: PathBuf,
+    /// The directory in which runc keeps what it knows; of this node alone, and gone after a boot.
+    pub root: PathBuf,
+    /// The container's name there, one plain word.
+    pub id: String,
+    /// The directories of the layers, lowest first; one at least.
+    pub layers: Vec<PathBuf>,
+    /// Directories of the host whose mounts are seen on both sides; the i-th is found at `s/i` of the stage.
+    pub shares: Vec<PathBuf>,
+    /// The number of the signal that asks the main process to end; it alone gets it.
+    pub stop_signal: i32,
+    /// What runc is told, its `config.json`, but for the numbers of the user and the cookie. Its root is `rootfs` of
+    /// the stage, which is the directory `stage` in the task's. Kept in a file of its own.
+    #[serde(skip)]
+    pub document: String,
+}
+
+impl fmt::Debug for ContainerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ContainerSpec")
+            .field("runc", &self.runc)
+            .field("root", &self.root)
+            .field("id", &self.id)
+            .field("layers", &self.layers)
+            .field("shares", &self.shares)
+            .field("stop_signal", &self.stop_signal)
+            .finish_non_exhaustive()
     }
 }
 
@@ -202,6 +242,18 @@ pub struct TaskState {
     /// The path of its cgroup, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
+    /// What was made for it as a container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerState>,
+}
+
+/// What there is of a container beside its processes and cgroups.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerState {
+    /// What runc remembers of it.
+    pub remembered: PathBuf,
+    /// The layers that it runs from.
+    pub layers: Vec<PathBuf>,
 }
 
 /// How a task ended, `exit.json`: no process of it is left.

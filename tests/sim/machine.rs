@@ -443,6 +443,7 @@ impl SimMachine {
                 cookie: format!("{pid}"),
                 started_ms: i64::try_from(now.as_millis()).unwrap(),
                 cgroup: None,
+                container: None,
             },
             argv: spec.argv.clone(),
             socket,

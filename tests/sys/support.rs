@@ -80,6 +80,7 @@ impl Host {
             hide: Vec::new(),
             cgroup: None,
             identity: None,
+            container: None,
         }
     }
 

@@ -102,6 +102,7 @@ impl Process {
             hide: if plugin { Vec::new() } else { self.hide.clone() },
             cgroup,
             identity,
+            container: None,
         }
     }
 }

@@ -173,6 +173,7 @@ impl<'a> Shim<'a> {
             cookie: self.order.cookie.clone(),
             started_ms: self.started_ms,
             cgroup: self.leaf.as_ref().map(|leaf| leaf.path().to_owned()),
+            container: None,
         };
         record::write(self.directory, STATE, &state, Keep::ThisBoot)
     }

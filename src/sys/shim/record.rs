@@ -107,6 +107,7 @@ mod tests {
             hide: vec!["/var/lib/wharfline".into()],
             cgroup: None,
             identity: None,
+            container: None,
         }
     }
 
@@ -131,6 +132,7 @@ mod tests {
             cookie: "word".to_owned(),
             started_ms: 1_700_000_000_000,
             cgroup: None,
+            container: None,
         };
         let rest = r#""cookie":"word","started_ms":1700000000000}"#;
         let ids = r#""shim":{"pid":10,"start_time":100},"task":{"pid":11,"start_time":101},"#;
