@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // the exception for tests does not reach their helpers
 #[path = "sys/cgroup.rs"]
 mod cgroup;
+#[path = "sys/container.rs"]
+mod container;
 #[path = "sys/files.rs"]
 mod files;
 #[path = "support/fuse.rs"]

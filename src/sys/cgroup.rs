@@ -127,6 +127,8 @@ pub(crate) enum Rest {
 enum Tree {
     V2,
     V1(Controller),
+    /// One that nothing here makes a directory in; what runs containers does.
+    Other,
 }
 
 /// The trees of a machine.
@@ -171,12 +173,22 @@ impl Trees {
         match tree {
             Tree::V2 => self.v2.clone(),
             Tree::V1(controller) => self.v1(controller),
+            Tree::Other => None,
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = (Tree, PathBuf)> {
+    /// Every tree, once.
+    fn all(&self) -> Vec<(Tree, PathBuf)> {
         let trees = [Tree::V2].into_iter().chain(Controller::ALL.map(Tree::V1));
-        trees.filter_map(|tree| Some((tree, self.root(tree)?)))
+        let mut all: Vec<_> = trees.filter_map(|tree| Some((tree, self.root(tree)?))).collect();
+        if self.v2.as_ref() == Some(&self.mounted) {
+            return all; // what is beneath it is its own
+        }
+        // A link is another name of one that is there.
+        let known: Vec<_> = all.iter().filter_map(|(_, root)| root.canonicalize().ok()).collect();
+        let others = children(&self.mounted).into_iter().filter(|root| root.join("cgroup.procs").exists());
+        all.extend(others.filter(|root| !known.contains(root)).map(|root| (Tree::Other, root)));
+        all
     }
 }
 
@@ -195,7 +207,7 @@ pub(crate) struct Leaf {
 impl Leaf {
     /// What there is of the leaf at a path.
     pub(crate) fn find(trees: &Trees, path: &str) -> Self {
-        let parts = trees.all().map(|(tree, root)| (tree, beneath(&root, path)));
+        let parts = trees.all().into_iter().map(|(tree, root)| (tree, beneath(&root, path)));
         Self { path: path.to_owned(), parts: parts.filter(|(_, directory)| directory.is_dir()).collect() }
     }
 
@@ -228,7 +240,7 @@ impl Leaf {
         for (controller, must) in needed.into_iter().filter(|(c, must)| *must || *c == Controller::Memory) {
             match trees.of(controller) {
                 Some(Tree::V2) => of_v2.push((controller, must)),
-                Some(tree @ Tree::V1(_)) => self.add(trees, tree, &[])?,
+                Some(tree @ (Tree::V1(_) | Tree::Other)) => self.add(trees, tree, &[])?,
                 None if must => {
                     return Err(format!("limit {}: this machine has no such cgroups", controller.name()));
                 }

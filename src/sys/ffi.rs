@@ -381,6 +381,15 @@ pub(crate) fn inherit_number(fd: i32) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }.into()).map(drop)
 }
 
+/// Sends any signal, of a name or not, to a child that is not reaped.
+pub(crate) fn send_signal(child: i32, signal: i32) -> io::Result<()> {
+    if child <= 0 {
+        return Err(rustix::io::Errno::INVAL.into()); // a group, or everybody
+    }
+    // SAFETY: a signal touches no memory of this process.
+    check(unsafe { libc::kill(child, signal) }.into()).map(drop)
+}
+
 /// A descriptor that tells the runtime when it can be read; for a pidfd, when its process is gone.
 pub(crate) fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` keeps giving the same open descriptor until it is dropped.

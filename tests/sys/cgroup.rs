@@ -12,16 +12,16 @@ use wharfline::sys::process::{Adopted, Ended, Outcome, ProcessError, Task, TaskS
 use wharfline::sys::{Kernel, Processes};
 
 /// Cgroups of one test; removed when dropped.
-struct Parent(String);
+pub(crate) struct Parent(String);
 
 impl Parent {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::SeqCst);
         Self(format!("/wharfline-test-{}-{number}", std::process::id()))
     }
 
-    fn leaf(&self, limits: Limits) -> Cgroup {
+    pub(crate) fn leaf(&self, limits: Limits) -> Cgroup {
         Cgroup { path: format!("{}/one", self.0), limits }
     }
 
@@ -33,7 +33,7 @@ impl Parent {
     }
 
     /// The directories of a leaf, in whichever trees it has one.
-    fn directories(&self, name: &str) -> Vec<PathBuf> {
+    pub(crate) fn directories(&self, name: &str) -> Vec<PathBuf> {
         trees().map(|tree| tree.join(&self.0[1..]).join(name)).filter(|path| path.is_dir()).collect()
     }
 
@@ -89,16 +89,34 @@ impl Drop for Stranger {
 
 /// Where a task's cgroups may be.
 fn trees() -> impl Iterator<Item = PathBuf> {
-    let names = ["", "unified", "memory", "pids", "cpu", "devices"];
+    let names = [
+        "",
+        "unified",
+        "memory",
+        "pids",
+        "cpu",
+        "devices",
+        "blkio",
+        "cpuacct",
+        "cpuset",
+        "freezer",
+        "hugetlb",
+        "misc",
+        "net_cls",
+        "net_prio",
+        "perf_event",
+        "rdma",
+        "systemd",
+    ];
     names.map(|name| Path::new("/sys/fs/cgroup").join(name)).into_iter()
 }
 
-const NONE: Limits = Limits { memory_bytes: None, cpu_millis: None, pids: None };
+pub(crate) const NONE: Limits = Limits { memory_bytes: None, cpu_millis: None, pids: None };
 const LITTLE: Limits = Limits { memory_bytes: Some(32 << 20), ..NONE };
 /// Wants far more memory than [`LITTLE`].
 const GREEDY: &str = "dd if=/dev/zero of=/dev/null bs=200M count=1 2> /dev/null";
 
-fn kill_shim(task: &dyn Task) {
+pub(crate) fn kill_shim(task: &dyn Task) {
     let shim = Pid::from_raw(task.state().shim.pid).unwrap();
     rustix::process::kill_process(shim, Signal::KILL).unwrap();
 }

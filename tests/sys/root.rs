@@ -10,14 +10,14 @@ use wharfline::sys::real::RealKernel;
 use wharfline::sys::{Kernel, Processes};
 
 /// A volume: a tmpfs on a path of the tree.
-struct Volume {
+pub(crate) struct Volume {
     kernel: RealKernel,
     path: TreePath,
     present: Present,
 }
 
 impl Volume {
-    async fn new(host: &Host) -> Self {
+    pub(crate) async fn new(host: &Host) -> Self {
         let kernel = host.kernel();
         kernel.prepare_tree().await.unwrap();
         let path = TreePath::new(["vol-1", "target"]).unwrap();
@@ -30,11 +30,11 @@ impl Volume {
         Self { kernel, path, present }
     }
 
-    async fn clone(&self) -> std::os::fd::OwnedFd {
+    pub(crate) async fn clone(&self) -> std::os::fd::OwnedFd {
         self.kernel.clone_mount(&self.path, &self.present).await.unwrap()
     }
 
-    async fn undo(self) {
+    pub(crate) async fn undo(self) {
         let mount = self.present.mount.as_ref().unwrap();
         self.kernel.unmount(&self.path.clone().into(), mount.id).await.unwrap();
         self.kernel.undo_tree().await.unwrap();

@@ -316,6 +316,9 @@ fn record_lost(directory: &Path, state: &TaskState) -> Result<(), ProcessError> 
         // One that does not go is removed with the task's records, or as an orphan.
         leaf.remove().ok();
     }
+    if let Some(container) = &state.container {
+        super::remove::tree(&container.remembered).ok();
+    }
     let record = ExitRecord {
         outcome: Outcome::Lost,
         started_ms: state.started_ms,

@@ -1,10 +1,12 @@
 //! What the files of a task's directory say, and their making and removal.
 use crate::sys::cgroup::{self, Cgroup, Leaf, Limits, Trees};
-use crate::sys::process::{ExitRecord, ProcessError, TaskSpec, TaskState};
+use crate::sys::process::{ContainerSpec, ExitRecord, ProcessError, TaskSpec, TaskState};
 use crate::sys::real::boot_id;
 use crate::sys::real::processes::refused;
+use crate::sys::shim::container::{LOG, PID, remembered};
 use crate::sys::shim::logs::rotated;
 use crate::sys::shim::record::{self, EXIT, Keep, LOCK, Order, Read, SPEC, STATE};
+use crate::sys::shim::stage::{DOCUMENT, STAGE, UPPER, WORK, WRITES};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -108,12 +110,16 @@ pub(crate) fn begin(
     if let Some(old) = old_leaf {
         remove_leaf(&old);
     }
+    remove_container(directory, task.container.as_ref()).map_err(fail)?;
     // The state goes first: the end alone says that nothing is left, the state alone would say that it is lost.
     for name in [STATE, EXIT] {
         remove(&directory.join(name)).map_err(fail)?;
     }
     for (mount, clone) in task.mounts.iter_mut().zip(clones) {
         mount.fd = clone.as_raw_fd();
+    }
+    if let Some(container) = &task.container {
+        make_container(directory, container).map_err(fail)?;
     }
     let order = Order { lock: Some(lock.as_raw_fd()), cookie, task };
     record::write(directory, SPEC, &order, Keep::ThisBoot).map_err(fail)?;
@@ -126,6 +132,30 @@ fn remove_leaf(path: &str) {
     Leaf::find(&Trees::here(), path).remove().ok();
 }
 
+/// Makes what a container's stage needs.
+fn make_container(directory: &Path, container: &ContainerSpec) -> io::Result<()> {
+    let writes = directory.join(WRITES);
+    for inner in [directory.join(STAGE), writes.join(UPPER), writes.join(WORK), container.root.clone()] {
+        DirBuilder::new().recursive(true).mode(0o700).create(inner)?;
+    }
+    record::replace(directory, DOCUMENT, container.document.as_bytes(), Keep::ThisBoot)
+}
+
+/// Removes what was made for an earlier container: what it wrote, and what runc remembers, which its shim has removed
+/// if it could.
+fn remove_container(directory: &Path, container: Option<&ContainerSpec>) -> io::Result<()> {
+    if let Some(container) = container {
+        super::remove::tree(&remembered(container))?;
+    }
+    for name in [STAGE, WRITES] {
+        super::remove::tree(&directory.join(name))?;
+    }
+    for name in [PID, LOG, DOCUMENT] {
+        remove(&directory.join(name))?;
+    }
+    Ok(())
+}
+
 /// The numbers of what a shim inherits.
 pub(crate) fn numbers(lock: &OwnedFd, clones: &[OwnedFd]) -> Vec<i32> {
     [lock].into_iter().chain(clones).map(AsRawFd::as_raw_fd).collect()
@@ -134,10 +164,6 @@ pub(crate) fn numbers(lock: &OwnedFd, clones: &[OwnedFd]) -> Vec<i32> {
 /// Whether a spec can be carried out.
 pub(crate) fn check(spec: &TaskSpec, clones: usize) -> Result<(), ProcessError> {
     let bad = |what: String| Err(ProcessError::BadSpec(what));
-    let plain = |path: &Path| {
-        let part = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
-        path.is_absolute() && path.components().all(part)
-    };
     if spec.argv.first().is_none_or(String::is_empty) {
         return bad("there is no program to run".to_owned());
     }
@@ -150,10 +176,13 @@ pub(crate) fn check(spec: &TaskSpec, clones: usize) -> Result<(), ProcessError> 
     if let Some(cgroup) = &spec.cgroup {
         check_cgroup(cgroup)?;
     }
+    if let Some(container) = &spec.container {
+        check_container(spec, container)?;
+    }
     let mounts = spec.mounts.iter().map(|mount| &mount.path);
     let fixed = [&spec.cwd, &spec.logs.stdout, &spec.logs.stderr];
     for path in mounts.clone().chain(&spec.hide).chain(fixed) {
-        if !plain(path) {
+        if !is_plain(path) {
             return bad(format!("{} is not an absolute path without `..`", path.display()));
         }
     }
@@ -167,6 +196,29 @@ pub(crate) fn check(spec: &TaskSpec, clones: usize) -> Result<(), ProcessError> 
         }
     }
     Ok(())
+}
+
+fn check_container(spec: &TaskSpec, container: &ContainerSpec) -> Result<(), ProcessError> {
+    let word = |id: &str| !matches!(id, "" | "." | "..") && !id.contains(['/', '\0']);
+    let paths =
+        || [&container.runc, &container.root].into_iter().chain(&container.layers).chain(&container.shares);
+    let fault = if let Some(path) = paths().find(|path| !is_plain(path)) {
+        format!("{} is not an absolute path without `..`", path.display())
+    } else if container.layers.is_empty() {
+        "a container has one layer at least".to_owned()
+    } else if !word(&container.id) {
+        format!("{:?} cannot be the name of a container", container.id)
+    } else if spec.cgroup.is_none() || !spec.private_mounts || !spec.hide.is_empty() {
+        "a container has a cgroup and mounts of its own, and sees nothing that could be hidden".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(ProcessError::BadSpec(fault))
+}
+
+fn is_plain(path: &Path) -> bool {
+    let part = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+    path.is_absolute() && path.components().all(part)
 }
 
 fn check_cgroup(cgroup: &Cgroup) -> Result<(), ProcessError> {
@@ -208,7 +260,10 @@ pub(crate) fn forget(directory: &Path) -> Result<(), ProcessError> {
     if read::<TaskState>(directory, STATE)?.is_some() && exit(directory)?.is_none() {
         return Err(taken());
     }
-    if let Some(order) = read::<Order>(directory, SPEC)? {
+    let order = read::<Order>(directory, SPEC)?;
+    let container = order.as_ref().and_then(|order| order.task.container.as_ref());
+    remove_container(directory, container).map_err(fail)?;
+    if let Some(order) = order {
         // By the spec: a shim that was killed before it wrote who it is has made it all the same.
         if let Some(cgroup) = &order.task.cgroup {
             remove_leaf(&cgroup.path);

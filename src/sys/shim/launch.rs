@@ -5,15 +5,16 @@
 use crate::sys::cgroup::{Leaf, Rest};
 use crate::sys::ffi::{self, Disposition, Fork, Signals, Standard};
 use crate::sys::process::TaskSpec;
+use crate::sys::shim::container::Container;
 use crate::sys::shim::record::COOKIE;
-use crate::sys::shim::{root, user};
+use crate::sys::shim::{root, stage, user};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal};
-use std::ffi::CString;
+use std::ffi::{CString, NulError};
 use std::io;
 use std::path::Path;
 
@@ -50,13 +51,25 @@ pub(crate) enum News {
     Interrupted,
 }
 
+/// A task as its shim knows it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) directory: &'a Path,
+    pub(crate) spec: &'a TaskSpec,
+    pub(crate) cookie: &'a str,
+}
+
+impl<'a> Wanted<'a> {
+    /// The container that it is, if it is one.
+    pub(crate) fn container(&self) -> Option<Container<'a>> {
+        let directory = self.directory;
+        self.spec.container.as_ref().map(|spec| Container { directory, spec })
+    }
+}
+
 /// Forks. The child joins the leaf first of all. The clones are moved into its mounts and closed here.
-pub(crate) fn launch(
-    spec: &TaskSpec,
-    cookie: &str,
-    leaf: Option<&Leaf>,
-    clones: Vec<OwnedFd>,
-) -> io::Result<Launched> {
+pub(crate) fn launch(wanted: Wanted<'_>, leaf: Option<&Leaf>, clones: Vec<OwnedFd>) -> io::Result<Launched> {
+    let spec = wanted.spec;
     let (news, tell) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let (go, release) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let (stdout, stdout_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
@@ -78,7 +91,7 @@ pub(crate) fn launch(
         Fork::Parent(pid) => Ok(Launched { pid, stdout, stderr, news, release }),
         Fork::Child => {
             drop((news, release, stdout, stderr));
-            let child = Child { spec, cookie, leaf: leaf.map(|leaf| (leaf, rest)), tell, go, ourselves };
+            let child = Child { wanted, leaf: leaf.map(|leaf| (leaf, rest)), tell, go, ourselves };
             let message = child.run(shim, clones, &stdout_end, &stderr_end);
             let mut text = vec![FAILED];
             text.extend_from_slice(message.as_bytes());
@@ -128,8 +141,7 @@ impl Launched {
 }
 
 struct Child<'a> {
-    spec: &'a TaskSpec,
-    cookie: &'a str,
+    wanted: Wanted<'a>,
     leaf: Option<(&'a Leaf, Rest)>,
     tell: OwnedFd,
     go: OwnedFd,
@@ -145,36 +157,41 @@ impl Child<'_> {
         if let Some(Err(error)) = self.leaf.map(|(leaf, rest)| leaf.join(rest)) {
             return format!("join the cgroup: {error}");
         }
-        // Before the task's own mounts, which may cover the files with the names.
-        let who = match self.spec.identity.as_ref().map(user::look_up).transpose() {
-            Ok(who) => who,
-            Err(fault) => return fault,
+        let prepared = match self.wanted.container() {
+            Some(container) => {
+                let handed = (self.wanted.cookie, clones);
+                stage::prepare(self.wanted.directory, self.wanted.spec, container.spec, handed)
+            }
+            None => self.take_its_place(shim, clones, [stdout, stderr]),
         };
-        if self.spec.private_mounts
-            && let Err(fault) = root::enter(self.spec, clones)
-        {
+        if let Err(fault) = prepared {
             return fault;
-        }
-        if let Some(who) = who {
-            // Its output can be opened by name, as `/dev/stderr`, only by the owner.
-            for pipe in [stdout, stderr] {
-                rustix::fs::fchown(pipe, Some(who.uid()), None).ok();
-            }
-            if let Err(fault) = user::take_on(&who) {
-                return fault;
-            }
-            // The kernel forgets this when the user changes.
-            if let Err(error) = die_with(shim) {
-                return format!("prepare the process: {error}");
-            }
-        }
-        if let Err(errno) = rustix::process::chdir(&self.spec.cwd) {
-            return format!("change to {}: {}", self.spec.cwd.display(), io::Error::from(errno));
         }
         if rustix::io::write(&self.tell, &[READY]).is_err() || !self.released() {
             ffi::exit_now(127);
         }
         self.exec()
+    }
+
+    /// Makes this process what the task's program will find: its root, its user, its directory.
+    fn take_its_place(&self, shim: Pid, clones: Vec<OwnedFd>, output: [&OwnedFd; 2]) -> Result<(), String> {
+        let spec = self.wanted.spec;
+        // Before the task's own mounts, which may cover the files with the names.
+        let who = spec.identity.as_ref().map(user::look_up).transpose()?;
+        if spec.private_mounts {
+            root::enter(spec, clones)?;
+        }
+        if let Some(who) = who {
+            // Its output can be opened by name, as `/dev/stderr`, only by the owner.
+            for pipe in output {
+                rustix::fs::fchown(pipe, Some(who.uid()), None).ok();
+            }
+            user::take_on(&who)?;
+            // The kernel forgets this when the user changes.
+            die_with(shim).map_err(|error| format!("prepare the process: {error}"))?;
+        }
+        rustix::process::chdir(&spec.cwd)
+            .map_err(|errno| format!("change to {}: {}", spec.cwd.display(), io::Error::from(errno)))
     }
 
     /// Waits for the shim's word; its death is none.
@@ -188,17 +205,24 @@ impl Child<'_> {
         }
     }
 
+    /// What this process becomes, and its environment.
+    fn program(&self) -> (Vec<String>, Vec<String>) {
+        let own = format!("{COOKIE}={}", self.wanted.cookie);
+        let spec = self.wanted.spec;
+        if let Some(container) = self.wanted.container() {
+            return (container.create(), vec![format!("PATH={PATH}"), own]);
+        }
+        let variables = spec.env.iter().filter(|(name, _)| *name != COOKIE);
+        let env = variables.map(|(name, value)| format!("{name}={value}")).chain([own]);
+        (spec.argv.clone(), env.collect())
+    }
+
     fn exec(&self) -> String {
-        let strings = |texts: Vec<String>| -> Result<Vec<CString>, std::ffi::NulError> {
-            texts.into_iter().map(CString::new).collect()
-        };
-        let own = format!("{COOKIE}={}", self.cookie);
-        let variables = self.spec.env.iter().filter(|(name, _)| *name != COOKIE);
-        let env = variables.map(|(name, value)| format!("{name}={value}")).chain([own]).collect();
-        let (Ok(argv), Ok(env)) = (strings(self.spec.argv.clone()), strings(env)) else {
+        let (command, env) = self.program();
+        let (Ok(argv), Ok(env)) = (strings(command.clone()), strings(env)) else {
             return "an argument or a variable holds a zero byte".to_owned();
         };
-        let Some(program) = self.spec.argv.first() else {
+        let Some(program) = command.first() else {
             return "there is no program to run".to_owned();
         };
         if let Err(error) = Signals::new(&[]).block_only() {
@@ -216,7 +240,7 @@ impl Child<'_> {
 
     /// Tries the directories of `PATH`, as a shell does.
     fn search(&self, program: &str, argv: &[CString], env: &[CString]) -> io::Error {
-        let path = self.spec.env.get("PATH").map_or(PATH, String::as_str);
+        let path = self.wanted.spec.env.get("PATH").map_or(PATH, String::as_str);
         let mut worst = io::Error::from(Errno::NOENT);
         for directory in path.split(':').filter(|directory| !directory.is_empty()) {
             let file = Path::new(directory).join(program);
@@ -230,7 +254,13 @@ impl Child<'_> {
     }
 }
 
-fn die_with(shim: Pid) -> io::Result<()> {
+/// As the kernel wants them.
+pub(super) fn strings(texts: Vec<String>) -> Result<Vec<CString>, NulError> {
+    texts.into_iter().map(CString::new).collect()
+}
+
+/// Has the kernel kill this process when the shim dies.
+pub(super) fn die_with(shim: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     if rustix::process::getppid() != Some(shim) {
         ffi::exit_now(127); // it died before we asked to die with it

@@ -5,11 +5,13 @@
 //! waits in one `poll`. It stays in the host's mount namespace; only the task gets mounts of its own, so that
 //! these are gone with the task's last process, before the end is reported. See [`crate::sys::process`] for the
 //! files that it reads and writes.
+pub(crate) mod container;
 pub(crate) mod ladder;
 mod launch;
 pub(crate) mod logs;
 pub(crate) mod record;
 mod root;
+pub(crate) mod stage;
 mod supervise;
 mod user;
 
@@ -17,10 +19,10 @@ use crate::sys::cgroup::{Leaf, Trees};
 use crate::sys::ffi::{self, Disposition, Signals, Standard};
 use crate::sys::kernel::DeviceId;
 use crate::sys::proc;
-use crate::sys::process::{ExitRecord, Outcome, TaskSpec, TaskState};
+use crate::sys::process::{ContainerState, ExitRecord, Outcome, TaskSpec, TaskState};
 use crate::sys::real::boot_id;
 use ladder::Ladder;
-use launch::{Launched, News};
+use launch::{Launched, News, Wanted};
 use logs::RotatedLog;
 use record::{EXIT, Keep, LOCK, Order, Read, SPEC, STATE};
 use rustix::fd::{AsFd, OwnedFd};
@@ -30,7 +32,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
-use supervise::{Stream, Supervised};
+use supervise::{Asks, Stream, Supervised};
 
 /// What the shim says on its standard output once the task's program runs.
 pub(crate) const STARTED: &[u8] = b"started\n";
@@ -118,25 +120,74 @@ impl<'a> Shim<'a> {
         report(STARTED);
         let ladder = Ladder::new(self.order.task.grace_ms);
         let signals = self.signals.try_clone()?;
-        let mut supervised = Supervised { main, signals, streams, ladder, leaf: self.leaf.as_ref() };
+        let asks = match &self.order.task.container {
+            Some(container) => Asks::Main(container.stop_signal),
+            None => Asks::Group,
+        };
+        let mut supervised = Supervised { main, asks, signals, streams, ladder, leaf: self.leaf.as_ref() };
         let outcome = supervised.until_none_is_left()?;
         self.finish(outcome, supervised.ladder.stop_asked())
+    }
+
+    fn wanted(&self) -> Wanted<'_> {
+        Wanted { directory: self.directory, spec: &self.order.task, cookie: &self.order.cookie }
     }
 
     /// Starts the program, or says in one sentence why not; then nothing of it is left.
     fn start(&mut self, clones: Vec<OwnedFd>) -> Result<(i32, Vec<Stream>), String> {
         let spec = &self.order.task;
         let (log, other) = open_logs(spec)?;
-        self.leaf = leaf(spec, &clones)?;
-        let launched = launch::launch(spec, &self.order.cookie, self.leaf.as_ref(), clones)
-            .map_err(|error| format!("fork: {error}"))?;
-        if let Err(reason) = self.accompany(&launched) {
-            abandon(launched.pid);
-            return Err(reason);
+        if spec.container.is_none() {
+            self.leaf = leaf(spec, &clones)?;
         }
+        let launched = launch::launch(self.wanted(), self.leaf.as_ref(), clones)
+            .map_err(|error| format!("fork: {error}"))?;
+        let main = match self.accompany(&launched) {
+            Ok(()) => self.past_creation(launched.pid),
+            Err(reason) => {
+                abandon(launched.pid);
+                Err(reason)
+            }
+        };
+        let main = main.inspect_err(|_| self.leave_nothing())?;
         let mut streams = vec![Stream { pipe: Some(launched.stdout), log }];
         streams.extend(launched.stderr.zip(other).map(|(pipe, log)| Stream { pipe: Some(pipe), log }));
-        Ok((launched.pid, streams))
+        Ok((main, streams))
+    }
+
+    /// Who the main process is: the child itself, or the first one of the container that the child made.
+    fn past_creation(&mut self, child: i32) -> Result<i32, String> {
+        let Some(container) = self.wanted().container() else { return Ok(child) };
+        let main = container.created(child, &self.signals)?;
+        let cgroup = self.order.task.cgroup.as_ref();
+        let leaf = cgroup.map(|cgroup| Leaf::find(&Trees::here(), &cgroup.path));
+        self.record(main).map_err(|error| format!("record the task: {error}"))?;
+        container.start()?;
+        self.leaf = leaf;
+        Ok(main)
+    }
+
+    /// Kills and removes whatever a container that did not start has left.
+    fn leave_nothing(&self) {
+        let Some(container) = self.wanted().container() else { return };
+        let leaf = || self.cgroup().map(|path| Leaf::find(&Trees::here(), path));
+        loop {
+            leaf().as_ref().inspect(|leaf| leaf.kill());
+            supervise::signal_all(Signal::KILL);
+            match rustix::process::wait(rustix::process::WaitOptions::empty()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(_) => break, // ECHILD: as their reaper we have all of them
+            }
+        }
+        // One that does not go is an orphan.
+        leaf().map(|leaf| leaf.clear()).transpose().ok();
+        std::fs::remove_dir_all(container.remembered()).ok();
+    }
+
+    /// The path of the task's cgroup: one that it has, or that its container is given.
+    fn cgroup(&self) -> Option<&str> {
+        let of_container = self.order.task.cgroup.as_ref().filter(|_| self.order.task.container.is_some());
+        self.leaf.as_ref().map(Leaf::path).or(of_container.map(|cgroup| cgroup.path.as_str()))
     }
 
     /// Sees the child through its preparation; records who it is before it runs the program.
@@ -172,8 +223,11 @@ impl<'a> Shim<'a> {
             namespace: if private { Some(proc::mount_namespace(pid)?) } else { None },
             cookie: self.order.cookie.clone(),
             started_ms: self.started_ms,
-            cgroup: self.leaf.as_ref().map(|leaf| leaf.path().to_owned()),
-            container: None,
+            cgroup: self.cgroup().map(str::to_owned),
+            container: self.wanted().container().map(|container| ContainerState {
+                remembered: container.remembered(),
+                layers: container.spec.layers.clone(),
+            }),
         };
         record::write(self.directory, STATE, &state, Keep::ThisBoot)
     }
@@ -187,6 +241,10 @@ impl<'a> Shim<'a> {
         if let Some(leaf) = &self.leaf {
             // What is in it came from elsewhere, for we have no child left. One that does not go is an orphan.
             leaf.clear().ok();
+        }
+        if let Some(container) = self.wanted().container() {
+            // In a directory that is gone after a boot, and removed before the next start.
+            std::fs::remove_dir_all(container.remembered()).ok();
         }
         let exit = ExitRecord {
             oom: oom && !stopped,

@@ -25,7 +25,7 @@ const ENTRIES: usize = 4096;
 /// Why a task has no root of its own: one sentence for a person.
 pub(crate) type Fault = String;
 
-fn fault(action: &str, path: &Path) -> impl Fn(Errno) -> Fault {
+pub(super) fn fault(action: &str, path: &Path) -> impl Fn(Errno) -> Fault {
     move |errno| format!("{action} {}: {}", path.display(), std::io::Error::from(errno))
 }
 
@@ -309,17 +309,22 @@ fn cover(path: &Path) -> Result<(), Fault> {
 
 /// Moves a verified mount to its place.
 fn place_mount(mount: &TaskMount, clone: &OwnedFd) -> Result<(), Fault> {
+    let target = inside(&mount.path).map_err(fault("mount the volume at", &mount.path))?;
+    attach_volume(mount, clone, &target)
+}
+
+/// Puts a verified mount on what the handle refers to, with no more rights than the task has.
+pub(super) fn attach_volume(mount: &TaskMount, clone: &OwnedFd, target: &OwnedFd) -> Result<(), Fault> {
     let step = fault("mount the volume at", &mount.path);
-    let target = inside(&mount.path).map_err(&step)?;
     let kind =
         if mount.block { FileKind::Block(DeviceId { major: 0, minor: 0 }) } else { FileKind::Directory };
     let access = if mount.read_only { Access::ReadOnly } else { Access::ReadWrite };
     mounts::restrict(clone, kind, access).map_err(&step)?;
-    mounts::attach(clone, &target).map_err(step)
+    mounts::attach(clone, target).map_err(step)
 }
 
 /// A new tmpfs, not attached anywhere.
-fn tmpfs(size: &str, mode: &str) -> Result<OwnedFd, Errno> {
+pub(super) fn tmpfs(size: &str, mode: &str) -> Result<OwnedFd, Errno> {
     let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_set_string(context.as_fd(), "source", "wharfline")?;
     rustix::mount::fsconfig_set_string(context.as_fd(), "size", size)?;
@@ -331,7 +336,7 @@ fn tmpfs(size: &str, mode: &str) -> Result<OwnedFd, Errno> {
 
 const HANDLE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-fn handle(path: &Path) -> Result<OwnedFd, Errno> {
+pub(super) fn handle(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(CWD, path, HANDLE, Mode::empty())
 }
 
@@ -349,11 +354,11 @@ fn confined(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::openat2(root, path, HANDLE, Mode::empty(), resolve)
 }
 
-fn openat(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+pub(super) fn openat(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(directory, name, HANDLE | OFlags::NOFOLLOW, Mode::empty())
 }
 
-fn make_file(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+pub(super) fn make_file(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?;
     openat(directory, name)

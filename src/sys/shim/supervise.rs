@@ -21,9 +21,19 @@ pub(crate) struct Stream {
     pub(crate) log: RotatedLog,
 }
 
+/// Who is asked to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// The main process's group, by SIGTERM.
+    Group,
+    /// The main process alone, by this signal.
+    Main(i32),
+}
+
 /// A task that runs.
 pub(crate) struct Supervised<'a> {
     pub(crate) main: i32,
+    pub(crate) asks: Asks,
     pub(crate) signals: OwnedFd,
     pub(crate) streams: Vec<Stream>,
     pub(crate) ladder: Ladder,
@@ -110,12 +120,15 @@ impl Supervised<'_> {
     fn carry_out(&self, act: Act) {
         match act {
             Act::Wait => {}
-            Act::TermMain => {
-                // The main process is not reaped yet, so the group's number is its own.
-                if let Some(group) = Pid::from_raw(self.main) {
-                    rustix::process::kill_process_group(group, Signal::TERM).ok();
+            // The main process is not reaped yet, so its number and its group's are its own.
+            Act::TermMain => match self.asks {
+                Asks::Group => {
+                    if let Some(group) = Pid::from_raw(self.main) {
+                        rustix::process::kill_process_group(group, Signal::TERM).ok();
+                    }
                 }
-            }
+                Asks::Main(signal) => drop(ffi::send_signal(self.main, signal)),
+            },
             Act::TermLeft => signal_all(Signal::TERM),
             Act::KillLeft => {
                 if let Some(leaf) = self.leaf {
@@ -127,7 +140,8 @@ impl Supervised<'_> {
     }
 }
 
-fn signal_all(signal: Signal) {
+/// Sends it to every descendant of this process.
+pub(super) fn signal_all(signal: Signal) {
     let ourselves = rustix::process::getpid().as_raw_nonzero().get();
     for id in proc::descendants(ourselves).unwrap_or_default() {
         if let Some(pidfd) = proc::open(id) {

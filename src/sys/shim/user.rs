@@ -4,11 +4,13 @@
 //! (LDAP, sssd) knows have to be given by number, with the group. Runs in the task's process between fork and exec;
 //! that process has one thread, so what the kernel keeps for each thread is the process's.
 use crate::sys::process::Identity;
-use rustix::fs::{Gid, Uid};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::io::Errno;
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 use std::collections::BTreeSet;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
@@ -72,6 +74,44 @@ pub(crate) struct Who {
     capabilities: CapabilitySet,
 }
 
+/// What is said of a user that no file knows and that has no group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stranger {
+    /// That the group is missing: the number would have all that root's group has.
+    Refused,
+    /// Nothing: it has group 0, as with every engine of containers.
+    OfRootsGroup,
+}
+
+/// The longest file of names that a container may bring.
+const LONGEST: u64 = 1 << 20;
+
+/// Who a container's process is, by number, from the files of its own root.
+pub(crate) fn look_up_in(root: &OwnedFd, wanted: &Identity) -> Result<(u32, u32, Vec<u32>), Fault> {
+    let read =
+        |file: &str| read_in(root, file).map_err(|error| format!("read {file} of the container: {error}"));
+    numbers(wanted, &read(PASSWD)?, &read(GROUP)?, Stranger::OfRootsGroup)
+}
+
+/// A file of a root that somebody else made; empty when there is none.
+fn read_in(root: &OwnedFd, file: &str) -> io::Result<String> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    // Not to wait for the other end of a pipe.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let opened = match rustix::fs::openat2(root, file, flags, Mode::empty(), resolve) {
+        Err(Errno::NOENT) => return Ok(String::new()),
+        other => File::from(other?),
+    };
+    if !opened.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let mut bytes = Vec::new();
+    match opened.take(LONGEST + 1).read_to_end(&mut bytes)? {
+        length if length as u64 > LONGEST => Err(io::Error::other("it is longer than 1 MiB")),
+        _ => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+    }
+}
+
 /// Looks up who a task shall be, on this machine and with what this process may.
 pub(crate) fn look_up(wanted: &Identity) -> Result<Who, Fault> {
     let (mut passwd, mut group) = (String::new(), String::new());
@@ -81,7 +121,7 @@ pub(crate) fn look_up(wanted: &Identity) -> Result<Who, Fault> {
         let bytes = bytes.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(vec![]) } else { Err(e) });
         *text = String::from_utf8_lossy(&bytes.map_err(|e| format!("read {file}: {e}"))?).into_owned();
     }
-    let (uid, gid, groups) = numbers(wanted, &passwd, &group)?;
+    let (uid, gid, groups) = numbers(wanted, &passwd, &group, Stranger::Refused)?;
     let ours = ours().map_err(|errno| format!("look at capabilities: {}", io::Error::from(errno)))?;
     Ok(Who { uid, gid, groups, capabilities: capabilities(wanted, uid, ours)? })
 }
@@ -109,7 +149,12 @@ fn bounding() -> Result<CapabilitySet, Errno> {
 }
 
 /// User, group and further groups by number.
-fn numbers(wanted: &Identity, passwd: &str, group: &str) -> Result<(u32, u32, Vec<u32>), Fault> {
+fn numbers(
+    wanted: &Identity,
+    passwd: &str,
+    group: &str,
+    stranger: Stranger,
+) -> Result<(u32, u32, Vec<u32>), Fault> {
     let (user, own_group) = match wanted.user.split_once(':') {
         Some((user, group)) => (user, Some(group)),
         None => (wanted.user.as_str(), None),
@@ -132,7 +177,7 @@ fn numbers(wanted: &Identity, passwd: &str, group: &str) -> Result<(u32, u32, Ve
             further.extend(groups(group).filter(|(_, _, members)| of(members)).map(|(_, gid, _)| gid));
             person.gid
         }
-        (None, None) if uid == 0 => 0,
+        (None, None) if uid == 0 || stranger == Stranger::OfRootsGroup => 0,
         (None, None) => {
             return Err(format!("user {uid} is not in {PASSWD}: say its group too, as {uid}:GROUP"));
         }
@@ -262,10 +307,14 @@ mod tests {
             ("app:disk", &[], 1000, 6, &[]),
             ("4711:12", &["disk"], 4711, 12, &[6]),
         ] {
-            let found = numbers(&identity(user, further), PEOPLE, GROUPS);
+            let found = numbers(&identity(user, further), PEOPLE, GROUPS, Stranger::Refused);
             assert_eq!(found, Ok((uid, gid, groups.to_vec())), "{user}");
         }
-        assert_eq!(numbers(&identity("", &[]), "", ""), Ok((0, 0, vec![])), "root needs no file");
+        assert_eq!(
+            numbers(&identity("", &[]), "", "", Stranger::Refused),
+            Ok((0, 0, vec![])),
+            "root needs no file"
+        );
     }
 
     #[test]
@@ -279,8 +328,29 @@ mod tests {
             ("app:-1", &[], "group -1 is not in /etc/group"),
             ("short", &[], "user short is not in /etc/passwd"),
         ] {
-            assert_eq!(numbers(&identity(user, groups), PEOPLE, GROUPS), Err(expected.to_owned()), "{user}");
+            let found = numbers(&identity(user, groups), PEOPLE, GROUPS, Stranger::Refused);
+            assert_eq!(found, Err(expected.to_owned()), "{user}");
         }
+        let stranger = numbers(&identity("4711", &["disk"]), PEOPLE, GROUPS, Stranger::OfRootsGroup);
+        assert_eq!(stranger, Ok((4711, 0, vec![6])), "of a container");
+    }
+
+    #[test]
+    fn the_files_of_a_container_are_read_within_its_root() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = rustix::fs::open(directory.path(), OFlags::PATH, Mode::empty()).unwrap();
+        assert_eq!(look_up_in(&root, &identity("7", &[])), Ok((7, 0, vec![])), "no files");
+        let etc = directory.path().join("etc");
+        std::fs::create_dir(&etc).unwrap();
+        std::fs::write(etc.join("names"), PEOPLE).unwrap();
+        std::os::unix::fs::symlink("/etc/names", etc.join("passwd")).unwrap();
+        assert_eq!(look_up_in(&root, &identity("app", &[])), Ok((1000, 100, vec![])));
+        let fault = || look_up_in(&root, &identity("app", &[])).unwrap_err();
+        std::fs::write(etc.join("names"), vec![b'a'; (1 << 20) + 1]).unwrap();
+        assert!(fault().contains("longer"), "{}", fault());
+        std::fs::remove_file(etc.join("names")).unwrap();
+        std::fs::create_dir(etc.join("names")).unwrap();
+        assert!(fault().contains("no file"), "{}", fault());
     }
 
     #[test]
