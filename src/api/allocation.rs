@@ -226,6 +226,12 @@ pub struct TaskStatus {
     /// The last exit code, or 128 plus the signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    /// When it is started the next time, after a start or a run that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_attempt_time: Option<Time>,
+    /// The last lines that it wrote before it failed: ten at most, of its standard error if it wrote there.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub last_output: String,
     /// The last few things that happened to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<TaskEvent>,

@@ -15,8 +15,13 @@ use super::context::{Key, Node};
 use super::journal::{Entry, task_key};
 use super::runtime::{Asked, Ended, Found, Kind, Order, Place, Running, Runtime, RuntimeError};
 use crate::api::allocation::{TASK_EVENTS_KEPT, TaskEvent};
+use crate::api::meta::Time;
+use crate::plan::last_words;
 use crate::plan::supervise::Process;
 use crate::sys::process::{ExitRecord, Outcome, ProcessError};
+
+/// How long a log may take to say what a task wrote last.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// What is known of one task's process.
 #[derive(Debug, Clone)]
@@ -38,6 +43,9 @@ pub struct Tasks {
     slots: Mutex<HashMap<String, BTreeMap<String, Slot>>>,
     events: Mutex<HashMap<String, Vec<TaskEvent>>>,
     counted: Mutex<HashMap<String, i64>>,
+    /// The last lines of those that ended here, and when they are started again.
+    last_words: Mutex<HashMap<String, String>>,
+    next_attempts: Mutex<HashMap<String, Time>>,
     /// The allocations that wait for the calls of their plugins to end.
     draining: Arc<Mutex<HashSet<String>>>,
     watchers: TaskTracker,
@@ -102,6 +110,8 @@ impl Tasks {
         let of_it = |key: &String| key.starts_with(&prefix);
         self.events.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !of_it(key));
         self.counted.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !of_it(key));
+        self.last_words.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !of_it(key));
+        self.next_attempts.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !of_it(key));
     }
 
     /// Something happened to a task.
@@ -126,6 +136,24 @@ impl Tasks {
         let surplus = all.len().saturating_sub(TASK_EVENTS_KEPT);
         all.drain(..surplus);
         all
+    }
+
+    /// What a task wrote last before its last end; none when it did not end since this daemon began.
+    pub fn last_words(&self, allocation: &str, task: &str) -> Option<String> {
+        let all = self.last_words.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&task_key(allocation, task)).cloned()
+    }
+
+    /// When a task is started again, if it waits for that.
+    pub fn next_attempt(&self, allocation: &str, task: &str) -> Option<Time> {
+        let all = self.next_attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&task_key(allocation, task)).copied()
+    }
+
+    /// A task is not started before this time.
+    pub fn wait_until(&self, allocation: &str, task: &str, time: Time) {
+        let mut all = self.next_attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(task_key(allocation, task), time);
     }
 
     /// Whether the end at this time is seen for the first time.
@@ -214,7 +242,10 @@ impl Node {
         let found = self.runtime_of(allocation, task).adopt(&self.place(allocation, task)).await;
         let slot = match found {
             Ok(Found::Running(handle)) => return self.watch_task(allocation, task, handle),
-            Ok(Found::Exited(record)) => exited(record),
+            Ok(Found::Exited(record)) => {
+                self.hear_last_words(&self.place(allocation, task), &record).await;
+                exited(record)
+            }
             Ok(Found::Lost) => Slot::of(Process::Lost),
             Ok(Found::NeverStarted) => Slot::of(Process::Absent),
             Err(error) => {
@@ -243,7 +274,10 @@ impl Node {
             };
             let Some(node) = node.upgrade() else { return };
             let slot = match ended {
-                Ok(Ended::Exited(record)) => exited(record),
+                Ok(Ended::Exited(record)) => {
+                    node.hear_last_words(&node.place(&allocation, &task), &record).await;
+                    exited(record)
+                }
                 Ok(Ended::Lost) | Err(_) => Slot::of(Process::Lost),
                 // Who asked it to end has said so already.
                 Ok(Ended::LetGo) => return,
@@ -253,6 +287,31 @@ impl Node {
             node.queue.wake(Key::Allocation(allocation.clone()));
             wake_volumes(&node, &allocation);
         });
+    }
+
+    /// Keeps what a task that failed wrote last. It is told with its end, so it must not hold that up for long.
+    async fn hear_last_words(&self, place: &Place, record: &ExitRecord) {
+        let failed = !record.stopped
+            && match record.outcome {
+                Outcome::Code(code) => code != 0,
+                Outcome::Signal(_) => true,
+                // What is in the logs is of an earlier run.
+                Outcome::NotStarted(_) | Outcome::Lost => false,
+            };
+        let tail = async |name| {
+            // The clock of file systems is a little late.
+            let since = record.started_ms - 10;
+            let log = place.logs.join(name);
+            let read = self.machine.files.tail(&log, since, last_words::TAIL);
+            tokio::time::timeout(LAST_WORDS, read).await.ok().and_then(Result::ok).unwrap_or_default()
+        };
+        let words = if failed {
+            last_words::last_words([tail("stderr.log").await.as_slice(), &tail("stdout.log").await])
+        } else {
+            String::new()
+        };
+        let mut all = self.tasks.last_words.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(task_key(&place.allocation, &place.task), words);
     }
 
     /// Asks a task to end; its end is seen by its watcher, unless it is over at once.

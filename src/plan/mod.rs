@@ -31,6 +31,7 @@ pub mod container;
 pub mod holders;
 pub mod host;
 pub mod keys;
+pub mod last_words;
 pub mod lead;
 pub mod marks;
 pub mod mount;

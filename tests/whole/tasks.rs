@@ -45,3 +45,33 @@ fn a_task_has_its_user_its_limits_and_a_directory_of_its_volume() {
     }
     rig.terminate();
 }
+
+#[test]
+fn what_a_task_that_fails_wrote_last_and_when_it_is_started_again_stand_in_describe() {
+    let mut rig = Rig::new();
+    rig.up();
+    let task = |name: &str, script: &str, policy: &str| {
+        json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Allocation",
+            "metadata": { "name": name, "namespace": "default" },
+            "spec": { "tasks": [{ "name": "main", "restartPolicy": policy,
+                "runtime": { "process": { "command": ["/bin/sh", "-c", script] } } }] } })
+    };
+    rig.apply(&task("loops", "echo working; echo 'no such database' >&2; exit 3", "Always").to_string());
+    rig.apply(&task("ends", "echo only this; exit 4", "Never").to_string());
+    rig.apply(&task("fine", "echo fine", "Never").to_string());
+    let status = |rig: &Rig, name: &str| rig.get("allocation", name)["status"]["tasks"][0].clone();
+    until("one has ended", || status(&rig, "ends")["exitCode"] == 4);
+    assert_eq!(status(&rig, "ends")["lastOutput"], "only this");
+    until("one waits to be started again", || status(&rig, "loops")["nextAttemptTime"].is_string());
+    let page = rig.run(&["describe", "allocation/loops"]);
+    assert!(page.contains("lastOutput: no such database"), "{page}");
+    assert!(page.contains("Next attempt:") && page.contains("(tasks[main])"), "{page}");
+    until("one has ended well", || status(&rig, "fine")["exitCode"] == 0);
+    assert!(status(&rig, "fine").get("lastOutput").is_none(), "{}", status(&rig, "fine"));
+
+    // The next daemon knows what was told.
+    rig.kill();
+    rig.up();
+    assert_eq!(status(&rig, "ends")["lastOutput"], "only this");
+    rig.terminate();
+}

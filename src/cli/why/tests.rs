@@ -294,7 +294,7 @@ fn going_up() -> Vec<Case> {
                     ),
                     (
                         "allocations/3",
-                        json!({ "status": { "phase": "Failed", "tasks": [{ "name": "driver", "state": "Exited", "exitCode": 3, "restarts": 2 }] } }),
+                        json!({ "status": { "phase": "Failed", "tasks": [{ "name": "driver", "state": "Exited", "exitCode": 3, "restarts": 2, "lastOutput": "a\nno license" }] } }),
                     ),
                 ]),
                 "instances",
@@ -309,7 +309,7 @@ fn going_up() -> Vec<Case> {
                 "plugin/nfs",
                 "allocation/nfs-all-b",
             ],
-            says: "Failed on b; task driver ended with 3, started again 2 times",
+            says: "Failed on b; task driver ended with 3, started again 2 times; it wrote last: no license",
             advice: "`wharfline logs nfs-all-b/driver -n wharfline-system`",
         },
     ]

@@ -730,6 +730,10 @@ fn add_exit(branch: &mut Branch, allocation: &Allocation, status: &AllocationSta
     let Some(task) = status.tasks.iter().find(|t| t.exit_code.is_some_and(|code| code != 0)) else { return };
     let code = task.exit_code.unwrap_or_default();
     branch.add(&format!("; task {} ended with {code}, started again {} times", task.name, task.restarts));
+    if let Some(line) = task.last_output.lines().last() {
+        branch.add(&format!("; it wrote last: {line}"));
+    }
+    branch.next = branch.next.or(task.next_attempt_time);
     let logs = logs_of(allocation, &task.name);
     let serves = allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
     branch.hint = match status.phase {

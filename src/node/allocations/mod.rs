@@ -209,7 +209,9 @@ async fn run_task(
                     node.tasks.event(&uid, &task.name, event(node, "StartFailed", &message));
                     let note = format!("task {}: {message}", task.name);
                     node.events.failed(about(allocation), &step_name, "TaskNotStarted", "Run", &note);
-                    Some(node.retry.failed(&step_name, "run".to_owned()))
+                    let pause = node.retry.failed(&step_name, "run".to_owned());
+                    node.tasks.wait_until(&uid, &task.name, node.later(pause));
+                    Some(pause)
                 }
             }
         }
@@ -327,7 +329,8 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
     if supervise::ran_well(ran, timed_out.is_some()) {
         node.retry.succeeded(step);
     }
-    node.retry.failed(step, "run".to_owned());
+    let pause = node.retry.failed(step, "run".to_owned());
+    node.tasks.wait_until(uid, &task.name, node.later(pause));
     let message = exit_message(&record);
     tracing::info!(allocation = allocation.name_any(), task = task.name, message, "task is over");
     node.tasks.event(uid, &task.name, event(node, "Exited", &message));
@@ -344,7 +347,10 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
             // What waited for its end goes on at another one.
             node.queue.wake(Key::Plugin(instance.plugin));
         }
-        let fault = timed_out.unwrap_or_else(|| ("ProcessEnded".into(), format!("its process {message}")));
+        let last = node.tasks.last_words(uid, &task.name).unwrap_or_default();
+        let wrote = last.lines().last().map_or_else(String::new, |line| format!("; it wrote last: {line}"));
+        let ended = || ("ProcessEnded".into(), format!("its process {message}{wrote}"));
+        let fault = timed_out.unwrap_or_else(ended);
         let changed = node.registry.progress(&key, |p| {
             *p = Progress { fingerprint: p.fingerprint.take(), fault: Some(fault), ..Progress::default() };
         });

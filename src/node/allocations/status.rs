@@ -349,9 +349,17 @@ pub(super) fn task_status(
             }
         }
     };
+    let waits = matches!(state, TaskState::Pending | TaskState::Restarting)
+        && node.retry.remaining(&format!("task/{uid}/{}", task.name)).is_some();
     TaskStatus {
         name: task.name.clone(),
         state,
+        next_attempt_time: node.tasks.next_attempt(uid, &task.name).filter(|_| waits),
+        last_output: node
+            .tasks
+            .last_words(uid, &task.name)
+            .or_else(|| known.map(|k| k.last_output.clone()))
+            .unwrap_or_default(),
         restarts: restarts(node, uid, &task.name),
         exit_code: node
             .tasks

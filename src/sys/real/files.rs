@@ -2,10 +2,10 @@
 use crate::sys::files::{AppendFile, FileError, FileLock, Files};
 use crate::sys::real::pool::{Pool, Unanswered};
 use async_trait::async_trait;
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -60,6 +60,10 @@ impl Files for RealFiles {
         .await
     }
 
+    async fn tail(&self, path: &Path, since_ms: i64, bytes: u64) -> Result<Vec<u8>, FileError> {
+        ask(&self.pool, "read", path, move |path| tail(path, since_ms, bytes)).await
+    }
+
     async fn replace(&self, path: &Path, content: Vec<u8>) -> Result<(), FileError> {
         ask(&self.pool, "replace", path, move |path| {
             make_parent(path)?;
@@ -82,6 +86,25 @@ impl Files for RealFiles {
             Some(file) => Ok(Box::new(RealLock { _file: file })),
             None => Err(FileError::Locked { path: path.to_owned() }),
         }
+    }
+}
+
+fn tail(path: &Path, since_ms: i64, bytes: u64) -> io::Result<Vec<u8>> {
+    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let seen = file.metadata()?;
+    if seen.mtime().saturating_mul(1000).saturating_add(seen.mtime_nsec() / 1_000_000) < since_ms {
+        return Ok(Vec::new());
+    }
+    let mut end = vec![0; usize::try_from(seen.len().min(bytes)).unwrap_or(0)];
+    let at = seen.len() - end.len() as u64;
+    match file.read_exact_at(&mut end, at) {
+        // It was cut off meanwhile, as no log of ours ever is.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Vec::new()),
+        other => other.map(|()| end),
     }
 }
 

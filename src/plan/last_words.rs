@@ -1,0 +1,87 @@
+//! What of a task's output is told with its end: little enough to stand in a status, and harmless on a terminal.
+
+/// How many lines.
+pub const LINES: usize = 10;
+/// How many bytes of a line, and of all of them eight times as many.
+pub const LINE: usize = 256;
+/// How much of the end of a log has to be looked at.
+pub const TAIL: u64 = 16 * 1024;
+
+/// The last lines of the first of these outputs that has any; none of a line that was cut off at its start, unless it is
+/// the only one.
+pub fn last_words<'a>(outputs: impl IntoIterator<Item = &'a [u8]>) -> String {
+    let lines = outputs.into_iter().map(lines).find(|lines| !lines.is_empty()).unwrap_or_default();
+    let mut left = 8 * LINE;
+    let mut kept = Vec::new();
+    for line in lines.into_iter().rev().take(LINES) {
+        let Some(rest) = left.checked_sub(line.len() + 1) else { break };
+        left = rest;
+        kept.push(line);
+    }
+    kept.reverse();
+    kept.join("\n")
+}
+
+fn lines(output: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(output);
+    let whole = text.lines().skip(usize::from(output.len() as u64 >= TAIL && text.lines().count() > 1));
+    whole.map(plain).filter(|line| !line.is_empty()).collect()
+}
+
+/// Without what moves a cursor or colours a terminal; a long line without its end.
+fn plain(line: &str) -> String {
+    let mut plain = String::new();
+    let mut letters = line.trim_end().chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            // A sequence that a terminal obeys ends with a letter.
+            '\u{1b}' if letters.next_if_eq(&'[').is_some() => {
+                while letters.next_if(|c| !c.is_ascii_alphabetic()).is_some() {}
+                letters.next();
+            }
+            '\t' => plain.push(' '),
+            control if control.is_control() => {}
+            letter if plain.len() + letter.len_utf8() > LINE - 3 => {
+                plain.push('…');
+                return plain;
+            }
+            letter => plain.push(letter),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_of_what_there_is() {
+        let numbered: String = (0..30).map(|number| format!("line {number}\n")).collect();
+        let last: Vec<String> = (20..30).map(|number| format!("line {number}")).collect();
+        for (outputs, expected) in [
+            (vec![], String::new()),
+            (vec![b"".as_slice(), b"\n\n"], String::new()),
+            (vec![b"err\n".as_slice(), b"out\n"], "err".to_owned()),
+            (vec![b"".as_slice(), b"out\n"], "out".to_owned()),
+            (vec![numbered.as_bytes()], last.join("\n")),
+            (vec![b"no end".as_slice()], "no end".to_owned()),
+            (vec![b"a\x1b[31mred\x1b[0m\tb\r\nc\x07\n".as_slice()], "ared b\nc".to_owned()),
+            (vec![b"bad \xff byte".as_slice()], "bad \u{fffd} byte".to_owned()),
+        ] {
+            assert_eq!(last_words(outputs.iter().copied()), expected, "{outputs:?}");
+        }
+    }
+
+    #[test]
+    fn it_is_bounded_whatever_was_written() {
+        let long = "é".repeat(10_000);
+        let cut = last_words([long.as_bytes()]);
+        assert!(cut.len() <= LINE && cut.ends_with("é…"), "{} {cut}", cut.len());
+        let many = format!("{long}\n").repeat(20);
+        let all = last_words([many.as_bytes()]);
+        assert!(all.len() <= 8 * LINE && all.lines().count() >= 7, "{}", all.len());
+        let tail = format!("{}\nwhole\n", "x".repeat(usize::try_from(TAIL).unwrap()));
+        assert_eq!(last_words([tail.as_bytes()]), "whole", "the first line may lack its start");
+    }
+}
