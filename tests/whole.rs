@@ -7,6 +7,8 @@ mod external;
 mod killed;
 #[path = "whole/loops.rs"]
 mod loops;
+#[path = "whole/matrix.rs"]
+mod matrix;
 #[path = "whole/quickstart.rs"]
 mod quickstart;
 #[path = "whole/refusals.rs"]

@@ -18,7 +18,7 @@ pub(crate) fn started(rig: &Rig) {
     assert_eq!(greeting(rig), "hello from wharfline\n");
 }
 
-fn volume_calls(rig: &Rig) -> Vec<String> {
+pub(crate) fn volume_calls(rig: &Rig) -> Vec<String> {
     let of = |calls: &Value| -> Vec<String> {
         let text =
             |c: &Value| format!("{} {}", c["method"].as_str().unwrap(), c["startTime"].as_str().unwrap());

@@ -1,0 +1,116 @@
+//! SIGKILL to the daemon, a plugin and a task, in every order: what was not killed is not touched, what was comes back,
+//! and the volume is mounted all the time.
+use std::collections::BTreeMap;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::quickstart::{greeting, started, volume_calls};
+use crate::rig::{Rig, until};
+
+/// Who is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Victim {
+    Daemon,
+    Plugin,
+    Task,
+    PluginsShim,
+    TasksShim,
+}
+
+use Victim::{Daemon, Plugin, PluginsShim, Task, TasksShim};
+
+/// A process of the task that an allocation named like this runs: its own, or its shim's; none between two runs.
+fn pid(rig: &Rig, allocation: &str, whose: &str) -> Option<i32> {
+    let all = rig.list("allocations");
+    let named = |a: &&Value| a["metadata"]["name"].as_str().is_some_and(|name| name.starts_with(allocation));
+    let uid = all.iter().find(named).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+    let tasks = std::fs::read_dir(rig.data.path().join("tasks")).unwrap().flatten();
+    let directory = tasks.map(|entry| entry.path()).find(|path| path.to_str().unwrap().contains(&uid))?;
+    let state: Value = serde_json::from_slice(&std::fs::read(directory.join("state.json")).ok()?).unwrap();
+    i32::try_from(state[whose]["pid"].as_i64()?).ok()
+}
+
+/// Those of the task and of the plugin.
+fn pids(rig: &Rig, whose: &str) -> BTreeMap<&'static str, i32> {
+    ["hello", "dir"].map(|name| (name, pid(rig, name, whose).unwrap())).into()
+}
+
+fn killed_in_this_order(order: &[Victim]) {
+    let mut rig = Rig::new();
+    rig.up();
+    started(&rig);
+    let (mounts, calls, before) = (rig.mounts(), volume_calls(&rig), pids(&rig, "task"));
+    let shims = pids(&rig, "shim");
+    let found: Vec<(Victim, i32)> = order
+        .iter()
+        .map(|&victim| match victim {
+            Daemon => (victim, 0),
+            Plugin => (victim, before["dir"]),
+            Task => (victim, before["hello"]),
+            PluginsShim => (victim, shims["dir"]),
+            TasksShim => (victim, shims["hello"]),
+        })
+        .collect();
+    for (victim, pid) in found {
+        match victim {
+            Daemon => rig.kill(),
+            Plugin | Task | PluginsShim | TasksShim => {
+                kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+            }
+        }
+    }
+    if order.contains(&Daemon) {
+        rig.up();
+    }
+    let [plugin_fell, task_fell] =
+        [[Plugin, PluginsShim], [Task, TasksShim]].map(|ways| ways.iter().any(|way| order.contains(way)));
+    let lives = |pid: i32| std::path::Path::new(&format!("/proc/{pid}")).exists();
+    let told = |name: &str, fell: bool| {
+        until(&format!("{order:?}: {name} runs"), || {
+            pid(&rig, name, "task").is_some_and(|now| (now != before[name]) == fell && lives(now))
+        });
+    };
+    told("hello", task_fell);
+    told("dir", plugin_fell);
+    rig.wait_ready("plugin/dir");
+    rig.wait_ready("allocation/hello");
+    let lines = 1 + usize::from(task_fell);
+    until(&format!("{order:?}: {lines} greetings"), || greeting(&rig).lines().count() == lines);
+    assert_eq!(rig.mounts(), mounts, "{order:?}: a mount was touched");
+    assert_eq!(volume_calls(&rig), calls, "{order:?}: a call was made");
+    rig.run(&["down", "--delete-volumes"]);
+    rig.ended();
+    rig.assert_nothing_left();
+}
+
+#[test]
+fn one_of_daemon_plugin_and_task_is_killed() {
+    for victim in [Daemon, Plugin, Task, PluginsShim, TasksShim] {
+        killed_in_this_order(&[victim]);
+    }
+}
+
+#[test]
+fn two_of_daemon_plugin_and_task_are_killed_in_either_order() {
+    for (one, other) in [(Daemon, Plugin), (Daemon, Task), (Plugin, Task)] {
+        killed_in_this_order(&[one, other]);
+        killed_in_this_order(&[other, one]);
+    }
+}
+
+fn every_order([a, b, c]: [Victim; 3]) {
+    for order in [[a, b, c], [a, c, b], [b, a, c], [b, c, a], [c, a, b], [c, b, a]] {
+        killed_in_this_order(&order);
+    }
+}
+
+#[test]
+fn daemon_plugin_and_task_are_killed_in_every_order() {
+    every_order([Daemon, Plugin, Task]);
+}
+
+#[test]
+fn the_daemon_and_the_shims_are_killed_in_every_order() {
+    every_order([Daemon, PluginsShim, TasksShim]);
+}
