@@ -16,6 +16,7 @@
 //! | [`fanout`] | B8: one change told to 1,000 watchers, against one buffer to 1,000 streams |
 //! | [`leader`] | B9: the leader of three etcds killed, against a client of etcd beside it |
 //! | [`failover`] | B13: from the fence of a machine to its volumes on another one, and what that writes |
+//! | [`life`] | plugins: from a socket to a claim, from a death to the status, 50 of them at a restart, calls when idle |
 //! | [`idle`] | resident memory and idle processor time of the whole, the two halves and the shims |
 //! | [`binary`] | B20: size and crates |
 //!
@@ -50,6 +51,8 @@ mod halves;
 mod idle;
 #[path = "bench/leader.rs"]
 mod leader;
+#[path = "bench/life.rs"]
+mod life;
 #[path = "bench/plugin.rs"]
 mod plugin;
 #[path = "bench/raw.rs"]
@@ -125,6 +128,9 @@ fn measure(parts: &[&str]) -> ExitCode {
         }
         if wanted("B5") {
             restart::measure(&mut report).await;
+        }
+        if wanted("plugins") {
+            life::measure(&mut report).await;
         }
         if wanted("idle") {
             idle::measure(&mut report).await;

@@ -111,7 +111,8 @@ fn half(role: &str, data: &Path) -> Half {
 }
 
 /// The shims of a data directory: their command line names a directory of a task.
-fn shims(data: &Path) -> Vec<u32> {
+/// The shims of the tasks beneath a data directory.
+pub(crate) fn shims(data: &Path) -> Vec<u32> {
     let wanted = data.join("tasks");
     let named = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

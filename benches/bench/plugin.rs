@@ -1,7 +1,8 @@
 //! The `bind` plugin: attach and stage cost nothing, publish is one bind mount. It shows what Wharfline itself costs.
 //!
 //! Manners: `quick` does only that; `slow` takes as long as the CSI project's own hostpath plugin was measured to take,
-//! one call at a time as that one does. A line on standard input is answered with the number of calls of each kind.
+//! one call at a time as that one does; `counted` adds a byte to a file for each call that changes something, and has the
+//! name of its directory. A line on standard input is answered with the number of calls of each kind.
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Write};
@@ -53,6 +54,10 @@ impl Plugin {
     /// Starts one and waits until it listens.
     pub(crate) fn start(manner: &str) -> Self {
         let files = tempfile::Builder::new().prefix("wfp").tempdir_in("/var/tmp").unwrap();
+        Self::start_in(files, manner)
+    }
+
+    fn start_in(files: tempfile::TempDir, manner: &str) -> Self {
         let socket = files.path().join("csi.sock");
         let mut child = Command::new(std::env::current_exe().unwrap())
             .arg("as-plugin")
@@ -69,6 +74,19 @@ impl Plugin {
         plugin.answers.read_line(&mut line).unwrap();
         assert_eq!(line.trim(), "listening");
         plugin
+    }
+
+    /// Kills its process; the socket stays, as after any kill.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again, in the place of the one that was killed, and returns when it listens.
+    pub(crate) fn again(&mut self) {
+        std::fs::remove_file(&self.socket).unwrap();
+        let files = std::mem::replace(&mut self.files, tempfile::tempdir().unwrap());
+        *self = Self::start_in(files, "quick");
     }
 
     /// How often each call was made.
@@ -99,6 +117,7 @@ struct Served {
     node: String,
     volumes: PathBuf,
     slow: bool,
+    counted: Option<std::fs::File>,
     turn: tokio::sync::Mutex<()>,
     calls: Mutex<BTreeMap<String, u64>>,
 }
@@ -110,6 +129,10 @@ pub(crate) fn serve(socket: &str, volumes: &str, manner: &str, node: Option<&str
         node: node.unwrap_or(NODE_ID).to_owned(),
         volumes: volumes.into(),
         slow: manner == "slow",
+        counted: (manner == "counted").then(|| {
+            let file = PathBuf::from(volumes).with_extension("calls");
+            std::fs::OpenOptions::new().create(true).append(true).open(file).unwrap()
+        }),
         turn: tokio::sync::Mutex::default(),
         calls: Mutex::default(),
     });
@@ -151,6 +174,9 @@ async fn answer(served: &Served, request: Request<Incoming>) -> Response<StreamB
     let rpc = head.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
     let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     *served.calls.lock().unwrap().entry(rpc.clone()).or_default() += 1;
+    if let Some(mut file) = served.counted.as_ref().filter(|_| MUTATING.contains(&rpc.as_str())) {
+        file.write_all(b".").unwrap();
+    }
     if served.slow {
         let _turn = served.turn.lock().await;
         tokio::time::sleep(if rpc == "NodePublishVolume" { SLOW.0 } else { SLOW.1 }).await;
@@ -177,7 +203,10 @@ fn reply(served: &Served, rpc: &str, body: &[u8]) -> Option<Vec<u8>> {
     Some(match rpc {
         "Probe" => proto::ProbeResponse { ready: Some(true) }.encode_to_vec(),
         "GetPluginInfo" => proto::GetPluginInfoResponse {
-            name: "bind.csi.example".into(),
+            name: match &served.counted {
+                Some(_) => format!("{}.csi.example", served.volumes.file_name().unwrap().display()),
+                None => "bind.csi.example".into(),
+            },
             vendor_version: "1".into(),
             ..Default::default()
         }

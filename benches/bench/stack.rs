@@ -226,9 +226,14 @@ impl World {
 
     /// Makes a claim.
     pub(crate) async fn claim(&self, name: &str) {
+        self.claim_of("bind", name).await;
+    }
+
+    /// Makes a claim of a class.
+    pub(crate) async fn claim_of(&self, class: &str, name: &str) {
         let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeClaim",
             "metadata": { "name": name },
-            "spec": { "volumeClassName": "bind", "accessModes": ["SingleNodeWriter"],
+            "spec": { "volumeClassName": class, "accessModes": ["SingleNodeWriter"],
                 "resources": { "requests": { "storage": "1Mi" } } } });
         self.create(&self.claims, object).await;
     }
