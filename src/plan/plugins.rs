@@ -99,17 +99,25 @@ pub fn driver_of_volumes(known: &str, seen: Option<&str>, has_volumes: bool, ref
     }
 }
 
-/// The sentence that names a volume which holds a plugin. It is the same until that very volume is gone, and which one is
-/// named has nothing to do with their order: a thousand that go one after the other change it some seven times.
+/// How many volumes that hold a plugin are named.
+const NAMED: usize = 5;
+
+/// The sentence that names volumes which hold a plugin, of many a few. It is the same until one of these is gone, and which
+/// are named has nothing to do with their order: a thousand that go one after the other change it some thirty times.
 pub fn in_use<'a>(volumes: impl IntoIterator<Item = &'a String>) -> Reason {
-    let (mut named, mut count) = (None, 0);
+    let (mut named, mut count) = (BTreeSet::new(), 0);
     for volume in volumes {
         count += 1;
-        named = named.max(Some((scattered(volume), volume)));
+        named.insert((scattered(volume), volume));
+        if named.len() > NAMED {
+            named.pop_first();
+        }
     }
-    let volume = named.map(|(_, volume)| volume.as_str()).unwrap_or_default();
-    let others = if count > 1 { " and others" } else { "" };
-    Reason::InUse { by: format!("volume {volume}{others}") }
+    let mut names: Vec<&str> = named.into_iter().map(|(_, volume)| volume.as_str()).collect();
+    names.sort_unstable();
+    let (kind, names) = (if names.len() == 1 { "volume" } else { "volumes" }, names.join(", "));
+    let others = if count > NAMED { " and others" } else { "" };
+    Reason::InUse { by: format!("{kind} {names}{others}") }
 }
 
 /// A number that says nothing about the order of the names.
@@ -212,14 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn the_sentence_names_one_and_seldom_changes() {
+    fn the_sentence_names_some_and_seldom_changes() {
         let many: Vec<_> = (0..1000).map(|i| format!("v{i}")).collect();
         let sentence = |from: usize| in_use(&many[from..]).to_string();
         assert!(sentence(0).ends_with(" and others"), "{}", sentence(0));
         assert_eq!(sentence(999), "still in use by volume v999");
+        assert_eq!(sentence(995), "still in use by volumes v995, v996, v997, v998, v999");
         let different: BTreeSet<_> = (0..1000).map(sentence).collect();
-        assert!(different.len() < 20, "{different:?}");
+        assert!(different.len() < 70, "{different:?}");
         let backwards: BTreeSet<_> = (1..=1000).map(|to| in_use(&many[..to]).to_string()).collect();
-        assert!(backwards.len() < 20, "{backwards:?}");
+        assert!(backwards.len() < 70, "{backwards:?}");
     }
 }

@@ -10,6 +10,7 @@ fn disks() -> Behaviour {
     Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() }
 }
 
+/// Scenario B115.
 #[tokio::test(start_paused = true)]
 async fn a_plugin_with_volumes_stays_and_names_them() {
     let bench = Bench::with(&["a"], disks()).await;
@@ -22,6 +23,9 @@ async fn a_plugin_with_volumes_stays_and_names_them() {
     bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
     bench.make("allocations", user("one", "c", "a")).await;
     bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.make("volumeclaims", claim("d", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("two", "d", "a")).await;
+    bench.until("the other one runs", |seen| phase(seen, "two") == "Running").await;
     assert_eq!(bench.seen.get("plugins", "", "disk")["status"]["driverName"], "fake.csi");
     bench.delete("plugins", "", "disk").await;
     let its_own =
@@ -30,17 +34,23 @@ async fn a_plugin_with_volumes_stays_and_names_them() {
     bench.delete("allocations", "wharfline-system", &its_own).await;
     bench.until("held", |seen| why(&seen.get("plugins", "", "disk")) == "InUse").await;
     let message = condition(&bench.seen.get("plugins", "", "disk"), "Ready")["message"].clone();
-    let volume = bench.seen.only("volumes")["metadata"]["name"].as_str().unwrap().to_owned();
-    assert!(message.as_str().unwrap().contains(&volume), "{message}");
+    for of in ["c", "d"] {
+        let volume = bench.seen.get("volumeclaims", "default", of)["status"]["volumeName"].clone();
+        assert!(message.as_str().unwrap().contains(volume.as_str().unwrap()), "{message}");
+    }
     assert_eq!(bench.quiet().await.len(), 0);
     let instance = bench.seen.get("allocations", "wharfline-system", &its_own);
     assert_eq!(instance["status"]["phase"], "Running");
     assert_ne!(instance["status"]["pluginReleased"], true);
-    bench.delete("allocations", "default", "one").await;
-    bench.until("unused", |seen| seen.get("allocations", "default", "one").is_null()).await;
+    for name in ["one", "two"] {
+        bench.delete("allocations", "default", name).await;
+        bench.until("unused", |seen| seen.get("allocations", "default", name).is_null()).await;
+    }
     bench.quiet().await;
     assert!(ready(&bench.seen.only("plugininstances")), "the volume is still there");
-    bench.delete("volumeclaims", "default", "c").await;
+    for name in ["c", "d"] {
+        bench.delete("volumeclaims", "default", name).await;
+    }
     bench.delete("volumeclasses", "", "disk").await;
     bench.until("nothing is left", nothing_left).await;
     bench.end().await;
