@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 
 use kube::Api;
 use serde_json::{Value, json};
-use wharfline::csi::Rpc;
+use wharfline::csi::{Code, Rpc};
 use wharfline::csi::proto::{CreateVolumeResponse, Volume};
 
 use crate::support::node::{NODE_ID, Rig, Special, condition};
@@ -108,15 +108,49 @@ async fn a_plugin_that_returns_as_another_version_is_read_anew_and_mounts_are_le
     rig.finish().await;
 }
 
-/// Scenario A3.
+/// Scenarios A3, B112. Until it says that it is ready, it is asked for no volume.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_is_not_ready_is_asked_again() {
     let mut rig = Rig::idle(Config { ready: Some(false), ..Config::full() }).await;
     rig.start().await;
     rig.register().await;
     rig.not_ready("Starting").await;
+    rig.ask("vol-1", &Special::default()).await;
+    let probes = rig.count(Rpc::Probe);
+    rig.called(Rpc::Probe, probes + 2).await;
+    assert_eq!(rig.count(Rpc::CreateVolume), 0);
     rig.backend.configure(|c| c.ready = Some(true));
+    rig.volume_up("vol-1").await;
     rig.ready().await;
+    assert_eq!(rig.count(Rpc::CreateVolume), 1);
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// Scenario A55. A target that was not unpublished when the daemon and its plugin went is unpublished once both are back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_could_not_be_unpublished_is_when_daemon_and_plugin_are_back() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    for _ in 0..2 {
+        rig.backend.next(Rpc::NodeUnpublishVolume, Answer::fail(Code::Internal, "target is busy"));
+    }
+    rig.world.delete(&rig.allocs, "app").await;
+    rig.called(Rpc::NodeUnpublishVolume, 1).await;
+    let mounted = rig.mounted();
+    rig.plugin.kill().await;
+    rig.kill().await;
+    rig.start().await;
+    let away = |i: &Value| condition(i, "Connected", "False");
+    rig.world.until(&rig.instances, "p", "it is away", away).await;
+    assert_eq!(rig.mounted(), mounted, "it is still there, and nobody else takes it down");
+    rig.plugin.serve();
+    rig.ready().await;
+    rig.world.until(&rig.allocs, "app", "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    rig.world.let_go(&rig.allocs, "app").await;
+    assert!(rig.count(Rpc::NodeUnpublishVolume) >= 2);
+    rig.end_attachment().await;
+    rig.end_volume("vol-1").await;
     rig.finish().await;
 }
 
