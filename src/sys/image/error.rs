@@ -160,6 +160,12 @@ pub enum ImageError {
         /// The directory.
         root: PathBuf,
     },
+    /// It was not read in time.
+    #[error("{}: reading it hangs, or takes too long", image.display())]
+    NoAnswer {
+        /// The image as it was given.
+        image: PathBuf,
+    },
     /// The kernel said no: no space, no right, an I/O error.
     #[error("{action} {}", path.display())]
     Io {

@@ -1,5 +1,6 @@
 //! The real kernel behind the traits of [`crate::sys`].
 mod binds;
+mod containers;
 mod facts;
 mod files;
 mod host;
@@ -19,6 +20,7 @@ mod vital;
 mod watches;
 
 pub use binds::RealBinds;
+pub use containers::RealContainers;
 pub use files::RealFiles;
 pub use kernel::RealKernel;
 pub use pool::{Pool, Unanswered};
