@@ -7,12 +7,14 @@
 mod capabilities;
 mod defaults;
 mod document;
+mod gate;
 mod mounts;
 
 pub use document::{
     CapabilitySets, Cpu, Device, DeviceRule, Document, Linux, Memory, Mount, Namespace, Pids, Process,
     Resources, Root, User,
 };
+pub use gate::{Forbidden, Trust, gate};
 
 use std::collections::{BTreeMap, BTreeSet};
 
