@@ -4,6 +4,8 @@ mod support;
 
 #[path = "node/between.rs"]
 mod between;
+#[path = "node/containers.rs"]
+mod containers;
 #[path = "node/crash.rs"]
 mod crash;
 #[path = "node/full.rs"]

@@ -4,6 +4,9 @@
 mod external;
 #[path = "runtime/fixture.rs"]
 mod fixture;
+#[path = "support/image.rs"]
+#[allow(dead_code, unreachable_pub, reason = "each binary uses its own part of it")]
+mod made;
 #[path = "runtime/suite.rs"]
 mod suite;
 #[path = "sys/support.rs"]
@@ -22,3 +25,14 @@ macro_rules! process_cases {
     )* } };
 }
 suite::for_each_case!(process_cases);
+
+/// As containers.
+macro_rules! oci_cases {
+    ($($case:ident,)*) => { mod oci { $(
+        #[tokio::test]
+        async fn $case() {
+            super::suite::$case(super::Flavour::Oci).await;
+        }
+    )* } };
+}
+suite::for_each_case!(oci_cases);

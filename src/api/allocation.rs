@@ -232,6 +232,9 @@ pub struct TaskStatus {
     /// The last lines that it wrote before it failed: ten at most, of its standard error if it wrote there.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_output: String,
+    /// The digest of the image that it was started from last.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub image: String,
     /// The last few things that happened to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<TaskEvent>,

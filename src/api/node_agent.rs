@@ -34,7 +34,7 @@ pub struct NodeAgentStatus {
     /// Wharfline's version.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
-    /// The runtimes that the node allows.
+    /// The runtimes that the node allows and has what it takes for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runtimes: Vec<String>,
     /// Beneath which directories volumes may be published on the host.

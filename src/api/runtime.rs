@@ -16,7 +16,7 @@ pub struct Runtime {
     /// Something else runs it; only its socket is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external: Option<ExternalRuntime>,
-    /// A container from an OCI image. Not built yet.
+    /// A container from an OCI image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oci: Option<OciRuntime>,
     /// A container of containerd. Not built yet.

@@ -19,6 +19,9 @@ use crate::api::{NodeAgent, NodeAgentStatus};
 /// Where leases and plugin allocations live.
 pub const SYSTEM: &str = "wharfline-system";
 
+/// Between two looks for what a runtime lacks.
+const AGAIN: Duration = Duration::from_secs(60);
+
 /// What stays the same about this daemon.
 #[derive(Debug, Clone)]
 pub struct Identity {
@@ -265,6 +268,7 @@ pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {
         Err(_) => return node.after_write(step, Err(kube::Error::Service("no answer in time".into()))),
     };
     let mut status = object.status.clone().unwrap_or_default();
+    let lacking = node.runtimes.look().await;
     // Not before the API has heard it of every allocation: whoever waits for this word may end the server next.
     let told = node.caches.allocations.all().iter().all(|a| {
         a.status.as_ref().and_then(|s| s.phase).is_some_and(crate::api::allocation::AllocationPhase::terminal)
@@ -299,7 +303,8 @@ pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {
     let again = match (planted!("writes-for-nothing"), planted!("answers-itself")) {
         (true, _) => Some(Duration::from_secs(3)),
         (_, true) => Some(Duration::from_millis(1)),
-        (false, false) => None,
+        // What a runtime lacks may be installed.
+        (false, false) => lacking.then_some(AGAIN),
     };
     node.after_write(step, result).or(again)
 }

@@ -20,7 +20,7 @@ use super::queue::Queue;
 use super::registry::{InstanceKey, Registry};
 use super::requests::Secrets;
 use super::retry::Retry;
-use super::runtime::{Runtimes, Variables};
+use super::runtime::{Grants, Runtimes, Variables};
 use super::supervisor::Supervisors;
 use super::tasks::Tasks;
 use super::turns::Turns;
@@ -30,7 +30,7 @@ use crate::api::{Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAt
 use crate::csi::{self, SocketPathError, Tenure};
 use crate::plan::Reason;
 use crate::plan::marks::STOPPED;
-use crate::sys::{Clock, Files, Kernel, Processes, Random, Watches};
+use crate::sys::{Clock, Containers, Files, Kernel, Processes, Random, Watches};
 
 /// Everything this machine is asked, each behind a trait with a real and a simulated form.
 #[derive(Clone, Debug)]
@@ -49,6 +49,8 @@ pub struct Machine {
     pub random: Arc<dyn Random>,
     /// Plugin sockets.
     pub dial: Arc<dyn Dial>,
+    /// What containers need; none where this daemon runs no containers.
+    pub containers: Option<Arc<dyn Containers>>,
 }
 
 /// What is where a plugin's socket should be.
@@ -88,6 +90,8 @@ pub struct Options {
     pub host_paths: Vec<PathBuf>,
     /// The runtimes that may be used here.
     pub runtimes: Vec<String>,
+    /// What containers may have.
+    pub containers: Grants,
     /// How long the lease lasts; renewed three times in that time.
     pub lease: Duration,
     /// At the latest so long after a controller call began the plugin is done with it.
@@ -266,6 +270,11 @@ impl Notes {
     /// Removes a note.
     pub fn clear(&self, key: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+    /// Removes all notes of an object, whose keys begin with its own and a slash.
+    pub fn gone(&self, object: &str) {
+        let of_object = |key: &str| key.strip_prefix(object).is_some_and(|rest| rest.starts_with('/'));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !of_object(key));
     }
     /// The note, empty if there is none.
     pub fn get(&self, key: &str) -> Note {

@@ -159,6 +159,7 @@ impl Prepared {
         stop.cancel();
         node.tasks.join().await;
         node.supervisors.join().await;
+        node.runtimes.join().await;
         drop(node);
         // The lock is the writer's: no other daemon opens the journal before the last line of this one is in it.
         if !writer.is_finished() {

@@ -48,3 +48,4 @@ mod writes;
 
 pub use context::{AtSocket, Dial, Machine, Options};
 pub use daemon::{Error, Looked, Prepared, run};
+pub use runtime::Grants;

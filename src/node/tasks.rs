@@ -2,8 +2,9 @@
 //!
 //! Holds what is known of each task now; the truth is with its runtime. One watcher per running task waits for its end and
 //! wakes its allocation.
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -75,6 +76,16 @@ impl Tasks {
     pub fn all_idle(&self) -> bool {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.values().flat_map(BTreeMap::values).all(|slot| slot.process.idle())
+    }
+
+    /// The layers of images that tasks run from; none while of some task nobody can say what is left.
+    pub fn layers(&self) -> Option<BTreeSet<PathBuf>> {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = BTreeSet::new();
+        for slot in slots.values().flat_map(BTreeMap::values).filter(|slot| !slot.process.idle()) {
+            all.extend(slot.handle.as_ref()?.layers().iter().cloned());
+        }
+        Some(all)
     }
 
     /// The tasks of an allocation that were ever started here.

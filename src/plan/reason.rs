@@ -74,6 +74,14 @@ pub enum Reason {
     VolumesNotReady,
     /// A failed task waits before it is started again.
     Backoff,
+    /// The task's image is read and unpacked.
+    ImageNotReady,
+    /// The task's image cannot be used, or something else that its container needs.
+    ImageUnusable,
+    /// The node does not allow the task's runtime, or something of what the task asks of it.
+    RuntimeNotAllowed,
+    /// The node has no program for the task's runtime.
+    RuntimeMissing,
     /// A Secret that a call needs is not there.
     SecretMissing {
         /// `namespace/name`.
@@ -159,6 +167,10 @@ impl Reason {
             Self::NoNodes => "NoNodes",
             Self::VolumesNotReady => "VolumesNotReady",
             Self::Backoff => "Backoff",
+            Self::ImageNotReady => "ImageNotReady",
+            Self::ImageUnusable => "ImageUnusable",
+            Self::RuntimeNotAllowed => "RuntimeNotAllowed",
+            Self::RuntimeMissing => "RuntimeMissing",
             Self::SecretMissing { .. } => "SecretMissing",
             Self::SecretUnreadable { .. } => "SecretUnreadable",
             Self::NoHost => "NoHost",
@@ -215,6 +227,10 @@ impl std::fmt::Display for Reason {
             Self::NoNodes => write!(f, "no node has joined"),
             Self::VolumesNotReady => write!(f, "waits until all its volumes are published"),
             Self::Backoff => write!(f, "waits before the next start"),
+            Self::ImageNotReady => write!(f, "waits until its image is unpacked"),
+            Self::ImageUnusable => write!(f, "its image cannot be used"),
+            Self::RuntimeNotAllowed => write!(f, "this node does not allow what it asks for"),
+            Self::RuntimeMissing => write!(f, "this node has no program for its runtime"),
             Self::SecretMissing { secret } => write!(f, "waits for Secret \"{secret}\", which a call needs"),
             Self::SecretUnreadable { secret, why } => {
                 write!(f, "Secret \"{secret}\", which a call needs, cannot be read: {why}")

@@ -38,6 +38,41 @@ impl Process {
     }
 }
 
+/// Whether a task could be started now, its volumes and its pause aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Readiness {
+    /// Nothing else is needed.
+    Ready,
+    /// Something has to be made first, such as the layers of its image, and nobody has begun to.
+    Unprepared,
+    /// That is under way, beside everything else.
+    Preparing,
+    /// It cannot be, for now.
+    Unusable(Obstacle),
+}
+
+/// What keeps a task from being started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Obstacle {
+    /// The node does not allow its runtime, or something of what it asks for.
+    NotAllowed,
+    /// The node lacks a program or a feature of the kernel.
+    Missing,
+    /// Its image, or something else that its container needs, cannot be used.
+    Image,
+}
+
+impl Obstacle {
+    /// What the task waits for.
+    pub fn reason(self) -> Reason {
+        match self {
+            Self::NotAllowed => Reason::RuntimeNotAllowed,
+            Self::Missing => Reason::RuntimeMissing,
+            Self::Image => Reason::ImageUnusable,
+        }
+    }
+}
+
 /// What is seen of one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Seen {
@@ -47,6 +82,8 @@ pub struct Seen {
     pub policy: RestartPolicy,
     /// Every volume of the allocation is published and verified.
     pub volumes_ready: bool,
+    /// Whether its runtime could start it.
+    pub runtime: Readiness,
     /// The pause after a failure is over.
     pub pause_over: bool,
 }
@@ -54,6 +91,8 @@ pub struct Seen {
 /// One thing to do with a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
+    /// Begin to make what its start needs; that goes on beside everything else.
+    Prepare,
     /// Start it under a shim.
     Start,
     /// Start it again.
@@ -73,25 +112,29 @@ pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
         (Wanted::Stopped, Process::Running) => Next::Do(Step::Stop),
         // A task that is ending ends first: two of it never run at once.
         (Wanted::Stopped | Wanted::Running, Process::Stopping) => Next::Wait(Reason::TasksRunning),
-        (Wanted::Running, Process::Absent) => match (seen.volumes_ready, seen.pause_over) {
-            (false, _) => Next::Wait(Reason::VolumesNotReady),
-            // A start that failed without a trace of the task.
-            (true, false) => Next::Wait(Reason::Backoff),
-            (true, true) => Next::Do(Step::Start),
-        },
+        // Its pause is one after a start that failed without a trace of the task.
+        (Wanted::Running, Process::Absent) => begin(seen, Step::Start),
         (Wanted::Running, process @ (Process::Stopped | Process::Exited { .. })) => {
             let again = match (process, seen.policy) {
                 (Process::Exited { ok }, RestartPolicy::OnFailure) => !ok,
                 (Process::Exited { .. }, RestartPolicy::Never) => false,
                 _ => true,
             };
-            match (again, seen.volumes_ready, seen.pause_over) {
-                (false, _, _) => Next::Converged,
-                (true, false, _) => Next::Wait(Reason::VolumesNotReady),
-                (true, true, false) => Next::Wait(Reason::Backoff),
-                (true, true, true) => Next::Do(Step::Restart),
-            }
+            if again { begin(seen, Step::Restart) } else { Next::Converged }
         }
+    }
+}
+
+/// The step that starts the task, once all that it needs is there. What has to be made is begun while its volumes are on
+/// their way, and after a failure only with the next try: it may be another image by then.
+fn begin(seen: Seen, step: Step) -> Next<Step> {
+    match (seen.volumes_ready, seen.pause_over, seen.runtime) {
+        (_, true, Readiness::Unprepared) => Next::Do(Step::Prepare),
+        (false, _, _) => Next::Wait(Reason::VolumesNotReady),
+        (true, false, _) => Next::Wait(Reason::Backoff),
+        (true, true, Readiness::Preparing) => Next::Wait(Reason::ImageNotReady),
+        (true, true, Readiness::Unusable(obstacle)) => Next::Wait(obstacle.reason()),
+        (true, true, Readiness::Ready) => Next::Do(step),
     }
 }
 
@@ -240,20 +283,85 @@ mod tests {
         Process::Exited { ok: false },
         Process::Lost,
     ];
+    const RUNTIMES: [Readiness; 6] = [
+        Readiness::Ready,
+        Readiness::Unprepared,
+        Readiness::Preparing,
+        Readiness::Unusable(Obstacle::NotAllowed),
+        Readiness::Unusable(Obstacle::Missing),
+        Readiness::Unusable(Obstacle::Image),
+    ];
     const POLICIES: [RestartPolicy; 3] =
         [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never];
+
+    const SEEN: Seen = Seen {
+        process: Process::Absent,
+        policy: RestartPolicy::Always,
+        volumes_ready: false,
+        runtime: Readiness::Ready,
+        pause_over: true,
+    };
+
+    #[test]
+    fn what_a_start_needs_is_made_beside_the_volumes_and_its_lack_is_told_after_theirs() {
+        use Readiness::{Preparing, Ready, Unprepared, Unusable};
+        let wait = Next::Wait;
+        for (volumes_ready, pause_over, runtime, expected) in [
+            (false, true, Unprepared, Next::Do(Step::Prepare)),
+            (true, true, Unprepared, Next::Do(Step::Prepare)),
+            (true, false, Unprepared, wait(Reason::Backoff)),
+            (false, false, Unprepared, wait(Reason::VolumesNotReady)),
+            (false, true, Preparing, wait(Reason::VolumesNotReady)),
+            (false, true, Unusable(Obstacle::Image), wait(Reason::VolumesNotReady)),
+            (true, true, Preparing, wait(Reason::ImageNotReady)),
+            (true, false, Preparing, wait(Reason::Backoff)),
+            (true, true, Unusable(Obstacle::Image), wait(Reason::ImageUnusable)),
+            (true, true, Unusable(Obstacle::Missing), wait(Reason::RuntimeMissing)),
+            (true, true, Unusable(Obstacle::NotAllowed), wait(Reason::RuntimeNotAllowed)),
+            (true, true, Ready, Next::Do(Step::Start)),
+        ] {
+            let seen = Seen { volumes_ready, runtime, pause_over, ..SEEN };
+            assert_eq!(next(Wanted::Running, seen), expected, "{seen:?}");
+            let ended = Seen { process: Process::Exited { ok: false }, ..seen };
+            let again = if expected == Next::Do(Step::Start) { Next::Do(Step::Restart) } else { expected };
+            assert_eq!(next(Wanted::Running, ended), again, "{ended:?}");
+        }
+    }
+
+    #[test]
+    fn a_task_that_waits_is_stopped_at_once_and_one_that_runs_is_not_prepared() {
+        for runtime in RUNTIMES {
+            let seen = Seen { runtime, volumes_ready: true, ..SEEN };
+            assert_eq!(next(Wanted::Stopped, seen), Next::Converged, "{runtime:?}");
+            for (process, expected) in [
+                (Process::Running, Next::Converged),
+                (Process::Stopping, Next::Wait(Reason::TasksRunning)),
+                (Process::Lost, Next::Do(Step::Clear)),
+            ] {
+                assert_eq!(next(Wanted::Running, Seen { process, ..seen }), expected, "{runtime:?}");
+            }
+        }
+    }
 
     #[test]
     fn every_state_converges() {
         for wanted in [Wanted::Running, Wanted::Stopped] {
             for process in PROCESSES {
                 for policy in POLICIES {
-                    for bits in 0..4_u8 {
-                        let mut seen =
-                            Seen { process, policy, volumes_ready: bits & 1 != 0, pause_over: bits & 2 != 0 };
+                    for (bits, runtime) in (0..4_u8).flat_map(|bits| RUNTIMES.map(|runtime| (bits, runtime)))
+                    {
+                        let (volumes_ready, pause_over) = (bits & 1 != 0, bits & 2 != 0);
+                        let mut seen = Seen { process, policy, volumes_ready, runtime, pause_over };
                         let mut steps = 0;
                         loop {
                             match next(wanted, seen) {
+                                Next::Do(Step::Prepare) => seen.runtime = Readiness::Preparing,
+                                Next::Wait(Reason::ImageNotReady) => seen.runtime = Readiness::Ready,
+                                Next::Wait(
+                                    Reason::ImageUnusable
+                                    | Reason::RuntimeMissing
+                                    | Reason::RuntimeNotAllowed,
+                                ) => seen.runtime = Readiness::Unprepared,
                                 Next::Do(Step::Start | Step::Restart) => seen.process = Process::Running,
                                 Next::Do(Step::Stop) => seen.process = Process::Stopping,
                                 Next::Do(Step::Clear) => seen.process = Process::Exited { ok: false },
@@ -263,7 +371,7 @@ mod tests {
                                 Next::Converged => break,
                             }
                             steps += 1;
-                            assert!(steps < 8, "{wanted:?} {process:?} {policy:?}");
+                            assert!(steps < 12, "{wanted:?} {process:?} {policy:?}");
                         }
                         assert!(wanted == Wanted::Running || seen.process.idle());
                     }
@@ -281,7 +389,7 @@ mod tests {
         }
         // It is not started again: nobody knows how.
         for process in PROCESSES {
-            let seen = Seen { process, policy: RestartPolicy::Never, volumes_ready: false, pause_over: true };
+            let seen = Seen { process, policy: RestartPolicy::Never, ..SEEN };
             assert!(!matches!(
                 next(unwanted(true), seen),
                 Next::Do(Step::Start | Step::Restart | Step::Stop)
@@ -294,7 +402,7 @@ mod tests {
     fn no_task_starts_without_its_volumes_or_beside_itself() {
         for process in PROCESSES {
             for policy in POLICIES {
-                let seen = Seen { process, policy, volumes_ready: false, pause_over: true };
+                let seen = Seen { process, policy, ..SEEN };
                 assert!(!matches!(next(Wanted::Running, seen), Next::Do(Step::Start | Step::Restart)));
                 let seen = Seen { volumes_ready: true, ..seen };
                 if matches!(next(Wanted::Running, seen), Next::Do(Step::Start | Step::Restart)) {

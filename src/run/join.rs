@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use crate::api::NodeAgent;
 use crate::api::node_agent::NodeAgentSpec;
 use crate::api::plugin::LONGEST_CONTROLLER_CALL;
-use crate::node::Options;
+use crate::node::{Grants, Options};
 use crate::plan::marks::STOPPED;
 use crate::server::{Identity, KEY, LOCAL, Server};
 
@@ -23,14 +23,18 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Beneath which directories volumes may be published on the host, unless `up --host-path` says otherwise.
 pub const HOST_PATHS: [&str; 3] = ["/srv", "/mnt", "/run/wharfline"];
 
+/// How tasks may be run: a container that is not privileged has less than a process of the host.
+const RUNTIMES: [&str; 3] = ["external", "process", "oci"];
+
 /// The usual options of a daemon.
 pub fn options(name: &str, data_dir: PathBuf, run_dir: PathBuf) -> Options {
     Options {
         name: name.to_owned(),
+        containers: Grants::usual(&data_dir),
         data_dir,
         run_dir,
         host_paths: HOST_PATHS.iter().map(PathBuf::from).collect(),
-        runtimes: vec!["external".to_owned(), "process".to_owned()],
+        runtimes: RUNTIMES.map(str::to_owned).to_vec(),
         lease: LEASE,
         longest_call: LONGEST_CONTROLLER_CALL + Duration::from_secs(30),
         any_store: false,

@@ -11,7 +11,7 @@ use crate::node::{AtSocket, Dial, Machine};
 use crate::sys::clock::RealClock;
 use crate::sys::kernel::KernelError;
 use crate::sys::random::RealRandom;
-use crate::sys::real::{Pool, RealFiles, RealKernel, RealProcesses, RealWatches};
+use crate::sys::real::{Pool, RealContainers, RealFiles, RealKernel, RealProcesses, RealWatches};
 
 /// Threads for path calls; more wait.
 const THREADS: usize = 8;
@@ -33,6 +33,7 @@ pub fn machine(data_dir: &Path) -> Result<Machine, KernelError> {
         clock: Arc::new(RealClock),
         random: Arc::new(RealRandom),
         dial: Arc::new(UnixDial),
+        containers: Some(Arc::new(RealContainers::new(data_dir))),
     })
 }
 

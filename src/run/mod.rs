@@ -9,6 +9,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 mod audit;
 pub mod cluster;
+pub mod containers;
 pub mod csi;
 pub mod down;
 mod enroll;

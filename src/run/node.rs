@@ -13,7 +13,7 @@ use super::enroll::{Membership, host_and_port};
 use super::patience::patient;
 use super::servers::Servers;
 use super::up::{host_name, named, prepare, stop_on_signal};
-use super::{join, machine};
+use super::{containers, join, machine};
 use crate::api::token::JoinToken;
 use crate::node::{self, Looked, Options, Prepared};
 use crate::sys::process::Adopted;
@@ -40,6 +40,9 @@ pub struct Args {
     /// Beneath which directories an allocation's hostPath may publish a volume; may be given several times
     #[arg(long = "host-path", value_name = "DIR", default_values = join::HOST_PATHS)]
     pub host_paths: Vec<PathBuf>,
+    /// What containers may have
+    #[command(flatten)]
+    pub containers: containers::Args,
 }
 
 /// Runs until SIGTERM or SIGINT. Workloads and mounts stay as they are.
@@ -82,6 +85,7 @@ async fn run(
     // The machine first: what runs here belongs to a name, and a token is for a machine that can be a node.
     let options = Options {
         host_paths: args.host_paths.clone(),
+        containers: args.containers.grants(data_dir)?,
         ..join::options("", data_dir.to_owned(), machine::run_dir(data_dir))
     };
     let machine = machine::machine(data_dir)?;

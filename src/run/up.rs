@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::audit::Audit;
-use super::{cluster, down, join, machine};
+use super::{cluster, containers, down, join, machine};
 use crate::node::journal::Journal;
 use crate::node::{Looked, Options};
 use crate::server::{Identity, Limits, Pki, Server, ServerOptions, serve, write_private};
@@ -38,6 +38,9 @@ pub struct Args {
     /// Beneath which directories an allocation's hostPath may publish a volume; may be given several times
     #[arg(long = "host-path", value_name = "DIR", default_values = join::HOST_PATHS)]
     pub host_paths: Vec<PathBuf>,
+    /// What containers may have
+    #[command(flatten)]
+    pub containers: containers::Args,
 }
 
 /// Runs until SIGTERM or SIGINT. Workloads and mounts stay as they are.
@@ -204,6 +207,7 @@ impl Up {
         let kernel = Arc::clone(&machine.kernel);
         let options = Options {
             host_paths: args.host_paths.clone(),
+            containers: args.containers.grants(&data_dir)?,
             ..join::options("", data_dir.clone(), machine::run_dir(&data_dir))
         };
         // The machine and the store know nothing of one another.

@@ -23,11 +23,13 @@ async fn it_runs_from_its_start_to_its_stop_and_leaves_nothing() {
     assert_eq!((External.kind(), External.runs()), (Kind::External, false));
     let order = Order {
         place: &place,
+        name: "default/app".to_owned(),
         task: &task,
         variables,
         env: [].into(),
         grace: Duration::ZERO,
         volumes: Vec::new(),
+        plugin: None,
     };
     let started = External.start(&order, Vec::new()).await.unwrap();
     let Found::Running(adopted) = External.adopt(&place).await.unwrap() else {

@@ -6,21 +6,31 @@ use std::time::Duration;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use serde_json::json;
+use tokio::sync::Notify;
 use wharfline::api::allocation::Task;
+use wharfline::node::runtime::oci::Oci;
 use wharfline::node::runtime::process::Process;
-use wharfline::node::runtime::{Ended, Order, Place, Running, Runtime, RuntimeError, VolumeAt};
-use wharfline::sys::kernel::{KernelError, PathFacts, Present};
+use wharfline::node::runtime::{
+    Ended, Grants, Kind, Order, Place, Readiness, Running, Runtime, RuntimeError, Shimmed, VolumeAt,
+};
+use wharfline::plan::container::Trust;
+use wharfline::sys::kernel::{FileKind, KernelError, PathFacts, Present};
 use wharfline::sys::path::{SubPath, TreePath};
 use wharfline::sys::process::ExitRecord;
-use wharfline::sys::real::{RealFiles, RealKernel, RealWatches};
+use wharfline::sys::real::{RealContainers, RealFiles, RealKernel, RealWatches};
 use wharfline::sys::{Kernel, Watches};
 
+use crate::made::save_busybox;
 use crate::support::{Host, Propagation, soon};
+
+/// The image of containers, in the host's directory.
+const IMAGE: &str = "image.tar";
 
 /// Which runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flavour {
     Process,
+    Oci,
 }
 
 /// A volume that is published on the machine.
@@ -44,13 +54,15 @@ pub(crate) struct Machine {
     pub(crate) host: Host,
     pub(crate) kernel: RealKernel,
     pub(crate) runtime: Arc<dyn Runtime>,
+    /// What finds tasks without a journal, whatever runs them.
+    pub(crate) finder: Arc<dyn Runtime>,
     pub(crate) place: Place,
     /// Every task has it at `/here`.
     here: Volume,
 }
 
 fn at(path: &str) -> VolumeAt {
-    VolumeAt { path: path.into(), read_only: false, block: false }
+    VolumeAt { path: path.into(), read_only: false, block: false, device: None }
 }
 
 /// A file system of the volume at this path of a task.
@@ -84,16 +96,21 @@ impl Machine {
         let data = host.data.join("daemon");
         // Its name is that of no other test's.
         let run_dir = host.data.clone();
-        let runtime = match flavour {
-            Flavour::Process => Process::new(
-                Arc::new(host.processes()),
-                Arc::new(RealFiles::new(host.pool.clone())),
-                &data,
-                (&run_dir, vec![data.clone(), kernel.absolute(&TreePath::root().into())]),
-            ),
+        let files = Arc::new(RealFiles::new(host.pool.clone()));
+        let shimmed = Shimmed::new(Arc::new(host.processes()), files, &data, &run_dir);
+        let hide = vec![data.clone(), kernel.absolute(&TreePath::root().into())];
+        let runtime: Arc<dyn Runtime> = match flavour {
+            Flavour::Process => Arc::new(Process::new(shimmed.clone(), hide.clone())),
+            Flavour::Oci => {
+                save_busybox(&host.data.join(IMAGE));
+                let (image_dirs, bind_paths) = (vec![host.data.clone()], Vec::new());
+                let grants = Grants { image_dirs, bind_paths, trust: Trust::Confined };
+                let containers = Arc::new(RealContainers::new(&data));
+                Arc::new(Oci::new(shimmed.clone(), Some(containers), &run_dir, grants))
+            }
         };
-        let place = Place::new(&data, "6e3f", "main");
-        Self { host, kernel, runtime: Arc::new(runtime), place, here }
+        let (place, finder) = (Place::new(&data, "6e3f", "main"), Process::new(shimmed, hide));
+        Self { host, kernel, runtime, finder: Arc::new(finder), place, here }
     }
 
     /// An empty file system as a volume.
@@ -146,7 +163,11 @@ impl Machine {
 
     /// A task of this program.
     pub(crate) fn program(&self, command: &[&str]) -> Wanted<'_> {
-        let task = json!({ "name": self.place.task, "runtime": { self.runtime.kind().word(): { "command": command } } });
+        let mut runtime = json!({ "command": command });
+        if self.runtime.kind() == Kind::Oci {
+            runtime["archive"] = json!(self.host.data.join(IMAGE));
+        }
+        let task = json!({ "name": self.place.task, "runtime": { self.runtime.kind().word(): runtime } });
         Wanted {
             task: serde_json::from_value(task).unwrap(),
             env: BTreeMap::from([("HERE".to_owned(), "/here".to_owned())]),
@@ -166,15 +187,40 @@ impl Machine {
             };
             clones.push(clone.unwrap());
         }
+        let volumes = wanted.volumes.iter().map(|(volume, at)| {
+            let device = match volume.present.kind {
+                FileKind::Block(device) => Some(device),
+                FileKind::Directory | FileKind::File | FileKind::Other => None,
+            };
+            VolumeAt { device, ..at.clone() }
+        });
         let order = Order {
             place: &self.place,
+            name: "default/app".to_owned(),
             task: &wanted.task,
             variables: BTreeMap::new(),
             env: wanted.env.clone(),
             grace: wanted.grace,
-            volumes: wanted.volumes.iter().map(|(_, at)| at.clone()).collect(),
+            volumes: volumes.collect(),
+            plugin: None,
         };
+        self.prepared(&wanted.task).await;
         self.runtime.start(&order, clones).await
+    }
+
+    /// Has all made that a start needs.
+    pub(crate) async fn prepared(&self, task: &Task) {
+        loop {
+            match self.runtime.readiness(&self.place) {
+                Readiness::Ready => return,
+                Readiness::Unprepared => {}
+                not => panic!("{not:?}"),
+            }
+            let over = Arc::new(Notify::new());
+            let told = Arc::clone(&over);
+            self.runtime.prepare(&self.place, task, &BTreeMap::new(), Arc::new(move || told.notify_one()));
+            soon(over.notified()).await;
+        }
     }
 
     pub(crate) async fn start(&self, wanted: &Wanted<'_>) -> Arc<dyn Running> {
@@ -212,8 +258,8 @@ impl Machine {
     pub(crate) async fn end(self) {
         self.runtime.forget(&self.place).await.unwrap();
         assert!(!self.place.directory.exists());
-        self.runtime.sweep().await.unwrap();
-        assert!(self.runtime.list().await.unwrap().is_empty());
+        self.finder.sweep().await.unwrap();
+        assert!(self.finder.list().await.unwrap().is_empty());
         unmount(self.seen(&self.here), UnmountFlags::empty()).unwrap();
         self.kernel.undo_tree().await.unwrap();
         self.host.assert_clean();

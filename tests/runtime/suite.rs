@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal, kill_process};
+use wharfline::api::runtime::Capabilities;
 use wharfline::node::runtime::{Asked, Ended, Found, Running, RuntimeError};
 use wharfline::sys::kernel::KernelError;
 use wharfline::sys::path::SubPath;
@@ -90,7 +91,7 @@ pub(crate) async fn the_environment_is_the_orders_and_nothing_is_inherited(flavo
     assert_eq!((value("GREETING"), value("HERE")), (Some("two words"), Some("/here")));
     let mut names: Vec<&str> = output.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
     // What a shell and a container add.
-    names.retain(|name| !["HOME", "OLDPWD", "PWD", "SHLVL", "_"].contains(name));
+    names.retain(|name| !["HOME", "NODE_NAME", "OLDPWD", "PWD", "SHLVL", "_"].contains(name));
     names.sort_unstable();
     assert_eq!(names, ["GREETING", "HERE", "PATH", "WHARFLINE_TASK"]);
     let descriptors: Vec<&str> = output.lines().filter(|line| line.parse::<u32>().is_ok()).collect();
@@ -244,7 +245,7 @@ pub(crate) async fn a_running_task_is_adopted_from_its_place_alone(flavour: Flav
     let wanted = machine.script("trap 'exit 6' TERM; : > $HERE/ready; while :; do sleep 0.01; done");
     drop(machine.start(&wanted).await);
     machine.written("ready").await;
-    assert_eq!(machine.runtime.list().await.unwrap(), std::slice::from_ref(&machine.place));
+    assert_eq!(machine.finder.list().await.unwrap(), std::slice::from_ref(&machine.place));
     let taken = |error: RuntimeError| {
         assert!(matches!(error, RuntimeError::Process(ProcessError::Taken { .. })), "{error}");
     };
@@ -508,8 +509,9 @@ pub(crate) async fn what_takes_more_memory_than_it_may_is_killed_and_that_is_tol
 
 pub(crate) async fn a_limit_of_processes_is_in_force(flavour: Flavour) {
     let machine = Machine::new(flavour).await;
-    let mut wanted = machine.script("for i in 1 2 3 4 5 6 7 8 9; do sleep 30 & done; echo all");
-    "6".clone_into(&mut wanted.task.resources.limits.pids);
+    // runc is in the cgroup, too, until the program runs, with a dozen threads.
+    let mut wanted = machine.script("i=0; while [ $i -lt 40 ]; do sleep 30 & i=$((i+1)); done; echo all");
+    "32".clone_into(&mut wanted.task.resources.limits.pids);
     wanted.grace = Duration::ZERO;
     let (record, output) = machine.run(&wanted).await;
     assert!(record.outcome != Outcome::Code(0) && output.is_empty(), "{record:?} {output}");
@@ -517,15 +519,25 @@ pub(crate) async fn a_limit_of_processes_is_in_force(flavour: Flavour) {
     machine.end().await;
 }
 
+/// The user, the groups and the capabilities of a task, however it is run.
+fn who<'a>(wanted: &'a mut Wanted<'_>) -> (&'a mut String, (&'a mut Vec<String>, &'a mut Capabilities)) {
+    let runtime = &mut wanted.task.runtime;
+    match (&mut runtime.process, &mut runtime.oci) {
+        (Some(of), _) => (&mut of.user, (&mut of.groups, &mut of.capabilities)),
+        (None, Some(of)) => (&mut of.user, (&mut of.groups, &mut of.capabilities)),
+        (None, None) => panic!("nothing of ours runs it"),
+    }
+}
+
 pub(crate) async fn it_is_who_it_shall_be(flavour: Flavour) {
     let machine = Machine::new(flavour).await;
     let process = |user: &str, groups: &[&str], add: &[&str], drop: &[&str]| {
         let mut wanted =
             machine.script("grep -E '^(Uid|Gid|Groups|CapEff|CapBnd|CapAmb):' /proc/self/status");
-        let of = wanted.task.runtime.process.as_mut().unwrap();
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        (of.user, of.groups) = (user.to_owned(), owned(groups));
-        (of.capabilities.add, of.capabilities.drop) = (owned(add), owned(drop));
+        let (named, all) = who(&mut wanted);
+        (*named, *all.0) = (user.to_owned(), owned(groups));
+        (all.1.add, all.1.drop) = (owned(add), owned(drop));
         wanted
     };
     let field = |output: &str, name: &str| -> String {
@@ -553,7 +565,7 @@ pub(crate) async fn it_is_who_it_shall_be(flavour: Flavour) {
 pub(crate) async fn a_user_that_is_not_there_is_named(flavour: Flavour) {
     let machine = Machine::new(flavour).await;
     let mut wanted = machine.script("exit 0");
-    "no-such-user".clone_into(&mut wanted.task.runtime.process.as_mut().unwrap().user);
+    "no-such-user".clone_into(who(&mut wanted).0);
     let error = machine.try_start(&wanted).await.unwrap_err();
     assert!(error.to_string().contains("no-such-user"), "{error}");
     machine.end().await;

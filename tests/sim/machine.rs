@@ -52,6 +52,7 @@ impl SimMachine {
             clock: this.clone(),
             random: this.clone(),
             dial: this,
+            containers: None,
         }
     }
 

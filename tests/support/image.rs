@@ -275,3 +275,35 @@ impl Files {
 pub fn blob(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
+
+/// An image with a shell and the usual small programs: a static busybox, which `tools/fetch-runc` puts where this looks
+/// first.
+pub fn busybox() -> Picture {
+    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/bin/busybox");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let elsewhere = std::env::split_paths(&path).map(|directory| directory.join("busybox"));
+    let program = [fetched].into_iter().chain(elsewhere).find(|program| program.is_file());
+    let program = program.expect("a static busybox: run tools/fetch-runc");
+    let listed = std::process::Command::new(&program).arg("--list").output().unwrap();
+    let names = String::from_utf8(listed.stdout).unwrap();
+    let directories = ["bin", "dev", "etc", "proc", "root", "sys"].map(Entry::directory);
+    let mut entries = directories.to_vec();
+    entries.push(Entry::directory("tmp").mode(0o1777));
+    entries.push(Entry::file("etc/passwd", PASSWD));
+    entries.push(Entry::file("etc/group", GROUP));
+    entries.push(Entry::program("bin/busybox", std::fs::read(&program).unwrap()));
+    let applets = names.lines().filter(|name| *name != "busybox" && !name.contains('/'));
+    entries.extend(applets.map(|name| Entry::symlink(&format!("bin/{name}"), "busybox")));
+    Picture { config: json!({ "Cmd": ["/bin/sh"] }), ..Picture::new([entries]) }
+}
+
+/// Who is known in [`busybox`].
+const PASSWD: &str =
+    "root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1:daemon:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n";
+const GROUP: &str = "root:x:0:\ndaemon:x:1:\nlp:x:7:\nnogroup:x:65534:\n";
+
+/// Writes [`busybox`] as one file, as `docker save` does.
+pub fn save_busybox(file: &Path) {
+    let image = busybox();
+    std::fs::write(file, Files::saved(&[(&image, &["busybox:test"])]).archive()).unwrap();
+}

@@ -128,7 +128,6 @@ mod tests {
                 "spec.tasks[0].volumeMounts[0]",
                 "spec.tasks[0].volumeMounts[0].name",
                 "spec.tasks[0].volumeMounts[0].mountPath",
-                "spec.tasks[0].runtime.oci",
             ]
         );
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use kube::{Resource, ResourceExt};
 
 mod plugins;
+mod prepare;
 mod start;
 mod status;
 
@@ -52,7 +53,8 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
     let needed = entries.iter().any(|entry| entry.plugin.as_ref().is_some_and(|p| is_needed(node, uid, p)));
     let wanted = supervise::unwanted(needed);
     for name in &names {
-        match supervise::next(wanted, seen(node, uid, name, RestartPolicy::Never, false)) {
+        let start = (false, supervise::Readiness::Ready);
+        match supervise::next(wanted, seen(node, uid, name, RestartPolicy::Never, start)) {
             Next::Do(Step::Clear) => {
                 if let Err(error) = node.clear_task(uid, name).await {
                     tracing::warn!(uid, error = &error as &dyn std::error::Error, "leftovers not cleared");
@@ -75,9 +77,10 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
                     watch_over(node, uid, name, plugin, (false, HEALTH_TIMEOUT));
                 }
             }
-            Next::Do(Step::Start | Step::Restart) | Next::Wait(_) | Next::Converged => {}
+            Next::Do(Step::Prepare | Step::Start | Step::Restart) | Next::Wait(_) | Next::Converged => {}
         }
     }
+    let held = prepare::let_go(node, uid);
     if !node.tasks.idle(uid) {
         return None;
     }
@@ -95,6 +98,10 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
         node.forget_written(uid);
         node.retry.forget(&format!("task/{uid}"));
         node.events.gone(&format!("task/{uid}/"));
+        node.notes.gone(&format!("task/{uid}"));
+    }
+    if held || !names.is_empty() {
+        prepare::collect(node);
     }
     // Once: a volume that cannot go yet wakes this allocation each time that it is looked at.
     if !names.is_empty() {
@@ -162,11 +169,18 @@ fn wanted(node: &Node, allocation: &Allocation, plugin: bool) -> Wanted {
     supervise::wanted(stop, &tasks)
 }
 
-fn seen(node: &Node, uid: &str, task: &str, policy: RestartPolicy, volumes_ready: bool) -> supervise::Seen {
+fn seen(
+    node: &Node,
+    uid: &str,
+    task: &str,
+    policy: RestartPolicy,
+    (volumes_ready, runtime): (bool, supervise::Readiness),
+) -> supervise::Seen {
     supervise::Seen {
         process: node.tasks.process(uid, task),
         policy,
         volumes_ready,
+        runtime,
         pause_over: node.retry.remaining(&format!("task/{uid}/{task}")).is_none(),
     }
 }
@@ -182,38 +196,23 @@ async fn run_task(
     recall(node, allocation, task);
     count_exit(node, allocation, task, &step_name);
     remember(node, allocation, task).await;
-    let ready = publications(node, allocation).is_some();
-    match supervise::next(wanted, seen(node, &uid, &task.name, task.restart_policy, ready)) {
+    prepare::count(node, allocation, task);
+    let ready = (publications(node, allocation).is_some(), prepare::readiness(node, &uid, task));
+    let next = supervise::next(wanted, seen(node, &uid, &task.name, task.restart_policy, ready));
+    let again = prepare::keep_note(node, allocation, task, &next);
+    match next {
         Next::Converged => {
+            if wanted == Wanted::Stopped {
+                prepare::let_go(node, &uid);
+            }
             keep_watch(node, allocation, task);
             None
         }
         Next::Wait(Reason::Backoff) => node.retry.remaining(&step_name),
-        Next::Wait(_) => None,
+        Next::Wait(_) => again,
+        Next::Do(Step::Prepare) => prepare::begin(node, &uid, task),
         Next::Do(step @ (Step::Start | Step::Restart)) => {
-            match start(node, allocation, task, step == Step::Restart).await {
-                Ok(()) => {
-                    node.events.recovered(about(allocation), &step_name, "Run");
-                    keep_watch(node, allocation, task);
-                    None
-                }
-                // The shim wrote down why the program did not run: that is an end like any other.
-                Err(_) if count_exit(node, allocation, task, &step_name) => node.retry.remaining(&step_name),
-                Err(message) => {
-                    tracing::warn!(
-                        allocation = allocation.name_any(),
-                        task = task.name,
-                        message,
-                        "task not started"
-                    );
-                    node.tasks.event(&uid, &task.name, event(node, "StartFailed", &message));
-                    let note = format!("task {}: {message}", task.name);
-                    node.events.failed(about(allocation), &step_name, "TaskNotStarted", "Run", &note);
-                    let pause = node.retry.failed(&step_name, "run".to_owned());
-                    node.tasks.wait_until(&uid, &task.name, node.later(pause));
-                    Some(pause)
-                }
-            }
+            started(node, allocation, task, (&step_name, step == Step::Restart)).await
         }
         Next::Do(Step::Stop) => {
             // What was asked of it ends there: what comes next goes to another one.
@@ -241,6 +240,34 @@ async fn run_task(
                 Some(node.retry.failed(&format!("{step_name}/clear"), "clear".to_owned()))
             }
         },
+    }
+}
+
+/// Starts a task, and says when it is to be tried again.
+async fn started(
+    node: &Arc<Node>,
+    allocation: &Allocation,
+    task: &Task,
+    (step_name, again): (&str, bool),
+) -> Option<Duration> {
+    match start(node, allocation, task, again).await {
+        Ok(()) => {
+            node.events.recovered(about(allocation), step_name, "Run");
+            keep_watch(node, allocation, task);
+            None
+        }
+        // The shim wrote down why the program did not run: that is an end like any other.
+        Err(_) if count_exit(node, allocation, task, step_name) => node.retry.remaining(step_name),
+        Err(message) => {
+            let uid = allocation.uid().unwrap_or_default();
+            tracing::warn!(allocation = allocation.name_any(), task = task.name, message, "task not started");
+            node.tasks.event(&uid, &task.name, event(node, "StartFailed", &message));
+            let note = format!("task {}: {message}", task.name);
+            node.events.failed(about(allocation), step_name, "TaskNotStarted", "Run", &note);
+            let pause = node.retry.failed(step_name, "run".to_owned());
+            node.tasks.wait_until(&uid, &task.name, node.later(pause));
+            Some(pause)
+        }
     }
 }
 

@@ -1,24 +1,26 @@
 //! Starts a task: its volumes cloned, its socket prepared, its runtime asked.
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kube::ResourceExt;
 
+use super::super::caches::full_name;
 use super::super::context::{Key, Node, substitute};
 use super::super::events::Tone;
 use super::super::journal::{Entry, PublicationEntry, TaskEntry, task_key};
 use super::super::mounts::TARGET;
-use super::super::runtime::{Order, Place, VolumeAt};
+use super::super::runtime::{Order, Place, Runtime, VolumeAt};
 use super::plugins::{self, prepare, register, socket};
 use super::{about, event, grace, reference};
 use crate::api::Allocation;
 use crate::api::allocation::{Task, VolumeMount};
+use crate::plan::container::PluginPart;
 use crate::plan::mount::Level;
 use crate::plan::supervise::Process;
 use crate::sys::kernel::{FileKind, KernelError, Present};
-use crate::sys::path::{SubPath, TreePath};
+use crate::sys::path::{Place as At, SubPath, TreePath};
 
 /// Every publication that the allocation needs, if all are up and wanted.
 pub(super) fn publications(
@@ -79,7 +81,7 @@ pub(super) async fn start_marked(
         register(node, &uid, &task.name, instance)?;
     }
     let place = node.place(&uid, &task.name);
-    let (order, clones) = order(node, allocation, task, &place, &volumes).await?;
+    let (order, clones) = order(node, allocation, (task, &**runtime), &place, &volumes).await?;
     node.start_task(runtime, &order, clones).await.map_err(|e| e.to_string())?;
     if !runtime.runs() {
         return Ok(());
@@ -143,19 +145,16 @@ async fn clone(
 async fn order<'a>(
     node: &Arc<Node>,
     allocation: &Allocation,
-    task: &'a Task,
+    (task, runtime): (&'a Task, &dyn Runtime),
     place: &'a Place,
     published: &BTreeMap<String, PublicationEntry>,
 ) -> Result<(Order<'a>, Vec<OwnedFd>), String> {
     let uid = allocation.uid().unwrap_or_default();
-    let plugin = task.csi_plugin.is_some();
-    let endpoint =
-        if plugin { format!("unix://{}", socket(node, &uid, task).display()) } else { String::new() };
-    let variables = node.variables(&endpoint);
+    let plugin = plugin_part(node, &uid, task);
+    let endpoint = plugin.as_ref().map(|_| runtime.endpoint(task, &socket(node, &uid, task)));
+    let variables = node.variables(endpoint.as_deref().unwrap_or_default());
     let mut env = BTreeMap::from([("NODE_NAME".to_owned(), node.options.name.clone())]);
-    if plugin {
-        env.insert("CSI_ENDPOINT".to_owned(), endpoint);
-    }
+    env.extend(endpoint.map(|endpoint| ("CSI_ENDPOINT".to_owned(), endpoint)));
     env.extend(task.env.iter().map(|(k, v)| (k.clone(), substitute(v, &variables))));
     let (mut volumes, mut clones) = (Vec::new(), Vec::new());
     for mount in &task.volume_mounts {
@@ -178,7 +177,25 @@ async fn order<'a>(
             path: PathBuf::from(&mount.mount_path),
             read_only,
             block: verified.mount.is_none() || matches!(verified.kind, FileKind::Block(_)),
+            device: match verified.kind {
+                FileKind::Block(device) => Some(device),
+                FileKind::Directory | FileKind::File | FileKind::Other => None,
+            },
         });
     }
-    Ok((Order { place, task, variables, env, grace: grace(task), volumes }, clones))
+    let (name, grace) = (full_name(allocation), grace(task));
+    Ok((Order { place, name, task, variables, env, grace, volumes, plugin }, clones))
+}
+
+/// What a task that serves a plugin has beyond others.
+fn plugin_part(node: &Node, uid: &str, task: &Task) -> Option<PluginPart> {
+    let plugin = task.csi_plugin.as_ref()?;
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    Some(PluginPart {
+        role: plugin.role,
+        socket_directory: socket(node, uid, task).parent().map(text).unwrap_or_default(),
+        mount_dir: plugin.mount_dir.clone(),
+        tree: text(&node.machine.kernel.absolute(&At::Tree(TreePath::root()))),
+        stage_publish_base_dir: plugin.stage_publish_base_dir.clone(),
+    })
 }

@@ -11,13 +11,14 @@ use super::super::mounts::health::publication_trouble;
 use super::super::mounts::{TARGET, has_to_stop};
 use super::super::tasks::exit_code;
 use super::super::writes::{Guard, Part};
+use super::prepare::note;
 use super::start::restarts;
 use crate::api::allocation::{
     AllocationPhase, AllocationStatus, AllocationVolume, EVICTED, RestartPolicy, Task, TaskState, TaskStatus,
     VolumePublication,
 };
 use crate::api::definitions::ALLOCATION_PART;
-use crate::api::meta::{Condition, READY, Rung, Truth, set_condition};
+use crate::api::meta::{Condition, READY, Rung, Time, Truth, set_condition};
 use crate::api::volume::ATTACH_LIMIT;
 use crate::api::{Allocation, VolumeAttachment};
 use crate::plan::Reason;
@@ -158,7 +159,7 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
             AllocationPhase::Running if let Some(trouble) = troubles.iter().find(|trouble| trouble.hurts) => {
                 (trouble.word.to_owned(), trouble.message.clone())
             }
-            _ => ready_message(phase, &word, &message, &tasks),
+            _ => ready_message(phase, (&word, &message), waits(node, allocation), &tasks),
         };
         // A task that is on its way up again is not ready, though its allocation runs.
         let truth = if matches!(why.0.as_str(), "Running" | "Complete") { Truth::True } else { Truth::False };
@@ -226,10 +227,21 @@ fn spoken_for(node: &Node, phase: AllocationPhase, conditions: &[Condition]) -> 
     }
 }
 
+/// What a task waits for that its runtime cannot start, and when that is tried again.
+fn waits(node: &Node, allocation: &Allocation) -> Option<(String, String)> {
+    let uid = allocation.uid().unwrap_or_default();
+    allocation.spec.tasks.iter().find_map(|task| {
+        let (word, sentence, next) = node.notes.get(&note(&uid, task));
+        let second = |time: Time| time.0.round(jiff::Unit::Second).unwrap_or(time.0);
+        let again = next.map(|time| format!("; tried again at {}", second(time))).unwrap_or_default();
+        (!word.is_empty()).then(|| (word, format!("task {}: {sentence}{again}", task.name)))
+    })
+}
+
 pub(super) fn ready_message(
     phase: AllocationPhase,
-    word: &str,
-    message: &str,
+    (word, message): (&str, &str),
+    waits: Option<(String, String)>,
     tasks: &[TaskStatus],
 ) -> (String, String) {
     let last = || {
@@ -240,12 +252,14 @@ pub(super) fn ready_message(
     };
     match phase {
         AllocationPhase::Running => ("Running".into(), String::new()),
+        AllocationPhase::Restarting if let Some(waits) = waits => waits,
         AllocationPhase::Restarting => ("Restarting".into(), last().unwrap_or_default()),
         AllocationPhase::Complete => ("Complete".into(), String::new()),
         AllocationPhase::Failed => ("TaskFailed".into(), last().unwrap_or_default()),
         AllocationPhase::Pending | AllocationPhase::WaitingVolumes if !word.is_empty() => {
             (word.to_owned(), message.to_owned())
         }
+        AllocationPhase::Pending | AllocationPhase::WaitingVolumes if let Some(waits) = waits => waits,
         AllocationPhase::Pending | AllocationPhase::WaitingVolumes => {
             let start = last().filter(|m| !m.is_empty());
             ("Waiting".into(), start.unwrap_or_else(|| Reason::VolumesNotReady.to_string()))
@@ -367,6 +381,11 @@ pub(super) fn task_status(
             .as_ref()
             .and_then(exit_code)
             .or(known.and_then(|k| k.exit_code)),
+        image: node
+            .runtimes
+            .image(&node.place(uid, &task.name), &task.runtime)
+            .or(known.map(|k| k.image.clone()))
+            .unwrap_or_default(),
         events: node.tasks.events(uid, &task.name, known.map(|k| k.events.as_slice()).unwrap_or_default()),
     }
 }

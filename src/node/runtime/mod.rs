@@ -4,10 +4,11 @@
 //! |---|---|
 //! | [`external`] | not at all: something else does, of which only the socket is known |
 //! | [`process`] | as a process of the host, under a shim |
+//! | [`oci`] | as a container of runc, under a shim |
 //!
 //! The truth about a task is outside of this process and survives it, so every call may be repeated, and a daemon that knows
 //! nothing adopts what is there. What every runtime must do is a suite that runs on each of them (`tests/runtime`).
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -20,10 +21,20 @@ use serde::{Deserialize, Serialize};
 use super::context::{Machine, Options};
 use crate::api::allocation::Task;
 use crate::api::runtime as manifest;
+use crate::plan::container::{Fault, PluginPart};
+use crate::plan::supervise::Obstacle;
+use crate::sys::containers::Lack;
+use crate::sys::kernel::DeviceId;
 use crate::sys::process::{ExitRecord, ProcessError};
 
 pub mod external;
+pub mod oci;
+mod preparations;
 pub mod process;
+mod shimmed;
+
+pub use preparations::Grants;
+pub use shimmed::Shimmed;
 
 /// Which runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -33,17 +44,20 @@ pub enum Kind {
     External,
     /// A process of the host.
     Process,
+    /// A container.
+    Oci,
 }
 
 impl Kind {
     /// Every one that this program has.
-    pub const ALL: [Self; 2] = [Self::External, Self::Process];
+    pub const ALL: [Self; 3] = [Self::External, Self::Process, Self::Oci];
 
     /// The one that a task names; none if it is not built into this program.
     pub fn of(runtime: &manifest::Runtime) -> Option<Self> {
         let named = |kind: &Self| match kind {
             Self::External => runtime.external.is_some(),
             Self::Process => runtime.process.is_some(),
+            Self::Oci => runtime.oci.is_some(),
         };
         Self::ALL.into_iter().find(named)
     }
@@ -53,6 +67,7 @@ impl Kind {
         match self {
             Self::External => "external",
             Self::Process => "process",
+            Self::Oci => "oci",
         }
     }
 }
@@ -100,6 +115,8 @@ pub struct VolumeAt {
     pub read_only: bool,
     /// A block device instead of a file system.
     pub block: bool,
+    /// The number of that device.
+    pub device: Option<DeviceId>,
 }
 
 /// What is to be run. All of it was checked.
@@ -107,6 +124,8 @@ pub struct VolumeAt {
 pub struct Order<'a> {
     /// Whose task it is.
     pub place: &'a Place,
+    /// The allocation, as `NAMESPACE/NAME`.
+    pub name: String,
     /// The task as its person wrote it.
     pub task: &'a Task,
     /// What `${NAME}` stands for in it.
@@ -117,7 +136,30 @@ pub struct Order<'a> {
     pub grace: Duration,
     /// Its volumes; the i-th is made of the i-th clone.
     pub volumes: Vec<VolumeAt>,
+    /// That it serves a plugin.
+    pub plugin: Option<PluginPart>,
 }
+
+/// Whether a task could be started now, its volumes aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    /// Nothing else is needed.
+    Ready,
+    /// Something has to be made first: [`Runtime::prepare`].
+    Unprepared,
+    /// That is under way.
+    Preparing,
+    /// It could not be made, for this reason. Another try may do better.
+    Failed(Obstacle, String),
+    /// It cannot be started, whatever is tried.
+    Unusable(Obstacle, String),
+}
+
+/// What came of making what a start needs.
+pub type Outcome = Result<(), (Obstacle, String)>;
+
+/// Called when a preparation is over.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// A way to run tasks.
 #[async_trait]
@@ -130,6 +172,50 @@ pub trait Runtime: Send + Sync + fmt::Debug {
 
     /// Where the socket of a task that serves a plugin is: at `own`, unless something else makes it elsewhere.
     fn socket(&self, task: &Task, own: PathBuf, variables: &Variables) -> PathBuf;
+
+    /// What a driver is told of its socket.
+    fn endpoint(&self, _: &Task, socket: &Path) -> String {
+        format!("unix://{}", socket.display())
+    }
+
+    /// Whether a task could be started now. Never waits.
+    fn readiness(&self, _: &Place) -> Readiness {
+        Readiness::Ready
+    }
+
+    /// Begins to make what a task needs before its start, beside whoever asks; `wake` is called when that is over.
+    fn prepare(&self, _: &Place, _: &Task, _: &Variables, _: Wake) {}
+
+    /// How the last preparation ended; told once.
+    fn prepared(&self, _: &Place) -> Option<Outcome> {
+        None
+    }
+
+    /// The digest of the image that a task was started from last, if it is known.
+    fn image(&self, _: &Place) -> Option<String> {
+        None
+    }
+
+    /// Nobody starts tasks of this allocation any more: what was or is being made for that goes. Whether there was any.
+    fn let_go(&self, _: &str) -> bool {
+        false
+    }
+
+    /// What the machine lacked when it was last looked at.
+    fn lack(&self) -> Option<Lack> {
+        None
+    }
+
+    /// Looks at the machine again.
+    async fn look(&self) -> Option<Lack> {
+        None
+    }
+
+    /// Removes, beside whoever asks, layers of images that are neither among these nor held for a task.
+    fn collect(&self, _: BTreeSet<PathBuf>) {}
+
+    /// Gives up what is under way beside, and returns when it has ended.
+    async fn join(&self) {}
 
     /// Starts a task and returns when its program runs. `clones[i]` becomes `order.volumes[i]`. None may be running or lost
     /// at its place. After an error only [`Runtime::adopt`] says what is there.
@@ -161,6 +247,11 @@ pub trait Running: Send + Sync + fmt::Debug {
 
     /// Asks it to end, and kills all of it after `grace`. Returns at once; asked again, the earlier end counts.
     fn stop(&self, grace: Duration) -> Result<Asked, RuntimeError>;
+
+    /// The layers of its image, which must stay.
+    fn layers(&self) -> &[PathBuf] {
+        &[]
+    }
 }
 
 /// What came of asking a task to end.
@@ -213,6 +304,21 @@ pub enum RuntimeError {
         /// What may be used.
         usable: Vec<String>,
     },
+    /// What it needs was not made before its start, or for an earlier one.
+    #[error("its image is not ready")]
+    Unprepared,
+    /// There is no such container.
+    #[error(transparent)]
+    Container(#[from] Fault),
+    /// The container cannot be written down.
+    #[error("its container cannot be written down")]
+    Document(#[source] serde_json::Error),
+    /// A block volume that is no device.
+    #[error("the device of its volume at {} is not known", path.display())]
+    NoDevice {
+        /// Where it would be.
+        path: PathBuf,
+    },
     /// There is no place for its logs.
     #[error("its logs have no place: {0}")]
     Logs(String),
@@ -238,15 +344,20 @@ pub struct Runtimes {
 impl Runtimes {
     /// Those that this program has, on this machine.
     pub fn new(machine: &Machine, options: &Options) -> Self {
+        let Options { data_dir, run_dir, .. } = options;
+        let (processes, files) = (Arc::clone(&machine.processes), Arc::clone(&machine.files));
+        let shimmed = Shimmed::new(processes, files, data_dir, run_dir);
         let make = |kind| -> Arc<dyn Runtime> {
+            let shimmed = shimmed.clone();
             match kind {
                 Kind::External => Arc::new(external::External),
-                Kind::Process => Arc::new(process::Process::new(
-                    Arc::clone(&machine.processes),
-                    Arc::clone(&machine.files),
-                    &options.data_dir,
-                    (&options.run_dir, vec![options.data_dir.clone(), options.run_dir.clone()]),
-                )),
+                Kind::Process => {
+                    Arc::new(process::Process::new(shimmed, vec![data_dir.clone(), run_dir.clone()]))
+                }
+                Kind::Oci => {
+                    let containers = machine.containers.clone();
+                    Arc::new(oci::Oci::new(shimmed, containers, run_dir, options.containers.clone()))
+                }
             }
         };
         let allowed = |kind: &Kind| options.runtimes.iter().any(|allowed| allowed == kind.word());
@@ -272,9 +383,40 @@ impl Runtimes {
         }
     }
 
-    /// The words of those that tasks may be started with.
+    /// Whether a task could be started now, its volumes aside. Never waits.
+    pub fn readiness(&self, place: &Place, runtime: &manifest::Runtime) -> Readiness {
+        match self.allowed(runtime) {
+            Ok(of) => of.readiness(place),
+            Err(error) => Readiness::Unusable(Obstacle::NotAllowed, error.to_string()),
+        }
+    }
+
+    /// The digest of the image that a task was started from last, if it is known.
+    pub fn image(&self, place: &Place, runtime: &manifest::Runtime) -> Option<String> {
+        Kind::of(runtime).and_then(|kind| self.get(kind).image(place))
+    }
+
+    /// The words of those that tasks may be started with: allowed, and there.
     pub fn usable(&self) -> Vec<String> {
-        self.allowed.iter().map(|kind| kind.word().to_owned()).collect()
+        let there = self.allowed.iter().filter(|kind| self.get(**kind).lack().is_none());
+        there.map(|kind| kind.word().to_owned()).collect()
+    }
+
+    /// Looks at the machine again: whether something that is allowed is lacking and may come.
+    pub async fn look(&self) -> bool {
+        let mut lacking = false;
+        for kind in &self.allowed {
+            let lack = self.get(*kind).look().await;
+            lacking |= lack.is_some_and(|lack| lack != Lack::Absent);
+        }
+        lacking
+    }
+
+    /// Gives up what is under way beside, and returns when it has ended.
+    pub async fn join(&self) {
+        for runtime in self.all() {
+            runtime.join().await;
+        }
     }
 
     /// Whether a runtime of ours runs this task, and not something else.
@@ -298,6 +440,7 @@ mod tests {
         for (runtime, kind) in [
             (json!({ "process": { "command": ["a"] } }), Some(Kind::Process)),
             (json!({ "external": { "socket": "/a" } }), Some(Kind::External)),
+            (json!({ "oci": { "archive": "/a" } }), Some(Kind::Oci)),
             (json!({ "containerd": {} }), None),
             (json!({}), None),
         ] {

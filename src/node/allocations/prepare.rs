@@ -1,0 +1,149 @@
+//! What a task needs before its start and its runtime makes beside the queue, such as the layers of its image: begun,
+//! counted, told.
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::ResourceExt;
+
+use super::super::context::{Key, Node};
+use super::super::runtime::{Readiness, Wake};
+use super::{about, event};
+use crate::api::Allocation;
+use crate::api::allocation::Task;
+use crate::plan::supervise::{self, Obstacle};
+use crate::plan::{Next, Reason};
+
+/// What takes longer than this is told as a wait.
+const TOLD: Duration = Duration::from_millis(300);
+
+fn step(uid: &str, task: &Task) -> String {
+    format!("task/{uid}/{}/prepare", task.name)
+}
+
+/// Whether its runtime could start a task. What could not be made is made anew when its pause is over.
+pub(super) fn readiness(node: &Node, uid: &str, task: &Task) -> supervise::Readiness {
+    let paused = || node.retry.remaining(&step(uid, task)).is_some();
+    match node.runtimes.readiness(&node.place(uid, &task.name), &task.runtime) {
+        Readiness::Ready => supervise::Readiness::Ready,
+        Readiness::Unprepared => supervise::Readiness::Unprepared,
+        Readiness::Preparing => supervise::Readiness::Preparing,
+        Readiness::Failed(obstacle, _) if paused() => supervise::Readiness::Unusable(obstacle),
+        Readiness::Failed(..) => supervise::Readiness::Unprepared,
+        Readiness::Unusable(obstacle, _) => supervise::Readiness::Unusable(obstacle),
+    }
+}
+
+/// Begins. The allocation is looked at again when it is over, and once before, so that a long wait is told.
+pub(super) fn begin(node: &Arc<Node>, uid: &str, task: &Task) -> Option<Duration> {
+    let runtime = node.runtimes.allowed(&task.runtime).ok()?;
+    let (weak, key) = (Arc::downgrade(node), Key::Allocation(uid.to_owned()));
+    let wake: Wake = Arc::new(move || {
+        if let Some(node) = weak.upgrade() {
+            node.queue.wake(key.clone());
+        }
+    });
+    runtime.prepare(&node.place(uid, &task.name), task, &node.variables(""), wake);
+    Some(TOLD)
+}
+
+/// Counts each end of it once: one that failed lengthens the pause before the next try.
+pub(super) fn count(node: &Arc<Node>, allocation: &Allocation, task: &Task) {
+    let uid = allocation.uid().unwrap_or_default();
+    let Ok(runtime) = node.runtimes.allowed(&task.runtime) else { return };
+    let step = step(&uid, task);
+    match runtime.prepared(&node.place(&uid, &task.name)) {
+        None => {}
+        Some(Ok(())) => {
+            node.retry.succeeded(&step);
+            node.events.recovered(about(allocation), &step, "Run");
+        }
+        Some(Err((obstacle, why))) => {
+            let delay = node.retry.failed(&step, obstacle.reason().word().to_owned());
+            if obstacle == Obstacle::Missing {
+                node.queue.wake(Key::Agent);
+            }
+            tell(node, allocation, task, (obstacle, &why), Some(delay));
+        }
+    }
+}
+
+/// Why a task waits that has an obstacle; told once for each.
+fn tell(
+    node: &Arc<Node>,
+    allocation: &Allocation,
+    task: &Task,
+    (obstacle, why): (Obstacle, &str),
+    again: Option<Duration>,
+) {
+    let uid = allocation.uid().unwrap_or_default();
+    let (key, word) = (note(&uid, task), obstacle.reason().word());
+    let (known, sentence, _) = node.notes.get(&key);
+    node.notes.set(&key, word, why, again.map(|delay| node.later(delay)));
+    if (known.as_str(), sentence.as_str()) == (word, why) {
+        return;
+    }
+    tracing::warn!(allocation = allocation.name_any(), task = task.name, reason = word, why, "task waits");
+    node.tasks.event(&uid, &task.name, event(node, word, why));
+    node.events.failed(
+        about(allocation),
+        &step(&uid, task),
+        word,
+        "Run",
+        &format!("task {}: {why}", task.name),
+    );
+}
+
+/// Keeps why the task waits, if it is for its runtime, and when it is tried again.
+pub(super) fn keep_note(
+    node: &Arc<Node>,
+    allocation: &Allocation,
+    task: &Task,
+    next: &Next<supervise::Step>,
+) -> Option<Duration> {
+    let uid = allocation.uid().unwrap_or_default();
+    let key = note(&uid, task);
+    match next {
+        Next::Wait(reason @ Reason::ImageNotReady) => {
+            node.notes.wait(&key, reason);
+            None
+        }
+        Next::Wait(Reason::ImageUnusable | Reason::RuntimeMissing | Reason::RuntimeNotAllowed) => {
+            match node.runtimes.readiness(&node.place(&uid, &task.name), &task.runtime) {
+                // Nothing but another daemon or another allocation changes that.
+                Readiness::Unusable(obstacle, why) => tell(node, allocation, task, (obstacle, &why), None),
+                Readiness::Ready | Readiness::Unprepared | Readiness::Preparing | Readiness::Failed(..) => {}
+            }
+            node.retry.remaining(&step(&uid, task))
+        }
+        // Its volumes are told of first; it goes on meanwhile.
+        Next::Wait(Reason::VolumesNotReady) => node.retry.remaining(&step(&uid, task)),
+        // What was said of the last try stands until this one is over.
+        Next::Do(supervise::Step::Prepare) => None,
+        Next::Do(_) | Next::Wait(_) | Next::Converged => {
+            node.notes.clear(&key);
+            None
+        }
+    }
+}
+
+/// The note of why a task waits for its runtime.
+pub(super) fn note(uid: &str, task: &Task) -> String {
+    format!("task/{uid}/{}/runtime", task.name)
+}
+
+/// Nobody wants this allocation's tasks started any more: what was made for that goes, and what goes with it.
+pub(super) fn let_go(node: &Node, uid: &str) -> bool {
+    let mut any = false;
+    for runtime in node.runtimes.all() {
+        any |= runtime.let_go(uid);
+    }
+    any
+}
+
+/// Layers that no task uses any more go. Of a task of which nobody can say what is left, nobody knows what it uses.
+pub(super) fn collect(node: &Node) {
+    let Some(used) = node.tasks.layers() else { return };
+    for runtime in node.runtimes.all() {
+        runtime.collect(used.clone());
+    }
+}

@@ -1,0 +1,317 @@
+//! What containers need before they are started: an image with its layers unpacked, runc, paths and devices of the node.
+//! Made beside the queue, for a reconcile must not wait for it: a stop would not be seen for minutes.
+//!
+//! ```text
+//! nothing --begin--> Preparing --made--> Ready --take--> Used
+//!    Failed, Used --begin--> Preparing --not made--> Failed
+//! ```
+//! Each start looks at the archive again; what was read and has not changed is there at once. The image of the last start
+//! is held for as long as its allocation is here.
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use super::{Outcome, Place, Readiness, Wake};
+use crate::api::runtime::OciRuntime;
+use crate::plan::container::{Device, Trust, gate};
+use crate::plan::supervise::Obstacle;
+use crate::sys::containers::{Astray, Containers, DeviceNode, Equipment, Image, Lack};
+
+/// What this node's own configuration allows containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grants {
+    /// Images lie beneath one of these.
+    pub image_dirs: Vec<PathBuf>,
+    /// Paths of the node that a container is given lie beneath one of these.
+    pub bind_paths: Vec<PathBuf>,
+    /// Whether what reaches beyond a container is allowed.
+    pub trust: Trust,
+}
+
+impl Grants {
+    /// Images from the usual directory, and nothing else.
+    pub fn usual(data_dir: &Path) -> Self {
+        Self {
+            image_dirs: vec![data_dir.join("image-archives")],
+            bind_paths: Vec::new(),
+            trust: Trust::Confined,
+        }
+    }
+}
+
+/// All that a container needs of its machine.
+#[derive(Debug, Clone)]
+pub(super) struct Made {
+    /// Its block; paths of the node are without links.
+    pub(super) oci: OciRuntime,
+    /// The nodes of its devices.
+    pub(super) devices: Vec<Device>,
+    pub(super) equipment: Equipment,
+    pub(super) image: Arc<Image>,
+}
+
+/// The preparations of one node.
+#[derive(Debug)]
+pub(super) struct Preparations {
+    shared: Arc<Shared>,
+    tracker: TaskTracker,
+    stop: CancellationToken,
+    // However the daemon ends: what it began ends too.
+    _guard: DropGuard,
+}
+
+#[derive(Debug)]
+struct Shared {
+    containers: Arc<dyn Containers>,
+    grants: Grants,
+    all: Mutex<BTreeMap<Named, Entry>>,
+    tickets: AtomicU64,
+    /// What the machine lacked when it was last looked at.
+    lack: Mutex<Option<Lack>>,
+}
+
+/// An allocation and a task of it.
+type Named = (String, String);
+
+/// What was made for one task.
+#[derive(Debug)]
+struct Entry {
+    state: State,
+    /// Which preparation the state is of.
+    ticket: u64,
+    /// Its end was not told yet.
+    news: bool,
+    /// The image that was started last.
+    image: Option<Arc<Image>>,
+    /// Ends the preparation with the entry.
+    _guard: DropGuard,
+}
+
+#[derive(Debug)]
+enum State {
+    Preparing,
+    Ready(Box<Made>),
+    Used,
+    Failed(Obstacle, String),
+}
+
+impl Preparations {
+    pub(super) fn new(containers: Arc<dyn Containers>, grants: Grants) -> Self {
+        let shared = Shared {
+            containers,
+            grants,
+            all: Mutex::default(),
+            tickets: AtomicU64::default(),
+            // Not looked at yet.
+            lack: Mutex::new(Some(Lack::NoAnswer)),
+        };
+        let stop = CancellationToken::new();
+        let guard = stop.clone().drop_guard();
+        Self { shared: Arc::new(shared), tracker: TaskTracker::new(), stop, _guard: guard }
+    }
+
+    pub(super) fn readiness(&self, place: &Place) -> Readiness {
+        match self.shared.all().get(&named(place)).map(|entry| &entry.state) {
+            None | Some(State::Used) => Readiness::Unprepared,
+            Some(State::Preparing) => Readiness::Preparing,
+            Some(State::Ready(_)) => Readiness::Ready,
+            Some(State::Failed(obstacle, why)) => Readiness::Failed(*obstacle, why.clone()),
+        }
+    }
+
+    /// Begins, unless that is under way.
+    pub(super) fn begin(&self, place: &Place, oci: OciRuntime, wake: Wake) {
+        let cancelled = CancellationToken::new();
+        let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut all = self.shared.all();
+            if all.get(&named(place)).is_some_and(|entry| matches!(entry.state, State::Preparing)) {
+                return;
+            }
+            let image = all.remove(&named(place)).and_then(|entry| entry.image);
+            let guard = cancelled.clone().drop_guard();
+            let entry = Entry { state: State::Preparing, ticket, news: false, image, _guard: guard };
+            all.insert(named(place), entry);
+        }
+        let (shared, stop, named) = (Arc::clone(&self.shared), self.stop.clone(), named(place));
+        self.tracker.spawn(async move {
+            let made = tokio::select! {
+                () = stop.cancelled() => return,
+                () = cancelled.cancelled() => return,
+                made = shared.make(oci) => made,
+            };
+            if shared.over(&named, ticket, made) {
+                wake();
+            }
+        });
+    }
+
+    /// How the last preparation ended, told once.
+    pub(super) fn outcome(&self, place: &Place) -> Option<Outcome> {
+        let mut all = self.shared.all();
+        let entry = all.get_mut(&named(place))?;
+        if !std::mem::take(&mut entry.news) {
+            return None;
+        }
+        Some(match &entry.state {
+            State::Failed(obstacle, why) => Err((*obstacle, why.clone())),
+            State::Preparing | State::Ready(_) | State::Used => Ok(()),
+        })
+    }
+
+    /// What was made, for the one start that it was made for.
+    pub(super) fn take(&self, place: &Place) -> Option<Made> {
+        let mut all = self.shared.all();
+        let entry = all.get_mut(&named(place))?;
+        match std::mem::replace(&mut entry.state, State::Used) {
+            State::Ready(made) => {
+                entry.image = Some(Arc::clone(&made.image));
+                Some(*made)
+            }
+            other @ (State::Preparing | State::Used | State::Failed(..)) => {
+                entry.state = other;
+                None
+            }
+        }
+    }
+
+    /// The image that a task was started from last.
+    pub(super) fn image(&self, place: &Place) -> Option<String> {
+        let all = self.shared.all();
+        all.get(&named(place)).and_then(|entry| entry.image.as_ref()).map(|image| image.id.to_string())
+    }
+
+    /// Nobody starts tasks of this allocation any more; whether there was anything for one.
+    pub(super) fn let_go(&self, allocation: &str) -> bool {
+        let mut all = self.shared.all();
+        let before = all.len();
+        all.retain(|(of, _), _| of != allocation);
+        all.len() < before
+    }
+
+    /// Removes what none of these uses, nor anything that is being prepared or was prepared.
+    pub(super) fn collect(&self, used: BTreeSet<PathBuf>) {
+        let (shared, stop) = (Arc::clone(&self.shared), self.stop.clone());
+        self.tracker.spawn(async move {
+            let removed = tokio::select! {
+                () = stop.cancelled() => return,
+                removed = shared.containers.remove_unused(used) => removed,
+            };
+            match removed {
+                Ok(0) => {}
+                Ok(layers) => tracing::info!(layers, "layers of images that nothing uses are gone"),
+                Err(error) => tracing::warn!(error = chain(&error), "layers of images not removed"),
+            }
+        });
+    }
+
+    /// Looks at the machine again; what it lacks, if anything.
+    pub(super) async fn look(&self) -> Option<Lack> {
+        self.shared.check().await.err()
+    }
+
+    /// What the machine lacked when it was looked at last.
+    pub(super) fn lack(&self) -> Option<Lack> {
+        self.shared.lack.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Gives up what is under way, and waits until that is over.
+    pub(super) async fn join(&self) {
+        self.stop.cancel();
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}
+
+impl Shared {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Named, Entry>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps what came of a preparation, unless nobody wants it any more.
+    fn over(&self, named: &Named, ticket: u64, made: Result<Made, (Obstacle, String)>) -> bool {
+        let mut all = self.all();
+        let Some(entry) = all.get_mut(named).filter(|entry| entry.ticket == ticket) else { return false };
+        entry.news = true;
+        entry.state = match made {
+            Ok(made) => State::Ready(Box::new(made)),
+            Err((obstacle, why)) => State::Failed(obstacle, why),
+        };
+        true
+    }
+
+    async fn check(&self) -> Result<Equipment, Lack> {
+        let found = self.containers.check().await;
+        *self.lack.lock().unwrap_or_else(PoisonError::into_inner) = found.as_ref().err().cloned();
+        found
+    }
+
+    async fn make(&self, mut oci: OciRuntime) -> Result<Made, (Obstacle, String)> {
+        let Grants { image_dirs, bind_paths, trust } = &self.grants;
+        gate(&oci, *trust, !bind_paths.is_empty())
+            .map_err(|error| (Obstacle::NotAllowed, error.to_string()))?;
+        let equipment = self.check().await.map_err(|lack| (Obstacle::Missing, lack.to_string()))?;
+        for (i, host) in oci.host_paths.iter_mut().enumerate() {
+            let field = format!("hostPaths[{i}].path");
+            host.path = self.resolved(&host.path, bind_paths, &field).await?;
+        }
+        let mut devices = Vec::new();
+        for path in &oci.devices {
+            let node = self.containers.device(Path::new(path)).await;
+            let node = node.map_err(|error| (Obstacle::Image, format!("devices: {error}")))?;
+            devices.push(device(path, &node));
+        }
+        let archive = self.resolved(&oci.archive, image_dirs, "archive").await?;
+        let reference = Some(oci.image.as_str()).filter(|name| !name.is_empty());
+        let image = self.containers.image(Path::new(&archive), reference).await;
+        let image = image.map_err(|error| (Obstacle::Image, chain(&error)))?;
+        Ok(Made { oci, devices, equipment, image })
+    }
+
+    async fn resolved(
+        &self,
+        path: &str,
+        allowed: &[PathBuf],
+        field: &str,
+    ) -> Result<String, (Obstacle, String)> {
+        let said = |error: &dyn std::fmt::Display| format!("{field}: {error}");
+        match self.containers.resolve(Path::new(path), allowed).await {
+            Ok(real) => real.into_os_string().into_string().map_err(|real| {
+                (Obstacle::Image, said(&format!("{} is not UTF-8", Path::new(&real).display())))
+            }),
+            Err(error @ Astray::Outside { .. }) => {
+                Err((Obstacle::NotAllowed, format!("this node does not allow {}", said(&error))))
+            }
+            Err(error @ Astray::Refused { .. }) => Err((Obstacle::Image, said(&error))),
+        }
+    }
+}
+
+fn named(place: &Place) -> Named {
+    (place.allocation.clone(), place.task.clone())
+}
+
+fn device(path: &str, node: &DeviceNode) -> Device {
+    Device {
+        path: path.to_owned(),
+        r#type: if node.block { "b" } else { "c" }.to_owned(),
+        major: node.id.major,
+        minor: node.id.minor,
+        file_mode: node.mode,
+        uid: node.owner.0,
+        gid: node.owner.1,
+    }
+}
+
+/// An error with all that led to it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+pub(super) mod tests;
