@@ -36,6 +36,7 @@ test: lint ## Everything that CI runs: format, lints, every test, the examples i
 	@$(root)
 	@tools/fetch-etcd || true
 	@tools/fetch-xfs || true
+	@tools/fetch-runc || true
 	$(tests) || { $(root); exit 1; }
 	$(CARGO) test --locked $(points) --doc
 	$(MAKE) sim

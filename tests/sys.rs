@@ -5,6 +5,8 @@
 mod cgroup;
 #[path = "sys/container.rs"]
 mod container;
+#[path = "sys/containers.rs"]
+mod containers;
 #[path = "sys/files.rs"]
 mod files;
 #[path = "support/fuse.rs"]

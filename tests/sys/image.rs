@@ -3,7 +3,7 @@
 mod layers;
 #[path = "../support/image.rs"]
 #[allow(dead_code, unreachable_pub, reason = "each binary uses its own part of it")]
-mod made;
+pub(crate) mod made;
 
 use made::{CONFIG, Entry, Files, LAYER, MANIFEST, NAME, Picture, blob, gzip};
 use serde_json::{Value, json};

@@ -1,0 +1,81 @@
+//! What a machine has for containers, on a real one.
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use wharfline::sys::Containers;
+use wharfline::sys::image::ImageError;
+use wharfline::sys::real::RealContainers;
+
+use crate::image::made::{Entry, Files, Picture};
+
+struct Shed {
+    directory: tempfile::TempDir,
+    containers: RealContainers,
+}
+
+impl Shed {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let containers = RealContainers::new(directory.path());
+        Self { directory, containers }
+    }
+
+    /// An image of one file, saved.
+    fn save(&self, content: &str) -> PathBuf {
+        let path = self.directory.path().join("image.tar");
+        let picture = Picture::new([vec![Entry::file("file", content)]]);
+        // Another file, as whoever replaces one makes it.
+        let new = path.with_extension("new");
+        std::fs::write(&new, Files::saved(&[(&picture, &["app:1"])]).archive()).unwrap();
+        std::fs::rename(new, &path).unwrap();
+        path
+    }
+}
+
+#[tokio::test]
+async fn an_image_is_read_once_for_as_long_as_it_is_held_and_has_not_changed() {
+    let shed = Shed::new();
+    let path = shed.save("first");
+    assert!(!shed.directory.path().join("images").exists(), "nobody asked for an image yet");
+    let (one, other) =
+        tokio::join!(shed.containers.image(&path, None), shed.containers.image(&path, Some("app:1")),);
+    let (one, other) = (one.unwrap(), other.unwrap());
+    assert_eq!((one.id.clone(), one.layers.clone()), (other.id.clone(), other.layers.clone()));
+    assert_eq!(std::fs::read_to_string(one.layers[0].join("file")).unwrap(), "first");
+    let again = shed.containers.image(&path, None).await.unwrap();
+    assert!(Arc::ptr_eq(&one, &again));
+    drop(other);
+
+    shed.save("second");
+    let changed = shed.containers.image(&path, None).await.unwrap();
+    assert_ne!((changed.id.clone(), changed.layers.clone()), (one.id.clone(), one.layers.clone()));
+    // What is held stays, and what a task is known to run from.
+    assert_eq!(shed.containers.remove_unused(BTreeSet::new()).await.unwrap(), 0);
+    let first = one.layers[0].clone();
+    drop((one, again));
+    assert_eq!(shed.containers.remove_unused(BTreeSet::from([first.clone()])).await.unwrap(), 0);
+    assert!(first.exists());
+    assert_eq!(shed.containers.remove_unused(BTreeSet::new()).await.unwrap(), 1);
+    assert!(!first.exists() && changed.layers[0].exists());
+
+    std::fs::remove_file(&path).unwrap();
+    let missing = shed.containers.image(&path, None).await.unwrap_err();
+    assert!(matches!(missing, ImageError::NotFound { .. }), "{missing}");
+}
+
+#[tokio::test]
+async fn nothing_is_made_where_nothing_was_unpacked() {
+    let shed = Shed::new();
+    assert_eq!(shed.containers.remove_unused(BTreeSet::new()).await.unwrap(), 0);
+    assert_eq!(std::fs::read_dir(shed.directory.path()).unwrap().count(), 0);
+}
+
+/// It is in `PATH`: `tools/fetch-runc` puts it there for tests.
+#[tokio::test]
+async fn runc_is_there() {
+    let found = Shed::new().containers.check().await.unwrap();
+    assert!(found.runc.metadata().unwrap().permissions().mode() & 0o111 != 0);
+    assert!(found.capabilities.contains(&21), "tests of sys need root: {found:?}");
+}
