@@ -158,7 +158,8 @@ impl Machine {
 
     /// A task of this shell script, with `$HERE` as a directory that is ours, too.
     pub(crate) fn script(&self, script: &str) -> Wanted<'_> {
-        self.program(&["/bin/sh", "-c", script])
+        // Its name for itself is the host's directory, by which what a failed test leaves is found.
+        self.program(&["/bin/sh", "-c", script, self.host.data.to_str().unwrap()])
     }
 
     /// A task of this program.
