@@ -3,8 +3,8 @@ use std::collections::BTreeSet;
 
 use kube::Api;
 use serde_json::{Value, json};
-use wharfline::csi::{Code, Rpc};
 use wharfline::csi::proto::{CreateVolumeResponse, Volume};
+use wharfline::csi::{Code, Rpc};
 
 use crate::support::node::{NODE_ID, Rig, Special, condition};
 use crate::support::scripted::{Answer, Config, Gate, Logged, Scripted, Site};

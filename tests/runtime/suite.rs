@@ -98,8 +98,9 @@ pub(crate) async fn the_environment_is_the_orders_and_nothing_is_inherited(flavo
     assert_eq!(descriptors, ["0", "1", "2", "3"], "three, and the one that lists them");
     for name in ["SigBlk:\t", "SigIgn:\t"] {
         let signals = output.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-        // Signals 32 and 33 belong to the C library and are as they were.
-        assert_eq!(u64::from_str_radix(signals, 16).unwrap() & 0x7fff_ffff, 0, "{name}{signals}");
+        // Signals 32 and 33 belong to the C library and are as they were; busybox's shell itself ignores SIGQUIT.
+        let shells = if flavour == Flavour::Oci { 1 << 2 } else { 0 };
+        assert_eq!(u64::from_str_radix(signals, 16).unwrap() & 0x7fff_ffff & !shells, 0, "{name}{signals}");
     }
     machine.end().await;
 }
