@@ -1,7 +1,12 @@
 //! The real binary on the real machine: up, apply, use, kill, restart, delete, down. Root is needed.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests count as tests
+#[path = "whole/containers.rs"]
+mod containers;
 #[path = "whole/external.rs"]
 mod external;
+#[path = "support/image.rs"]
+#[expect(dead_code, unreachable_pub, reason = "shared with other tests")]
+mod image;
 #[cfg(feature = "kill-points")]
 #[path = "whole/killed.rs"]
 mod killed;

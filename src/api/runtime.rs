@@ -152,7 +152,7 @@ impl Network {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostPath {
-    /// An absolute path on the node, beneath a directory that the node allows.
+    /// An absolute path on the node, beneath a directory that the node allows; `${DATA_DIR}` and `${NODE_NAME}` are replaced.
     pub path: String,
     /// An absolute path in the container.
     pub mount_path: String,

@@ -8,6 +8,7 @@ use crate::plan::container::Trust;
 
 /// Arguments of `wharfline up` and `wharfline node`.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[group(skip)]
 pub struct Args {
     /// Beneath which directories the images of containers lie; may be given several times; image-archives in the data
     /// directory when not given

@@ -139,14 +139,17 @@ fn is_account(text: &str) -> bool {
     text.as_bytes().split_first().is_some_and(|(first, rest)| name(*first, rest)) || number()
 }
 
+/// What follows after the daemon's own directory, which is absolute.
+fn in_data_dir(path: &str) -> &str {
+    path.strip_prefix("${DATA_DIR}").unwrap_or(path)
+}
+
 fn oci(faults: &mut FieldErrors, path: &str, oci: &Value) {
     let archive = text(&oci["archive"]);
-    // The daemon's own directory is absolute.
-    let inside = archive.strip_prefix("${DATA_DIR}").unwrap_or(archive);
     if archive.is_empty() {
         let message = "is needed: no registry is asked; name the image's directory or tar on the node";
         faults.required(format!("{path}.archive"), message);
-    } else if !is_absolute(inside) {
+    } else if !is_absolute(in_data_dir(archive)) {
         faults.invalid(format!("{path}.archive"), "must be an absolute path without \"..\"");
     }
     let image = text(&oci["image"]);
@@ -158,8 +161,10 @@ fn oci(faults: &mut FieldErrors, path: &str, oci: &Value) {
         faults.invalid(format!("{path}.workingDir"), "must be an absolute path without \"..\"");
     }
     identity(faults, path, oci);
-    for (i, _) in list(&oci["hostPaths"]).enumerate().filter(|(_, h)| !is_below_root(text(&h["path"]))) {
-        faults.invalid(format!("{path}.hostPaths[{i}].path"), BELOW_ROOT);
+    for (i, host) in list(&oci["hostPaths"]).enumerate() {
+        if !is_below_root(in_data_dir(text(&host["path"]))) {
+            faults.invalid(format!("{path}.hostPaths[{i}].path"), BELOW_ROOT);
+        }
     }
     for (i, device) in list(&oci["devices"]).map(text).enumerate() {
         if !device.starts_with("/dev/") || !is_below_root(&device["/dev".len()..]) {

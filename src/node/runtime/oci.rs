@@ -187,6 +187,9 @@ impl Runtime for Oci {
         if let Some(preparations) = &self.preparations {
             let mut oci = task.runtime.oci.clone().unwrap_or_default();
             oci.archive = substitute(&oci.archive, variables);
+            for host in &mut oci.host_paths {
+                host.path = substitute(&host.path, variables);
+            }
             preparations.begin(place, oci, wake);
         }
     }

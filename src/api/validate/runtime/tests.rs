@@ -232,7 +232,10 @@ fn paths_of_the_node_and_of_the_container_are_absolute() {
         &[(&["/lib/modules", "/dev/mapper"], ""), (&["", "/", "//.", "lib", "/a/../b", "/a\0"], BELOW_ROOT)];
     let host = |path: &str, at: &str| oci(&json!({ "hostPaths": [{ "path": path, "mountPath": at }] }));
     table("runtime.oci.hostPaths[0].path", |v| host(v, "/x"), rows);
-    table("runtime.oci.hostPaths[0].path", |v| host(v, "/x"), &[(&["/proc", "/sys/fs", "/dev"], "")]);
+    let paths = ["/proc", "/sys/fs", "/dev", "${DATA_DIR}/a", "/srv/${NODE_NAME}"];
+    table("runtime.oci.hostPaths[0].path", |v| host(v, "/x"), &[(&paths, "")]);
+    let bad = ["${DATA_DIR}", "${DATA_DIR}/..", "${DATA_DIR}a"];
+    table("runtime.oci.hostPaths[0].path", |v| host(v, "/x"), &[(&bad, BELOW_ROOT)]);
     table("runtime.oci.hostPaths[0].mountPath", |v| host("/x", v), rows);
     let mount = |v: &str| {
         of_task(

@@ -1,0 +1,144 @@
+//! Drivers and workloads in containers: the built-in driver from an image of our own, and a task from busybox.
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use crate::image::{Entry, Files, Picture, busybox};
+use crate::rig::{Rig, WHARFLINE, until};
+
+/// The program without what only a debugger reads: the image is read and written as a whole.
+fn stripped() -> Vec<u8> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let done = Command::new("strip").arg("-o").arg(file.path()).arg(WHARFLINE).status().unwrap();
+    assert!(done.success(), "strip comes with gcc");
+    std::fs::read(file.path()).unwrap()
+}
+
+/// The libraries that the program names, where it looks for them.
+fn libraries() -> Vec<PathBuf> {
+    let listed = Command::new("ldd").arg(WHARFLINE).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let paths = listed.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    paths.map(PathBuf::from).collect()
+}
+
+/// An image of the driver: busybox, and above it the program with its libraries.
+fn driver_image() -> &'static [u8] {
+    static MADE: OnceLock<Vec<u8>> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let mut directories = std::collections::BTreeSet::new();
+        let mut files = vec![Entry::program("wharfline", stripped())];
+        for library in libraries() {
+            let path = library.strip_prefix("/").unwrap().to_str().unwrap().to_owned();
+            directories.extend(
+                Path::new(&path)
+                    .ancestors()
+                    .skip(1)
+                    .filter(|d| !d.as_os_str().is_empty())
+                    .map(Path::to_owned),
+            );
+            files.push(Entry::program(&path, std::fs::read(&library).unwrap()));
+        }
+        let mut entries: Vec<Entry> =
+            directories.iter().map(|d| Entry::directory(d.to_str().unwrap())).collect();
+        entries.extend(files);
+        let mut picture = busybox();
+        picture.layers.extend(Picture::new([entries]).layers);
+        picture.config = json!({ "Entrypoint": ["/wharfline", "csi", "dir"] });
+        Files::saved(&[(&picture, &["driver:test"])]).archive()
+    })
+}
+
+/// The images where a node looks for them.
+fn save_images(rig: &Rig) {
+    let directory = rig.data.path().join("image-archives");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("driver.tar"), driver_image()).unwrap();
+    crate::image::save_busybox(&directory.join("busybox.tar"));
+}
+
+/// The quickstart, with both of its programs in containers.
+pub(crate) fn manifest() -> String {
+    let documents = crate::quickstart::QUICKSTART.split("---\n").collect::<Vec<_>>();
+    let meta = |name: &str| json!({ "name": name, "namespace": "default" });
+    let plugin = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Plugin", "metadata": { "name": "dir" },
+        "spec": { "controllerScope": "Node", "instances": [{ "name": "all", "role": "Monolith",
+            "placement": { "everyNode": {} }, "mountDir": "/csi",
+            "runtime": { "oci": { "archive": "${DATA_DIR}/image-archives/driver.tar",
+                "args": ["--data-dir", "/volumes"],
+                "hostPaths": [{ "path": "${DATA_DIR}/drivers", "mountPath": "/volumes" }] } } }] } });
+    let hello = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Allocation", "metadata": meta("hello"),
+        "spec": { "volumes": [{ "name": "data", "claimName": "data" }], "tasks": [{ "name": "writer",
+            "runtime": { "oci": { "archive": "${DATA_DIR}/image-archives/busybox.tar",
+                "command": ["/bin/sh", "-c", "echo hello from wharfline >> /data/greeting && exec sleep infinity"] } },
+            "volumeMounts": [{ "name": "data", "mountPath": "/data" }] }] } });
+    [plugin.to_string(), documents[1].to_owned(), documents[2].to_owned(), hello.to_string()].join("\n---\n")
+}
+
+/// Begins a node that runs containers, with all that they need.
+pub(crate) fn up(rig: &mut Rig) {
+    let drivers = rig.data.path().join("drivers");
+    std::fs::create_dir_all(&drivers).unwrap();
+    if !rig.data.path().join("image-archives").exists() {
+        save_images(rig);
+    }
+    rig.up_with(&[
+        "--listen",
+        "127.0.0.1:0",
+        "--node-name",
+        "node-a",
+        "--bind-path",
+        drivers.to_str().unwrap(),
+    ]);
+}
+
+/// The cgroups of a data directory's tasks, in every tree.
+fn cgroups(rig: &Rig) -> Vec<PathBuf> {
+    let run = wharfline::run::machine::run_dir(rig.data.path());
+    let name = run.file_name().unwrap();
+    let trees = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten();
+    let parents = trees.map(|tree| tree.path().join("wharfline").join(name));
+    let tasks = parents.filter_map(|parent| std::fs::read_dir(parent).ok()).flatten().flatten();
+    tasks.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+#[test]
+fn a_driver_and_its_user_run_in_containers() {
+    let mut rig = Rig::new();
+    up(&mut rig);
+    let usable =
+        || rig.get("nodeagent", "node-a")["status"]["runtimes"].as_array().cloned().unwrap_or_default();
+    until("the node says that it runs containers", || usable().contains(&json!("oci")));
+    rig.apply(&manifest());
+    rig.wait_ready("allocation/hello");
+    assert_eq!(crate::quickstart::greeting(&rig), "hello from wharfline\n");
+    let hello = rig.get("allocation", "hello");
+    let task: &Value = &hello["status"]["tasks"][0];
+    assert!(task["image"].as_str().is_some_and(|image| image.starts_with("sha256:")), "{task}");
+    assert!(!cgroups(&rig).is_empty());
+    // The host sees the volume, and nothing of what the containers are made of.
+    let mounts = rig.mounts();
+    assert!(mounts.iter().all(|mount| !mount.contains("/stage")), "{mounts:?}");
+
+    // Without the daemon both go on, and it finds them again.
+    rig.kill();
+    assert_eq!(rig.mounts(), mounts);
+    up(&mut rig);
+    rig.wait_ready("allocation/hello");
+    rig.wait_ready("plugin/dir");
+    assert_eq!(rig.mounts(), mounts);
+    assert_eq!(crate::quickstart::greeting(&rig), "hello from wharfline\n");
+
+    rig.run(&["delete", "allocation/hello", "volumeclaim/data", "volumeclass/dir", "plugin/dir"]);
+    for kind in ["volumes", "allocations", "plugins"] {
+        until(&format!("no {kind} are left"), || rig.list(kind).is_empty());
+    }
+    assert_eq!(cgroups(&rig), Vec::<PathBuf>::new());
+    let layers = rig.data.path().join("images/layers");
+    until("no layer is left", || std::fs::read_dir(&layers).unwrap().next().is_none());
+    rig.terminate();
+    rig.run(&["down"]);
+    rig.assert_nothing_left();
+}
