@@ -214,11 +214,7 @@ impl Leaf {
     /// Makes a leaf with its limits, and with devices that may be read and not written. What an earlier run left
     /// there is removed, unless processes are in it. Or says in one sentence why not; then nothing of it is left.
     pub(crate) fn make(trees: &Trees, wanted: &Cgroup, read_only: &[DeviceId]) -> Result<Self, String> {
-        let old = Self::find(trees, &wanted.path);
-        old.remove().map_err(|error| match old.members() {
-            pids if pids.is_empty() => format!("remove the old cgroup {}: {error}", wanted.path),
-            pids => format!("the cgroup {} has processes already: {pids:?}", wanted.path),
-        })?;
+        Self::make_way(trees, &wanted.path)?;
         let mut leaf = Self { path: wanted.path.clone(), parts: Vec::new() };
         match leaf.build(trees, wanted.limits, read_only) {
             Ok(()) => Ok(leaf),
@@ -227,6 +223,15 @@ impl Leaf {
                 Err(reason)
             }
         }
+    }
+
+    /// Removes what an earlier run left at a path; refused while processes are in it.
+    pub(crate) fn make_way(trees: &Trees, path: &str) -> Result<(), String> {
+        let old = Self::find(trees, path);
+        old.remove().map_err(|error| match old.members() {
+            pids if pids.is_empty() => format!("remove the old cgroup {path}: {error}"),
+            pids => format!("the cgroup {path} has processes already: {pids:?}"),
+        })
     }
 
     fn build(&mut self, trees: &Trees, limits: Limits, read_only: &[DeviceId]) -> Result<(), String> {
@@ -392,7 +397,8 @@ impl Leaf {
         oom_kill(&self.part(Tree::V2)?.join("memory.events"))
     }
 
-    /// Sends SIGKILL to all that is in it: at once where v2 can, so that no fork gets away.
+    /// Sends SIGKILL to all that is in it: at once where v2 can, so that no fork gets away. What is frozen dies when it
+    /// is thawed.
     pub(crate) fn kill(&self) {
         if let Some(directory) = self.part(Tree::V2) {
             // Linux before 5.14 has no such file.
@@ -402,6 +408,10 @@ impl Leaf {
             if let Some(pidfd) = proc::open(stat.id) {
                 proc::send(&pidfd, Signal::KILL).ok();
             }
+        }
+        let files = self.parts.iter().flat_map(|(_, at)| walk(at)).map(|at| at.join("freezer.state"));
+        for freezer in files.filter(|file| file.exists()) {
+            write(&freezer, "THAWED").ok();
         }
     }
 

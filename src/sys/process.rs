@@ -103,8 +103,8 @@ pub struct TaskSpec {
     /// Who it runs as; the daemon's own user, groups and capabilities without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
-    /// That it is a container. Then [`TaskSpec::argv`] and [`TaskSpec::env`] only say what its document says, the i-th
-    /// mount is found at `v/i` of its stage, the names of its identity are those of its own files, and its
+    /// That it is a container. Then [`TaskSpec::argv`] only says what its document says, [`TaskSpec::env`] is not
+    /// looked at, the i-th mount is found at `v/i` of its stage, the names of its identity are those of its own files, and its
     /// capabilities, devices and limits are the document's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<ContainerSpec>,
@@ -139,14 +139,25 @@ pub struct ContainerSpec {
     pub id: String,
     /// The directories of the layers, lowest first; one at least.
     pub layers: Vec<PathBuf>,
-    /// Directories of the host whose mounts are seen on both sides; the i-th is found at `s/i` of the stage.
-    pub shares: Vec<PathBuf>,
+    /// What of the host it sees; the i-th is found at `s/i` of the stage.
+    pub shares: Vec<ContainerShare>,
     /// The number of the signal that asks the main process to end; it alone gets it.
     pub stop_signal: i32,
     /// What runc is told, its `config.json`, but for the numbers of the user and the cookie. Its root is `rootfs` of
-    /// the stage, which is the directory `stage` in the task's. Kept in a file of its own.
+    /// the stage, which is the directory `stage` in the task's. Kept in a file of its own until it is used.
     #[serde(skip)]
     pub document: String,
+}
+
+/// A path of the host in a container, with all that is mounted in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerShare {
+    /// Absolute.
+    pub path: PathBuf,
+    /// It has to be a shared mount: what is mounted in it on either side is seen on the other.
+    pub both_ways: bool,
+    /// No link may lie on its way.
+    pub resolved: bool,
 }
 
 impl fmt::Debug for ContainerSpec {

@@ -38,20 +38,21 @@ impl Parent {
     }
 
     /// Makes a leaf in each tree by hand.
-    fn make(&self, name: &str) {
+    pub(crate) fn make(&self, name: &str) {
         for tree in trees().filter(|tree| tree.join("cgroup.procs").exists()) {
             std::fs::create_dir_all(tree.join(&self.0[1..]).join(name)).unwrap();
         }
     }
 
     /// A process that is no task's, in the leaf.
-    fn stranger(&self, name: &str) -> Stranger {
+    pub(crate) fn stranger(&self, name: &str) -> Stranger {
         let nothing = std::process::Stdio::null;
         let sleep = Command::new("sleep").arg("1000").stdout(nothing()).stderr(nothing()).spawn();
         let stranger = Stranger(sleep.unwrap());
         let directories = self.directories(name);
         assert!(!directories.is_empty());
-        for directory in directories {
+        // One of the tree of processors takes nobody before it was told which.
+        for directory in directories.iter().filter(|directory| !directory.join("cpuset.cpus").exists()) {
             std::fs::write(directory.join("cgroup.procs"), stranger.0.id().to_string()).unwrap();
         }
         stranger
@@ -78,7 +79,7 @@ impl Drop for Parent {
     }
 }
 
-struct Stranger(Child);
+pub(crate) struct Stranger(Child);
 
 impl Drop for Stranger {
     fn drop(&mut self) {

@@ -11,7 +11,7 @@ use wharfline::plan::container::{
     Cgroups, ImageSays, Limits, MachineSays, Owner, VolumeAt, VolumeKind, Wanted, container,
 };
 use wharfline::sys::process::{
-    Adopted, ContainerSpec, Ended, Identity, Outcome, ProcessError, TaskMount, TaskSpec,
+    Adopted, ContainerShare, ContainerSpec, Ended, Identity, Outcome, ProcessError, TaskMount, TaskSpec,
 };
 use wharfline::sys::{Processes, Watches};
 
@@ -32,7 +32,7 @@ struct Rig {
     oci: OciRuntime,
     limits: Limits,
     volumes: Vec<VolumeAt>,
-    shares: Vec<PathBuf>,
+    shares: Vec<ContainerShare>,
     identity: Option<Identity>,
 }
 
@@ -73,7 +73,11 @@ impl Rig {
         let machine = MachineSays {
             capabilities: Capability::all().filter(|one| one.name() != "SYS_RESOURCE").collect(),
             hostname: "here".to_owned(),
-            cgroups: Cgroups::Hybrid,
+            cgroups: if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+                Cgroups::V2
+            } else {
+                Cgroups::Hybrid
+            },
             resolv_conf: false,
             hosts: false,
         };
@@ -81,7 +85,11 @@ impl Rig {
             oci: &self.oci,
             command,
             args: &[],
-            env: &BTreeMap::from([("SAID".to_owned(), "so".to_owned())]),
+            // By the host's directory what is left of it is found.
+            env: &BTreeMap::from([
+                ("SAID".to_owned(), "so".to_owned()),
+                ("HOST".to_owned(), self.host.data.to_str().unwrap().to_owned()),
+            ]),
             image: &ImageSays::default(),
             limits: self.limits,
             volumes: &self.volumes,
@@ -95,9 +103,12 @@ impl Rig {
         let mut document = serde_json::to_value(made.unwrap().document).unwrap();
         for (index, share) in self.shares.iter().enumerate() {
             let source = self.stage().join("s").join(index.to_string());
-            document["linux"]["rootfsPropagation"] = "shared".into();
+            let option = if share.both_ways { "rshared" } else { "rslave" };
+            if share.both_ways {
+                document["linux"]["rootfsPropagation"] = "shared".into();
+            }
             document["mounts"].as_array_mut().unwrap().push(serde_json::json!({
-                "destination": share, "type": "bind", "source": source, "options": ["rbind", "rshared"],
+                "destination": share.path, "type": "bind", "source": source, "options": ["rbind", option],
             }));
         }
         document.to_string()
@@ -127,6 +138,19 @@ impl Rig {
         spec
     }
 
+    /// A directory of the host that containers see at its own path.
+    fn share_directory(&mut self, name: &str) -> PathBuf {
+        let path = self.host.data.join(name);
+        std::fs::create_dir(&path).unwrap();
+        self.shares.push(ContainerShare { path: path.clone(), both_ways: false, resolved: true });
+        path
+    }
+
+    async fn appears(&self, directory: &Path, name: &str) {
+        let watches = wharfline::sys::real::RealWatches::new(self.host.pool.clone());
+        soon(watches.appeared(directory, name)).await.unwrap();
+    }
+
     fn script(&self, script: &str) -> TaskSpec {
         self.runs(&["/bin/sh", "-c", script])
     }
@@ -153,13 +177,13 @@ async fn a_container_runs_from_its_layers_and_leaves_nothing() {
     for propagation in [Propagation::Private, Propagation::Shared] {
         let rig = Rig::on(Host::with_root(propagation));
         let script = "cat /etc/which; echo \" $SAID $(hostname) $$\"; echo oops >&2; echo new > /etc/new; \
-            ls -d /proc/1 > /dev/null; [ ! -e $HOST ] && exit 7";
-        let (record, said) = rig
-            .host
-            .run(&rig.script(&script.replace("$HOST", rig.host.data.to_str().unwrap())), vec![])
-            .await;
+            ls -d /proc/1 > /dev/null; ls /proc/self/fd; [ ! -e $HOST ] && exit 7";
+        let (record, said) = rig.host.run(&rig.script(script), vec![]).await;
         assert_eq!((record.outcome, record.oom, record.stopped), (Outcome::Code(7), false, false), "{said}");
-        assert_eq!(said, "upper so here 1\noops\n");
+        assert_eq!(
+            said, "upper so here 1\n0\n1\n2\n3\noops\n",
+            "three descriptors, and the one that lists them"
+        );
         rig.assert_gone();
         assert!(!rig.layers[1].join("etc/new").exists(), "layers are only read");
         // What it wrote goes before it starts again.
@@ -206,25 +230,25 @@ async fn what_cannot_run_is_said_in_runcs_words_and_leaves_nothing() {
 
 #[tokio::test]
 async fn a_stop_reaches_the_first_process_alone_and_then_all_are_killed() {
-    let rig = Rig::new();
-    let tmp = rig.host.data.join("seen");
-    std::fs::create_dir(&tmp).unwrap();
+    let mut rig = Rig::new();
+    let ready = rig.share_directory("ready");
+    let child = "trap 'echo > $HOST/ready/child' TERM; sleep 1000 & wait";
     for (script, grace, outcome) in [
-        ("trap 'exit 5' TERM; sleep 1000 & echo up; wait", 30, Outcome::Code(5)),
-        ("sleep 1000 & echo up; wait", 0, Outcome::Signal(9)),
+        ("trap 'exit 5' TERM; sh -c \"$1\" & echo > $HOST/ready/up; wait", 20, Outcome::Code(5)),
+        ("sh -c \"$1\" & echo > $HOST/ready/up; wait", 0, Outcome::Signal(9)),
     ] {
-        let task = rig.host.start(&rig.script(script), vec![]).await;
-        rig.host.written("out").await;
+        let task = rig.host.start(&rig.runs(&["/bin/sh", "-c", script, "x", child]), vec![]).await;
+        rig.appears(&ready, "up").await;
         let main = task.state().task.pid.to_string();
-        let members = rig.parent.directories("one");
-        assert!(members.len() > 3, "{members:?}");
+        assert!(!rig.parent.directories("one").is_empty());
         assert!(lives(&main));
         task.stop(Duration::from_secs(grace)).unwrap();
         let record = exited(&*task).await;
         assert_eq!((record.outcome, record.stopped), (outcome, true));
         assert!(!lives(&main));
+        assert!(!ready.join("child").exists(), "the first process alone was asked");
         rig.assert_gone();
-        std::fs::remove_file(rig.host.data.join("out")).unwrap();
+        std::fs::remove_file(ready.join("up")).unwrap();
     }
 }
 
@@ -257,17 +281,15 @@ async fn what_it_mounts_in_a_share_is_seen_on_the_host_and_the_other_way() {
     std::fs::create_dir_all(share.join("ours")).unwrap();
     rustix::mount::mount_bind(&share, &share).unwrap();
     rustix::mount::mount_change(&share, rustix::mount::MountPropagationFlags::SHARED).unwrap();
-    rig.shares = vec![share.clone()];
+    rig.shares = vec![ContainerShare { path: share.clone(), both_ways: true, resolved: true }];
     rig.oci.privileged = true;
     let inside = share.display();
     let script = format!(
-        "mount -t tmpfs none {inside}/theirs && echo seen > {inside}/theirs/x && echo up; \
+        "mount -t tmpfs none {inside}/theirs && echo seen > {inside}/theirs/x; \
          while [ ! -e {inside}/ours/y ]; do sleep 0.01; done; umount {inside}/theirs; echo done > {inside}/done"
     );
     let task = rig.host.start(&rig.script(&script), vec![]).await;
-    rig.host.written("out").await;
-    let watches = wharfline::sys::real::RealWatches::new(rig.host.pool.clone());
-    soon(watches.appeared(&share.join("theirs"), "x")).await.unwrap();
+    rig.appears(&share.join("theirs"), "x").await;
     let none = rustix::mount::MountFlags::empty();
     rustix::mount::mount("none", share.join("ours"), "tmpfs", none, None).unwrap();
     std::fs::write(share.join("ours/y"), "").unwrap();
@@ -292,10 +314,11 @@ async fn a_container_that_takes_too_much_memory_is_killed_and_that_is_told() {
 
 #[tokio::test]
 async fn a_container_whose_shim_was_killed_runs_on_until_it_is_cleared() {
-    let rig = Rig::new();
-    let spec = rig.script("sleep 1000 & echo up; exec sleep 1000");
+    let mut rig = Rig::new();
+    let ready = rig.share_directory("ready");
+    let spec = rig.script("sleep 1000 & echo > $HOST/ready/up; exec sleep 1000");
     let task = rig.host.start(&spec, vec![]).await;
-    rig.host.written("out").await;
+    rig.appears(&ready, "up").await;
     let main = task.state().task.pid.to_string();
     kill_shim(&*task);
     assert_eq!(soon(task.wait()).await.unwrap(), Ended::Lost);
@@ -308,53 +331,159 @@ async fn a_container_whose_shim_was_killed_runs_on_until_it_is_cleared() {
     rig.forget().await;
 }
 
-/// The moments of a start at which its shim is killed.
+/// The moments of a start at which somebody is killed.
 const MOMENTS: u32 = 24;
 
-#[tokio::test]
-async fn whenever_a_shim_is_killed_in_a_start_nothing_of_it_is_left_in_the_end() {
-    let rig = Rig::new();
+/// Whoever is killed at whichever moment of a start: nothing is left in the end, and the next start is as good as any.
+async fn killed_in_a_start(rig: &Rig, who: &str) -> BTreeMap<&'static str, u32> {
     let (processes, directory) = (rig.host.processes(), rig.host.task_directory());
-    let spec = rig.script("sleep 1000 & exec sleep 1000");
+    let (spec, good) = (rig.script("sleep 1000 & exec sleep 1000"), rig.script("exit 3"));
     let mut found = BTreeMap::<&str, u32>::new();
     for moment in 0..MOMENTS {
-        let lock = directory.join("lock");
         let killed = async {
             let after = Duration::from_millis(3 * u64::from(moment));
             tokio::time::timeout(after, std::future::pending::<()>()).await.ok();
-            // Whoever holds the lock is the shim.
-            kill_holder(&directory);
+            kill_those(&directory, who);
         };
         let (started, ()) = tokio::join!(processes.start(&directory, &spec, vec![]), killed);
-        let _ended = match started {
-            Ok(task) => {
-                // It may have started before it was killed, or just after.
-                kill_shim(&*task);
-                soon(task.wait()).await.map(drop)
-            }
-            Err(_) => Ok(()),
-        };
+        if let Ok(task) = started {
+            // It may have started before it was killed, or just after.
+            kill_shim(&*task);
+            soon(task.wait()).await.map(drop).unwrap();
+        }
         let word = match soon(processes.adopt(&directory)).await.unwrap() {
             Adopted::NeverStarted => "never",
-            Adopted::Exited(_) => "exited",
+            Adopted::Exited(record) => match record.outcome {
+                Outcome::NotStarted(_) => "not started",
+                other => panic!("{moment}: {other:?}"),
+            },
             Adopted::Lost(_) => "lost",
-            Adopted::Running(task) => panic!("{moment}: {:?} lives, lock {}", task.state(), lock.display()),
+            Adopted::Running(task) => panic!("{moment}: {:?} lives", task.state()),
         };
         *found.entry(word).or_default() += 1;
         soon(processes.clear_leftovers(&directory)).await.unwrap();
         rig.assert_gone();
         assert_eq!(processes_of(&rig.host.data), Vec::<String>::new(), "{moment}: {word}");
+        let (record, said) = rig.host.run(&good, vec![]).await;
+        assert_eq!(record.outcome, Outcome::Code(3), "{moment}: {said}");
     }
-    assert!(found.len() > 1, "{found:?}");
     rig.forget().await;
+    found
 }
 
-/// Kills the shim of a task's directory, if there is one.
-fn kill_holder(directory: &Path) {
+#[tokio::test]
+async fn whenever_a_shim_is_killed_in_a_start_nothing_of_it_is_left_in_the_end() {
+    let found = killed_in_a_start(&Rig::new(), "shim").await;
+    assert!(found.contains_key("lost"), "{found:?}");
+}
+
+#[tokio::test]
+async fn whenever_runc_is_killed_in_a_start_nothing_of_it_is_left_in_the_end() {
+    let found = killed_in_a_start(&Rig::new(), "runc").await;
+    assert!(found.contains_key("not started"), "{found:?}");
+}
+
+#[tokio::test]
+async fn what_killed_programs_left_in_the_directory_is_in_nobodys_way() {
+    let rig = Rig::new();
+    let directory = rig.host.task_directory();
+    assert_eq!(rig.host.run(&rig.script("exit 3"), vec![]).await.0.outcome, Outcome::Code(3));
+    assert!(!directory.join("container.json").exists(), "the environment is not kept");
+    std::fs::create_dir_all(directory.join("runc")).unwrap();
+    for name in ["runc/.pid", "container.json.new", "container.json"] {
+        std::fs::write(directory.join(name), "left").unwrap();
+    }
+    std::fs::create_dir_all(rig.runc_root().join("u.one")).unwrap();
+    let (record, said) = rig.host.run(&rig.script("exit 3"), vec![]).await;
+    assert_eq!(record.outcome, Outcome::Code(3), "{said}");
+    std::fs::write(directory.join("container.json.new"), "left").unwrap();
+    rig.assert_gone();
+    rig.forget().await;
+    let trash = directory.with_file_name(".trash");
+    until(|| !trash.exists());
+}
+
+/// Looks until it holds.
+fn until(holds: impl Fn() -> bool) {
+    let end = std::time::Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(std::time::Instant::now() < end, "it never held");
+        std::thread::yield_now();
+    }
+}
+
+#[tokio::test]
+async fn what_leads_out_of_the_image_is_refused() {
+    let mut rig = Rig::new();
+    let start = async |rig: &Rig| {
+        let spec = rig.script("exit 0");
+        match rig.host.processes().start(&rig.host.task_directory(), &spec, vec![]).await.unwrap_err() {
+            ProcessError::NotStarted(reason) => reason,
+            other => panic!("{other}"),
+        }
+    };
+    std::os::unix::fs::symlink("/proc/self/fd/7", rig.layers[0].join("tmp/out")).unwrap();
+    for out in ["/proc/self/fd/7", "/tmp/out"] {
+        out.clone_into(&mut rig.oci.working_dir);
+        let reason = start(&rig).await;
+        assert!(reason.contains("leads out of the image"), "{reason}");
+    }
+    rig.oci.working_dir.clear();
+
+    // A directory that was allowed has become a link since.
+    let shared = rig.share_directory("allowed");
+    std::fs::remove_dir(&shared).unwrap();
+    std::os::unix::fs::symlink("/etc", &shared).unwrap();
+    let reason = start(&rig).await;
+    assert!(reason.starts_with("share ") && reason.contains("allowed"), "{reason}");
+    std::fs::remove_file(&shared).unwrap();
+    std::fs::create_dir(&shared).unwrap();
+    rig.shares[0].both_ways = true;
+    let reason = start(&rig).await;
+    assert!(reason.contains("is not in a shared mount"), "{reason}");
+    rig.assert_gone();
+}
+
+#[tokio::test]
+async fn a_cgroup_that_somebody_is_in_is_not_taken() {
+    let rig = Rig::new();
+    rig.parent.make("one");
+    let stranger = rig.parent.stranger("one");
+    let spec = rig.script("exit 3");
+    match rig.host.processes().start(&rig.host.task_directory(), &spec, vec![]).await.unwrap_err() {
+        ProcessError::NotStarted(reason) => assert!(reason.contains("has processes already"), "{reason}"),
+        other => panic!("{other}"),
+    }
+    drop(stranger);
+    assert_eq!(rig.host.run(&spec, vec![]).await.0.outcome, Outcome::Code(3));
+    rig.assert_gone();
+}
+
+#[tokio::test]
+async fn a_frozen_container_can_be_stopped() {
+    let mut rig = Rig::new();
+    let ready = rig.share_directory("ready");
+    let task = rig.host.start(&rig.script("echo > $HOST/ready/up; exec sleep 1000"), vec![]).await;
+    rig.appears(&ready, "up").await;
+    for directory in rig.parent.directories("one") {
+        for (file, word) in [("freezer.state", "FROZEN"), ("cgroup.freeze", "1")] {
+            if directory.join(file).exists() {
+                std::fs::write(directory.join(file), word).unwrap();
+            }
+        }
+    }
+    task.stop(Duration::ZERO).unwrap();
+    assert_eq!(exited(&*task).await.outcome, Outcome::Signal(9));
+    rig.assert_gone();
+}
+
+/// Kills the processes of a task's directory whose command line has this word.
+fn kill_those(directory: &Path, word: &str) {
     for pid in processes_of(directory) {
         let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
-        if String::from_utf8_lossy(&arguments).contains("shim") {
+        let mut words = arguments.split(|&byte| byte == 0).take(2);
+        if words.any(|of_it| of_it.ends_with(word.as_bytes())) {
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
         }
     }

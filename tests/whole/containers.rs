@@ -51,47 +51,76 @@ fn driver_image() -> &'static [u8] {
     })
 }
 
-/// The images where a node looks for them.
-fn save_images(rig: &Rig) {
-    let directory = rig.data.path().join("image-archives");
-    std::fs::create_dir_all(&directory).unwrap();
-    std::fs::write(directory.join("driver.tar"), driver_image()).unwrap();
-    crate::image::save_busybox(&directory.join("busybox.tar"));
+/// Where the driver comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Driver {
+    /// From an image of its own.
+    Imaged,
+    /// From the node, into a container of busybox: an image of its own takes a program without optimisation long to read.
+    Lent,
 }
 
-/// The quickstart, with both of its programs in containers.
-pub(crate) fn manifest() -> String {
-    let documents = crate::quickstart::QUICKSTART.split("---\n").collect::<Vec<_>>();
-    let meta = |name: &str| json!({ "name": name, "namespace": "default" });
-    let plugin = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Plugin", "metadata": { "name": "dir" },
-        "spec": { "controllerScope": "Node", "instances": [{ "name": "all", "role": "Monolith",
-            "placement": { "everyNode": {} }, "mountDir": "/csi",
-            "runtime": { "oci": { "archive": "${DATA_DIR}/image-archives/driver.tar",
-                "args": ["--data-dir", "/volumes"],
-                "hostPaths": [{ "path": "${DATA_DIR}/drivers", "mountPath": "/volumes" }] } } }] } });
-    let hello = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Allocation", "metadata": meta("hello"),
-        "spec": { "volumes": [{ "name": "data", "claimName": "data" }], "tasks": [{ "name": "writer",
-            "runtime": { "oci": { "archive": "${DATA_DIR}/image-archives/busybox.tar",
-                "command": ["/bin/sh", "-c", "echo hello from wharfline >> /data/greeting && exec sleep infinity"] } },
-            "volumeMounts": [{ "name": "data", "mountPath": "/data" }] }] } });
-    [plugin.to_string(), documents[1].to_owned(), documents[2].to_owned(), hello.to_string()].join("\n---\n")
+/// What is lent: of the node, and where the container has it.
+fn lent() -> [(String, &'static str); 3] {
+    let program = Path::new(WHARFLINE).parent().unwrap().canonicalize().unwrap();
+    let real = |path: &str| Path::new(path).canonicalize().unwrap().to_str().unwrap().to_owned();
+    [(program.to_str().unwrap().to_owned(), "/program"), (real("/lib"), "/lib"), (real("/lib64"), "/lib64")]
 }
 
-/// Begins a node that runs containers, with all that they need.
-pub(crate) fn up(rig: &mut Rig) {
-    let drivers = rig.data.path().join("drivers");
-    std::fs::create_dir_all(&drivers).unwrap();
-    if !rig.data.path().join("image-archives").exists() {
-        save_images(rig);
+impl Driver {
+    /// The quickstart, with both of its programs in containers.
+    pub(crate) fn manifest(self) -> String {
+        let documents = crate::quickstart::QUICKSTART.split("---\n").collect::<Vec<_>>();
+        let meta = |name: &str| json!({ "name": name, "namespace": "default" });
+        let plugin = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Plugin",
+            "metadata": { "name": "dir" },
+            "spec": { "controllerScope": "Node", "instances": [{ "name": "all", "role": "Monolith",
+                "placement": { "everyNode": {} }, "mountDir": "/csi",
+                "runtime": { "oci": self.runtime() } }] } });
+        let script = "echo hello from wharfline >> /data/greeting && exec sleep infinity";
+        let hello = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Allocation",
+            "metadata": meta("hello"),
+            "spec": { "volumes": [{ "name": "data", "claimName": "data" }], "tasks": [{ "name": "writer",
+                "runtime": { "oci": { "archive": "${DATA_DIR}/image-archives/busybox.tar",
+                    "command": ["/bin/sh", "-c", script] } },
+                "volumeMounts": [{ "name": "data", "mountPath": "/data" }] }] } });
+        [plugin.to_string(), documents[1].to_owned(), documents[2].to_owned(), hello.to_string()]
+            .join("\n---\n")
     }
-    rig.up_with(&[
-        "--listen",
-        "127.0.0.1:0",
-        "--node-name",
-        "node-a",
-        "--bind-path",
-        drivers.to_str().unwrap(),
-    ]);
+
+    fn runtime(self) -> Value {
+        let volumes = json!({ "path": "${DATA_DIR}/drivers", "mountPath": "/volumes" });
+        match self {
+            Self::Imaged => json!({ "archive": "${DATA_DIR}/image-archives/driver.tar",
+                "args": ["--data-dir", "/volumes"], "hostPaths": [volumes] }),
+            Self::Lent => {
+                let lent =
+                    lent().map(|(path, at)| json!({ "path": path, "mountPath": at, "readOnly": true }));
+                let paths: Vec<Value> = lent.into_iter().chain([volumes]).collect();
+                json!({ "archive": "${DATA_DIR}/image-archives/busybox.tar", "hostPaths": paths,
+                    "command": ["/program/wharfline", "csi", "dir", "--data-dir", "/volumes"] })
+            }
+        }
+    }
+
+    /// Begins a node that runs containers, with all that they need.
+    pub(crate) fn up(self, rig: &mut Rig) {
+        let drivers = rig.data.path().join("drivers");
+        std::fs::create_dir_all(&drivers).unwrap();
+        let images = rig.data.path().join("image-archives");
+        if !images.exists() {
+            std::fs::create_dir(&images).unwrap();
+            crate::image::save_busybox(&images.join("busybox.tar"));
+            if self == Self::Imaged {
+                std::fs::write(images.join("driver.tar"), driver_image()).unwrap();
+            }
+        }
+        let mut binds = vec![drivers.to_str().unwrap().to_owned()];
+        binds.extend(lent().map(|(path, _)| path));
+        let mut args = vec!["--listen", "127.0.0.1:0", "--node-name", "node-a"];
+        args.extend(binds.iter().flat_map(|path| ["--bind-path", path]));
+        rig.up_with(&args);
+    }
 }
 
 /// The cgroups of a data directory's tasks, in every tree.
@@ -107,11 +136,11 @@ fn cgroups(rig: &Rig) -> Vec<PathBuf> {
 #[test]
 fn a_driver_and_its_user_run_in_containers() {
     let mut rig = Rig::new();
-    up(&mut rig);
+    Driver::Imaged.up(&mut rig);
     let usable =
         || rig.get("nodeagent", "node-a")["status"]["runtimes"].as_array().cloned().unwrap_or_default();
     until("the node says that it runs containers", || usable().contains(&json!("oci")));
-    rig.apply(&manifest());
+    rig.apply(&Driver::Imaged.manifest());
     rig.wait_ready("allocation/hello");
     assert_eq!(crate::quickstart::greeting(&rig), "hello from wharfline\n");
     let hello = rig.get("allocation", "hello");
@@ -125,7 +154,7 @@ fn a_driver_and_its_user_run_in_containers() {
     // Without the daemon both go on, and it finds them again.
     rig.kill();
     assert_eq!(rig.mounts(), mounts);
-    up(&mut rig);
+    Driver::Imaged.up(&mut rig);
     rig.wait_ready("allocation/hello");
     rig.wait_ready("plugin/dir");
     assert_eq!(rig.mounts(), mounts);

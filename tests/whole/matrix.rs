@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::containers::Driver;
 use crate::quickstart::{greeting, started, volume_calls};
 use crate::rig::{Rig, until};
 
@@ -36,10 +37,37 @@ fn pids(rig: &Rig, whose: &str) -> BTreeMap<&'static str, i32> {
     ["hello", "dir"].map(|name| (name, pid(rig, name, whose).unwrap())).into()
 }
 
-fn killed_in_this_order(order: &[Victim]) {
+/// How the two are run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum As {
+    Processes,
+    Containers,
+}
+
+impl As {
+    fn up(self, rig: &mut Rig) {
+        match self {
+            Self::Processes => rig.up(),
+            Self::Containers => Driver::Lent.up(rig),
+        }
+    }
+
+    fn started(self, rig: &Rig) {
+        match self {
+            Self::Processes => started(rig),
+            Self::Containers => {
+                rig.apply(&Driver::Lent.manifest());
+                rig.wait_ready("allocation/hello");
+                assert_eq!(greeting(rig), "hello from wharfline\n");
+            }
+        }
+    }
+}
+
+fn killed_in_this_order(run: As, order: &[Victim]) {
     let mut rig = Rig::new();
-    rig.up();
-    started(&rig);
+    run.up(&mut rig);
+    run.started(&rig);
     let (mounts, calls, before) = (rig.mounts(), volume_calls(&rig), pids(&rig, "task"));
     let shims = pids(&rig, "shim");
     let found: Vec<(Victim, i32)> = order
@@ -61,7 +89,7 @@ fn killed_in_this_order(order: &[Victim]) {
         }
     }
     if order.contains(&Daemon) {
-        rig.up();
+        run.up(&mut rig);
     }
     let [plugin_fell, task_fell] =
         [[Plugin, PluginsShim], [Task, TasksShim]].map(|ways| ways.iter().any(|way| order.contains(way)));
@@ -87,30 +115,42 @@ fn killed_in_this_order(order: &[Victim]) {
 #[test]
 fn one_of_daemon_plugin_and_task_is_killed() {
     for victim in [Daemon, Plugin, Task, PluginsShim, TasksShim] {
-        killed_in_this_order(&[victim]);
+        killed_in_this_order(As::Processes, &[victim]);
     }
 }
 
 #[test]
 fn two_of_daemon_plugin_and_task_are_killed_in_either_order() {
     for (one, other) in [(Daemon, Plugin), (Daemon, Task), (Plugin, Task)] {
-        killed_in_this_order(&[one, other]);
-        killed_in_this_order(&[other, one]);
+        killed_in_this_order(As::Processes, &[one, other]);
+        killed_in_this_order(As::Processes, &[other, one]);
     }
 }
 
-fn every_order([a, b, c]: [Victim; 3]) {
+fn every_order(run: As, [a, b, c]: [Victim; 3]) {
     for order in [[a, b, c], [a, c, b], [b, a, c], [b, c, a], [c, a, b], [c, b, a]] {
-        killed_in_this_order(&order);
+        killed_in_this_order(run, &order);
     }
 }
 
 #[test]
 fn daemon_plugin_and_task_are_killed_in_every_order() {
-    every_order([Daemon, Plugin, Task]);
+    every_order(As::Processes, [Daemon, Plugin, Task]);
 }
 
 #[test]
 fn the_daemon_and_the_shims_are_killed_in_every_order() {
-    every_order([Daemon, PluginsShim, TasksShim]);
+    every_order(As::Processes, [Daemon, PluginsShim, TasksShim]);
+}
+
+#[test]
+fn one_of_daemon_driver_and_task_is_killed_where_they_are_containers() {
+    for victim in [Daemon, Plugin, Task, PluginsShim, TasksShim] {
+        killed_in_this_order(As::Containers, &[victim]);
+    }
+}
+
+#[test]
+fn the_daemon_and_the_shims_of_containers_are_killed_in_every_order() {
+    every_order(As::Containers, [Daemon, PluginsShim, TasksShim]);
 }

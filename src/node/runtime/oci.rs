@@ -1,6 +1,6 @@
 //! The task is a container that runc makes, under a shim ([`super::shimmed`]): what it is, is decided in
 //! [`crate::plan::container`], and what it needs is made before its start ([`super::preparations`]).
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,14 +14,15 @@ use super::{Found, Kind, Order, Outcome, Place, Readiness, Running, Runtime, Run
 use crate::api::allocation::Task;
 use crate::api::capability::Capability;
 use crate::plan::container::{
-    self, Cgroups, Container, ImageSays, Limits, MachineSays, Owner, UserWanted, VolumeAt, VolumeKind, Wanted,
+    self, Cgroups, Container, ImageSays, Limits, MachineSays, Owner, Share, UserWanted, VolumeAt, VolumeKind,
+    Wanted,
 };
 use crate::plan::supervise::Obstacle;
 use crate::sys;
 use crate::sys::cgroup::Cgroup;
 use crate::sys::containers::{Containers, Equipment, Lack, Layout};
 use crate::sys::image::Config;
-use crate::sys::process::{ContainerSpec, Identity, TaskSpec};
+use crate::sys::process::{ContainerShare, ContainerSpec, Identity, TaskSpec};
 
 /// The file of a plugin's socket, in its directory.
 const SOCKET: &str = "csi.sock";
@@ -56,11 +57,10 @@ impl Oci {
         let place = order.place;
         let container = self.container(order, made)?;
         let Container { document, user, shares, stop_signal } = container;
-        let pair =
-            |text: &String| text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
         Ok(TaskSpec {
             argv: document.process.args.clone(),
-            env: document.process.env.iter().filter_map(pair).collect(),
+            // It is in the document, which is not kept beyond the start.
+            env: BTreeMap::new(),
             cwd: PathBuf::from("/"),
             logs: shimmed::logs(place),
             grace_ms: shimmed::grace(order),
@@ -75,7 +75,7 @@ impl Oci {
                 root: self.run_dir.join(RUNC),
                 id: format!("{}.{}", place.allocation, place.task),
                 layers: made.image.layers.clone(),
-                shares: shares.into_iter().map(|share| PathBuf::from(share.path)).collect(),
+                shares: shares.into_iter().map(share).collect(),
                 stop_signal,
                 document: serde_json::to_string(&document).map_err(RuntimeError::Document)?,
             }),
@@ -111,6 +111,11 @@ impl Oci {
         };
         Ok(container::container(&wanted)?)
     }
+}
+
+fn share(share: Share) -> ContainerShare {
+    let Share { path, both_ways, resolved } = share;
+    ContainerShare { path: path.into(), both_ways, resolved }
 }
 
 fn volume(volume: &super::VolumeAt) -> Result<VolumeAt, RuntimeError> {

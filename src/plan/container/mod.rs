@@ -173,7 +173,7 @@ pub struct Container {
     pub document: Document,
     /// As whom it runs.
     pub user: UserWanted,
-    /// What is copied, mounts included and connected with the host's, before anything is mounted; the i-th to `s/i`.
+    /// What of the host it sees, copied with all mounts before anything is mounted; the i-th to `s/i`.
     pub shares: Vec<Share>,
     /// The number of the signal that asks its first process to end.
     pub stop_signal: i32,
@@ -197,11 +197,16 @@ impl UserWanted {
     }
 }
 
-/// A directory of the host whose mounts are seen on both sides.
+/// A path of the host that the container sees, taken hold of before anything is mounted: whoever can write above it
+/// cannot have another one taken by then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
-    /// The directory.
+    /// The path.
     pub path: String,
+    /// What is mounted in it on either side shall be seen on the other: it has to be a shared mount.
+    pub both_ways: bool,
+    /// Nothing on its way may be a link: it was resolved when it was allowed.
+    pub resolved: bool,
 }
 
 /// Why there is no such container.

@@ -80,7 +80,8 @@ fn of_plugin(plugin: &PluginPart, stage: &str, shares: &mut Vec<Share>) -> Vec<A
     let mut all = vec![Asked { what: "the plugin's socket", mount: socket }];
     if plugin.role.node() {
         let tree = inside(&plugin.stage_publish_base_dir, &plugin.tree);
-        let source = share(&plugin.tree, stage, shares);
+        let tree_of_host = Share { path: plugin.tree.clone(), both_ways: true, resolved: false };
+        let source = share(tree_of_host, stage, shares);
         let mount = bind(&tree, source, &["rbind", "rshared"]);
         all.push(Asked { what: "the plugin's staging and publish paths", mount });
     }
@@ -88,11 +89,12 @@ fn of_plugin(plugin: &PluginPart, stage: &str, shares: &mut Vec<Share>) -> Vec<A
 }
 
 fn host_path(host: &HostPath, stage: &str, shares: &mut Vec<Share>) -> Asked {
-    let (source, options) = match host.propagation {
-        Propagation::None => (host.path.clone(), ["rbind", "rprivate"]),
-        Propagation::HostToContainer => (host.path.clone(), ["rbind", "rslave"]),
-        Propagation::Bidirectional => (share(&host.path, stage, shares), ["rbind", "rshared"]),
+    let (both_ways, options) = match host.propagation {
+        Propagation::None => (false, ["rbind", "rprivate"]),
+        Propagation::HostToContainer => (false, ["rbind", "rslave"]),
+        Propagation::Bidirectional => (true, ["rbind", "rshared"]),
     };
+    let source = share(Share { path: host.path.clone(), both_ways, resolved: true }, stage, shares);
     let mut mount = bind(&host.mount_path, source, &options);
     if host.read_only {
         // Whatever is mounted beneath it on the node comes with it, and `ro` would be of the topmost mount alone.
@@ -101,9 +103,9 @@ fn host_path(host: &HostPath, stage: &str, shares: &mut Vec<Share>) -> Asked {
     Asked { what: "a path of the node", mount }
 }
 
-/// Where the copy of a directory of the host lies that is connected with it.
-fn share(path: &str, stage: &str, shares: &mut Vec<Share>) -> String {
-    shares.push(Share { path: path.to_owned() });
+/// Where the copy of a path of the host lies.
+fn share(share: Share, stage: &str, shares: &mut Vec<Share>) -> String {
+    shares.push(share);
     format!("{stage}/s/{}", shares.len() - 1)
 }
 

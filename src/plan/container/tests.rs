@@ -459,22 +459,22 @@ fn a_plugin_has_its_socket_and_the_tree_that_it_mounts_in() {
 #[test]
 fn paths_of_the_node_are_seen_as_they_were_asked_for() {
     for (propagation, read_only, wanted) in [
-        (Propagation::None, false, "/h rbind,rprivate"),
-        (Propagation::None, true, "/h rbind,rprivate,rnosuid,rnodev,rro"),
-        (Propagation::HostToContainer, false, "/h rbind,rslave"),
-        (Propagation::HostToContainer, true, "/h rbind,rslave,rnosuid,rnodev,rro"),
-        (Propagation::Bidirectional, false, "/D/stage/s/1 rbind,rshared"),
-        (Propagation::Bidirectional, true, "/D/stage/s/1 rbind,rshared,rnosuid,rnodev,rro"),
+        (Propagation::None, false, "rbind,rprivate"),
+        (Propagation::None, true, "rbind,rprivate,rnosuid,rnodev,rro"),
+        (Propagation::HostToContainer, false, "rbind,rslave"),
+        (Propagation::HostToContainer, true, "rbind,rslave,rnosuid,rnodev,rro"),
+        (Propagation::Bidirectional, false, "rbind,rshared"),
+        (Propagation::Bidirectional, true, "rbind,rshared,rnosuid,rnodev,rro"),
     ] {
         let made = with(|p| {
             let path = HostPath { read_only, ..host_path("/h", "/inside", propagation) };
             p.oci.host_paths = vec![path];
             p.plugin = Some(plugin(Role::Node));
         });
-        assert_eq!(mount_at(&made.document, "/inside"), format!("bind {wanted}"));
-        let shared = propagation == Propagation::Bidirectional;
-        let shares: Vec<_> = made.shares.iter().map(|share| share.path.as_str()).collect();
-        assert_eq!(shares, if shared { vec!["/var/lib/w/tree", "/h"] } else { vec!["/var/lib/w/tree"] });
+        assert_eq!(mount_at(&made.document, "/inside"), format!("bind /D/stage/s/1 {wanted}"));
+        let both_ways = propagation == Propagation::Bidirectional;
+        let asked = Share { path: "/h".to_owned(), both_ways, resolved: true };
+        assert_eq!(made.shares[1..], [asked], "taken hold of as it was allowed");
     }
 }
 
@@ -713,11 +713,10 @@ fn allowed(parts: &Parts, made: &Container, mount: &Mount) -> bool {
     let staged = (0..parts.volumes.len()).any(|i| source == format!("/D/stage/v/{i}"))
         || (0..made.shares.len()).any(|i| source == format!("/D/stage/s/{i}"));
     let socket = parts.plugin.as_ref().is_some_and(|plugin| source == plugin.socket_directory);
-    let asked = parts.oci.host_paths.iter().any(|host| source == host.path);
     let devices = parts.oci.host_devices && source == "/dev" && mount.destination == source;
     let names = parts.oci.network == Network::Host
         && ["/etc/resolv.conf", "/etc/hosts"].contains(&source)
         && mount.destination == source
         && mount.options.iter().any(|option| option == "ro");
-    staged || socket || asked || devices || names
+    staged || socket || devices || names
 }

@@ -26,6 +26,8 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::io::unix::AsyncFd;
@@ -43,6 +45,8 @@ pub struct RealProcesses {
     program: PathBuf,
     pool: Pool,
     start: Duration,
+    /// Whether what containers wrote is being removed.
+    emptying: Arc<AtomicBool>,
 }
 
 impl RealProcesses {
@@ -53,7 +57,7 @@ impl RealProcesses {
 
     /// Shims are this program, started with the arguments `shim DIRECTORY`.
     pub fn with_program(program: PathBuf, pool: Pool) -> Self {
-        Self { program, pool, start: START }
+        Self { program, pool, start: START, emptying: Arc::default() }
     }
 
     /// With another limit for a shim to get its task's program running; half a minute is the default.
@@ -69,6 +73,27 @@ impl RealProcesses {
         work: impl FnOnce(&Path) -> Result<T, ProcessError> + Send + 'static,
     ) -> Result<T, ProcessError> {
         ask(&self.pool, directory, work).await
+    }
+
+    /// Has what was put aside beneath `tasks` removed, beside everything else: it may take minutes, and nobody waits.
+    fn empty_trash(&self, tasks: &Path) {
+        let tasks = tasks.to_owned();
+        if self.emptying.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let emptying = Arc::clone(&self.emptying);
+        let work = move || {
+            // What comes meanwhile is removed with what comes next, or at the next start of the daemon.
+            if let Err(error) = task_files::empty_trash(&tasks) {
+                let error = &error as &dyn std::error::Error;
+                tracing::debug!(tasks = %tasks.display(), error, "what containers wrote is not removed yet");
+            }
+            emptying.store(false, Ordering::Release);
+        };
+        // A thread of its own: the end of the daemon does not wait for it.
+        if std::thread::Builder::new().name("trash".to_owned()).spawn(work).is_err() {
+            self.emptying.store(false, Ordering::Release);
+        }
     }
 
     /// What is in the directory; none when that changes in this moment.
@@ -135,7 +160,14 @@ impl Processes for RealProcesses {
         task_files::check(spec, clones.len())?;
         let (spec, program) = (spec.clone(), self.program.clone());
         effect!("start task");
-        let shim = self.ask(directory, move |directory| spawn(&program, directory, spec, &clones)).await?;
+        let spawned = self.ask(directory, move |directory| {
+            let shim = spawn(&program, directory, spec, &clones)?;
+            Ok((shim, task_files::trash_beside(directory)))
+        });
+        let (shim, trash) = spawned.await?;
+        if let Some(tasks) = trash {
+            self.empty_trash(&tasks);
+        }
         effect!("start task: shim");
         let task = self.hear(directory, shim).await?;
         effect!("start task: done");
@@ -201,11 +233,19 @@ impl Processes for RealProcesses {
     }
 
     async fn list(&self, root: &Path) -> Result<Vec<PathBuf>, ProcessError> {
+        self.empty_trash(root);
         self.ask(root, task_files::list).await
     }
 
     async fn forget(&self, directory: &Path) -> Result<(), ProcessError> {
-        self.ask(directory, task_files::forget).await
+        let forgotten = self.ask(directory, |directory| {
+            task_files::forget(directory)?;
+            Ok(task_files::trash_beside(directory))
+        });
+        if let Some(tasks) = forgotten.await? {
+            self.empty_trash(&tasks);
+        }
+        Ok(())
     }
 
     async fn remove_orphans(&self, parent: &str, tasks: &Path) -> Result<Orphans, ProcessError> {

@@ -1,12 +1,13 @@
 //! What the files of a task's directory say, and their making and removal.
 use crate::sys::cgroup::{self, Cgroup, Leaf, Limits, Trees};
 use crate::sys::process::{ContainerSpec, ExitRecord, ProcessError, TaskSpec, TaskState};
+use crate::sys::random::{Random, RealRandom};
 use crate::sys::real::boot_id;
 use crate::sys::real::processes::refused;
-use crate::sys::shim::container::{LOG, PID, remembered};
+use crate::sys::shim::container::remembered;
 use crate::sys::shim::logs::rotated;
 use crate::sys::shim::record::{self, EXIT, Keep, LOCK, Order, Read, SPEC, STATE};
-use crate::sys::shim::stage::{DOCUMENT, STAGE, UPPER, WORK, WRITES};
+use crate::sys::shim::stage::{DOCUMENT, RUNC, STAGE, UPPER, WORK, WRITES};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -135,7 +136,8 @@ fn remove_leaf(path: &str) {
 /// Makes what a container's stage needs.
 fn make_container(directory: &Path, container: &ContainerSpec) -> io::Result<()> {
     let writes = directory.join(WRITES);
-    for inner in [directory.join(STAGE), writes.join(UPPER), writes.join(WORK), container.root.clone()] {
+    let own = [directory.join(STAGE), directory.join(RUNC), writes.join(UPPER), writes.join(WORK)];
+    for inner in own.iter().chain([&container.root]) {
         DirBuilder::new().recursive(true).mode(0o700).create(inner)?;
     }
     record::replace(directory, DOCUMENT, container.document.as_bytes(), Keep::ThisBoot)
@@ -147,13 +149,48 @@ fn remove_container(directory: &Path, container: Option<&ContainerSpec>) -> io::
     if let Some(container) = container {
         super::remove::tree(&remembered(container))?;
     }
-    for name in [STAGE, WRITES] {
+    for name in [STAGE, RUNC] {
         super::remove::tree(&directory.join(name))?;
     }
-    for name in [PID, LOG, DOCUMENT] {
-        remove(&directory.join(name))?;
-    }
+    throw_away(directory)?;
+    remove(&directory.join(DOCUMENT))?;
+    remove(&directory.join(format!("{DOCUMENT}.new")))?;
     Ok(())
+}
+
+/// Where what containers wrote waits for its removal, among the directories of tasks.
+const TRASH: &str = ".trash";
+
+/// Puts what a container wrote aside: it may be more than can be removed while somebody waits.
+fn throw_away(directory: &Path) -> io::Result<()> {
+    let writes = directory.join(WRITES);
+    if !writes.try_exists()? {
+        return Ok(());
+    }
+    let (Some(tasks), Some(name)) = (directory.parent(), directory.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let (trash, token) = (tasks.join(TRASH), RealRandom.token());
+    let aside = trash.join(format!("{}.{token}", name.display()));
+    let put = || {
+        DirBuilder::new().recursive(true).mode(0o700).create(&trash)?;
+        std::fs::rename(&writes, &aside)
+    };
+    match put() {
+        // It was emptied, and removed, in this moment.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => put(),
+        other => other,
+    }
+}
+
+/// The directory of all tasks, if what was put aside of this one or another waits there.
+pub(crate) fn trash_beside(directory: &Path) -> Option<PathBuf> {
+    directory.parent().filter(|tasks| tasks.join(TRASH).exists()).map(Path::to_owned)
+}
+
+/// Removes what was put aside beneath `tasks`, which may take long.
+pub(crate) fn empty_trash(tasks: &Path) -> io::Result<()> {
+    Ok(super::remove::tree(&tasks.join(TRASH))?)
 }
 
 /// The numbers of what a shim inherits.
@@ -199,9 +236,13 @@ pub(crate) fn check(spec: &TaskSpec, clones: usize) -> Result<(), ProcessError> 
 }
 
 fn check_container(spec: &TaskSpec, container: &ContainerSpec) -> Result<(), ProcessError> {
-    let word = |id: &str| !matches!(id, "" | "." | "..") && !id.contains(['/', '\0']);
-    let paths =
-        || [&container.runc, &container.root].into_iter().chain(&container.layers).chain(&container.shares);
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"_.+-".contains(&byte);
+    let word = |id: &str| {
+        let first = id.bytes().next();
+        first.is_some_and(|byte| byte.is_ascii_alphanumeric()) && id.bytes().all(inner)
+    };
+    let shares = || container.shares.iter().map(|share| &share.path);
+    let paths = || [&container.runc, &container.root].into_iter().chain(&container.layers).chain(shares());
     let fault = if let Some(path) = paths().find(|path| !is_plain(path)) {
         format!("{} is not an absolute path without `..`", path.display())
     } else if container.layers.is_empty() {

@@ -6,8 +6,9 @@
 use crate::sys::ffi::{self, Disposition, Fork, Signals, Standard};
 use crate::sys::proc;
 use crate::sys::process::ContainerSpec;
+use crate::sys::real::remove;
 use crate::sys::shim::launch::{die_with, strings};
-use crate::sys::shim::stage::STAGE;
+use crate::sys::shim::stage::{RUNC, STAGE};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -17,13 +18,38 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Where runc writes the number of the container's first process.
-pub(crate) const PID: &str = "pid";
+const PID: &str = "pid";
 /// What runc says, a line of JSON each.
-pub(crate) const LOG: &str = "runc.log";
+const LOG: &str = "log";
 /// Of what runc says, the last bytes that are looked at.
 const TAIL: usize = 16 * 1024;
-/// How long it may take until the first process goes on.
-const START: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+/// How long one of its steps may take. The daemon, if there is one, gives up a little later.
+pub(super) const STEP: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+
+/// Why there is nothing that runs.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NotBegun {
+    /// This went wrong.
+    Failed(String),
+    /// Somebody asked for a stop.
+    Stopped,
+}
+
+impl From<String> for NotBegun {
+    fn from(reason: String) -> Self {
+        Self::Failed(reason)
+    }
+}
+
+impl NotBegun {
+    /// In a sentence.
+    pub(crate) fn reason(self) -> String {
+        match self {
+            Self::Failed(reason) => reason,
+            Self::Stopped => "stopped before it ran".to_owned(),
+        }
+    }
+}
 
 /// A task that is a container.
 #[derive(Debug, Clone, Copy)]
@@ -38,37 +64,49 @@ impl Container<'_> {
         remembered(self.spec)
     }
 
+    /// Removes that. What is left of it is gone after a boot, and removed before the next start.
+    pub(crate) fn forget(&self) {
+        remove::tree(&self.remembered()).ok();
+    }
+
     /// The command line that makes it, once its stage is there.
     pub(crate) fn create(&self) -> Vec<String> {
-        let [stage, pid] = [STAGE, PID].map(|name| self.directory.join(name).display().to_string());
+        let stage = self.directory.join(STAGE).display().to_string();
+        let pid = self.directory.join(RUNC).join(PID).display().to_string();
         self.runc(&["create", "--bundle", &stage, "--pid-file", &pid, &self.spec.id])
     }
 
     fn runc(&self, arguments: &[&str]) -> Vec<String> {
-        let [runc, root, log] = [&self.spec.runc, &self.spec.root, &self.directory.join(LOG)]
-            .map(|path| path.display().to_string());
+        let [runc, root, log] =
+            [&self.spec.runc, &self.spec.root, &self.log()].map(|path| path.display().to_string());
         let global = [runc.as_str(), "--root", &root, "--log", &log, "--log-format", "json"];
         global.into_iter().chain(arguments.iter().copied()).map(str::to_owned).collect()
     }
 
+    fn log(&self) -> PathBuf {
+        self.directory.join(RUNC).join(LOG)
+    }
+
     /// Sees the creation through, and says who the container's first process is. A signal that asks for a stop ends it.
-    pub(crate) fn created(&self, creator: i32, signals: &OwnedFd) -> Result<i32, String> {
-        let status = until_gone(creator, Some(signals), None)?;
+    pub(crate) fn created(&self, creator: i32, signals: &OwnedFd) -> Result<i32, NotBegun> {
+        let status = until_gone("make the container", creator, Some(signals))?;
         if status.exit_status() != Some(0) {
-            return Err(self.reason("make the container"));
+            return Err(self.reason("make the container", status).into());
         }
-        let path = self.directory.join(PID);
+        let path = self.directory.join(RUNC).join(PID);
         let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let ourselves = rustix::process::getpid().as_raw_nonzero().get();
         let ours = |pid: &i32| proc::stat(*pid).is_ok_and(|stat| stat.parent == ourselves);
         let pid = text.trim().parse().ok().filter(ours);
-        pid.ok_or_else(|| "the container's first process died while it was prepared".to_owned())
+        pid.ok_or_else(|| "the container's first process died while it was prepared".to_owned().into())
     }
 
     /// Lets the first process go on.
-    pub(crate) fn start(&self) -> Result<(), String> {
+    pub(crate) fn start(&self, main: i32) -> Result<(), NotBegun> {
         let ourselves = rustix::process::getpid();
         let fail = |error: io::Error| format!("start the container: {error}");
+        // What was said of its creation is no word about its start.
+        std::fs::remove_file(self.log()).ok();
         let starter = match ffi::fork().map_err(fail)? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
@@ -77,16 +115,32 @@ impl Container<'_> {
                 ffi::exit_now(127)
             }
         };
-        let status = until_gone(starter, None, Some(START))?;
-        if status.exit_status() == Some(0) { Ok(()) } else { Err(self.reason("start the container")) }
+        match until_gone("start the container", starter, None) {
+            Ok(status) if status.exit_status() == Some(0) => Ok(()),
+            // What runs has begun, whatever became of runc: its own end is told.
+            Ok(_) | Err(_) if has_begun(main) => Ok(()),
+            Ok(status) => Err(self.reason("start the container", status).into()),
+            Err(reason) => Err(reason),
+        }
     }
 
-    /// What runc said last, else that it did not do this.
-    fn reason(&self, action: &str) -> String {
-        let text = std::fs::read(self.directory.join(LOG)).unwrap_or_default();
+    /// What runc said last, else how it ended without having done this.
+    fn reason(&self, action: &str, status: WaitStatus) -> String {
+        let text = std::fs::read(self.log()).unwrap_or_default();
         let tail = String::from_utf8_lossy(&text[text.len().saturating_sub(TAIL)..]).into_owned();
-        said(&tail).unwrap_or_else(|| format!("{action}: runc did not, and did not say why"))
+        let ended = match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => format!("exited with {code}"),
+            (None, Some(signal)) => format!("was killed by signal {signal}"),
+            (None, None) => "ended".to_owned(),
+        };
+        said(&tail).unwrap_or_else(|| format!("{action}: runc {ended} and did not say why"))
     }
+}
+
+/// Whether a container's first process is its program, and not runc in wait any more.
+fn has_begun(main: i32) -> bool {
+    let command = std::fs::read(format!("/proc/{main}/cmdline")).unwrap_or_default();
+    !command.is_empty() && !command.ends_with(b"runc\0init\0")
 }
 
 /// What runc remembers of a container.
@@ -107,27 +161,29 @@ fn said(log: &str) -> Option<String> {
 }
 
 /// Waits for a child's end, reaps it and says how it ended. Else the reason why nobody waits any longer.
-fn until_gone(child: i32, signals: Option<&OwnedFd>, limit: Option<Timespec>) -> Result<WaitStatus, String> {
+fn until_gone(action: &str, child: i32, signals: Option<&OwnedFd>) -> Result<WaitStatus, NotBegun> {
     let fail = |error: io::Error| format!("wait for runc: {error}");
     let pid = Pid::from_raw(child).ok_or_else(|| fail(io::ErrorKind::InvalidInput.into()))?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| fail(errno.into()))?;
     loop {
         let fds = [Some(&pidfd), signals].into_iter().flatten();
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        match rustix::event::poll(&mut fds, limit.as_ref()) {
-            Ok(0) => return Err("runc did not answer in time".to_owned()),
+        match rustix::event::poll(&mut fds, Some(&STEP)) {
+            Ok(0) => return Err(format!("{action}: runc did not within {} s", STEP.tv_sec).into()),
             Ok(_) => {}
             Err(Errno::INTR) => continue,
-            Err(errno) => return Err(fail(errno.into())),
+            Err(errno) => return Err(fail(errno.into()).into()),
         }
         if !fds[0].revents().is_empty() {
             let reaped = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-            let (_, status) = reaped.map_err(|errno| fail(errno.into()))?.ok_or("runc is not gone")?;
-            return Ok(status);
+            let gone = reaped.map_err(|errno| fail(errno.into()))?;
+            return gone
+                .map(|(_, status)| status)
+                .ok_or_else(|| fail(io::ErrorKind::InvalidData.into()).into());
         }
         let asked = signals.map_or(Ok(false), |signals| is_asked_to_stop(signals.as_fd())).map_err(fail)?;
         if asked {
-            return Err("stopped before it ran".to_owned());
+            return Err(NotBegun::Stopped);
         }
     }
 }

@@ -5,7 +5,7 @@
 use crate::sys::cgroup::{Leaf, Rest};
 use crate::sys::ffi::{self, Disposition, Fork, Signals, Standard};
 use crate::sys::process::TaskSpec;
-use crate::sys::shim::container::Container;
+use crate::sys::shim::container::{Container, STEP};
 use crate::sys::shim::record::COOKIE;
 use crate::sys::shim::{root, stage, user};
 use rustix::event::{PollFd, PollFlags};
@@ -49,6 +49,8 @@ pub(crate) enum News {
     Failed(String),
     /// A signal came for the shim meanwhile.
     Interrupted,
+    /// It says nothing.
+    Late,
 }
 
 /// A task as its shim knows it.
@@ -106,9 +108,12 @@ impl Launched {
     /// Waits for what the child says next, or for a signal to the shim.
     pub(crate) fn news(&self, signals: &OwnedFd) -> io::Result<News> {
         let mut fds = [PollFd::new(&self.news, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
-        while let Err(error) = rustix::event::poll(&mut fds, None) {
-            if error != Errno::INTR {
-                return Err(error.into());
+        loop {
+            match rustix::event::poll(&mut fds, Some(&STEP)) {
+                Ok(0) => return Ok(News::Late),
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
             }
         }
         if fds[0].revents().is_empty() {

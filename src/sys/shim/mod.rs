@@ -21,13 +21,16 @@ use crate::sys::kernel::DeviceId;
 use crate::sys::proc;
 use crate::sys::process::{ContainerState, ExitRecord, Outcome, TaskSpec, TaskState};
 use crate::sys::real::boot_id;
+use container::NotBegun;
 use ladder::Ladder;
 use launch::{Launched, News, Wanted};
 use logs::RotatedLog;
 use record::{EXIT, Keep, LOCK, Order, Read, SPEC, STATE};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
-use rustix::process::{Pid, Signal};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions};
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -109,8 +112,14 @@ impl<'a> Shim<'a> {
         let clones = std::mem::take(&mut self.clones);
         let streams = match self.start(clones) {
             Ok(started) => started,
-            Err(reason) => {
-                self.finish(Outcome::NotStarted(reason.clone()), false)?;
+            Err(not_begun) => {
+                let stopped = not_begun == NotBegun::Stopped;
+                let reason = not_begun.reason();
+                if let Err(error) = self.leave_nothing() {
+                    // Without a record of an end it is lost, and cleared by whoever finds it.
+                    return Err(io::Error::other(format!("{reason}; {error}")));
+                }
+                self.finish(Outcome::NotStarted(reason.clone()), stopped)?;
                 report(reason.as_bytes());
                 return Ok(());
             }
@@ -134,11 +143,14 @@ impl<'a> Shim<'a> {
     }
 
     /// Starts the program, or says in one sentence why not; then nothing of it is left.
-    fn start(&mut self, clones: Vec<OwnedFd>) -> Result<(i32, Vec<Stream>), String> {
+    fn start(&mut self, clones: Vec<OwnedFd>) -> Result<(i32, Vec<Stream>), NotBegun> {
         let spec = &self.order.task;
         let (log, other) = open_logs(spec)?;
-        if spec.container.is_none() {
-            self.leaf = leaf(spec, &clones)?;
+        match (&spec.container, &spec.cgroup) {
+            (None, _) => self.leaf = leaf(spec, &clones)?,
+            (Some(_), None) => {}
+            // runc makes it.
+            (Some(_), Some(cgroup)) => Leaf::make_way(&Trees::here(), &cgroup.path)?,
         }
         let launched = launch::launch(self.wanted(), self.leaf.as_ref(), clones)
             .map_err(|error| format!("fork: {error}"))?;
@@ -149,39 +161,49 @@ impl<'a> Shim<'a> {
                 Err(reason)
             }
         };
-        let main = main.inspect_err(|_| self.leave_nothing())?;
+        let main = main?;
         let mut streams = vec![Stream { pipe: Some(launched.stdout), log }];
         streams.extend(launched.stderr.zip(other).map(|(pipe, log)| Stream { pipe: Some(pipe), log }));
         Ok((main, streams))
     }
 
     /// Who the main process is: the child itself, or the first one of the container that the child made.
-    fn past_creation(&mut self, child: i32) -> Result<i32, String> {
+    fn past_creation(&mut self, child: i32) -> Result<i32, NotBegun> {
         let Some(container) = self.wanted().container() else { return Ok(child) };
         let main = container.created(child, &self.signals)?;
         let cgroup = self.order.task.cgroup.as_ref();
         let leaf = cgroup.map(|cgroup| Leaf::find(&Trees::here(), &cgroup.path));
         self.record(main).map_err(|error| format!("record the task: {error}"))?;
-        container.start()?;
+        container.start(main)?;
         self.leaf = leaf;
         Ok(main)
     }
 
-    /// Kills and removes whatever a container that did not start has left.
-    fn leave_nothing(&self) {
-        let Some(container) = self.wanted().container() else { return };
+    /// Kills whatever a container that did not start has left, and removes what runc remembers of it. An error when some
+    /// of it does not die.
+    fn leave_nothing(&mut self) -> io::Result<()> {
+        let Some(container) = self.wanted().container() else { return Ok(()) };
         let leaf = || self.cgroup().map(|path| Leaf::find(&Trees::here(), path));
+        let mut signals = [PollFd::new(&self.signals, PollFlags::IN)];
         loop {
             leaf().as_ref().inspect(|leaf| leaf.kill());
             supervise::signal_all(Signal::KILL);
-            match rustix::process::wait(rustix::process::WaitOptions::empty()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => match rustix::event::poll(&mut signals, Some(&container::STEP)) {
+                    Ok(0) => return Err(io::Error::other("what was begun of it does not die")),
+                    Ok(_) => while ffi::next_signal(&self.signals)?.is_some() {},
+                    Err(errno) if errno == Errno::INTR => {}
+                    Err(errno) => return Err(errno.into()),
+                },
                 Err(_) => break, // ECHILD: as their reaper we have all of them
             }
         }
-        // One that does not go is an orphan.
-        leaf().map(|leaf| leaf.clear()).transpose().ok();
-        std::fs::remove_dir_all(container.remembered()).ok();
+        container.forget();
+        let leaf = leaf();
+        // What is in it came from elsewhere; it is removed at the end, as that of any task.
+        self.leaf = leaf;
+        Ok(())
     }
 
     /// The path of the task's cgroup: one that it has, or that its container is given.
@@ -191,25 +213,30 @@ impl<'a> Shim<'a> {
     }
 
     /// Sees the child through its preparation; records who it is before it runs the program.
-    fn accompany(&self, launched: &Launched) -> Result<(), String> {
+    fn accompany(&self, launched: &Launched) -> Result<(), NotBegun> {
         let news = |launched: &Launched| {
             launched.news(&self.signals).map_err(|error| format!("hear of the task: {error}"))
         };
         match news(launched)? {
             News::Ready => {}
-            News::Failed(reason) => return Err(reason),
+            News::Failed(reason) => return Err(reason.into()),
             News::Silent if self.leaf.as_ref().and_then(Leaf::oom_kills).is_some_and(|kills| kills > 0) => {
-                return Err("killed while it was prepared: its memory limit is too low".to_owned());
+                let reason = "killed while it was prepared: its memory limit is too low";
+                return Err(reason.to_owned().into());
             }
-            News::Silent => return Err("the task died while it was prepared".to_owned()),
-            News::Interrupted => return Err("stopped before it ran".to_owned()),
+            News::Silent => return Err("the task died while it was prepared".to_owned().into()),
+            News::Interrupted => return Err(NotBegun::Stopped),
+            News::Late => {
+                let reason = format!("it was not prepared within {} s", container::STEP.tv_sec);
+                return Err(reason.into());
+            }
         }
         self.record(launched.pid).map_err(|error| format!("record the task: {error}"))?;
         launched.release().map_err(|error| format!("release the task: {error}"))?;
         match news(launched)? {
-            News::Failed(reason) => Err(reason),
+            News::Failed(reason) => Err(reason.into()),
             // Whatever came meanwhile is met in the loop.
-            News::Silent | News::Ready | News::Interrupted => Ok(()),
+            News::Silent | News::Ready | News::Interrupted | News::Late => Ok(()),
         }
     }
 
@@ -243,8 +270,7 @@ impl<'a> Shim<'a> {
             leaf.clear().ok();
         }
         if let Some(container) = self.wanted().container() {
-            // In a directory that is gone after a boot, and removed before the next start.
-            std::fs::remove_dir_all(container.remembered()).ok();
+            container.forget();
         }
         let exit = ExitRecord {
             oom: oom && !stopped,

@@ -12,13 +12,13 @@
 //! ```
 //! Runs between fork and exec in a process with one thread.
 use crate::sys::ffi::{self, MountAttributes, mount_setattr};
-use crate::sys::process::{ContainerSpec, TaskSpec};
+use crate::sys::process::{ContainerShare, ContainerSpec, TaskSpec};
 use crate::sys::real::mounts;
 use crate::sys::shim::record::COOKIE;
 use crate::sys::shim::root::{Fault, attach_volume, fault, handle, make_file, openat, tmpfs};
 use crate::sys::shim::user;
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, StatxFlags, Uid};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, OpenTreeFlags};
 use serde_json::{Value, json};
@@ -27,6 +27,8 @@ use std::path::Path;
 
 /// The stage, in a task's directory.
 pub(crate) const STAGE: &str = "stage";
+/// What runc writes beside its own memory.
+pub(crate) const RUNC: &str = "runc";
 /// What the container itself wrote.
 pub(crate) const WRITES: &str = "rw";
 /// In it, the files.
@@ -47,8 +49,7 @@ pub(crate) fn prepare(
 ) -> Result<(), Fault> {
     ffi::unshare_mounts().map_err(|error| format!("unshare the mounts: {error}"))?;
     // Before all else turns away from the host.
-    let shares = container.shares.iter().map(|path| copy(path).map_err(fault("share", path)));
-    let shares = shares.collect::<Result<Vec<_>, _>>()?;
+    let shares = container.shares.iter().map(copy).collect::<Result<Vec<_>, _>>()?;
     let host = Path::new("/");
     let slave = MountAttributes { propagation: libc::MS_SLAVE, ..MountAttributes::default() };
     let top = handle(host).map_err(fault("open", host))?;
@@ -71,20 +72,53 @@ pub(crate) fn prepare(
         attach_volume(mount, clone, &place.map_err(&step)?)?;
     }
     let shared = openat(&stage, OsStr::new("s")).map_err(&step)?;
-    for (index, (path, share)) in container.shares.iter().zip(&shares).enumerate() {
-        let place = make(&shared, &index.to_string()).map_err(&step)?;
-        mounts::attach(share, place).map_err(fault("share", path))?;
+    for (index, (share, tree)) in container.shares.iter().zip(&shares).enumerate() {
+        let (name, seen) = (index.to_string(), rustix::fs::fstat(tree).map_err(&step)?);
+        let place = match FileType::from_raw_mode(seen.st_mode) {
+            FileType::Directory => make(&shared, &name),
+            _ => make_file(&shared, OsStr::new(&name)),
+        };
+        mounts::attach(tree, place.map_err(&step)?).map_err(fault("share", &share.path))?;
     }
     document(directory, spec, &rootfs, cookie)
 }
 
-/// A copy of a directory of the host with all that is mounted in it, which stays connected with the host's.
-fn copy(path: &Path) -> Result<OwnedFd, Errno> {
+/// A copy of a path of the host with all that is mounted in it, which stays connected with the host's.
+fn copy(share: &ContainerShare) -> Result<OwnedFd, Fault> {
+    let step = fault("share", &share.path);
+    let resolve = if share.resolved {
+        // Who can write above it might have put a link there since it was allowed.
+        ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS
+    } else {
+        ResolveFlags::NO_MAGICLINKS
+    };
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = rustix::fs::openat2(CWD, &share.path, flags, Mode::empty(), resolve).map_err(&step)?;
+    if share.both_ways && !is_shared(&found).map_err(|error| format!("{}: {error}", share.path.display()))? {
+        return Err(format!(
+            "{0} is not in a shared mount, so that nothing mounted there in the container would be seen outside: run \
+             `mount --make-shared` on its mount, or ask for HostToContainer",
+            share.path.display()
+        ));
+    }
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_RECURSIVE
-        | OpenTreeFlags::AT_NO_AUTOMOUNT;
-    rustix::mount::open_tree(CWD, path, flags)
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    rustix::mount::open_tree(&found, c"", flags).map_err(step)
+}
+
+/// Whether what is mounted beneath it shows elsewhere, and the other way.
+fn is_shared(found: &OwnedFd) -> std::io::Result<bool> {
+    let seen = rustix::fs::statx(found, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+    let id = seen.stx_mnt_id.to_string();
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let mut fields = table
+        .split(|&byte| byte == b'\n')
+        .map(|line| line.split(|&byte| byte == b' '))
+        .find_map(|mut fields| (fields.next()? == id.as_bytes()).then_some(fields))
+        .ok_or(std::io::ErrorKind::NotFound)?;
+    Ok(fields.by_ref().skip(5).take_while(|field| *field != b"-").any(|field| field.starts_with(b"shared:")))
 }
 
 fn make(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
@@ -112,7 +146,15 @@ fn root(directory: &Path, container: &ContainerSpec, stage: &OwnedFd) -> Result<
     let options = CString::new(options).map_err(|_| "a layer's name holds a zero byte".to_owned())?;
     rustix::process::fchdir(&links).map_err(&step)?;
     let flags = MountFlags::empty();
-    rustix::mount::mount("overlay", "../rootfs", "overlay", flags, options.as_c_str()).map_err(&step)?;
+    let mounted = rustix::mount::mount("overlay", "../rootfs", "overlay", flags, options.as_c_str());
+    mounted.map_err(|errno| match errno {
+        Errno::INVAL | Errno::OPNOTSUPP => format!(
+            "{}: its file system, or that of the layers, does not take part in overlayfs; use a data directory on \
+             ext4, xfs or btrfs",
+            step(errno)
+        ),
+        errno => step(errno),
+    })?;
     rustix::process::chdir("/").map_err(step)
 }
 
@@ -128,9 +170,14 @@ fn document(directory: &Path, spec: &TaskSpec, rootfs: &OwnedFd, cookie: &str) -
     let path = directory.join(DOCUMENT);
     let bad = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let text = std::fs::read(&path).map_err(|error| bad(&error))?;
-    let document = serde_json::from_slice(&text).map_err(|error| bad(&error))?;
+    // It holds the environment, and nobody needs it here any more.
+    std::fs::remove_file(&path).map_err(|error| bad(&error))?;
+    let document: Value = serde_json::from_slice(&text).map_err(|error| bad(&error))?;
     let identity = spec.identity.clone().unwrap_or_default();
     let who = user::look_up_in(rootfs, &identity)?;
+    if let Some(cwd) = document["process"]["cwd"].as_str() {
+        check_cwd(rootfs, Path::new(cwd))?;
+    }
     let document = filled(document, who, cookie).ok_or_else(|| bad(&"it has no process"))?;
     let text = serde_json::to_vec(&document).map_err(|error| bad(&error))?;
     let config = directory.join(STAGE).join(CONFIG);
@@ -138,6 +185,22 @@ fn document(directory: &Path, spec: &TaskSpec, rootfs: &OwnedFd, cookie: &str) -
     let file = rustix::fs::open(&config, flags, Mode::RUSR | Mode::WUSR).map_err(fault("make", &config))?;
     let written = std::io::Write::write_all(&mut std::fs::File::from(file), &text);
     written.map_err(|error| format!("write {}: {error}", config.display()))
+}
+
+/// The image must not choose a directory of the host that runc happens to hold open (CVE-2024-21626).
+fn check_cwd(rootfs: &OwnedFd, cwd: &Path) -> Result<(), Fault> {
+    let open = |resolve| {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        rustix::fs::openat2(rootfs, cwd, flags, Mode::empty(), ResolveFlags::IN_ROOT | resolve)
+    };
+    let of_kernel = ["/proc", "/dev/fd"].iter().any(|kernel| cwd.starts_with(kernel));
+    // A link that leads to nothing in the image may lead to something once all is mounted.
+    let astray = open(ResolveFlags::NO_MAGICLINKS).is_err()
+        && matches!(open(ResolveFlags::NO_SYMLINKS), Err(Errno::LOOP | Errno::NOTDIR));
+    if of_kernel || astray {
+        return Err(format!("the working directory {} leads out of the image", cwd.display()));
+    }
+    Ok(())
 }
 
 fn filled(mut document: Value, who: (u32, u32, Vec<u32>), cookie: &str) -> Option<Value> {

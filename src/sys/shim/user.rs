@@ -88,8 +88,14 @@ const LONGEST: u64 = 1 << 20;
 
 /// Who a container's process is, by number, from the files of its own root.
 pub(crate) fn look_up_in(root: &OwnedFd, wanted: &Identity) -> Result<(u32, u32, Vec<u32>), Fault> {
-    let read =
-        |file: &str| read_in(root, file).map_err(|error| format!("read {file} of the container: {error}"));
+    // Who is known by numbers alone needs no file, whatever lies in its place.
+    let (user, group) = wanted.user.split_once(':').unwrap_or((&wanted.user, "0"));
+    let mut names = [user, group].into_iter().chain(wanted.groups.iter().map(String::as_str));
+    let by_number = names.all(|name| name.is_empty() || number(name).is_some());
+    let read = |file: &str| match read_in(root, file) {
+        Err(_) if by_number => Ok(String::new()),
+        other => other.map_err(|error| format!("read {file} of the container: {error}")),
+    };
     numbers(wanted, &read(PASSWD)?, &read(GROUP)?, Stranger::OfRootsGroup)
 }
 
@@ -99,7 +105,7 @@ fn read_in(root: &OwnedFd, file: &str) -> io::Result<String> {
     // Not to wait for the other end of a pipe.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = match rustix::fs::openat2(root, file, flags, Mode::empty(), resolve) {
-        Err(Errno::NOENT) => return Ok(String::new()),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(String::new()),
         other => File::from(other?),
     };
     if !opened.metadata()?.is_file() {
