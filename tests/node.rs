@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::too_many_lines)] // helpers of tests count as tests
 mod support;
 
+#[path = "node/asked.rs"]
+mod asked;
 #[path = "node/between.rs"]
 mod between;
 #[path = "node/containers.rs"]

@@ -114,6 +114,13 @@ impl Failure {
         Self { class: Class::Final, origin: Origin::Unsent, ..Self::local(rpc, Code::Unavailable, message) }
     }
 
+    /// While it waited for its turn, its process became one that may not be asked.
+    pub(crate) fn turned_away(rpc: Rpc) -> Self {
+        let message =
+            "not sent: while the call waited, its process of the driver became one that may not be asked";
+        Self { class: Class::Final, origin: Origin::Unsent, ..Self::local(rpc, Code::Aborted, message) }
+    }
+
     /// The caller dropped the call before its end.
     pub(crate) fn abandoned(rpc: Rpc) -> Self {
         Self::local(rpc, Code::Cancelled, "given up before an answer came")
@@ -190,6 +197,11 @@ impl Failure {
     /// Nothing was sent.
     pub fn is_unsent(&self) -> bool {
         self.origin == Origin::Unsent
+    }
+
+    /// Nothing was sent, for another process of the driver is to be asked, or none: choose anew.
+    pub fn is_turned_away(&self) -> bool {
+        self.origin == Origin::Unsent && self.code == Code::Aborted
     }
 
     /// Our deadline passed.

@@ -22,7 +22,7 @@ pub use check::Fault;
 pub use connector::{Connection, Connector, SocketPathError, UnixConnector};
 pub use failure::{Class, Failure, Origin, Remedy, code_name};
 pub use observer::{CallRecord, Observer};
-pub use plugin::{Lease, Plugin, PluginOptions, Tenure, Terms};
+pub use plugin::{Gate, Lease, Plugin, PluginOptions, Tenure, Terms};
 pub use rpc::Rpc;
 pub use tonic::Code;
 pub use turns::Turns;

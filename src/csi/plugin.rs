@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use http::uri::PathAndQuery;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -19,7 +20,7 @@ use super::connector::Connector;
 use super::failure::{self, Failure};
 use super::line::Line;
 use super::observer::{InFlight, Observer};
-use super::owed::Owed;
+use super::owed::{Asked, Owed};
 use super::rpc::{Key, Unary};
 use super::turns::Turns;
 use super::witness;
@@ -36,6 +37,19 @@ pub struct Terms {
     pub attempt: u32,
     /// The lease without which it is not sent: it may run out while the call waits for its turn.
     pub lease: Option<Lease>,
+    /// Who lets it through when its turn has come.
+    pub gate: Option<Arc<dyn Gate>>,
+}
+
+/// Lets a call about a volume through to one process of a driver, or not. The process is chosen before the call waits for
+/// its turn, and may be the wrong one by then.
+#[async_trait]
+pub trait Gate: fmt::Debug + Send + Sync {
+    /// Whether it may be sent. The call counts as under way while this is asked, and nobody else is asked about the volume.
+    async fn open(&self) -> bool;
+
+    /// The plugin is done with the call, and said so.
+    async fn over(&self);
 }
 
 /// A right that ends by itself. It is over for good once it was not renewed in time: whoever renews later has another.
@@ -69,7 +83,7 @@ impl Lease {
 
 impl From<Duration> for Terms {
     fn from(deadline: Duration) -> Self {
-        Self { deadline, attempt: 1, lease: None }
+        Self { deadline, attempt: 1, lease: None, gate: None }
     }
 }
 
@@ -148,6 +162,12 @@ impl Plugin {
     /// Whether it may be at work on a call about this volume, by handle or name, that was given up without its answer.
     pub fn owes(&self, volume: &str) -> bool {
         self.shared.owed.has(volume)
+    }
+
+    /// An earlier daemon asked it about the volume and heard no answer, as far as is known. `until` when it is done with that
+    /// at the latest, where that is known.
+    pub fn owe(&self, volume: &str, until: Option<Instant>) {
+        self.shared.owed.inherit(volume, until);
     }
 
     /// Its process is gone, and what it was doing with it.
@@ -232,6 +252,13 @@ impl Plugin {
             return Err(Failure::too_late(Q::RPC));
         }
         let mut asked_of = volume.clone().map(|volume| self.shared.owed.begin(volume));
+        // Counted before it is asked: who drains the process sees either this call, or that it is turned away.
+        if let Some(gate) = &terms.gate
+            && !gate.open().await
+        {
+            asked_of.iter_mut().for_each(Asked::not_sent);
+            return Err(Failure::turned_away(Q::RPC));
+        }
         let call = InFlight::new(self.shared.observer.as_deref(), Q::RPC, volume, terms.attempt, asked);
         effect!("{}", Q::RPC.name());
         let result = exchange(line, request, terms.deadline).await.and_then(|reply| {
@@ -245,6 +272,9 @@ impl Plugin {
             && result.as_ref().err().is_none_or(Failure::is_over)
         {
             asked_of.answered();
+            if let Some(gate) = &terms.gate {
+                gate.over().await;
+            }
         }
         result
     }

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::asked::Asked;
 use super::caches::Cache;
 use super::events::Events;
 use super::hosting::Doubts;
@@ -30,6 +31,7 @@ use crate::api::{Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAt
 use crate::csi::{self, SocketPathError, Tenure};
 use crate::plan::Reason;
 use crate::plan::marks::STOPPED;
+use crate::plan::registry::Service;
 use crate::sys::{Clock, Containers, Files, Kernel, Processes, Random, Watches};
 
 /// Everything this machine is asked, each behind a trait with a real and a simulated form.
@@ -465,6 +467,18 @@ impl Node {
             }
         };
         found.data.unwrap_or_default().into_iter().map(text).collect()
+    }
+
+    /// Lets a call about a volume through to the process that was chosen for it.
+    pub(super) fn gate(
+        &self,
+        of: InstanceKey,
+        (plugin, service): (&str, Service),
+        volume: &str,
+    ) -> Arc<dyn csi::Gate> {
+        let (registry, journal) = (self.registry.clone(), self.journal.clone());
+        let (plugin, volume) = (plugin.to_owned(), volume.to_owned());
+        Arc::new(Asked { registry, journal, plugin, service, of, volume })
     }
 
     /// A call was not sent: whoever wanted it is woken when a driver has said who it is.

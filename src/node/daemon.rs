@@ -16,7 +16,7 @@ use super::agent::{self, Identity, Refused};
 use super::context::{Key, Machine, Node, Options, Parts};
 use super::events::{self, Events, Happened};
 use super::journal::{Journal, JournalError, Opened};
-use super::{allocations, hosting, instances, mounts, recover, watches};
+use super::{allocations, asked, hosting, instances, mounts, recover, watches};
 use crate::sys::files::{FileError, FileLock};
 use crate::sys::kernel::{KernelError, KernelFacts, MountRow};
 
@@ -277,6 +277,7 @@ async fn begin(node: &Arc<Node>, ready: oneshot::Sender<()>) -> Result<(), Error
     recover::rebuild(node).await?;
     let table = node.machine.kernel.mount_table().await?;
     recover::note_leftovers(node, &table);
+    asked::restore(node).await?;
     node.sightings.first().await;
     node.synced.store(true, Ordering::Release);
     watches::wake_all(node);

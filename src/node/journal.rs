@@ -21,7 +21,7 @@ use crate::sys::files::{AppendFile, FileError};
 use crate::sys::kernel::Present;
 
 /// The version of the format. A journal of a later one is refused.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Frames above this are damage, not data.
 const FRAME_MAX: usize = 1 << 20;
 /// The file is rewritten at start when it holds this many frames more than it has entries.
@@ -45,6 +45,8 @@ pub enum Entry {
     Task(TaskEntry),
     /// A create that was attempted by this node as host: its outcome may be unknown.
     Create(CreateEntry),
+    /// Which of several processes of a driver was asked about a volume last, and has not answered as far as is known.
+    Asked(AskedEntry),
     /// Whose word all the others go back to. There is one.
     Store(StoreEntry),
 }
@@ -178,6 +180,21 @@ pub struct CreateEntry {
     pub uid: String,
 }
 
+/// A call about a volume that one of several processes of its driver got. Where there is one process alone, nothing is
+/// written: it is the one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AskedEntry {
+    /// The Plugin.
+    pub plugin: String,
+    /// The volume, by handle or name.
+    pub volume: String,
+    /// The process: the allocation's uid.
+    pub allocation: String,
+    /// Its task.
+    pub task: String,
+}
+
 /// The server's store that this node works for, told by its uid of the namespace of the system.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -196,6 +213,7 @@ impl Entry {
             Self::Publication(p) => publication_key(&p.attachment, &p.allocation.uid, &p.name),
             Self::Task(t) => task_key(&t.allocation.uid, &t.task),
             Self::Create(c) => format!("create/{}", c.uid),
+            Self::Asked(a) => asked_key(&a.plugin, &a.volume),
             Self::Store(_) => STORE.to_owned(),
         }
     }
@@ -204,6 +222,11 @@ impl Entry {
 /// The key of a publication.
 pub fn publication_key(attachment: &str, allocation: &str, name: &str) -> String {
     format!("publication/{attachment}/{allocation}/{name}")
+}
+
+/// The key of who was asked about a volume.
+pub fn asked_key(plugin: &str, volume: &str) -> String {
+    format!("asked/{plugin}/{volume}")
 }
 
 /// The key of a task.
@@ -305,7 +328,7 @@ impl Image {
             Entry::Publication(p) => {
                 self.of_allocation.entry(p.allocation.uid.clone()).or_default().insert(key.clone());
             }
-            Entry::Task(_) | Entry::Create(_) | Entry::Store(_) => {}
+            Entry::Task(_) | Entry::Create(_) | Entry::Asked(_) | Entry::Store(_) => {}
         }
         self.entries.insert(key, entry);
     }
@@ -325,7 +348,7 @@ impl Image {
                 unindex(&mut self.of_staging, &a.staging, key);
             }
             Some(Entry::Publication(p)) => unindex(&mut self.of_allocation, &p.allocation.uid, key),
-            Some(Entry::Task(_) | Entry::Create(_) | Entry::Store(_)) | None => {}
+            Some(Entry::Task(_) | Entry::Create(_) | Entry::Asked(_) | Entry::Store(_)) | None => {}
         }
     }
 
@@ -381,6 +404,8 @@ impl Journal {
         let mut entries = read.entries;
         if rebooted {
             entries.values_mut().for_each(forget_mounts);
+            // No process is left either.
+            entries.retain(|_, entry| !matches!(entry, Entry::Asked(_)));
         }
         if read.torn && lost && !content.is_empty() {
             let (path, kept) = (path.display(), entries.len());
@@ -438,8 +463,16 @@ impl Journal {
         self.put_ahead(entry, false).await
     }
 
+    /// Forgets an entry as [`Self::put_soon`] puts one.
+    pub async fn forget_soon(&self, key: String) -> Result<(), JournalError> {
+        self.ahead(Change::Forget(key), true).await
+    }
+
     async fn put_ahead(&self, entry: Entry, may_wait: bool) -> Result<(), JournalError> {
-        let change = Change::Put(entry);
+        self.ahead(Change::Put(entry), may_wait).await
+    }
+
+    async fn ahead(&self, change: Change, may_wait: bool) -> Result<(), JournalError> {
         self.lock().apply(change.clone());
         let request = Request { changes: vec![change], done: None, may_wait };
         self.requests.send(request).await.map_err(|_| JournalError::Closed)
@@ -502,6 +535,16 @@ impl Journal {
         self.look(|all| all.values().filter_map(Entry::as_task).cloned().collect())
     }
 
+    /// Every process of several that was asked about a volume.
+    pub fn asked(&self) -> Vec<AskedEntry> {
+        self.look(|all| all.values().filter_map(Entry::as_asked).cloned().collect())
+    }
+
+    /// Which of several processes was asked about this volume.
+    pub fn asked_about(&self, plugin: &str, volume: &str) -> Option<AskedEntry> {
+        self.look(|all| all.get(&asked_key(plugin, volume)).and_then(Entry::as_asked).cloned())
+    }
+
     /// The store that all this was done for, if it is known.
     pub fn store(&self) -> Option<StoreEntry> {
         self.look(|all| match all.get(STORE) {
@@ -520,19 +563,31 @@ impl Entry {
     fn as_attachment(&self) -> Option<&AttachmentEntry> {
         match self {
             Self::Attachment(entry) => Some(entry),
-            Self::Publication(_) | Self::Task(_) | Self::Create(_) | Self::Store(_) => None,
+            Self::Publication(_) | Self::Task(_) | Self::Create(_) | Self::Asked(_) | Self::Store(_) => None,
         }
     }
     fn as_publication(&self) -> Option<&PublicationEntry> {
         match self {
             Self::Publication(entry) => Some(entry),
-            Self::Attachment(_) | Self::Task(_) | Self::Create(_) | Self::Store(_) => None,
+            Self::Attachment(_) | Self::Task(_) | Self::Create(_) | Self::Asked(_) | Self::Store(_) => None,
         }
     }
     fn as_task(&self) -> Option<&TaskEntry> {
         match self {
             Self::Task(entry) => Some(entry),
-            Self::Attachment(_) | Self::Publication(_) | Self::Create(_) | Self::Store(_) => None,
+            Self::Attachment(_)
+            | Self::Publication(_)
+            | Self::Create(_)
+            | Self::Asked(_)
+            | Self::Store(_) => None,
+        }
+    }
+    fn as_asked(&self) -> Option<&AskedEntry> {
+        match self {
+            Self::Asked(entry) => Some(entry),
+            Self::Attachment(_) | Self::Publication(_) | Self::Task(_) | Self::Create(_) | Self::Store(_) => {
+                None
+            }
         }
     }
 }
@@ -546,6 +601,7 @@ fn forget_mounts(entry: &mut Entry) {
         | Entry::Publication(_)
         | Entry::Task(_)
         | Entry::Create(_)
+        | Entry::Asked(_)
         | Entry::Store(_) => {}
     }
 }

@@ -17,7 +17,7 @@
 //! | [`tasks`] | what is known of each task now: started, adopted, watched to its end |
 //! | [`runtime`] | the ways to run a task, behind one seam |
 //! | [`supervisor`] | one plugin instance: socket, probe, fingerprint, heartbeat |
-//! | [`registry`] | which instance serves |
+//! | [`registry`], `asked` | which instance serves, and which one is asked about a volume |
 //! | [`journal`] | what was attempted |
 //! | [`caches`], [`queue`], [`retry`] | what the API says, what to do next, and when again |
 //! | [`requests`], [`objects`] | CSI requests from records, and where the objects are |
@@ -25,6 +25,7 @@
 //! | [`events`] | what happened, for people |
 pub mod agent;
 pub mod allocations;
+mod asked;
 pub mod caches;
 pub mod context;
 pub mod daemon;

@@ -70,7 +70,7 @@ pub(super) fn note_leftovers(node: &Node, table: &[MountRow]) {
             .filter_map(|entry| match entry {
                 Entry::Attachment(a) => Some(format!("staging/{}", a.staging)),
                 Entry::Publication(p) => Some(format!("publish/{}", p.directory)),
-                Entry::Task(_) | Entry::Create(_) | Entry::Store(_) => None,
+                Entry::Task(_) | Entry::Create(_) | Entry::Asked(_) | Entry::Store(_) => None,
             })
             .collect()
     });

@@ -5,12 +5,12 @@
 //! told of a change by a queue that could fill: whoever cares is woken by key.
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::api::meta::{Segments, Time};
 use crate::api::plugin::{Provider, Role};
 use crate::csi;
-use crate::plan::registry::{self, Service};
+use crate::plan::registry::{self, Asked, Service};
 
 /// What tells an instance from all others: the allocation's uid and the task.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -88,14 +88,31 @@ pub struct Instance {
     pub progress: Progress,
 }
 
-/// The registry: the instances, and the turns of each plugin.
-#[derive(Debug, Default)]
-pub struct Registry(Mutex<BTreeMap<InstanceKey, Instance>>, Mutex<BTreeMap<String, csi::Turns>>);
+impl Instance {
+    /// What counts of it for a call about a volume.
+    fn process(&self, volume: &str) -> registry::Process {
+        let well = self.admitted && !self.draining && self.progress.healthy_since.is_some();
+        let awaited = self.ours || self.progress.is_undecided();
+        registry::Process { well, awaited, owes: self.client.owes(volume) }
+    }
+
+    fn serves(&self, plugin: &str, service: Service) -> bool {
+        let role = match service {
+            Service::Controller => self.role.controller(),
+            Service::Node => self.role.node(),
+        };
+        role && self.plugin == plugin
+    }
+}
+
+/// The registry: the instances, and the turns of each plugin. Clones share it.
+#[derive(Debug, Default, Clone)]
+pub struct Registry(Arc<Mutex<BTreeMap<InstanceKey, Instance>>>, Arc<Mutex<BTreeMap<String, csi::Turns>>>);
 
 impl Registry {
     /// Adds an instance, or replaces one whose socket or role changed. The same again changes nothing.
     pub fn register(&self, key: InstanceKey, instance: Instance) -> bool {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all();
         let same = |old: &Instance| {
             old.socket == instance.socket && old.role == instance.role && old.plugin == instance.plugin
         };
@@ -110,19 +127,19 @@ impl Registry {
 
     /// Removes an instance and returns its plugin; one that is not there changes nothing.
     pub fn deregister(&self, key: &InstanceKey) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key).map(|i| i.plugin)
+        self.all().remove(key).map(|i| i.plugin)
     }
 
     /// Notes that an instance of this plugin was admitted, and when; whether that is news.
     pub fn admit(&self, key: &InstanceKey, plugin: &str, born: Option<Time>) -> bool {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all();
         let waiting = all.get_mut(key).filter(|i| i.plugin == plugin && (!i.admitted || i.born != born));
         waiting.map(|instance| (instance.admitted, instance.born) = (true, born)).is_some()
     }
 
     /// Takes the admission of an instance back; returns its plugin if that is news.
     pub fn refuse(&self, key: &InstanceKey) -> Option<String> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all();
         let admitted = all.get_mut(key).filter(|instance| instance.admitted)?;
         admitted.admitted = false;
         Some(admitted.plugin.clone())
@@ -134,7 +151,7 @@ impl Registry {
         key: &InstanceKey,
         change: impl FnOnce(&mut Progress),
     ) -> Option<(Progress, Progress)> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all();
         let progress = &mut all.get_mut(key)?.progress;
         let before = progress.clone();
         change(progress);
@@ -143,26 +160,26 @@ impl Registry {
 
     /// The instances of a plugin here.
     pub fn of(&self, plugin: &str) -> Vec<Instance> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all();
         all.values().filter(|i| i.plugin == plugin).cloned().collect()
     }
 
     /// Their keys.
     pub fn keys_of(&self, plugin: &str) -> Vec<InstanceKey> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all();
         all.iter().filter(|(_, i)| i.plugin == plugin).map(|(key, _)| key.clone()).collect()
     }
 
     /// The instances of a plugin here, but for those of one allocation.
     pub fn others(&self, plugin: &str, allocation: &str) -> Vec<Instance> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all();
         let other = |(key, i): &(&InstanceKey, &Instance)| i.plugin == plugin && key.allocation != allocation;
         all.iter().filter(other).map(|(_, instance)| instance.clone()).collect()
     }
 
     /// The instance, if it is registered.
     pub fn get(&self, key: &InstanceKey) -> Option<Instance> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        self.all().get(key).cloned()
     }
 
     /// The instance that serves a plugin here.
@@ -179,37 +196,54 @@ impl Registry {
         service: Service,
         volume: &str,
     ) -> Option<(InstanceKey, Instance)> {
-        let well = |instance: &Instance| {
-            instance.admitted && !instance.draining && instance.progress.healthy_since.is_some()
+        let asked = {
+            let all = self.all();
+            let of_it: Vec<_> = all.iter().filter(|(_, i)| i.serves(plugin, service)).collect();
+            let processes: Vec<_> = of_it.iter().map(|(_, instance)| instance.process(volume)).collect();
+            match registry::asked(&processes) {
+                Asked::Again(at) => Some(Some((of_it[at].0.clone(), of_it[at].1.clone()))),
+                Asked::Nobody => Some(None),
+                Asked::Serving => None,
+            }
         };
-        let owing = |instance: &Instance| {
-            let serves = match service {
-                Service::Controller => instance.role.controller(),
-                Service::Node => instance.role.node(),
-            };
-            // The end of a process that something else runs is not seen: it is waited for only while it is well.
-            let counts = instance.ours || well(instance);
-            instance.plugin == plugin && serves && counts && instance.client.owes(volume)
-        };
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked_on = all.iter().find(|(_, instance)| owing(instance)).map(|(k, i)| (k.clone(), i.clone()));
-        drop(all);
-        if let Some(asked_on) = asked_on {
-            return Some(asked_on).filter(|(_, instance)| well(instance));
+        if let Some(asked) = asked {
+            return asked;
         }
         let key = self.serving_key(plugin, service)?;
         self.get(&key).map(|instance| (key, instance))
     }
 
+    /// Whether an instance that was chosen for a call about a volume may be asked still, now that its turn has come.
+    pub fn may_ask(&self, key: &InstanceKey, (plugin, service): (&str, Service), volume: &str) -> bool {
+        let all = self.all();
+        let of_it: Vec<_> = all.iter().filter(|(_, i)| i.serves(plugin, service)).collect();
+        let processes: Vec<_> = of_it.iter().map(|(_, instance)| instance.process(volume)).collect();
+        let chosen = of_it.iter().position(|(one, _)| *one == key);
+        chosen.is_some_and(|chosen| registry::may_ask(&processes, chosen))
+    }
+
+    /// The instances of a plugin with a service here, the oldest first.
+    pub fn by_age(&self, plugin: &str, service: Service) -> Vec<(InstanceKey, Instance)> {
+        let all = self.all();
+        let of_it = all.iter().filter(|(_, i)| i.serves(plugin, service));
+        let mut list: Vec<_> = of_it.map(|(key, instance)| (key.clone(), instance.clone())).collect();
+        list.sort_by_key(|(_, instance)| (instance.born.is_none(), instance.born));
+        list
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<InstanceKey, Instance>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// An instance shall run on; whether that is news.
     pub fn resume(&self, key: &InstanceKey) -> bool {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all();
         all.get_mut(key).is_some_and(|instance| std::mem::take(&mut instance.draining))
     }
 
     /// From now on an instance gets no call.
     pub fn drain(&self, key: &InstanceKey) -> Option<Instance> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all();
         let instance = all.get_mut(key)?;
         instance.draining = true;
         Some(instance.clone())
@@ -222,7 +256,7 @@ impl Registry {
 
     /// Its key.
     pub fn serving_key(&self, plugin: &str, service: Service) -> Option<InstanceKey> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all();
         let of_plugin: Vec<_> =
             all.iter().filter(|(_, i)| i.plugin == plugin && i.admitted && !i.draining).collect();
         let list: Vec<_> = of_plugin

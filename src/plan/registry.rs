@@ -54,6 +54,51 @@ fn age(instance: &Instance) -> (Option<Time>, Option<Time>, &str) {
     (instance.born, instance.healthy_since, &instance.id)
 }
 
+/// One process of a plugin on a node that has the service, as far as a call about one volume goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    /// It was admitted, is well, and shall go on.
+    pub well: bool,
+    /// It is run here, so that its end is seen; or it was not asked yet how it is.
+    pub awaited: bool,
+    /// It was asked about the volume and may be at work on that still.
+    pub owes: bool,
+}
+
+impl Process {
+    /// Nobody else is asked. The end of what something else runs is not seen: it is waited for only while it is well.
+    fn holds(self) -> bool {
+        self.owes && (self.awaited || self.well)
+    }
+}
+
+/// Who makes a call about a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// The one that was asked before: another one knows nothing of that.
+    Again(usize),
+    /// Nobody, before the one that was asked before is well or gone.
+    Nobody,
+    /// The one that serves.
+    Serving,
+}
+
+/// Whom to ask about a volume.
+pub fn asked(processes: &[Process]) -> Asked {
+    match processes.iter().position(|process| process.holds()) {
+        Some(at) if processes[at].well => Asked::Again(at),
+        Some(_) => Asked::Nobody,
+        None => Asked::Serving,
+    }
+}
+
+/// Whether the one that was chosen may be asked still, now that the turn of the call has come: it is none that shall end,
+/// and nobody was left at work on the volume meanwhile. Of what [`asked`] chooses on the same facts this is always so.
+pub fn may_ask(processes: &[Process], chosen: usize) -> bool {
+    let of = processes[chosen];
+    of.well && (of.owes || !processes.iter().any(|process| process.holds()))
+}
+
 /// The instance that serves on each node that has one, by the nodes' names.
 pub fn each_serving(instances: &[Instance], service: Service) -> BTreeMap<&str, &Instance> {
     let mut all = BTreeMap::new();
@@ -149,6 +194,49 @@ mod tests {
             None
         );
         assert_eq!(serves(&[]), None);
+    }
+
+    const FINE: Process = Process { well: true, awaited: true, owes: false };
+    const ENDS: Process = Process { well: false, awaited: true, owes: false };
+    const AT_WORK: Process = Process { owes: true, ..FINE };
+    const ENDS_AT_WORK: Process = Process { owes: true, ..ENDS };
+    const ELSEWHERE: Process = Process { awaited: false, ..AT_WORK };
+    const LOST_ELSEWHERE: Process = Process { awaited: false, ..ENDS_AT_WORK };
+
+    #[test]
+    fn who_was_asked_about_a_volume_is_asked_on_and_nobody_else() {
+        for (processes, wanted, may_ask_the_first) in [
+            ([FINE, FINE], Asked::Serving, true),
+            ([ENDS, FINE], Asked::Serving, false),
+            ([FINE, AT_WORK], Asked::Again(1), false),
+            ([AT_WORK, FINE], Asked::Again(0), true),
+            ([FINE, ENDS_AT_WORK], Asked::Nobody, false),
+            ([ENDS_AT_WORK, FINE], Asked::Nobody, false),
+            ([FINE, ELSEWHERE], Asked::Again(1), false),
+            ([FINE, LOST_ELSEWHERE], Asked::Serving, true),
+            ([LOST_ELSEWHERE, FINE], Asked::Serving, false),
+            ([AT_WORK, ENDS_AT_WORK], Asked::Again(0), true),
+        ] {
+            assert_eq!(asked(&processes), wanted, "{processes:?}");
+            assert_eq!(may_ask(&processes, 0), may_ask_the_first, "{processes:?}");
+        }
+    }
+
+    /// Else a call that is turned away would be made again at once, and turned away, for ever.
+    #[test]
+    fn who_is_chosen_is_let_through_if_nothing_changes() {
+        let bits = [false, true];
+        let each = bits.map(|well| bits.map(|awaited| bits.map(|owes| Process { well, awaited, owes })));
+        let each = each.as_flattened().as_flattened();
+        for (a, b) in each.iter().flat_map(|a| each.iter().map(move |b| (*a, *b))) {
+            match asked(&[a, b]) {
+                Asked::Again(at) => assert!(may_ask(&[a, b], at), "{a:?} {b:?}"),
+                Asked::Serving => {
+                    assert!((0..2).all(|at| may_ask(&[a, b], at) == [a, b][at].well), "{a:?} {b:?}");
+                }
+                Asked::Nobody => {}
+            }
+        }
     }
 
     #[test]

@@ -63,6 +63,8 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
                 // What was adopted late is to be stopped.
                 node.queue.wake(Key::Allocation(uid.to_owned()));
             }
+            // Looked at again when the calls that are under way there have ended.
+            Next::Do(Step::Stop) if drain(node, uid, name) > 0 => {}
             Next::Do(Step::Stop) => {
                 let _seen_below = node.stop_task(uid, name, GRACE);
             }
@@ -216,7 +218,7 @@ async fn run_task(
         }
         Next::Do(Step::Stop) => {
             // What was asked of it ends there: what comes next goes to another one.
-            let calls = if task.csi_plugin.is_some() { drain(node, &uid, task) } else { 0 };
+            let calls = if task.csi_plugin.is_some() { drain(node, &uid, &task.name) } else { 0 };
             if calls > 0 {
                 let message =
                     format!("is asked to end when the calls that are under way there have ended: {calls}");

@@ -142,8 +142,8 @@ pub(super) async fn withdraw(node: &Arc<Node>, uid: &str, task: &str, plugin: Op
 
 /// Keeps new calls from a task's instance, and says how many are under way there. The allocation is looked at again when
 /// they have ended; each has its deadline.
-pub(super) fn drain(node: &Arc<Node>, uid: &str, task: &Task) -> usize {
-    let key = InstanceKey { allocation: uid.to_owned(), task: task.name.clone() };
+pub(super) fn drain(node: &Arc<Node>, uid: &str, task: &str) -> usize {
+    let key = InstanceKey { allocation: uid.to_owned(), task: task.to_owned() };
     let Some(instance) = node.registry.drain(&key) else { return 0 };
     let calls = instance.client.under_way();
     let under_way = *calls.borrow();

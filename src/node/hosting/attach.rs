@@ -9,7 +9,7 @@ use super::super::context::{Key, Node};
 use super::super::mounts::BLOCKED;
 use super::super::requests;
 use super::super::writes::{Guard, Part};
-use super::{Attempt, Blocked, UNSENT, asked_to_release, call, serving, settle};
+use super::{Attempt, Blocked, UNSENT, asked_to_release, call, look_again, serving, settle};
 use crate::api::definitions::HOSTED_PART;
 use crate::api::meta::{Map, Rung};
 use crate::api::volume::{ATTACH_LIMIT, AttachStatus};
@@ -124,7 +124,7 @@ pub(super) async fn step(
     let delay = settle(node, about, wanted == Wanted::Absent, &outcome);
     status.calls = node.calls.get(&key, &before.calls);
     if Blocked::is_unsent(&outcome) {
-        node.not_sent(Key::Host(object.spec.volume.clone()));
+        look_again(node, &object.spec.volume, &outcome);
     } else {
         let full = matches!(&outcome, Err(Blocked::Call(failure)) if failure.is_exhausted());
         let condition = outcome.err().map(|blocked| blocked.condition(None));
@@ -179,7 +179,7 @@ async fn attach_or_detach(
         node.secrets(&asker, spec.secrets.controller_publish.as_ref()).await.map_err(Blocked::Wait)?;
     let about = &object.object_ref(&());
     let volume = &spec.volume_uid;
-    let names = Attempt { key, volume, step: retry, plugin: &spec.plugin, lease, about };
+    let names = Attempt { key, volume, step: retry, serving: &plugin, lease, about };
     let detach = requests::detach(spec, secrets.clone());
     match step {
         attach::Step::Attach => {

@@ -16,13 +16,13 @@ mod provision;
 
 pub use doubts::Doubts;
 
-use super::context::Node;
+use super::context::{Key, Node};
 use super::mounts::{BLOCKED, reason_word, sentence};
 use super::registry::InstanceKey;
 use super::requests;
 use crate::api::Volume;
 use crate::api::meta::{Condition, Host, Truth};
-use crate::csi::{self, Failure, Remedy, Terms};
+use crate::csi::{self, Failure, Gate, Remedy, Terms};
 use crate::plan::registry::Service;
 use crate::plan::{Reason, host};
 
@@ -106,6 +106,23 @@ impl Blocked {
     }
 }
 
+/// Nothing was sent: who wanted it looks again at once where another process may be asked, else when a driver has said who
+/// it is.
+fn look_again(node: &Node, volume: &str, outcome: &Result<(), Blocked>) {
+    let key = Key::Host(volume.to_owned());
+    match outcome {
+        Err(Blocked::Call(failure)) if failure.is_turned_away() => node.queue.wake(key),
+        Ok(())
+        | Err(
+            Blocked::Call(_)
+            | Blocked::Wait(_)
+            | Blocked::Undone(_)
+            | Blocked::Answer(_)
+            | Blocked::Unannounced,
+        ) => node.not_sent(key),
+    }
+}
+
 /// Counts what came of a step, tells of its edges, and says when to try again if time alone may help. What is `leaving`
 /// gets no other request ever, so the same one is tried again, whatever was said to it.
 fn settle(
@@ -160,8 +177,12 @@ fn settle(
     }
 }
 
+#[derive(Clone)]
 struct Serving {
+    /// The Plugin.
+    name: String,
     key: InstanceKey,
+    gate: Arc<dyn Gate>,
     client: csi::Plugin,
     controller: csi::ControllerCapabilities,
 }
@@ -170,7 +191,8 @@ fn serving(node: &Node, plugin: &str, volume: &str) -> Result<Serving, Blocked> 
     match node.registry.serving_volume(plugin, Service::Controller, volume) {
         Some((key, instance)) => {
             let controller = instance.progress.fingerprint.map(|f| f.controller).unwrap_or_default();
-            Ok(Serving { key, client: instance.client, controller })
+            let gate = node.gate(key.clone(), (plugin, Service::Controller), volume);
+            Ok(Serving { name: plugin.to_owned(), key, gate, client: instance.client, controller })
         }
         None => Err(Blocked::Wait(Reason::PluginNotReady {
             plugin: plugin.to_owned(),
@@ -187,7 +209,7 @@ struct Attempt<'a> {
     /// The uid of the volume that it is about.
     volume: &'a str,
     step: &'a str,
-    plugin: &'a str,
+    serving: &'a Serving,
     lease: &'a csi::Lease,
     about: &'a ObjectReference,
 }
@@ -195,7 +217,7 @@ struct Attempt<'a> {
 /// One call, measured and remembered.
 async fn call<T, F>(
     node: &Node,
-    Attempt { key, volume, step, plugin, lease, about }: Attempt<'_>,
+    Attempt { key, volume, step, serving, lease, about }: Attempt<'_>,
     method: &'static str,
     make: impl FnOnce(Terms) -> F,
 ) -> Result<T, Failure>
@@ -205,8 +227,9 @@ where
     let attempt = node.retry.attempt(step);
     let (started, began) = (node.now(), Instant::now());
     let lease = Some(lease.clone());
-    let deadline = node.deadline(plugin, method);
-    let answer = make(Terms { deadline, attempt, lease });
+    let deadline = node.deadline(&serving.name, method);
+    let gate = Some(Arc::clone(&serving.gate));
+    let answer = make(Terms { deadline, attempt, lease, gate });
     let result = node.events.follow(Some(about.clone()), (method, deadline), answer).await;
     node.doubts.ended(volume, began, &result);
     if !result.as_ref().is_err_and(Failure::is_unsent) {

@@ -5,12 +5,12 @@ use std::time::Duration;
 use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
-use super::super::context::{Key, Node};
+use super::super::context::Node;
 use super::super::journal::{Change, CreateEntry, Entry};
 use super::super::mounts::BLOCKED;
 use super::super::writes::{Guard, Part};
 use super::super::{requests, supervisor};
-use super::{Attempt, Blocked, Serving, call, serving, settle};
+use super::{Attempt, Blocked, Serving, call, look_again, serving, settle};
 use crate::api::definitions::VOLUME_PART;
 use crate::api::meta::{
     Call, Condition, HANDLE_SHARED, Host, Map, ReclaimPolicy, Rung, Segments, Time, is_true,
@@ -18,6 +18,7 @@ use crate::api::meta::{
 use crate::api::quantity;
 use crate::api::{Volume, VolumeStatus};
 use crate::csi::{self, check};
+use crate::plan::registry::Service;
 use crate::plan::{Next, Reason, provision};
 
 /// The fields of a Volume's status that its host writes.
@@ -188,7 +189,7 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     }
     part.calls = node.calls.get(&key, &before.calls);
     if Blocked::is_unsent(&outcome) {
-        node.not_sent(Key::Host(volume.name_any()));
+        look_again(node, &volume.name_any(), &outcome);
     } else {
         part.provisioning = outcome.err().map(|blocked| blocked.condition(volume.meta().generation));
         if let (Some(condition), Some(before)) = (&mut part.provisioning, &before.provisioning) {
@@ -263,7 +264,7 @@ async fn create(
     }
     let asked = request.clone();
     let about = &volume.object_ref(&());
-    let names = Attempt { key: &key, volume: &uid, step: retry, plugin: &volume.spec.plugin, lease, about };
+    let names = Attempt { key: &key, volume: &uid, step: retry, serving: &plugin, lease, about };
     match call(node, names, "CreateVolume", |terms| plugin.client.create_volume(request, terms)).await {
         Ok(made) => {
             supervisor::judge(node, &plugin.key, None);
@@ -319,6 +320,9 @@ async fn undo_create(
     fault: &check::Fault,
 ) -> Result<(), Blocked> {
     let request = requests::delete(handle, secrets);
+    // It was chosen by the name of the volume, which has another one for the plugin now.
+    let gate = node.gate(plugin.key.clone(), (&plugin.name, Service::Controller), handle);
+    let names = Attempt { serving: &Serving { gate, ..plugin.clone() }, ..names };
     match call(node, names, "DeleteVolume", |terms| plugin.client.delete_volume(request, terms)).await {
         Ok(_) => {
             part.exists = Some(Rung::Down);
@@ -358,7 +362,7 @@ async fn validate(
     );
     let asked = request.clone();
     let about = &volume.object_ref(&());
-    let names = Attempt { key: &key, volume: &uid, step: retry, plugin: &volume.spec.plugin, lease, about };
+    let names = Attempt { key: &key, volume: &uid, step: retry, serving: &plugin, lease, about };
     let answer = call(node, names, "ValidateVolumeCapabilities", |terms| {
         plugin.client.validate_volume_capabilities(request, terms)
     })
@@ -415,7 +419,7 @@ async fn delete(
     }
     let request = requests::delete(&part.handle, secrets);
     let about = &volume.object_ref(&());
-    let names = Attempt { key: &key, volume: &uid, step: retry, plugin: &volume.spec.plugin, lease, about };
+    let names = Attempt { key: &key, volume: &uid, step: retry, serving: &plugin, lease, about };
     match call(node, names, "DeleteVolume", |terms| plugin.client.delete_volume(request, terms)).await {
         Ok(_) => {
             part.exists = Some(Rung::Down);

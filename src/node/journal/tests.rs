@@ -38,6 +38,17 @@ fn what_is_kept_of_a_plugins_task_is_what_it_was() {
     assert_eq!(serde_json::from_str::<Entry>(bytes).unwrap(), entry);
 }
 
+/// The same for who was asked about a volume.
+#[test]
+fn what_is_kept_of_who_was_asked_is_what_it_was() {
+    let bytes = r#"{"asked":{"plugin":"p","volume":"h-1","allocation":"u","task":"driver"}}"#;
+    let [plugin, volume, allocation, task] = ["p", "h-1", "u", "driver"].map(str::to_owned);
+    let entry = Entry::Asked(AskedEntry { plugin, volume, allocation, task });
+    assert_eq!(serde_json::to_string(&entry).unwrap(), bytes);
+    assert_eq!(serde_json::from_str::<Entry>(bytes).unwrap(), entry);
+    assert_eq!(entry.key(), "asked/p/h-1");
+}
+
 /// Journals of before it was kept how a task is run, and before it was kept who was admitted, and when.
 #[test]
 fn what_an_older_daemon_kept_of_a_task_is_understood() {

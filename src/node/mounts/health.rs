@@ -262,6 +262,7 @@ fn mounts_of(entry: &Entry) -> Vec<(Mount, Present)> {
         | Entry::Publication(_)
         | Entry::Task(_)
         | Entry::Create(_)
+        | Entry::Asked(_)
         | Entry::Store(_) => Vec::new(),
     }
 }
@@ -312,11 +313,11 @@ async fn suspects(node: &Node, mut asked: Asked) -> Vec<Subject> {
 fn attachment_of<'a>(entries: &'a BTreeMap<String, Entry>, entry: &'a Entry) -> Option<&'a AttachmentEntry> {
     let of = match entry {
         Entry::Publication(p) => entries.get(&format!("attachment/{}", p.attachment))?,
-        Entry::Attachment(_) | Entry::Task(_) | Entry::Create(_) | Entry::Store(_) => entry,
+        Entry::Attachment(_) | Entry::Task(_) | Entry::Create(_) | Entry::Asked(_) | Entry::Store(_) => entry,
     };
     match of {
         Entry::Attachment(attachment) => Some(attachment),
-        Entry::Publication(_) | Entry::Task(_) | Entry::Create(_) | Entry::Store(_) => None,
+        Entry::Publication(_) | Entry::Task(_) | Entry::Create(_) | Entry::Asked(_) | Entry::Store(_) => None,
     }
 }
 
@@ -334,7 +335,7 @@ fn subject(
     let (place, who) = match entry {
         Entry::Attachment(a) => (place_of_staging(a)?, Who::Attachment { uid: a.uid.clone() }),
         Entry::Publication(p) => (place_of(p, mount)?, Who::Allocation(p.allocation.clone())),
-        Entry::Task(_) | Entry::Create(_) | Entry::Store(_) => return None,
+        Entry::Task(_) | Entry::Create(_) | Entry::Asked(_) | Entry::Store(_) => return None,
     };
     let (volume, plugin) = (attachment.volume.clone(), attachment.plugin.clone());
     Some(Subject { key: key.to_owned(), mount, place, of, volume, plugin, who })

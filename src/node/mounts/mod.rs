@@ -142,8 +142,17 @@ async fn one_step(node: &Arc<Node>, (volume, unit): (&str, &Unit), held: &mut Ve
             Moved::On
         }
         Err(trouble) => {
-            if matches!(&trouble, Trouble::Call(failure) if failure.is_unsent()) {
-                node.not_sent(Key::Mount(volume.to_owned()));
+            match &trouble {
+                // Another process may be asked at once.
+                Trouble::Call(failure) if failure.is_turned_away() => {
+                    node.queue.wake(Key::Mount(volume.to_owned()));
+                }
+                Trouble::Call(failure) if failure.is_unsent() => node.not_sent(Key::Mount(volume.to_owned())),
+                Trouble::Call(_)
+                | Trouble::Wait(_)
+                | Trouble::Undo(_)
+                | Trouble::Kernel(..)
+                | Trouble::Journal(_) => {}
             }
             unit.failed(node, &name, &trouble);
             let delay = trouble_delay(node, &key, &name, &trouble);

@@ -12,7 +12,7 @@ use super::super::requests;
 use super::unit::{Unit, User};
 use super::{NODE, TARGET, Trouble, chain, hash};
 use crate::api::meta::VolumeMode;
-use crate::csi::{self, Failure, Terms};
+use crate::csi::{self, Failure, Gate, Terms};
 use crate::plan::Reason;
 use crate::plan::mount::{Level, Step};
 use crate::plan::registry::Service;
@@ -60,7 +60,7 @@ impl Unit {
         let path = absolute(node, &place);
         let request = requests::stage(spec, &self.publish_context(), &path, secrets, newer_modes);
         let call = |terms| plugin.client.node_stage_volume(request, terms);
-        match self.call(node, "NodeStageVolume", step, call).await {
+        match self.call(node, &plugin, ("NodeStageVolume", step), call).await {
             Ok(_) => {
                 let seen = match node.machine.kernel.mount_facts(&Place::Tree(place)).await? {
                     PathFacts::Present(present) => Some(present),
@@ -107,7 +107,7 @@ impl Unit {
             staging_target_path: absolute(node, &place),
         };
         let call = |terms| plugin.client.node_unstage_volume(request, terms);
-        match self.call(node, "NodeUnstageVolume", step, call).await {
+        match self.call(node, &plugin, ("NodeUnstageVolume", step), call).await {
             Ok(_) => {}
             Err(failure) if self.forgiven(node, &failure, step, &place).await => {}
             Err(failure) => return Err(Trouble::Call(failure)),
@@ -158,7 +158,7 @@ impl Unit {
             newer_modes,
         );
         let call = |terms| plugin.client.node_publish_volume(request, terms);
-        match self.call(node, "NodePublishVolume", step, call).await {
+        match self.call(node, &plugin, ("NodePublishVolume", step), call).await {
             Ok(_) => {}
             Err(failure) if failure.is_already_exists() => {
                 // Published there with other arguments: it comes down first.
@@ -311,7 +311,7 @@ impl Unit {
             target_path: absolute(node, &target),
         };
         let call = |terms| plugin.client.node_unpublish_volume(request, terms);
-        match self.call(node, "NodeUnpublishVolume", step, call).await {
+        match self.call(node, &plugin, ("NodeUnpublishVolume", step), call).await {
             Ok(_) => {}
             Err(_) if planted!("failure-is-forgotten") => {}
             Err(failure) if self.forgiven(node, &failure, step, &target).await => {}
@@ -406,8 +406,8 @@ impl Unit {
     pub(super) async fn call<T, F>(
         &self,
         node: &Node,
-        method: &'static str,
-        step: &str,
+        serving: &Serving,
+        (method, step): (&'static str, &str),
         make: impl FnOnce(Terms) -> F,
     ) -> Result<T, Failure>
     where
@@ -422,7 +422,8 @@ impl Unit {
         let attempt = node.retry.attempt(step);
         let started = node.now();
         let about = self.object.as_ref().map(|object| object.object_ref(&()));
-        let answer = make(Terms { deadline, attempt, lease: None });
+        let gate = Some(Arc::clone(&serving.gate));
+        let answer = make(Terms { deadline, attempt, lease: None, gate });
         let result = node.events.follow(about, (method, deadline), answer).await;
         if !result.as_ref().is_err_and(Failure::is_unsent) {
             node.calls.add(&self.key(), requests::call(method, &result, attempt, started, node.now()));
@@ -438,12 +439,14 @@ fn device(seen: Option<&Present>) -> Option<DeviceId> {
 
 pub(super) struct Serving {
     client: csi::Plugin,
+    gate: Arc<dyn Gate>,
     newer_modes: bool,
 }
 
 pub(super) fn serving(node: &Node, plugin: &str, handle: &str) -> Result<Serving, Trouble> {
     match node.registry.serving_volume(plugin, Service::Node, handle) {
-        Some((_, instance)) => Ok(Serving {
+        Some((of, instance)) => Ok(Serving {
+            gate: node.gate(of, (plugin, Service::Node), handle),
             client: instance.client,
             newer_modes: instance.progress.fingerprint.is_some_and(|f| f.node.single_node_multi_writer),
         }),
