@@ -35,6 +35,20 @@ impl Second {
     }
 }
 
+/// It is asked to stop, or to go on.
+async fn shall_stop(rig: &Rig, stop: bool) {
+    rig.world.patch(&rig.allocs, "q", json!({ "spec": { "stop": stop } })).await;
+    rig.world.status(&rig.allocs, "q", json!({ "pluginReleased": stop })).await;
+}
+
+async fn draining(rig: &Rig) {
+    let draining = |a: &Value| {
+        let events = a["status"]["tasks"][0]["events"].as_array();
+        events.is_some_and(|events| events.iter().any(|event| event["reason"] == "Draining"))
+    };
+    rig.world.until(&rig.allocs, "q", "draining", draining).await;
+}
+
 /// It serves from when it is ready.
 async fn second(rig: &Rig) -> Second {
     let socket = rig.files.path().join("second.sock");
@@ -127,11 +141,7 @@ async fn a_call_whose_process_shall_end_while_it_waits_goes_to_another_one() {
     stage(&rig).await;
     rig.world.delete(&rig.allocs, "q").await;
     rig.world.status(&rig.allocs, "q", json!({ "pluginReleased": true })).await;
-    let draining = |a: &Value| {
-        let events = a["status"]["tasks"][0]["events"].as_array();
-        events.is_some_and(|events| events.iter().any(|event| event["reason"] == "Draining"))
-    };
-    rig.world.until(&rig.allocs, "q", "draining", draining).await;
+    draining(&rig).await;
     gate.open();
     rig.published("app").await;
     assert_eq!((rig.count(Rpc::NodeStageVolume), second.count(&rig, Rpc::NodeStageVolume)), (1, 0));
@@ -139,6 +149,43 @@ async fn a_call_whose_process_shall_end_while_it_waits_goes_to_another_one() {
     rig.world.until(&rig.allocs, "q", "stopped", |a| a["status"]["phase"] == "Stopped").await;
     rig.world.let_go(&rig.allocs, "q").await;
     end(rig, second).await;
+}
+
+/// The stop of the process that serves is taken back while it waits for the end of a call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_shall_go_on_gets_calls_again() {
+    let rig = Rig::new(Config::full()).await;
+    let second = second(&rig).await;
+    let gate = Gate::new();
+    rig.backend.next(Rpc::CreateVolume, Answer::honest().hang(&gate));
+    rig.ask("vol-1", &Special::default()).await;
+    rig.in_flight(Rpc::CreateVolume, 1).await;
+    shall_stop(&rig, true).await;
+    draining(&rig).await;
+    rig.ask("two", &Special::default()).await;
+    rig.volume_up("two").await;
+    assert_eq!(second.count(&rig, Rpc::CreateVolume), 1, "it gets no call any more");
+    shall_stop(&rig, false).await;
+    let mut names = vec!["vol-1".to_owned(), "two".to_owned()];
+    // The daemon learns of it beside what it learns of volumes.
+    while second.count(&rig, Rpc::CreateVolume) < 2 {
+        assert!(names.len() < 200, "it gets no call again");
+        let name = format!("three-{}", names.len());
+        rig.ask(&name, &Special::default()).await;
+        rig.volume_up(&name).await;
+        names.push(name);
+    }
+    gate.open();
+    rig.volume_up("vol-1").await;
+    let q = rig.allocs.get("q").await.unwrap();
+    let q = serde_json::to_value(q.status.unwrap()).unwrap();
+    assert_eq!((&q["phase"], &q["tasks"][0]["state"]), (&json!("Running"), &json!("Running")), "{q}");
+    for name in &names {
+        rig.end_volume(name).await;
+    }
+    rig.release_plugin("q").await;
+    rig.finish().await;
+    drop(second.process);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -173,6 +173,85 @@ async fn the_former_spec_brings_back_what_was() {
     bench.end().await;
 }
 
+/// Once a change is through, an instance that is unwell is no matter of it, and no later change of anything else either.
+#[tokio::test(start_paused = true)]
+async fn what_becomes_of_an_instance_after_a_change_is_told_elsewhere() {
+    let mut bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    change(&bench, "NEXT", json!(null)).await;
+    bench.until("through", |seen| updated(seen)["status"] == "True").await;
+    let told = updated(&bench.seen);
+    assert_eq!(
+        (&told["reason"], &told["message"]),
+        (&json!("Updated"), &json!("every instance is of this spec"))
+    );
+    bench.behave("b", |b| b.healthy = false);
+    bench.until("unwell", |seen| !ready(&seen.get("plugins", "", "disk"))).await;
+    bench.quiet().await;
+    assert_eq!(updated(&bench.seen), told, "an instance that falls ill later");
+    bench.behave("b", |b| b.healthy = true);
+    bench.join("c", disks()).await;
+    bench.until("on c, too", |seen| with(seen, "NEXT") == ["a", "b", "c"]).await;
+    bench.until("well", |seen| ready(&seen.get("plugins", "", "disk"))).await;
+    bench.quiet().await;
+    assert_eq!(updated(&bench.seen), told, "a node that joins later");
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_held_by_an_instance_that_takes_another_nodes_id() {
+    let bench = Bench::with(&["a", "b", "c"], disks()).await;
+    disk(&bench).await;
+    bench.behave("b", |b| b.node_id = "id-a".to_owned());
+    change(&bench, "NEXT", json!(null)).await;
+    bench.until("held at b", |seen| updated(seen)["reason"] == "UpdateHeld").await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    let message = updated(&bench.seen)["message"].as_str().unwrap().to_owned();
+    assert!(
+        message.contains("DuplicateNodeID on node \"b\": node \"a\" reported the same node id before"),
+        "{message}"
+    );
+    assert!(
+        message.starts_with("2 of 3 instances are of this spec; "),
+        "where nobody served comes last: {message}"
+    );
+    bench.behave("b", |b| b.node_id = String::new());
+    bench.until("through", |seen| updated(seen)["status"] == "True").await;
+    bench.end().await;
+}
+
+/// The plugin is being deleted, volumes need it, and somebody takes its instance away.
+#[tokio::test(start_paused = true)]
+async fn what_the_volumes_of_a_deleted_plugin_need_comes_back() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.delete("plugins", "", "disk").await;
+    bench.until("held", |seen| why(&seen.get("plugins", "", "disk")) == "InUse").await;
+    let on = |seen: &Seen, node: &str| {
+        let instances = seen.all("plugininstances");
+        instances.into_iter().find(|i| i["spec"]["nodeName"] == node).unwrap_or_default()
+    };
+    let before = on(&bench.seen, "a")["spec"]["allocation"].clone();
+    let name = before["name"].as_str().unwrap();
+    bench.delete("allocations", "wharfline-system", name).await;
+    let none = json!({ "metadata": { "finalizers": null } });
+    bench.patch("allocations", "wharfline-system", name, none).await;
+    bench
+        .until("another one serves", |seen| {
+            let instance = on(seen, "a");
+            ready(&instance) && instance["spec"]["allocation"]["uid"] != before["uid"]
+        })
+        .await;
+    bench.delete("allocations", "default", "one").await;
+    bench.delete("volumeclaims", "default", "c").await;
+    bench.delete("volumeclasses", "", "disk").await;
+    bench.until("nothing is left", nothing_left).await;
+    bench.end().await;
+}
+
 /// A driver of which a node can run one only.
 #[tokio::test(start_paused = true)]
 async fn with_max_unavailable_the_former_one_is_gone_before_the_next_one_is_made() {
