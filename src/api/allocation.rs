@@ -60,6 +60,28 @@ pub struct AllocationVolume {
     /// A path on the host to publish it at too, beneath a directory that the node allows.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host_path: String,
+    /// What is done when its mounts die or go while it is up: a FUSE driver ended, somebody unmounted it.
+    #[serde(default, skip_serializing_if = "OnStaleMount::is_none")]
+    pub on_stale_mount: OnStaleMount,
+}
+
+/// What is done when the mounts of a volume die or go while it is up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+pub enum OnStaleMount {
+    /// It is told, and touched by nobody.
+    #[default]
+    None,
+    /// It is mounted anew. Tasks whose own mounts are well run on; those whose mounts are dead are ended first, and start
+    /// again.
+    Remount,
+    /// The tasks of the allocation are ended, it is mounted anew, and they start again.
+    Restart,
+}
+
+impl OnStaleMount {
+    fn is_none(&self) -> bool {
+        *self == Self::None
+    }
 }
 
 /// One task.
