@@ -14,6 +14,8 @@ mod crash;
 mod full;
 #[path = "node/handover.rs"]
 mod handover;
+#[path = "node/healed.rs"]
+mod healed;
 #[path = "node/instances.rs"]
 mod instances;
 #[path = "node/journal.rs"]

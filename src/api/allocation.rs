@@ -79,6 +79,7 @@ pub enum OnStaleMount {
 }
 
 impl OnStaleMount {
+    #[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference
     fn is_none(&self) -> bool {
         *self == Self::None
     }

@@ -7,7 +7,9 @@
 //! Closing is written first and lasts: under a closed attachment nothing is staged or published again.
 //! What two Volumes of one handle share is the staging path: the first to leave passes the unstaging on to the other, and
 //! neither is released before both are down, for a detach by the one would be a detach of both.
+//! What died while it was up comes down and goes up anew where its user asks for that (`plan::stale`).
 //! Coming down goes before going up. A reverse call that is in doubt is finished before the forward call is made again.
+use super::stale::Cure;
 use super::{Next, Reason};
 use crate::api::meta::Rung;
 
@@ -53,6 +55,8 @@ pub struct Publication {
     pub level: Level,
     /// Whether no process of its tasks is left, as their shims reported.
     pub idle: bool,
+    /// What is done about its mounts, if they are not well.
+    pub cure: Cure,
 }
 
 /// What is seen of the volume here.
@@ -66,6 +70,8 @@ pub struct Seen {
     pub stage_required: bool,
     /// The staging rung.
     pub staged: Level,
+    /// What is staged is dead, and has to be staged anew.
+    pub dead: bool,
     /// Closing is in the journal.
     pub closed: bool,
     /// The release was written for this attachment.
@@ -144,7 +150,13 @@ fn unstage(seen: &Seen) -> Step {
 fn down(seen: &Seen) -> Next<Step> {
     let mut waiting = false;
     for (i, user) in seen.publications.iter().enumerate() {
-        let leaving = seen.closed || !user.wanted || user.level == Level::Sinking;
+        let anew = match user.level {
+            Level::Up => user.cure == Cure::Anew,
+            // It was not published from what is dead now, or is dead with it.
+            Level::Rising => seen.stage_required && seen.staged == Level::Up && seen.dead,
+            Level::Down | Level::Sinking => false,
+        };
+        let leaving = seen.closed || !user.wanted || user.level == Level::Sinking || anew;
         match (leaving, user.level, user.idle) {
             (false, _, _) | (true, Level::Down, _) => {}
             (true, Level::Rising | Level::Up | Level::Sinking, true) => return Next::Do(Step::Unpublish(i)),
@@ -155,8 +167,12 @@ fn down(seen: &Seen) -> Next<Step> {
 }
 
 fn up(seen: &Seen) -> Next<Step> {
-    let user =
-        seen.publications.iter().position(|p| p.wanted && matches!(p.level, Level::Down | Level::Rising));
+    let rises = |p: &Publication| match p.level {
+        Level::Down | Level::Rising => true,
+        Level::Up => p.cure == Cure::Again,
+        Level::Sinking => false,
+    };
+    let user = seen.publications.iter().position(|p| p.wanted && rises(p));
     let Some(user) = user else { return Next::Converged };
     if seen.attach_required
         && seen.attached != Rung::Up
@@ -168,6 +184,10 @@ fn up(seen: &Seen) -> Next<Step> {
         return Next::Do(Step::Publish(user));
     }
     match (seen.staged, &seen.others.sinking) {
+        (Level::Up, _) if seen.dead && seen.publications.iter().all(|p| p.level == Level::Down) => {
+            Next::Do(unstage(seen))
+        }
+        (Level::Up, _) if seen.dead => Next::Wait(Reason::StageDead),
         (Level::Up, _) => Next::Do(Step::Publish(user)),
         (Level::Down | Level::Rising, Some(volume)) => {
             Next::Wait(Reason::HandleShared { volume: volume.clone() })
@@ -194,7 +214,11 @@ mod tests {
         for wanted in [false, true] {
             for level in LEVELS {
                 for idle in [false, true] {
-                    all.push(Publication { wanted, level, idle });
+                    let usual = Publication { wanted, level, idle, cure: Cure::Nothing };
+                    all.push(usual);
+                    if wanted && level == Level::Up {
+                        all.extend([Cure::Again, Cure::Anew].map(|cure| Publication { cure, ..usual }));
+                    }
                 }
             }
         }
@@ -216,7 +240,7 @@ mod tests {
     fn states() -> Vec<(Attachment, Seen)> {
         let mut all = Vec::new();
         for attachment in [Attachment::Open, Attachment::Leaving] {
-            for bits in 0..16_u8 {
+            for bits in 0..32_u8 {
                 for attached in [Rung::Down, Rung::Unknown, Rung::Up] {
                     for staged in LEVELS {
                         for a in publications() {
@@ -228,6 +252,7 @@ mod tests {
                                         stage_required: bits & 2 != 0,
                                         closed: bits & 4 != 0,
                                         released: bits & 8 != 0,
+                                        dead: bits & 16 != 0,
                                         attached,
                                         staged,
                                         publications: vec![a, b],
@@ -246,9 +271,12 @@ mod tests {
     fn after(step: Step, seen: &mut Seen) {
         match step {
             Step::Close => seen.closed = true,
-            Step::Stage => seen.staged = Level::Up,
-            Step::Unstage | Step::PassOn => seen.staged = Level::Down,
-            Step::Publish(i) => seen.publications[i].level = Level::Up,
+            Step::Stage => (seen.staged, seen.dead) = (Level::Up, false),
+            Step::Unstage | Step::PassOn => (seen.staged, seen.dead) = (Level::Down, false),
+            Step::Publish(i) => {
+                seen.publications[i] =
+                    Publication { level: Level::Up, cure: Cure::Nothing, ..seen.publications[i] };
+            }
             Step::Unpublish(i) => seen.publications[i].level = Level::Down,
             Step::Release => seen.released = true,
         }
@@ -263,6 +291,8 @@ mod tests {
                 match next(attachment, &seen) {
                     Next::Do(step) => after(step, &mut seen),
                     Next::Wait(Reason::NotAttached) => seen.attached = Rung::Up,
+                    // Those who hold it leave.
+                    Next::Wait(Reason::StageDead) => seen.dead = false,
                     Next::Wait(_) => seen.publications.iter_mut().for_each(|p| p.idle = true),
                     Next::Converged => break,
                 }
@@ -301,7 +331,7 @@ mod tests {
                         !seen.closed && seen.publications[i].wanted && attachment == Attachment::Open,
                         "{seen:?}"
                     );
-                    assert!(!seen.stage_required || seen.staged == Level::Up, "{seen:?}");
+                    assert!(!seen.stage_required || seen.staged == Level::Up && !seen.dead, "{seen:?}");
                     assert!(!seen.attach_required || seen.attached == Rung::Up, "{seen:?}");
                 }
                 Step::Close => assert!(attachment == Attachment::Leaving),
@@ -311,12 +341,14 @@ mod tests {
 
     #[test]
     fn nothing_is_called_for_what_is_in_place() {
-        let user = Publication { wanted: true, level: Level::Up, idle: false };
+        let user = Publication { wanted: true, level: Level::Up, idle: false, cure: Cure::Nothing };
         let seen = Seen {
             attach_required: true,
             attached: Rung::Unknown, // a new host has not spoken yet: the mount is not touched
             stage_required: true,
             staged: Level::Up,
+            // Nobody asked for anything to be done about it.
+            dead: true,
             closed: false,
             released: false,
             publications: vec![user],

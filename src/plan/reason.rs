@@ -139,6 +139,8 @@ pub enum Reason {
         /// The other one.
         volume: String,
     },
+    /// What is staged is dead, and others have it published still.
+    StageDead,
     /// An allocation asks for a volume of the plugin that it serves itself.
     OwnPlugin {
         /// The plugin.
@@ -182,6 +184,7 @@ impl Reason {
             Self::VolumeMismatch { .. } => "VolumeMismatch",
             Self::VolumeLost { .. } => "VolumeLost",
             Self::HandleShared { .. } => "HandleShared",
+            Self::StageDead => "StageDead",
             Self::OwnPlugin { .. } => "OwnPlugin",
             Self::Stopped => "Stopped",
         }
@@ -252,6 +255,10 @@ impl std::fmt::Display for Reason {
             Self::HandleShared { volume } => {
                 write!(f, "waits for volume \"{volume}\", which has the same plugin and handle")
             }
+            Self::StageDead => write!(
+                f,
+                "what is staged is dead: it is staged anew once nobody else here has the volume published"
+            ),
             Self::OwnPlugin { plugin } => {
                 write!(f, "serves plugin \"{plugin}\" and can use no volume of it")
             }

@@ -1,6 +1,7 @@
-//! What became of a mount that the record says is up: well, lost, stale, or silent; and what people are told.
+//! What became of a mount that the record says is up: well, lost, stale, or silent; what people are told, and what is done.
 //!
-//! One look at a mount point gives one [`Look`]. Nothing is undone or made again here: what runs keeps what it has.
+//! One look at a mount point gives one [`Look`]. What is done is up to who uses the volume: its `onStaleMount`.
+use crate::api::allocation::OnStaleMount;
 use crate::api::meta::Rung;
 
 /// Which of a volume's mounts.
@@ -119,6 +120,52 @@ impl Health {
     }
 }
 
+/// What is done about one publication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cure {
+    /// It stays as it is.
+    Nothing,
+    /// It is published once more, under whatever runs: who has a mount of its own is well.
+    Again,
+    /// It comes down, once no process of its allocation is left, and goes up anew.
+    Anew,
+}
+
+/// One user of a volume on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patient {
+    /// What it asks for.
+    pub policy: OnStaleMount,
+    /// How its own mounts are.
+    pub health: Health,
+    /// It wants the volume, and has it or may have it.
+    pub up: bool,
+}
+
+/// What is done about each of those who use a volume here. What is staged dead cannot be staged anew under anybody: one
+/// who asks for nothing keeps all as they are.
+pub fn cures(staging: Health, patients: &[Patient]) -> Vec<Cure> {
+    let alone: Vec<Cure> = patients.iter().map(|patient| cure(patient.policy, patient.health)).collect();
+    let mut each = patients.iter().zip(&alone);
+    let held = staging == Health::Stale && each.any(|(patient, cure)| patient.up && *cure != Cure::Anew);
+    alone.into_iter().map(|cure| if held { Cure::Nothing } else { cure }).collect()
+}
+
+/// Whether what is staged is staged anew before anybody publishes from it.
+pub fn stage_anew(staging: Health, wanted_by: impl IntoIterator<Item = OnStaleMount>) -> bool {
+    staging == Health::Stale && wanted_by.into_iter().any(|policy| policy != OnStaleMount::None)
+}
+
+/// By itself. Of a mount that is silent nobody knows: it may answer yet.
+fn cure(policy: OnStaleMount, health: Health) -> Cure {
+    match (policy, health) {
+        (OnStaleMount::None, _) | (_, Health::Well | Health::Silent) => Cure::Nothing,
+        (OnStaleMount::Remount, Health::Lost) => Cure::Again,
+        (OnStaleMount::Restart, Health::Lost)
+        | (OnStaleMount::Remount | OnStaleMount::Restart, Health::Stale) => Cure::Anew,
+    }
+}
+
 /// What counts after a look: one that could not be made changes nothing.
 pub fn settle(before: Option<Look>, now: Option<Look>) -> Option<Look> {
     now.or(before)
@@ -130,10 +177,21 @@ pub fn suspect(last: Option<Look>, there: Option<bool>) -> bool {
     last != Some(Look::Well) || there != Some(true)
 }
 
-/// What was seen, what it means for those who use it, and what to do.
-pub fn sentence(mount: Mount, look: Look, path: &str, plugin: &str) -> String {
+/// What was seen, what it means for those who use it, and what to do, or what is done.
+pub fn sentence(mount: Mount, look: Look, path: &str, (plugin, policy): (&str, OnStaleMount)) -> String {
     let seen = look.words(path);
     let then = match (look.health(), mount) {
+        (health, Mount::Target | Mount::AtHost) if cure(policy, health) == Cure::Again => {
+            "tasks that run keep their own mount of it; as onStaleMount says, it is published once more".to_owned()
+        }
+        (health, Mount::Target | Mount::AtHost) if cure(policy, health) == Cure::Anew => {
+            let errors = "whoever uses it gets errors, running tasks, too; ";
+            let hurt = if health.hurts(Users::Tasks) { errors } else { "tasks that run keep their own mount of it; " };
+            format!(
+                "{hurt}as onStaleMount says, its tasks are ended and it is mounted anew, once plugin \"{plugin}\" is \
+                 well and nobody here holds the volume whose onStaleMount is None"
+            )
+        }
         (Health::Well, _) => return seen,
         (Health::Lost, Mount::Staging) => {
             "who has the volume keeps it; it is staged again before it is published again".to_owned()
@@ -212,6 +270,59 @@ mod tests {
         }
     }
 
+    /// Health, and the cure by each policy.
+    #[test]
+    fn each_policy_has_its_cures() {
+        let table = [
+            (Health::Well, Cure::Nothing, Cure::Nothing),
+            (Health::Lost, Cure::Again, Cure::Anew),
+            (Health::Stale, Cure::Anew, Cure::Anew),
+            (Health::Silent, Cure::Nothing, Cure::Nothing),
+        ];
+        assert_eq!(table.map(|row| row.0), HEALTHS, "every health is in the table");
+        for (health, remount, restart) in table {
+            let policies = [OnStaleMount::None, OnStaleMount::Remount, OnStaleMount::Restart];
+            let found = policies.map(|policy| cure(policy, health));
+            assert_eq!(found, [Cure::Nothing, remount, restart], "{health:?}");
+            for (policy, cure) in policies.into_iter().zip(found) {
+                let look = LOOKS.into_iter().find(|look| look.health() == health).unwrap();
+                let text = sentence(Mount::Target, look, "/v/target", ("p", policy));
+                assert_eq!(text.contains("onStaleMount says"), cure != Cure::Nothing, "{text}");
+                assert_eq!(text.contains("tasks are ended"), cure == Cure::Anew, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn under_one_who_asks_for_nothing_a_dead_stage_stays_and_so_do_all() {
+        use OnStaleMount::{None, Remount, Restart};
+        let patient = |policy, health, up| Patient { policy, health, up };
+        let dead = |policy| patient(policy, Health::Stale, true);
+        for (staging, patients, wanted) in [
+            (Health::Stale, [dead(Remount), dead(Restart)], [Cure::Anew, Cure::Anew]),
+            (Health::Stale, [dead(Remount), dead(None)], [Cure::Nothing, Cure::Nothing]),
+            (Health::Stale, [dead(Remount), patient(None, Health::Well, false)], [Cure::Anew, Cure::Nothing]),
+            // It may be seen to be dead with the next look.
+            (
+                Health::Stale,
+                [dead(Remount), patient(Restart, Health::Silent, true)],
+                [Cure::Nothing, Cure::Nothing],
+            ),
+            (Health::Well, [dead(Remount), dead(None)], [Cure::Anew, Cure::Nothing]),
+            (Health::Well, [patient(Remount, Health::Lost, true), dead(None)], [Cure::Again, Cure::Nothing]),
+        ] {
+            assert_eq!(cures(staging, &patients), wanted, "{staging:?} {patients:?}");
+        }
+        for (staging, policies, anew) in [
+            (Health::Stale, [None, Remount], true),
+            (Health::Stale, [None, None], false),
+            (Health::Lost, [Restart, Remount], false),
+            (Health::Silent, [Restart, Remount], false),
+        ] {
+            assert_eq!(stage_anew(staging, policies), anew, "{staging:?} {policies:?}");
+        }
+    }
+
     #[test]
     fn a_look_that_could_not_be_made_changes_nothing() {
         for before in LOOKS.map(Some).into_iter().chain([None]) {
@@ -236,8 +347,8 @@ mod tests {
     fn each_sentence_names_the_path_and_is_true_for_who_has_a_mount_of_its_own() {
         for mount in MOUNTS {
             for look in LOOKS {
-                let text = sentence(mount, look, "/v/target", "p");
-                assert!(text.contains("/v/target"), "{text}");
+                let text = sentence(mount, look, "/v/target", ("p", OnStaleMount::None));
+                assert!(text.contains("/v/target") && !text.contains("onStaleMount"), "{text}");
                 let kept = text.contains("tasks that run keep their own mount") || text.contains("keeps it");
                 assert_eq!(kept, look.health() == Health::Lost, "{text}");
                 let hurt = text.contains("gets errors, running tasks, too");

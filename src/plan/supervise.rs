@@ -138,6 +138,25 @@ fn begin(seen: Seen, step: Step) -> Next<Step> {
     }
 }
 
+/// What the mounts of its volumes ask of an allocation's tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Healing {
+    /// Nothing.
+    None,
+    /// None starts: a volume is dead, and cannot be mounted anew yet.
+    Wait,
+    /// All end, so that a volume can be mounted anew.
+    End,
+}
+
+/// What is wanted of the tasks while volumes of theirs are healed.
+pub fn while_healing(wanted: Wanted, healing: Healing) -> Wanted {
+    match (wanted, healing) {
+        (Wanted::Running, Healing::None | Healing::Wait) => Wanted::Running,
+        (Wanted::Stopped, _) | (Wanted::Running, Healing::End) => Wanted::Stopped,
+    }
+}
+
 /// What this machine knows of a task of which it has no trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traceless {

@@ -57,12 +57,14 @@ impl Protocol {
             wanted: machine.wanted[user] && (sees.users[user] || self.plants(Planted::BoundIsEnough)),
             level: journal.published[user],
             idle: true,
+            cure: wharfline::plan::stale::Cure::Nothing,
         };
         mount::Seen {
             attach_required: self.attach,
             attached: sees.attached,
             stage_required: self.stage,
             staged: journal.staged,
+            dead: false,
             closed: journal.closed,
             released: journal.released,
             publications: BOTH.map(publication).to_vec(),

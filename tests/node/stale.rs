@@ -12,7 +12,7 @@ use crate::support::node::{Rig, Special, condition, condition_reason, uid, until
 use crate::support::scripted::Config;
 
 /// Where the backend has the files of a volume that is up.
-async fn home(rig: &Rig, volume: &str) -> PathBuf {
+pub(crate) async fn home(rig: &Rig, volume: &str) -> PathBuf {
     let volume = rig.volumes.get(volume).await.unwrap();
     rig.files.path().join("volumes").join(volume.status.unwrap().handle.replace('/', "-"))
 }
@@ -25,17 +25,17 @@ fn task() -> Value {
             "runtime": { "process": { "command": ["/bin/sh", "-c", script] } } }] })
 }
 
-fn volumes_ready(reason: &'static str) -> impl Fn(&Value) -> bool {
+pub(crate) fn volumes_ready(reason: &'static str) -> impl Fn(&Value) -> bool {
     move |a| condition_reason(a, "VolumesReady") == Some(reason)
 }
 
-fn well(a: &Value) -> bool {
+pub(crate) fn well(a: &Value) -> bool {
     condition(a, "VolumesReady", "True")
         && a["status"]["volumes"][0]["published"] == "Up"
         && a["status"]["volumes"][0]["path"].is_string()
 }
 
-fn message(object: &Value, kind: &str) -> String {
+pub(crate) fn message(object: &Value, kind: &str) -> String {
     let all = object["status"]["conditions"].as_array().unwrap();
     all.iter().find(|c| c["type"] == kind).unwrap()["message"].as_str().unwrap().to_owned()
 }
@@ -52,7 +52,7 @@ async fn restart_plugin(rig: &mut Rig) {
     rig.ready().await;
 }
 
-async fn count(rig: &Rig, reason: &str) -> usize {
+pub(crate) async fn count(rig: &Rig, reason: &str) -> usize {
     rig.events_until(reason).await.iter().filter(|(r, _)| r == reason).count()
 }
 

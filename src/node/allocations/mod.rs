@@ -12,7 +12,7 @@ mod status;
 use super::context::{Key, Node};
 use super::events::{Tone, about_allocation};
 use super::journal::{Change, Entry, InstanceEntry, TaskEntry, task_key};
-use super::mounts::stopping;
+use super::mounts::{healing, stopping};
 use super::registry::{InstanceKey, Progress};
 use super::runtime::{Asked, Kind};
 use super::supervisor::{HEALTH_TIMED_OUT, HEALTH_TIMEOUT, tell as tell_edge};
@@ -21,7 +21,7 @@ use crate::api::Allocation;
 use crate::api::allocation::{RestartPolicy, Task, TaskEvent};
 use crate::api::meta::ObjectRef;
 use crate::api::quantity;
-use crate::plan::supervise::{self, Process, Step, Wanted};
+use crate::plan::supervise::{self, Healing, Process, Step, Wanted};
 use crate::plan::{Next, Reason};
 use crate::sys::process::Outcome;
 pub use plugins::{admit, refuse, register};
@@ -138,8 +138,10 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
     let wanted = wanted(node, allocation, plugin);
     let mut again: Option<Duration> = None;
     let idle_before = node.tasks.idle(&uid);
+    let healing = healing(node, allocation);
+    tell_of_healing(node, allocation, healing);
     for task in &allocation.spec.tasks {
-        let delay = run_task(node, allocation, task, wanted).await;
+        let delay = run_task(node, allocation, task, (wanted, healing)).await;
         again = [again, delay].into_iter().flatten().min();
     }
     // Only when that is news: a volume that cannot go yet wakes this allocation each time that it is looked at.
@@ -156,6 +158,17 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
     let part = if told.is_farewell() { &status::FAREWELL } else { &status::NODE };
     let written = node.write_status(allocation, part, &told).await;
     [again, node.after_write(&format!("alloc/{uid}/report"), written)].into_iter().flatten().min()
+}
+
+/// Once when it begins, and once when it is over.
+fn tell_of_healing(node: &Node, allocation: &Allocation, healing: Healing) {
+    let step = format!("task/{}/heal", allocation.uid().unwrap_or_default());
+    let note = "its tasks are ended, so that a volume of it can be mounted anew, as onStaleMount says";
+    match healing {
+        Healing::None => node.events.recovered(about(allocation), &step, "Remount"),
+        Healing::Wait => {}
+        Healing::End => node.events.failed(about(allocation), &step, "Remounting", "Remount", note),
+    }
 }
 
 fn wanted(node: &Node, allocation: &Allocation, plugin: bool) -> Wanted {
@@ -191,7 +204,7 @@ async fn run_task(
     node: &Arc<Node>,
     allocation: &Allocation,
     task: &Task,
-    wanted: Wanted,
+    (wanted, healing): (Wanted, Healing),
 ) -> Option<Duration> {
     let uid = allocation.uid().unwrap_or_default();
     let step_name = format!("task/{uid}/{}", task.name);
@@ -199,8 +212,10 @@ async fn run_task(
     count_exit(node, allocation, task, &step_name);
     remember(node, allocation, task).await;
     prepare::count(node, allocation, task);
-    let ready = (publications(node, allocation).is_some(), prepare::readiness(node, &uid, task));
-    let next = supervise::next(wanted, seen(node, &uid, &task.name, task.restart_policy, ready));
+    let volumes = healing == Healing::None && publications(node, allocation).is_some();
+    let ready = (volumes, prepare::readiness(node, &uid, task));
+    let now = supervise::while_healing(wanted, healing);
+    let next = supervise::next(now, seen(node, &uid, &task.name, task.restart_policy, ready));
     let again = prepare::keep_note(node, allocation, task, &next);
     match next {
         Next::Converged => {

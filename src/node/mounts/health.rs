@@ -1,4 +1,4 @@
-//! What became of the mounts of volumes while they are up: looked at when something hints at it, shown, never touched.
+//! What became of the mounts of volumes while they are up: looked at when something hints at it, and shown.
 //!
 //! ```text
 //!  the mount table changed ──┐
@@ -7,7 +7,7 @@
 //!                                                                 └───────────────────────────┘
 //! ```
 //! No handler of the queue waits for a look, and no look for another. What was seen is kept in memory alone and is about
-//! what the journal says is up; the journal, and so every call, goes on as without it.
+//! what the journal says is up. What is done about it, if anybody asks for that, `healing` says.
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +24,7 @@ use super::super::context::{Key, Node};
 use super::super::events::{Tone, about_allocation};
 use super::super::journal::{AttachmentEntry, Entry, PublicationEntry};
 use super::TARGET;
+use crate::api::allocation::OnStaleMount;
 use crate::plan::mount::Level;
 use crate::plan::stale::{self, Health, Look, Mount, sentence, settle};
 use crate::sys::kernel::{Checked, Dead, KernelError, MountId, PathFacts, Present};
@@ -138,6 +139,11 @@ impl Sightings {
             let sighting = seen.get(*mount).filter(|sighting| sighting.of == *of)?;
             sighting.look.filter(|look| look.health() != Health::Well).map(|look| (*mount, look))
         })
+    }
+
+    /// What was seen of the mounts of an entry says nothing any more: they were made anew.
+    pub(super) fn forget(&self, key: &str) {
+        self.seen().remove(key);
     }
 
     /// Waits for the first looks, but not for what hangs.
@@ -417,9 +423,10 @@ fn record(node: &Node, subject: &Subject, id: Option<MountId>, found: Option<Loo
     };
     let Some(after) = after.filter(|after| *after != before) else { return };
     tracing::info!(volume = subject.volume, mount = ?subject.mount, ?before, ?after, "a mount changed");
-    match &subject.who {
-        Who::Attachment { .. } => node.queue.wake(Key::Mount(subject.volume.clone())),
-        Who::Allocation(allocation) => node.queue.wake(Key::Allocation(allocation.uid.clone())),
+    // Who uses it is looked at after it.
+    node.queue.wake(Key::Mount(subject.volume.clone()));
+    if let Who::Allocation(allocation) = &subject.who {
+        node.queue.wake(Key::Allocation(allocation.uid.clone()));
     }
     if before.health() != after.health() {
         tell(node, subject, after);
@@ -430,7 +437,17 @@ fn record(node: &Node, subject: &Subject, id: Option<MountId>, found: Option<Loo
 fn tell(node: &Node, subject: &Subject, look: Look) {
     let Some(about) = about(node, subject) else { return };
     let path = node.machine.kernel.absolute(&subject.place);
-    let text = sentence(subject.mount, look, &path.to_string_lossy(), &subject.plugin);
+    let policy = match &subject.who {
+        Who::Attachment { .. } => OnStaleMount::None,
+        Who::Allocation(allocation) => {
+            let name = node.journal.look(|entries| match entries.get(&subject.key) {
+                Some(Entry::Publication(entry)) => entry.name.clone(),
+                _ => String::new(),
+            });
+            policy(node, &allocation.uid, &name)
+        }
+    };
+    let text = sentence(subject.mount, look, &path.to_string_lossy(), (&subject.plugin, policy));
     let note = format!("volume \"{}\": {text}", subject.volume);
     match look.health().word() {
         Some(word) => node.events.tell(about, Tone::Warning, word, "Check", &note),
@@ -453,8 +470,15 @@ fn about(node: &Node, subject: &Subject) -> Option<ObjectReference> {
 pub(crate) fn staging_trouble(node: &Node, entry: &AttachmentEntry) -> Option<(Health, String)> {
     let look = node.sightings.staging(entry)?;
     let path = node.machine.kernel.absolute(&place_of_staging(entry)?);
-    let text = sentence(Mount::Staging, look, &path.to_string_lossy(), &entry.plugin);
+    let text = sentence(Mount::Staging, look, &path.to_string_lossy(), (&entry.plugin, OnStaleMount::None));
     Some((look.health(), format!("volume \"{}\": {text}", entry.volume)))
+}
+
+/// What an allocation asks for when the mounts of a volume of it die or go.
+fn policy(node: &Node, allocation: &str, volume: &str) -> OnStaleMount {
+    let allocation = node.caches.allocations.one(allocation);
+    let of = allocation.iter().flat_map(|a| &a.spec.volumes).find(|v| v.name == volume);
+    of.map(|volume| volume.on_stale_mount).unwrap_or_default()
 }
 
 /// What is told of a publication whose mounts are not well, and which of them is not.
@@ -462,6 +486,7 @@ pub(crate) fn publication_trouble(node: &Node, entry: &PublicationEntry) -> Opti
     let (mount, look) = node.sightings.publication(entry)?;
     let attachment = node.journal.attachment(&entry.attachment)?;
     let path = node.machine.kernel.absolute(&place_of(entry, mount)?);
-    let text = sentence(mount, look, &path.to_string_lossy(), &attachment.plugin);
+    let policy = policy(node, &entry.allocation.uid, &entry.name);
+    let text = sentence(mount, look, &path.to_string_lossy(), (&attachment.plugin, policy));
     Some((mount, look.health(), format!("volume \"{}\": {text}", attachment.volume)))
 }

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use kube::Resource;
 
+mod healing;
 pub(super) mod health;
 mod others;
 mod report;
 mod steps;
 mod unit;
 
+pub use healing::healing;
 pub use health::Sightings;
 pub use unit::allowed_host_path;
 
@@ -115,7 +117,8 @@ async fn one_step(node: &Arc<Node>, (volume, unit): (&str, &Unit), held: &mut Ve
     node.retry.renew(&key, &unit.generation());
     // What others of the handle do meanwhile would make the decision wrong.
     let _turn = node.turns.take(&unit.staging()).await;
-    let step = match mount::next(unit.wanted, &unit.seen(node)) {
+    let seen = unit.seen(node);
+    let step = match mount::next(unit.wanted, &seen) {
         Next::Converged => {
             node.notes.clear(&key);
             return Moved::Not(None);
@@ -130,13 +133,19 @@ async fn one_step(node: &Arc<Node>, (volume, unit): (&str, &Unit), held: &mut Ve
     if held.contains(&name) {
         return Moved::Not(None);
     }
-    if let Some(left) = node.retry.remaining(&name) {
+    let cure = healing::cures(step, &seen).then(|| format!("{name}/heal"));
+    let pause = cure.as_ref().and_then(|cure| node.retry.remaining(cure));
+    if let Some(left) = node.retry.remaining(&name).or(pause) {
         held.push(name);
         return Moved::Not(Some(left));
     }
     match unit.carry_out(node, step, &name).await {
         Ok(()) => {
             node.retry.succeeded(&name);
+            // A driver whose mounts die each time is given longer and longer pauses.
+            if let Some(cure) = cure {
+                node.retry.failed(&cure, "heal".to_owned());
+            }
             unit.recovered(node, &name);
             unit.wake_others(node);
             Moved::On

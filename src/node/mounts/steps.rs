@@ -76,6 +76,7 @@ impl Unit {
                 }
                 entry.seen = seen;
                 entry.staged = Level::Up;
+                node.sightings.forget(&Entry::Attachment(entry.clone()).key());
                 tracing::info!(volume = entry.volume, plugin = entry.plugin, "staged");
                 let entry = Entry::Attachment(entry);
                 // The intent of the publish that follows takes it along.
@@ -172,12 +173,16 @@ impl Unit {
             }
         }
         let staged = spec.stage_required.then(|| (&staging, device(attachment.seen.as_ref())));
-        let verified = self.verify(node, &target, staged).await?;
+        let verified = match self.verify(node, &target, staged).await {
+            Ok(verified) => verified,
+            Err(trouble) => return Err(self.by_word_alone(node, entry, &target, trouble).await),
+        };
         if let Some(host) = &host {
             self.publish_at_host(node, &target, &verified, host, &mut entry).await?;
         }
         entry.verified = Some(verified);
         entry.level = Level::Up;
+        node.sightings.forget(&publication_key(&self.uid, &user.allocation.uid, &user.name));
         tracing::info!(volume = attachment.volume, allocation = user.allocation.name, "published");
         let note = format!("volume {} is published as {}", attachment.volume, user.name);
         let about = about_allocation(&user.allocation);
@@ -186,6 +191,26 @@ impl Unit {
         node.journal.put_beside(Entry::Publication(entry)).await?;
         node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
         Ok(())
+    }
+
+    /// The plugin says that it is published, and it is not. To one that goes by what it remembers it has to come down first;
+    /// what never was there is asked for again.
+    async fn by_word_alone(
+        &self,
+        node: &Node,
+        entry: PublicationEntry,
+        target: &TreePath,
+        trouble: Trouble,
+    ) -> Trouble {
+        // What somebody else mounted there is left alone.
+        if entry.verified.is_none() || self.nothing_mounted(node, target).await.is_err() {
+            return trouble;
+        }
+        let sinking = PublicationEntry { level: Level::Sinking, ..entry };
+        match node.journal.put(Entry::Publication(sinking)).await {
+            Ok(()) => trouble,
+            Err(error) => error.into(),
+        }
     }
 
     /// What was mounted at the staging path must be there still: a plugin that does not look would publish the directory

@@ -8,9 +8,11 @@ use super::super::hosting::attach::{CONTROLLER, ControllerPart};
 use super::super::journal::{AttachmentEntry, PublicationEntry};
 use super::{Trouble, staging_name, stopping};
 use crate::api::VolumeAttachment;
+use crate::api::allocation::OnStaleMount;
 use crate::api::meta::{Map, ObjectRef, Rung};
 use crate::api::volume::AttachStatus;
 use crate::plan::mount::{self, Attachment, Level, Publication, Step};
+use crate::plan::stale::{self, Cure, Health, Look, Patient};
 use crate::plan::{Reason, release};
 use crate::sys::path::HostPath;
 
@@ -32,6 +34,7 @@ pub(super) struct User {
     pub(super) read_only: bool,
     pub(super) host_path: String,
     pub(super) wanted: bool,
+    pub(super) policy: OnStaleMount,
     pub(super) entry: Option<PublicationEntry>,
 }
 
@@ -84,6 +87,7 @@ impl Unit {
                     read_only: of.read_only,
                     host_path: of.host_path.clone(),
                     wanted: open && !stopping(node, &allocation),
+                    policy: of.on_stale_mount,
                     entry: at.map(|at| published.swap_remove(at)),
                 });
             }
@@ -94,6 +98,7 @@ impl Unit {
             read_only: entry.read_only,
             host_path: String::new(),
             wanted: false,
+            policy: OnStaleMount::None,
             entry: Some(entry),
         }));
         let host = object.as_ref().and_then(|o| {
@@ -131,6 +136,7 @@ impl Unit {
 
     pub(super) fn seen(&self, node: &Node) -> mount::Seen {
         let spec = self.object.as_ref().map(|o| &o.spec);
+        let (dead, cures) = self.cures(node);
         mount::Seen {
             attach_required: spec.is_some_and(|s| s.attach_required),
             attached: self.attached(),
@@ -139,19 +145,39 @@ impl Unit {
                 |spec| spec.stage_required,
             ),
             staged: self.entry.as_ref().map_or(Level::Down, |e| e.staged),
+            dead,
             closed: self.entry.as_ref().is_some_and(|e| e.closed),
             released: self.released(),
             publications: self
                 .users
                 .iter()
-                .map(|u| Publication {
+                .zip(cures)
+                .map(|(u, cure)| Publication {
                     wanted: u.wanted,
                     level: u.level(),
                     idle: node.tasks.idle(&u.allocation.uid),
+                    cure,
                 })
                 .collect(),
             others: self.others(node),
         }
+    }
+
+    /// Whether what is staged has to be staged anew, and what is done about the mounts of each user.
+    pub(super) fn cures(&self, node: &Node) -> (bool, Vec<Cure>) {
+        let staging = self.entry.as_ref().and_then(|entry| node.sightings.staging(entry));
+        let staging = staging.map_or(Health::Well, Look::health);
+        let health = |user: &User| {
+            let seen = user.entry.as_ref().and_then(|entry| node.sightings.publication(entry));
+            seen.map_or(Health::Well, |(_, look)| look.health())
+        };
+        let patient = |user: &User| {
+            let up = user.wanted && user.level() != Level::Down;
+            Patient { policy: user.policy, health: health(user), up }
+        };
+        let patients: Vec<_> = self.users.iter().map(patient).collect();
+        let wanted_by = self.users.iter().filter(|user| user.wanted).map(|user| user.policy);
+        (stale::stage_anew(staging, wanted_by), stale::cures(staging, &patients))
     }
 
     pub(super) fn attached(&self) -> Rung {

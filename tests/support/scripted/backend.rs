@@ -188,6 +188,11 @@ impl Backend {
         self.state().model.forget_stages(node);
     }
 
+    /// The plugin on this node knows of no publication any more, as one that looks at its mounts after they went.
+    pub fn forget_publications(&self, node: &str) {
+        self.state().model.forget_publications(node);
+    }
+
     /// The node cannot write any more: its attachments may be taken without its doing.
     pub fn fence(&self, node: &str) {
         self.state().model.fence(node);

@@ -155,6 +155,10 @@ impl Model {
         self.stages.retain(|(_, on), _| on != node);
     }
 
+    pub(super) fn forget_publications(&mut self, node: &str) {
+        self.publications.retain(|((_, on), _), _| on != node);
+    }
+
     pub(super) fn fence(&mut self, node: &str) {
         self.fenced.insert(node.to_owned());
     }

@@ -1,0 +1,60 @@
+//! What is done about mounts that are not well, where who uses them asks for it (`onStaleMount`): the tasks end, then the
+//! ladder of `plan::mount` comes down and goes up anew.
+//!
+//! What was seen decides, and is memory: a daemon that begins looks anew, and goes on with what is not well still.
+use kube::ResourceExt;
+
+use super::super::context::Node;
+use super::unit::gather;
+use crate::api::Allocation;
+use crate::api::allocation::OnStaleMount;
+use crate::plan::mount::{Level, Seen, Step};
+use crate::plan::registry::Service;
+use crate::plan::stale::Cure;
+use crate::plan::supervise::Healing;
+
+/// Whether the tasks of an allocation have to end so that a volume of it can be mounted anew. Only once its plugin is well:
+/// before that nothing would be won.
+pub fn healing(node: &Node, allocation: &Allocation) -> Healing {
+    let uid = allocation.uid().unwrap_or_default();
+    let asks = |name: &str| {
+        let of = allocation.spec.volumes.iter().find(|volume| volume.name == name);
+        of.is_some_and(|volume| volume.on_stale_mount != OnStaleMount::None)
+    };
+    if !allocation.spec.volumes.iter().any(|volume| asks(&volume.name)) {
+        return Healing::None;
+    }
+    let mut found = Healing::None;
+    for entry in node.journal.publications_of(&uid) {
+        if !asks(&entry.name) || node.sightings.publication(&entry).is_none() {
+            continue;
+        }
+        let Some(attachment) = node.journal.attachment(&entry.attachment) else { continue };
+        let anew =
+            gather(node, &attachment.volume).iter().filter(|unit| unit.uid == entry.attachment).any(|unit| {
+                let (_, cures) = unit.cures(node);
+                let mut users = unit.users.iter().zip(cures);
+                users.any(|(user, cure)| cure == Cure::Anew && user.entry.as_ref() == Some(&entry))
+            });
+        let well =
+            || node.registry.serving_volume(&attachment.plugin, Service::Node, &attachment.handle).is_some();
+        match (anew, found) {
+            (false, _) | (true, Healing::End) => {}
+            (true, Healing::None | Healing::Wait) => {
+                found = if well() { Healing::End } else { Healing::Wait }
+            }
+        }
+    }
+    found
+}
+
+/// Whether a step is made for mounts that are not well, and not for what is wanted of the volume.
+pub(super) fn cures(step: Step, seen: &Seen) -> bool {
+    match step {
+        Step::Unpublish(i) => {
+            seen.publications[i].level == Level::Up && seen.publications[i].cure == Cure::Anew
+        }
+        Step::Publish(i) => seen.publications[i].level == Level::Up,
+        Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release => false,
+    }
+}
