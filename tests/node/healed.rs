@@ -147,11 +147,17 @@ async fn one_who_asks_for_nothing_keeps_a_dead_stage_as_it_is() {
     let fuse = Fuse::mount(&home(&rig, "vol-1").await);
     rig.plugin.serve();
     rig.ready().await;
-    // A new look at all of them changes nothing.
+    // A new look at all of them changes nothing, and one who comes now waits.
     rig.kill().await;
     rig.start().await;
     rig.ready().await;
-    assert_eq!(rig.backend.order().len(), calls, "{:?}", uid(&app));
+    let spec = json!({ "volumes": [{ "name": "data", "claimName": "data", "onStaleMount": "Remount" }] });
+    let new = rig.alloc("new", spec).await;
+    let uids = [uid(&app), uid(&other), uid(&new)];
+    rig.world.patch(&rig.attachments, "att-1", json!({ "spec": { "allocations": uids } })).await;
+    rig.world.until(&rig.allocs, "new", "waits", volumes_ready("StageDead")).await;
+    assert_eq!(rig.backend.order().len(), calls, "nothing came down");
+    rig.end_alloc("new").await;
     rig.end_alloc("other").await;
     let path = path(&rig).await;
     assert_eq!(std::fs::read(path.join(FILE.0)).unwrap(), FILE.1);
