@@ -5,6 +5,7 @@
 //! observer. Never retries, and never reads a code: that is [`failure`]'s.
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -121,6 +122,8 @@ struct Shared {
     reconnects: watch::Sender<u64>,
     ends: watch::Sender<u64>,
     vouched: watch::Sender<Option<u64>>,
+    /// It was ever sent a secret.
+    confided: AtomicBool,
 }
 
 impl Plugin {
@@ -142,6 +145,7 @@ impl Plugin {
                 reconnects,
                 ends,
                 vouched: watch::Sender::new(None),
+                confided: AtomicBool::new(false),
             }),
         }
     }
@@ -173,6 +177,11 @@ impl Plugin {
     /// Its process is gone, and what it was doing with it.
     pub fn forget_owed(&self) {
         self.shared.owed.forget();
+    }
+
+    /// Whether it was ever sent a secret: what its process prints may hold it.
+    pub fn was_confided(&self) -> bool {
+        self.shared.confided.load(Ordering::Relaxed)
     }
 
     /// How many calls about volumes are under way.
@@ -260,6 +269,9 @@ impl Plugin {
             return Err(Failure::turned_away(Q::RPC));
         }
         let call = InFlight::new(self.shared.observer.as_deref(), Q::RPC, volume, terms.attempt, asked);
+        if request.secrets().is_some_and(|secrets| !secrets.is_empty()) {
+            self.shared.confided.store(true, Ordering::Relaxed);
+        }
         effect!("{}", Q::RPC.name());
         let result = exchange(line, request, terms.deadline).await.and_then(|reply| {
             check(&reply)?;

@@ -90,6 +90,9 @@ pub(super) fn note_leftovers(node: &Node, table: &[MountRow]) {
 pub(super) async fn adopt(node: &Arc<Node>) {
     for entry in node.journal.tasks() {
         let uid = &entry.allocation.uid;
+        if entry.plugin.is_some() {
+            node.tasks.guard(uid, &entry.task);
+        }
         node.adopt_task(uid, &entry.task).await;
         if let Some(plugin) = &entry.plugin
             && let Err(message) = allocations::register(node, uid, &entry.task, plugin)
@@ -107,6 +110,7 @@ pub(super) async fn adopt(node: &Arc<Node>) {
         }
         for place in runtime.list().await.unwrap_or_default() {
             if node.tasks.process(&place.allocation, &place.task) == Process::Absent {
+                node.tasks.guard(&place.allocation, &place.task);
                 node.adopt_task(&place.allocation, &place.task).await;
             }
         }

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::allocations::wake_volumes;
 use super::context::{Key, Node};
 use super::journal::{Entry, task_key};
+use super::registry::InstanceKey;
 use super::runtime::{Asked, Ended, Found, Kind, Order, Place, Running, Runtime, RuntimeError};
 use crate::api::allocation::{TASK_EVENTS_KEPT, TaskEvent};
 use crate::api::meta::Time;
@@ -23,6 +24,9 @@ use crate::sys::process::{ExitRecord, Outcome, ProcessError};
 
 /// How long a log may take to say what a task wrote last.
 const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// In place of what a driver wrote that was sent secrets.
+const NOT_TOLD: &str = "(not shown: it may hold secrets that the driver was given; see its logs on the node)";
 
 /// What is known of one task's process.
 #[derive(Debug, Clone)]
@@ -46,6 +50,8 @@ pub struct Tasks {
     counted: Mutex<HashMap<String, i64>>,
     /// The last lines of those that ended here, and when they are started again.
     last_words: Mutex<HashMap<String, String>>,
+    /// Those that an earlier daemon may have sent secrets.
+    guarded: Mutex<HashSet<String>>,
     next_attempts: Mutex<HashMap<String, Time>>,
     /// The allocations that wait for the calls of their plugins to end.
     draining: Arc<Mutex<HashSet<String>>>,
@@ -122,6 +128,7 @@ impl Tasks {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !of_it(key));
         self.counted.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !of_it(key));
         self.last_words.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !of_it(key));
+        self.guarded.lock().unwrap_or_else(PoisonError::into_inner).retain(|key| !of_it(key));
         self.next_attempts.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !of_it(key));
     }
 
@@ -147,6 +154,16 @@ impl Tasks {
         let surplus = all.len().saturating_sub(TASK_EVENTS_KEPT);
         all.drain(..surplus);
         all
+    }
+
+    /// An earlier daemon may have sent this one secrets: what it writes is told to nobody.
+    pub fn guard(&self, allocation: &str, task: &str) {
+        let mut all = self.guarded.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(task_key(allocation, task));
+    }
+
+    fn is_guarded(&self, allocation: &str, task: &str) -> bool {
+        self.guarded.lock().unwrap_or_else(PoisonError::into_inner).contains(&task_key(allocation, task))
     }
 
     /// What a task wrote last before its last end; none when it did not end since this daemon began.
@@ -316,7 +333,12 @@ impl Node {
             let read = self.machine.files.tail(&log, since, last_words::TAIL);
             tokio::time::timeout(LAST_WORDS, read).await.ok().and_then(Result::ok).unwrap_or_default()
         };
-        let words = if failed {
+        let key = InstanceKey { allocation: place.allocation.clone(), task: place.task.clone() };
+        let confided = self.tasks.is_guarded(&place.allocation, &place.task)
+            || self.registry.get(&key).is_some_and(|instance| instance.client.was_confided());
+        let words = if failed && confided {
+            NOT_TOLD.to_owned()
+        } else if failed {
             last_words::last_words([tail("stderr.log").await.as_slice(), &tail("stdout.log").await])
         } else {
             String::new()

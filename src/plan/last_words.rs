@@ -11,6 +11,9 @@ pub const TAIL: u64 = 16 * 1024;
 /// the only one.
 pub fn last_words<'a>(outputs: impl IntoIterator<Item = &'a [u8]>) -> String {
     let lines = outputs.into_iter().map(lines).find(|lines| !lines.is_empty()).unwrap_or_default();
+    let mut lines = lines;
+    // Of a task that is started again and again each run may say the same.
+    lines.dedup();
     let mut left = 8 * LINE;
     let mut kept = Vec::new();
     for line in lines.into_iter().rev().take(LINES) {
@@ -40,6 +43,8 @@ fn plain(line: &str) -> String {
                 letters.next();
             }
             '\t' => plain.push(' '),
+            // Nor what turns the direction of text, or cannot be seen.
+            '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}' => {}
             control if control.is_control() => {}
             letter if plain.len() + letter.len_utf8() > LINE - 3 => {
                 plain.push('…');
@@ -67,6 +72,8 @@ mod tests {
             (vec![numbered.as_bytes()], last.join("\n")),
             (vec![b"no end".as_slice()], "no end".to_owned()),
             (vec![b"a\x1b[31mred\x1b[0m\tb\r\nc\x07\n".as_slice()], "ared b\nc".to_owned()),
+            (vec!["a\u{202e}b".as_bytes()], "ab".to_owned()),
+            (vec![b"same\nsame\nother\nsame\n".as_slice()], "same\nother\nsame".to_owned()),
             (vec![b"bad \xff byte".as_slice()], "bad \u{fffd} byte".to_owned()),
         ] {
             assert_eq!(last_words(outputs.iter().copied()), expected, "{outputs:?}");
@@ -78,7 +85,7 @@ mod tests {
         let long = "é".repeat(10_000);
         let cut = last_words([long.as_bytes()]);
         assert!(cut.len() <= LINE && cut.ends_with("é…"), "{} {cut}", cut.len());
-        let many = format!("{long}\n").repeat(20);
+        let many: String = (0..20).map(|number| format!("{number}{long}\n")).collect();
         let all = last_words([many.as_bytes()]);
         assert!(all.len() <= 8 * LINE && all.lines().count() >= 7, "{}", all.len());
         let tail = format!("{}\nwhole\n", "x".repeat(usize::try_from(TAIL).unwrap()));

@@ -218,12 +218,10 @@ impl std::fmt::Display for Reason {
                 )
             }
             Self::NotReleased { node } => write!(f, "waits until node \"{node}\" has released the volume"),
-            Self::NoFence { node, command } => {
-                write!(
-                    f,
-                    "node \"{node}\" is lost and may still write; once it is surely off, run: {command}"
-                )
-            }
+            Self::NoFence { node, command } => write!(
+                f,
+                "node \"{node}\" is lost and may still write; once it is surely off, run: {command}"
+            ),
             Self::TasksRunning => write!(f, "waits until no process of the task is left"),
             Self::InUse { by } => write!(f, "still in use by {by}"),
             Self::NoNodeFits { details } => write!(f, "no node fits: {details}"),

@@ -22,9 +22,21 @@ pub struct Args {
     /// containers do not usually have
     #[arg(long)]
     pub allow_privileged: bool,
+    /// How tasks may be run here; may be given several times; all of them when not given. What a task of the runtime
+    /// process may do is not limited by the flags for containers
+    #[arg(long = "runtime", value_name = "NAME", value_parser = RUNTIMES)]
+    pub runtimes: Vec<String>,
 }
 
+/// How tasks may be run.
+const RUNTIMES: [&str; 3] = ["external", "process", "oci"];
+
 impl Args {
+    /// The words of the runtimes that may be used.
+    pub(super) fn usable(&self) -> Vec<String> {
+        if self.runtimes.is_empty() { RUNTIMES.map(str::to_owned).to_vec() } else { self.runtimes.clone() }
+    }
+
     /// What that allows.
     ///
     /// # Errors

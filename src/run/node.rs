@@ -86,6 +86,7 @@ async fn run(
     let options = Options {
         host_paths: args.host_paths.clone(),
         containers: args.containers.grants(data_dir)?,
+        runtimes: args.containers.usable(),
         ..join::options("", data_dir.to_owned(), machine::run_dir(data_dir))
     };
     let machine = machine::machine(data_dir)?;

@@ -208,6 +208,7 @@ impl Up {
         let options = Options {
             host_paths: args.host_paths.clone(),
             containers: args.containers.grants(&data_dir)?,
+            runtimes: args.containers.usable(),
             ..join::options("", data_dir.clone(), machine::run_dir(&data_dir))
         };
         // The machine and the store know nothing of one another.

@@ -219,7 +219,12 @@ impl Machine {
             }
             let over = Arc::new(Notify::new());
             let told = Arc::clone(&over);
-            self.runtime.prepare(&self.place, task, &BTreeMap::new(), Arc::new(move || told.notify_one()));
+            self.runtime.prepare(
+                &self.place,
+                (task, false),
+                &BTreeMap::new(),
+                Arc::new(move || told.notify_one()),
+            );
             soon(over.notified()).await;
         }
     }

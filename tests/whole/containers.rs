@@ -77,7 +77,8 @@ impl Driver {
             "spec": { "controllerScope": "Node", "instances": [{ "name": "all", "role": "Monolith",
                 "placement": { "everyNode": {} }, "mountDir": "/csi",
                 "runtime": { "oci": self.runtime() } }] } });
-        let script = "echo hello from wharfline >> /data/greeting && exec sleep infinity";
+        // A first process of a container has to say itself what a SIGTERM does.
+        let script = "trap 'exit 0' TERM; echo hello from wharfline >> /data/greeting; sleep infinity & wait";
         let hello = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Allocation",
             "metadata": meta("hello"),
             "spec": { "volumes": [{ "name": "data", "claimName": "data" }], "tasks": [{ "name": "writer",

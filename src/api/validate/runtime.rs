@@ -190,12 +190,14 @@ fn is_absolute(path: &str) -> bool {
 
 /// The directory of a driver's socket is root's, and so is what it mounts.
 pub(super) fn driver_is_root(faults: &mut FieldErrors, path: &str, of: &Value) {
-    for field in ["user", "groups"] {
-        let value = &of["runtime"]["process"][field];
+    for (runtime, field) in [("process", "user"), ("process", "groups"), ("oci", "user"), ("oci", "groups")] {
+        let value = &of["runtime"][runtime][field];
         let given = value.as_str().is_some_and(|text| !text.is_empty()) || list(value).next().is_some();
         if given {
-            let message = "a driver of the runtime process runs as root; leave it out, or run it as external";
-            faults.invalid(format!("{path}.runtime.process.{field}"), message);
+            let message = format!(
+                "a driver of the runtime {runtime} runs as root; leave it out, or run it as external"
+            );
+            faults.invalid(format!("{path}.runtime.{runtime}.{field}"), message);
         }
     }
 }

@@ -82,7 +82,6 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
             Next::Do(Step::Prepare | Step::Start | Step::Restart) | Next::Wait(_) | Next::Converged => {}
         }
     }
-    let held = prepare::let_go(node, uid);
     if !node.tasks.idle(uid) {
         return None;
     }
@@ -102,9 +101,7 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
         node.events.gone(&format!("task/{uid}/"));
         node.notes.gone(&format!("task/{uid}"));
     }
-    if held || !names.is_empty() {
-        prepare::collect(node);
-    }
+    prepare::let_go(node, uid, !names.is_empty());
     // Once: a volume that cannot go yet wakes this allocation each time that it is looked at.
     if !names.is_empty() {
         wake_volumes(node, uid);
@@ -219,15 +216,16 @@ async fn run_task(
     let again = prepare::keep_note(node, allocation, task, &next);
     match next {
         Next::Converged => {
-            if wanted == Wanted::Stopped {
-                prepare::let_go(node, &uid);
+            // One that still ends runs from what was made for it.
+            if wanted == Wanted::Stopped && node.tasks.idle(&uid) {
+                prepare::let_go(node, &uid, false);
             }
             keep_watch(node, allocation, task);
             None
         }
         Next::Wait(Reason::Backoff) => node.retry.remaining(&step_name),
         Next::Wait(_) => again,
-        Next::Do(Step::Prepare) => prepare::begin(node, &uid, task),
+        Next::Do(Step::Prepare) => prepare::begin(node, allocation, task),
         Next::Do(step @ (Step::Start | Step::Restart)) => {
             started(node, allocation, task, (&step_name, step == Step::Restart)).await
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 
+use super::super::agent::SYSTEM;
 use super::super::context::{Key, Node};
 use super::super::runtime::{Readiness, Wake};
 use super::{about, event};
@@ -34,7 +35,10 @@ pub(super) fn readiness(node: &Node, uid: &str, task: &Task) -> supervise::Readi
 }
 
 /// Begins. The allocation is looked at again when it is over, and once before, so that a long wait is told.
-pub(super) fn begin(node: &Arc<Node>, uid: &str, task: &Task) -> Option<Duration> {
+pub(super) fn begin(node: &Arc<Node>, allocation: &Allocation, task: &Task) -> Option<Duration> {
+    let uid = &allocation.uid().unwrap_or_default();
+    // There the controllers write, and nobody else whom a person has not trusted with the whole cluster.
+    let trusted = allocation.namespace().as_deref() == Some(SYSTEM);
     let runtime = node.runtimes.allowed(&task.runtime).ok()?;
     let (weak, key) = (Arc::downgrade(node), Key::Allocation(uid.to_owned()));
     let wake: Wake = Arc::new(move || {
@@ -42,7 +46,7 @@ pub(super) fn begin(node: &Arc<Node>, uid: &str, task: &Task) -> Option<Duration
             node.queue.wake(key.clone());
         }
     });
-    runtime.prepare(&node.place(uid, &task.name), task, &node.variables(""), wake);
+    runtime.prepare(&node.place(uid, &task.name), (task, trusted), &node.variables(""), wake);
     Some(TOLD)
 }
 
@@ -131,19 +135,17 @@ pub(super) fn note(uid: &str, task: &Task) -> String {
     format!("task/{uid}/{}/runtime", task.name)
 }
 
-/// Nobody wants this allocation's tasks started any more: what was made for that goes, and what goes with it.
-pub(super) fn let_go(node: &Node, uid: &str) -> bool {
-    let mut any = false;
+/// None of this allocation's tasks runs or shall run any more: what was made for that goes, with all else that nothing uses.
+/// Of a task of which nobody can say what is left, nobody knows what it uses: then it goes another time.
+pub(super) fn let_go(node: &Node, uid: &str, had_run: bool) {
     for runtime in node.runtimes.all() {
-        any |= runtime.let_go(uid);
+        runtime.let_go(uid, had_run);
     }
-    any
-}
-
-/// Layers that no task uses any more go. Of a task of which nobody can say what is left, nobody knows what it uses.
-pub(super) fn collect(node: &Node) {
+    if !node.runtimes.all().any(|runtime| runtime.owes()) {
+        return;
+    }
     let Some(used) = node.tasks.layers() else { return };
-    for runtime in node.runtimes.all() {
+    for runtime in node.runtimes.all().filter(|runtime| runtime.owes()) {
         runtime.collect(used.clone());
     }
 }

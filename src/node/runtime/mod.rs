@@ -183,8 +183,14 @@ pub trait Runtime: Send + Sync + fmt::Debug {
         Readiness::Ready
     }
 
-    /// Begins to make what a task needs before its start, beside whoever asks; `wake` is called when that is over.
-    fn prepare(&self, _: &Place, _: &Task, _: &Variables, _: Wake) {}
+    /// Begins to make what a task needs before its start, beside whoever asks; `wake` is called when that is over. With
+    /// the task it is said whether only who is trusted could write it.
+    fn prepare(&self, _: &Place, _: (&Task, bool), _: &Variables, _: Wake) {}
+
+    /// Whether there may be what was made for tasks and nothing uses any more: [`Runtime::collect`] comes next.
+    fn owes(&self) -> bool {
+        false
+    }
 
     /// How the last preparation ended; told once.
     fn prepared(&self, _: &Place) -> Option<Outcome> {
@@ -196,10 +202,9 @@ pub trait Runtime: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Nobody starts tasks of this allocation any more: what was or is being made for that goes. Whether there was any.
-    fn let_go(&self, _: &str) -> bool {
-        false
-    }
+    /// Nobody starts tasks of this allocation any more: what was or is being made for that goes. With it is said whether
+    /// any had run, which may have been under an earlier daemon.
+    fn let_go(&self, _: &str, _: bool) {}
 
     /// What the machine lacked when it was last looked at.
     fn lack(&self) -> Option<Lack> {

@@ -13,6 +13,7 @@ use super::shimmed::{self, Shimmed};
 use super::{Found, Kind, Order, Outcome, Place, Readiness, Running, Runtime, RuntimeError, Variables, Wake};
 use crate::api::allocation::Task;
 use crate::api::capability::Capability;
+use crate::plan::container::Whose;
 use crate::plan::container::{
     self, Cgroups, Container, ImageSays, Limits, MachineSays, Owner, Share, UserWanted, VolumeAt, VolumeKind,
     Wanted,
@@ -188,14 +189,15 @@ impl Runtime for Oci {
         }
     }
 
-    fn prepare(&self, place: &Place, task: &Task, variables: &Variables, wake: Wake) {
+    fn prepare(&self, place: &Place, (task, trusted): (&Task, bool), variables: &Variables, wake: Wake) {
         if let Some(preparations) = &self.preparations {
             let mut oci = task.runtime.oci.clone().unwrap_or_default();
             oci.archive = substitute(&oci.archive, variables);
             for host in &mut oci.host_paths {
                 host.path = substitute(&host.path, variables);
             }
-            preparations.begin(place, oci, wake);
+            let whose = Whose::of(task.csi_plugin.as_ref().map(|plugin| plugin.role), trusted);
+            preparations.begin(place, (oci, whose), wake);
         }
     }
 
@@ -207,8 +209,14 @@ impl Runtime for Oci {
         self.preparations.as_ref()?.image(place)
     }
 
-    fn let_go(&self, allocation: &str) -> bool {
-        self.preparations.as_ref().is_some_and(|preparations| preparations.let_go(allocation))
+    fn owes(&self) -> bool {
+        self.preparations.as_ref().is_some_and(Preparations::owes)
+    }
+
+    fn let_go(&self, allocation: &str, had_run: bool) {
+        if let Some(preparations) = &self.preparations {
+            preparations.let_go(allocation, had_run);
+        }
     }
 
     fn lack(&self) -> Option<Lack> {

@@ -9,7 +9,7 @@
 //! is held for as long as its allocation is here.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{Outcome, Place, Readiness, Wake};
 use crate::api::runtime::OciRuntime;
-use crate::plan::container::{Device, Trust, gate};
+use crate::plan::container::{Device, Trust, Whose, gate};
 use crate::plan::supervise::Obstacle;
 use crate::sys::containers::{Astray, Containers, DeviceNode, Equipment, Image, Lack};
 
@@ -72,6 +72,8 @@ struct Shared {
     tickets: AtomicU64,
     /// What the machine lacked when it was last looked at.
     lack: Mutex<Option<Lack>>,
+    /// There may be layers that nothing uses any more: an earlier daemon left them, or what used them has gone.
+    owed: AtomicBool,
 }
 
 /// An allocation and a task of it.
@@ -108,6 +110,7 @@ impl Preparations {
             tickets: AtomicU64::default(),
             // Not looked at yet.
             lack: Mutex::new(Some(Lack::NoAnswer)),
+            owed: AtomicBool::new(true),
         };
         let stop = CancellationToken::new();
         let guard = stop.clone().drop_guard();
@@ -124,7 +127,7 @@ impl Preparations {
     }
 
     /// Begins, unless that is under way.
-    pub(super) fn begin(&self, place: &Place, oci: OciRuntime, wake: Wake) {
+    pub(super) fn begin(&self, place: &Place, (oci, whose): (OciRuntime, Whose), wake: Wake) {
         let cancelled = CancellationToken::new();
         let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
         {
@@ -133,6 +136,7 @@ impl Preparations {
                 return;
             }
             let image = all.remove(&named(place)).and_then(|entry| entry.image);
+            self.shared.owed.store(true, Ordering::Relaxed);
             let guard = cancelled.clone().drop_guard();
             let entry = Entry { state: State::Preparing, ticket, news: false, image, _guard: guard };
             all.insert(named(place), entry);
@@ -142,7 +146,7 @@ impl Preparations {
             let made = tokio::select! {
                 () = stop.cancelled() => return,
                 () = cancelled.cancelled() => return,
-                made = shared.make(oci) => made,
+                made = shared.make(oci, whose) => made,
             };
             if shared.over(&named, ticket, made) {
                 wake();
@@ -185,17 +189,23 @@ impl Preparations {
         all.get(&named(place)).and_then(|entry| entry.image.as_ref()).map(|image| image.id.to_string())
     }
 
-    /// Nobody starts tasks of this allocation any more; whether there was anything for one.
-    pub(super) fn let_go(&self, allocation: &str) -> bool {
+    /// Nobody starts tasks of this allocation any more. One that an earlier daemon started is not known here.
+    pub(super) fn let_go(&self, allocation: &str, had_run: bool) {
         let mut all = self.shared.all();
         let before = all.len();
         all.retain(|(of, _), _| of != allocation);
-        all.len() < before
+        self.shared.owed.fetch_or(had_run || all.len() < before, Ordering::Relaxed);
+    }
+
+    /// Whether there may be what nothing uses any more.
+    pub(super) fn owes(&self) -> bool {
+        self.shared.owed.load(Ordering::Relaxed)
     }
 
     /// Removes what none of these uses, nor anything that is being prepared or was prepared.
     pub(super) fn collect(&self, used: BTreeSet<PathBuf>) {
         let (shared, stop) = (Arc::clone(&self.shared), self.stop.clone());
+        shared.owed.store(false, Ordering::Relaxed);
         self.tracker.spawn(async move {
             let removed = tokio::select! {
                 () = stop.cancelled() => return,
@@ -204,7 +214,10 @@ impl Preparations {
             match removed {
                 Ok(0) => {}
                 Ok(layers) => tracing::info!(layers, "layers of images that nothing uses are gone"),
-                Err(error) => tracing::warn!(error = chain(&error), "layers of images not removed"),
+                Err(error) => {
+                    shared.owed.store(true, Ordering::Relaxed);
+                    tracing::warn!(error = chain(&error), "layers of images not removed");
+                }
             }
         });
     }
@@ -250,9 +263,9 @@ impl Shared {
         found
     }
 
-    async fn make(&self, mut oci: OciRuntime) -> Result<Made, (Obstacle, String)> {
+    async fn make(&self, mut oci: OciRuntime, whose: Whose) -> Result<Made, (Obstacle, String)> {
         let Grants { image_dirs, bind_paths, trust } = &self.grants;
-        gate(&oci, *trust, !bind_paths.is_empty())
+        gate(&oci, whose, *trust, !bind_paths.is_empty())
             .map_err(|error| (Obstacle::NotAllowed, error.to_string()))?;
         let equipment = self.check().await.map_err(|lack| (Obstacle::Missing, lack.to_string()))?;
         for (i, host) in oci.host_paths.iter_mut().enumerate() {

@@ -14,7 +14,7 @@ pub use document::{
     CapabilitySets, Cpu, Device, DeviceRule, Document, Linux, Memory, Mount, Namespace, Pids, Process,
     Resources, Root, User,
 };
-pub use gate::{Forbidden, Trust, gate};
+pub use gate::{Forbidden, Trust, Whose, gate};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -302,6 +302,10 @@ fn environment(wanted: &Wanted<'_>) -> Vec<String> {
 fn user(wanted: &Wanted<'_>) -> UserWanted {
     let groups = wanted.oci.groups.clone();
     let named = |(user, group): (String, Option<String>)| (Some(user), group);
+    if wanted.plugin.is_some() {
+        // The directory of its socket is root's, whatever the image says.
+        return UserWanted { groups, ..UserWanted::default() };
+    }
     let (user, group) = match wanted.oci.user.split_once(':') {
         Some((user, group)) => (Some(user.to_owned()), Some(group.to_owned())),
         None if wanted.oci.user.is_empty() => wanted.image.user.clone().map_or((None, None), named),

@@ -4,7 +4,8 @@ use crate::sys::image::{Digest, ImageError, Images};
 use crate::sys::kernel::DeviceId;
 use crate::sys::real::pool::Pool;
 use async_trait::async_trait;
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -27,7 +28,10 @@ const RUNC: &str = "runc";
 /// What containers need of this machine. The directory of the images is opened when the first one is asked for.
 #[derive(Debug)]
 pub struct RealContainers {
+    /// Images are unpacked here, which may take long.
     pool: Pool,
+    /// All else is asked here.
+    looks: Pool,
     opened: Arc<Opened>,
     known: Mutex<HashMap<Named, Arc<Known>>>,
 }
@@ -64,6 +68,7 @@ impl RealContainers {
     pub fn new(data_dir: &Path) -> Self {
         Self {
             pool: Pool::new(THREADS, LONGEST),
+            looks: Pool::new(THREADS, LOOK),
             opened: Arc::new(Opened { root: data_dir.join("images"), images: Mutex::default() }),
             known: Mutex::default(),
         }
@@ -100,7 +105,7 @@ fn is_held(known: &Known) -> bool {
 impl Containers for RealContainers {
     async fn check(&self) -> Result<Equipment, Lack> {
         let look = || equipment(std::env::var_os("PATH").unwrap_or_default().as_ref());
-        let pool = self.pool.with_deadline(LOOK);
+        let pool = &self.looks;
         pool.run(Path::new("/proc"), look).await.unwrap_or(Err(Lack::NoAnswer))
     }
 
@@ -144,7 +149,7 @@ impl Containers for RealContainers {
 
     async fn resolve(&self, path: &Path, allowed: &[PathBuf]) -> Result<PathBuf, Astray> {
         let (owned, allowed) = (path.to_owned(), allowed.to_vec());
-        let pool = self.pool.with_deadline(LOOK);
+        let pool = &self.looks;
         let answer = pool.run(path, move || resolve(&owned, &allowed)).await;
         let hung = |_| Err(Astray::Refused { path: path.to_owned(), source: io::ErrorKind::TimedOut.into() });
         answer.unwrap_or_else(hung)
@@ -152,7 +157,7 @@ impl Containers for RealContainers {
 
     async fn device(&self, path: &Path) -> Result<DeviceNode, NoDevice> {
         let owned = path.to_owned();
-        let pool = self.pool.with_deadline(LOOK);
+        let pool = &self.looks;
         let answer = pool.run(path, move || device(&owned)).await;
         let hung =
             |_| Err(NoDevice::Refused { path: path.to_owned(), source: io::ErrorKind::TimedOut.into() });
@@ -241,12 +246,22 @@ fn resolve(path: &Path, allowed: &[PathBuf]) -> Result<PathBuf, Astray> {
     let beneath = |path: &Path| roots.iter().any(|root| path.starts_with(root));
     match std::fs::canonicalize(path) {
         Ok(real) if beneath(&real) => Ok(real),
-        // Where nobody may look it is not told what is there.
-        Err(source) if beneath(path) || allowed.iter().any(|root| path.starts_with(root)) => {
+        // Where nobody may look it is not told what is there, be the way there a link.
+        Err(source) if roots.iter().chain(allowed).any(|root| stays_beneath(root, path)) => {
             Err(Astray::Refused { path: path.to_owned(), source })
         }
         Ok(_) | Err(_) => Err(outside()),
     }
+}
+
+/// Whether the way to a path that is not there does not leave a directory.
+fn stays_beneath(root: &Path, path: &Path) -> bool {
+    let Ok(inside) = path.strip_prefix(root) else { return false };
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let Ok(root) = rustix::fs::open(root, flags | OFlags::DIRECTORY, Mode::empty()) else { return false };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let found = rustix::fs::openat2(&root, inside, flags, Mode::empty(), resolve);
+    !matches!(found, Err(Errno::XDEV | Errno::LOOP))
 }
 
 fn device(path: &Path) -> Result<DeviceNode, NoDevice> {
@@ -295,6 +310,8 @@ mod tests {
             ("other/secret", "allowed", "outside"),
             ("other/missing", "allowed", "outside"),
             ("allowed/missing", "allowed", "entity not found"),
+            ("allowed/out/missing", "allowed", "outside"),
+            ("allowed/sub/missing", "alias", "entity not found"),
             ("allowed/sub/image", "missing", "outside"),
             ("allowed/sub/../../other/secret", "allowed", "outside"),
         ] {

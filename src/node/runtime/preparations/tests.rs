@@ -144,7 +144,7 @@ impl Bench {
     fn begin(&self, oci: serde_json::Value) {
         let woken = Arc::clone(&self.woken);
         let wake: Wake = Arc::new(move || woken.notify_one());
-        self.preparations.begin(&self.place, serde_json::from_value(oci).unwrap(), wake);
+        self.preparations.begin(&self.place, (serde_json::from_value(oci).unwrap(), Whose::Workload), wake);
     }
 
     fn readiness(&self) -> Readiness {
@@ -195,7 +195,10 @@ async fn nobody_waits_for_an_image_and_it_serves_one_start() {
     // The image is held while the next one is prepared.
     bench.begin(plain());
     assert!(Arc::strong_count(&image) > 1);
-    assert!(bench.preparations.let_go("u1") && !bench.preparations.let_go("u1"));
+    bench.preparations.collect(BTreeSet::new());
+    assert!(!bench.preparations.owes());
+    bench.preparations.let_go("u1", false);
+    assert!(bench.preparations.owes());
     assert_eq!(Arc::strong_count(&image), 1);
 }
 
@@ -204,9 +207,9 @@ async fn a_wait_ends_at_once_when_nobody_wants_its_end() {
     let bench = Bench::new(Trust::Confined);
     bench.begin(plain());
     until_called(&bench.machine, "image").await;
-    bench.preparations.let_go("other");
+    bench.preparations.let_go("other", false);
     assert_eq!(bench.readiness(), Readiness::Preparing);
-    bench.preparations.let_go("u1");
+    bench.preparations.let_go("u1", false);
     assert_eq!(bench.readiness(), Readiness::Unprepared);
     // The next one does not get what was made for the former.
     bench.begin(plain());
