@@ -75,3 +75,46 @@ fn what_a_task_that_fails_wrote_last_and_when_it_is_started_again_stand_in_descr
     assert_eq!(status(&rig, "ends")["lastOutput"], "only this");
     rig.terminate();
 }
+
+#[test]
+fn what_a_driver_wrote_that_was_given_secrets_is_told_to_nobody() {
+    let mut rig = Rig::new();
+    rig.up();
+    let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "key", "namespace": "default" },
+        "stringData": { "password": "open-sesame" } });
+    let class = "  volumeBindingMode: WaitForFirstConsumer\n";
+    let with_secret = format!("{class}  secrets:\n    nodePublish: {{ name: key, namespace: default }}\n");
+    // It prints before it begins to serve, as a driver might what it is given.
+    let driver = "command: [/bin/sh, -c, \"echo it begins >&2; exec $0 csi dir --data-dir ${DATA_DIR}/drivers/dir\", wharfline]";
+    let manifest = QUICKSTART.replace(class, &with_secret).replace(
+        "command: [wharfline, csi, dir, --data-dir, \"${DATA_DIR}/drivers/dir\"]",
+        &driver.replace("wharfline]", &format!("{}]", crate::rig::WHARFLINE)),
+    );
+    let (plugin, rest) = manifest.split_once("---\n").unwrap();
+    rig.apply(&format!("{plugin}---\n{secret}"));
+    rig.wait_ready("plugin/dir");
+    let task = |rig: &Rig| {
+        let all = rig.list("allocations");
+        let of_it = |a: &&serde_json::Value| a["metadata"]["name"].as_str().unwrap().starts_with("dir-");
+        all.iter().find(of_it).unwrap()["status"]["tasks"][0].clone()
+    };
+    let kill = |rig: &Rig| {
+        let named = |line: &&String| line.contains("csi dir") && !line.contains(" shim ");
+        let line = rig.processes().into_iter().find(|line| named(&line)).unwrap();
+        let pid = line.split(' ').next().unwrap().parse().unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    };
+    kill(&rig);
+    let told = |rig: &Rig| task(rig)["lastOutput"].as_str().unwrap_or_default().to_owned();
+    until("what it wrote is told", || told(&rig).starts_with("it begins"));
+    rig.wait_ready("plugin/dir");
+    rig.apply(&format!("{rest}---\n{secret}"));
+    rig.wait_ready("allocation/hello");
+    kill(&rig);
+    until("it is not told", || told(&rig).contains("not shown: it may hold secrets"));
+    rig.wait_ready("plugin/dir");
+    rig.run(&["down", "--delete-volumes"]);
+    rig.ended();
+    rig.assert_nothing_left();
+}

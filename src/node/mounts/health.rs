@@ -10,6 +10,7 @@
 //! what the journal says is up. What is done about it, if anybody asks for that, `healing` says.
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::pending;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -38,6 +39,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 const SWEEP: Duration = Duration::from_secs(5);
 /// Looks at once: as many as there are threads for them, so that none waits for one.
 const AT_ONCE: usize = 16;
+/// How long a call waits for looks at what it takes down.
+const LOOKED: Duration = Duration::from_millis(200);
 /// How long a start waits for the first looks, so that it says of no dead mount that it is up. What is slower is shown later.
 const FIRST: Duration = Duration::from_millis(500);
 
@@ -52,6 +55,9 @@ pub struct Sightings {
     first: watch::Sender<bool>,
     /// The kernel does not say which mounts there are.
     blind: AtomicBool,
+    /// How many looks at the mounts of an entry are under way: each holds its mount for a moment, and an unmount in that
+    /// moment would be refused.
+    under_way: watch::Sender<BTreeMap<String, usize>>,
 }
 
 /// The mounts of one entry of the journal.
@@ -113,7 +119,40 @@ impl Seen {
     }
 }
 
+/// A look that is under way.
+struct UnderWay<'a> {
+    sightings: &'a Sightings,
+    key: &'a str,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.sightings.under_way.send_modify(|all| {
+            let left = all.get_mut(self.key).map(|count| {
+                *count -= 1;
+                *count
+            });
+            if left == Some(0) {
+                all.remove(self.key);
+            }
+        });
+    }
+}
+
 impl Sightings {
+    /// Waits until nobody looks at the mounts of an entry, which the journal says to be on its way down: from then on
+    /// nobody begins. A look that hangs is not waited for.
+    pub(super) async fn quiet(&self, key: &str) {
+        let mut under_way = self.under_way.subscribe();
+        let quiet = under_way.wait_for(|all| !all.contains_key(key));
+        let _hangs = tokio::time::timeout(LOOKED, quiet).await;
+    }
+
+    fn begin<'a>(&'a self, key: &'a str) -> UnderWay<'a> {
+        self.under_way.send_modify(|all| *all.entry(key.to_owned()).or_default() += 1);
+        UnderWay { sightings: self, key }
+    }
+
     /// The mounts of a plugin's volumes are looked at: its health changed, or it gave a sign of life.
     pub fn look_at(&self, plugin: &str) {
         self.ask(|asked| asked.plugins.extend([plugin.to_owned()]));
@@ -361,8 +400,24 @@ fn place_of(entry: &PublicationEntry, mount: Mount) -> Option<Place> {
 }
 
 async fn look(node: &Node, subject: Subject) -> (Subject, Result<Checked, KernelError>) {
-    let found = node.machine.kernel.check_mount(&subject.place).await;
+    // Begun first, then asked whether it is up still: who takes it down says that first, and then waits for looks.
+    let under_way = node.sightings.begin(&subject.key);
+    let found = if is_up(node, &subject) {
+        node.machine.kernel.check_mount(&subject.place).await
+    } else {
+        // Of no account any more.
+        Err(KernelError::NotFound { path: PathBuf::new() })
+    };
+    drop(under_way);
     (subject, found)
+}
+
+/// Whether the journal still says of it what it said when it became suspect.
+fn is_up(node: &Node, subject: &Subject) -> bool {
+    node.journal.look(|entries| {
+        let entry = entries.get(&subject.key);
+        entry.is_some_and(|entry| mounts_of(entry).contains(&(subject.mount, subject.of.clone())))
+    })
 }
 
 /// What an answer of the kernel means for what was verified, and which mount it is about. None: it could not be asked.
@@ -404,12 +459,8 @@ fn same_inode(of: &Present, present: &Present) -> bool {
 
 /// Keeps what was seen, if it is about what the journal says still, and tells who has to know.
 fn record(node: &Node, subject: &Subject, id: Option<MountId>, found: Option<Look>) {
-    let still = node.journal.look(|entries| {
-        let entry = entries.get(&subject.key);
-        entry.is_some_and(|entry| mounts_of(entry).contains(&(subject.mount, subject.of.clone())))
-    });
     // It is on its way down, or was made anew: what was seen is nobody's fault.
-    if !still {
+    if !is_up(node, subject) {
         return;
     }
     let (before, after) = {

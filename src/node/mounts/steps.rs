@@ -102,6 +102,7 @@ impl Unit {
             entry.staged = Level::Sinking;
             node.journal.put(Entry::Attachment(entry.clone())).await?;
         }
+        node.sightings.quiet(&Entry::Attachment(entry.clone()).key()).await;
         let place = TreePath::new(["staging", &entry.staging])?;
         let request = csi::proto::NodeUnstageVolumeRequest {
             volume_id: entry.handle.clone(),
@@ -321,6 +322,7 @@ impl Unit {
             entry.level = Level::Sinking;
             node.journal.put(Entry::Publication(entry.clone())).await?;
         }
+        node.sightings.quiet(&Entry::Publication(entry.clone()).key()).await;
         // A start that looked at the journal before the line above may have gone on since: look again.
         if !node.tasks.idle(&user.allocation.uid) {
             return Err(Trouble::Wait(Reason::TasksRunning));

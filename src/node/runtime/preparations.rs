@@ -144,6 +144,7 @@ impl Preparations {
         let (shared, stop, named) = (Arc::clone(&self.shared), self.stop.clone(), named(place));
         self.tracker.spawn(async move {
             let made = tokio::select! {
+                biased; // nobody wants it any more, be it there or not
                 () = stop.cancelled() => return,
                 () = cancelled.cancelled() => return,
                 made = shared.make(oci, whose) => made,
