@@ -139,25 +139,32 @@ async fn a_waiting_object_costs_no_writes() {
     rig.backend.always(Rpc::NodeStageVolume, Answer::fail(Code::Internal, "no"));
     let app = rig.user("app").await;
     rig.give(&[&app], &Special::default()).await;
-    // Between the fifth attempt and the sixth are at least three seconds.
-    let fifth = |a: &serde_json::Value| {
-        a["status"]["node"]["calls"].as_array().is_some_and(|c| c.iter().any(|c| c["attempt"] == 5))
-    };
-    let shown = rig.world.until(&rig.attachments, "att-1", "the fifth shown", fifth).await;
-    let status = shown.status.unwrap().node.unwrap();
-    assert!(status.next_attempt_time.is_some());
-    assert_eq!(
-        status.calls.iter().filter(|c| c.method == "NodeStageVolume").count(),
-        1,
-        "{:?}",
-        status.calls
-    );
-    rig.ask("other", &Special::default()).await;
-    rig.volume_up("other").await;
-    rig.end_volume("other").await;
-    let now = rig.attachments.get("att-1").await.unwrap();
-    assert_eq!(rig.count(Rpc::NodeStageVolume), 5, "the test was too slow to tell");
-    assert_eq!(now.metadata.resource_version, shown.metadata.resource_version, "{now:#?}");
+    // Between the fifth attempt and the sixth are at least three seconds, and more after each: on a machine that is busy
+    // with other things a later gap tells.
+    let mut told = false;
+    for attempt in 5..=8 {
+        let shown = |a: &serde_json::Value| {
+            let calls = a["status"]["node"]["calls"].as_array();
+            calls.is_some_and(|c| c.iter().any(|c| c["attempt"].as_u64() >= Some(attempt)))
+        };
+        let shown = rig.world.until(&rig.attachments, "att-1", "the attempt is shown", shown).await;
+        let status = shown.status.unwrap().node.unwrap();
+        assert!(status.next_attempt_time.is_some());
+        let staged: Vec<_> = status.calls.iter().filter(|c| c.method == "NodeStageVolume").collect();
+        assert_eq!(staged.len(), 1, "{:?}", status.calls);
+        let attempts = usize::try_from(staged[0].attempt).unwrap();
+        let other = format!("other-{attempt}");
+        rig.ask(&other, &Special::default()).await;
+        rig.volume_up(&other).await;
+        rig.end_volume(&other).await;
+        let now = rig.attachments.get("att-1").await.unwrap();
+        if rig.count(Rpc::NodeStageVolume) == attempts {
+            assert_eq!(now.metadata.resource_version, shown.metadata.resource_version, "{now:#?}");
+            told = true;
+            break;
+        }
+    }
+    assert!(told, "the machine was too slow to tell");
     rig.backend.honest(Rpc::NodeStageVolume);
     rig.published("app").await;
     rig.end_all().await;
