@@ -23,8 +23,8 @@ use serde::de::DeserializeOwned;
 
 use super::record::{self, Record, VOLUME};
 use super::refusal::Refusal;
-use super::remove;
 use super::request::VolumeId;
+use crate::sys::remove;
 
 const VOLUMES: &str = "volumes";
 const TRASH: &str = "trash";

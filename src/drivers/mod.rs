@@ -13,7 +13,6 @@ pub mod loopback;
 mod publish;
 mod record;
 mod refusal;
-mod remove;
 mod request;
 mod service;
 mod spot;

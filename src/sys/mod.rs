@@ -18,6 +18,7 @@ pub(crate) mod proc;
 pub mod process;
 pub mod random;
 pub mod real;
+pub(crate) mod remove;
 pub mod shim;
 pub mod watch;
 

@@ -168,10 +168,14 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     fn kind(&self) -> Kind;
 
     /// Whether it runs the task, starts it again, prepares its socket and has its logs; else something else does.
-    fn runs(&self) -> bool;
+    fn runs(&self) -> bool {
+        true
+    }
 
     /// Where the socket of a task that serves a plugin is: at `own`, unless something else makes it elsewhere.
-    fn socket(&self, task: &Task, own: PathBuf, variables: &Variables) -> PathBuf;
+    fn socket(&self, _: &Task, own: PathBuf, _: &Variables) -> PathBuf {
+        own
+    }
 
     /// What a driver is told of its socket.
     fn endpoint(&self, _: &Task, socket: &Path) -> String {

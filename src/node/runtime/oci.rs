@@ -168,14 +168,6 @@ impl Runtime for Oci {
         Kind::Oci
     }
 
-    fn runs(&self) -> bool {
-        true
-    }
-
-    fn socket(&self, _: &Task, own: PathBuf, _: &Variables) -> PathBuf {
-        own
-    }
-
     fn endpoint(&self, task: &Task, socket: &Path) -> String {
         let mount_dir = task.csi_plugin.as_ref().map_or("", |plugin| plugin.mount_dir.as_str());
         let inside = if mount_dir.is_empty() { socket.to_owned() } else { Path::new(mount_dir).join(SOCKET) };

@@ -8,8 +8,7 @@ use async_trait::async_trait;
 
 use super::super::context::substitute;
 use super::shimmed::{self, Shimmed};
-use super::{Found, Kind, Order, Place, Running, Runtime, RuntimeError, Variables};
-use crate::api::allocation::Task;
+use super::{Found, Kind, Order, Place, Running, Runtime, RuntimeError};
 use crate::sys::cgroup::{Cgroup, Limits};
 use crate::sys::process::{Identity, TaskSpec};
 
@@ -79,14 +78,6 @@ impl Process {
 impl Runtime for Process {
     fn kind(&self) -> Kind {
         Kind::Process
-    }
-
-    fn runs(&self) -> bool {
-        true
-    }
-
-    fn socket(&self, _: &Task, own: PathBuf, _: &Variables) -> PathBuf {
-        own
     }
 
     async fn start(&self, order: &Order<'_>, clones: Vec<OwnedFd>) -> Result<Arc<dyn Running>, RuntimeError> {

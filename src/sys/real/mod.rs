@@ -12,7 +12,6 @@ pub(crate) mod open;
 mod pool;
 mod processes;
 pub(crate) mod program;
-pub(crate) mod remove;
 mod table;
 mod task_files;
 mod tree;

@@ -357,7 +357,7 @@ fn record_lost(directory: &Path, state: &TaskState) -> Result<(), ProcessError> 
         leaf.remove().ok();
     }
     if let Some(container) = &state.container {
-        super::remove::tree(&container.remembered).ok();
+        crate::sys::remove::tree(&container.remembered).ok();
     }
     let record = ExitRecord {
         outcome: Outcome::Lost,

@@ -147,10 +147,10 @@ fn make_container(directory: &Path, container: &ContainerSpec) -> io::Result<()>
 /// if it could.
 fn remove_container(directory: &Path, container: Option<&ContainerSpec>) -> io::Result<()> {
     if let Some(container) = container {
-        super::remove::tree(&remembered(container))?;
+        crate::sys::remove::tree(&remembered(container))?;
     }
     for name in [STAGE, RUNC] {
-        super::remove::tree(&directory.join(name))?;
+        crate::sys::remove::tree(&directory.join(name))?;
     }
     throw_away(directory)?;
     remove(&directory.join(DOCUMENT))?;
@@ -190,7 +190,7 @@ pub(crate) fn trash_beside(directory: &Path) -> Option<PathBuf> {
 
 /// Removes what was put aside beneath `tasks`, which may take long.
 pub(crate) fn empty_trash(tasks: &Path) -> io::Result<()> {
-    Ok(super::remove::tree(&tasks.join(TRASH))?)
+    Ok(crate::sys::remove::tree(&tasks.join(TRASH))?)
 }
 
 /// The numbers of what a shim inherits.

@@ -6,7 +6,7 @@
 use crate::sys::ffi::{self, Disposition, Fork, Signals, Standard};
 use crate::sys::proc;
 use crate::sys::process::ContainerSpec;
-use crate::sys::real::remove;
+use crate::sys::remove;
 use crate::sys::shim::launch::{die_with, strings};
 use crate::sys::shim::stage::{RUNC, STAGE};
 use rustix::event::{PollFd, PollFlags, Timespec};

@@ -5,12 +5,13 @@
 //! takes the same few descriptors and no recursion. It can be stopped at any point and started again.
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 
 /// Removes the entry `name` of `parent`, a directory with whatever is in it. None there is success.
-pub(super) fn directory(parent: impl AsFd, name: &CStr) -> Result<()> {
+pub(crate) fn directory(parent: impl AsFd, name: &CStr) -> Result<()> {
     let top = match open(&parent, name) {
         Ok(top) => top,
         Err(Errno::NOENT) => return Ok(()),
@@ -19,6 +20,21 @@ pub(super) fn directory(parent: impl AsFd, name: &CStr) -> Result<()> {
     let mut moved = 0;
     while empty(&top, &mut moved)? {}
     done(rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR))
+}
+
+/// Removes what is at a path, whatever it is, without following it. None there is success.
+pub(crate) fn tree(path: &Path) -> Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::INVAL) };
+    let name = CString::new(name.as_encoded_bytes()).map_err(|_| Errno::INVAL)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = match rustix::fs::open(parent, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other?,
+    };
+    match directory(&parent, &name) {
+        Err(Errno::NOTDIR | Errno::LOOP) => done(rustix::fs::unlinkat(&parent, &name, AtFlags::empty())),
+        other => other,
+    }
 }
 
 /// One pass over `top`; `true` when there was anything in it.
@@ -37,7 +53,11 @@ fn empty(top: &OwnedFd, moved: &mut u64) -> Result<bool> {
 
 /// Removes the directory `name` of `top` after moving the directories in it up into `top`.
 fn flatten(top: &OwnedFd, name: &CStr, moved: &mut u64) -> Result<()> {
-    let inner = open(top, name)?;
+    let inner = match open(top, name) {
+        // Somebody else removes it too.
+        Err(Errno::NOENT) => return Ok(()),
+        other => other?,
+    };
     loop {
         let batch = entries(&inner)?;
         if batch.is_empty() {
@@ -111,13 +131,27 @@ fn done(result: Result<()>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
-    use std::path::Path;
 
     use super::*;
 
     fn remove(parent: &Path, name: &CStr) -> Result<()> {
         let parent = rustix::fs::open(parent, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
         directory(parent, name)
+    }
+
+    #[test]
+    fn what_is_at_a_path_goes_whatever_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(at("kept/in")).unwrap();
+        std::fs::create_dir_all(at("tree/in/it")).unwrap();
+        std::fs::write(at("file"), "").unwrap();
+        symlink("kept", at("link")).unwrap();
+        for name in ["tree", "file", "link", "tree", "no/such"] {
+            tree(&at(name)).unwrap();
+            assert!(!at(name).exists() && !at(name).is_symlink(), "{name}");
+        }
+        assert!(at("kept/in").is_dir());
     }
 
     #[test]
