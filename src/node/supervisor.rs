@@ -160,12 +160,14 @@ fn note_timeout(node: &Node, watched: &Watched) {
     }
 }
 
-fn instance_object(node: &Node, key: &InstanceKey) -> Option<Arc<PluginInstance>> {
+pub(super) fn instance_object(node: &Node, key: &InstanceKey) -> Option<Arc<PluginInstance>> {
     node.caches.instances.one(&format!("{}/{}", key.allocation, key.task))
 }
 
 /// Changes the instance's progress and wakes whoever cares.
 fn change(node: &Node, watched: &Watched, change: impl FnOnce(&mut super::registry::Progress)) {
+    // As it was before anybody could report the change: what is written after it says "well since" with the same time.
+    let object = instance_object(node, &watched.key);
     let Some((before, after)) = node.registry.progress(&watched.key, change) else { return };
     if before == after {
         return;
@@ -175,19 +177,19 @@ fn change(node: &Node, watched: &Watched, change: impl FnOnce(&mut super::regist
     if told && let Some(instance) = node.registry.get(&watched.key) {
         tracing::info!(plugin = instance.plugin, healthy = after.healthy_since.is_some(), "plugin instance");
         if before.healthy_since.is_some() != after.healthy_since.is_some() {
-            tell(node, &watched.key, &instance.plugin, &after);
+            tell(node, object.as_deref(), &instance.plugin, &after);
         }
         node.queue.wake(Key::Plugin(instance.plugin));
     }
 }
 
-/// One event per edge of health, about the PluginInstance.
-pub(super) fn tell(node: &Node, key: &InstanceKey, plugin: &str, now: &super::registry::Progress) {
-    let Some(object) = instance_object(node, key) else { return };
+/// One event per edge of health, about the PluginInstance as it was before the edge.
+pub(super) fn tell(node: &Node, object: Option<&PluginInstance>, plugin: &str, now: &super::registry::Progress) {
+    let Some(object) = object else { return };
     let about = object.object_ref(&());
     match &now.fault {
         // An earlier daemon told it.
-        _ if now.healthy_since.is_some() && known_well_since(&object) == now.healthy_since => {}
+        _ if now.healthy_since.is_some() && known_well_since(object) == now.healthy_since => {}
         _ if now.healthy_since.is_some() => {
             let note = format!("plugin {plugin} is healthy here");
             node.events.tell(about, Tone::Normal, "PluginHealthy", "Probe", &note);

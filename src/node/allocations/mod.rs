@@ -15,7 +15,7 @@ use super::journal::{Change, Entry, InstanceEntry, TaskEntry, task_key};
 use super::mounts::{healing, stopping};
 use super::registry::{InstanceKey, Progress};
 use super::runtime::{Asked, Kind};
-use super::supervisor::{HEALTH_TIMED_OUT, HEALTH_TIMEOUT, tell as tell_edge};
+use super::supervisor::{HEALTH_TIMED_OUT, HEALTH_TIMEOUT, instance_object, tell as tell_edge};
 use super::tasks::exit_message;
 use crate::api::Allocation;
 use crate::api::allocation::{RestartPolicy, Task, TaskEvent};
@@ -399,7 +399,7 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
         if let Some((before, after)) = changed.filter(|(before, after)| before != after) {
             // Its end may be seen here before its supervisor sees anything.
             if let Some(plugin) = plugin.filter(|_| before.healthy_since.is_some()) {
-                tell_edge(node, &key, &plugin.plugin_name, &after);
+                tell_edge(node, instance_object(node, &key).as_deref(), &plugin.plugin_name, &after);
             }
             node.queue.wake(Key::Instance(key));
         }
