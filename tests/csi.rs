@@ -418,7 +418,7 @@ async fn whoever_listens_after_an_end_is_asked_about_volumes_only_when_vouched_f
     bench.backend.assert_clean();
 }
 
-/// Scenario A3.
+/// Scenarios A3, Q4.
 #[tokio::test]
 async fn probes_travel_apart_and_one_at_a_time() {
     let bench = Bench::new();
@@ -465,6 +465,7 @@ async fn a_connection_that_never_comes_is_given_up() {
     assert!(failure.is_deadline(), "{failure}");
 }
 
+/// Scenario Q3.
 #[tokio::test]
 async fn unknown_capabilities_do_no_harm() {
     let bench = Bench::new();

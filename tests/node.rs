@@ -6,6 +6,8 @@ mod support;
 mod asked;
 #[path = "node/between.rs"]
 mod between;
+#[path = "node/changed.rs"]
+mod changed;
 #[path = "node/containers.rs"]
 mod containers;
 #[path = "node/crash.rs"]
@@ -32,6 +34,8 @@ mod many;
 mod plugins;
 #[path = "node/refused.rs"]
 mod refused;
+#[path = "node/scenes.rs"]
+mod scenes;
 #[path = "node/secrets.rs"]
 mod secrets;
 #[path = "node/server.rs"]

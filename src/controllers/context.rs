@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::cache::{Kind, Name, name_of};
 use super::hosts::Absences;
 use super::ledger::Ledger;
-use super::plugins::Leaving;
+use super::plugins::{Changing, Leaving};
 use super::queue::Queue;
 use super::tell::Teller;
 use super::world::{Cached, World};
@@ -103,6 +103,8 @@ pub(crate) struct Context {
     started: Instant,
     pub(crate) absences: Absences,
     pub(crate) leaving: Leaving,
+    /// Tasks whose csiPlugin block changed, and that volumes need as they were.
+    pub(crate) changing: Changing,
     /// Where a plugin refused to attach one more volume.
     pub(crate) refusals: Refusals,
     /// Held while an allocation is placed that shares a volume with others of the same node.
@@ -202,6 +204,7 @@ impl Context {
             started: Instant::now(),
             absences: Absences::default(),
             leaving: Leaving::default(),
+            changing: Changing::default(),
             refusals: Refusals::default(),
             sharing: tokio::sync::Mutex::default(),
         }

@@ -59,7 +59,7 @@ fn differs<K, P: PartialEq>(old: Option<&K>, new: Option<&K>, part: impl Fn(&K) 
     old.map(&part) != new.map(&part)
 }
 
-fn cluster(name: &str) -> Name {
+pub(super) fn cluster(name: &str) -> Name {
     (String::new(), name.to_owned())
 }
 
@@ -68,7 +68,7 @@ fn name_in(reference: &ObjectRef) -> Name {
 }
 
 /// Everything that waits for a healthy instance of the plugin, or for the plugin itself.
-fn users_of_plugin(context: &Context, plugin: &str) {
+pub(super) fn users_of_plugin(context: &Context, plugin: &str) {
     let (world, queues) = (&context.world, &context.queues);
     let volumes = world.volumes.names(&format!("plugin:{plugin}"));
     queues.volumes.add_all(volumes.clone());
@@ -85,6 +85,7 @@ fn leaving_plugin(context: &Context, plugin: &str) {
         queues.plugins.add(cluster(plugin));
     }
     queues.plugin_tasks.add_all(world.allocations.names(&format!("leaving:{plugin}")));
+    queues.plugin_tasks.add_all(context.changing.of(plugin));
     let down: BTreeSet<Name> =
         world.nodes.names("down").into_iter().chain(world.agents.names("down")).collect();
     for (_, node) in down {

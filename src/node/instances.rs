@@ -5,8 +5,8 @@ use std::time::Duration;
 use kube::Resource;
 
 use super::allocations::{admit, refuse};
-use super::context::Node;
-use super::registry::{Fingerprint, InstanceKey, Progress};
+use super::context::{Key, Node};
+use super::registry::{Fingerprint, Instance, InstanceKey, Progress};
 use super::writes::{Guard, Part};
 use crate::api::PluginInstanceStatus;
 use crate::api::definitions::INSTANCE_PART;
@@ -23,6 +23,12 @@ pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Durati
     };
     admit(node, key, &object).await;
     let known = node.registry.get(key);
+    // It is admitted for something else than what it was started as.
+    let other = |i: &Instance| i.plugin != object.spec.plugin || i.role != object.spec.role;
+    if known.as_ref().is_some_and(other) {
+        node.queue.wake(Key::Allocation(key.allocation.clone()));
+        return None;
+    }
     let before = object.status.clone().unwrap_or_default();
     // A daemon that has just begun has not asked it yet: what was said of a running one stands until it has.
     let running = node.tasks.process(&key.allocation, &key.task) == Process::Running;

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::runtime::Kind;
+use crate::api::allocation::CsiPlugin;
 use crate::api::meta::{Capability, ObjectRef, Time};
 use crate::api::plugin::Role;
 use crate::plan::mount::Level;
@@ -164,6 +165,9 @@ pub struct InstanceEntry {
     /// When its PluginInstance was made, if it was seen. Absent in journals of before this was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub born: Option<Time>,
+    /// The csiPlugin block that its process was started with. Absent in journals of before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block: Option<CsiPlugin>,
 }
 
 fn admitted() -> bool {

@@ -184,7 +184,12 @@ fn change(node: &Node, watched: &Watched, change: impl FnOnce(&mut super::regist
 }
 
 /// One event per edge of health, about the PluginInstance as it was before the edge.
-pub(super) fn tell(node: &Node, object: Option<&PluginInstance>, plugin: &str, now: &super::registry::Progress) {
+pub(super) fn tell(
+    node: &Node,
+    object: Option<&PluginInstance>,
+    plugin: &str,
+    now: &super::registry::Progress,
+) {
     let Some(object) = object else { return };
     let about = object.object_ref(&());
     match &now.fault {

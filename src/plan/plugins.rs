@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::Reason;
+use crate::api::allocation::CsiPlugin;
 use crate::api::meta::Map;
 use crate::api::plugin::{Placement, Role};
 
@@ -64,6 +65,8 @@ pub struct Facts {
     pub other_here: bool,
     /// Another healthy instance makes controller calls somewhere.
     pub other_controller: bool,
+    /// The healthy instances of the node service that are still there beside it, also those that are about to stop.
+    pub node_services: BTreeSet<String>,
 }
 
 /// Whether the instance may stop; if it shall but may not, why.
@@ -72,6 +75,13 @@ pub fn released(facts: &Facts) -> Result<bool, Reason> {
     match facts.going {
         Going::No => return Ok(false),
         Going::Replaced => return Ok(true),
+        Going::NodeDown if facts.on_node.is_empty() && facts.role == Role::Controller => {
+            // What is taken down goes in mirror order: whoever makes the controller calls goes last.
+            return match facts.node_services.first() {
+                Some(first) => Err(Reason::InUse { by: format!("the node service {first}") }),
+                None => Ok(true),
+            };
+        }
         Going::NodeDown => by.extend(&facts.on_node),
         Going::Deleted => {
             if facts.role.node() && !facts.other_here {
@@ -86,6 +96,40 @@ pub fn released(facts: &Facts) -> Result<bool, Reason> {
         }
     }
     if by.is_empty() { Ok(true) } else { Err(in_use(by)) }
+}
+
+/// The services that an instance gives up when its task comes to serve in another role, or another plugin; none if the
+/// plugin loses nothing by it.
+pub fn given_up(from: Role, to: Role, same_plugin: bool) -> Option<Role> {
+    let controller = from.controller() && !(same_plugin && to.controller());
+    let node = from.node() && !(same_plugin && to.node());
+    match (controller, node) {
+        (true, true) => Some(Role::Monolith),
+        (true, false) => Some(Role::Controller),
+        (false, true) => Some(Role::Node),
+        (false, false) => None,
+    }
+}
+
+/// The csiPlugin block by which a task serves: the one that is written, unless volumes may need what `kept`, the one that
+/// it was started with, says. That is so until the controllers admit it for what is written.
+pub fn in_force<'a>(
+    written: &'a CsiPlugin,
+    kept: Option<&'a CsiPlugin>,
+    admitted: Option<(&str, Role)>,
+) -> &'a CsiPlugin {
+    let wanted = (written.plugin_name.as_str(), written.role);
+    match kept {
+        Some(kept) if (kept.plugin_name.as_str(), kept.role) != wanted && admitted != Some(wanted) => kept,
+        Some(_) | None => written,
+    }
+}
+
+/// Whether a process that was started by one block has to make room for one that is started by the other. How long it may
+/// take to be ready is nothing that it was told.
+pub fn outdated(started: &CsiPlugin, wanted: &CsiPlugin) -> bool {
+    let told = |block: &CsiPlugin| CsiPlugin { health_timeout: None, ..block.clone() };
+    told(started) != told(wanted)
 }
 
 /// The driver that the volumes of a plugin are of: the one that was there when the first of them came, until another one
@@ -176,7 +220,7 @@ mod tests {
     fn nothing_that_a_volume_needs_stops() {
         for going in [Going::No, Going::Replaced, Going::NodeDown, Going::Deleted] {
             for role in [Role::Controller, Role::Node, Role::Monolith] {
-                for bits in 0..32_u8 {
+                for bits in 0..64_u8 {
                     let some = |bit: u8| if bits & bit == 0 { set(&[]) } else { set(&["v"]) };
                     let facts = Facts {
                         going,
@@ -186,13 +230,17 @@ mod tests {
                         unhosted: some(4),
                         other_here: bits & 8 != 0,
                         other_controller: bits & 16 != 0,
+                        node_services: some(32),
                     };
                     let may = released(&facts);
                     let idle = !(bits & 1 != 0 || bits & 2 != 0 || bits & 4 != 0);
                     match going {
                         Going::No => assert_eq!(may, Ok(false)),
                         Going::Replaced => assert_eq!(may, Ok(true)),
-                        Going::NodeDown => assert_eq!(may.is_ok(), bits & 1 == 0),
+                        Going::NodeDown => {
+                            let last = role != Role::Controller || bits & 32 == 0;
+                            assert_eq!(may.is_ok(), bits & 1 == 0 && last, "{facts:?}");
+                        }
                         Going::Deleted if idle => assert_eq!(may, Ok(true)),
                         Going::Deleted => {
                             let node = role.node() && bits & 1 != 0 && !facts.other_here;
@@ -230,5 +278,68 @@ mod tests {
         assert!(different.len() < 70, "{different:?}");
         let backwards: BTreeSet<_> = (1..=1000).map(|to| in_use(&many[..to]).to_string()).collect();
         assert!(backwards.len() < 70, "{backwards:?}");
+    }
+
+    fn block(plugin: &str, role: Role) -> CsiPlugin {
+        CsiPlugin {
+            plugin_name: plugin.to_owned(),
+            role,
+            mount_dir: String::new(),
+            stage_publish_base_dir: String::new(),
+            health_timeout: None,
+        }
+    }
+
+    #[test]
+    fn a_changed_block_gives_up_what_nobody_else_of_the_task_does() {
+        use Role::{Controller, Monolith, Node};
+        for (from, to, same, lost) in [
+            (Monolith, Monolith, true, None),
+            (Monolith, Node, true, Some(Controller)),
+            (Monolith, Controller, true, Some(Node)),
+            (Node, Monolith, true, None),
+            (Node, Controller, true, Some(Node)),
+            (Controller, Node, true, Some(Controller)),
+            (Controller, Controller, false, Some(Controller)),
+            (Node, Monolith, false, Some(Node)),
+            (Monolith, Node, false, Some(Monolith)),
+        ] {
+            assert_eq!(given_up(from, to, same), lost, "{from:?} to {to:?}, same plugin: {same}");
+        }
+    }
+
+    #[test]
+    fn a_changed_block_is_in_force_once_it_is_admitted() {
+        use Role::{Monolith, Node};
+        let (p, q, node_of_p) = (block("p", Monolith), block("q", Monolith), block("p", Node));
+        let elsewhere = CsiPlugin { mount_dir: "/csi".to_owned(), ..p.clone() };
+        for (written, kept, admitted, in_force_is) in [
+            (&q, None, None, &q),
+            (&q, Some(&p), None, &p),
+            (&q, Some(&p), Some(("p", Monolith)), &p),
+            (&q, Some(&p), Some(("q", Monolith)), &q),
+            (&q, Some(&p), Some(("q", Node)), &p),
+            (&node_of_p, Some(&p), Some(("p", Monolith)), &p),
+            (&node_of_p, Some(&p), Some(("p", Node)), &node_of_p),
+            // Nobody loses anything by another path.
+            (&elsewhere, Some(&p), None, &elsewhere),
+        ] {
+            assert_eq!(in_force(written, kept, admitted), in_force_is, "{written:?} {kept:?} {admitted:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_makes_room_for_whatever_it_was_told_otherwise() {
+        let p = block("p", Role::Monolith);
+        for (other, expected) in [
+            (p.clone(), false),
+            (CsiPlugin { health_timeout: Some("1m".into()), ..p.clone() }, false),
+            (block("q", Role::Monolith), true),
+            (block("p", Role::Node), true),
+            (CsiPlugin { mount_dir: "/csi".into(), ..p.clone() }, true),
+            (CsiPlugin { stage_publish_base_dir: "/local".into(), ..p.clone() }, true),
+        ] {
+            assert_eq!(outdated(&p, &other), expected, "{other:?}");
+        }
     }
 }

@@ -157,6 +157,11 @@ pub fn while_healing(wanted: Wanted, healing: Healing) -> Wanted {
     }
 }
 
+/// What is wanted of a task for now, given that it runs by something that is wanted otherwise: it ends first.
+pub fn while_outdated(wanted: Wanted, outdated: bool) -> Wanted {
+    if outdated { Wanted::Stopped } else { wanted }
+}
+
 /// What this machine knows of a task of which it has no trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traceless {

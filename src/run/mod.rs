@@ -7,9 +7,9 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+pub mod allows;
 mod audit;
 pub mod cluster;
-pub mod containers;
 pub mod csi;
 pub mod down;
 mod enroll;

@@ -1,6 +1,6 @@
 //! `wharfline node`: the node daemon of a machine that joined a cluster.
 #![allow(clippy::print_stdout)] // the line that says that it is ready
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::enroll::{Membership, host_and_port};
 use super::patience::patient;
 use super::servers::Servers;
 use super::up::{host_name, named, prepare, stop_on_signal};
-use super::{containers, join, machine};
+use super::{allows, join, machine};
 use crate::api::token::JoinToken;
 use crate::node::{self, Looked, Options, Prepared};
 use crate::sys::process::Adopted;
@@ -37,12 +37,9 @@ pub struct Args {
     /// This node's name at its first start; the host name in lower case when not given
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Beneath which directories an allocation's hostPath may publish a volume; may be given several times
-    #[arg(long = "host-path", value_name = "DIR", default_values = join::HOST_PATHS)]
-    pub host_paths: Vec<PathBuf>,
-    /// What containers may have
+    /// What the node allows
     #[command(flatten)]
-    pub containers: containers::Args,
+    pub allows: allows::Args,
 }
 
 /// Runs until SIGTERM or SIGINT. Workloads and mounts stay as they are.
@@ -83,10 +80,11 @@ async fn run(
         ));
     }
     // The machine first: what runs here belongs to a name, and a token is for a machine that can be a node.
+    let allows = args.allows.allows(data_dir)?;
     let options = Options {
-        host_paths: args.host_paths.clone(),
-        containers: args.containers.grants(data_dir)?,
-        runtimes: args.containers.usable(),
+        host_paths: allows.host_paths,
+        containers: allows.containers,
+        runtimes: allows.runtimes,
         ..join::options("", data_dir.to_owned(), machine::run_dir(data_dir))
     };
     let machine = machine::machine(data_dir)?;

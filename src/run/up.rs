@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::audit::Audit;
-use super::{cluster, containers, down, join, machine};
+use super::{allows, cluster, down, join, machine};
 use crate::node::journal::Journal;
 use crate::node::{Looked, Options};
 use crate::server::{Identity, Limits, Pki, Server, ServerOptions, serve, write_private};
@@ -35,12 +35,9 @@ pub struct Args {
     /// This node's name at its first start; the host name in lower case when not given
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
-    /// Beneath which directories an allocation's hostPath may publish a volume; may be given several times
-    #[arg(long = "host-path", value_name = "DIR", default_values = join::HOST_PATHS)]
-    pub host_paths: Vec<PathBuf>,
-    /// What containers may have
+    /// What the node allows
     #[command(flatten)]
-    pub containers: containers::Args,
+    pub allows: allows::Args,
 }
 
 /// Runs until SIGTERM or SIGINT. Workloads and mounts stay as they are.
@@ -50,16 +47,14 @@ pub struct Args {
 pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     super::log();
     crate::effect::arm()?;
-    if let Some(path) = args.host_paths.iter().find(|path| !path.is_absolute() || path.parent().is_none()) {
-        return Err(anyhow!("--host-path {}: must be an absolute path below /", path.display()));
-    }
     let data_dir = prepare(data_dir)?;
+    let allows = args.allows.allows(&data_dir)?;
     let given = args.node_name.as_deref().map(|name| named(name, FLAG)).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
         let signals = tokio::spawn(stop_on_signal(stop.clone())?);
-        let result = Up::open(args, given, data_dir).await?.run(stop).await;
+        let result = Up::open(args, (given, allows), data_dir).await?.run(stop).await;
         signals.abort();
         result
     })
@@ -195,7 +190,11 @@ struct Up {
 }
 
 impl Up {
-    async fn open(args: &Args, given: Option<String>, data_dir: PathBuf) -> anyhow::Result<Self> {
+    async fn open(
+        args: &Args,
+        (given, allows): (Option<String>, allows::Allows),
+        data_dir: PathBuf,
+    ) -> anyhow::Result<Self> {
         let listen = args.listen;
         super::enroll::refuse_member(&data_dir)?;
         let Core { store, server, pki, audit } = Core::open(&data_dir)?;
@@ -206,9 +205,9 @@ impl Up {
         let machine = machine::machine(&data_dir)?;
         let kernel = Arc::clone(&machine.kernel);
         let options = Options {
-            host_paths: args.host_paths.clone(),
-            containers: args.containers.grants(&data_dir)?,
-            runtimes: args.containers.usable(),
+            host_paths: allows.host_paths,
+            containers: allows.containers,
+            runtimes: allows.runtimes,
             ..join::options("", data_dir.clone(), machine::run_dir(&data_dir))
         };
         // The machine and the store know nothing of one another.

@@ -109,7 +109,7 @@ async fn killed_while_any_answer_is_on_its_way() {
     die_everywhere(Point::Answered).await;
 }
 
-/// Scenario B119.
+/// Scenarios B119, A54.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_in_place_is_not_called_again_however_often_the_daemon_dies() {
     let mut rig = Rig::new(Config::full()).await;

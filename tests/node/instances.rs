@@ -11,7 +11,7 @@ use crate::support::scripted::{Config, Scripted, Site};
 const WHARFLINE: &str = env!("CARGO_BIN_EXE_wharfline");
 
 /// An instance of the plugin `own` that runs as a task of this node.
-async fn own_instance(rig: &Rig, command: Value, health_timeout: &str) -> Allocation {
+pub(crate) async fn own_instance(rig: &Rig, command: Value, health_timeout: &str) -> Allocation {
     let task = json!({ "name": "plugin", "runtime": { "process": { "command": command } },
         "csiPlugin": { "pluginName": "own", "role": "Monolith", "healthTimeout": health_timeout } });
     let alloc = rig.alloc("own", json!({ "tasks": [task] })).await;
@@ -19,7 +19,7 @@ async fn own_instance(rig: &Rig, command: Value, health_timeout: &str) -> Alloca
     alloc
 }
 
-async fn end_own(rig: &Rig) {
+pub(crate) async fn end_own(rig: &Rig) {
     rig.world.delete(&rig.allocs, "own").await;
     rig.world.status(&rig.allocs, "own", json!({ "pluginReleased": true })).await;
     rig.world.until(&rig.allocs, "own", "stopped", |a| a["status"]["phase"] == "Stopped").await;
@@ -27,7 +27,7 @@ async fn end_own(rig: &Rig) {
     rig.world.delete(&rig.instances, "own").await;
 }
 
-async fn ready(rig: &Rig, name: &str, truth: &str) -> Value {
+pub(crate) async fn ready(rig: &Rig, name: &str, truth: &str) -> Value {
     let holds = |i: &Value| condition(i, "Ready", truth);
     serde_json::to_value(rig.world.until(&rig.instances, name, truth, holds).await).unwrap()
 }
@@ -51,7 +51,7 @@ async fn told_if(
     all.iter().filter(of_it).map(|e| e.series.as_ref().map_or(1, |series| series.count)).sum()
 }
 
-fn driver(rig: &Rig) -> String {
+pub(crate) fn driver(rig: &Rig) -> String {
     format!("{WHARFLINE} csi dir --data-dir {}/drivers/dir", rig.place.data.path().display())
 }
 
@@ -97,7 +97,7 @@ async fn a_plugin_that_is_never_ready_is_started_again_and_the_timeout_is_told_o
 }
 
 /// One allocation with one volume of the plugin `own`, and a task in it.
-async fn user_of_own(rig: &Rig) -> Value {
+pub(crate) async fn user_of_own(rig: &Rig) -> Value {
     let own = Special { spec: json!({ "plugin": "own" }), ..Special::default() };
     let volume = rig.ask("vol-1", &own).await;
     let handle = rig.volume_up("vol-1").await.status.unwrap().handle;
@@ -117,7 +117,7 @@ async fn user_of_own(rig: &Rig) -> Value {
     serde_json::to_value(rig.published("app").await).unwrap()
 }
 
-/// Scenario A17.
+/// Scenarios A17, Q12: what it leaves at its socket is no obstacle to the next one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_in_a_crash_loop_leaves_its_users_alone_and_each_edge_is_told_once() {
     const CRASHES: i32 = 3;

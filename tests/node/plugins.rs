@@ -74,7 +74,7 @@ async fn what_is_where_the_socket_should_be_is_told() {
     rig.finish().await;
 }
 
-/// Scenario B114.
+/// Scenarios B114, Q12.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_killed_in_a_call_gets_the_same_call_when_it_is_back() {
     let mut rig = Rig::new(Config::full()).await;

@@ -29,7 +29,7 @@ async fn retried(rpc: Rpc, code: Code) {
     rig.finish().await;
 }
 
-/// Scenario B42.
+/// Scenarios B42, Q9.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_that_time_may_heal_are_repeated_with_growing_gaps() {
     retried(Rpc::ControllerPublishVolume, Code::FailedPrecondition).await;

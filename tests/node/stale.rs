@@ -56,6 +56,7 @@ pub(crate) async fn count(rig: &Rig, reason: &str) -> usize {
     rig.events_until(reason).await.iter().filter(|(r, _)| r == reason).count()
 }
 
+/// Scenario B117.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fuse_mount_that_died_with_its_driver_is_told_and_touched_by_nobody() {
     let mut rig = Rig::new(Config::full()).await;

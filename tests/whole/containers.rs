@@ -134,6 +134,7 @@ fn cgroups(rig: &Rig) -> Vec<PathBuf> {
     tasks.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
+/// Scenario Q17.
 #[test]
 fn a_driver_and_its_user_run_in_containers() {
     let mut rig = Rig::new();

@@ -118,3 +118,43 @@ fn what_a_driver_wrote_that_was_given_secrets_is_told_to_nobody() {
     rig.ended();
     rig.assert_nothing_left();
 }
+
+/// Scenario A20.
+#[test]
+fn a_task_that_serves_another_plugin_from_now_on_waits_for_the_volumes_of_the_former() {
+    const MANIFEST: &str = include_str!("../../manifests/plugin-as-task.yaml");
+    let mut rig = Rig::new();
+    rig.up();
+    rig.apply(MANIFEST);
+    rig.wait_ready("allocation/user");
+    assert_eq!(rig.get("plugin", "dir-by-hand")["status"]["undeclaredFrom"], "default");
+    let driver = MANIFEST.split("---").next().unwrap();
+    let restarts = |rig: &Rig| rig.get("allocation", "dir-by-hand")["status"]["tasks"][0]["restarts"].clone();
+    let before = restarts(&rig);
+    let user = rig.get("allocation", "user")["status"].clone();
+
+    // How long it may take is no reason to start it anew, and what it serves stays while a volume is there.
+    rig.apply(&driver.replace("healthTimeout: 30s", "healthTimeout: 40s"));
+    rig.apply(&driver.replace("pluginName: dir-by-hand", "pluginName: other"));
+    let held = || rig.run(&["why", "plugin/dir-by-hand"]).contains("in use by volume");
+    until("it is told what holds it", held);
+    let page = rig.run(&["why", "allocation/dir-by-hand"]);
+    assert!(page.contains("its csiPlugin block changed") && page.contains("volumeclaim/by-hand"), "{page}");
+    let stays = |event: &serde_json::Value| event["reason"] == "InstanceStays";
+    assert!(rig.list("events").iter().any(stays));
+    rig.kill();
+    rig.up();
+    rig.wait_ready("allocation/user");
+    assert_eq!((restarts(&rig), &rig.get("allocation", "user")["status"]), (before, &user));
+
+    rig.run(&["delete", "allocation/user", "volumeclaim/by-hand"]);
+    until("the other one is there", || {
+        rig.list("plugins").iter().any(|plugin| plugin["metadata"]["name"] == "other")
+    });
+    rig.wait_ready("plugin/other");
+    until("the former is gone", || rig.list("plugins").len() == 1);
+    assert_eq!(restarts(&rig), 1);
+    rig.run(&["delete", "allocation/dir-by-hand", "volumeclass/by-hand"]);
+    until("no plugin is left", || rig.list("plugins").is_empty());
+    rig.terminate();
+}

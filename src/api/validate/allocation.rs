@@ -9,6 +9,9 @@ use super::not_built::refuse_not_built;
 use super::runtime::{driver_is_root, driver_paths, resources, runtime};
 use super::{check_duration, list, names, reference, required, text, unchanged};
 
+/// What to do instead of a change that is refused.
+const ANOTHER: &str = "delete the allocation and make another one";
+
 /// Faults of an Allocation.
 pub fn allocation(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut faults = FieldErrors::new();
@@ -36,10 +39,35 @@ pub fn allocation(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         task(&mut faults, &format!("spec.tasks[{i}]"), one, &known);
     }
     if let Some(old) = old {
-        let fields = ["nodeName", "nodeSelector", "volumes", "tasks"];
-        unchanged(&mut faults, old, new, &fields, "delete the allocation and make another one");
+        let fields = ["nodeName", "nodeSelector", "volumes"];
+        unchanged(&mut faults, old, new, &fields, ANOTHER);
+        tasks_stay(&mut faults, old, new);
     }
     faults.into_vec()
+}
+
+/// Of tasks only what is in their csiPlugin blocks may change; where the allocation is a Plugin's own, not even that.
+fn tasks_stay(faults: &mut FieldErrors, old: &Value, new: &Value) {
+    let tasks = |of: &Value| -> Vec<Value> {
+        let mut tasks: Vec<Value> = list(&of["spec"]["tasks"]).cloned().collect();
+        for task in &mut tasks {
+            let serves = task["csiPlugin"].is_object();
+            task["csiPlugin"] = Value::Bool(serves);
+        }
+        tasks
+    };
+    if tasks(old) != tasks(new) {
+        let message = format!("cannot change, but for what is in their csiPlugin blocks; {ANOTHER}");
+        faults.forbidden("spec.tasks", message);
+        return;
+    }
+    let owner = text(&new["metadata"]["annotations"]["wharfline.dev/plugin-name"]);
+    for (i, (old, new)) in list(&old["spec"]["tasks"]).zip(list(&new["spec"]["tasks"])).enumerate() {
+        if !owner.is_empty() && old["csiPlugin"] != new["csiPlugin"] {
+            let message = format!("is as Plugin \"{owner}\" says; change its spec.instances");
+            faults.forbidden(format!("spec.tasks[{i}].csiPlugin"), message);
+        }
+    }
 }
 
 fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&str>) {
@@ -130,6 +158,37 @@ mod tests {
                 "spec.tasks[0].volumeMounts[0].mountPath",
             ]
         );
+    }
+
+    #[test]
+    fn of_a_task_only_what_is_in_its_block_may_change() {
+        let alloc = |task: &Value, owner: &str| {
+            let mut all = json!({ "name": "t", "runtime": { "process": { "command": ["x"] } },
+                "csiPlugin": { "pluginName": "p", "role": "Node" } });
+            all.as_object_mut().unwrap().extend(task.as_object().unwrap().clone());
+            let annotations = json!({ "wharfline.dev/plugin-name": owner });
+            json!({ "metadata": { "annotations": annotations }, "spec": { "tasks": [all] } })
+        };
+        let block = json!({ "csiPlugin": { "pluginName": "q", "role": "Monolith", "healthTimeout": "1m" } });
+        let stays = "spec.tasks: cannot change, but for what is in their csiPlugin blocks; \
+                     delete the allocation and make another one";
+        let owned = "spec.tasks[0].csiPlugin: is as Plugin \"p\" says; change its spec.instances";
+        for (task, owner, wanted) in [
+            (json!({}), "", None),
+            (json!({}), "p", None),
+            (block.clone(), "", None),
+            (block, "p", Some(owned)),
+            (json!({ "csiPlugin": null }), "", Some(stays)),
+            (json!({ "env": { "A": "b" } }), "", Some(stays)),
+            (json!({ "name": "u" }), "", Some(stays)),
+        ] {
+            let (old, new) = (alloc(&json!({}), owner), alloc(&task, owner));
+            let faults = allocation(&new, Some(&old));
+            let found: Vec<_> = faults.iter().map(|f| format!("{}: {}", f.path, f.message)).collect();
+            assert_eq!(found, wanted.into_iter().collect::<Vec<_>>(), "{task} {owner}");
+            let back = allocation(&old, Some(&new));
+            assert_eq!(back.is_empty(), wanted.is_none(), "{task} {owner}");
+        }
     }
 
     /// Scenario A75.

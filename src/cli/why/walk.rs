@@ -1,6 +1,7 @@
 //! From one object to what it waits for, kind by kind. Going up and coming down are told apart by the deletion mark.
 mod holders;
 mod placing;
+mod serving;
 mod telling;
 
 use std::cell::RefCell;
@@ -175,6 +176,7 @@ impl<'a> Walk<'a> {
         // MountLost, MountStale, MountSilent: it runs, and its volume is not what it was.
         let dead = settled && told.is_some_and(|c| c.kind == "VolumesReady" && c.reason.starts_with("Mount"));
         if settled && !dead && told.is_none_or(|condition| condition.kind != "Ready") {
+            self.add_former(&mut branch, allocation);
             return branch;
         }
         branch.state = State::Blocked;
@@ -508,6 +510,9 @@ impl<'a> Walk<'a> {
                     branch.state = State::Blocked;
                     add_told(&mut branch, told);
                     branch.because.extend(self.unstarted(name));
+                    if branch.reason == "InUse" {
+                        branch.because.extend(self.volumes_of(name, ""));
+                    }
                 }
                 return branch;
             }

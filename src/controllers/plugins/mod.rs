@@ -1,4 +1,5 @@
 //! Plugins: their instances run as allocations, their status is counted, and they stop only when no volume needs them.
+mod changing;
 mod instances;
 mod rollout;
 mod tasks;
@@ -21,6 +22,7 @@ use crate::plan::Reason;
 use crate::plan::marks::{PLUGIN_NAME, UNDECLARED_FROM};
 use crate::plan::registry::{self, Instance, Service};
 
+pub(crate) use changing::Changing;
 pub(crate) use instances::reconcile as reconcile_instance;
 pub(crate) use tasks::{Leaving, hosted_alone, leaving, reconcile as reconcile_task};
 use wanted::Wanted;

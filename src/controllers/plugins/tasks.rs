@@ -1,5 +1,5 @@
 //! Allocations whose tasks serve a plugin: their PluginInstances are made, and they are let go when nothing needs them.
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::ResourceExt;
@@ -11,15 +11,17 @@ use super::super::context::Context;
 use super::super::drive::Outcome;
 use super::super::facts::{Instances, deleting, node_down, serves, uid};
 use super::super::names::joined;
+use super::super::wake::{cluster, users_of_plugin};
 use super::super::world::World;
+use super::changing::Waits;
 use super::wanted::{Slot, Wanted, slot, wanted};
 use super::{ours, own_allocations, undeclared};
 use crate::api::allocation::{CsiPlugin, Task};
-use crate::api::meta::{ObjectRef, Rung};
+use crate::api::meta::{ObjectRef, READY, Rung, is_true};
 use crate::api::plugin::Role;
 use crate::api::{Allocation, Plugin, PluginInstance, PluginInstanceSpec, Volume, VolumeAttachment};
 use crate::plan::Reason;
-use crate::plan::plugins::{Facts, Going, released};
+use crate::plan::plugins::{Facts, Going, given_up, released};
 use crate::plan::registry::Service;
 
 /// One look at one allocation. Those that serve no plugin are none of our business.
@@ -30,10 +32,16 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
         return Ok(None);
     }
     let status = object.status.clone().unwrap_or_default();
+    let mut waiting = BTreeMap::new();
     if !status.node_name.is_empty() && !deleting(&*object) {
         for (task, plugin) in &tasks {
-            make_instance(&context, &object, task, plugin, &status.node_name).await?;
+            waiting.extend(make_instance(&context, &object, task, plugin, &status.node_name).await?);
         }
+    }
+    let news = context.changing.set(&name_of(&*object), &waiting);
+    for plugin in news {
+        users_of_plugin(&context, &plugin);
+        context.queues.plugins.add(cluster(&plugin));
     }
     let may_stop = may_stop(&context, &object) == Ok(true);
     // One that was let go stays let go: its node may have begun to stop it.
@@ -44,22 +52,26 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     Ok(None)
 }
 
+/// Makes the PluginInstance of a task, or takes one back that is of something else by now. Returns the plugin that cannot
+/// do without it yet, and what for.
 async fn make_instance(
     context: &Context,
     object: &Allocation,
     task: &Task,
     csi: &CsiPlugin,
     node: &str,
-) -> Result<(), super::Failure> {
+) -> Result<Option<(String, Waits)>, super::Failure> {
     let (namespace, name) = name_of(object);
     let of = ObjectRef { namespace: namespace.clone(), name: name.clone(), uid: uid(object) };
     let instance = joined(&[&namespace, &name, &task.name], 240);
     let plugin = context.world.plugins.named(&csi.plugin_name);
-    if let Some(instance) = context.world.instances.named(&instance) {
+    let known = context.world.instances.named(&instance);
+    if let Some(known) = &known {
+        let plugin = context.world.plugins.named(&known.spec.plugin);
         if !allowed(context, object, plugin.as_deref(), &namespace) {
-            revoke(context, object, csi, &instance).await?;
+            revoke(context, object, known).await?;
+            return Ok(None);
         }
-        return Ok(());
     }
     if !allowed(context, object, plugin.as_deref(), &namespace) {
         let message = format!(
@@ -67,7 +79,10 @@ async fn make_instance(
             csi.plugin_name
         );
         context.tell::<Allocation>(&of, "InstanceRefused", &message).await;
-        return Ok(());
+        return Ok(None);
+    }
+    if let Some(known) = known {
+        return change(context, object, csi, &known).await;
     }
     context
         .create(&PluginInstance {
@@ -83,22 +98,60 @@ async fn make_instance(
             status: None,
         })
         .await
-        .map(drop)
+        .map(|_| None)
+}
+
+/// Lets a task serve as its block says by now: what says otherwise of it goes as soon as no volume needs what it gives up,
+/// and is made anew. Until then its node leaves its process alone.
+async fn change(
+    context: &Context,
+    object: &Allocation,
+    csi: &CsiPlugin,
+    instance: &PluginInstance,
+) -> Result<Option<(String, Waits)>, super::Failure> {
+    let (from, node) = (&instance.spec, &instance.spec.node_name);
+    let same = from.plugin == csi.plugin_name;
+    if same && from.role == csi.role {
+        return Ok(None);
+    }
+    if let Some(lost) = given_up(from.role, csi.role, same) {
+        let facts = facts(context, object, (&from.plugin, lost), node, Going::Deleted);
+        if let Err(reason) = released(&facts) {
+            let message = format!(
+                "its csiPlugin block changed; as Plugin \"{}\", role {:?}, it serves on while that has to be: {reason}",
+                from.plugin, from.role
+            );
+            context.tell::<Allocation>(&from.allocation, "InstanceStays", &message).await;
+            return Ok(Some((from.plugin.clone(), Waits { reason, controller: lost.controller() })));
+        }
+    }
+    context.delete_as_seen(instance).await?;
+    Ok(None)
+}
+
+/// The plugin that a task serves, and in which role: as it was admitted, until a change of that is.
+fn served(context: &Context, object: &Allocation, task: &Task) -> Option<(String, Role)> {
+    let written = task.csi_plugin.as_ref()?;
+    let (namespace, name) = name_of(object);
+    let instance = context.world.instances.named(&joined(&[&namespace, &name, &task.name], 240));
+    let admitted = instance.filter(|instance| instance.spec.allocation.uid == uid(object));
+    let admitted = admitted.map(|instance| (instance.spec.plugin.clone(), instance.spec.role));
+    Some(admitted.unwrap_or_else(|| (written.plugin_name.clone(), written.role)))
 }
 
 /// Takes back what was allowed once, as soon as no volume needs that instance.
 async fn revoke(
     context: &Context,
     object: &Allocation,
-    csi: &CsiPlugin,
     instance: &PluginInstance,
 ) -> Result<(), super::Failure> {
     let of = &instance.spec.allocation;
     let refused = format!(
         "Plugin \"{}\" takes no instances from namespace \"{}\" any more",
-        csi.plugin_name, of.namespace
+        instance.spec.plugin, of.namespace
     );
-    match released(&facts(context, object, csi, &instance.spec.node_name, Going::Deleted)) {
+    let was = (instance.spec.plugin.as_str(), instance.spec.role);
+    match released(&facts(context, object, was, &instance.spec.node_name, Going::Deleted)) {
         Ok(_) => {
             context.tell::<Allocation>(of, "InstanceRefused", &refused).await;
             context.delete_as_seen(instance).await
@@ -149,18 +202,19 @@ pub(super) fn held(context: &Context, plugin: &str) -> Option<Reason> {
     leaving
         .filter(|a| a.status.as_ref().is_none_or(|s| !s.plugin_released))
         .find_map(|a| may_stop(context, a).err())
+        .or_else(|| context.changing.reason(plugin))
 }
 
 /// Whether the allocation's instances may stop; if they shall but may not, why.
 fn may_stop(context: &Context, object: &Allocation) -> Result<bool, Reason> {
     let node = object.status.as_ref().map(|s| s.node_name.clone()).unwrap_or_default();
     let mut may = true;
-    for csi in object.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref()) {
+    for (plugin, role) in object.spec.tasks.iter().filter_map(|task| served(context, object, task)) {
         // Only of one that shall stop it matters what is wanted in its place.
         let stops = deleting(object) || object.spec.stop;
-        let wanted = if stops { again(context, &csi.plugin_name) } else { HashMap::new() };
+        let wanted = if stops { again(context, &plugin) } else { HashMap::new() };
         let going = going(context, object, &node, &wanted);
-        may &= released(&facts(context, object, csi, &node, going))?;
+        may &= released(&facts(context, object, (&plugin, role), &node, going))?;
     }
     Ok(may)
 }
@@ -185,9 +239,15 @@ fn going(context: &Context, object: &Allocation, node: &str, wanted: &HashMap<Sl
     if comes { Going::Replaced } else { Going::Deleted }
 }
 
-fn facts(context: &Context, object: &Allocation, csi: &CsiPlugin, node: &str, going: Going) -> Facts {
+fn facts(
+    context: &Context,
+    object: &Allocation,
+    (plugin, role): (&str, Role),
+    node: &str,
+    going: Going,
+) -> Facts {
     let world = &context.world;
-    let of_it = format!("plugin:{}", csi.plugin_name);
+    let of_it = format!("plugin:{plugin}");
     let volumes = world.volumes.by(&of_it);
     let names = |keep: &dyn Fn(&Volume) -> bool| -> BTreeSet<String> {
         volumes.iter().filter(|v| keep(v)).map(|v| v.name_any()).collect()
@@ -202,7 +262,7 @@ fn facts(context: &Context, object: &Allocation, csi: &CsiPlugin, node: &str, go
     // Of a Volume that is gone, taken off by force, the attachment alone tells who has to detach.
     let alone = attachments.iter().filter(|a| hosted_alone(world, a, node));
     hosted.extend(alone.map(|a| a.spec.volume.clone()));
-    let instances = Instances::of(world, &csi.plugin_name);
+    let instances = Instances::of(world, plugin);
     let mine = uid(object);
     let others = |service: Service| {
         let other = |i: &&crate::plan::registry::Instance| {
@@ -213,20 +273,32 @@ fn facts(context: &Context, object: &Allocation, csi: &CsiPlugin, node: &str, go
         instances.list.iter().filter(|i| i.healthy_since.is_some()).filter(other).collect::<Vec<_>>()
     };
     let here = |service| others(service).iter().any(|i| i.node == node);
-    let other_here = match csi.role {
+    let other_here = match role {
         Role::Controller => here(Service::Controller),
         Role::Node => here(Service::Node),
         Role::Monolith => here(Service::Controller) && here(Service::Node),
     };
     Facts {
         going,
-        role: csi.role,
+        role,
         on_node,
         hosted,
         unhosted: names(&|v| needs(v) && host(v).is_none()),
         other_here,
         other_controller: !others(Service::Controller).is_empty(),
+        node_services: node_services(&instances, (node, &mine)),
     }
+}
+
+/// The instances of the node service that a node says are healthy, but for those of one allocation: on a node that is taken
+/// down nobody counts on them any more, but they are there.
+fn node_services(instances: &Instances, (node, mine): (&str, &str)) -> BTreeSet<String> {
+    let there = instances.objects.iter().filter(|(_, o)| {
+        let ready = o.status.as_ref().is_some_and(|status| is_true(&status.conditions, READY));
+        let of_it = o.spec.node_name == node && serves(o.spec.role, Service::Node);
+        of_it && ready && o.spec.allocation.uid != mine
+    });
+    there.map(|(id, _)| id.clone()).collect()
 }
 
 /// The allocations whose tasks served plugins that shall stop for good, for as long as nothing that decides it has changed.
@@ -238,8 +310,15 @@ type ByPlugin = HashMap<String, Arc<BTreeSet<Name>>>;
 /// The versions of the caches that it was found from.
 type Sources = [u64; 3];
 
-/// The allocations with tasks of the plugin that shall stop for good: not those in whose place another one comes.
+/// The allocations with tasks of the plugin that shall make no controller calls of it any more: those that stop for good,
+/// but not those in whose place another one comes, and those whose blocks say otherwise by now.
 pub(crate) fn leaving(context: &Context, plugin: &str) -> Arc<BTreeSet<Name>> {
+    let stopping = stopping_for_good(context, plugin);
+    let changing = context.changing.controllers_of(plugin);
+    if changing.is_empty() { stopping } else { Arc::new(&*stopping | &changing) }
+}
+
+fn stopping_for_good(context: &Context, plugin: &str) -> Arc<BTreeSet<Name>> {
     let world = &context.world;
     let word = format!("leaving:{plugin}");
     if world.allocations.count(&word) == 0 {

@@ -6,6 +6,7 @@ use kube::{Resource, ResourceExt};
 
 mod plugins;
 mod prepare;
+mod serving;
 mod start;
 mod status;
 
@@ -131,6 +132,8 @@ pub fn wake_orphans(node: &Node, plugin: &str) {
 
 async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
     let uid = allocation.uid().unwrap_or_default();
+    let served = serving::as_served(node, allocation);
+    let allocation = &*served;
     let plugin = allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
     let wanted = wanted(node, allocation, plugin);
     let mut again: Option<Duration> = None;
@@ -211,7 +214,8 @@ async fn run_task(
     prepare::count(node, allocation, task);
     let volumes = healing == Healing::None && publications(node, allocation).is_some();
     let ready = (volumes, prepare::readiness(node, &uid, task));
-    let now = supervise::while_healing(wanted, healing);
+    let outdated = serving::is_outdated(node, &uid, task);
+    let now = supervise::while_outdated(supervise::while_healing(wanted, healing), outdated);
     let next = supervise::next(now, seen(node, &uid, &task.name, task.restart_policy, ready));
     let again = prepare::keep_note(node, allocation, task, &next);
     match next {
@@ -238,7 +242,8 @@ async fn run_task(
                 node.tasks.event(&uid, &task.name, event(node, "Draining", &message));
                 return None;
             }
-            node.tasks.event(&uid, &task.name, event(node, "Stopping", "asked to end"));
+            let why = if outdated { "asked to end: its csiPlugin block changed" } else { "asked to end" };
+            node.tasks.event(&uid, &task.name, event(node, "Stopping", why));
             if node.stop_task(&uid, &task.name, grace(task)) == Asked::Over {
                 withdraw(node, &uid, &task.name, plugins::entry(node, &uid, task).as_ref()).await;
             }
@@ -384,10 +389,11 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
     node.events.tell(about(allocation), tone, reason, "Run", &note);
     if task.csi_plugin.is_some() {
         node.supervisors.stop(&key);
-        if let Some(instance) = node.registry.get(&key) {
+        let registered = node.registry.get(&key);
+        if let Some(instance) = &registered {
             instance.client.forget_owed();
             // What waited for its end goes on at another one.
-            node.queue.wake(Key::Plugin(instance.plugin));
+            node.queue.wake(Key::Plugin(instance.plugin.clone()));
         }
         let last = node.tasks.last_words(uid, &task.name).unwrap_or_default();
         let wrote = last.lines().last().map_or_else(String::new, |line| format!("; it wrote last: {line}"));
@@ -398,8 +404,8 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
         });
         if let Some((before, after)) = changed.filter(|(before, after)| before != after) {
             // Its end may be seen here before its supervisor sees anything.
-            if let Some(plugin) = plugin.filter(|_| before.healthy_since.is_some()) {
-                tell_edge(node, instance_object(node, &key).as_deref(), &plugin.plugin_name, &after);
+            if let Some(instance) = registered.filter(|_| before.healthy_since.is_some()) {
+                tell_edge(node, instance_object(node, &key).as_deref(), &instance.plugin, &after);
             }
             node.queue.wake(Key::Instance(key));
         }

@@ -33,7 +33,8 @@ pub(super) fn entry(node: &Node, uid: &str, task: &Task) -> Option<InstanceEntry
     task.csi_plugin.as_ref().map(|plugin| {
         let (admitted, born) = admitted(node, uid, &task.name, &plugin.plugin_name);
         let socket = socket(node, uid, task);
-        InstanceEntry { plugin: plugin.plugin_name.clone(), role: plugin.role, socket, admitted, born }
+        let block = Some(plugin.clone());
+        InstanceEntry { plugin: plugin.plugin_name.clone(), role: plugin.role, socket, admitted, born, block }
     })
 }
 

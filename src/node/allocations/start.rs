@@ -12,8 +12,8 @@ use super::super::events::Tone;
 use super::super::journal::{Entry, PublicationEntry, TaskEntry, task_key};
 use super::super::mounts::TARGET;
 use super::super::runtime::{Order, Place, Runtime, VolumeAt};
-use super::plugins::{self, prepare, register, socket};
-use super::{about, event, grace, reference};
+use super::plugins::{self, prepare, register, socket, withdraw};
+use super::{about, event, grace, reference, serving};
 use crate::api::Allocation;
 use crate::api::allocation::{Task, VolumeMount};
 use crate::plan::container::PluginPart;
@@ -73,6 +73,10 @@ pub(super) async fn start_marked(
         plugin: instance.clone(),
         runtime: Some(runtime.kind()),
     };
+    // What it was until now is nobody's any more.
+    let former = serving::former(node, &uid, &task.name);
+    let other = former.filter(|former| instance.as_ref().is_some_and(|i| i.plugin != former.plugin));
+    withdraw(node, &uid, &task.name, other.as_ref()).await;
     node.journal.put(Entry::Task(entry)).await.map_err(|e| e.to_string())?;
     if let Some(instance) = &instance {
         if runtime.runs() {

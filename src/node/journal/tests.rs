@@ -24,6 +24,7 @@ fn instance() -> TaskEntry {
             socket: PathBuf::from("/run/w/1/csi.sock"),
             admitted: false,
             born: Some(Time("2026-11-20T10:00:00Z".parse().unwrap())),
+            block: None,
         }),
         runtime: Some(Kind::Process),
     }
@@ -34,6 +35,25 @@ fn instance() -> TaskEntry {
 fn what_is_kept_of_a_plugins_task_is_what_it_was() {
     let bytes = r#"{"task":{"allocation":{"namespace":"d","name":"a","uid":"u"},"task":"driver","restarts":2,"plugin":{"plugin":"p","role":"Monolith","socket":"/run/w/1/csi.sock","admitted":false,"born":"2026-11-20T10:00:00.000000Z"},"runtime":"process"}}"#;
     let entry = Entry::Task(instance());
+    assert_eq!(serde_json::to_string(&entry).unwrap(), bytes);
+    assert_eq!(serde_json::from_str::<Entry>(bytes).unwrap(), entry);
+}
+
+/// Since the block is kept that it was started with.
+#[test]
+fn what_is_kept_of_a_csi_plugin_block_is_what_it_was() {
+    let bytes = r#"{"task":{"allocation":{"namespace":"d","name":"a","uid":"u"},"task":"driver","restarts":2,"plugin":{"plugin":"p","role":"Monolith","socket":"/run/w/1/csi.sock","admitted":false,"born":"2026-11-20T10:00:00.000000Z","block":{"pluginName":"p","role":"Monolith","mountDir":"/csi","healthTimeout":"30s"}},"runtime":"process"}}"#;
+    let mut entry = instance();
+    if let Some(plugin) = &mut entry.plugin {
+        plugin.block = Some(CsiPlugin {
+            plugin_name: "p".to_owned(),
+            role: Role::Monolith,
+            mount_dir: "/csi".to_owned(),
+            stage_publish_base_dir: String::new(),
+            health_timeout: Some("30s".to_owned()),
+        });
+    }
+    let entry = Entry::Task(entry);
     assert_eq!(serde_json::to_string(&entry).unwrap(), bytes);
     assert_eq!(serde_json::from_str::<Entry>(bytes).unwrap(), entry);
 }

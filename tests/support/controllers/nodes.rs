@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::bench::{Bench, Seen, condition};
 use crate::fake::{Behaviour, DISK};
-use crate::manifests::{claim, disk, phase, ready, user, why};
+use crate::manifests::{claim, class, disk, phase, ready, user, why};
 
 fn disks() -> Behaviour {
     Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() }
@@ -183,6 +183,33 @@ async fn a_node_taken_down_lets_go_and_comes_back() {
     let up = json!({ "metadata": { "annotations": { "wharfline.dev/stopped": null } } });
     bench.patch("nodes", "", "a", up).await;
     bench.until("it runs again", |seen| phase(seen, "one") == "Running").await;
+    bench.end().await;
+}
+
+/// Scenario A19.
+#[tokio::test(start_paused = true)]
+async fn what_makes_the_controller_calls_of_a_node_taken_down_stops_last() {
+    let bench = Bench::with(&["a"], disks()).await;
+    let entry = |role: &str| json!({ "name": role.to_lowercase(), "role": role, "runtime": { "process": { "command": ["driver"] } } });
+    let mut plugin = crate::manifests::plugin("disk", "Cluster");
+    plugin["spec"]["instances"] = json!([entry("Controller"), entry("Node")]);
+    bench.make("plugins", plugin).await;
+    bench.make("volumeclasses", class("disk", "disk")).await;
+    bench.until("the plugin is ready", |seen| ready(&seen.get("plugins", "", "disk"))).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    let stopped = json!({ "metadata": { "annotations": { "wharfline.dev/stopped": "true" } } });
+    bench.patch("nodes", "", "a", stopped).await;
+    let over = |seen: &Seen| seen.all("allocations").iter().all(|a| a["status"]["phase"] == "Stopped");
+    bench.until("all is stopped", over).await;
+    let released = |write: &&crate::bench::Write| write.body["status"]["pluginReleased"] == true;
+    let order: Vec<_> = bench.writes().iter().filter(released).map(|write| write.path.clone()).collect();
+    assert!(
+        order.len() == 2 && order[0].contains("disk-node") && order[1].contains("disk-controller"),
+        "{order:?}"
+    );
+    assert_eq!(bench.quiet().await.len(), 0);
     bench.end().await;
 }
 

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use crate::bench::{Bench, Seen, condition};
 use crate::fake::{Behaviour, DISK};
-use crate::manifests::{claim, disk, phase, plugin, ready, user, why};
+use crate::manifests::{claim, class, disk, phase, plugin, ready, user, why};
 use crate::quickstart::nothing_left;
 
 fn disks() -> Behaviour {
@@ -303,6 +303,90 @@ async fn a_plugin_that_nobody_declared_comes_and_goes_with_its_task() {
     bench.delete("allocations", "other", "driver").await;
     bench.delete("allocations", "default", "driver").await;
     bench.until("nothing is left", nothing_left).await;
+    bench.end().await;
+}
+
+/// Scenario A20.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_comes_to_serve_another_plugin_leaves_the_former_when_no_volume_needs_it() {
+    let bench = Bench::with(&["a"], disks()).await;
+    bench.make("allocations", by_hand("default")).await;
+    bench.until("the plugin is there", |seen| ready(&seen.get("plugins", "", "by-hand"))).await;
+    bench.make("volumeclasses", class("disk", "by-hand")).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    let instance = bench.seen.only("plugininstances")["metadata"]["uid"].clone();
+    let mut tasks = by_hand("default")["spec"]["tasks"].clone();
+    tasks[0]["csiPlugin"]["pluginName"] = json!("other");
+    bench.patch("allocations", "default", "driver", json!({ "spec": { "tasks": tasks } })).await;
+    bench.until("held", |seen| why(&seen.get("plugins", "", "by-hand")) == "InUse").await;
+    assert!(bench.seen.all("events").iter().any(|e| e["reason"] == "InstanceStays"));
+    bench.quiet().await;
+    assert_eq!(bench.seen.only("plugininstances")["metadata"]["uid"], instance, "the volume needs it");
+    assert_eq!(phase(&bench.seen, "one"), "Running");
+    bench.delete("allocations", "default", "one").await;
+    bench.delete("volumeclaims", "default", "c").await;
+    let serves_other = |seen: &Seen| {
+        let (former, now) = (seen.get("plugins", "", "by-hand"), seen.get("plugins", "", "other"));
+        former.is_null() && ready(&now) && seen.only("plugininstances")["spec"]["plugin"] == "other"
+    };
+    bench.until("the other plugin is served, the former is gone", serves_other).await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.delete("volumeclasses", "", "disk").await;
+    bench.delete("allocations", "default", "driver").await;
+    bench.until("nothing is left", nothing_left).await;
+    bench.end().await;
+}
+
+/// Scenario A8.
+#[tokio::test(start_paused = true)]
+async fn of_two_specifications_of_one_plugin_one_goes_and_the_other_stays() {
+    let bench = Bench::with(&["a"], disks()).await;
+    for role in ["Controller", "Node"] {
+        let mut allocation = by_hand("default");
+        allocation["metadata"]["name"] = json!(role.to_lowercase());
+        allocation["spec"]["tasks"][0]["csiPlugin"]["role"] = json!(role);
+        bench.make("allocations", allocation).await;
+    }
+    let counts = |seen: &Seen| {
+        let status = seen.get("plugins", "", "by-hand")["status"].clone();
+        ["controllers", "nodes"].map(|of| (status[of]["healthy"].clone(), status[of]["expected"].clone()))
+    };
+    let are =
+        |seen: &Seen, wanted: [i64; 2]| counts(seen) == wanted.map(|count| (json!(count), json!(count)));
+    bench.until("both serve", |seen| are(seen, [1, 1])).await;
+    bench.delete("allocations", "default", "controller").await;
+    bench.until("the node service stays", |seen| are(seen, [0, 1])).await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    let left = bench.seen.only("plugininstances");
+    assert!(left["spec"]["role"] == "Node" && ready(&left), "{left}");
+    bench.delete("allocations", "default", "node").await;
+    bench.until("nothing is left", nothing_left).await;
+    bench.end().await;
+}
+
+/// Scenario A7. What is left of its services needs no pause: a node's volumes stay up, and their controller calls go to another one.
+#[tokio::test(start_paused = true)]
+async fn a_task_in_a_smaller_role_hands_over_what_it_does_no_more() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    let allow = json!({ "spec": { "allowInstancesFrom": ["default"] } });
+    bench.patch("plugins", "", "disk", allow).await;
+    let mut by_hand = by_hand("default");
+    by_hand["spec"]["tasks"][0]["csiPlugin"]["pluginName"] = json!("disk");
+    bench.make("allocations", by_hand.clone()).await;
+    let of_task = |seen: &Seen| {
+        let all = seen.all("plugininstances");
+        all.into_iter().find(|i| i["spec"]["allocation"]["name"] == "driver").unwrap_or_default()
+    };
+    bench.until("it serves", |seen| ready(&of_task(seen))).await;
+    let mut tasks = by_hand["spec"]["tasks"].clone();
+    tasks[0]["csiPlugin"]["role"] = json!("Node");
+    bench.patch("allocations", "default", "driver", json!({ "spec": { "tasks": tasks } })).await;
+    let smaller = |seen: &Seen| of_task(seen)["spec"]["role"] == "Node" && ready(&of_task(seen));
+    bench.until("it serves in the smaller role", smaller).await;
+    assert_eq!(bench.quiet().await.len(), 0);
     bench.end().await;
 }
 

@@ -103,3 +103,27 @@ fn a_node_that_goes_waits_for_what_needs_its_plugin() {
     let way: Vec<String> = explanation.tree.path().iter().map(|b| b.subject.to_string()).collect();
     assert_eq!(way, ["node/b", "allocation/nfs-all-b", "volumeclaim/data"]);
 }
+
+#[test]
+fn a_task_that_is_to_serve_another_plugin_says_what_holds_it() {
+    let block = |plugin: &str| {
+        json!({ "metadata": { "name": "nfs-all-a", "namespace": "wharfline-system" },
+            "spec": { "tasks": [{ "name": "driver", "runtime": {},
+                "csiPlugin": { "pluginName": plugin, "role": "Monolith" } }] } })
+    };
+    let in_use = unmet("Ready", "InUse", "still in use by volume vol-data");
+    for (plugin, way) in
+        [("nfs", vec![]), ("other", vec!["allocation/web-data", "plugin/nfs", "volumeclaim/data"])]
+    {
+        let mut cluster = with(&[("plugins/0", in_use.clone()), ("allocations/0", block(plugin))]);
+        cluster["allocations"][0]["metadata"] = json!({ "namespace": "shop", "name": "web-data" });
+        cluster["instances"][0]["spec"]["allocation"] = json!({ "namespace": "shop", "name": "web-data" });
+        let page = explain(&objects(&cluster), &subject("Allocation/web-data")).unwrap();
+        let found: Vec<_> = page.tree.path().iter().map(|branch| branch.subject.to_string()).collect();
+        let blocked = page.root.is_some();
+        assert_eq!(blocked, !way.is_empty(), "{plugin}");
+        let held =
+            page.tree.text.contains("task driver serves plugin nfs as Monolith until nothing needs that");
+        assert!(held == blocked && (!blocked || found == way), "{plugin}: {found:?} {}", page.tree.text);
+    }
+}

@@ -1,0 +1,54 @@
+//! A csiPlugin block that changed: which one a task serves by, and whether its process has to make room.
+use std::borrow::Cow;
+
+use kube::ResourceExt;
+
+use super::super::context::Node;
+use super::super::journal::{Entry, InstanceEntry, task_key};
+use crate::api::Allocation;
+use crate::api::allocation::{CsiPlugin, Task};
+use crate::plan::plugins::{in_force, outdated};
+use crate::plan::supervise::Process;
+
+/// The allocation with the blocks that are in force, of which one may differ from what is written.
+pub(super) fn as_served<'a>(node: &Node, allocation: &'a Allocation) -> Cow<'a, Allocation> {
+    let uid = allocation.uid().unwrap_or_default();
+    let mut served = Cow::Borrowed(allocation);
+    for (at, task) in allocation.spec.tasks.iter().enumerate() {
+        let Some(written) = &task.csi_plugin else { continue };
+        let kept = started_with(node, &uid, task);
+        let object = node.caches.instances.one(&format!("{uid}/{}", task.name));
+        let admitted = object.as_ref().map(|object| (object.spec.plugin.as_str(), object.spec.role));
+        let block = in_force(written, kept.as_ref(), admitted);
+        if block != written {
+            served.to_mut().spec.tasks[at].csi_plugin = Some(block.clone());
+        }
+    }
+    served
+}
+
+/// Whether the task's process was started by another block than the one that is in force.
+pub(super) fn is_outdated(node: &Node, uid: &str, task: &Task) -> bool {
+    let Some(wanted) = &task.csi_plugin else { return false };
+    let runs = node.tasks.process(uid, &task.name) == Process::Running;
+    runs && started_with(node, uid, task).is_some_and(|started| outdated(&started, wanted))
+}
+
+/// What the journal keeps of the instance that the task was when it was started last.
+pub(super) fn former(node: &Node, uid: &str, task: &str) -> Option<InstanceEntry> {
+    node.journal.look(|all| match all.get(&task_key(uid, task)) {
+        Some(Entry::Task(entry)) => entry.plugin.clone(),
+        _ => None,
+    })
+}
+
+/// The block that the task was started with last.
+fn started_with(node: &Node, uid: &str, task: &Task) -> Option<CsiPlugin> {
+    let former = former(node, uid, &task.name)?;
+    // Of before it was kept: what else may have changed since is not known.
+    let of_old = || {
+        let written = task.csi_plugin.clone()?;
+        Some(CsiPlugin { plugin_name: former.plugin.clone(), role: former.role, ..written })
+    };
+    former.block.clone().or_else(of_old)
+}
