@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use support::scripted::requests::{Way, create, delete};
 use support::scripted::{Answer, Backend, Canary, Config, End, Gate, Leftover, Scripted, Site};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 use wharfline::csi::{
     CallRecord, Class, Code, Connection, Connector, Failure, Lease, Origin, Plugin, PluginOptions, Readiness,
@@ -150,6 +151,7 @@ async fn what_we_made_up_ourselves_is_never_final() {
     bench.backend.assert_lawful();
 }
 
+/// Obligation CO-PLUG-16.
 #[tokio::test]
 async fn a_plugin_that_dies_or_is_not_there() {
     let mut bench = Bench::new();
@@ -172,6 +174,7 @@ async fn a_plugin_that_dies_or_is_not_there() {
     bench.backend.assert_clean();
 }
 
+/// Obligation CO-PLUG-18.
 #[tokio::test]
 async fn a_long_error_text_keeps_its_code_and_harms_no_other_call() {
     let bench = Bench::new();
@@ -207,6 +210,7 @@ async fn broken_details_are_survived() {
     );
 }
 
+/// Obligation CO-PLUG-18.
 #[tokio::test]
 async fn the_plugin_sees_our_deadline_and_a_plain_authority() {
     let bench = Bench::new();
@@ -223,6 +227,7 @@ async fn the_plugin_sees_our_deadline_and_a_plain_authority() {
     }
 }
 
+/// Obligation CO-PLUG-18.
 #[tokio::test]
 async fn an_answer_above_four_mebibytes_is_read() {
     let bench = Bench::new();
@@ -370,6 +375,7 @@ async fn a_dropped_call_is_reported_and_frees_its_volume() {
     bench.backend.assert_clean();
 }
 
+/// Obligation CO-PLUG-16.
 #[tokio::test]
 async fn a_restarted_plugin_is_reached_again_and_noticed() {
     let mut bench = Bench::new();
@@ -391,6 +397,7 @@ async fn a_restarted_plugin_is_reached_again_and_noticed() {
     assert_eq!(*reconnects.borrow_and_update(), 1);
 }
 
+/// Obligation CO-PLUG-16.
 /// Once somebody vouched for the driver, the end of a connection stops calls about volumes, and no others, until
 /// somebody does again.
 #[tokio::test]
@@ -418,6 +425,7 @@ async fn whoever_listens_after_an_end_is_asked_about_volumes_only_when_vouched_f
     bench.backend.assert_clean();
 }
 
+/// Obligations CO-IDEN-05, CO-IDEN-08.
 /// Scenarios A3, Q4.
 #[tokio::test]
 async fn probes_travel_apart_and_one_at_a_time() {
@@ -463,6 +471,42 @@ async fn a_connection_that_never_comes_is_given_up() {
     assert!(failure.message.contains("within 5s"), "{failure}");
     let failure = plugin.get_plugin_info(Duration::from_secs(2)).await.unwrap_err();
     assert!(failure.is_deadline(), "{failure}");
+}
+
+/// The one end of a connection; there is no second one.
+struct Once(Mutex<Option<tokio::io::DuplexStream>>);
+
+#[async_trait]
+impl Connector for Once {
+    async fn connect(&self) -> std::io::Result<Box<dyn Connection>> {
+        match self.0.lock().expect("not poisoned").take() {
+            Some(stream) => Ok(Box::new(stream)),
+            None => Err(std::io::ErrorKind::ConnectionRefused.into()),
+        }
+    }
+}
+
+/// Obligation CO-PLUG-18: Go's servers end a connection with GOAWAY for pings that come too often.
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_says_nothing_for_an_hour_gets_no_ping() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    const HEADERS: u8 = 1;
+    const PING: u8 = 6;
+    let (ours, mut theirs) = tokio::io::duplex(1 << 16);
+    let plugin = Plugin::new(Once(Mutex::new(Some(ours))), PluginOptions::default());
+    let call = tokio::spawn(async move { plugin.get_plugin_info(HOUR).await.map(drop) });
+    // An empty SETTINGS frame: it speaks HTTP/2.
+    theirs.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    let mut sent = Vec::new();
+    let _ended = tokio::time::timeout(HOUR * 2, theirs.read_to_end(&mut sent)).await;
+    assert!(call.await.unwrap().unwrap_err().is_deadline());
+    let (mut kinds, mut rest) = (Vec::new(), &sent[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len()..]);
+    while let [a, b, c, kind, ..] = rest {
+        kinds.push(*kind);
+        let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        rest = &rest[(9 + length).min(rest.len())..];
+    }
+    assert!(kinds.contains(&HEADERS) && !kinds.contains(&PING), "{kinds:?}");
 }
 
 /// Scenario Q3.
@@ -536,6 +580,7 @@ async fn a_secret_is_in_no_failure_record_or_log() {
     canary.assert_absent("the log", log);
 }
 
+/// Obligation CO-PLUG-02.
 #[tokio::test]
 async fn a_whole_life_leaves_nothing() {
     let bench = Bench::new();

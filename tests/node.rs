@@ -12,6 +12,8 @@ mod changed;
 mod containers;
 #[path = "node/crash.rs"]
 mod crash;
+#[path = "node/duties.rs"]
+mod duties;
 #[path = "node/full.rs"]
 mod full;
 #[path = "node/handover.rs"]

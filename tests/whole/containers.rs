@@ -134,7 +134,37 @@ fn cgroups(rig: &Rig) -> Vec<PathBuf> {
     tasks.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
+/// Where something is mounted in the driver's container.
+fn mounts_of_the_driver(rig: &Rig) -> Vec<PathBuf> {
+    let tasks = std::fs::read_dir(rig.data.path().join("tasks")).unwrap().flatten();
+    let states = tasks.filter_map(|task| std::fs::read(task.path().join("state.json")).ok());
+    let mut pids =
+        states.map(|state| serde_json::from_slice::<Value>(&state).unwrap()["task"]["pid"].to_string());
+    let is_driver = |pid: &String| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains("\0csi\0dir\0")
+    };
+    let pid = pids.find(is_driver).unwrap();
+    let table = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+    table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).collect()
+}
+
+/// It has what every container has, its socket's directory, the tree and what its manifest asks for.
+fn assert_the_driver_sees_no_more_than_it_should(rig: &Rig) {
+    let (mounts, tree) = (mounts_of_the_driver(rig), rig.data.path().join("volumes"));
+    let asked = [Path::new("/csi"), Path::new("/volumes"), &tree];
+    let usual = ["/proc", "/dev", "/sys", "/etc/resolv.conf", "/etc/hosts"].map(Path::new);
+    for wanted in asked {
+        assert!(mounts.iter().any(|at| at == wanted), "{} is missing: {mounts:?}", wanted.display());
+    }
+    let known =
+        |at: &PathBuf| at == Path::new("/") || asked.iter().chain(&usual).any(|of| at.starts_with(of));
+    let other: Vec<_> = mounts.iter().filter(|at| !known(at)).collect();
+    assert!(other.is_empty(), "{other:?}");
+}
+
 /// Scenario Q17.
+/// Obligations CO-PLUG-01, CO-PLUG-09, CO-PLUG-10, CO-PLUG-11, CO-PLUG-12.
 #[test]
 fn a_driver_and_its_user_run_in_containers() {
     let mut rig = Rig::new();
@@ -149,6 +179,7 @@ fn a_driver_and_its_user_run_in_containers() {
     let task: &Value = &hello["status"]["tasks"][0];
     assert!(task["image"].as_str().is_some_and(|image| image.starts_with("sha256:")), "{task}");
     assert!(!cgroups(&rig).is_empty());
+    assert_the_driver_sees_no_more_than_it_should(&rig);
     // The host sees the volume, and nothing of what the containers are made of.
     let mounts = rig.mounts();
     assert!(mounts.iter().all(|mount| !mount.contains("/stage")), "{mounts:?}");
