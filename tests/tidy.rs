@@ -160,80 +160,178 @@ fn what_is_allowed_is_not_reported() {
     assert_eq!(faults("src/api/x.rs", &"// one line\n".repeat(LINES)), []);
 }
 
-/// The names of the scenarios that each test says it shows, by the test's name.
-fn shown() -> Vec<(String, Vec<String>)> {
-    let mut files = Vec::new();
-    tree(root(), &mut files);
-    let mut shown = Vec::new();
-    for (_, text) in files.iter().filter(|(file, _)| Path::new(file).extension().is_some_and(|e| e == "rs")) {
-        let (mut said, mut is_test) = (Vec::new(), false);
-        for line in text.lines().map(str::trim) {
-            if let Some(comment) = line.strip_prefix("/// ") {
-                let list = comment.strip_prefix("Scenarios ").or_else(|| comment.strip_prefix("Scenario "));
-                let list = list.and_then(|list| list.split(['.', ':']).next()).unwrap_or_default();
-                said.extend(list.split(", ").filter(|name| !name.is_empty()).map(str::to_owned));
-            } else if line.starts_with("#[") {
-                is_test |= line.starts_with("#[test") || line.starts_with("#[tokio::test");
-            } else {
-                let name = line.strip_prefix("async fn ").or_else(|| line.strip_prefix("fn "));
-                if let (Some((name, _)), true) = (name.and_then(|name| name.split_once('(')), is_test) {
-                    shown.push((name.to_owned(), said.clone()));
-                }
-                said.clear();
-                is_test = false;
-            }
-        }
-    }
-    shown
+/// A table of what tests show.
+struct Table {
+    /// Where it stands.
+    file: &'static str,
+    /// The word with which a test says in its comment which of its rows it shows.
+    word: &'static str,
+    /// The names of the rows that it must have.
+    names: Vec<String>,
 }
 
-/// What is wrong with the table: a scenario that it misses, a test that is not there or does not say that it shows it.
-fn scenario_faults(table: &str, shown: &[(String, Vec<String>)]) -> Vec<String> {
+fn scenarios() -> Table {
     let wanted = [('A', 1..=21), ('A', 43..=55), ('A', 66..=69), ('B', 36..=60), ('B', 111..=132)];
-    let mut missed: Vec<_> =
+    let mut names: Vec<_> =
         wanted.into_iter().flat_map(|(letter, all)| all.map(move |n| format!("{letter}{n}"))).collect();
     let quirks = ["Q3", "Q4", "Q5", "Q6", "Q9", "Q12", "Q17", "Q18"];
-    missed.extend(["A62", "A64", "A75"].into_iter().chain(quirks).map(str::to_owned));
-    let mut faults = Vec::new();
-    for row in table.lines().filter(|line| ["| A", "| B", "| Q"].iter().any(|of| line.starts_with(of))) {
-        let cells: Vec<_> = row.split('|').map(str::trim).collect();
-        let (scenario, says) = (cells[1], cells[3]);
-        missed.retain(|name| name != scenario);
-        let tests: Vec<_> = says.split('`').skip(1).step_by(2).collect();
-        if tests.is_empty() && !says.starts_with("missing: ") {
-            faults.push(format!("{scenario}: neither a test nor what is missing"));
-        }
-        if says.starts_with("missing: ") {
-            continue;
-        }
-        for test in tests {
-            let name = test.rsplit(": ").next().unwrap_or(test);
-            let says = shown
-                .iter()
-                .filter(|(known, _)| known == name)
-                .any(|(_, of)| of.iter().any(|s| s == scenario));
-            if !says {
-                faults.push(format!("{scenario}: no test `{name}` says that it shows it"));
+    names.extend(["A62", "A64", "A75"].into_iter().chain(quirks).map(str::to_owned));
+    Table { file: "docs/scenarios.md", word: "Scenario", names }
+}
+
+fn obligations() -> Table {
+    let wanted = [("PLUG", 1..=20), ("IDEN", 1..=8)];
+    let names = wanted.into_iter().flat_map(|(part, all)| all.map(move |n| format!("CO-{part}-{n:02}")));
+    Table { file: "docs/obligations.md", word: "Obligation", names: names.collect() }
+}
+
+impl Table {
+    fn text(&self) -> String {
+        fs::read_to_string(root().join(self.file)).expect("there is the table")
+    }
+
+    /// The rows that a line of a comment names, if it is one of those that do.
+    fn named<'a>(&self, comment: &'a str) -> impl Iterator<Item = &'a str> {
+        let list = comment.strip_prefix(self.word);
+        let list = list.and_then(|rest| rest.strip_prefix('s').unwrap_or(rest).strip_prefix(' '));
+        let list = list.and_then(|list| list.split(['.', ':']).next()).unwrap_or_default();
+        list.split(", ").filter(|name| !name.is_empty())
+    }
+
+    /// The names of the rows that each test says it shows, by the test's name.
+    fn shown(&self) -> Vec<(String, Vec<String>)> {
+        let mut files = Vec::new();
+        tree(root(), &mut files);
+        let mut shown = Vec::new();
+        for (_, text) in
+            files.iter().filter(|(file, _)| Path::new(file).extension().is_some_and(|e| e == "rs"))
+        {
+            let (mut said, mut is_test) = (Vec::new(), false);
+            for line in text.lines().map(str::trim) {
+                if let Some(comment) = line.strip_prefix("/// ") {
+                    said.extend(self.named(comment).map(str::to_owned));
+                } else if line.starts_with("#[") {
+                    is_test |= line.starts_with("#[test") || line.starts_with("#[tokio::test");
+                } else {
+                    let line = line.strip_prefix("pub(crate) ").unwrap_or(line);
+                    let name = line.strip_prefix("async fn ").or_else(|| line.strip_prefix("fn "));
+                    if let Some((name, rest)) = name.and_then(|name| name.split_once('('))
+                        && (is_test || rest == FOR_EACH_RUNTIME)
+                    {
+                        shown.push((name.to_owned(), said.clone()));
+                    }
+                    said.clear();
+                    is_test = false;
+                }
             }
         }
+        shown
     }
-    faults.extend(missed.into_iter().map(|name| format!("{name}: not in the table")));
-    faults
+
+    /// What is wrong with its text: a row that it misses, a test that is not there or does not say that it shows it.
+    fn faults(&self, text: &str, shown: &[(String, Vec<String>)]) -> Vec<String> {
+        let mut missed = self.names.clone();
+        let mut faults = Vec::new();
+        // The heads of tables have nothing in their first cell.
+        for row in text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| |")) {
+            let cells: Vec<_> = row.split('|').map(str::trim).collect();
+            let (of, says) = (cells[1], cells[3]);
+            missed.retain(|name| name != of);
+            let tests: Vec<_> = says.split('`').skip(1).step_by(2).collect();
+            if tests.is_empty() && !says.starts_with("missing: ") {
+                faults.push(format!("{of}: neither a test nor what is missing"));
+            }
+            if says.starts_with("missing: ") {
+                continue;
+            }
+            for test in tests {
+                let name = test.rsplit(": ").next().unwrap_or(test);
+                let mut of_it = shown.iter().filter(|(known, _)| known == name);
+                if !of_it.any(|(_, rows)| rows.iter().any(|row| row == of)) {
+                    faults.push(format!("{of}: no test `{name}` says that it shows it"));
+                }
+            }
+        }
+        faults.extend(missed.into_iter().map(|name| format!("{name}: not in the table")));
+        faults
+    }
+
+    /// Compares it with the tests, and sees that each of these changes of its text is found.
+    fn compare(&self, changes: &[(&str, &str, &str)]) {
+        let (text, shown) = (self.text(), self.shown());
+        assert_eq!(self.faults(&text, &shown), Vec::<String>::new());
+        for &(from, to, wanted) in changes {
+            assert!(text.contains(from), "{from}");
+            let found = self.faults(&text.replace(from, to), &shown);
+            assert!(found.iter().any(|fault| fault.contains(wanted)), "{wanted}: {found:?}");
+        }
+    }
 }
+
+/// The end of the head of a case that runs under every runtime: a macro makes tests of it.
+const FOR_EACH_RUNTIME: &str = "flavour: Flavour) {";
 
 #[test]
 fn the_scenarios_of_the_table_are_shown_by_tests() {
-    let table = fs::read_to_string(root().join("docs/scenarios.md")).expect("there is the table");
-    let shown = shown();
-    assert_eq!(scenario_faults(&table, &shown), Vec::<String>::new());
-    for (from, to, wanted) in [
+    scenarios().compare(&[
         ("| A52 |", "| A53 |", "A52: not in the table"),
         ("two_users_are_still_two_after_a_restart", "two_users", "A52: no test `two_users`"),
         ("missing: there is no earlier release", "later", "B131: neither a test"),
         ("| B44 |", "| B45 |", "B44: not in the table"),
+    ]);
+}
+
+#[test]
+fn the_obligations_of_the_table_are_shown_by_tests() {
+    assert_eq!(obligations().names.len(), 28);
+    obligations().compare(&[
+        ("| CO-PLUG-20 |", "| CO-PLUG-19 |", "CO-PLUG-20: not in the table"),
+        ("lib: plugin_names", "lib: names", "CO-IDEN-01: no test `names`"),
+        ("runtime: output_is_bounded_on_disk", "runtime: output", "CO-PLUG-14: no test `output`"),
+        ("missing: the capabilities", "the capabilities", "CO-IDEN-04: neither a test"),
+    ]);
+}
+
+/// The names in a manifest that look like those of variables with something secret in them.
+fn secret_variables(manifest: &str) -> Vec<&str> {
+    let keys = manifest.lines().filter_map(|line| line.trim().trim_start_matches("- ").split_once(':'));
+    let variable = |name: &&str| {
+        let form = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_';
+        let secret = ["PASSWORD", "SECRET", "TOKEN", "CREDENTIAL", "KEY"];
+        name.bytes().all(form) && secret.iter().any(|word| name.contains(word))
+    };
+    keys.map(|(name, _)| name.trim_matches('"')).filter(variable).collect()
+}
+
+/// Obligation CO-PLUG-08.
+#[test]
+fn no_manifest_gives_a_driver_a_secret_in_its_environment() {
+    assert_eq!(
+        secret_variables("env:\n  API_TOKEN: x\n  \"DB_PASSWORD\": y\n  LEVEL: z"),
+        ["API_TOKEN", "DB_PASSWORD"]
+    );
+    let mut files = Vec::new();
+    tree(root(), &mut files);
+    let manifests: Vec<_> = files
+        .iter()
+        .filter(|(file, _)| ["manifests/", "deploy/"].iter().any(|of| file.starts_with(of)))
+        .collect();
+    assert!(manifests.len() >= 4, "only {} manifests were found", manifests.len());
+    for (file, text) in manifests {
+        assert_eq!(secret_variables(text), Vec::<&str>::new(), "{file}");
+    }
+}
+
+/// Obligations CO-PLUG-08, CO-PLUG-10, CO-PLUG-19.
+#[test]
+fn what_a_driver_and_its_operator_have_to_know_is_written_down() {
+    let page = fs::read_to_string(root().join("docs/plugins.md")).expect("there is the page for drivers");
+    let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    for sentence in [
+        "with `rshared` propagation",
+        "What is secret does not belong in `env`",
+        "The way from a driver to what is behind it is the driver's own to secure",
     ] {
-        assert!(table.contains(from), "{from}");
-        let found = scenario_faults(&table.replace(from, to), &shown);
-        assert!(found.iter().any(|fault| fault.contains(wanted)), "{wanted}: {found:?}");
+        assert!(page.contains(sentence), "{sentence}");
     }
 }

@@ -267,6 +267,7 @@ mod tests {
         assert_eq!(Instances::of(&world, "p").nodes(Service::Node), ["c"]);
     }
 
+    /// Obligation CO-IDEN-03.
     /// A plugin without a list of instances, of which a node's instance has come first.
     #[test]
     fn a_driver_with_a_controller_service_is_not_taken_for_one_without() {

@@ -266,6 +266,7 @@ mod tests {
         }
     }
 
+    /// Obligation CO-IDEN-03.
     #[test]
     fn a_plugin_without_controller_service_needs_no_host() {
         assert_eq!(decide(&Facts { has_controllers: false, ..facts(&[]) }), Decision::Unneeded);

@@ -339,6 +339,7 @@ mod tests {
         assert!(choose(&Wish::default(), &[node("a", 0)], &[volume]).is_ok());
     }
 
+    /// Obligation CO-IDEN-03.
     #[test]
     fn a_superset_of_the_segments_reaches() {
         let term = [segments(&[("zone", "1")])];
@@ -348,6 +349,7 @@ mod tests {
         assert!(reaches(&[], &Segments::new()));
     }
 
+    /// Obligation CO-IDEN-03.
     #[test]
     fn the_first_consumers_node_is_all_that_is_asked_for() {
         let all = [segments(&[("n", "a")]), segments(&[("n", "b")]), Segments::new()];

@@ -216,6 +216,7 @@ mod tests {
         assert_eq!(replicas(0, &["a"]), set(&[]));
     }
 
+    /// Obligation CO-PLUG-20.
     #[test]
     fn nothing_that_a_volume_needs_stops() {
         for going in [Going::No, Going::Replaced, Going::NodeDown, Going::Deleted] {

@@ -289,6 +289,7 @@ pub fn wanted(stopping: bool, tasks: &[(Process, RestartPolicy)]) -> Wanted {
 mod tests {
     use super::*;
 
+    /// Obligation CO-PLUG-15.
     #[test]
     fn a_plugin_that_was_never_ready_did_not_run_well() {
         for (ran, timed_out, well) in

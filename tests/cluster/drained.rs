@@ -4,6 +4,7 @@ use crate::work::{
     BEATS, allocation, beats, blocker, driver, finish, instances, lines, node_of, plain, wait,
 };
 
+/// Obligation CO-PLUG-20.
 /// Scenarios A19, A74: what runs leaves, while it writes; its replacement has all that it wrote, and the plugins stay. What
 /// can go nowhere waits and says why.
 #[tokio::test]

@@ -81,6 +81,7 @@ async fn a_refused_attachment_goes_with_who_wanted_it() {
     rig.finish().await;
 }
 
+/// Obligation CO-PLUG-17.
 /// Scenario B59: while its socket is away, what the plugin told of the node stays known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_plugin_told_of_its_node_outlives_its_socket() {

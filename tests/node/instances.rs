@@ -55,6 +55,7 @@ pub(crate) fn driver(rig: &Rig) -> String {
     format!("{WHARFLINE} csi dir --data-dir {}/drivers/dir", rig.place.data.path().display())
 }
 
+/// Obligation CO-PLUG-05.
 /// Scenario A1.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_whose_socket_comes_late_is_not_started_again() {
@@ -76,6 +77,7 @@ async fn a_plugin_whose_socket_comes_late_is_not_started_again() {
     end_own(&rig).await;
 }
 
+/// Obligation CO-PLUG-15.
 /// Scenario A2.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_is_never_ready_is_started_again_and_the_timeout_is_told_once() {

@@ -74,6 +74,7 @@ async fn what_is_where_the_socket_should_be_is_told() {
     rig.finish().await;
 }
 
+/// Obligation CO-PLUG-16.
 /// Scenarios B114, Q12.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_killed_in_a_call_gets_the_same_call_when_it_is_back() {
@@ -92,6 +93,7 @@ async fn a_plugin_killed_in_a_call_gets_the_same_call_when_it_is_back() {
     rig.finish().await;
 }
 
+/// Obligations CO-PLUG-16, CO-IDEN-02.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_returns_as_another_version_is_read_anew_and_mounts_are_left_alone() {
     let mut rig = Rig::new(Config::full()).await;
@@ -108,6 +110,7 @@ async fn a_plugin_that_returns_as_another_version_is_read_anew_and_mounts_are_le
     rig.finish().await;
 }
 
+/// Obligation CO-PLUG-05.
 /// Scenarios A3, B112. Until it says that it is ready, it is asked for no volume.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_is_not_ready_is_asked_again() {
@@ -127,6 +130,7 @@ async fn a_plugin_that_is_not_ready_is_asked_again() {
     rig.finish().await;
 }
 
+/// Obligation CO-PLUG-17.
 /// Scenario A55. A target that was not unpublished when the daemon and its plugin went is unpublished once both are back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_could_not_be_unpublished_is_when_daemon_and_plugin_are_back() {
@@ -171,6 +175,7 @@ async fn refused(config: Config, node_id: &str, reason: &str) {
     rig.finish().await;
 }
 
+/// Obligation CO-IDEN-01.
 /// Scenarios A4, A5.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_breaks_the_rules_is_not_used_and_the_reason_is_told() {
@@ -198,6 +203,7 @@ async fn a_plugin_that_gives_a_volume_without_an_id_is_not_ready_until_it_gives_
     rig.finish().await;
 }
 
+/// Obligation CO-IDEN-01.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_driver_than_the_one_wanted_is_not_used_until_the_wish_changes() {
     let mut rig = Rig::idle(Config::full()).await;
@@ -233,6 +239,7 @@ async fn a_driver_that_is_not_wanted_any_more_is_let_go_while_it_serves() {
     rig.finish().await;
 }
 
+/// Obligation CO-IDEN-02.
 /// Any driver answers OK to the deletion of an id that it never knew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_driver_than_that_of_the_volumes_is_not_asked_anything_about_them() {
@@ -499,6 +506,7 @@ async fn an_instance_that_was_not_admitted_is_asked_who_it_is_and_no_more() {
     rig.finish().await;
 }
 
+/// Obligation CO-PLUG-20.
 /// Its finalizer was taken off by force. Nothing else could take down what it has brought up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_nobody_wants_any_more_serves_until_its_volumes_are_down() {

@@ -8,6 +8,7 @@ use wharfline::csi::Rpc;
 use crate::support::node::{NODE, NODE_ID, Rig, Special, condition, uid};
 use crate::support::scripted::{Answer, Config, Gate, Scripted, Site};
 
+/// Obligation CO-PLUG-16.
 /// Scenarios A21, Q3. What has a number that nobody knows is left out; what is told anew is told at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_status_has_the_capabilities_that_were_told_and_no_others() {
@@ -168,6 +169,7 @@ async fn of_two_users_over_a_replaced_plugin_one_leaves_and_the_other_stays() {
     rig.finish().await;
 }
 
+/// Obligations CO-PLUG-05, CO-IDEN-06, CO-IDEN-07.
 /// Scenarios Q5, Q6: a socket that answers, a Probe that says ready and a plugin that can say who it is are three things.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn how_far_a_plugin_has_come_is_seen_and_it_is_asked_on_until_it_answers() {

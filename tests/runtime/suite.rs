@@ -269,6 +269,7 @@ pub(crate) async fn a_running_task_is_adopted_from_its_place_alone(flavour: Flav
     machine.end().await;
 }
 
+/// Obligation CO-PLUG-14.
 pub(crate) async fn output_is_bounded_on_disk(flavour: Flavour) {
     let machine = Machine::new(flavour).await;
     let (record, _) = machine.run(&machine.script("head -c 40000000 /dev/zero; echo the end")).await;
@@ -496,6 +497,7 @@ pub(crate) async fn a_device_that_is_read_only_cannot_be_written(flavour: Flavou
     machine.end().await;
 }
 
+/// Obligation CO-PLUG-13.
 pub(crate) async fn what_takes_more_memory_than_it_may_is_killed_and_that_is_told(flavour: Flavour) {
     let machine = Machine::new(flavour).await;
     // One line that has no end is kept in memory whole.
@@ -508,6 +510,7 @@ pub(crate) async fn what_takes_more_memory_than_it_may_is_killed_and_that_is_tol
     machine.end().await;
 }
 
+/// Obligation CO-PLUG-13.
 pub(crate) async fn a_limit_of_processes_is_in_force(flavour: Flavour) {
     let machine = Machine::new(flavour).await;
     // runc is in the cgroup, too, until the program runs, with a dozen threads.

@@ -273,6 +273,7 @@ async fn volumes_are_in_it_and_it_is_who_its_own_files_say() {
     rig.assert_gone();
 }
 
+/// Obligation CO-PLUG-10.
 #[tokio::test]
 async fn what_it_mounts_in_a_share_is_seen_on_the_host_and_the_other_way() {
     let mut rig = Rig::new();

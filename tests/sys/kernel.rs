@@ -44,6 +44,7 @@ async fn unmount(kernel: &RealKernel, path: &TreePath) {
     kernel.unmount(&path.clone().into(), seen.mount.unwrap().id).await.unwrap();
 }
 
+/// Obligation CO-PLUG-10.
 /// Scenario Q9.
 #[tokio::test]
 async fn the_tree_is_shared_with_a_child_namespace() {

@@ -257,6 +257,7 @@ async fn a_session_number_that_was_reused_hits_nobody() {
     assert_eq!(other.wait().unwrap().signal(), Some(9));
 }
 
+/// Obligation CO-PLUG-14.
 #[tokio::test]
 async fn output_is_bounded_on_disk() {
     let host = Host::new();

@@ -50,6 +50,7 @@ impl Drop for Driver {
     }
 }
 
+/// Obligation CO-PLUG-17.
 #[test]
 fn a_driver_that_goes_away_and_comes_back_finds_everything_as_it_was() {
     let (mut rig, mut driver) = (Rig::new(), Driver::new());

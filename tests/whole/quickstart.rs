@@ -144,6 +144,7 @@ fn a_node_that_is_deleted_joins_again() {
     rig.assert_nothing_left();
 }
 
+/// Obligation CO-PLUG-20.
 #[test]
 fn down_takes_down_and_the_next_up_brings_back() {
     let mut rig = Rig::new();

@@ -58,6 +58,7 @@ mod tests {
     use super::super::{NOT_SUPPORTED_YET, allocation, paths};
     use super::*;
 
+    /// Obligation CO-PLUG-11.
     #[test]
     fn every_line_of_the_table_refuses_its_field_alone() {
         let task = json!({ "name": "t",

@@ -65,6 +65,7 @@ mod tests {
     use super::super::paths;
     use super::*;
 
+    /// Obligation CO-PLUG-02.
     #[test]
     fn a_socket_path_has_a_length() {
         let of = |path: String| {

@@ -13,6 +13,7 @@ fn info(name: &str) -> GetPluginInfoResponse {
     GetPluginInfoResponse { name: name.into(), vendor_version: "1".into(), manifest: BTreeMap::new() }
 }
 
+/// Obligation CO-IDEN-01.
 #[test]
 fn plugin_names() {
     for good in ["a", "hostpath.csi.k8s.io", "Dir-1.csi.example", "9", &"x".repeat(63)] {

@@ -91,6 +91,7 @@ mod tests {
 
     use super::*;
 
+    /// Obligation CO-PLUG-12.
     #[test]
     fn what_reaches_beyond_a_container_needs_the_nodes_word() {
         for (field, value, needs) in [

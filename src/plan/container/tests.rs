@@ -154,6 +154,7 @@ fn the_command_is_the_tasks_else_the_images() {
     assert_eq!(fault(|p| p.image.entrypoint = list(&[""])), sentence);
 }
 
+/// Obligation CO-PLUG-07.
 #[test]
 fn who_says_a_variable_later_replaces_it_in_its_place() {
     let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -255,6 +256,7 @@ fn caps(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| format!("CAP_{name}")).collect()
 }
 
+/// Obligation CO-PLUG-09.
 #[test]
 fn capabilities_are_the_usual_ones_less_those_dropped_with_those_added() {
     let usual = caps(USUAL);
@@ -296,6 +298,7 @@ fn capabilities_are_the_usual_ones_less_those_dropped_with_those_added() {
     assert_eq!(sets(&privileged).0, machine);
 }
 
+/// Obligation CO-PLUG-09.
 #[test]
 fn no_capability_is_given_that_the_machine_lacks() {
     let lacks =
@@ -365,6 +368,7 @@ fn namespaces_are_its_own_unless_it_asks_for_the_nodes() {
     }
 }
 
+/// Obligation CO-PLUG-12.
 #[test]
 fn every_container_has_its_own_file_systems() {
     let small = ["/proc", "/dev", "/dev/pts", "/dev/shm", "/dev/mqueue", "/sys", "/sys/fs/cgroup"];
@@ -428,6 +432,7 @@ fn volumes_are_bound_with_every_flag() {
     }
 }
 
+/// Obligations CO-PLUG-01, CO-PLUG-10, CO-PLUG-11.
 #[test]
 fn a_plugin_has_its_socket_and_the_tree_that_it_mounts_in() {
     for (role, mount_dir, base, socket, tree) in [
@@ -527,6 +532,7 @@ fn no_two_things_are_at_one_path() {
     }
 }
 
+/// Obligation CO-PLUG-10.
 #[test]
 fn mounts_of_the_root_are_told_only_where_something_is_shared() {
     for (propagation, role, wanted) in [
@@ -547,6 +553,7 @@ fn mounts_of_the_root_are_told_only_where_something_is_shared() {
 
 type Change = fn(&mut Parts);
 
+/// Obligation CO-PLUG-13.
 #[test]
 fn a_device_is_opened_only_as_its_rule_says() {
     let deny = json!({ "allow": false, "access": "rwm" });
@@ -591,6 +598,7 @@ fn what_is_the_machines_is_masked_unless_it_is_privileged() {
     assert_eq!((linux.masked_paths, linux.readonly_paths), (Vec::new(), Vec::new()));
 }
 
+/// Obligation CO-PLUG-13.
 #[test]
 fn limits_are_the_cgroups() {
     let limits = |memory: &str, cpu: &str, pids: &str| {
@@ -678,6 +686,7 @@ fn combinations() -> Vec<Parts> {
     all
 }
 
+/// Obligation CO-PLUG-12.
 #[test]
 fn every_combination_is_a_whole_document() {
     let all = combinations();

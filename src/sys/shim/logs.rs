@@ -106,6 +106,7 @@ mod tests {
         sizes
     }
 
+    /// Obligation CO-PLUG-14.
     #[test]
     fn the_newest_lines_are_kept_whole_and_the_bound_holds() {
         let directory = tempfile::tempdir().unwrap();

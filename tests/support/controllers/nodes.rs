@@ -186,6 +186,7 @@ async fn a_node_taken_down_lets_go_and_comes_back() {
     bench.end().await;
 }
 
+/// Obligation CO-PLUG-20.
 /// Scenario A19.
 #[tokio::test(start_paused = true)]
 async fn what_makes_the_controller_calls_of_a_node_taken_down_stops_last() {

@@ -10,6 +10,7 @@ fn disks() -> Behaviour {
     Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() }
 }
 
+/// Obligations CO-PLUG-20, CO-IDEN-02.
 /// Scenario B115.
 #[tokio::test(start_paused = true)]
 async fn a_plugin_with_volumes_stays_and_names_them() {

@@ -105,6 +105,7 @@ fn a_block_volume_without_a_device_is_no_container() {
     assert!(error.to_string().contains("/dev/x"), "{error}");
 }
 
+/// Obligation CO-PLUG-01.
 #[test]
 fn a_driver_is_told_its_socket_as_its_container_shows_it() {
     for (mount_dir, inside) in [("", "/run/w/abc/s1"), ("/csi", "/csi"), ("/csi/", "/csi")] {
