@@ -330,10 +330,12 @@ pub fn unmet(inner: &Inner, most: usize) -> Vec<String> {
         }
     }
     for plugin in all(inner, "plugins") {
-        let ready = at(plugin, "/status/conditions").and_then(Value::as_array).is_some_and(|conditions| {
-            conditions.iter().any(|c| text(c, "/type") == "Ready" && text(c, "/status") == "True")
-        });
-        if !ready {
+        let conditions = at(plugin, "/status/conditions").and_then(Value::as_array);
+        let is = |kind: &str, status: &str| {
+            let all = conditions.into_iter().flatten();
+            all.into_iter().any(|c| text(c, "/type") == kind && text(c, "/status") == status)
+        };
+        if !is("Ready", "True") || is("Updated", "False") {
             missing.push(format!("plugin {} {}", text(plugin, "/metadata/name"), plugin["status"]));
         }
     }

@@ -273,7 +273,7 @@ impl Faults {
             Kind::Reboot => cluster.reboot(pick(&NODES), millis(500, 15_000)),
             Kind::Reimaged => cluster.reimage(pick(&NODES), millis(500, 15_000)),
             Kind::Fenced => self.fence(cluster),
-            Kind::PluginDies => plugins::kill(&cluster.universe, pick(&NODES), pick(&PLUGINS)),
+            Kind::PluginDies => plugins::kill(&cluster.universe, pick(&NODES), pick(&PLUGINS), None),
             Kind::TaskDies => task_dies(cluster),
             Kind::Partition => {
                 let (host, away) = (client_host(cluster), millis(300, 15_000));

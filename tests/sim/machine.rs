@@ -482,8 +482,8 @@ impl Processes for SimMachine {
             if let (Some(socket), [first, plugin, ..]) = (&task.socket, &task.argv[..])
                 && first == "plugin"
             {
-                let served =
-                    Served { plugin: plugin.clone(), down: tokio_util::sync::CancellationToken::new() };
+                let down = tokio_util::sync::CancellationToken::new();
+                let served = Served { plugin: plugin.clone(), process: node.next_process(), down };
                 node.sockets.insert(socket.clone(), served);
                 node.plugins.send_modify(|version| *version += 1);
             }
@@ -625,6 +625,6 @@ impl Connector for PluginConnector {
     async fn connect(&self) -> std::io::Result<Box<dyn Connection>> {
         let served = self.machine.with(|node| node.sockets.get(&self.socket).cloned());
         let Some(served) = served else { return Err(std::io::ErrorKind::NotFound.into()) };
-        network::to_plugin(&self.machine.node, &served.plugin).await
+        network::to_plugin(&self.machine.node, served.process).await
     }
 }

@@ -74,14 +74,14 @@ pub fn plugin_host(node: &str) -> String {
     format!("plugins-of-{node}")
 }
 
-fn port(plugin: &str) -> u16 {
-    let index = PLUGINS.iter().position(|p| *p == plugin).expect("a plugin of this simulation");
-    9000 + u16::try_from(index).unwrap()
+/// Where a process of a plugin listens: each has a number on its node.
+fn port(process: u16) -> u16 {
+    9000 + process
 }
 
-/// A connection from a daemon to a plugin of its own node.
-pub async fn to_plugin(node: &str, plugin: &str) -> io::Result<Box<dyn Connection>> {
-    let stream = TcpStream::connect((plugin_host(node), port(plugin))).await?;
+/// A connection from a daemon to a plugin's process of its own node.
+pub async fn to_plugin(node: &str, process: u16) -> io::Result<Box<dyn Connection>> {
+    let stream = TcpStream::connect((plugin_host(node), port(process))).await?;
     Ok(Box::new(stream))
 }
 
@@ -89,8 +89,8 @@ pub async fn to_plugin(node: &str, plugin: &str) -> io::Result<Box<dyn Connectio
 pub struct Listening(TcpListener);
 
 impl Listening {
-    pub async fn on(plugin: &str) -> io::Result<Self> {
-        Ok(Self(TcpListener::bind(("0.0.0.0", port(plugin))).await?))
+    pub async fn on(process: u16) -> io::Result<Self> {
+        Ok(Self(TcpListener::bind(("0.0.0.0", port(process))).await?))
     }
 }
 

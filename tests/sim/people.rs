@@ -23,6 +23,11 @@ pub enum Wish {
     Delete {
         path: String,
     },
+    /// The whole spec of an object is to be another one.
+    Change {
+        path: String,
+        spec: Value,
+    },
     /// A node's boot is declared dead, or nothing of the node any more.
     Fence {
         node: String,
@@ -36,7 +41,7 @@ impl Wish {
             Self::Create { collection, object } => {
                 format!("{collection}/{}", object["metadata"]["name"].as_str().unwrap_or_default())
             }
-            Self::Delete { path } => path.clone(),
+            Self::Delete { path } | Self::Change { path, .. } => path.clone(),
             Self::Fence { node, .. } => format!("/api/v1/nodes/{node}"),
         }
     }
@@ -106,16 +111,21 @@ pub async fn host(universe: Arc<Universe>, desk: Arc<Desk>) -> turmoil::Result {
 
 /// Asks until the API has acknowledged it. Each try has a deadline: an answer may never come.
 async fn fulfil(client: &kube::Client, universe: &Universe, wish: &Wish, key: &str) {
-    if matches!(wish, Wish::Delete { .. }) {
-        // From the first try on it may be gone, whatever is answered.
+    if matches!(wish, Wish::Delete { .. } | Wish::Change { .. }) {
+        // From the first try on it may be gone or another, whatever is answered.
         universe.look().promised.remove(key);
     }
     loop {
         match tokio::time::timeout(Duration::from_secs(5), attempt(client, wish)).await {
             Ok(Some(told)) => {
-                if let Wish::Create { object, .. } = wish {
+                let spec = match wish {
+                    Wish::Create { object, .. } => Some(&object["spec"]),
+                    Wish::Change { spec, .. } => Some(spec),
+                    Wish::Delete { .. } | Wish::Fence { .. } => None,
+                };
+                if let Some(spec) = spec {
                     let uid = told["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-                    let promise = Promise { uid, spec: object["spec"].clone() };
+                    let promise = Promise { uid, spec: spec.clone() };
                     universe.look().promised.insert(key.to_owned(), promise);
                 }
                 return;
@@ -142,6 +152,7 @@ async fn attempt(client: &kube::Client, wish: &Wish) -> Option<Value> {
             Err(404) => Some(Value::Null),
             Err(_) => None,
         },
+        Wish::Change { path, spec } => ask(client, "PATCH", path, Some(&json!({ "spec": spec }))).await.ok(),
         Wish::Fence { boot, .. } => {
             let taint =
                 |boot: &String| json!([{ "key": OUT_OF_SERVICE, "value": boot, "effect": "NoExecute" }]);

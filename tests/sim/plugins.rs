@@ -10,7 +10,7 @@ use wharfline::csi::proto::plugin_capability::service::Type as Service;
 use wharfline::sys::process::Outcome;
 
 use crate::network::{Listening, PLUGINS};
-use crate::state::NodeState;
+use crate::state::{NodeState, Served};
 use crate::support::scripted::{Ask, Backend, Config, Effects, Hands, Site, Witness, serve};
 use crate::universe::{Universe, below, chance};
 
@@ -53,13 +53,13 @@ pub fn node_id(node: &str) -> String {
 }
 
 /// The instance of a plugin on a node.
-pub fn site(universe: &Arc<Universe>, plugin: &str, node: &str) -> Site {
+pub fn site(universe: &Arc<Universe>, plugin: &str, node: &str, process: u16) -> Site {
     let mut site = Site::new(&node_id(node));
     if plugin == "beta" {
         site.topology = BTreeMap::from([("beta/node".to_owned(), node.to_owned())]);
     }
     let (this, name, wanted) = (Arc::clone(universe), node.to_owned(), plugin.to_owned());
-    site.on_exit = Some(Arc::new(move || kill(&this, &name, &wanted)));
+    site.on_exit = Some(Arc::new(move || kill(&this, &name, &wanted, Some(process))));
     site.witness = Some(Arc::new(SimWitness {
         universe: Arc::clone(universe),
         node: node.to_owned(),
@@ -68,15 +68,19 @@ pub fn site(universe: &Arc<Universe>, plugin: &str, node: &str) -> Site {
     site
 }
 
-/// Kills the process of a plugin, if it runs.
-pub fn kill(universe: &Universe, node: &str, plugin: &str) {
+/// Kills the processes of a plugin that run, or one of them.
+pub fn kill(universe: &Universe, node: &str, plugin: &str, process: Option<u16>) {
     let mut inner = universe.look();
     let now = inner.now;
     let Some(state) = inner.nodes.get_mut(node) else { return };
     for task in state.tasks.values_mut().filter(|task| task.runs()) {
-        if task.argv.first().is_some_and(|a| a == "plugin") && task.argv.get(1).is_some_and(|a| a == plugin) {
+        let served = task.socket.as_ref().and_then(|socket| state.sockets.get(socket));
+        let it = |served: &Served| process.is_none_or(|process| served.process == process);
+        let of_plugin =
+            task.argv.first().is_some_and(|a| a == "plugin") && task.argv.get(1).is_some_and(|a| a == plugin);
+        if of_plugin && served.map_or(process.is_none(), it) {
             task.ends_at = Some((now, Outcome::Signal(9)));
-            if let Some(served) = task.socket.as_ref().and_then(|socket| state.sockets.get(socket)) {
+            if let Some(served) = served {
                 served.down.cancel();
             }
         }
@@ -87,37 +91,43 @@ pub fn kill(universe: &Universe, node: &str, plugin: &str) {
 pub async fn host(universe: Arc<Universe>, node: String, backends: Backends) -> turmoil::Result {
     let all = PLUGINS.map(|plugin| {
         let backend = Arc::clone(&backends[plugin]);
-        instance(Arc::clone(&universe), node.clone(), plugin, backend)
+        instances(Arc::clone(&universe), node.clone(), plugin, backend)
     });
     let ended = futures::future::join_all(all).await;
     ended.into_iter().collect::<io::Result<Vec<()>>>()?;
     Ok(())
 }
 
-async fn instance(
+/// Serves each process of a plugin on a node for as long as it runs.
+async fn instances(
     universe: Arc<Universe>,
     node: String,
     plugin: &'static str,
     backend: Arc<Backend>,
 ) -> io::Result<()> {
     let mut started = universe.look().nodes[&node].plugins.subscribe();
+    let mut known = std::collections::BTreeSet::new();
     loop {
         started.borrow_and_update();
-        let down = {
+        let new: Vec<Served> = {
             let inner = universe.look();
-            let mut served = inner.nodes[&node].sockets.values();
-            served.find(|s| s.plugin == plugin && !s.down.is_cancelled()).map(|s| s.down.clone())
+            let served = inner.nodes[&node].sockets.values();
+            let of_it = served.filter(|s| s.plugin == plugin && !s.down.is_cancelled());
+            of_it.filter(|s| known.insert(s.process)).cloned().collect()
         };
-        let Some(down) = down else {
-            let _lives = started.changed().await;
-            continue;
-        };
-        let listening = Listening::on(plugin).await?;
-        universe.note(&format!("{node}: plugin {plugin} listens"));
-        universe.sockets.send_modify(|version| *version += 1);
-        serve::serve(Arc::clone(&backend), site(&universe, plugin, &node), listening, down).await;
-        universe.note(&format!("{node}: plugin {plugin} is gone"));
-        universe.sockets.send_modify(|version| *version += 1);
+        for served in new {
+            let listening = Listening::on(served.process).await?;
+            let (universe, backend, node) = (Arc::clone(&universe), Arc::clone(&backend), node.clone());
+            universe.note(&format!("{node}: plugin {plugin} listens"));
+            universe.sockets.send_modify(|version| *version += 1);
+            tokio::spawn(async move {
+                let site = site(&universe, plugin, &node, served.process);
+                serve::serve(backend, site, listening, served.down).await;
+                universe.note(&format!("{node}: plugin {plugin} is gone"));
+                universe.sockets.send_modify(|version| *version += 1);
+            });
+        }
+        let _lives = started.changed().await;
     }
 }
 

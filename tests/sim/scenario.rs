@@ -16,6 +16,9 @@ const CONVERGED: Duration = Duration::from_secs(120);
 /// L1: and then nothing is written for so long.
 const QUIET: Duration = Duration::from_secs(60);
 
+/// Of so many runs one changes its plugins.
+const CHANGES: u64 = 3;
+
 /// A look at everything costs more than a step: it is taken at each fifth.
 const WHOLE_LOOK: u32 = 5;
 
@@ -50,6 +53,14 @@ impl Manifest {
 
     pub fn create(&self) -> Wish {
         Wish::Create { collection: self.collection.clone(), object: self.object.clone() }
+    }
+
+    /// A plugin's processes are to be started with another word in their environment.
+    fn change(&self, word: &str) -> Wish {
+        let name = self.object["metadata"]["name"].as_str().unwrap_or_default();
+        let mut spec = self.object["spec"].clone();
+        spec["instances"][0]["env"] = json!({ "VERSION": word });
+        Wish::Change { path: format!("{}/{name}", self.collection), spec }
     }
 
     pub fn delete(&self) -> Wish {
@@ -166,6 +177,8 @@ fn shuffled(mut of: Vec<Manifest>) -> Vec<Manifest> {
 pub struct Run {
     pub cluster: Cluster,
     faults: Faults,
+    /// Plugins get other specs while volumes are in use.
+    changes: bool,
     /// Nothing goes wrong in it.
     calm: bool,
     steps: u32,
@@ -174,7 +187,7 @@ pub struct Run {
 impl Run {
     pub fn new(cluster: Cluster, seed: u64) -> Self {
         let faults = Faults::new(seed, cluster.etcd.is_some());
-        Self { cluster, faults, calm: false, steps: 0 }
+        Self { cluster, faults, changes: seed.is_multiple_of(CHANGES), calm: false, steps: 0 }
     }
 
     pub fn kinds(&self) -> String {
@@ -300,8 +313,11 @@ impl Run {
             .filter(|m| m.collection.ends_with("allocations") && chance(200))
             .cloned()
             .collect();
-        self.wish(fickle.iter().map(Manifest::delete).collect(), time(2))?;
-        self.wish(fickle.iter().map(Manifest::create).collect(), time(4))?;
+        let plugins: Vec<_> =
+            manifests.iter().filter(|m| self.changes && m.collection.ends_with("/plugins")).collect();
+        let change = |word| plugins.iter().map(move |plugin| plugin.change(word));
+        self.wish(fickle.iter().map(Manifest::delete).chain(change("1")).collect(), time(2))?;
+        self.wish(fickle.iter().map(Manifest::create).chain(change("2")).collect(), time(4))?;
         if away {
             self.until(LEAVES + AWAY)?;
         }

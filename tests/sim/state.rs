@@ -61,6 +61,8 @@ impl Task {
 #[derive(Clone, Debug)]
 pub struct Served {
     pub plugin: String,
+    /// Its number on the node.
+    pub process: u16,
     pub down: CancellationToken,
 }
 
@@ -84,6 +86,7 @@ pub struct NodeState {
     /// By handle.
     devices: BTreeMap<String, u32>,
     next: u64,
+    processes: u16,
     /// Tells the plugins' hosts which of their processes run.
     pub plugins: watch::Sender<u64>,
 }
@@ -105,6 +108,7 @@ impl NodeState {
             sockets: BTreeMap::new(),
             devices: BTreeMap::new(),
             next: 100,
+            processes: 0,
             plugins: watch::Sender::new(0),
         }
     }
@@ -124,6 +128,12 @@ impl NodeState {
 
     pub fn boot_id(&self) -> String {
         format!("boot-{}-of-{}", self.boot, self.name)
+    }
+
+    /// The number of the next process of a plugin.
+    pub fn next_process(&mut self) -> u16 {
+        self.processes += 1;
+        self.processes
     }
 
     pub fn number(&mut self) -> u64 {
