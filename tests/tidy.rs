@@ -288,7 +288,6 @@ fn the_obligations_of_the_table_are_shown_by_tests() {
         ("| CO-PLUG-20 |", "| CO-PLUG-19 |", "CO-PLUG-20: not in the table"),
         ("lib: plugin_names", "lib: names", "CO-IDEN-01: no test `names`"),
         ("runtime: output_is_bounded_on_disk", "runtime: output", "CO-PLUG-14: no test `output`"),
-        ("missing: the capabilities", "the capabilities", "CO-IDEN-04: neither a test"),
     ]);
 }
 

@@ -226,7 +226,7 @@ fn plugin_of(world: &World, class: &VolumeClass, instances: &Instances) -> Optio
     Some(Plugin {
         deleting: deleting(&*plugin),
         serves: !controllers.is_empty(),
-        creates: instances.healthy(Service::Controller).any(|i| can(i, capability::CREATE_DELETE)),
+        creates: instances.all_can(Service::Controller, capability::CREATE_DELETE),
         nodes,
     })
 }
@@ -244,7 +244,7 @@ fn new_volume(world: &World, claim: &VolumeClaim, class: &VolumeClass, node: &st
     let instances = Instances::of(world, &class.spec.plugin);
     let selected = if node.is_empty() { &status.selected_node } else { node };
     let here = Some(segments(&instances, selected)).filter(|s| !s.is_empty());
-    let topology = instances.objects.values().any(|i| can(i, capability::TOPOLOGY));
+    let topology = instances.all_can(Service::Controller, capability::TOPOLOGY);
     let (requisite, preferred) = if topology {
         place::requirement(&class.spec.allowed_topologies, here.as_ref(), &instances.topologies())
     } else {

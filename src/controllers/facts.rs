@@ -135,6 +135,12 @@ impl Instances {
         serving.into_values().filter_map(|instance| self.objects.get(&instance.id))
     }
 
+    /// Whether all healthy instances of a service know this capability, and there is one.
+    pub(crate) fn all_can(&self, service: Service, word: &str) -> bool {
+        let mut all = self.healthy(service).peekable();
+        all.peek().is_some() && all.all(|i| can(i, word))
+    }
+
     /// Whether any instance that made controller calls possible knows this capability.
     pub(crate) fn controller_can(&self, word: &str) -> bool {
         self.objects.values().filter(|i| i.spec.role.controller()).any(|i| can(i, word))

@@ -39,7 +39,7 @@ const BEATS_PER_LIMIT: u32 = 20;
 /// Between two questions for the limit because an attachment was refused.
 const LIMIT_PAUSE: Duration = Duration::from_secs(5);
 /// Between two probes of a plugin that is not ready: first and longest.
-const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// How long a socket may be missing before anything is said of it.
 const MOMENT: Duration = Duration::from_secs(1);
 /// The word for a socket that is missing.

@@ -1,7 +1,7 @@
 //! Which instance of a plugin serves, and the counts that a Plugin shows.
 //!
 //! Counts are computed from the list at hand, never kept up by adding and subtracting.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::meta::Time;
 use crate::api::plugin::{Health, Role};
@@ -150,9 +150,67 @@ pub fn duplicate_node_ids(instances: &[Instance]) -> Vec<(&str, &str)> {
     duplicates
 }
 
+/// What one instance tells of its plugin.
+#[derive(Debug, Clone, Copy)]
+pub struct Told<'a> {
+    /// The driver's version; others may tell other things.
+    pub version: &'a str,
+    /// It was asked for what controllers can do.
+    pub controller: bool,
+    /// Its capabilities, such as `controller/CREATE_DELETE_VOLUME`.
+    pub words: &'a [String],
+}
+
+/// Capabilities of the plugin or of its controllers that some instances of one version tell and others do not, and that
+/// version. What a node can do is a matter of the node. CSI wants the same of all (CO-IDEN-04).
+pub fn disagreement(told: &[Told<'_>]) -> Option<(String, BTreeSet<String>)> {
+    let counts = |one: &Told<'_>, word: &str| {
+        word.starts_with("plugin/") || one.controller && word.starts_with("controller/")
+    };
+    told.iter().find_map(|one| {
+        let of_version = told.iter().filter(|other| other.version == one.version);
+        let lacks = |word: &&String| {
+            of_version.clone().any(|other| counts(other, word) && !other.words.contains(word))
+        };
+        let said = one.words.iter().filter(|word| counts(one, word));
+        let words: BTreeSet<String> = said.filter(lacks).cloned().collect();
+        (!words.is_empty()).then(|| (one.version.to_owned(), words))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Obligation CO-IDEN-04.
+    #[test]
+    fn instances_of_one_version_that_tell_different_things_are_found() {
+        let words = |list: &[&str]| list.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        let full = words(&["plugin/CONTROLLER_SERVICE", "controller/CREATE_DELETE_VOLUME", "node/STAGE"]);
+        let less = words(&["plugin/CONTROLLER_SERVICE", "controller/OTHER"]);
+        let node = words(&["plugin/CONTROLLER_SERVICE"]);
+        let bare = words(&[]);
+        let one = |version, controller, words| Told { version, controller, words };
+        for (told, wanted) in [
+            (vec![], None),
+            (vec![one("1", true, &full[..]), one("1", true, &full[..])], None),
+            // It was not asked what controllers can do, and what a node can do is its own matter.
+            (vec![one("1", true, &full[..]), one("1", false, &node[..])], None),
+            (vec![one("1", true, &full[..]), one("2", true, &less[..])], None),
+            (
+                vec![one("1", true, &full[..]), one("1", true, &less[..])],
+                Some(("1", &["controller/CREATE_DELETE_VOLUME"][..])),
+            ),
+            (
+                vec![one("0", true, &less[..]), one("1", false, &bare[..]), one("1", true, &full[..])],
+                Some(("1", &["plugin/CONTROLLER_SERVICE"])),
+            ),
+        ] {
+            let found = disagreement(&told);
+            let wanted = wanted.map(|(version, of)| (version.to_owned(), words(of).into_iter().collect()));
+            assert_eq!(found, wanted, "{told:?}");
+        }
+    }
 
     fn instance(id: &str, role: Role, node: &str, since: Option<i64>) -> Instance {
         Instance {

@@ -49,7 +49,8 @@ pub fn run_dir(data_dir: &Path) -> PathBuf {
 pub fn sweep_run_dir(run_dir: &Path) {
     let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
     for entry in entries {
-        discard(&entry.path().join("csi.sock"));
+        let _ = std::fs::remove_file(entry.path().join("csi.sock"));
+        let _ = std::fs::remove_dir(entry.path());
     }
     for directory in run_dir.ancestors().take(2) {
         // What is not empty stays: it is not all ours.
@@ -95,20 +96,17 @@ fn look(socket: &Path) -> AtSocket {
     }
 }
 
+/// The directory is one process's own: whatever an earlier one left there, beside its socket, too, goes.
 fn prepare(socket: &Path) -> std::io::Result<()> {
     let directory = socket.parent().unwrap_or(Path::new("/"));
+    crate::sys::remove::tree(directory)?;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700))?;
-    match std::fs::remove_file(socket) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700))
 }
 
 fn discard(socket: &Path) {
-    // What is not empty stays: it is not all ours. The run directory itself goes with its last socket.
-    let _ = std::fs::remove_file(socket);
-    for directory in socket.ancestors().skip(1).take(2) {
-        let _ = std::fs::remove_dir(directory);
-    }
+    let Some(directory) = socket.parent() else { return };
+    let _ = crate::sys::remove::tree(directory);
+    // The run directory itself goes with its last socket; what is not empty stays.
+    let _ = directory.parent().map(std::fs::remove_dir);
 }

@@ -126,6 +126,7 @@ async fn a_driver_that_was_killed_finds_its_directory_private_and_empty_again() 
     let first = socket(&at.join("start-0"));
     let open = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(first.parent().unwrap(), open).unwrap();
+    std::fs::write(first.with_file_name("beside"), "").unwrap();
     let state = rig.place.data.path().join(format!("tasks/{}.plugin/state.json", uid(&alloc)));
     let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
     let pid = i32::try_from(state["task"]["pid"].as_i64().unwrap()).unwrap();
@@ -137,7 +138,9 @@ async fn a_driver_that_was_killed_finds_its_directory_private_and_empty_again() 
     assert_eq!(read(&again, "found"), "", "the dead socket was removed before the start");
     assert!(read(&again, "mode").starts_with("700 "), "{}", read(&again, "mode"));
     ready(&rig, "own", "True").await;
+    std::fs::write(first.with_file_name("beside"), "").unwrap();
     end(&rig, "own").await;
+    until(|| !first.parent().unwrap().exists(), "its directory is gone with all that is in it").await;
 }
 
 /// Obligations CO-PLUG-05, CO-IDEN-08: who is not ready is asked nothing else, at growing pauses, and then all in order.

@@ -15,7 +15,7 @@ use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, deleting, with_condition};
 use super::write::Failure;
-use crate::api::meta::{Condition, READY, Truth};
+use crate::api::meta::{Condition, ObjectRef, READY, Truth};
 use crate::api::plugin::{Health, OTHER_DRIVER, Provider};
 use crate::api::{Allocation, Plugin, PluginInstance, PluginStatus};
 use crate::plan::Reason;
@@ -26,6 +26,9 @@ pub(crate) use changing::Changing;
 pub(crate) use instances::reconcile as reconcile_instance;
 pub(crate) use tasks::{Leaving, hosted_alone, leaving, reconcile as reconcile_task};
 use wanted::Wanted;
+
+/// What is said of instances of one version that tell different capabilities.
+const DIFFER: &str = "CapabilitiesDiffer";
 
 /// One look at one Plugin.
 pub(crate) async fn reconcile(plugin: Arc<Plugin>, context: Arc<Context>) -> Outcome {
@@ -117,6 +120,11 @@ async fn status(
     };
     let condition = ready(context, plugin, &list, (controllers, nodes), needed);
     let condition = condition.of_generation(plugin.metadata.generation);
+    if condition.reason == DIFFER {
+        let (name, uid) = (plugin.name_any(), plugin.uid().unwrap_or_default());
+        let of = ObjectRef { namespace: String::new(), name, uid };
+        context.tell::<Plugin>(&of, DIFFER, &condition.message).await;
+    }
     new.conditions = with_condition(context, &old.conditions, condition);
     if let Some(condition) = rollout::updated(context, plugin, &instances, (own, wanted)).await {
         new.conditions = with_condition(context, &new.conditions, condition);
@@ -155,6 +163,14 @@ fn ready(
         return not(Reason::NoNodes.word(), "no node has an instance of it".to_owned());
     }
     let healthy = controllers.healthy == controllers.expected && nodes.healthy == nodes.expected;
+    if healthy && let Some((version, words)) = disagreement(context, &plugin.name_any()) {
+        let words = words.into_iter().collect::<Vec<_>>().join(", ");
+        let message = format!(
+            "every instance is healthy, but those of version {version:?} do not agree on what the driver can do: {words}; \
+             its vendor has to say why"
+        );
+        return Condition::new(READY, Truth::True, DIFFER, message);
+    }
     if healthy {
         return Condition::new(READY, Truth::True, "Ready", "every instance is healthy");
     }
@@ -205,6 +221,18 @@ fn maker(context: &Context, plugin: &Plugin, instances: &Instances) -> Option<Pr
     let of = |node: &str| instances.serving(Service::Controller, node)?.status.as_ref()?.provider.clone();
     let volumes = context.world.volumes.by(&format!("plugin:{}", plugin.name_any()));
     volumes.iter().find_map(|v| of(&v.status.as_ref()?.controller.as_ref()?.node_name))
+}
+
+/// What instances of one version tell differently of the plugin as a whole.
+fn disagreement(context: &Context, plugin: &str) -> Option<(String, BTreeSet<String>)> {
+    let instances = Instances::of(&context.world, plugin);
+    let told = instances.objects.values().filter_map(|instance| {
+        let status = instance.status.as_ref()?;
+        let version = status.provider.as_ref()?.version.as_str();
+        let controller = instance.spec.role.controller();
+        Some(registry::Told { version, controller, words: &status.capabilities })
+    });
+    registry::disagreement(&told.collect::<Vec<_>>())
 }
 
 /// What all healthy instances of a service can do; absent while none is healthy, so that a restart changes nothing.

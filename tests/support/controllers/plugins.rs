@@ -57,6 +57,32 @@ async fn a_plugin_with_volumes_stays_and_names_them() {
     bench.end().await;
 }
 
+/// Obligation CO-IDEN-04.
+#[tokio::test(start_paused = true)]
+async fn instances_of_one_version_that_disagree_are_told_and_only_what_all_can_is_used() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    let create = "controller/CREATE_DELETE_VOLUME";
+    bench.behave("b", |b| b.capabilities.retain(|word| *word != create));
+    bench.make("plugins", plugin("disk", "Cluster")).await;
+    bench.make("volumeclasses", class("disk", "disk")).await;
+    let differs = |seen: &Seen| why(&seen.get("plugins", "", "disk")) == "CapabilitiesDiffer";
+    bench.until("it is told", differs).await;
+    let told = bench.seen.get("plugins", "", "disk");
+    let message = condition(&told, "Ready")["message"].as_str().unwrap().to_owned();
+    assert!(ready(&told) && message.contains(create) && message.contains("version \"1\""), "{message}");
+    assert!(!told["status"]["capabilities"].as_array().unwrap().contains(&json!(create)));
+    let events = bench.seen.all("events");
+    assert_eq!(events.iter().filter(|e| e["reason"] == "CapabilitiesDiffer").count(), 1, "{events:?}");
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    let lacks = |seen: &Seen| why(&seen.get("volumeclaims", "default", "c")) == "PluginLacks";
+    bench.until("nobody creates", lacks).await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.behave("b", |b| b.capabilities.push(create));
+    bench.until("all agree", |seen| why(&seen.get("plugins", "", "disk")) == "Ready").await;
+    bench.until("it is created", |seen| ready(&seen.get("volumeclaims", "default", "c"))).await;
+    bench.end().await;
+}
+
 /// Half-way through a change of drivers two of them run: the volumes are of the one that makes them.
 #[tokio::test(start_paused = true)]
 async fn the_driver_of_the_volumes_is_that_of_their_host() {
