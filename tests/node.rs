@@ -50,3 +50,5 @@ mod tasks;
 mod twins;
 #[path = "node/uncertain.rs"]
 mod uncertain;
+#[path = "node/views.rs"]
+mod views;

@@ -24,3 +24,5 @@ mod rig;
 mod tasks;
 #[path = "whole/upgrade.rs"]
 mod upgrade;
+#[path = "whole/views.rs"]
+mod views;

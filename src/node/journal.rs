@@ -17,6 +17,7 @@ use crate::api::allocation::CsiPlugin;
 use crate::api::meta::{Capability, ObjectRef, Time};
 use crate::api::plugin::Role;
 use crate::plan::mount::Level;
+use crate::plan::view;
 use crate::sys::Files;
 use crate::sys::files::{AppendFile, FileError};
 use crate::sys::kernel::Present;
@@ -168,6 +169,13 @@ pub struct InstanceEntry {
     /// The csiPlugin block that its process was started with. Absent in journals of before this was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<CsiPlugin>,
+}
+
+impl InstanceEntry {
+    /// Where it has the tree of volumes; none: where the node has it, as before there was another place.
+    pub fn view(&self) -> Option<PathBuf> {
+        self.block.as_ref().and_then(view::of)
+    }
 }
 
 fn admitted() -> bool {

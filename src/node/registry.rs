@@ -80,6 +80,8 @@ pub struct Instance {
     pub admitted: bool,
     /// When its PluginInstance was made, which tells the newer of two.
     pub born: Option<Time>,
+    /// Where it has the tree of volumes; none: where the node has it.
+    pub view: Option<PathBuf>,
     /// Its process is run here, so that its end is seen.
     pub ours: bool,
     /// Its task is about to be stopped: it gets no call any more, and ends those that it has.
@@ -110,11 +112,12 @@ impl Instance {
 pub struct Registry(Arc<Mutex<BTreeMap<InstanceKey, Instance>>>, Arc<Mutex<BTreeMap<String, csi::Turns>>>);
 
 impl Registry {
-    /// Adds an instance, or replaces one whose socket or role changed. The same again changes nothing.
+    /// Adds an instance, or replaces one whose socket, role or view changed. The same again changes nothing.
     pub fn register(&self, key: InstanceKey, instance: Instance) -> bool {
         let mut all = self.all();
         let same = |old: &Instance| {
-            old.socket == instance.socket && old.role == instance.role && old.plugin == instance.plugin
+            (&old.socket, old.role, &old.plugin, &old.view)
+                == (&instance.socket, instance.role, &instance.plugin, &instance.view)
         };
         if let Some(known) = all.get_mut(&key).filter(|old| same(old)) {
             // It is started again.
@@ -294,6 +297,7 @@ mod tests {
             client: csi::Plugin::new(connector, csi::PluginOptions::default()),
             admitted: true,
             born: None,
+            view: None,
             ours: true,
             draining: false,
             progress: Progress::default(),

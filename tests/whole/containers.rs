@@ -61,7 +61,7 @@ pub(crate) enum Driver {
 }
 
 /// What is lent: of the node, and where the container has it.
-fn lent() -> [(String, &'static str); 3] {
+pub(crate) fn lent() -> [(String, &'static str); 3] {
     let program = Path::new(WHARFLINE).parent().unwrap().canonicalize().unwrap();
     let real = |path: &str| Path::new(path).canonicalize().unwrap().to_str().unwrap().to_owned();
     [(program.to_str().unwrap().to_owned(), "/program"), (real("/lib"), "/lib"), (real("/lib64"), "/lib64")]
@@ -70,13 +70,19 @@ fn lent() -> [(String, &'static str); 3] {
 impl Driver {
     /// The quickstart, with both of its programs in containers.
     pub(crate) fn manifest(self) -> String {
+        self.manifest_with(&json!({}))
+    }
+
+    /// The same with these fields more of the plugin's instances.
+    pub(crate) fn manifest_with(self, more: &Value) -> String {
         let documents = crate::quickstart::QUICKSTART.split("---\n").collect::<Vec<_>>();
         let meta = |name: &str| json!({ "name": name, "namespace": "default" });
+        let mut instances = json!({ "name": "all", "role": "Monolith", "placement": { "everyNode": {} },
+            "mountDir": "/csi", "runtime": { "oci": self.runtime() } });
+        instances.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let plugin = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Plugin",
             "metadata": { "name": "dir" },
-            "spec": { "controllerScope": "Node", "instances": [{ "name": "all", "role": "Monolith",
-                "placement": { "everyNode": {} }, "mountDir": "/csi",
-                "runtime": { "oci": self.runtime() } }] } });
+            "spec": { "controllerScope": "Node", "instances": [instances] } });
         // A first process of a container has to say itself what a SIGTERM does.
         let script = "trap 'exit 0' TERM; echo hello from wharfline >> /data/greeting; sleep infinity & wait";
         let hello = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Allocation",
@@ -106,6 +112,11 @@ impl Driver {
 
     /// Begins a node that runs containers, with all that they need.
     pub(crate) fn up(self, rig: &mut Rig) {
+        self.up_with(rig, &[]);
+    }
+
+    /// The same with these flags more.
+    pub(crate) fn up_with(self, rig: &mut Rig, more: &[&str]) {
         let drivers = rig.data.path().join("drivers");
         std::fs::create_dir_all(&drivers).unwrap();
         let images = rig.data.path().join("image-archives");
@@ -120,6 +131,7 @@ impl Driver {
         binds.extend(lent().map(|(path, _)| path));
         let mut args = vec!["--listen", "127.0.0.1:0", "--node-name", "node-a"];
         args.extend(binds.iter().flat_map(|path| ["--bind-path", path]));
+        args.extend(more);
         rig.up_with(&args);
     }
 }
@@ -132,6 +144,13 @@ fn cgroups(rig: &Rig) -> Vec<PathBuf> {
     let parents = trees.map(|tree| tree.path().join("wharfline").join(name));
     let tasks = parents.filter_map(|parent| std::fs::read_dir(parent).ok()).flatten().flatten();
     tasks.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+/// The numbers of the processes in the containers of a data directory's tasks.
+pub(crate) fn processes_in_containers(rig: &Rig) -> Vec<String> {
+    let lists = cgroups(rig).into_iter().map(|leaf| leaf.join("cgroup.procs"));
+    let lists: String = lists.filter_map(|list| std::fs::read_to_string(list).ok()).collect();
+    lists.lines().map(str::to_owned).collect()
 }
 
 /// Where something is mounted in the driver's container.

@@ -6,6 +6,8 @@ use serde_json::Value;
 use super::super::field::FieldErrors;
 use super::{list, text};
 
+/// Where a container has the tree of volumes.
+const BASE_DIR: &str = "stagePublishBaseDir";
 /// What is said of a path that [`is_below_root`] does not take.
 pub(super) const BELOW_ROOT: &str = "must be an absolute path below / without \"..\"";
 
@@ -13,7 +15,7 @@ pub(super) const BELOW_ROOT: &str = "must be an absolute path below / without \"
 /// block in it or, with an empty name, itself.
 pub(super) fn mounts(faults: &mut FieldErrors, path: &str, of: &Value, driver: &str) {
     let oci = &of["runtime"]["oci"];
-    let mut taken = Taken { path, root: Root::of(oci), by: HashMap::new() };
+    let mut taken = Taken { path, root: Root::of(oci), by: HashMap::new(), open: Vec::new() };
     for (i, mount) in list(&of["volumeMounts"]).enumerate() {
         taken.take(faults, format!("volumeMounts[{i}]"), ".mountPath", text(&mount["mountPath"]));
     }
@@ -21,16 +23,46 @@ pub(super) fn mounts(faults: &mut FieldErrors, path: &str, of: &Value, driver: &
         return;
     }
     for (i, host) in list(&oci["hostPaths"]).enumerate() {
-        taken.take(faults, format!("runtime.oci.hostPaths[{i}]"), ".mountPath", text(&host["mountPath"]));
+        let what = format!("runtime.oci.hostPaths[{i}]");
+        if host["propagation"] == "Bidirectional" {
+            taken.open.push((what.clone(), parts(text(&host["mountPath"]))));
+        }
+        taken.take(faults, what, ".mountPath", text(&host["mountPath"]));
     }
     let (block, prefix) = match driver {
         "" => (of, String::new()),
         name => (&of[name], format!("{name}.")),
     };
-    for field in ["mountDir", "stagePublishBaseDir"] {
+    for field in ["mountDir", BASE_DIR] {
         let value = text(&block[field]);
         if !value.is_empty() {
+            if field == BASE_DIR {
+                taken.open.push((format!("{prefix}{field}"), parts(value)));
+            }
             taken.take(faults, format!("{prefix}{field}"), "", value);
+        }
+    }
+    taken.refuse_what_reaches_the_node(faults);
+}
+
+/// Faults of entries of one plugin that have the tree of volumes at different paths: which of them is asked about a volume
+/// changes with their health, and a driver need not know at a second path what it made at the first.
+pub(super) fn one_view(faults: &mut FieldErrors, path: &str, instances: &Value) {
+    let view = |instance: &Value| parts(text(&instance[BASE_DIR])).join("/");
+    let mut staging = list(instances).enumerate().filter(|(_, i)| i["role"] != "Controller");
+    let Some((first, of_first)) = staging.next() else { return };
+    let said = match text(&of_first[BASE_DIR]) {
+        "" => "none".to_owned(),
+        named => format!("{named:?}"),
+    };
+    for (i, _) in staging.filter(|(_, instance)| view(instance) != view(of_first)) {
+        let at = format!("{path}[{i}].{BASE_DIR}");
+        if !faults.has(&at) {
+            let message = format!(
+                "views of one plugin must be equal: instances[{first}] has {said}, and either may be asked to take down \
+                 what the other has mounted"
+            );
+            faults.invalid(at, message);
         }
     }
 }
@@ -75,11 +107,13 @@ impl Root {
 struct Taken<'a> {
     path: &'a str,
     root: Root,
-    by: HashMap<Vec<&'a str>, String>,
+    by: HashMap<Vec<&'a str>, (String, &'static str)>,
+    /// Those of them where what is mounted beneath is mounted on the node, too.
+    open: Vec<(String, Vec<&'a str>)>,
 }
 
 impl<'a> Taken<'a> {
-    fn take(&mut self, faults: &mut FieldErrors, what: String, field: &str, value: &'a str) {
+    fn take(&mut self, faults: &mut FieldErrors, what: String, field: &'static str, value: &'a str) {
         let at = format!("{}.{what}{field}", self.path);
         if !is_below_root(value) {
             faults.invalid(&at, BELOW_ROOT);
@@ -88,10 +122,22 @@ impl<'a> Taken<'a> {
         if let Some(why) = self.root.refuses(&parts) {
             faults.invalid(&at, why);
         }
-        if let Some(other) = self.by.get(&parts) {
+        if let Some((other, _)) = self.by.get(&parts) {
             faults.invalid(&at, format!("{other} is mounted there already, and would be hidden"));
         } else {
-            self.by.insert(parts, what);
+            self.by.insert(parts, (what, field));
+        }
+    }
+
+    fn refuse_what_reaches_the_node(&self, faults: &mut FieldErrors) {
+        let mut all: Vec<_> = self.by.iter().collect();
+        all.sort();
+        for (at, (what, field)) in all {
+            let above = |(_, open): &&(String, Vec<&str>)| at.len() > open.len() && at.starts_with(open);
+            if let Some((open, _)) = self.open.iter().find(above) {
+                let message = format!("lies in {open}: what is mounted there is mounted on the node, too");
+                faults.invalid(format!("{}.{what}{field}", self.path), message);
+            }
         }
     }
 }

@@ -3,7 +3,7 @@ use serde_json::Value;
 
 use super::super::field::{FieldError, FieldErrors};
 use super::super::{plugin, quantity};
-use super::mounts::mounts;
+use super::mounts::{mounts, one_view};
 use super::not_built::refuse_not_built;
 use super::runtime::{driver_is_root, driver_paths, resources, runtime};
 use super::{check_duration, entries, list, names, one_of};
@@ -30,6 +30,7 @@ pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
         driver_is_root(&mut faults, &path, instance);
         refuse_not_built(&mut faults, &path, instance);
     }
+    one_view(&mut faults, "spec.instances", &spec["instances"]);
     let (surge, unavailable) =
         (&spec["updateStrategy"]["maxSurge"], &spec["updateStrategy"]["maxUnavailable"]);
     let given = |value: &Value| value.as_u64().is_some_and(|nodes| nodes > 0);
@@ -87,6 +88,40 @@ mod tests {
                 "runtime": { "process": { "command": ["x"], field: value } } });
             let faults = plugin(&json!({ "spec": { "instances": [instance] } }), None);
             assert_eq!(paths(&faults), [format!("spec.instances[0].runtime.process.{field}")]);
+        }
+    }
+
+    #[test]
+    fn the_entries_of_one_plugin_have_one_view() {
+        let container = json!({ "oci": { "archive": "/a.tar" } });
+        let process = json!({ "process": { "command": ["x"] } });
+        let external = json!({ "external": { "socket": "/s" } });
+        let of_first = |said: &str| {
+            format!(
+                "views of one plugin must be equal: instances[0] has {said}, and either may be asked to take down what \
+                 the other has mounted"
+            )
+        };
+        let second = "spec.instances[1].stagePublishBaseDir";
+        for (first, runtime, role, base, wanted) in [
+            ("/csi", &container, "Node", "/csi", None),
+            ("/csi", &container, "Node", "//csi/.", None),
+            ("/csi", &container, "Monolith", "/data", Some(of_first("\"/csi\""))),
+            ("/csi", &container, "Node", "", Some(of_first("\"/csi\""))),
+            ("/csi", &process, "Node", "", Some(of_first("\"/csi\""))),
+            ("/csi", &external, "Node", "", Some(of_first("\"/csi\""))),
+            ("", &container, "Node", "/csi", Some(of_first("none"))),
+            ("", &process, "Node", "", None),
+            // It has no tree.
+            ("/csi", &container, "Controller", "", None),
+        ] {
+            let instances = json!([
+                { "name": "a", "role": "Monolith", "runtime": container, "stagePublishBaseDir": first },
+                { "name": "b", "role": role, "runtime": runtime, "stagePublishBaseDir": base }]);
+            let faults = plugin(&json!({ "spec": { "instances": instances } }), None);
+            let found: Vec<_> = faults.iter().map(|f| (f.path.as_str(), f.message.clone())).collect();
+            let wanted: Vec<_> = wanted.into_iter().map(|message| (second, message)).collect();
+            assert_eq!(found, wanted, "{first:?} {role} {base:?} {runtime}");
         }
     }
 

@@ -117,6 +117,7 @@ pub fn register(node: &Arc<Node>, uid: &str, task: &str, entry: &InstanceEntry) 
             client,
             admitted: entry.admitted || known,
             born: born.or(entry.born),
+            view: entry.view(),
             ours: entry.socket.starts_with(&node.options.run_dir),
             draining: false,
             progress: Progress::default(),

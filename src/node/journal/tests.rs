@@ -53,9 +53,13 @@ fn what_is_kept_of_a_csi_plugin_block_is_what_it_was() {
             health_timeout: Some("30s".to_owned()),
         });
     }
+    assert_eq!(entry.plugin.as_ref().and_then(InstanceEntry::view), None);
     let entry = Entry::Task(entry);
     assert_eq!(serde_json::to_string(&entry).unwrap(), bytes);
     assert_eq!(serde_json::from_str::<Entry>(bytes).unwrap(), entry);
+    let elsewhere = bytes.replace(r#""mountDir":"/csi""#, r#""mountDir":"/csi","stagePublishBaseDir":"/data""#);
+    let Entry::Task(entry) = serde_json::from_str(&elsewhere).unwrap() else { panic!("{elsewhere}") };
+    assert_eq!(entry.plugin.and_then(|plugin| plugin.view()), Some(PathBuf::from("/data")));
 }
 
 /// The same for who was asked about a volume.

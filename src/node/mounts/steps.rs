@@ -1,5 +1,6 @@
 //! The steps themselves: journal, one call, verify, journal.
 use kube::Resource;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::super::allocations::wake_orphans;
@@ -16,6 +17,7 @@ use crate::csi::{self, Failure, Gate, Terms};
 use crate::plan::Reason;
 use crate::plan::mount::{Level, Step};
 use crate::plan::registry::Service;
+use crate::plan::view;
 use crate::sys::kernel::{Access, DeviceId, FileKind, PathFacts, Present};
 use crate::sys::path::{HostPath, Place, TreePath};
 use kube::ResourceExt;
@@ -57,7 +59,7 @@ impl Unit {
         node.journal.put(Entry::Attachment(entry.clone())).await?;
         let place = TreePath::new(["staging", &entry.staging])?;
         node.machine.kernel.make_dir(&place).await?;
-        let path = absolute(node, &place);
+        let path = plugin.told(node, &place);
         let request = requests::stage(spec, &self.publish_context(), &path, secrets, newer_modes);
         let call = |terms| plugin.client.node_stage_volume(request, terms);
         match self.call(node, &plugin, ("NodeStageVolume", step), call).await {
@@ -106,7 +108,7 @@ impl Unit {
         let place = TreePath::new(["staging", &entry.staging])?;
         let request = csi::proto::NodeUnstageVolumeRequest {
             volume_id: entry.handle.clone(),
-            staging_target_path: absolute(node, &place),
+            staging_target_path: plugin.told(node, &place),
         };
         let call = |terms| plugin.client.node_unstage_volume(request, terms);
         match self.call(node, &plugin, ("NodeUnstageVolume", step), call).await {
@@ -152,8 +154,8 @@ impl Unit {
             spec,
             requests::Publish {
                 publish_context: &self.publish_context(),
-                staging: &if spec.stage_required { absolute(node, &staging) } else { String::new() },
-                target: &absolute(node, &target),
+                staging: &if spec.stage_required { plugin.told(node, &staging) } else { String::new() },
+                target: &plugin.told(node, &target),
                 read_only: user.read_only,
                 secrets,
             },
@@ -335,7 +337,7 @@ impl Unit {
         }
         let request = csi::proto::NodeUnpublishVolumeRequest {
             volume_id: attachment.handle.clone(),
-            target_path: absolute(node, &target),
+            target_path: plugin.told(node, &target),
         };
         let call = |terms| plugin.client.node_unpublish_volume(request, terms);
         match self.call(node, &plugin, ("NodeUnpublishVolume", step), call).await {
@@ -399,7 +401,7 @@ impl Unit {
             None => Ok(()),
             Some(_) => Err(Trouble::Kernel(
                 "StillMounted",
-                format!("the plugin answered, but {} is still a mount point", absolute(node, place)),
+                format!("the plugin answered, but {} is still a mount point", at_node(node, place)),
             )),
         }
     }
@@ -468,6 +470,16 @@ pub(super) struct Serving {
     client: csi::Plugin,
     gate: Arc<dyn Gate>,
     newer_modes: bool,
+    /// Where the instance has the tree, if not where the node has it.
+    view: Option<PathBuf>,
+}
+
+impl Serving {
+    /// A path of the tree as it is told to this instance. No path goes into a request but by this.
+    fn told(&self, node: &Node, path: &TreePath) -> String {
+        let tree = node.machine.kernel.absolute(&Place::Tree(TreePath::root()));
+        view::told(&tree, self.view.as_deref(), &path.relative()).to_string_lossy().into_owned()
+    }
 }
 
 pub(super) fn serving(node: &Node, plugin: &str, handle: &str) -> Result<Serving, Trouble> {
@@ -475,6 +487,7 @@ pub(super) fn serving(node: &Node, plugin: &str, handle: &str) -> Result<Serving
         Some((of, instance)) => Ok(Serving {
             gate: node.gate(of, (plugin, Service::Node), handle),
             client: instance.client,
+            view: instance.view,
             newer_modes: instance.progress.fingerprint.is_some_and(|f| f.node.single_node_multi_writer),
         }),
         None => Err(Trouble::Wait(Reason::PluginNotReady {
@@ -484,6 +497,7 @@ pub(super) fn serving(node: &Node, plugin: &str, handle: &str) -> Result<Serving
     }
 }
 
-pub(super) fn absolute(node: &Node, path: &TreePath) -> String {
+/// A path of the tree as people find it.
+fn at_node(node: &Node, path: &TreePath) -> String {
     node.machine.kernel.absolute(&Place::Tree(path.clone())).to_string_lossy().into_owned()
 }

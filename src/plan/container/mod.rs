@@ -231,6 +231,20 @@ pub enum Fault {
         /// What would be there too.
         what: &'static str,
     },
+    /// It would be mounted on the node, too.
+    #[error(
+        "{path} lies in {at}, which is {open}: what is mounted there reaches the node; choose another path for {what}"
+    )]
+    Reaches {
+        /// Where.
+        path: String,
+        /// What would be there.
+        what: &'static str,
+        /// Beneath which path.
+        at: String,
+        /// What is there.
+        open: &'static str,
+    },
 }
 
 /// The container that is wanted.

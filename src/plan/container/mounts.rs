@@ -5,11 +5,19 @@
 use super::defaults::{CGROUP, Fixed, HOST_DEV, HOSTS, LENT, PROC, RESOLV_CONF, SMALL_DEV, SYS};
 use super::{Fault, Mount, PluginPart, Share, VolumeKind, Wanted, owned};
 use crate::api::runtime::{HostPath, Network, Propagation};
+use crate::plan::view::{parts, plain};
 
 /// A mount that is asked for, and what it is in a sentence.
 struct Asked {
     what: &'static str,
     mount: Mount,
+}
+
+impl Asked {
+    /// What is mounted in it is mounted on the node, too.
+    fn is_open(&self) -> bool {
+        self.mount.options.iter().any(|option| option == "rshared")
+    }
 }
 
 /// The mounts in their order, and what is shared with the host.
@@ -116,6 +124,13 @@ fn no_two_at_one_path(asked: &[Asked], wanted: &Wanted<'_>) -> Result<(), Fault>
         if let Some(first) = asked[..i].iter().find(|first| first.mount.destination == *path) {
             return taken(path, first.what, one.what);
         }
+        let above = |open: &&Asked| {
+            open.mount.destination != *path && lies_at_or_below(path, &open.mount.destination)
+        };
+        if let Some(open) = asked.iter().filter(|asked| asked.is_open()).find(above) {
+            let at = open.mount.destination.clone();
+            return Err(Fault::Reaches { path: path.clone(), what: one.what, at, open: open.what });
+        }
         // The node would be made in what is mounted there.
         if wanted.devices.iter().any(|node| lies_at_or_below(&node.path, path)) {
             return taken(path, "a device", one.what);
@@ -137,13 +152,4 @@ fn bind(destination: &str, source: String, options: &[&str]) -> Mount {
 /// Where something of the host is in the container: there too, unless another place is named.
 fn inside(named: &str, host: &str) -> String {
     plain(if named.is_empty() { host } else { named })
-}
-
-/// Equal for equal paths.
-fn plain(path: &str) -> String {
-    parts(path).flat_map(|part| ["/", part]).collect()
-}
-
-fn parts(path: &str) -> impl Iterator<Item = &str> {
-    path.split('/').filter(|part| !matches!(*part, "" | "."))
 }

@@ -532,6 +532,38 @@ fn no_two_things_are_at_one_path() {
     }
 }
 
+/// What is mounted in a tree that reaches the node is mounted there, too: only a driver's own mounts are meant to be.
+#[test]
+fn nothing_is_mounted_in_what_reaches_the_node() {
+    let base = |base: &str| Some(PluginPart { stage_publish_base_dir: base.into(), ..plugin(Role::Node) });
+    let path = |at, propagation| vec![host_path("/h", at, propagation)];
+    for (host_paths, plugin, wanted) in [
+        (
+            path("/base/x", Propagation::None),
+            base("/base"),
+            "/base/x lies in /base, which is the plugin's staging and publish paths: what is mounted there reaches the node; choose another path for a path of the node",
+        ),
+        (
+            path("/var/lib/w/tree/staging", Propagation::None),
+            base(""),
+            "/var/lib/w/tree/staging lies in /var/lib/w/tree, which is the plugin's staging and publish paths: what is mounted there reaches the node; choose another path for a path of the node",
+        ),
+        (
+            path("/run", Propagation::Bidirectional),
+            base("/base"),
+            "/run/w/abc lies in /run, which is a path of the node: what is mounted there reaches the node; choose another path for the plugin's socket",
+        ),
+        (path("/", Propagation::None), base("/base"), ""),
+        (path("/run", Propagation::HostToContainer), base("/run/base"), ""),
+        (path("/basement", Propagation::Bidirectional), base("/base"), ""),
+    ] {
+        let mut parts = Parts { plugin, ..Parts::new() };
+        parts.oci.host_paths = host_paths;
+        let found = parts.made().err().map(|fault| fault.to_string()).unwrap_or_default();
+        assert_eq!(found, wanted);
+    }
+}
+
 /// Obligation CO-PLUG-10.
 #[test]
 fn mounts_of_the_root_are_told_only_where_something_is_shared() {
@@ -669,7 +701,7 @@ fn combinations() -> Vec<Parts> {
                 parts.oci.host_paths = vec![
                     host_path("/lib/modules", "/lib/modules", Propagation::None),
                     host_path("/dev/mapper", "/mapper", Propagation::HostToContainer),
-                    host_path("/srv/h", "/srv", Propagation::Bidirectional),
+                    host_path("/srv/h", "/shared", Propagation::Bidirectional),
                 ];
                 if bits & 16 != 0 {
                     parts.volumes = vec![

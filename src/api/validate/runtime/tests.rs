@@ -310,6 +310,36 @@ fn nothing_is_mounted_over_something_else() {
     assert_eq!(of_task(&task), [wanted]);
 }
 
+/// What a driver mounts in the tree is mounted on the node; so would be whatever else was mounted there.
+#[test]
+fn nothing_is_mounted_where_it_would_reach_the_node() {
+    for (at, propagation, mount_dir, base, wanted) in [
+        ("/h", "None", "/csi", "/data", vec![]),
+        ("/h", "None", "/h/csi", "/data", vec![]),
+        ("/h", "None", "/data/csi", "/data", vec![("mountDir", "stagePublishBaseDir")]),
+        (
+            "/data/./h",
+            "None",
+            "/csi",
+            "/data/",
+            vec![("runtime.oci.hostPaths[0].mountPath", "stagePublishBaseDir")],
+        ),
+        ("/h", "HostToContainer", "/csi", "/h/data", vec![]),
+        ("/h", "Bidirectional", "/csi", "/h/data", vec![("stagePublishBaseDir", "runtime.oci.hostPaths[0]")]),
+        ("/h", "Bidirectional", "/h/csi", "/hdata", vec![("mountDir", "runtime.oci.hostPaths[0]")]),
+        ("/h", "Bidirectional", "/csi", "/data", vec![]),
+    ] {
+        let host = json!({ "path": "/x", "mountPath": at, "propagation": propagation });
+        let instance = json!({ "role": "Node", "runtime": container(&json!({ "hostPaths": [host] })),
+            "mountDir": mount_dir, "stagePublishBaseDir": base });
+        let line = |(field, open): &(&str, &str)| {
+            format!("{field}: lies in {open}: what is mounted there is mounted on the node, too")
+        };
+        let wanted: Vec<_> = wanted.iter().map(line).collect();
+        assert_eq!(of_instance(&instance), wanted, "{instance}");
+    }
+}
+
 #[test]
 fn a_directory_of_a_volume_lies_in_it() {
     let mounts = |v: &str| json!([{ "name": "a", "mountPath": "/a", "subPath": v }]);
