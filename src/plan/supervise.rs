@@ -47,6 +47,8 @@ pub enum Readiness {
     Unprepared,
     /// That is under way, beside everything else.
     Preparing,
+    /// So it is once more: the last try failed of this.
+    Retrying(Obstacle),
     /// It cannot be, for now.
     Unusable(Obstacle),
 }
@@ -133,7 +135,10 @@ fn begin(seen: Seen, step: Step) -> Next<Step> {
         (false, _, _) => Next::Wait(Reason::VolumesNotReady),
         (true, false, _) => Next::Wait(Reason::Backoff),
         (true, true, Readiness::Preparing) => Next::Wait(Reason::ImageNotReady),
-        (true, true, Readiness::Unusable(obstacle)) => Next::Wait(obstacle.reason()),
+        // As long as nothing better is known, what was told of the last try stands.
+        (true, true, Readiness::Unusable(obstacle) | Readiness::Retrying(obstacle)) => {
+            Next::Wait(obstacle.reason())
+        }
         (true, true, Readiness::Ready) => Next::Do(step),
     }
 }
@@ -308,10 +313,11 @@ mod tests {
         Process::Exited { ok: false },
         Process::Lost,
     ];
-    const RUNTIMES: [Readiness; 6] = [
+    const RUNTIMES: [Readiness; 7] = [
         Readiness::Ready,
         Readiness::Unprepared,
         Readiness::Preparing,
+        Readiness::Retrying(Obstacle::Image),
         Readiness::Unusable(Obstacle::NotAllowed),
         Readiness::Unusable(Obstacle::Missing),
         Readiness::Unusable(Obstacle::Image),
@@ -329,7 +335,7 @@ mod tests {
 
     #[test]
     fn what_a_start_needs_is_made_beside_the_volumes_and_its_lack_is_told_after_theirs() {
-        use Readiness::{Preparing, Ready, Unprepared, Unusable};
+        use Readiness::{Preparing, Ready, Retrying, Unprepared, Unusable};
         let wait = Next::Wait;
         for (volumes_ready, pause_over, runtime, expected) in [
             (false, true, Unprepared, Next::Do(Step::Prepare)),
@@ -340,6 +346,10 @@ mod tests {
             (false, true, Unusable(Obstacle::Image), wait(Reason::VolumesNotReady)),
             (true, true, Preparing, wait(Reason::ImageNotReady)),
             (true, false, Preparing, wait(Reason::Backoff)),
+            (false, true, Retrying(Obstacle::Image), wait(Reason::VolumesNotReady)),
+            (true, false, Retrying(Obstacle::Image), wait(Reason::Backoff)),
+            (true, true, Retrying(Obstacle::Image), wait(Reason::ImageUnusable)),
+            (true, true, Retrying(Obstacle::Missing), wait(Reason::RuntimeMissing)),
             (true, true, Unusable(Obstacle::Image), wait(Reason::ImageUnusable)),
             (true, true, Unusable(Obstacle::Missing), wait(Reason::RuntimeMissing)),
             (true, true, Unusable(Obstacle::NotAllowed), wait(Reason::RuntimeNotAllowed)),

@@ -13,7 +13,7 @@ use wharfline::sys::Containers;
 use wharfline::sys::containers::{Astray, DeviceNode, Equipment, Image, Lack, Layout, NoDevice};
 use wharfline::sys::image::ImageError;
 
-use crate::support::node::{Daemon, NODE, Place, World, condition_reason, server, until};
+use crate::support::node::{Daemon, NODE, Place, World, condition_message, condition_reason, server, until};
 
 /// A machine that never gets an image ready, or says that there is none.
 #[derive(Debug, Default)]
@@ -146,8 +146,19 @@ async fn an_image_that_cannot_be_used_is_told_and_read_again() {
     bench.container("app", json!({})).await;
     let told = bench.told("app", "ImageUnusable").await;
     assert!(told.contains("there is no such file") && told.contains("tried again at"), "{told}");
+    let api = bench.world.namespaced::<Allocation>();
+    let paused = |a: &Value| a["status"]["tasks"][0]["nextAttemptTime"].is_string();
+    bench.world.until(&api, "app", "to be tried again", paused).await;
     let machine = Arc::clone(&bench.machine);
     until(|| machine.asked.lock().unwrap().len() >= 3, "read three times").await;
+    // One that takes long: what is known of the image stays told, and nothing else.
+    bench.machine.missing.send_replace(false);
+    let trying = |a: &Value| condition_message(a, "Ready").is_some_and(|m| !m.contains("tried again at"));
+    let trying = bench.world.until(&api, "app", "being tried again", trying).await;
+    let trying = serde_json::to_value(&trying).unwrap();
+    assert_eq!(condition_reason(&trying, "Ready"), Some("ImageUnusable"), "{trying}");
+    assert!(condition_message(&trying, "Ready").unwrap().contains("there is no such file"), "{trying}");
+    assert!(!paused(&trying), "{trying}");
     bench.end(&["app"]).await;
 }
 

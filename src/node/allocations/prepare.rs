@@ -11,6 +11,7 @@ use super::super::runtime::{Readiness, Wake};
 use super::{about, event};
 use crate::api::Allocation;
 use crate::api::allocation::Task;
+use crate::api::meta::Time;
 use crate::plan::supervise::{self, Obstacle};
 use crate::plan::{Next, Reason};
 
@@ -28,6 +29,7 @@ pub(super) fn readiness(node: &Node, uid: &str, task: &Task) -> supervise::Readi
         Readiness::Ready => supervise::Readiness::Ready,
         Readiness::Unprepared => supervise::Readiness::Unprepared,
         Readiness::Preparing => supervise::Readiness::Preparing,
+        Readiness::Retrying(obstacle, _) => supervise::Readiness::Retrying(obstacle),
         Readiness::Failed(obstacle, _) if paused() => supervise::Readiness::Unusable(obstacle),
         Readiness::Failed(..) => supervise::Readiness::Unprepared,
         Readiness::Unusable(obstacle, _) => supervise::Readiness::Unusable(obstacle),
@@ -115,6 +117,8 @@ pub(super) fn keep_note(
             match node.runtimes.readiness(&node.place(&uid, &task.name), &task.runtime) {
                 // Nothing but another daemon or another allocation changes that.
                 Readiness::Unusable(obstacle, why) => tell(node, allocation, task, (obstacle, &why), None),
+                // It is being tried again right now.
+                Readiness::Retrying(obstacle, why) => node.notes.set(&key, obstacle.reason().word(), &why, None),
                 Readiness::Ready | Readiness::Unprepared | Readiness::Preparing | Readiness::Failed(..) => {}
             }
             node.retry.remaining(&step(&uid, task))
@@ -128,6 +132,12 @@ pub(super) fn keep_note(
             None
         }
     }
+}
+
+/// When what a task waits for is tried again, if that is known.
+pub(super) fn next_attempt(node: &Node, uid: &str, task: &Task) -> Option<Time> {
+    let (_, _, next) = node.notes.get(&note(uid, task));
+    next.filter(|_| node.retry.remaining(&step(uid, task)).is_some())
 }
 
 /// The note of why a task waits for its runtime.

@@ -11,7 +11,7 @@ use super::super::mounts::health::publication_trouble;
 use super::super::mounts::{TARGET, has_to_stop};
 use super::super::tasks::exit_code;
 use super::super::writes::{Guard, Part};
-use super::prepare::note;
+use super::prepare::{self, note};
 use super::start::restarts;
 use crate::api::allocation::{
     AllocationPhase, AllocationStatus, AllocationVolume, EVICTED, RestartPolicy, Task, TaskState, TaskStatus,
@@ -368,7 +368,11 @@ pub(super) fn task_status(
     TaskStatus {
         name: task.name.clone(),
         state,
-        next_attempt_time: node.tasks.next_attempt(uid, &task.name).filter(|_| waits),
+        next_attempt_time: if waits {
+            node.tasks.next_attempt(uid, &task.name)
+        } else {
+            prepare::next_attempt(node, uid, task)
+        },
         last_output: node
             .tasks
             .last_words(uid, &task.name)

@@ -149,6 +149,8 @@ pub enum Readiness {
     Unprepared,
     /// That is under way.
     Preparing,
+    /// So it is once more; the last try failed for this reason.
+    Retrying(Obstacle, String),
     /// It could not be made, for this reason. Another try may do better.
     Failed(Obstacle, String),
     /// It cannot be started, whatever is tried.

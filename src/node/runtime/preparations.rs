@@ -3,15 +3,17 @@
 //!
 //! ```text
 //! nothing --begin--> Preparing --made--> Ready --take--> Used
-//!    Failed, Used --begin--> Preparing --not made--> Failed
+//!    Failed, Used --begin--> Preparing --not made, or panicked--> Failed
 //! ```
 //! Each start looks at the archive again; what was read and has not changed is there at once. The image of the last start
 //! is held for as long as its allocation is here.
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::FutureExt;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -95,11 +97,15 @@ struct Entry {
 
 #[derive(Debug)]
 enum State {
-    Preparing,
+    /// With what the last try failed of.
+    Preparing(Option<Failure>),
     Ready(Box<Made>),
     Used,
-    Failed(Obstacle, String),
+    Failed(Failure),
 }
+
+/// Why something could not be made.
+type Failure = (Obstacle, String);
 
 impl Preparations {
     pub(super) fn new(containers: Arc<dyn Containers>, grants: Grants) -> Self {
@@ -120,9 +126,10 @@ impl Preparations {
     pub(super) fn readiness(&self, place: &Place) -> Readiness {
         match self.shared.all().get(&named(place)).map(|entry| &entry.state) {
             None | Some(State::Used) => Readiness::Unprepared,
-            Some(State::Preparing) => Readiness::Preparing,
+            Some(State::Preparing(None)) => Readiness::Preparing,
+            Some(State::Preparing(Some((obstacle, why)))) => Readiness::Retrying(*obstacle, why.clone()),
             Some(State::Ready(_)) => Readiness::Ready,
-            Some(State::Failed(obstacle, why)) => Readiness::Failed(*obstacle, why.clone()),
+            Some(State::Failed((obstacle, why))) => Readiness::Failed(*obstacle, why.clone()),
         }
     }
 
@@ -132,13 +139,19 @@ impl Preparations {
         let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
         {
             let mut all = self.shared.all();
-            if all.get(&named(place)).is_some_and(|entry| matches!(entry.state, State::Preparing)) {
+            if all.get(&named(place)).is_some_and(|entry| matches!(entry.state, State::Preparing(_))) {
                 return;
             }
-            let image = all.remove(&named(place)).and_then(|entry| entry.image);
+            let former = all.remove(&named(place)).map(|entry| (entry.state, entry.image));
+            let (last, image) = match former {
+                Some((State::Failed(last), image)) => (Some(last), image),
+                Some((State::Preparing(_) | State::Ready(_) | State::Used, image)) => (None, image),
+                None => (None, None),
+            };
             self.shared.owed.store(true, Ordering::Relaxed);
             let guard = cancelled.clone().drop_guard();
-            let entry = Entry { state: State::Preparing, ticket, news: false, image, _guard: guard };
+            let state = State::Preparing(last);
+            let entry = Entry { state, ticket, news: false, image, _guard: guard };
             all.insert(named(place), entry);
         }
         let (shared, stop, named) = (Arc::clone(&self.shared), self.stop.clone(), named(place));
@@ -147,7 +160,7 @@ impl Preparations {
                 biased; // nobody wants it any more, be it there or not
                 () = stop.cancelled() => return,
                 () = cancelled.cancelled() => return,
-                made = shared.make(oci, whose) => made,
+                made = shared.made(oci, whose) => made,
             };
             if shared.over(&named, ticket, made) {
                 wake();
@@ -163,8 +176,8 @@ impl Preparations {
             return None;
         }
         Some(match &entry.state {
-            State::Failed(obstacle, why) => Err((*obstacle, why.clone())),
-            State::Preparing | State::Ready(_) | State::Used => Ok(()),
+            State::Failed(failure) => Err(failure.clone()),
+            State::Preparing(_) | State::Ready(_) | State::Used => Ok(()),
         })
     }
 
@@ -177,7 +190,7 @@ impl Preparations {
                 entry.image = Some(Arc::clone(&made.image));
                 Some(*made)
             }
-            other @ (State::Preparing | State::Used | State::Failed(..)) => {
+            other @ (State::Preparing(_) | State::Used | State::Failed(_)) => {
                 entry.state = other;
                 None
             }
@@ -247,13 +260,13 @@ impl Shared {
     }
 
     /// Keeps what came of a preparation, unless nobody wants it any more.
-    fn over(&self, named: &Named, ticket: u64, made: Result<Made, (Obstacle, String)>) -> bool {
+    fn over(&self, named: &Named, ticket: u64, made: Result<Made, Failure>) -> bool {
         let mut all = self.all();
         let Some(entry) = all.get_mut(named).filter(|entry| entry.ticket == ticket) else { return false };
         entry.news = true;
         entry.state = match made {
             Ok(made) => State::Ready(Box::new(made)),
-            Err((obstacle, why)) => State::Failed(obstacle, why),
+            Err(failure) => State::Failed(failure),
         };
         true
     }
@@ -264,7 +277,18 @@ impl Shared {
         found
     }
 
-    async fn make(&self, mut oci: OciRuntime, whose: Whose) -> Result<Made, (Obstacle, String)> {
+    /// As [`Shared::make`]. A panic in it is a failure like others: nobody else would end the wait.
+    async fn made(&self, oci: OciRuntime, whose: Whose) -> Result<Made, Failure> {
+        let made = AssertUnwindSafe(self.make(oci, whose)).catch_unwind().await;
+        made.unwrap_or_else(|panic| {
+            let said = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+            let said = said.unwrap_or("nothing is known of it");
+            tracing::error!(panic = said, "the preparation of a container broke off");
+            Err((Obstacle::Image, format!("a fault of wharfline's own broke off reading the image: {said}")))
+        })
+    }
+
+    async fn make(&self, mut oci: OciRuntime, whose: Whose) -> Result<Made, Failure> {
         let Grants { image_dirs, bind_paths, trust } = &self.grants;
         gate(&oci, whose, *trust, !bind_paths.is_empty())
             .map_err(|error| (Obstacle::NotAllowed, error.to_string()))?;

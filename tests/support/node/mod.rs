@@ -24,7 +24,7 @@ use wharfline::sys::real::{Pool, RealProcesses};
 pub use boot::rebooted;
 pub use link::Link;
 pub use reluctant::reluctant;
-pub use rig::{NODE_ID, Rig, Special, condition, condition_reason};
+pub use rig::{NODE_ID, Rig, Special, condition, condition_message, condition_reason};
 
 /// How long a test waits for anything before it fails.
 pub const DEADLINE: Duration = Duration::from_secs(20);

@@ -405,6 +405,11 @@ pub fn condition_reason<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
     find(object, kind).and_then(|c| c["reason"].as_str())
 }
 
+/// The sentence of a condition.
+pub fn condition_message<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
+    find(object, kind).and_then(|c| c["message"].as_str())
+}
+
 fn find<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     object["status"]["conditions"].as_array()?.iter().find(|c| c["type"] == kind)
 }

@@ -18,6 +18,8 @@ struct Fake {
     lack: Mutex<Option<Lack>>,
     /// What is at the path of the image.
     there: Mutex<bool>,
+    /// Reading it ends with a panic.
+    breaks: Mutex<bool>,
     removed: Notify,
 }
 
@@ -82,6 +84,7 @@ impl Containers for Fake {
         self.call(format!("image {} {}", archive.display(), reference.unwrap_or_default()));
         self.unpacked.subscribe().wait_for(|count| *count > 0).await.unwrap();
         self.unpacked.send_modify(|count| *count -= 1);
+        assert!(!std::mem::take(&mut *self.breaks.lock().unwrap()), "a number that cannot be");
         if *self.there.lock().unwrap() {
             Ok(image(config()))
         } else {
@@ -131,6 +134,7 @@ impl Bench {
             unpacked: watch::Sender::new(0),
             lack: Mutex::default(),
             there: Mutex::new(true),
+            breaks: Mutex::new(false),
             removed: Notify::new(),
         });
         Self {
@@ -237,6 +241,40 @@ async fn what_failed_says_why_and_may_be_tried_again() {
     assert_eq!(bench.preparations.lack(), None);
 
     *bench.machine.there.lock().unwrap() = true;
+    bench.begin(plain());
+    bench.woken.notified().await;
+    assert_eq!(bench.readiness(), Readiness::Ready);
+}
+
+/// Else the reason would change with each try of one that is tried again and again.
+#[tokio::test(start_paused = true)]
+async fn what_failed_last_is_known_while_it_is_tried_again() {
+    let bench = Bench::new(Trust::Confined);
+    *bench.machine.there.lock().unwrap() = false;
+    bench.machine.unpack(1);
+    let (obstacle, why) = bench.refused(plain()).await;
+    bench.begin(plain());
+    until_called(&bench.machine, "image").await;
+    assert_eq!(bench.readiness(), Readiness::Retrying(obstacle, why));
+    *bench.machine.there.lock().unwrap() = true;
+    bench.machine.unpack(1);
+    bench.woken.notified().await;
+    assert_eq!(bench.readiness(), Readiness::Ready);
+    // Of what was made nothing of that is left.
+    bench.preparations.take(&bench.place).unwrap();
+    bench.begin(plain());
+    assert_eq!(bench.readiness(), Readiness::Preparing);
+}
+
+/// Nobody else would end the wait.
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_told_and_tried_again() {
+    let bench = Bench::new(Trust::Confined);
+    *bench.machine.breaks.lock().unwrap() = true;
+    bench.machine.unpack(2);
+    let (obstacle, why) = bench.refused(plain()).await;
+    assert_eq!(obstacle, Obstacle::Image);
+    assert_eq!(why, "a fault of wharfline's own broke off reading the image: a number that cannot be");
     bench.begin(plain());
     bench.woken.notified().await;
     assert_eq!(bench.readiness(), Readiness::Ready);
