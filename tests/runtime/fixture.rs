@@ -212,7 +212,7 @@ impl Machine {
     /// Has all made that a start needs.
     pub(crate) async fn prepared(&self, task: &Task) {
         loop {
-            match self.runtime.readiness(&self.place) {
+            match self.runtime.readiness(&self.place, (task, false)) {
                 Readiness::Ready => return,
                 Readiness::Unprepared => {}
                 not => panic!("{not:?}"),

@@ -213,7 +213,7 @@ async fn run_task(
     remember(node, allocation, task).await;
     prepare::count(node, allocation, task);
     let volumes = healing == Healing::None && publications(node, allocation).is_some();
-    let ready = (volumes, prepare::readiness(node, &uid, task));
+    let ready = (volumes, prepare::readiness(node, allocation, task));
     let outdated = serving::is_outdated(node, &uid, task);
     let now = supervise::while_outdated(supervise::while_healing(wanted, healing), outdated);
     let next = supervise::next(now, seen(node, &uid, &task.name, task.restart_policy, ready));

@@ -22,10 +22,16 @@ fn step(uid: &str, task: &Task) -> String {
     format!("task/{uid}/{}/prepare", task.name)
 }
 
+/// Whether only the controllers could write it, or who was trusted by a person with the whole cluster.
+fn trusted(allocation: &Allocation) -> bool {
+    allocation.namespace().as_deref() == Some(SYSTEM)
+}
+
 /// Whether its runtime could start a task. What could not be made is made anew when its pause is over.
-pub(super) fn readiness(node: &Node, uid: &str, task: &Task) -> supervise::Readiness {
+pub(super) fn readiness(node: &Node, allocation: &Allocation, task: &Task) -> supervise::Readiness {
+    let uid = &allocation.uid().unwrap_or_default();
     let paused = || node.retry.remaining(&step(uid, task)).is_some();
-    match node.runtimes.readiness(&node.place(uid, &task.name), &task.runtime) {
+    match node.runtimes.readiness(&node.place(uid, &task.name), (task, trusted(allocation))) {
         Readiness::Ready => supervise::Readiness::Ready,
         Readiness::Unprepared => supervise::Readiness::Unprepared,
         Readiness::Preparing => supervise::Readiness::Preparing,
@@ -39,8 +45,6 @@ pub(super) fn readiness(node: &Node, uid: &str, task: &Task) -> supervise::Readi
 /// Begins. The allocation is looked at again when it is over, and once before, so that a long wait is told.
 pub(super) fn begin(node: &Arc<Node>, allocation: &Allocation, task: &Task) -> Option<Duration> {
     let uid = &allocation.uid().unwrap_or_default();
-    // There the controllers write, and nobody else whom a person has not trusted with the whole cluster.
-    let trusted = allocation.namespace().as_deref() == Some(SYSTEM);
     let runtime = node.runtimes.allowed(&task.runtime).ok()?;
     let (weak, key) = (Arc::downgrade(node), Key::Allocation(uid.to_owned()));
     let wake: Wake = Arc::new(move || {
@@ -48,7 +52,7 @@ pub(super) fn begin(node: &Arc<Node>, allocation: &Allocation, task: &Task) -> O
             node.queue.wake(key.clone());
         }
     });
-    runtime.prepare(&node.place(uid, &task.name), (task, trusted), &node.variables(""), wake);
+    runtime.prepare(&node.place(uid, &task.name), (task, trusted(allocation)), &node.variables(""), wake);
     Some(TOLD)
 }
 
@@ -114,7 +118,7 @@ pub(super) fn keep_note(
             None
         }
         Next::Wait(Reason::ImageUnusable | Reason::RuntimeMissing | Reason::RuntimeNotAllowed) => {
-            match node.runtimes.readiness(&node.place(&uid, &task.name), &task.runtime) {
+            match node.runtimes.readiness(&node.place(&uid, &task.name), (task, trusted(allocation))) {
                 // Nothing but another daemon or another allocation changes that.
                 Readiness::Unusable(obstacle, why) => tell(node, allocation, task, (obstacle, &why), None),
                 // It is being tried again right now.

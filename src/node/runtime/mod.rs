@@ -184,8 +184,9 @@ pub trait Runtime: Send + Sync + fmt::Debug {
         format!("unix://{}", socket.display())
     }
 
-    /// Whether a task could be started now. Never waits.
-    fn readiness(&self, _: &Place) -> Readiness {
+    /// Whether a task could be started now. Never waits. With the task it is said whether only who is trusted could write
+    /// it.
+    fn readiness(&self, _: &Place, _: (&Task, bool)) -> Readiness {
         Readiness::Ready
     }
 
@@ -394,10 +395,11 @@ impl Runtimes {
         }
     }
 
-    /// Whether a task could be started now, its volumes aside. Never waits.
-    pub fn readiness(&self, place: &Place, runtime: &manifest::Runtime) -> Readiness {
-        match self.allowed(runtime) {
-            Ok(of) => of.readiness(place),
+    /// Whether a task could be started now, its volumes aside. Never waits. What the node's own configuration refuses is
+    /// so until its daemon is started with another one.
+    pub fn readiness(&self, place: &Place, (task, trusted): (&Task, bool)) -> Readiness {
+        match self.allowed(&task.runtime) {
+            Ok(of) => of.readiness(place, (task, trusted)),
             Err(error) => Readiness::Unusable(Obstacle::NotAllowed, error.to_string()),
         }
     }

@@ -114,6 +114,10 @@ impl Oci {
     }
 }
 
+fn whose(task: &Task, trusted: bool) -> Whose {
+    Whose::of(task.csi_plugin.as_ref().map(|plugin| plugin.role), trusted)
+}
+
 fn share(share: Share) -> ContainerShare {
     let Share { path, both_ways, resolved } = share;
     ContainerShare { path: path.into(), both_ways, resolved }
@@ -174,9 +178,11 @@ impl Runtime for Oci {
         format!("unix://{}", inside.display())
     }
 
-    fn readiness(&self, place: &Place) -> Readiness {
+    fn readiness(&self, place: &Place, (task, trusted): (&Task, bool)) -> Readiness {
         match &self.preparations {
-            Some(preparations) => preparations.readiness(place),
+            Some(preparations) => {
+                preparations.readiness(place, task.runtime.oci.as_ref(), whose(task, trusted))
+            }
             None => Readiness::Unusable(Obstacle::Missing, Lack::Absent.to_string()),
         }
     }
@@ -188,8 +194,7 @@ impl Runtime for Oci {
             for host in &mut oci.host_paths {
                 host.path = substitute(&host.path, variables);
             }
-            let whose = Whose::of(task.csi_plugin.as_ref().map(|plugin| plugin.role), trusted);
-            preparations.begin(place, (oci, whose), wake);
+            preparations.begin(place, (oci, whose(task, trusted)), wake);
         }
     }
 

@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{Outcome, Place, Readiness, Wake};
 use crate::api::runtime::OciRuntime;
-use crate::plan::container::{Device, Trust, Whose, gate};
+use crate::plan::container::{Device, Forbidden, Trust, Whose, gate};
 use crate::plan::supervise::Obstacle;
 use crate::sys::containers::{Astray, Containers, DeviceNode, Equipment, Image, Lack};
 
@@ -123,7 +123,12 @@ impl Preparations {
         Self { shared: Arc::new(shared), tracker: TaskTracker::new(), stop, _guard: guard }
     }
 
-    pub(super) fn readiness(&self, place: &Place) -> Readiness {
+    /// What the node's own configuration refuses is neither begun nor tried again. Where a path lies is another matter: that
+    /// may change, be it by a link.
+    pub(super) fn readiness(&self, place: &Place, oci: Option<&OciRuntime>, whose: Whose) -> Readiness {
+        if let Some(Err(forbidden)) = oci.map(|oci| self.shared.allows(oci, whose)) {
+            return Readiness::Unusable(Obstacle::NotAllowed, forbidden.to_string());
+        }
         match self.shared.all().get(&named(place)).map(|entry| &entry.state) {
             None | Some(State::Used) => Readiness::Unprepared,
             Some(State::Preparing(None)) => Readiness::Preparing,
@@ -277,6 +282,10 @@ impl Shared {
         found
     }
 
+    fn allows(&self, oci: &OciRuntime, whose: Whose) -> Result<(), Forbidden> {
+        gate(oci, whose, self.grants.trust, !self.grants.bind_paths.is_empty())
+    }
+
     /// As [`Shared::make`]. A panic in it is a failure like others: nobody else would end the wait.
     async fn made(&self, oci: OciRuntime, whose: Whose) -> Result<Made, Failure> {
         let made = AssertUnwindSafe(self.make(oci, whose)).catch_unwind().await;
@@ -289,9 +298,8 @@ impl Shared {
     }
 
     async fn make(&self, mut oci: OciRuntime, whose: Whose) -> Result<Made, Failure> {
-        let Grants { image_dirs, bind_paths, trust } = &self.grants;
-        gate(&oci, whose, *trust, !bind_paths.is_empty())
-            .map_err(|error| (Obstacle::NotAllowed, error.to_string()))?;
+        self.allows(&oci, whose).map_err(|error| (Obstacle::NotAllowed, error.to_string()))?;
+        let Grants { image_dirs, bind_paths, .. } = &self.grants;
         let equipment = self.check().await.map_err(|lack| (Obstacle::Missing, lack.to_string()))?;
         for (i, host) in oci.host_paths.iter_mut().enumerate() {
             let field = format!("hostPaths[{i}].path");

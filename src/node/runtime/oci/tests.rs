@@ -146,7 +146,7 @@ async fn without_containers_none_is_started() {
     let (oci, task) = (oci(), task(json!({ "archive": "/i" })));
     let place = Place::new(Path::new("/D"), "u1", "main");
     assert_eq!((oci.lack(), oci.look().await), (Some(Lack::Absent), Some(Lack::Absent)));
-    assert!(matches!(oci.readiness(&place), Readiness::Unusable(Obstacle::Missing, _)));
+    assert!(matches!(oci.readiness(&place, (&task, false)), Readiness::Unusable(Obstacle::Missing, _)));
     let refused = oci.start(&order(&place, &task), Vec::new()).await.unwrap_err();
     assert!(matches!(refused, RuntimeError::Unprepared), "{refused}");
     assert!(oci.list().await.unwrap().is_empty(), "the runtime process lists what is there");

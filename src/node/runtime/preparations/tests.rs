@@ -152,7 +152,7 @@ impl Bench {
     }
 
     fn readiness(&self) -> Readiness {
-        self.preparations.readiness(&self.place)
+        self.preparations.readiness(&self.place, None, Whose::Workload)
     }
 
     /// Why it failed.
@@ -283,15 +283,23 @@ async fn a_panic_is_told_and_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn what_the_node_does_not_allow_is_refused_before_anything_is_read() {
     let bench = Bench::new(Trust::Confined);
-    for (oci, named) in [
-        (json!({ "archive": "/images/a", "privileged": true }), "privileged"),
-        (json!({ "archive": "/images/a", "devices": ["/dev/fuse"] }), "devices"),
-        (json!({ "archive": "/etc/shadow" }), "archive: /etc/shadow is not beneath /images"),
+    for (oci, named, at_once) in [
+        (json!({ "archive": "/images/a", "privileged": true }), "privileged", true),
+        (json!({ "archive": "/images/a", "devices": ["/dev/fuse"] }), "devices", true),
+        (json!({ "archive": "/etc/shadow" }), "archive: /etc/shadow is not beneath /images", false),
         (
             json!({ "archive": "/images/a", "hostPaths": [{ "path": "/etc", "mountPath": "/e" }] }),
             "hostPaths[0].path: /etc is not beneath /lib",
+            false,
         ),
     ] {
+        // Without a look at the machine, and so without another one.
+        let asked: OciRuntime = serde_json::from_value(oci.clone()).unwrap();
+        let known = bench.preparations.readiness(&bench.place, Some(&asked), Whose::Workload);
+        match known {
+            Readiness::Unusable(Obstacle::NotAllowed, why) => assert!(at_once && why.contains(named), "{why}"),
+            other => assert!(!at_once, "{other:?}"),
+        }
         let (obstacle, why) = bench.refused(oci).await;
         assert_eq!((obstacle, why.contains(named)), (Obstacle::NotAllowed, true), "{why}");
         assert!(!bench.machine.calls().iter().any(|call| call.starts_with("image")), "{why}");
