@@ -65,6 +65,50 @@ async fn an_image_is_read_once_for_as_long_as_it_is_held_and_has_not_changed() {
     assert!(matches!(missing, ImageError::NotFound { .. }), "{missing}");
 }
 
+/// What is wrong with an image is so until something of it changes: it is not read whole again each minute.
+#[tokio::test]
+async fn a_bad_image_is_read_once_for_as_long_as_it_has_not_changed() {
+    let shed = Shed::new();
+    let path = shed.directory.path().join("image.tar");
+    let known = |error: ImageError| match error {
+        ImageError::Known(error) => error,
+        other => panic!("{other}"),
+    };
+    std::fs::write(&path, "no image").unwrap();
+    let first = known(shed.containers.image(&path, None).await.unwrap_err());
+    assert!(matches!(*first, ImageError::NotAnImage { .. }), "{first}");
+    let again = known(shed.containers.image(&path, None).await.unwrap_err());
+    assert!(Arc::ptr_eq(&first, &again), "it is remembered");
+    let other = shed.containers.image(&path, Some("app:1")).await.unwrap_err();
+    assert!(!Arc::ptr_eq(&first, &known(other)), "of another image in it nothing is known");
+    shed.save("content");
+    let image = shed.containers.image(&path, None).await.unwrap();
+    assert!(path.exists() && image.layers[0].exists());
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(shed.containers.image(&path, None).await, Err(ImageError::NotFound { .. })));
+}
+
+/// A layout that is copied: its index may be there before its blobs.
+#[tokio::test]
+async fn a_layout_is_read_again_when_any_of_its_blobs_has_changed() {
+    let shed = Shed::new();
+    let path = shed.directory.path().join("layout");
+    let picture = Picture::new([vec![Entry::file("file", "content")]]);
+    Files::layout(&[(&picture, "app:1")]).write(&path);
+    let blobs = path.join("blobs/sha256");
+    let largest = |a: &std::fs::DirEntry| a.metadata().unwrap().len();
+    let layer = std::fs::read_dir(&blobs).unwrap().flatten().max_by_key(largest).unwrap().path();
+    let whole = std::fs::read(&layer).unwrap();
+    std::fs::remove_file(&layer).unwrap();
+    let missing = shed.containers.image(&path, None).await.unwrap_err();
+    assert!(missing.to_string().contains("is not there, though"), "{missing}");
+    std::fs::write(&layer, &whole[..whole.len() / 2]).unwrap();
+    let short = shed.containers.image(&path, None).await.unwrap_err();
+    assert!(short.to_string().contains("cut off or changed"), "{short}");
+    std::fs::write(&layer, &whole).unwrap();
+    shed.containers.image(&path, None).await.unwrap();
+}
+
 #[tokio::test]
 async fn nothing_is_made_where_nothing_was_unpacked() {
     let shed = Shed::new();

@@ -4,6 +4,7 @@ use super::digest::Digest;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A blob, member or document of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,6 +177,32 @@ pub enum ImageError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// What it was when it was read the last time; it has not changed since.
+    #[error(transparent)]
+    Known(Arc<ImageError>),
+}
+
+impl ImageError {
+    /// Whether it is about what was read alone: as long as that does not change, it is so the next time, too.
+    pub fn is_of_content(&self) -> bool {
+        match self {
+            Self::NotAnImage { .. }
+            | Self::Compressed { .. }
+            | Self::NoSuchReference { .. }
+            | Self::Ambiguous { .. }
+            | Self::OtherPlatform { .. }
+            | Self::MissingBlob { .. }
+            | Self::WrongDigest { .. }
+            | Self::WrongSize { .. }
+            | Self::BadDocument { .. }
+            | Self::BadField { .. }
+            | Self::MediaType { .. }
+            | Self::Compression { .. } => true,
+            Self::Archive { source, .. } => source.is_of_content(),
+            Self::Known(error) => error.is_of_content(),
+            Self::NotFound { .. } | Self::Locked { .. } | Self::NoAnswer { .. } | Self::Io { .. } => false,
+        }
+    }
 }
 
 /// What is wrong with an archive or an entry of it.
@@ -231,6 +258,30 @@ pub enum Fault {
     Write(#[source] io::Error),
 }
 
+impl Fault {
+    fn is_of_content(&self) -> bool {
+        match self {
+            // What the kernel says has a number; what a decompressor says has none.
+            Self::Read(error) => error.raw_os_error().is_none(),
+            Self::Write(_) => false,
+            Self::Truncated
+            | Self::Checksum
+            | Self::Number(_)
+            | Self::Extension
+            | Self::Sparse
+            | Self::PosixSparse
+            | Self::Kind(_)
+            | Self::Path
+            | Self::TooDeep
+            | Self::ThroughLink
+            | Self::NotADirectory
+            | Self::LinkTarget(_)
+            | Self::Whiteout
+            | Self::Limit(_) => true,
+        }
+    }
+}
+
 impl From<rustix::io::Errno> for Fault {
     fn from(errno: rustix::io::Errno) -> Self {
         Self::Write(errno.into())
@@ -251,4 +302,35 @@ fn listed(names: &[String]) -> String {
 
 fn of_entry(entry: &str) -> String {
     if entry.is_empty() { String::new() } else { format!(": entry `{entry}`") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_machine_said_is_not_about_the_image() {
+        let image = || PathBuf::from("/i");
+        let archive = |source| ImageError::Archive {
+            at: At { image: image(), blob: "layer".to_owned() },
+            entry: String::new(),
+            source,
+        };
+        let errno = |errno: rustix::io::Errno| io::Error::from(errno);
+        for (error, wanted) in [
+            (ImageError::NotAnImage { image: image(), found: String::new() }, true),
+            (archive(Fault::Checksum), true),
+            (archive(Fault::Read(io::ErrorKind::InvalidInput.into())), true),
+            (archive(Fault::Read(io::ErrorKind::UnexpectedEof.into())), true),
+            (archive(Fault::Read(errno(rustix::io::Errno::IO))), false),
+            (archive(Fault::Write(errno(rustix::io::Errno::NOSPC))), false),
+            (ImageError::Io { action: "read", path: image(), source: errno(rustix::io::Errno::IO) }, false),
+            (ImageError::NotFound { image: image() }, false),
+            (ImageError::NoAnswer { image: image() }, false),
+            (ImageError::Locked { root: image() }, false),
+        ] {
+            assert_eq!(error.is_of_content(), wanted, "{error}");
+            assert_eq!(ImageError::Known(Arc::new(error)).is_of_content(), wanted);
+        }
+    }
 }

@@ -17,6 +17,8 @@ use std::time::Duration;
 
 /// Images that are unpacked at once.
 const THREADS: usize = 2;
+/// Images of which it is remembered what is wrong with them, at most.
+const BAD: usize = 256;
 /// Whatever takes longer than this hangs.
 const LONGEST: Duration = Duration::from_secs(3600);
 /// How long a look at a path may take.
@@ -40,9 +42,17 @@ pub struct RealContainers {
 type Named = (PathBuf, Option<String>);
 
 /// What was read of one image the last time. Who reads it holds the lock: others wait without taking a thread.
-type Known = tokio::sync::Mutex<Option<(Stamp, Weak<Image>)>>;
+type Known = tokio::sync::Mutex<Option<Last>>;
 
-/// What tells one state of a file from another.
+/// What came of reading an image as it was then.
+#[derive(Debug)]
+enum Last {
+    Image(Stamp, Weak<Image>),
+    /// What is wrong with it, and of which state of all its files that holds.
+    Bad(Stamp, Vec<Stamp>, Arc<ImageError>),
+}
+
+/// What tells one state of some files from another.
 type Stamp = Vec<(u64, u64, u64, (i64, i64), (i64, i64))>;
 
 #[derive(Debug)]
@@ -77,6 +87,10 @@ impl RealContainers {
     fn known(&self, archive: &Path, reference: Option<&str>) -> Arc<Known> {
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, known| Arc::strong_count(known) > 1 || is_held(known));
+        if all.len() > BAD {
+            // They are read once more.
+            all.retain(|_, known| Arc::strong_count(known) > 1 || !is_bad(known));
+        }
         Arc::clone(all.entry((archive.to_owned(), reference.map(str::to_owned))).or_default())
     }
 
@@ -98,7 +112,15 @@ impl RealContainers {
 
 fn is_held(known: &Known) -> bool {
     let last = known.try_lock();
-    last.is_ok_and(|last| last.as_ref().is_some_and(|(_, image)| image.strong_count() > 0))
+    last.is_ok_and(|last| match &*last {
+        Some(Last::Image(_, image)) => image.strong_count() > 0,
+        Some(Last::Bad(..)) => true,
+        None => false,
+    })
+}
+
+fn is_bad(known: &Known) -> bool {
+    known.try_lock().is_ok_and(|last| matches!(&*last, Some(Last::Bad(..))))
 }
 
 #[async_trait]
@@ -113,12 +135,17 @@ impl Containers for RealContainers {
         let known = self.known(archive, reference);
         let mut last = known.lock().await;
         let path = archive.to_owned();
-        let now = self.ask(archive, move || stamp(&path)).await?;
-        if let Some((stamp, image)) = &*last
-            && *stamp == now
-            && let Some(image) = image.upgrade()
-        {
-            return Ok(image);
+        let (now, blobs) = self.ask(archive, move || Ok((stamp(&path)?, blobs(&path)))).await?;
+        match &*last {
+            Some(Last::Image(stamp, image)) if *stamp == now => {
+                if let Some(image) = image.upgrade() {
+                    return Ok(image);
+                }
+            }
+            Some(Last::Bad(stamp, of, error)) if (stamp, of) == (&now, &blobs) => {
+                return Err(ImageError::Known(Arc::clone(error)));
+            }
+            Some(Last::Image(..) | Last::Bad(..)) | None => {}
         }
         let (opened, path) = (Arc::clone(&self.opened), archive.to_owned());
         let reference = reference.map(str::to_owned);
@@ -128,10 +155,19 @@ impl Containers for RealContainers {
             let layers = image.layers.iter().map(|layer| images.layer(layer)).collect();
             Ok(Arc::new(Image::new(image.id.clone(), image.config.clone(), layers, image)))
         });
-        let image = made.await?;
         // As it was before it was read: what changed since is read anew.
-        *last = Some((now, Arc::downgrade(&image)));
-        Ok(image)
+        match made.await {
+            Ok(image) => {
+                *last = Some(Last::Image(now, Arc::downgrade(&image)));
+                Ok(image)
+            }
+            Err(error) if error.is_of_content() => {
+                let error = Arc::new(error);
+                *last = Some(Last::Bad(now, blobs, Arc::clone(&error)));
+                Err(ImageError::Known(error))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn remove_unused(&self, used: BTreeSet<PathBuf>) -> Result<usize, ImageError> {
@@ -175,9 +211,6 @@ fn stamp(archive: &Path) -> Result<Stamp, ImageError> {
         Err(source) => Err(ImageError::Io { action: "look at", path: path.to_owned(), source }),
     };
     let found = look(archive)?;
-    let one = |of: &Metadata| {
-        (of.dev(), of.ino(), of.size(), (of.mtime(), of.mtime_nsec()), (of.ctime(), of.ctime_nsec()))
-    };
     let mut stamp = vec![one(&found)];
     if found.is_dir()
         && let Ok(index) = std::fs::metadata(archive.join("index.json"))
@@ -185,6 +218,26 @@ fn stamp(archive: &Path) -> Result<Stamp, ImageError> {
         stamp.push(one(&index));
     }
     Ok(stamp)
+}
+
+fn one(of: &Metadata) -> (u64, u64, u64, (i64, i64), (i64, i64)) {
+    (of.dev(), of.ino(), of.size(), (of.mtime(), of.mtime_nsec()), (of.ctime(), of.ctime_nsec()))
+}
+
+/// Of a layout that is wrong whatever of it may be put right, such as a blob of a copy that was not complete.
+fn blobs(archive: &Path) -> Vec<Stamp> {
+    let files = |directory: PathBuf| {
+        let mut all: Vec<_> = std::fs::read_dir(directory)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| std::fs::metadata(entry.path()).ok())
+            .map(|found| one(&found))
+            .collect();
+        all.sort_unstable();
+        all
+    };
+    vec![files(archive.to_owned()), files(archive.join("blobs/sha256"))]
 }
 
 fn equipment(path: &OsStr) -> Result<Equipment, Lack> {
