@@ -140,6 +140,9 @@ pub struct TaskEntry {
     /// How it is run. Absent in journals of before this was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<Kind>,
+    /// The digest of the image that it was started from last, if it is a container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
 }
 
 impl TaskEntry {

@@ -22,6 +22,12 @@ pub trait Containers: Send + Sync + fmt::Debug {
     /// take minutes, unless what lies there is what was read the last time and somebody still has it.
     async fn image(&self, archive: &Path, reference: Option<&str>) -> Result<Arc<Image>, ImageError>;
 
+    /// The image of this digest, if it was read once and its layers are there still, whatever became of the archive.
+    async fn kept(&self, id: &Digest) -> Option<Arc<Image>> {
+        let _nothing_is_kept = id;
+        None
+    }
+
     /// Removes the layers that are neither in `used` nor of an [`Image`] that lives; how many those were.
     async fn remove_unused(&self, used: BTreeSet<PathBuf>) -> Result<usize, ImageError>;
 

@@ -11,7 +11,7 @@ use wharfline::api::allocation::Task;
 use wharfline::node::runtime::oci::Oci;
 use wharfline::node::runtime::process::Process;
 use wharfline::node::runtime::{
-    Ended, Grants, Kind, Order, Place, Readiness, Running, Runtime, RuntimeError, Shimmed, VolumeAt,
+    Ended, Grants, Kind, Order, Place, Readiness, Running, Runtime, RuntimeError, Shimmed, VolumeAt, Wish,
 };
 use wharfline::plan::container::Trust;
 use wharfline::sys::kernel::{FileKind, KernelError, PathFacts, Present};
@@ -221,7 +221,7 @@ impl Machine {
             let told = Arc::clone(&over);
             self.runtime.prepare(
                 &self.place,
-                (task, false),
+                Wish { task, trusted: false, former: None },
                 &BTreeMap::new(),
                 Arc::new(move || told.notify_one()),
             );

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use wharfline::sys::Containers;
-use wharfline::sys::image::ImageError;
+use wharfline::sys::image::{Digest, ImageError};
 use wharfline::sys::real::RealContainers;
 
 use crate::image::made::{Entry, Files, Picture};
@@ -76,7 +76,7 @@ async fn a_bad_image_is_read_once_for_as_long_as_it_has_not_changed() {
     };
     std::fs::write(&path, "no image").unwrap();
     let first = known(shed.containers.image(&path, None).await.unwrap_err());
-    assert!(matches!(*first, ImageError::NotAnImage { .. }), "{first}");
+    assert!(first.to_string().contains("the image cannot be used"), "{first}");
     let again = known(shed.containers.image(&path, None).await.unwrap_err());
     assert!(Arc::ptr_eq(&first, &again), "it is remembered");
     let other = shed.containers.image(&path, Some("app:1")).await.unwrap_err();
@@ -107,6 +107,38 @@ async fn a_layout_is_read_again_when_any_of_its_blobs_has_changed() {
     assert!(short.to_string().contains("cut off or changed"), "{short}");
     std::fs::write(&layer, &whole).unwrap();
     shed.containers.image(&path, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_image_is_whole_without_its_archive_for_as_long_as_its_layers_are_there() {
+    let shed = Shed::new();
+    let path = shed.save("content");
+    let image = shed.containers.image(&path, None).await.unwrap();
+    let (id, config, layers) = (image.id.clone(), image.config.clone(), image.layers.clone());
+    std::fs::remove_file(&path).unwrap();
+    drop(image);
+    // Another daemon, too.
+    let directory = shed.directory;
+    drop(shed.containers);
+    let containers = RealContainers::new(directory.path());
+    let kept = containers.kept(&id).await.unwrap();
+    assert_eq!((&kept.id, &kept.config, &kept.layers), (&id, &config, &layers));
+    assert_eq!(containers.remove_unused(BTreeSet::new()).await.unwrap(), 0, "it is held");
+    assert!(containers.kept(&Digest::of(b"another")).await.is_none());
+    drop(kept);
+    assert_eq!(containers.remove_unused(BTreeSet::new()).await.unwrap(), 1);
+    assert!(containers.kept(&id).await.is_none());
+    let documents = directory.path().join("images/images");
+    assert_eq!(std::fs::read_dir(&documents).unwrap().count(), 0, "nor is its configuration kept");
+
+    // What is not what it was is not used.
+    let shed = Shed { directory, containers };
+    let path = shed.save("content");
+    drop(shed.containers.image(&path, None).await.unwrap());
+    std::fs::write(documents.join(id.hex()), "{}").unwrap();
+    assert!(shed.containers.kept(&id).await.is_none());
+    drop(shed.containers.image(&path, None).await.unwrap());
+    assert!(shed.containers.kept(&id).await.is_some(), "it is kept anew with the next start");
 }
 
 #[tokio::test]

@@ -223,3 +223,48 @@ fn a_driver_and_its_user_run_in_containers() {
     rig.run(&["down"]);
     rig.assert_nothing_left();
 }
+
+/// A task that cannot be started again would be lost with a file that nothing but its next start needs.
+#[test]
+fn a_container_starts_again_without_its_archive() {
+    let mut rig = Rig::new();
+    Driver::Lent.up(&mut rig);
+    let archive = rig.data.path().join("image-archives/app.tar");
+    crate::image::save_busybox(&archive);
+    let script = "trap 'exit 3' TERM; sleep infinity & wait";
+    let task = json!({ "name": "main", "runtime": { "oci": { "archive": "${DATA_DIR}/image-archives/app.tar",
+        "command": ["/bin/sh", "-c", script] } } });
+    let app = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Allocation",
+        "metadata": { "name": "app", "namespace": "default" }, "spec": { "tasks": [task] } });
+    rig.apply(&app.to_string());
+    rig.wait_ready("allocation/app");
+    let status = |rig: &Rig| rig.get("allocation", "app")["status"]["tasks"][0].clone();
+    let image = status(&rig)["image"].clone();
+    std::fs::remove_file(&archive).unwrap();
+    // Once by the daemon that has started it, and once by one that knows it from its journal alone.
+    for restarts in 1..=2_u64 {
+        for process in processes_in_containers(&rig) {
+            // One of them may have ended with another.
+            let pid = rustix::process::Pid::from_raw(process.parse().unwrap()).unwrap();
+            let _gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        let again = || {
+            let now = status(&rig);
+            now["restarts"].as_u64() == Some(restarts) && now["state"] == "Running"
+        };
+        until("it runs again", again);
+        let now = status(&rig);
+        assert_eq!(now["image"], image);
+        let told = |event: &&Value| event["reason"] == "ArchiveGone";
+        let told = now["events"].as_array().unwrap().iter().find(told);
+        assert!(told.is_some_and(|e| e["message"].as_str().unwrap().contains("app.tar any more")), "{now}");
+        rig.kill();
+        Driver::Lent.up(&mut rig);
+        rig.wait_ready("allocation/app");
+    }
+    rig.run(&["delete", "allocation/app"]);
+    until("no allocation is left", || rig.list("allocations").is_empty());
+    rig.terminate();
+    rig.run(&["down"]);
+    rig.assert_nothing_left();
+}

@@ -352,6 +352,7 @@ async fn remember(node: &Node, allocation: &Allocation, task: &Task) {
         restarts: restarts.map_or(0, |t| t.restarts),
         plugin: plugins::entry(node, &uid, task),
         runtime: Kind::of(&task.runtime),
+        image: None,
     };
     // A journal that cannot be written ends the daemon.
     let _ended = node.journal.put(Entry::Task(entry)).await;

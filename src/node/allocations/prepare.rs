@@ -7,7 +7,9 @@ use kube::ResourceExt;
 
 use super::super::agent::SYSTEM;
 use super::super::context::{Key, Node};
-use super::super::runtime::{Readiness, Wake};
+use super::super::events::Tone;
+use super::super::journal::{Entry, task_key};
+use super::super::runtime::{Readiness, Wake, Wish};
 use super::{about, event};
 use crate::api::Allocation;
 use crate::api::allocation::Task;
@@ -17,6 +19,9 @@ use crate::plan::{Next, Reason};
 
 /// What takes longer than this is told as a wait.
 const TOLD: Duration = Duration::from_millis(300);
+
+/// The word for a start without an archive.
+const ARCHIVE_GONE: &str = "ArchiveGone";
 
 fn step(uid: &str, task: &Task) -> String {
     format!("task/{uid}/{}/prepare", task.name)
@@ -52,7 +57,12 @@ pub(super) fn begin(node: &Arc<Node>, allocation: &Allocation, task: &Task) -> O
             node.queue.wake(key.clone());
         }
     });
-    runtime.prepare(&node.place(uid, &task.name), (task, trusted(allocation)), &node.variables(""), wake);
+    let former = node.journal.look(|all| match all.get(&task_key(uid, &task.name)) {
+        Some(Entry::Task(entry)) => entry.image.clone(),
+        _ => None,
+    });
+    let wish = Wish { task, trusted: trusted(allocation), former: former.as_deref() };
+    runtime.prepare(&node.place(uid, &task.name), wish, &node.variables(""), wake);
     Some(TOLD)
 }
 
@@ -63,9 +73,14 @@ pub(super) fn count(node: &Arc<Node>, allocation: &Allocation, task: &Task) {
     let step = step(&uid, task);
     match runtime.prepared(&node.place(&uid, &task.name)) {
         None => {}
-        Some(Ok(())) => {
+        Some(Ok(note)) => {
             node.retry.succeeded(&step);
             node.events.recovered(about(allocation), &step, "Run");
+            if let Some(note) = note {
+                node.tasks.event(&uid, &task.name, event(node, ARCHIVE_GONE, &note));
+                let note = format!("task {}: {note}", task.name);
+                node.events.tell(about(allocation), Tone::Warning, ARCHIVE_GONE, "Run", &note);
+            }
         }
         Some(Err((obstacle, why))) => {
             let delay = node.retry.failed(&step, obstacle.reason().word().to_owned());
@@ -122,7 +137,9 @@ pub(super) fn keep_note(
                 // Nothing but another daemon or another allocation changes that.
                 Readiness::Unusable(obstacle, why) => tell(node, allocation, task, (obstacle, &why), None),
                 // It is being tried again right now.
-                Readiness::Retrying(obstacle, why) => node.notes.set(&key, obstacle.reason().word(), &why, None),
+                Readiness::Retrying(obstacle, why) => {
+                    node.notes.set(&key, obstacle.reason().word(), &why, None);
+                }
                 Readiness::Ready | Readiness::Unprepared | Readiness::Preparing | Readiness::Failed(..) => {}
             }
             node.retry.remaining(&step(&uid, task))

@@ -72,6 +72,7 @@ pub(super) async fn start_marked(
         restarts,
         plugin: instance.clone(),
         runtime: Some(runtime.kind()),
+        image: runtime.next_image(&node.place(&uid, &task.name)),
     };
     // What it was until now is nobody's any more.
     let former = serving::former(node, &uid, &task.name);

@@ -9,6 +9,7 @@ fn task(name: &str, restarts: u32) -> Entry {
         restarts,
         plugin: None,
         runtime: Some(Kind::Process),
+        image: None,
     })
 }
 
@@ -27,6 +28,7 @@ fn instance() -> TaskEntry {
             block: None,
         }),
         runtime: Some(Kind::Process),
+        image: None,
     }
 }
 
@@ -60,6 +62,16 @@ fn what_is_kept_of_a_csi_plugin_block_is_what_it_was() {
     let elsewhere = bytes.replace(r#""mountDir":"/csi""#, r#""mountDir":"/csi","stagePublishBaseDir":"/data""#);
     let Entry::Task(entry) = serde_json::from_str(&elsewhere).unwrap() else { panic!("{elsewhere}") };
     assert_eq!(entry.plugin.and_then(|plugin| plugin.view()), Some(PathBuf::from("/data")));
+}
+
+/// The same for a container: without its archive it is started from the image of its last start.
+#[test]
+fn what_is_kept_of_a_containers_image_is_what_it_was() {
+    let Entry::Task(mut entry) = task("web", 1) else { panic!("a task") };
+    (entry.runtime, entry.image) = (Some(Kind::Oci), Some("sha256:0f".into()));
+    let bytes = r#"{"task":{"allocation":{"namespace":"d","name":"a","uid":"u"},"task":"web","restarts":1,"plugin":null,"runtime":"oci","image":"sha256:0f"}}"#;
+    assert_eq!(serde_json::to_string(&Entry::Task(entry.clone())).unwrap(), bytes);
+    assert_eq!(serde_json::from_str::<Entry>(bytes).unwrap(), Entry::Task(entry));
 }
 
 /// The same for who was asked about a volume.

@@ -157,8 +157,19 @@ pub enum Readiness {
     Unusable(Obstacle, String),
 }
 
-/// What came of making what a start needs.
-pub type Outcome = Result<(), (Obstacle, String)>;
+/// What came of making what a start needs; what a person should know of it, if anything.
+pub type Outcome = Result<Option<String>, (Obstacle, String)>;
+
+/// A task that is to be started.
+#[derive(Debug, Clone, Copy)]
+pub struct Wish<'a> {
+    /// The task.
+    pub task: &'a Task,
+    /// Whether only who is trusted could write it.
+    pub trusted: bool,
+    /// The digest of the image that it was started from last.
+    pub former: Option<&'a str>,
+}
 
 /// Called when a preparation is over.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -190,9 +201,8 @@ pub trait Runtime: Send + Sync + fmt::Debug {
         Readiness::Ready
     }
 
-    /// Begins to make what a task needs before its start, beside whoever asks; `wake` is called when that is over. With
-    /// the task it is said whether only who is trusted could write it.
-    fn prepare(&self, _: &Place, _: (&Task, bool), _: &Variables, _: Wake) {}
+    /// Begins to make what a task needs before its start, beside whoever asks; `wake` is called when that is over.
+    fn prepare(&self, _: &Place, _: Wish<'_>, _: &Variables, _: Wake) {}
 
     /// Whether there may be what was made for tasks and nothing uses any more: [`Runtime::collect`] comes next.
     fn owes(&self) -> bool {
@@ -206,6 +216,11 @@ pub trait Runtime: Send + Sync + fmt::Debug {
 
     /// The digest of the image that a task was started from last, if it is known.
     fn image(&self, _: &Place) -> Option<String> {
+        None
+    }
+
+    /// The digest of the image that a task is started from next, if it is ready.
+    fn next_image(&self, _: &Place) -> Option<String> {
         None
     }
 

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::super::context::substitute;
-use super::preparations::{Grants, Made, Preparations};
+use super::preparations::{Asked, Grants, Made, Preparations};
 use super::shimmed::{self, Shimmed};
-use super::{Found, Kind, Order, Outcome, Place, Readiness, Running, Runtime, RuntimeError, Variables, Wake};
+use super::{
+    Found, Kind, Order, Outcome, Place, Readiness, Running, Runtime, RuntimeError, Variables, Wake, Wish,
+};
 use crate::api::allocation::Task;
 use crate::api::capability::Capability;
 use crate::plan::container::Whose;
@@ -187,14 +189,16 @@ impl Runtime for Oci {
         }
     }
 
-    fn prepare(&self, place: &Place, (task, trusted): (&Task, bool), variables: &Variables, wake: Wake) {
+    fn prepare(&self, place: &Place, wish: Wish<'_>, variables: &Variables, wake: Wake) {
+        let Wish { task, trusted, former } = wish;
         if let Some(preparations) = &self.preparations {
             let mut oci = task.runtime.oci.clone().unwrap_or_default();
             oci.archive = substitute(&oci.archive, variables);
             for host in &mut oci.host_paths {
                 host.path = substitute(&host.path, variables);
             }
-            preparations.begin(place, (oci, whose(task, trusted)), wake);
+            let former = former.and_then(|digest| digest.parse().ok());
+            preparations.begin(place, Asked { oci, whose: whose(task, trusted), former }, wake);
         }
     }
 
@@ -204,6 +208,10 @@ impl Runtime for Oci {
 
     fn image(&self, place: &Place) -> Option<String> {
         self.preparations.as_ref()?.image(place)
+    }
+
+    fn next_image(&self, place: &Place) -> Option<String> {
+        self.preparations.as_ref()?.next_image(place)
     }
 
     fn owes(&self) -> bool {

@@ -22,6 +22,7 @@ use crate::api::runtime::OciRuntime;
 use crate::plan::container::{Device, Forbidden, Trust, Whose, gate};
 use crate::plan::supervise::Obstacle;
 use crate::sys::containers::{Astray, Containers, DeviceNode, Equipment, Image, Lack};
+use crate::sys::image::{Digest, ImageError};
 
 /// What this node's own configuration allows containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +55,18 @@ pub(super) struct Made {
     pub(super) devices: Vec<Device>,
     pub(super) equipment: Equipment,
     pub(super) image: Arc<Image>,
+    /// What a person should know of it.
+    pub(super) note: Option<String>,
+}
+
+/// What is to be made.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// The task's block.
+    pub(super) oci: OciRuntime,
+    pub(super) whose: Whose,
+    /// The image that it was started from last: where its archive is gone, that is good enough.
+    pub(super) former: Option<Digest>,
 }
 
 /// The preparations of one node.
@@ -139,7 +152,7 @@ impl Preparations {
     }
 
     /// Begins, unless that is under way.
-    pub(super) fn begin(&self, place: &Place, (oci, whose): (OciRuntime, Whose), wake: Wake) {
+    pub(super) fn begin(&self, place: &Place, asked: Asked, wake: Wake) {
         let cancelled = CancellationToken::new();
         let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
         {
@@ -149,7 +162,10 @@ impl Preparations {
             }
             let former = all.remove(&named(place)).map(|entry| (entry.state, entry.image));
             let (last, image) = match former {
-                Some((State::Failed(last), image)) => (Some(last), image),
+                // What comes before the image takes no time: when that lacks no more, there is something to wait for.
+                Some((State::Failed(last), image)) => {
+                    (Some(last).filter(|last| last.0 == Obstacle::Image), image)
+                }
                 Some((State::Preparing(_) | State::Ready(_) | State::Used, image)) => (None, image),
                 None => (None, None),
             };
@@ -165,7 +181,7 @@ impl Preparations {
                 biased; // nobody wants it any more, be it there or not
                 () = stop.cancelled() => return,
                 () = cancelled.cancelled() => return,
-                made = shared.made(oci, whose) => made,
+                made = shared.made(asked) => made,
             };
             if shared.over(&named, ticket, made) {
                 wake();
@@ -182,7 +198,8 @@ impl Preparations {
         }
         Some(match &entry.state {
             State::Failed(failure) => Err(failure.clone()),
-            State::Preparing(_) | State::Ready(_) | State::Used => Ok(()),
+            State::Ready(made) => Ok(made.note.clone()),
+            State::Preparing(_) | State::Used => Ok(None),
         })
     }
 
@@ -206,6 +223,14 @@ impl Preparations {
     pub(super) fn image(&self, place: &Place) -> Option<String> {
         let all = self.shared.all();
         all.get(&named(place)).and_then(|entry| entry.image.as_ref()).map(|image| image.id.to_string())
+    }
+
+    /// The image that a task is started from next.
+    pub(super) fn next_image(&self, place: &Place) -> Option<String> {
+        match &self.shared.all().get(&named(place))?.state {
+            State::Ready(made) => Some(made.image.id.to_string()),
+            State::Preparing(_) | State::Used | State::Failed(_) => None,
+        }
     }
 
     /// Nobody starts tasks of this allocation any more. One that an earlier daemon started is not known here.
@@ -287,17 +312,19 @@ impl Shared {
     }
 
     /// As [`Shared::make`]. A panic in it is a failure like others: nobody else would end the wait.
-    async fn made(&self, oci: OciRuntime, whose: Whose) -> Result<Made, Failure> {
-        let made = AssertUnwindSafe(self.make(oci, whose)).catch_unwind().await;
+    async fn made(&self, asked: Asked) -> Result<Made, Failure> {
+        let made = AssertUnwindSafe(self.make(asked)).catch_unwind().await;
         made.unwrap_or_else(|panic| {
-            let said = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+            let said =
+                panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
             let said = said.unwrap_or("nothing is known of it");
             tracing::error!(panic = said, "the preparation of a container broke off");
             Err((Obstacle::Image, format!("a fault of wharfline's own broke off reading the image: {said}")))
         })
     }
 
-    async fn make(&self, mut oci: OciRuntime, whose: Whose) -> Result<Made, Failure> {
+    async fn make(&self, asked: Asked) -> Result<Made, Failure> {
+        let Asked { mut oci, whose, former } = asked;
         self.allows(&oci, whose).map_err(|error| (Obstacle::NotAllowed, error.to_string()))?;
         let Grants { image_dirs, bind_paths, .. } = &self.grants;
         let equipment = self.check().await.map_err(|lack| (Obstacle::Missing, lack.to_string()))?;
@@ -311,29 +338,53 @@ impl Shared {
             let node = node.map_err(|error| (Obstacle::Image, format!("devices: {error}")))?;
             devices.push(device(path, &node));
         }
-        let archive = self.resolved(&oci.archive, image_dirs, "archive").await?;
-        let reference = Some(oci.image.as_str()).filter(|name| !name.is_empty());
-        let image = self.containers.image(Path::new(&archive), reference).await;
-        let image = image.map_err(|error| (Obstacle::Image, chain(&error)))?;
-        Ok(Made { oci, devices, equipment, image })
+        let (image, note) = self.image(&oci, image_dirs, former.as_ref()).await?;
+        Ok(Made { oci, devices, equipment, image, note })
     }
 
-    async fn resolved(
+    /// The image of the archive, or, where there is none any more, the one of the last start.
+    async fn image(
         &self,
-        path: &str,
-        allowed: &[PathBuf],
-        field: &str,
-    ) -> Result<String, (Obstacle, String)> {
-        let said = |error: &dyn std::fmt::Display| format!("{field}: {error}");
-        match self.containers.resolve(Path::new(path), allowed).await {
-            Ok(real) => real.into_os_string().into_string().map_err(|real| {
-                (Obstacle::Image, said(&format!("{} is not UTF-8", Path::new(&real).display())))
-            }),
-            Err(error @ Astray::Outside { .. }) => {
-                Err((Obstacle::NotAllowed, format!("this node does not allow {}", said(&error))))
-            }
-            Err(error @ Astray::Refused { .. }) => Err((Obstacle::Image, said(&error))),
+        oci: &OciRuntime,
+        image_dirs: &[PathBuf],
+        former: Option<&Digest>,
+    ) -> Result<(Arc<Image>, Option<String>), Failure> {
+        let archive = Path::new(&oci.archive);
+        let reference = Some(oci.image.as_str()).filter(|name| !name.is_empty());
+        let (gone, failure) = match self.containers.resolve(archive, image_dirs).await {
+            Ok(real) => match self.containers.image(&real, reference).await {
+                Ok(image) => return Ok((image, None)),
+                Err(error) => {
+                    (matches!(error, ImageError::NotFound { .. }), (Obstacle::Image, chain(&error)))
+                }
+            },
+            Err(error) => (is_missing(&error), astray(&error, "archive")),
+        };
+        let Some(id) = former.filter(|_| gone) else { return Err(failure) };
+        let image = self.containers.kept(id).await.ok_or(failure)?;
+        let note = format!("there is no {} any more: its last image, {id}, is unpacked still", oci.archive);
+        Ok((image, Some(note)))
+    }
+
+    async fn resolved(&self, path: &str, allowed: &[PathBuf], field: &str) -> Result<String, Failure> {
+        let real = self.containers.resolve(Path::new(path), allowed).await;
+        let real = real.map_err(|error| astray(&error, field))?;
+        real.into_os_string().into_string().map_err(|real| {
+            (Obstacle::Image, format!("{field}: {} is not UTF-8", Path::new(&real).display()))
+        })
+    }
+}
+
+fn is_missing(error: &Astray) -> bool {
+    matches!(error, Astray::Refused { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+}
+
+fn astray(error: &Astray, field: &str) -> Failure {
+    match error {
+        Astray::Outside { .. } => {
+            (Obstacle::NotAllowed, format!("this node does not allow {field}: {error}"))
         }
+        Astray::Refused { .. } => (Obstacle::Image, format!("{field}: {error}")),
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct Found {
     /// The digest of the configuration, by which an image is known.
     pub(crate) id: Digest,
     pub(crate) config: Config,
+    /// The bytes that it was read from, of which `id` is the digest.
+    pub(crate) document: Vec<u8>,
     /// Lowest first.
     pub(crate) layers: Vec<Layer>,
 }
@@ -250,7 +252,7 @@ fn from_manifest(source: &Source, name: &str, manifest: Manifest) -> Result<Foun
         }
         layers.push(Layer { name, blob: Some((layer.digest, layer.size)), diff_id: diff_id.clone() });
     }
-    Ok(Found { id: manifest.config.digest, config, layers })
+    Ok(Found { id: manifest.config.digest, config, document: content, layers })
 }
 
 fn counted(source: &Source, name: &str, layers: usize, config: &Config) -> Result<(), ImageError> {
@@ -299,7 +301,7 @@ fn in_saved(source: &Source, reference: Option<&str>) -> Result<Found, ImageErro
         Layer { name, blob: None, diff_id }
     };
     let layers = chosen.layers.iter().zip(&config.diff_ids).map(layer).collect();
-    Ok(Found { id, config, layers })
+    Ok(Found { id, config, document: content, layers })
 }
 
 fn blob_name(digest: &Digest) -> String {

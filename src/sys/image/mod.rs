@@ -6,7 +6,8 @@
 //! ```text
 //! tmp/N --unpacked, digests right, flushed--> layers/DIGEST --nobody uses it--> tmp/N --> gone
 //! ```
-//! What a crash leaves in `tmp` is removed when the directory is opened again. All calls block: run them on a pool.
+//! The configuration of an image lies beside its layers, in `images`, as long as they do: with it the image is whole, though
+//! what it was read from may be gone. What a crash leaves in `tmp` is removed when the directory is opened again. All calls block: run them on a pool.
 //! A layer is as hostile as whoever made it: what it may cost is bounded, and nothing of it lies outside its directory,
 //! which root alone can enter (a layer may well bring a setuid program).
 mod archive;
@@ -100,7 +101,7 @@ impl Images {
             }
             _ => {}
         }
-        for directory in [tmp, root.join("layers")] {
+        for directory in [tmp, root.join("layers"), root.join("images")] {
             DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
@@ -148,7 +149,45 @@ impl Images {
             }
         }
         layers.reverse();
+        self.keep(&found.id, &found.document)?;
         Ok(Image { id: found.id, config: found.config, layers, _holds: holds })
+    }
+
+    /// The image of this configuration, if it was added before and all of its layers are there still.
+    pub fn kept(&self, id: &Digest) -> Option<Image> {
+        let document =
+            std::fs::read(self.document(id)).ok().filter(|document| Digest::of(document) == *id)?;
+        let at = At { image: self.root.clone(), blob: id.to_string() };
+        let config = Config::parse(&at, &document).ok()?;
+        // Before looking: else a layer that is there could go.
+        let holds: Vec<_> = config.diff_ids.iter().map(|layer| Hold::new(&self.held, layer)).collect();
+        let mut layers = Vec::new();
+        for layer in config.diff_ids.iter().rev() {
+            if layers.contains(layer) {
+                continue;
+            }
+            layers.push(layer.clone());
+            if self.below(layer).ok()? == Below::Hidden {
+                break;
+            }
+        }
+        layers.reverse();
+        Some(Image { id: id.clone(), config, layers, _holds: holds })
+    }
+
+    /// Not flushed: what a crash leaves of it has another digest.
+    fn keep(&self, id: &Digest, document: &[u8]) -> Result<(), ImageError> {
+        let path = self.document(id);
+        if std::fs::read(&path).is_ok_and(|kept| kept == document) {
+            return Ok(());
+        }
+        let tmp = self.temporary();
+        std::fs::write(&tmp, document).map_err(failed("write", &tmp))?;
+        std::fs::rename(&tmp, &path).map_err(failed("rename", &tmp))
+    }
+
+    fn document(&self, id: &Digest) -> PathBuf {
+        self.root.join("images").join(id.hex())
     }
 
     /// Where a layer lies, or would lie.
@@ -175,8 +214,22 @@ impl Images {
             std::fs::remove_dir_all(&tmp).map_err(failed("remove", &tmp))?;
             removed.push(layer);
         }
+        self.forget_images()?;
         removed.sort();
         Ok(removed)
+    }
+
+    /// Removes the configurations of images that are not whole any more.
+    fn forget_images(&self) -> Result<(), ImageError> {
+        let images = self.root.join("images");
+        for entry in std::fs::read_dir(&images).map_err(failed("read", &images))? {
+            let path = entry.map_err(failed("read", &images))?.path();
+            let id = path.file_name().and_then(|name| name.to_str()).and_then(Digest::from_hex);
+            if id.and_then(|id| self.kept(&id)).is_none() {
+                std::fs::remove_file(&path).map_err(failed("remove", &path))?;
+            }
+        }
+        Ok(())
     }
 
     fn temporary(&self) -> PathBuf {
@@ -197,6 +250,12 @@ impl Images {
                 return Err(error);
             }
         }
+        self.below(&layer.diff_id)
+    }
+
+    /// What a layer that is there shows of those below.
+    fn below(&self, layer: &Digest) -> Result<Below, ImageError> {
+        let path = self.layer(layer);
         let root = open_directory(&path)?;
         let hides_all = unpack::hides_all(&root).map_err(refused("look at", &path))?;
         Ok(if hides_all { Below::Hidden } else { Below::Shows })

@@ -152,8 +152,7 @@ impl Containers for RealContainers {
         let made = self.ask(archive, move || {
             let images = opened.images()?;
             let image = images.add(&path, reference.as_deref())?;
-            let layers = image.layers.iter().map(|layer| images.layer(layer)).collect();
-            Ok(Arc::new(Image::new(image.id.clone(), image.config.clone(), layers, image)))
+            Ok(unpacked(&images, image))
         });
         // As it was before it was read: what changed since is read anew.
         match made.await {
@@ -168,6 +167,15 @@ impl Containers for RealContainers {
             }
             Err(error) => Err(error),
         }
+    }
+
+    async fn kept(&self, id: &Digest) -> Option<Arc<Image>> {
+        let (opened, id) = (Arc::clone(&self.opened), id.clone());
+        let kept = move || {
+            let images = opened.images()?;
+            Ok(images.kept(&id).map(|image| unpacked(&images, image)))
+        };
+        self.ask(&self.opened.root, kept).await.ok().flatten()
     }
 
     async fn remove_unused(&self, used: BTreeSet<PathBuf>) -> Result<usize, ImageError> {
@@ -199,6 +207,11 @@ impl Containers for RealContainers {
             |_| Err(NoDevice::Refused { path: path.to_owned(), source: io::ErrorKind::TimedOut.into() });
         answer.unwrap_or_else(hung)
     }
+}
+
+fn unpacked(images: &Images, image: crate::sys::image::Image) -> Arc<Image> {
+    let layers = image.layers.iter().map(|layer| images.layer(layer)).collect();
+    Arc::new(Image::new(image.id.clone(), image.config.clone(), layers, image))
 }
 
 /// Of a layout it is its index that changes: blobs are named by their content.

@@ -7,7 +7,7 @@ use tokio::sync::{Notify, watch};
 
 use super::*;
 use crate::sys::containers::{Layout, NoDevice};
-use crate::sys::image::{Config, Digest, ImageError, Platform};
+use crate::sys::image::{Config, Platform};
 use crate::sys::kernel::DeviceId;
 
 /// Images are unpacked when [`Fake::unpack`] says so.
@@ -52,7 +52,7 @@ pub(in super::super) fn config() -> Config {
 }
 
 pub(in super::super) fn made(oci: OciRuntime, config: Config) -> Made {
-    Made { oci, devices: Vec::new(), equipment: equipment(), image: image(config) }
+    Made { oci, devices: Vec::new(), equipment: equipment(), image: image(config), note: None }
 }
 
 impl Fake {
@@ -90,6 +90,11 @@ impl Containers for Fake {
         } else {
             Err(ImageError::NotFound { image: archive.to_owned() })
         }
+    }
+
+    async fn kept(&self, id: &Digest) -> Option<Arc<Image>> {
+        self.call(format!("kept {id}"));
+        (*id == Digest::of(b"id")).then(|| image(config()))
     }
 
     async fn remove_unused(&self, used: BTreeSet<PathBuf>) -> Result<usize, ImageError> {
@@ -146,9 +151,15 @@ impl Bench {
     }
 
     fn begin(&self, oci: serde_json::Value) {
+        self.begin_after(oci, None);
+    }
+
+    /// It was started once from an image of this content.
+    fn begin_after(&self, oci: serde_json::Value, former: Option<&[u8]>) {
         let woken = Arc::clone(&self.woken);
         let wake: Wake = Arc::new(move || woken.notify_one());
-        self.preparations.begin(&self.place, (serde_json::from_value(oci).unwrap(), Whose::Workload), wake);
+        let (oci, former) = (serde_json::from_value(oci).unwrap(), former.map(Digest::of));
+        self.preparations.begin(&self.place, Asked { oci, whose: Whose::Workload, former }, wake);
     }
 
     fn readiness(&self) -> Readiness {
@@ -188,7 +199,7 @@ async fn nobody_waits_for_an_image_and_it_serves_one_start() {
     bench.woken.notified().await;
     assert_eq!(bench.machine.calls(), ["check", "image /real/images/a.tar app:1"], "asked twice, done once");
     assert_eq!(bench.readiness(), Readiness::Ready);
-    assert_eq!(bench.preparations.outcome(&bench.place), Some(Ok(())));
+    assert_eq!(bench.preparations.outcome(&bench.place), Some(Ok(None)));
     assert_eq!(bench.preparations.outcome(&bench.place), None, "told once");
     assert_eq!(bench.preparations.image(&bench.place), None, "nothing was started from it");
 
@@ -266,6 +277,35 @@ async fn what_failed_last_is_known_while_it_is_tried_again() {
     assert_eq!(bench.readiness(), Readiness::Preparing);
 }
 
+#[tokio::test(start_paused = true)]
+async fn without_its_archive_it_is_started_from_what_it_ran_from() {
+    let bench = Bench::new(Trust::Confined);
+    *bench.machine.there.lock().unwrap() = false;
+    bench.machine.unpack(4);
+    // Never started; or its layers are not there any more.
+    for former in [None, Some(b"other".as_slice())] {
+        bench.begin_after(plain(), former);
+        bench.woken.notified().await;
+        let (obstacle, why) = bench.preparations.outcome(&bench.place).unwrap().unwrap_err();
+        assert_eq!((obstacle, why.contains("put the image there")), (Obstacle::Image, true), "{why}");
+    }
+    bench.begin_after(plain(), Some(b"id"));
+    bench.woken.notified().await;
+    let note = bench.preparations.outcome(&bench.place).unwrap().unwrap().unwrap();
+    let id = Digest::of(b"id").to_string();
+    assert_eq!(note, format!("there is no /images/a.tar any more: its last image, {id}, is unpacked still"));
+    assert_eq!(bench.preparations.next_image(&bench.place), Some(id));
+    bench.preparations.take(&bench.place).unwrap();
+    assert_eq!(bench.preparations.next_image(&bench.place), None);
+    // One that is there counts, be it another one by now.
+    *bench.machine.there.lock().unwrap() = true;
+    bench.machine.calls();
+    bench.begin_after(plain(), Some(b"other"));
+    bench.woken.notified().await;
+    assert_eq!(bench.preparations.outcome(&bench.place), Some(Ok(None)));
+    assert!(!bench.machine.calls().iter().any(|call| call.starts_with("kept")));
+}
+
 /// Nobody else would end the wait.
 #[tokio::test(start_paused = true)]
 async fn a_panic_is_told_and_tried_again() {
@@ -297,7 +337,9 @@ async fn what_the_node_does_not_allow_is_refused_before_anything_is_read() {
         let asked: OciRuntime = serde_json::from_value(oci.clone()).unwrap();
         let known = bench.preparations.readiness(&bench.place, Some(&asked), Whose::Workload);
         match known {
-            Readiness::Unusable(Obstacle::NotAllowed, why) => assert!(at_once && why.contains(named), "{why}"),
+            Readiness::Unusable(Obstacle::NotAllowed, why) => {
+                assert!(at_once && why.contains(named), "{why}");
+            }
             other => assert!(!at_once, "{other:?}"),
         }
         let (obstacle, why) = bench.refused(oci).await;
