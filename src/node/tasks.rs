@@ -20,7 +20,7 @@ use crate::api::allocation::{TASK_EVENTS_KEPT, TaskEvent};
 use crate::api::meta::Time;
 use crate::plan::last_words;
 use crate::plan::supervise::Process;
-use crate::sys::process::{ExitRecord, Outcome, ProcessError};
+use crate::sys::process::{ExitRecord, Outcome, ProcessError, Wrote};
 
 /// How long a log may take to say what a task wrote last.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -326,11 +326,16 @@ impl Node {
                 // What is in the logs is of an earlier run.
                 Outcome::NotStarted(_) | Outcome::Lost => false,
             };
-        let tail = async |name| {
+        let wrote = |of: fn(Wrote) -> u64| record.wrote.map_or(last_words::TAIL, of).min(last_words::TAIL);
+        let tail = async |name, bytes| {
+            // What lies before that is an earlier run's.
+            if bytes == 0 {
+                return Vec::new();
+            }
             // The clock of file systems is a little late.
             let since = record.started_ms - 10;
             let log = place.logs.join(name);
-            let read = self.machine.files.tail(&log, since, last_words::TAIL);
+            let read = self.machine.files.tail(&log, since, bytes);
             tokio::time::timeout(LAST_WORDS, read).await.ok().and_then(Result::ok).unwrap_or_default()
         };
         let key = InstanceKey { allocation: place.allocation.clone(), task: place.task.clone() };
@@ -339,7 +344,11 @@ impl Node {
         let words = if failed && confided {
             NOT_TOLD.to_owned()
         } else if failed {
-            last_words::last_words([tail("stderr.log").await.as_slice(), &tail("stdout.log").await])
+            let stderr = tail("stderr.log", wrote(|wrote| wrote.stderr)).await;
+            last_words::last_words([
+                stderr.as_slice(),
+                &tail("stdout.log", wrote(|wrote| wrote.stdout)).await,
+            ])
         } else {
             String::new()
         };

@@ -12,7 +12,7 @@ pub const TAIL: u64 = 16 * 1024;
 pub fn last_words<'a>(outputs: impl IntoIterator<Item = &'a [u8]>) -> String {
     let lines = outputs.into_iter().map(lines).find(|lines| !lines.is_empty()).unwrap_or_default();
     let mut lines = lines;
-    // Of a task that is started again and again each run may say the same.
+    // Once says it all.
     lines.dedup();
     let mut left = 8 * LINE;
     let mut kept = Vec::new();

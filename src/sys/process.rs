@@ -283,6 +283,18 @@ pub struct ExitRecord {
     pub stopped: bool,
     /// The boot that it ran in.
     pub boot_id: String,
+    /// How much it wrote. Absent where nobody knows: in records of older shims, and of a shim that was killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrote: Option<Wrote>,
+}
+
+/// How many bytes one run of a task added to its logs, older files of them included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wrote {
+    /// To that of standard output.
+    pub stdout: u64,
+    /// To that of standard error, which may be the same.
+    pub stderr: u64,
 }
 
 /// How a main process ended.

@@ -117,6 +117,7 @@ impl Container {
             oom: false,
             stopped: true,
             boot_id: String::new(),
+            wrote: None,
         }
     }
 }

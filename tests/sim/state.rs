@@ -201,6 +201,7 @@ impl NodeState {
                 oom: false,
                 stopped: task.stopped,
                 boot_id: boot_id.clone(),
+                wrote: None,
             }));
         }
         told

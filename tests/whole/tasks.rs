@@ -66,6 +66,14 @@ fn what_a_task_that_fails_wrote_last_and_when_it_is_started_again_stand_in_descr
     let page = rig.run(&["describe", "allocation/loops"]);
     assert!(page.contains("lastOutput: no such database"), "{page}");
     assert!(page.contains("Next attempt:") && page.contains("(tasks[main])"), "{page}");
+    // Of one that was started again it is what its last run wrote, and nothing of the one before.
+    let marks = tempfile::tempdir_in("/var/tmp").unwrap();
+    let mark = marks.path().join("mark");
+    let mark = mark.display();
+    let script = format!("[ -e {mark} ] && {{ echo second; exit 6; }}; touch {mark}; echo first; exit 5");
+    rig.apply(&task("twice", &script, "Always").to_string());
+    until("one has ended twice", || status(&rig, "twice")["exitCode"] == 6);
+    assert_eq!(status(&rig, "twice")["lastOutput"], "second");
     until("one has ended well", || status(&rig, "fine")["exitCode"] == 0);
     assert!(status(&rig, "fine").get("lastOutput").is_none(), "{}", status(&rig, "fine"));
 

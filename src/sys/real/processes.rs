@@ -366,6 +366,7 @@ fn record_lost(directory: &Path, state: &TaskState) -> Result<(), ProcessError> 
         oom,
         stopped: false,
         boot_id,
+        wrote: None,
     };
     let written = crate::sys::shim::record::write(directory, EXIT, &record, Keep::Always);
     written.map_err(|error| refused("record the end of", directory, error))

@@ -17,6 +17,8 @@ pub(crate) struct RotatedLog {
     files: u32,
     file: File,
     size: u64,
+    /// What was added since it was opened.
+    wrote: u64,
 }
 
 impl RotatedLog {
@@ -25,7 +27,12 @@ impl RotatedLog {
         let file = open(path)?;
         let size = file.metadata()?.len();
         let (max_bytes, files) = (spec.max_bytes.max(SMALLEST), spec.files.max(1));
-        Ok(Self { path: path.to_owned(), max_bytes, files, file, size })
+        Ok(Self { path: path.to_owned(), max_bytes, files, file, size, wrote: 0 })
+    }
+
+    /// How many bytes were added since it was opened.
+    pub(crate) fn wrote(&self) -> u64 {
+        self.wrote
     }
 
     /// Adds output. Lines are kept whole where they fit into one file. What cannot be written, for want of space
@@ -43,10 +50,12 @@ impl RotatedLog {
                 }
             };
             let (now, later) = bytes.split_at(fits);
+            let before = self.size;
             self.size = match self.file.write_all(now) {
                 Ok(()) => self.size + fits as u64,
                 Err(_) => self.file.metadata().map_or(self.size, |metadata| metadata.len()),
             };
+            self.wrote += self.size.saturating_sub(before);
             if !later.is_empty() && self.rotate().is_err() {
                 // Without a new file the bound would be broken; the old one begins anew.
                 if self.file.set_len(0).is_err() {
@@ -145,7 +154,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("out.log");
         RotatedLog::open(&path, &spec(&path, 2)).unwrap().append(&[b'a'; 4000]);
-        RotatedLog::open(&path, &spec(&path, 2)).unwrap().append(&[b'b'; 200]);
-        assert_eq!(sizes(directory.path()), [("out.log".to_owned(), 200), ("out.log.1".to_owned(), 4000)]);
+        let mut log = RotatedLog::open(&path, &spec(&path, 2)).unwrap();
+        log.append(&[b'b'; 200]);
+        assert_eq!(log.wrote(), 200, "of its own, in whatever file that is by now");
+        let mut log = RotatedLog::open(&path, &spec(&path, 2)).unwrap();
+        log.append(b"c");
+        assert_eq!(log.wrote(), 1, "nothing of what was there");
+        assert_eq!(sizes(directory.path()), [("out.log".to_owned(), 201), ("out.log.1".to_owned(), 4000)]);
     }
 }

@@ -19,7 +19,7 @@ use crate::sys::cgroup::{Leaf, Trees};
 use crate::sys::ffi::{self, Disposition, Signals, Standard};
 use crate::sys::kernel::DeviceId;
 use crate::sys::proc;
-use crate::sys::process::{ContainerState, ExitRecord, Outcome, TaskSpec, TaskState};
+use crate::sys::process::{ContainerState, ExitRecord, Outcome, TaskSpec, TaskState, Wrote};
 use crate::sys::real::boot_id;
 use container::NotBegun;
 use ladder::Ladder;
@@ -119,7 +119,7 @@ impl<'a> Shim<'a> {
                     // Without a record of an end it is lost, and cleared by whoever finds it.
                     return Err(io::Error::other(format!("{reason}; {error}")));
                 }
-                self.finish(Outcome::NotStarted(reason.clone()), stopped)?;
+                self.finish(Outcome::NotStarted(reason.clone()), stopped, Wrote::default())?;
                 report(reason.as_bytes());
                 return Ok(());
             }
@@ -135,7 +135,8 @@ impl<'a> Shim<'a> {
         };
         let mut supervised = Supervised { main, asks, signals, streams, ladder, leaf: self.leaf.as_ref() };
         let outcome = supervised.until_none_is_left()?;
-        self.finish(outcome, supervised.ladder.stop_asked())
+        let wrote = supervised.wrote();
+        self.finish(outcome, supervised.ladder.stop_asked(), wrote)
     }
 
     fn wanted(&self) -> Wanted<'_> {
@@ -259,7 +260,7 @@ impl<'a> Shim<'a> {
         record::write(self.directory, STATE, &state, Keep::ThisBoot)
     }
 
-    fn finish(&self, outcome: Outcome, stopped: bool) -> io::Result<()> {
+    fn finish(&self, outcome: Outcome, stopped: bool, wrote: Wrote) -> io::Result<()> {
         let killed = outcome == Outcome::Signal(libc::SIGKILL);
         let oom = match self.leaf.as_ref().and_then(Leaf::oom_kills) {
             Some(kills) => kills > 0,
@@ -279,6 +280,7 @@ impl<'a> Shim<'a> {
             finished_ms: wall_clock(),
             stopped,
             boot_id: self.boot_id.clone(),
+            wrote: Some(wrote),
         };
         record::write(self.directory, EXIT, &exit, Keep::Always)
     }

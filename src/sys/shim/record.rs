@@ -85,7 +85,7 @@ pub(crate) fn replace(directory: &Path, name: &str, content: &[u8], keep: Keep) 
 mod tests {
     use super::*;
     use crate::sys::process::{
-        ExitRecord, LogSpec, MountNamespace, Outcome, ProcessId, TaskMount, TaskState,
+        ExitRecord, LogSpec, MountNamespace, Outcome, ProcessId, TaskMount, TaskState, Wrote,
     };
     use std::fmt::Debug;
 
@@ -158,9 +158,13 @@ mod tests {
                 oom: true,
                 stopped: false,
                 boot_id: "boot".to_owned(),
+                wrote: None,
             };
             let rest = r#""started_ms":1,"finished_ms":2,"oom":true,"stopped":false,"boot_id":"boot"}"#;
             written(&end, &format!("{{\"outcome\":{bytes},{rest}"));
+            let wrote = Some(Wrote { stdout: 3, stderr: 4 });
+            let more = rest.replace('}', r#","wrote":{"stdout":3,"stderr":4}}"#);
+            written(&ExitRecord { wrote, ..end }, &format!("{{\"outcome\":{bytes},{more}"));
         }
     }
 }

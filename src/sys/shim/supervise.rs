@@ -2,7 +2,7 @@
 use crate::sys::cgroup::Leaf;
 use crate::sys::ffi::{self, Arrived};
 use crate::sys::proc;
-use crate::sys::process::Outcome;
+use crate::sys::process::{Outcome, Wrote};
 use crate::sys::shim::ladder::{Act, Ladder, Millis};
 use crate::sys::shim::logs::RotatedLog;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -47,6 +47,13 @@ pub(crate) fn now() -> Millis {
 }
 
 impl Supervised<'_> {
+    /// How much the task wrote so far. Without a second log both outputs go to the first.
+    pub(crate) fn wrote(&self) -> Wrote {
+        let of = |stream: &Stream| stream.log.wrote();
+        let stdout = self.streams.first().map_or(0, of);
+        Wrote { stdout, stderr: self.streams.get(1).map_or(stdout, of) }
+    }
+
     /// Returns when no process of the task is left, with how the main one ended.
     pub(crate) fn until_none_is_left(&mut self) -> io::Result<Outcome> {
         let mut outcome = None;
