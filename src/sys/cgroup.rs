@@ -473,11 +473,15 @@ pub(crate) fn remove_orphans(trees: &Trees, parent: &str, tasks: &Path) -> io::R
             pids => orphans.occupied.push((name, pids)),
         }
     }
+    remove_if_empty(trees, parent);
+    Ok(orphans)
+}
+
+/// Removes a cgroup in each tree in which there is none beneath it. Whoever needs it makes it again.
+pub(crate) fn remove_if_empty(trees: &Trees, parent: &str) {
     for (_, root) in trees.all() {
-        // Only an empty one goes; whoever needs it makes it again.
         let _not_empty = std::fs::remove_dir(beneath(&root, parent));
     }
-    Ok(orphans)
 }
 
 fn beneath(root: &Path, path: &str) -> PathBuf {

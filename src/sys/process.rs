@@ -55,6 +55,12 @@ pub trait Processes: Send + Sync + fmt::Debug {
         let _nowhere = (parent, tasks);
         Ok(Orphans::default())
     }
+
+    /// Removes the cgroup above those of tasks if there is none in it any more. None may be about to be made in it.
+    async fn remove_if_empty(&self, parent: &str) -> Result<(), ProcessError> {
+        let _nowhere = parent;
+        Ok(())
+    }
 }
 
 /// One running task. Dropping it leaves the task alone.

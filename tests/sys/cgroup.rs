@@ -328,6 +328,14 @@ async fn orphan_leaves_are_removed_and_those_with_processes_are_told_of() {
     drop(stranger);
     let found = host.processes().remove_orphans(&parent.0, &tasks).await.unwrap();
     assert_eq!(found, Orphans { removed: vec!["occupied".to_owned()], occupied: vec![] });
+    // The one above them goes when none is in it any more.
+    for left in [true, false] {
+        host.processes().remove_if_empty(&parent.0).await.unwrap();
+        assert_eq!(!parent.directories("").is_empty(), left);
+        for directory in parent.directories("known") {
+            std::fs::remove_dir(directory).unwrap();
+        }
+    }
     let nothing = host.processes().remove_orphans("/no-such/parent", &tasks).await.unwrap();
     assert_eq!(nothing, Orphans::default());
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::RwLock;
 
 use super::{Asked, Ended, Found, Order, Place, Running, RuntimeError};
 use crate::sys;
@@ -22,6 +23,8 @@ pub struct Shimmed {
     data_dir: PathBuf,
     /// The cgroup beneath which each has its own.
     cgroups: String,
+    /// Held by all who may be about to make one there; nobody removes it meanwhile.
+    starts: Arc<RwLock<()>>,
 }
 
 /// One task under its shim.
@@ -38,7 +41,7 @@ impl Shimmed {
     ) -> Self {
         let name = run_dir.file_name().unwrap_or_default().to_string_lossy();
         let cgroups = format!("/wharfline/{name}");
-        Self { processes, files, data_dir: data_dir.to_owned(), cgroups }
+        Self { processes, files, data_dir: data_dir.to_owned(), cgroups, starts: Arc::default() }
     }
 
     /// The path of a task's own cgroup.
@@ -55,6 +58,7 @@ impl Shimmed {
         // Makes the directory; the shim opens the file by itself.
         let opened = self.files.open_append(&spec.logs.stdout).await;
         drop(opened.map_err(|error| RuntimeError::Logs(error.to_string()))?);
+        let _making = self.starts.read().await;
         let task = self.processes.start(&place.directory, spec, clones).await?;
         Ok(Arc::new(UnderShim(task)))
     }
@@ -73,7 +77,12 @@ impl Shimmed {
     }
 
     pub(super) async fn forget(&self, place: &Place) -> Result<(), RuntimeError> {
-        Ok(self.processes.forget(&place.directory).await?)
+        self.processes.forget(&place.directory).await?;
+        // While another one starts there is one in it soon.
+        if let Ok(_nobody_makes) = self.starts.try_write() {
+            self.processes.remove_if_empty(&self.cgroups).await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn sweep(&self) -> Result<(), RuntimeError> {

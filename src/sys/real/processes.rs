@@ -256,6 +256,15 @@ impl Processes for RealProcesses {
         };
         self.ask(tasks, remove).await
     }
+
+    async fn remove_if_empty(&self, parent: &str) -> Result<(), ProcessError> {
+        let parent = parent.to_owned();
+        let remove = move |_: &Path| {
+            cgroup::remove_if_empty(&Trees::here(), &parent);
+            Ok(())
+        };
+        self.ask(Path::new("/sys/fs/cgroup"), remove).await
+    }
 }
 
 async fn ask<T: Send + 'static>(
