@@ -20,6 +20,8 @@ mod quickstart;
 mod refusals;
 #[path = "whole/rig.rs"]
 mod rig;
+#[path = "whole/rights.rs"]
+mod rights;
 #[path = "whole/tasks.rs"]
 mod tasks;
 #[path = "whole/upgrade.rs"]
