@@ -63,6 +63,9 @@ pub trait Processes: Send + Sync + fmt::Debug {
     }
 }
 
+/// Where programs are looked for, unless somebody says otherwise. Containers have the same (`plan::container`).
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// One running task. Dropping it leaves the task alone.
 #[async_trait]
 pub trait Task: Send + Sync + fmt::Debug {

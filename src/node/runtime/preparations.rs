@@ -17,6 +17,7 @@ use futures::FutureExt;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use super::super::mounts::chain;
 use super::{Outcome, Place, Readiness, Wake};
 use crate::api::runtime::OciRuntime;
 use crate::plan::container::{Device, Forbidden, Trust, Whose, gate};
@@ -402,12 +403,6 @@ fn device(path: &str, node: &DeviceNode) -> Device {
         uid: node.owner.0,
         gid: node.owner.1,
     }
-}
-
-/// An error with all that led to it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

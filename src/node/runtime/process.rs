@@ -10,10 +10,7 @@ use super::super::context::substitute;
 use super::shimmed::{self, Shimmed};
 use super::{Found, Kind, Order, Place, Running, Runtime, RuntimeError};
 use crate::sys::cgroup::{Cgroup, Limits};
-use crate::sys::process::{Identity, TaskSpec};
-
-/// Where programs are looked for, unless the task says otherwise.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+use crate::sys::process::{Identity, PATH, TaskSpec};
 
 /// The runtime `process`.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 use crate::sys::containers::{Astray, Containers, DeviceNode, Equipment, Image, Lack, Layout, NoDevice};
 use crate::sys::image::{Digest, ImageError, Images};
 use crate::sys::kernel::DeviceId;
+use crate::sys::process::PATH;
 use crate::sys::real::pool::Pool;
 use async_trait::async_trait;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
@@ -23,8 +24,6 @@ const BAD: usize = 256;
 const LONGEST: Duration = Duration::from_secs(3600);
 /// How long a look at a path may take.
 const LOOK: Duration = Duration::from_secs(20);
-/// Where programs are, whatever the daemon's own `PATH` says.
-const STANDARD: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const RUNC: &str = "runc";
 
 /// What containers need of this machine. The directory of the images is opened when the first one is asked for.
@@ -255,7 +254,8 @@ fn blobs(archive: &Path) -> Vec<Stamp> {
 
 fn equipment(path: &OsStr) -> Result<Equipment, Lack> {
     let mut looked: Vec<PathBuf> =
-        std::env::split_paths(path).chain(std::env::split_paths(STANDARD)).collect();
+        // Whatever the daemon's own says.
+        std::env::split_paths(path).chain(std::env::split_paths(PATH)).collect();
     looked.retain(|directory| directory.is_absolute());
     let mut seen = BTreeSet::new();
     looked.retain(|directory| seen.insert(directory.clone()));

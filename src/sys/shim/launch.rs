@@ -4,7 +4,7 @@
 //! first. It dies with the shim: a task without one could not be found, stopped or reported.
 use crate::sys::cgroup::{Leaf, Rest};
 use crate::sys::ffi::{self, Disposition, Fork, Signals, Standard};
-use crate::sys::process::TaskSpec;
+use crate::sys::process::{PATH, TaskSpec};
 use crate::sys::shim::container::{Container, STEP};
 use crate::sys::shim::record::COOKIE;
 use crate::sys::shim::{root, stage, user};
@@ -20,8 +20,6 @@ use std::path::Path;
 
 /// The name under which the running binary is found.
 const OURSELVES: &str = "wharfline";
-/// Where programs are looked for when the task's environment says nothing.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const READY: u8 = b'R';
 const FAILED: u8 = b'E';
 
