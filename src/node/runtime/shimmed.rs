@@ -29,7 +29,10 @@ pub struct Shimmed {
 
 /// One task under its shim.
 #[derive(Debug)]
-struct UnderShim(Box<dyn sys::process::Task>);
+struct UnderShim {
+    task: Box<dyn sys::process::Task>,
+    of: Shimmed,
+}
 
 impl Shimmed {
     /// Their records and logs lie beneath `data_dir`; the name of `run_dir` tells this node from others on the machine.
@@ -60,12 +63,12 @@ impl Shimmed {
         drop(opened.map_err(|error| RuntimeError::Logs(error.to_string()))?);
         let _making = self.starts.read().await;
         let task = self.processes.start(&place.directory, spec, clones).await?;
-        Ok(Arc::new(UnderShim(task)))
+        Ok(Arc::new(UnderShim { task, of: self.clone() }))
     }
 
     pub(super) async fn adopt(&self, place: &Place) -> Result<Found, RuntimeError> {
         Ok(match self.processes.adopt(&place.directory).await? {
-            Adopted::Running(task) => Found::Running(Arc::new(UnderShim(task))),
+            Adopted::Running(task) => Found::Running(Arc::new(UnderShim { task, of: self.clone() })),
             Adopted::Exited(record) => Found::Exited(record),
             Adopted::Lost(_) => Found::Lost,
             Adopted::NeverStarted => Found::NeverStarted,
@@ -78,11 +81,17 @@ impl Shimmed {
 
     pub(super) async fn forget(&self, place: &Place) -> Result<(), RuntimeError> {
         self.processes.forget(&place.directory).await?;
-        // While another one starts there is one in it soon.
-        if let Ok(_nobody_makes) = self.starts.try_write() {
-            self.processes.remove_if_empty(&self.cgroups).await?;
-        }
+        self.tidy().await;
         Ok(())
+    }
+
+    /// Has the cgroup above those of tasks go with the last of them.
+    async fn tidy(&self) {
+        // While another one starts there is one in it soon.
+        let Ok(_nobody_makes) = self.starts.try_write() else { return };
+        if let Err(error) = self.processes.remove_if_empty(&self.cgroups).await {
+            tracing::debug!(error = &error as &dyn std::error::Error, "a cgroup that may be empty was left");
+        }
     }
 
     pub(super) async fn sweep(&self) -> Result<(), RuntimeError> {
@@ -133,18 +142,21 @@ pub(super) fn grace(order: &Order<'_>) -> u64 {
 #[async_trait]
 impl Running for UnderShim {
     async fn wait(&self) -> Result<Ended, RuntimeError> {
-        Ok(match self.0.wait().await? {
-            sys::process::Ended::Exited(record) => Ended::Exited(record),
+        Ok(match self.task.wait().await? {
+            sys::process::Ended::Exited(record) => {
+                self.of.tidy().await;
+                Ended::Exited(record)
+            }
             sys::process::Ended::Lost => Ended::Lost,
         })
     }
 
     fn stop(&self, grace: Duration) -> Result<Asked, RuntimeError> {
-        self.0.stop(grace)?;
+        self.task.stop(grace)?;
         Ok(Asked::EndComes)
     }
 
     fn layers(&self) -> &[PathBuf] {
-        self.0.state().container.as_ref().map_or(&[], |container| container.layers.as_slice())
+        self.task.state().container.as_ref().map_or(&[], |container| container.layers.as_slice())
     }
 }
