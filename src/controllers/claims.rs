@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::cache::name_of;
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{Instances, can, deleting, uid, with_condition};
+use super::facts::{Instances, deleting, uid, with_condition};
 use super::volumes;
 use super::world::{World, namespace_or_default};
 use crate::api::claim::ClaimPhase;

@@ -12,6 +12,7 @@ use super::drive::Outcome;
 use super::facts::{Instances, deleting, draining, node_down, node_ready, with_condition};
 use super::holders::held;
 use super::volumes;
+use super::world::World;
 use crate::api::allocation::{AllocationPhase, OnNodeLost};
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{AccessMode, Condition, READY, Truth};
@@ -213,6 +214,15 @@ fn ready(context: &Context, claim: &VolumeClaim, volume: Option<&Volume>) -> Res
     Err(Reason::VolumeNotReady { claim: claim.name_any(), message })
 }
 
+/// The plugin of a claim's volume, or of the one that it will have; empty if that is not known.
+pub(super) fn plugin_of(world: &World, claim: &VolumeClaim) -> String {
+    if let Some(volume) = volume_of(world, claim) {
+        return volume.spec.plugin.clone();
+    }
+    let class = if claim.spec.volume_name.is_empty() { class_of(world, claim) } else { None };
+    class.map(|class| class.spec.plugin.clone()).unwrap_or_default()
+}
+
 fn look_up(context: &Context, object: &Allocation, name: &str) -> Result<Found, Reason> {
     let world = &context.world;
     let key = (object.namespace().unwrap_or_default(), name.to_owned());
@@ -226,11 +236,7 @@ fn look_up(context: &Context, object: &Allocation, name: &str) -> Result<Found, 
     let class = if claim.spec.volume_name.is_empty() { class_of(world, &claim) } else { None };
     let late =
         class.as_ref().is_some_and(|c| c.spec.volume_binding_mode == VolumeBindingMode::WaitForFirstConsumer);
-    let plugin = match (&volume, &class) {
-        (Some(volume), _) => volume.spec.plugin.clone(),
-        (None, Some(class)) => class.spec.plugin.clone(),
-        (None, None) => String::new(),
-    };
+    let plugin = plugin_of(world, &claim);
     if object.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref()).any(|p| p.plugin_name == plugin) {
         return Err(Reason::OwnPlugin { plugin });
     }

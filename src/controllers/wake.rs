@@ -85,7 +85,11 @@ fn leaving_plugin(context: &Context, plugin: &str) {
         queues.plugins.add(cluster(plugin));
     }
     queues.plugin_tasks.add_all(world.allocations.names(&format!("leaving:{plugin}")));
-    queues.plugin_tasks.add_all(context.changing.of(plugin));
+    let former = context.changing.of(plugin);
+    if !former.is_empty() {
+        queues.plugins.add(cluster(plugin));
+    }
+    queues.plugin_tasks.add_all(former);
     let down: BTreeSet<Name> =
         world.nodes.names("down").into_iter().chain(world.agents.names("down")).collect();
     for (_, node) in down {
@@ -137,6 +141,11 @@ impl Wakes for Plugin {
             users_of_plugin(context, &name.1);
             let serving = context.world.allocations.names(&format!("serves:{}", name.1));
             context.queues.plugin_tasks.add_all(serving);
+            // Also those that serve it still, whatever is written of them.
+            for instance in context.world.instances.by(&format!("plugin:{}", name.1)) {
+                let of = &instance.spec.allocation;
+                context.queues.plugin_tasks.add((of.namespace.clone(), of.name.clone()));
+            }
             context.queues.instances.add_all(context.world.instances.names(&format!("plugin:{}", name.1)));
         }
     }
@@ -292,6 +301,10 @@ impl Wakes for Allocation {
         queues.plugin_tasks.add(name.clone());
         queues.instances.add_all(world.instances.names(&format!("allocation:{}/{}", name.0, name.1)));
         queues.namespaces.add(cluster(&name.0));
+        if new.is_none() {
+            let over = context.changing.set(name, &BTreeSet::new());
+            queues.plugins.add_all(over.iter().map(|plugin| cluster(plugin)));
+        }
         // An allocation with a hundred volumes has its status written as often: each time only the volumes of which it
         // says something new are looked at.
         let whole = old.map(whole_of) != new.map(whole_of);

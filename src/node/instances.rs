@@ -25,10 +25,15 @@ pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Durati
     let known = node.registry.get(key);
     // It is admitted for something else than what it was started as.
     let other = |i: &Instance| i.plugin != object.spec.plugin || i.role != object.spec.role;
-    if known.as_ref().is_some_and(other) {
-        node.queue.wake(Key::Allocation(key.allocation.clone()));
-        return None;
-    }
+    let known = match known.filter(other) {
+        Some(former) => {
+            node.queue.wake(Key::Allocation(key.allocation.clone()));
+            let sentence = format!("its task still serves plugin {} as {:?}", former.plugin, former.role);
+            let fault = Some(("Starting".to_owned(), sentence));
+            Some(Instance { progress: Progress { fault, ..Progress::default() }, ..former })
+        }
+        None => node.registry.get(key),
+    };
     let before = object.status.clone().unwrap_or_default();
     // A daemon that has just begun has not asked it yet: what was said of a running one stands until it has.
     let running = node.tasks.process(&key.allocation, &key.task) == Process::Running;

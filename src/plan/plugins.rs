@@ -1,4 +1,5 @@
 //! Where a plugin's instances run, and when one of them may stop.
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -61,8 +62,10 @@ pub struct Facts {
     pub hosted: BTreeSet<String>,
     /// Volumes that still need somebody to make their controller calls.
     pub unhosted: BTreeSet<String>,
-    /// Another healthy instance serves the node as well.
-    pub other_here: bool,
+    /// Another healthy instance that stays serves the node as well.
+    pub other_node_here: bool,
+    /// Another healthy instance that stays makes controller calls here as well.
+    pub other_controller_here: bool,
     /// Another healthy instance makes controller calls somewhere.
     pub other_controller: bool,
     /// The healthy instances of the node service that are still there beside it, also those that are about to stop.
@@ -84,13 +87,13 @@ pub fn released(facts: &Facts) -> Result<bool, Reason> {
         }
         Going::NodeDown => by.extend(&facts.on_node),
         Going::Deleted => {
-            if facts.role.node() && !facts.other_here {
+            if facts.role.node() && !facts.other_node_here {
                 by.extend(&facts.on_node);
             }
-            if facts.role.controller() && !facts.other_here {
+            if facts.role.controller() && !facts.other_controller_here {
                 by.extend(&facts.hosted);
             }
-            if facts.role.controller() && !facts.other_here && !facts.other_controller {
+            if facts.role.controller() && !facts.other_controller_here && !facts.other_controller {
                 by.extend(&facts.unhosted);
             }
         }
@@ -112,16 +115,22 @@ pub fn given_up(from: Role, to: Role, same_plugin: bool) -> Option<Role> {
 }
 
 /// The csiPlugin block by which a task serves: the one that is written, unless volumes may need what `kept`, the one that
-/// it was started with, says. That is so until the controllers admit it for what is written.
+/// it was started with, says. That is so until the controllers admit it for what is written. Where nothing is kept, it
+/// serves as it is admitted.
 pub fn in_force<'a>(
     written: &'a CsiPlugin,
     kept: Option<&'a CsiPlugin>,
     admitted: Option<(&str, Role)>,
-) -> &'a CsiPlugin {
+) -> Cow<'a, CsiPlugin> {
     let wanted = (written.plugin_name.as_str(), written.role);
-    match kept {
-        Some(kept) if (kept.plugin_name.as_str(), kept.role) != wanted && admitted != Some(wanted) => kept,
-        Some(_) | None => written,
+    match (kept, admitted.filter(|admitted| *admitted != wanted)) {
+        (Some(kept), _) if (kept.plugin_name.as_str(), kept.role) != wanted && admitted != Some(wanted) => {
+            Cow::Borrowed(kept)
+        }
+        (None, Some((plugin, role))) => {
+            Cow::Owned(CsiPlugin { plugin_name: plugin.to_owned(), role, ..written.clone() })
+        }
+        (Some(_) | None, _) => Cow::Borrowed(written),
     }
 }
 
@@ -221,7 +230,7 @@ mod tests {
     fn nothing_that_a_volume_needs_stops() {
         for going in [Going::No, Going::Replaced, Going::NodeDown, Going::Deleted] {
             for role in [Role::Controller, Role::Node, Role::Monolith] {
-                for bits in 0..64_u8 {
+                for bits in 0..128_u8 {
                     let some = |bit: u8| if bits & bit == 0 { set(&[]) } else { set(&["v"]) };
                     let facts = Facts {
                         going,
@@ -229,7 +238,8 @@ mod tests {
                         on_node: some(1),
                         hosted: some(2),
                         unhosted: some(4),
-                        other_here: bits & 8 != 0,
+                        other_node_here: bits & 8 != 0,
+                        other_controller_here: bits & 64 != 0,
                         other_controller: bits & 16 != 0,
                         node_services: some(32),
                     };
@@ -244,9 +254,10 @@ mod tests {
                         }
                         Going::Deleted if idle => assert_eq!(may, Ok(true)),
                         Going::Deleted => {
-                            let node = role.node() && bits & 1 != 0 && !facts.other_here;
-                            let host = role.controller() && bits & 2 != 0 && !facts.other_here;
-                            assert!(may.is_err() || !(node || host), "{facts:?}");
+                            let node = role.node() && bits & 1 != 0 && bits & 8 == 0;
+                            let alone = role.controller() && bits & 64 == 0;
+                            let host = alone && (bits & 2 != 0 || bits & 4 != 0 && bits & 16 == 0);
+                            assert_eq!(may.is_err(), node || host, "{facts:?}");
                         }
                     }
                 }
@@ -316,6 +327,9 @@ mod tests {
         let elsewhere = CsiPlugin { mount_dir: "/csi".to_owned(), ..p.clone() };
         for (written, kept, admitted, in_force_is) in [
             (&q, None, None, &q),
+            (&q, None, Some(("q", Monolith)), &q),
+            (&q, None, Some(("p", Monolith)), &p),
+            (&q, None, Some(("p", Node)), &node_of_p),
             (&q, Some(&p), None, &p),
             (&q, Some(&p), Some(("p", Monolith)), &p),
             (&q, Some(&p), Some(("q", Monolith)), &q),
@@ -325,7 +339,7 @@ mod tests {
             // Nobody loses anything by another path.
             (&elsewhere, Some(&p), None, &elsewhere),
         ] {
-            assert_eq!(in_force(written, kept, admitted), in_force_is, "{written:?} {kept:?} {admitted:?}");
+            assert_eq!(*in_force(written, kept, admitted), *in_force_is, "{written:?} {kept:?} {admitted:?}");
         }
     }
 

@@ -88,6 +88,8 @@ pub struct Seen {
     pub runtime: Readiness,
     /// The pause after a failure is over.
     pub pause_over: bool,
+    /// It runs by something that is wanted otherwise by now.
+    pub outdated: bool,
 }
 
 /// One thing to do with a task.
@@ -109,6 +111,7 @@ pub enum Step {
 pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
     match (wanted, seen.process) {
         (_, Process::Lost) => Next::Do(Step::Clear),
+        (Wanted::Running, Process::Running) if seen.outdated => make_room(seen),
         (Wanted::Running, Process::Running)
         | (Wanted::Stopped, Process::Absent | Process::Stopped | Process::Exited { .. }) => Next::Converged,
         (Wanted::Stopped, Process::Running) => Next::Do(Step::Stop),
@@ -124,6 +127,17 @@ pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
             };
             if again { begin(seen, Step::Restart) } else { Next::Converged }
         }
+    }
+}
+
+/// What becomes of a task that is to run by something else: it ends once that could be started, and not before.
+fn make_room(seen: Seen) -> Next<Step> {
+    match (seen.runtime, seen.pause_over) {
+        (Readiness::Ready, _) => Next::Do(Step::Stop),
+        (Readiness::Unprepared, true) => Next::Do(Step::Prepare),
+        (Readiness::Unprepared, false) => Next::Wait(Reason::Backoff),
+        (Readiness::Preparing, _) => Next::Wait(Reason::ImageNotReady),
+        (Readiness::Unusable(obstacle) | Readiness::Retrying(obstacle), _) => Next::Wait(obstacle.reason()),
     }
 }
 
@@ -160,11 +174,6 @@ pub fn while_healing(wanted: Wanted, healing: Healing) -> Wanted {
         (Wanted::Running, Healing::None | Healing::Wait) => Wanted::Running,
         (Wanted::Stopped, _) | (Wanted::Running, Healing::End) => Wanted::Stopped,
     }
-}
-
-/// What is wanted of a task for now, given that it runs by something that is wanted otherwise: it ends first.
-pub fn while_outdated(wanted: Wanted, outdated: bool) -> Wanted {
-    if outdated { Wanted::Stopped } else { wanted }
 }
 
 /// What this machine knows of a task of which it has no trace.
@@ -331,7 +340,27 @@ mod tests {
         volumes_ready: false,
         runtime: Readiness::Ready,
         pause_over: true,
+        outdated: false,
     };
+
+    #[test]
+    fn what_runs_by_something_else_ends_once_the_other_could_be_started() {
+        use Readiness::{Preparing, Ready, Retrying, Unprepared, Unusable};
+        for (runtime, pause_over, expected) in [
+            (Ready, true, Next::Do(Step::Stop)),
+            (Ready, false, Next::Do(Step::Stop)),
+            (Unprepared, true, Next::Do(Step::Prepare)),
+            (Unprepared, false, Next::Wait(Reason::Backoff)),
+            (Preparing, true, Next::Wait(Reason::ImageNotReady)),
+            (Unusable(Obstacle::NotAllowed), true, Next::Wait(Reason::RuntimeNotAllowed)),
+            (Retrying(Obstacle::Image), true, Next::Wait(Reason::ImageUnusable)),
+        ] {
+            let seen = Seen { process: Process::Running, runtime, pause_over, outdated: true, ..SEEN };
+            assert_eq!(next(Wanted::Running, seen), expected, "{runtime:?}");
+            assert_eq!(next(Wanted::Running, Seen { outdated: false, ..seen }), Next::Converged);
+            assert_eq!(next(Wanted::Stopped, seen), Next::Do(Step::Stop));
+        }
+    }
 
     #[test]
     fn what_a_start_needs_is_made_beside_the_volumes_and_its_lack_is_told_after_theirs() {
@@ -383,10 +412,10 @@ mod tests {
         for wanted in [Wanted::Running, Wanted::Stopped] {
             for process in PROCESSES {
                 for policy in POLICIES {
-                    for (bits, runtime) in (0..4_u8).flat_map(|bits| RUNTIMES.map(|runtime| (bits, runtime)))
+                    for (bits, runtime) in (0..8_u8).flat_map(|bits| RUNTIMES.map(|runtime| (bits, runtime)))
                     {
-                        let (volumes_ready, pause_over) = (bits & 1 != 0, bits & 2 != 0);
-                        let mut seen = Seen { process, policy, volumes_ready, runtime, pause_over };
+                        let [volumes_ready, pause_over, outdated] = [1, 2, 4].map(|bit| bits & bit != 0);
+                        let mut seen = Seen { process, policy, volumes_ready, runtime, pause_over, outdated };
                         let mut steps = 0;
                         loop {
                             match next(wanted, seen) {
@@ -397,7 +426,9 @@ mod tests {
                                     | Reason::RuntimeMissing
                                     | Reason::RuntimeNotAllowed,
                                 ) => seen.runtime = Readiness::Unprepared,
-                                Next::Do(Step::Start | Step::Restart) => seen.process = Process::Running,
+                                Next::Do(Step::Start | Step::Restart) => {
+                                    (seen.process, seen.outdated) = (Process::Running, false);
+                                }
                                 Next::Do(Step::Stop) => seen.process = Process::Stopping,
                                 Next::Do(Step::Clear) => seen.process = Process::Exited { ok: false },
                                 Next::Wait(Reason::TasksRunning) => seen.process = Process::Stopped,

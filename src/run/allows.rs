@@ -1,4 +1,5 @@
 //! What a node allows: by its file, and by the flags of `up` and `node`, which go before it.
+use std::io::Read as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +19,8 @@ const KIND: (&str, &str) = ("wharfline.dev/v1alpha1", "NodeConfiguration");
 /// How tasks may be run: a container that is not privileged has less than a process of the host.
 const RUNTIMES: [&str; 3] = ["external", "process", "oci"];
 
-/// Arguments of `wharfline up` and `wharfline node`. What is not given is as the node's file says.
+/// Arguments of `wharfline up` and `wharfline node`. What is not given is as the node's file says; what either of them calls
+/// privileged is.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(skip)]
 pub struct Args {
@@ -122,19 +124,13 @@ impl Args {
     fn configuration(&self, data_dir: &Path) -> anyhow::Result<(String, Configuration)> {
         let path = self.node_config.clone().unwrap_or_else(|| data_dir.join(FILE));
         let name = path.display().to_string();
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.node_config.is_none() => {
-                return Ok((name, Configuration::default()));
-            }
-            Err(error) => return Err(error).with_context(|| format!("the node's file {name}")),
-        };
-        let file = std::fs::metadata(&path).with_context(|| format!("the node's file {name}"))?;
-        if file.mode() & 0o022 != 0 {
-            return Err(anyhow!(
-                "{name}: others than its owner may write it, and it says what root does here; chmod go-w"
-            ));
+        // A link that leads nowhere is a file that cannot be read.
+        let absent =
+            std::fs::symlink_metadata(&path).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+        if absent && self.node_config.is_none() {
+            return Ok((name, Configuration::default()));
         }
+        let text = read(&path).with_context(|| format!("the node's file {name}"))?;
         let mut object = manifest::parse_value(&text, &name)?;
         let Value::Object(fields) = &mut object else {
             return Err(anyhow!("{name}: must be an object of kind {}", KIND.1));
@@ -145,10 +141,38 @@ impl Args {
                 return Err(anyhow!("{name}: {field} is {said}; it must be \"{wanted}\""));
             }
         }
+        if let Some((field, _)) = fields.iter().find(|(_, value)| value.is_null()) {
+            let advice = "leave it out for what is usual, or write [] for nothing at all";
+            return Err(anyhow!("{name}: {field} has no value; {advice}"));
+        }
         let said = serde_path_to_error::deserialize(object)
             .map_err(|error| anyhow!("{name}: {}: {}", error.path(), error.inner()))?;
         Ok((name, said))
     }
+}
+
+/// The file's text, if root alone says what is in it.
+fn read(path: &Path) -> anyhow::Result<String> {
+    // A pipe in its place is not waited for.
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
+    let file = std::fs::File::from(rustix::fs::open(path, flags, rustix::fs::Mode::empty())?);
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(anyhow!("is no regular file"));
+    }
+    if found.uid() != 0 && found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(anyhow!(
+            "belongs to another user than root, and says what root does here; chown it to root"
+        ));
+    }
+    if found.mode() & 0o022 != 0 {
+        return Err(anyhow!(
+            "others than its owner may write it, and it says what root does here; chmod go-w it"
+        ));
+    }
+    let mut text = String::new();
+    file.take(manifest::MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// What a flag says, else what the file says, and who said it.
@@ -251,6 +275,7 @@ mod tests {
             ("runtimes: [docker]", &["node.yaml: runtimes", "docker", "external, process, oci"]),
             ("allowPrivileged: maybe", &["node.yaml", "allowPrivileged"]),
             ("runtimes: [process", &["node.yaml"]),
+            ("runtimes:\n  # - process\n", &["node.yaml: runtimes has no value", "[]"]),
         ] {
             let error = format!("{:#}", told(with(text).path(), &[]).unwrap_err());
             assert!(names.iter().all(|name| error.contains(name)), "{text}: {error}");
@@ -276,5 +301,14 @@ mod tests {
             let answer = told(file.path(), &[]);
             assert_eq!(answer.is_ok(), taken, "{mode:o}: {answer:?}");
         }
+        // What is there and cannot be read is no leave to do as without a file.
+        let path = file.path().join(FILE);
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/no/such/file", &path).unwrap();
+        assert!(told(file.path(), &[]).is_err());
+        std::fs::remove_file(&path).unwrap();
+        assert!(told(file.path(), &[]).is_ok());
+        let directory = file.path().to_str().unwrap();
+        assert!(told(file.path(), &["--node-config", directory]).is_err());
     }
 }

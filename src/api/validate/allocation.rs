@@ -61,7 +61,8 @@ fn tasks_stay(faults: &mut FieldErrors, old: &Value, new: &Value) {
         faults.forbidden("spec.tasks", message);
         return;
     }
-    let owner = text(&new["metadata"]["annotations"]["wharfline.dev/plugin-name"]);
+    let owner = |of: &Value| text(&of["metadata"]["annotations"]["wharfline.dev/plugin-name"]).to_owned();
+    let owner = Some(owner(old)).filter(|owner| !owner.is_empty()).unwrap_or_else(|| owner(new));
     for (i, (old, new)) in list(&old["spec"]["tasks"]).zip(list(&new["spec"]["tasks"])).enumerate() {
         if !owner.is_empty() && old["csiPlugin"] != new["csiPlugin"] {
             let message = format!("is as Plugin \"{owner}\" says; change its spec.instances");

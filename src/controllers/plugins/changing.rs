@@ -1,62 +1,39 @@
-//! Tasks whose csiPlugin block changed, while volumes need them as they were.
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+//! Tasks that serve something else than their csiPlugin blocks say, or than they may.
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::super::cache::Name;
-use crate::plan::Reason;
 
-/// For each plugin the allocations that shall serve it no more, or in a smaller role, with what they wait for. Known to
-/// this process alone: whoever leads next finds it out by looking at each allocation.
+/// For each plugin the allocations that serve it still and shall not, or in a smaller role, so that they are woken by what
+/// they wait for. Known to this process alone: whoever leads next finds it out by looking at each allocation.
 #[derive(Debug, Default)]
-pub(crate) struct Changing(Mutex<HashMap<String, BTreeMap<Name, Waits>>>);
-
-/// What a change waits for.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Waits {
-    /// Why it waits.
-    pub(super) reason: Reason,
-    /// Controller calls are among what it gives up.
-    pub(super) controller: bool,
-}
+pub(crate) struct Changing(Mutex<HashMap<String, BTreeSet<Name>>>);
 
 impl Changing {
-    /// Notes what an allocation waits for now, by plugin; returns the plugins for which that is news.
-    pub(super) fn set(&self, allocation: &Name, now: &BTreeMap<String, Waits>) -> BTreeSet<String> {
+    /// Notes which plugins an allocation serves still; returns those for which that is news.
+    pub(crate) fn set(&self, allocation: &Name, now: &BTreeSet<String>) -> BTreeSet<String> {
         let mut all = self.all();
         let mut news = BTreeSet::new();
-        for (plugin, of_it) in all.iter_mut().filter(|(plugin, _)| !now.contains_key(*plugin)) {
-            if of_it.remove(allocation).is_some() {
+        for (plugin, of_it) in all.iter_mut().filter(|(plugin, _)| !now.contains(*plugin)) {
+            if of_it.remove(allocation) {
                 news.insert(plugin.clone());
             }
         }
         all.retain(|_, of_it| !of_it.is_empty());
-        for (plugin, waits) in now {
-            let of_it = all.entry(plugin.clone()).or_default();
-            if of_it.insert(allocation.clone(), waits.clone()).as_ref() != Some(waits) {
+        for plugin in now {
+            if all.entry(plugin.clone()).or_default().insert(allocation.clone()) {
                 news.insert(plugin.clone());
             }
         }
         news
     }
 
-    /// The allocations that wait for volumes of the plugin.
+    /// The allocations that serve the plugin and shall not.
     pub(crate) fn of(&self, plugin: &str) -> BTreeSet<Name> {
-        self.all().get(plugin).map(|of_it| of_it.keys().cloned().collect()).unwrap_or_default()
+        self.all().get(plugin).cloned().unwrap_or_default()
     }
 
-    /// Those of them that make no controller calls any more, once somebody else does.
-    pub(super) fn controllers_of(&self, plugin: &str) -> BTreeSet<Name> {
-        let all = self.all();
-        let of_it = all.get(plugin).into_iter().flatten();
-        of_it.filter(|(_, waits)| waits.controller).map(|(name, _)| name.clone()).collect()
-    }
-
-    /// Why one of them waits.
-    pub(super) fn reason(&self, plugin: &str) -> Option<Reason> {
-        self.all().get(plugin)?.values().next().map(|waits| waits.reason.clone())
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<String, BTreeMap<Name, Waits>>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, BTreeSet<Name>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -68,22 +45,17 @@ mod tests {
     #[test]
     fn what_is_news_is_told_once_and_what_is_over_is_forgotten() {
         let (changing, a) = (Changing::default(), ("d".to_owned(), "a".to_owned()));
-        let waits = |controller| Waits { reason: Reason::InUse { by: "volume v".into() }, controller };
-        let of = |plugins: &[(&str, bool)]| -> BTreeMap<String, Waits> {
-            plugins.iter().map(|(plugin, controller)| ((*plugin).to_owned(), waits(*controller))).collect()
-        };
         let names = |plugins: &[&str]| plugins.iter().map(|p| (*p).to_owned()).collect::<BTreeSet<_>>();
         for (now, news) in [
-            (&[("p", false), ("q", true)][..], &["p", "q"][..]),
-            (&[("p", false), ("q", true)], &[]),
-            (&[("p", true)], &["p", "q"]),
+            (&["p", "q"][..], &["p", "q"][..]),
+            (&["p", "q"], &[]),
+            (&["p"], &["q"]),
             (&[], &["p"]),
             (&[], &[]),
         ] {
-            assert_eq!(changing.set(&a, &of(now)), names(news), "{now:?}");
-            assert_eq!(changing.of("p").contains(&a), now.iter().any(|(plugin, _)| *plugin == "p"));
-            assert_eq!(changing.controllers_of("p").contains(&a), now.contains(&("p", true)));
+            assert_eq!(changing.set(&a, &names(now)), names(news), "{now:?}");
+            assert_eq!(changing.of("p").contains(&a), now.contains(&"p"));
         }
-        assert_eq!(changing.reason("p"), None);
+        assert!(changing.all().is_empty());
     }
 }

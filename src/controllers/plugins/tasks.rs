@@ -1,5 +1,5 @@
 //! Allocations whose tasks serve a plugin: their PluginInstances are made, and they are let go when nothing needs them.
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::ResourceExt;
@@ -11,9 +11,9 @@ use super::super::context::Context;
 use super::super::drive::Outcome;
 use super::super::facts::{Instances, deleting, node_down, serves, uid};
 use super::super::names::joined;
+use super::super::placement::plugin_of;
 use super::super::wake::{cluster, users_of_plugin};
 use super::super::world::World;
-use super::changing::Waits;
 use super::wanted::{Slot, Wanted, slot, wanted};
 use super::{ours, own_allocations, undeclared};
 use crate::api::allocation::{CsiPlugin, Task};
@@ -28,20 +28,19 @@ use crate::plan::registry::Service;
 pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) -> Outcome {
     let tasks: Vec<_> =
         object.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref().map(|p| (t, p))).collect();
+    let news = context.changing.set(&name_of(&*object), &served_still(&context, &object));
+    for plugin in news {
+        users_of_plugin(&context, &plugin);
+        context.queues.plugins.add(cluster(&plugin));
+    }
     if tasks.is_empty() {
         return Ok(None);
     }
     let status = object.status.clone().unwrap_or_default();
-    let mut waiting = BTreeMap::new();
     if !status.node_name.is_empty() && !deleting(&*object) {
         for (task, plugin) in &tasks {
-            waiting.extend(make_instance(&context, &object, task, plugin, &status.node_name).await?);
+            make_instance(&context, &object, task, plugin, &status.node_name).await?;
         }
-    }
-    let news = context.changing.set(&name_of(&*object), &waiting);
-    for plugin in news {
-        users_of_plugin(&context, &plugin);
-        context.queues.plugins.add(cluster(&plugin));
     }
     let may_stop = may_stop(&context, &object) == Ok(true);
     // One that was let go stays let go: its node may have begun to stop it.
@@ -52,25 +51,33 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     Ok(None)
 }
 
-/// Makes the PluginInstance of a task, or takes one back that is of something else by now. Returns the plugin that cannot
-/// do without it yet, and what for.
+/// Makes the PluginInstance of a task, or takes one back that is of something else by now.
 async fn make_instance(
     context: &Context,
     object: &Allocation,
     task: &Task,
     csi: &CsiPlugin,
     node: &str,
-) -> Result<Option<(String, Waits)>, super::Failure> {
+) -> Result<(), super::Failure> {
     let (namespace, name) = name_of(object);
     let of = ObjectRef { namespace: namespace.clone(), name: name.clone(), uid: uid(object) };
     let instance = joined(&[&namespace, &name, &task.name], 240);
     let plugin = context.world.plugins.named(&csi.plugin_name);
     let known = context.world.instances.named(&instance);
     if let Some(known) = &known {
+        let theirs = &known.spec.allocation;
+        if theirs.uid != of.uid {
+            // One of the same name that is gone takes its instance with it.
+            let message = format!(
+                "PluginInstance \"{instance}\" is of allocation {}/{}; give the task another name",
+                theirs.namespace, theirs.name
+            );
+            context.tell::<Allocation>(&of, "NameTaken", &message).await;
+            return Ok(());
+        }
         let plugin = context.world.plugins.named(&known.spec.plugin);
         if !allowed(context, object, plugin.as_deref(), &namespace) {
-            revoke(context, object, known).await?;
-            return Ok(None);
+            return revoke(context, object, known).await;
         }
     }
     if !allowed(context, object, plugin.as_deref(), &namespace) {
@@ -79,7 +86,12 @@ async fn make_instance(
             csi.plugin_name
         );
         context.tell::<Allocation>(&of, "InstanceRefused", &message).await;
-        return Ok(None);
+        return Ok(());
+    }
+    if uses(context, object, &csi.plugin_name) {
+        let reason = Reason::OwnPlugin { plugin: csi.plugin_name.clone() };
+        context.tell::<Allocation>(&of, reason.word(), &reason.to_string()).await;
+        return Ok(());
     }
     if let Some(known) = known {
         return change(context, object, csi, &known).await;
@@ -98,7 +110,58 @@ async fn make_instance(
             status: None,
         })
         .await
-        .map(|_| None)
+        .map(drop)
+}
+
+/// Whether a volume of the allocation is of this plugin.
+fn uses(context: &Context, object: &Allocation, plugin: &str) -> bool {
+    let namespace = object.namespace().unwrap_or_default();
+    object.spec.volumes.iter().any(|volume| {
+        let claim = context.world.claims.get(&(namespace.clone(), volume.claim_name.clone()));
+        claim.is_some_and(|claim| plugin_of(&context.world, &claim) == plugin)
+    })
+}
+
+/// What an instance shall do no more, although its allocation stays: its task's block says otherwise by now, or its
+/// namespace is not allowed any more.
+fn shall_give_up(context: &Context, instance: &PluginInstance) -> Option<Role> {
+    let (spec, world) = (&instance.spec, &context.world);
+    let object = world.allocations.get(&(spec.allocation.namespace.clone(), spec.allocation.name.clone()))?;
+    if uid(&*object) != spec.allocation.uid {
+        return None;
+    }
+    let (from, namespace) = (world.plugins.named(&spec.plugin), &spec.allocation.namespace);
+    if !allowed(context, &object, from.as_deref(), namespace) {
+        return Some(spec.role);
+    }
+    let written = object.spec.tasks.iter().find(|task| task.name == spec.task)?.csi_plugin.as_ref()?;
+    let same = written.plugin_name == spec.plugin;
+    let to = world.plugins.named(&written.plugin_name);
+    let may =
+        allowed(context, &object, to.as_deref(), namespace) && !uses(context, &object, &written.plugin_name);
+    given_up(spec.role, written.role, same).filter(|_| may)
+}
+
+/// The plugins that an allocation serves otherwise than is written, whatever becomes of that.
+fn served_still(context: &Context, object: &Allocation) -> BTreeSet<String> {
+    let mut plugins = BTreeSet::new();
+    for task in &object.spec.tasks {
+        let Some(instance) = instance_of(context, object, task) else { continue };
+        let written = task.csi_plugin.as_ref().map(|block| (&block.plugin_name, block.role));
+        if written != Some((&instance.spec.plugin, instance.spec.role))
+            || shall_give_up(context, &instance).is_some()
+        {
+            plugins.insert(instance.spec.plugin.clone());
+        }
+    }
+    plugins
+}
+
+/// The PluginInstance of a task.
+fn instance_of(context: &Context, object: &Allocation, task: &Task) -> Option<Arc<PluginInstance>> {
+    let (namespace, name) = name_of(object);
+    let instance = context.world.instances.named(&joined(&[&namespace, &name, &task.name], 240))?;
+    (instance.spec.allocation.uid == uid(object)).then_some(instance)
 }
 
 /// Lets a task serve as its block says by now: what says otherwise of it goes as soon as no volume needs what it gives up,
@@ -108,33 +171,33 @@ async fn change(
     object: &Allocation,
     csi: &CsiPlugin,
     instance: &PluginInstance,
-) -> Result<Option<(String, Waits)>, super::Failure> {
-    let (from, node) = (&instance.spec, &instance.spec.node_name);
-    let same = from.plugin == csi.plugin_name;
-    if same && from.role == csi.role {
-        return Ok(None);
+) -> Result<(), super::Failure> {
+    let from = &instance.spec;
+    if from.plugin == csi.plugin_name && from.role == csi.role {
+        return Ok(());
     }
-    if let Some(lost) = given_up(from.role, csi.role, same) {
-        let facts = facts(context, object, (&from.plugin, lost), node, Going::Deleted);
-        if let Err(reason) = released(&facts) {
-            let message = format!(
-                "its csiPlugin block changed; as Plugin \"{}\", role {:?}, it serves on while that has to be: {reason}",
-                from.plugin, from.role
-            );
-            context.tell::<Allocation>(&from.allocation, "InstanceStays", &message).await;
-            return Ok(Some((from.plugin.clone(), Waits { reason, controller: lost.controller() })));
-        }
+    if let Some(reason) = change_waits(context, object, instance) {
+        let message = format!(
+            "its csiPlugin block changed; as Plugin \"{}\", role {:?}, it serves on while that has to be: {reason}",
+            from.plugin, from.role
+        );
+        context.tell::<Allocation>(&from.allocation, "InstanceStays", &message).await;
+        return Ok(());
     }
-    context.delete_as_seen(instance).await?;
-    Ok(None)
+    context.delete_as_seen(instance).await
+}
+
+/// Why an instance cannot give up yet what it shall.
+fn change_waits(context: &Context, object: &Allocation, instance: &PluginInstance) -> Option<Reason> {
+    let lost = shall_give_up(context, instance)?;
+    let of = (&instance.spec.plugin[..], lost, Some(&instance.spec.task[..]));
+    released(&facts(context, object, of, &instance.spec.node_name, Going::Deleted)).err()
 }
 
 /// The plugin that a task serves, and in which role: as it was admitted, until a change of that is.
 fn served(context: &Context, object: &Allocation, task: &Task) -> Option<(String, Role)> {
     let written = task.csi_plugin.as_ref()?;
-    let (namespace, name) = name_of(object);
-    let instance = context.world.instances.named(&joined(&[&namespace, &name, &task.name], 240));
-    let admitted = instance.filter(|instance| instance.spec.allocation.uid == uid(object));
+    let admitted = instance_of(context, object, task);
     let admitted = admitted.map(|instance| (instance.spec.plugin.clone(), instance.spec.role));
     Some(admitted.unwrap_or_else(|| (written.plugin_name.clone(), written.role)))
 }
@@ -150,13 +213,12 @@ async fn revoke(
         "Plugin \"{}\" takes no instances from namespace \"{}\" any more",
         instance.spec.plugin, of.namespace
     );
-    let was = (instance.spec.plugin.as_str(), instance.spec.role);
-    match released(&facts(context, object, was, &instance.spec.node_name, Going::Deleted)) {
-        Ok(_) => {
+    match change_waits(context, object, instance) {
+        None => {
             context.tell::<Allocation>(of, "InstanceRefused", &refused).await;
             context.delete_as_seen(instance).await
         }
-        Err(needed) => {
+        Some(needed) => {
             let message = format!("{refused}; it serves on while that has to be: {needed}");
             context.tell::<Allocation>(of, "InstanceStays", &message).await;
             Ok(())
@@ -202,7 +264,18 @@ pub(super) fn held(context: &Context, plugin: &str) -> Option<Reason> {
     leaving
         .filter(|a| a.status.as_ref().is_none_or(|s| !s.plugin_released))
         .find_map(|a| may_stop(context, a).err())
-        .or_else(|| context.changing.reason(plugin))
+        .or_else(|| context.changing.of(plugin).iter().find_map(|name| former_waits(context, name, plugin)))
+}
+
+/// Why an allocation that serves a plugin and shall not does so still.
+fn former_waits(context: &Context, name: &Name, plugin: &str) -> Option<Reason> {
+    let object = context.world.allocations.get(name)?;
+    if deleting(&*object) || object.spec.stop {
+        return may_stop(context, &object).err();
+    }
+    let instances = object.spec.tasks.iter().filter_map(|task| instance_of(context, &object, task));
+    let of_plugin = instances.filter(|instance| instance.spec.plugin == plugin);
+    of_plugin.into_iter().find_map(|instance| change_waits(context, &object, &instance))
 }
 
 /// Whether the allocation's instances may stop; if they shall but may not, why.
@@ -214,7 +287,7 @@ fn may_stop(context: &Context, object: &Allocation) -> Result<bool, Reason> {
         let stops = deleting(object) || object.spec.stop;
         let wanted = if stops { again(context, &plugin) } else { HashMap::new() };
         let going = going(context, object, &node, &wanted);
-        may &= released(&facts(context, object, (&plugin, role), &node, going))?;
+        may &= released(&facts(context, object, (&plugin, role, None), &node, going))?;
     }
     Ok(may)
 }
@@ -239,10 +312,11 @@ fn going(context: &Context, object: &Allocation, node: &str, wanted: &HashMap<Sl
     if comes { Going::Replaced } else { Going::Deleted }
 }
 
+/// What is known of the services that one task gives up, or all tasks of the allocation.
 fn facts(
     context: &Context,
     object: &Allocation,
-    (plugin, role): (&str, Role),
+    (plugin, role, task): (&str, Role, Option<&str>),
     node: &str,
     going: Going,
 ) -> Facts {
@@ -262,29 +336,33 @@ fn facts(
     // Of a Volume that is gone, taken off by force, the attachment alone tells who has to detach.
     let alone = attachments.iter().filter(|a| hosted_alone(world, a, node));
     hosted.extend(alone.map(|a| a.spec.volume.clone()));
+    let mut unhosted = names(&|v| needs(v) && host(v).is_none());
     let instances = Instances::of(world, plugin);
     let mine = uid(object);
     let others = |service: Service| {
         let other = |i: &&crate::plan::registry::Instance| {
-            let of = instances.objects.get(&i.id).map(|o| (o.spec.role, o.spec.allocation.uid.clone()));
-            of.is_some_and(|(role, uid)| serves(role, service) && uid != mine)
-                && !stopping(context, &instances, i)
+            let of = instances.objects.get(&i.id);
+            // Of an allocation that stays, its other tasks do.
+            let another = |o: &PluginInstance| {
+                o.spec.allocation.uid != mine || task.is_some_and(|task| task != o.spec.task)
+            };
+            of.is_some_and(|o| serves(o.spec.role, service) && another(o) && stays(context, o, service))
         };
         instances.list.iter().filter(|i| i.healthy_since.is_some()).filter(other).collect::<Vec<_>>()
     };
     let here = |service| others(service).iter().any(|i| i.node == node);
-    let other_here = match role {
-        Role::Controller => here(Service::Controller),
-        Role::Node => here(Service::Node),
-        Role::Monolith => here(Service::Controller) && here(Service::Node),
-    };
+    // Of a driver without controllers nobody makes such a call.
+    if !instances.has_controllers(world.plugins.named(plugin).as_deref()) {
+        (hosted, unhosted) = Default::default();
+    }
     Facts {
         going,
         role,
         on_node,
         hosted,
-        unhosted: names(&|v| needs(v) && host(v).is_none()),
-        other_here,
+        unhosted,
+        other_node_here: here(Service::Node),
+        other_controller_here: here(Service::Controller),
         other_controller: !others(Service::Controller).is_empty(),
         node_services: node_services(&instances, (node, &mine)),
     }
@@ -314,8 +392,16 @@ type Sources = [u64; 3];
 /// but not those in whose place another one comes, and those whose blocks say otherwise by now.
 pub(crate) fn leaving(context: &Context, plugin: &str) -> Arc<BTreeSet<Name>> {
     let stopping = stopping_for_good(context, plugin);
-    let changing = context.changing.controllers_of(plugin);
-    if changing.is_empty() { stopping } else { Arc::new(&*stopping | &changing) }
+    let mut former = context.changing.of(plugin);
+    former.retain(|name| {
+        let Some(object) = context.world.allocations.get(name) else { return false };
+        let instances = object.spec.tasks.iter().filter_map(|task| instance_of(context, &object, task));
+        let lost =
+            instances.filter(|i| i.spec.plugin == plugin).map(|i| (shall_give_up(context, &i), i.spec.role));
+        let goes = deleting(&*object) || object.spec.stop;
+        lost.into_iter().any(|(lost, role)| lost.unwrap_or(role).controller() && (goes || lost.is_some()))
+    });
+    if former.is_empty() { stopping } else { Arc::new(&*stopping | &former) }
 }
 
 fn stopping_for_good(context: &Context, plugin: &str) -> Arc<BTreeSet<Name>> {
@@ -352,9 +438,10 @@ pub(crate) fn hosted_alone(world: &World, attachment: &VolumeAttachment, node: &
     here && volume().is_none_or(|v| v.metadata.uid.as_deref() != Some(&attachment.spec.volume_uid))
 }
 
-/// Whether another instance is on its way out as well and cannot be relied on.
-fn stopping(context: &Context, instances: &Instances, one: &crate::plan::registry::Instance) -> bool {
-    let of = instances.objects.get(&one.id).map(|o| o.spec.allocation.clone());
-    let allocation = of.and_then(|of| context.world.allocations.get(&(of.namespace, of.name)));
-    allocation.is_none_or(|a| deleting(&*a) || a.spec.stop)
+/// Whether another instance can be relied on for a service: it is not on its way out as well.
+fn stays(context: &Context, one: &PluginInstance, service: Service) -> bool {
+    let of = &one.spec.allocation;
+    let allocation = context.world.allocations.get(&(of.namespace.clone(), of.name.clone()));
+    let stopping = allocation.is_none_or(|a| deleting(&*a) || a.spec.stop);
+    !stopping && !shall_give_up(context, one).is_some_and(|lost| serves(lost, service))
 }

@@ -197,6 +197,7 @@ fn seen(
         volumes_ready,
         runtime,
         pause_over: node.retry.remaining(&format!("task/{uid}/{task}")).is_none(),
+        outdated: false,
     }
 }
 
@@ -215,8 +216,12 @@ async fn run_task(
     let volumes = healing == Healing::None && publications(node, allocation).is_some();
     let ready = (volumes, prepare::readiness(node, allocation, task));
     let outdated = serving::is_outdated(node, &uid, task);
-    let now = supervise::while_outdated(supervise::while_healing(wanted, healing), outdated);
-    let next = supervise::next(now, seen(node, &uid, &task.name, task.restart_policy, ready));
+    let now = supervise::while_healing(wanted, healing);
+    let what = supervise::Seen { outdated, ..seen(node, &uid, &task.name, task.restart_policy, ready) };
+    let next = supervise::next(now, what);
+    if outdated && next != Next::Do(Step::Stop) {
+        keep_watch(node, allocation, task);
+    }
     let again = prepare::keep_note(node, allocation, task, &next);
     match next {
         Next::Converged => {
@@ -406,7 +411,10 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
         if let Some((before, after)) = changed.filter(|(before, after)| before != after) {
             // Its end may be seen here before its supervisor sees anything.
             if let Some(instance) = registered.filter(|_| before.healthy_since.is_some()) {
-                tell_edge(node, instance_object(node, &key).as_deref(), &instance.plugin, &after);
+                // One that was admitted as something else meanwhile is not what has ended.
+                let object =
+                    instance_object(node, &key).filter(|object| object.spec.plugin == instance.plugin);
+                tell_edge(node, object.as_deref(), &instance.plugin, &after);
             }
             node.queue.wake(Key::Instance(key));
         }

@@ -19,9 +19,9 @@ pub(super) fn as_served<'a>(node: &Node, allocation: &'a Allocation) -> Cow<'a, 
         let kept = started_with(node, &uid, task);
         let object = node.caches.instances.one(&format!("{uid}/{}", task.name));
         let admitted = object.as_ref().map(|object| (object.spec.plugin.as_str(), object.spec.role));
-        let block = in_force(written, kept.as_ref(), admitted);
-        if block != written {
-            served.to_mut().spec.tasks[at].csi_plugin = Some(block.clone());
+        let block = in_force(written, kept.as_ref(), admitted).into_owned();
+        if block != *written {
+            served.to_mut().spec.tasks[at].csi_plugin = Some(block);
         }
     }
     served

@@ -59,7 +59,8 @@ fn what_is_kept_of_a_csi_plugin_block_is_what_it_was() {
     let entry = Entry::Task(entry);
     assert_eq!(serde_json::to_string(&entry).unwrap(), bytes);
     assert_eq!(serde_json::from_str::<Entry>(bytes).unwrap(), entry);
-    let elsewhere = bytes.replace(r#""mountDir":"/csi""#, r#""mountDir":"/csi","stagePublishBaseDir":"/data""#);
+    let elsewhere =
+        bytes.replace(r#""mountDir":"/csi""#, r#""mountDir":"/csi","stagePublishBaseDir":"/data""#);
     let Entry::Task(entry) = serde_json::from_str(&elsewhere).unwrap() else { panic!("{elsewhere}") };
     assert_eq!(entry.plugin.and_then(|plugin| plugin.view()), Some(PathBuf::from("/data")));
 }
