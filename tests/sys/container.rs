@@ -286,11 +286,13 @@ async fn what_it_mounts_in_a_share_is_seen_on_the_host_and_the_other_way() {
     rig.oci.privileged = true;
     let inside = share.display();
     let script = format!(
-        "mount -t tmpfs none {inside}/theirs && echo seen > {inside}/theirs/x; \
+        "mount -t tmpfs none {inside}/theirs && echo seen > {inside}/theirs/x; : > {inside}/mounted; \
          while [ ! -e {inside}/ours/y ]; do sleep 0.01; done; umount {inside}/theirs; echo done > {inside}/done"
     );
     let task = rig.host.start(&rig.script(&script), vec![]).await;
-    rig.appears(&share.join("theirs"), "x").await;
+    // Not beneath what is mounted: a watch of before would look at what is under it.
+    rig.appears(&share, "mounted").await;
+    assert!(share.join("theirs/x").exists());
     let none = rustix::mount::MountFlags::empty();
     rustix::mount::mount("none", share.join("ours"), "tmpfs", none, None).unwrap();
     std::fs::write(share.join("ours/y"), "").unwrap();
