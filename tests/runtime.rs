@@ -1,5 +1,7 @@
 //! What every way to run a task must do: one list of cases, each on a machine of its own. Needs root, as the tests of `sys`.
 #![allow(clippy::unwrap_used)] // the exception for tests does not reach their helpers
+#[path = "support/systemd.rs"]
+mod booted;
 #[path = "runtime/external.rs"]
 mod external;
 #[path = "runtime/fixture.rs"]
@@ -12,6 +14,8 @@ mod suite;
 #[path = "sys/support.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod support;
+#[path = "runtime/systemd.rs"]
+mod systemd;
 
 use fixture::Flavour;
 

@@ -22,9 +22,16 @@ pub struct Runtime {
     /// A container of containerd. Not built yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containerd: Option<Nothing>,
-    /// A transient systemd unit. Not built yet.
+    /// A process as under `process`, in a unit of the node's systemd, which has its limits and outlives the daemon's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub systemd: Option<Nothing>,
+    pub systemd: Option<ProcessRuntime>,
+}
+
+impl Runtime {
+    /// What is told of a process on the host, whichever of the two runtimes runs it.
+    pub fn on_host(&self) -> Option<&ProcessRuntime> {
+        self.process.as_ref().or(self.systemd.as_ref())
+    }
 }
 
 /// A process on the host.

@@ -32,7 +32,7 @@ use crate::csi::{self, SocketPathError, Tenure};
 use crate::plan::Reason;
 use crate::plan::marks::STOPPED;
 use crate::plan::registry::Service;
-use crate::sys::{Clock, Containers, Files, Kernel, Processes, Random, Watches};
+use crate::sys::{Clock, Containers, Files, Kernel, Processes, Random, Units, Watches};
 
 /// Everything this machine is asked, each behind a trait with a real and a simulated form.
 #[derive(Clone, Debug)]
@@ -53,6 +53,8 @@ pub struct Machine {
     pub dial: Arc<dyn Dial>,
     /// What containers need; none where this daemon runs no containers.
     pub containers: Option<Arc<dyn Containers>>,
+    /// The systemd that is PID 1; none where something else is.
+    pub units: Option<Arc<dyn Units>>,
 }
 
 /// What is where a plugin's socket should be.

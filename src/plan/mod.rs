@@ -19,6 +19,7 @@
 //! | [`volume`] | where a volume stands, and when its object may go |
 //! | [`plugins`] | where a plugin's instances run, and when one may stop |
 //! | [`container`] | what a container is: the document that runc is told |
+//! | [`unit`] | what the unit of a task is called where systemd runs it |
 //! | [`view`] | where a driver sees the tree of volumes, and which paths it is told |
 //! | [`marks`] | nothing: the words by which decisions travel |
 //! | [`backoff`] | when a failed step is tried again |
@@ -44,6 +45,7 @@ pub mod registry;
 pub mod release;
 pub mod stale;
 pub mod supervise;
+pub mod unit;
 pub mod update;
 pub mod view;
 pub mod volume;

@@ -17,7 +17,7 @@ const FILE: &str = "node.yaml";
 /// What its document says that it is.
 const KIND: (&str, &str) = ("wharfline.dev/v1alpha1", "NodeConfiguration");
 /// How tasks may be run: a container that is not privileged has less than a process of the host.
-const RUNTIMES: [&str; 3] = ["external", "process", "oci"];
+const RUNTIMES: [&str; 4] = ["external", "process", "systemd", "oci"];
 
 /// Arguments of `wharfline up` and `wharfline node`. What is not given is as the node's file says; what either of them calls
 /// privileged is.
@@ -272,7 +272,7 @@ mod tests {
             ("hostPaths: /a", &["node.yaml", "hostPaths"]),
             ("hostPaths: [a]", &["node.yaml: hostPaths", "a must be an absolute path"]),
             ("bindPaths: [/]", &["node.yaml: bindPaths", "/ must be an absolute path below /"]),
-            ("runtimes: [docker]", &["node.yaml: runtimes", "docker", "external, process, oci"]),
+            ("runtimes: [docker]", &["node.yaml: runtimes", "docker", "external, process, systemd, oci"]),
             ("allowPrivileged: maybe", &["node.yaml", "allowPrivileged"]),
             ("runtimes: [process", &["node.yaml"]),
             ("runtimes:\n  # - process\n", &["node.yaml: runtimes has no value", "[]"]),

@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub const HOST_PATHS: [&str; 3] = ["/srv", "/mnt", "/run/wharfline"];
 
 /// How tasks may be run: a container that is not privileged has less than a process of the host.
-const RUNTIMES: [&str; 3] = ["external", "process", "oci"];
+const RUNTIMES: [&str; 4] = ["external", "process", "oci", "systemd"];
 
 /// The usual options of a daemon.
 pub fn options(name: &str, data_dir: PathBuf, run_dir: PathBuf) -> Options {

@@ -11,7 +11,8 @@ use crate::node::{AtSocket, Dial, Machine};
 use crate::sys::clock::RealClock;
 use crate::sys::kernel::KernelError;
 use crate::sys::random::RealRandom;
-use crate::sys::real::{Pool, RealContainers, RealFiles, RealKernel, RealProcesses, RealWatches};
+use crate::sys::real::{Pool, RealContainers, RealFiles, RealKernel, RealProcesses, RealUnits, RealWatches};
+use crate::sys::units::Units;
 
 /// Threads for path calls; more wait.
 const THREADS: usize = 8;
@@ -34,6 +35,7 @@ pub fn machine(data_dir: &Path) -> Result<Machine, KernelError> {
         random: Arc::new(RealRandom),
         dial: Arc::new(UnixDial),
         containers: Some(Arc::new(RealContainers::new(data_dir))),
+        units: RealUnits::booted().map(|units| Arc::new(units) as Arc<dyn Units>),
     })
 }
 

@@ -11,9 +11,12 @@
 //! A controller is taken from the v2 tree if it is there, else from its own. The v2 tree, where there is one, is used
 //! even without controllers: it can kill all of a leaf at once.
 //!
+//! Where systemd runs the task's unit, the unit's cgroup and its limits are systemd's ([`unit`]).
+//!
 //! Tried in earnest: hybrid. Of v2 alone only the layout is tested, on plain files. Nothing is decided here of when
 //! a leaf is made or who is killed.
 mod devices;
+mod unit;
 
 use crate::sys::ffi::{self, Fork};
 use crate::sys::kernel::DeviceId;
@@ -202,20 +205,23 @@ fn lists(directory: &Path, file: &str, controller: Controller) -> bool {
 pub(crate) struct Leaf {
     path: String,
     parts: Vec<(Tree, PathBuf)>,
+    /// That it has to do with a unit of systemd's.
+    unit: Option<unit::Unit>,
 }
 
 impl Leaf {
     /// What there is of the leaf at a path.
     pub(crate) fn find(trees: &Trees, path: &str) -> Self {
         let parts = trees.all().into_iter().map(|(tree, root)| (tree, beneath(&root, path)));
-        Self { path: path.to_owned(), parts: parts.filter(|(_, directory)| directory.is_dir()).collect() }
+        let parts = parts.filter(|(_, directory)| directory.is_dir()).collect();
+        Self { path: path.to_owned(), parts, unit: None }
     }
 
     /// Makes a leaf with its limits, and with devices that may be read and not written. What an earlier run left
     /// there is removed, unless processes are in it. Or says in one sentence why not; then nothing of it is left.
     pub(crate) fn make(trees: &Trees, wanted: &Cgroup, read_only: &[DeviceId]) -> Result<Self, String> {
         Self::make_way(trees, &wanted.path)?;
-        let mut leaf = Self { path: wanted.path.clone(), parts: Vec::new() };
+        let mut leaf = Self { path: wanted.path.clone(), parts: Vec::new(), unit: None };
         match leaf.build(trees, wanted.limits, read_only) {
             Ok(()) => Ok(leaf),
             Err(reason) => {
@@ -346,9 +352,9 @@ impl Leaf {
         self.parts.iter().find(|(tree, _)| *tree == wanted).map(|(_, directory)| directory.as_path())
     }
 
-    /// The path, for the record.
+    /// The path, for the record: that of the unit, if it is in one.
     pub(crate) fn path(&self) -> &str {
-        &self.path
+        self.unit.as_ref().map_or(&self.path, |unit| &unit.path)
     }
 
     /// Forks into its part of v2, if it has one and the kernel can: to move a process there afterwards stops every
@@ -388,13 +394,18 @@ impl Leaf {
 
     /// How many processes in it the kernel killed for want of memory; none when it does not count them.
     pub(crate) fn oom_kills(&self) -> Option<u64> {
-        if let Some(directory) = self.part(Tree::V1(Controller::Memory)) {
+        let unit = self.unit.as_ref().and_then(|unit| unit.memory.as_ref());
+        let counted = |tree| match unit {
+            Some((counts, directory)) => Some(directory.as_path()).filter(|_| *counts == tree),
+            None => self.part(tree),
+        };
+        if let Some(directory) = counted(Tree::V1(Controller::Memory)) {
             // Each cgroup counts its own.
             let counts =
                 walk(directory).into_iter().filter_map(|at| oom_kill(&at.join("memory.oom_control")));
             return counts.reduce(|sum, count| sum + count);
         }
-        oom_kill(&self.part(Tree::V2)?.join("memory.events"))
+        oom_kill(&counted(Tree::V2)?.join("memory.events"))
     }
 
     /// Sends SIGKILL to all that is in it: at once where v2 can, so that no fork gets away. What is frozen dies when it
@@ -442,8 +453,10 @@ impl Leaf {
     }
 
     fn try_remove(&self) -> Result<(), Errno> {
+        // What is systemd's own, systemd removes.
+        let kept = usize::from(self.unit.as_ref().is_some_and(|unit| unit.path == self.path));
         for (_, directory) in &self.parts {
-            for inner in walk(directory).into_iter().rev() {
+            for inner in walk(directory).into_iter().skip(kept).rev() {
                 match rustix::fs::rmdir(&inner) {
                     Ok(()) | Err(Errno::NOENT) => {}
                     Err(errno) => return Err(errno),

@@ -103,7 +103,7 @@ pub struct DeviceNode {
     pub owner: (u32, u32),
 }
 
-/// Why no container can be run.
+/// Why a runtime can run nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Lack {
     /// No such program.
@@ -121,6 +121,25 @@ pub enum Lack {
     /// The daemon was started without.
     #[error("this daemon runs no containers")]
     Absent,
+    /// Something else is PID 1, and will be.
+    #[error("systemd is not PID 1 of this machine")]
+    OtherInit,
+    /// It is PID 1, and its manager does not answer.
+    #[error("systemd does not answer: {said}")]
+    Manager {
+        /// What came instead.
+        said: String,
+    },
+}
+
+impl Lack {
+    /// Whether what is lacking may come while the daemon runs.
+    pub fn may_end(&self) -> bool {
+        match self {
+            Self::Runc { .. } | Self::Overlay | Self::NoAnswer | Self::Manager { .. } => true,
+            Self::Absent | Self::OtherInit => false,
+        }
+    }
 }
 
 /// Why a path is not used.

@@ -1,7 +1,7 @@
 //! What the kernel is asked: mounts, paths, processes, files, time, randomness.
 //!
-//! Each question is a narrow trait ([`Kernel`], [`Binds`], [`Processes`], [`Containers`], [`Files`], [`Watches`],
-//! [`Clock`], [`Random`]) with one real implementation in [`real`]; simulated ones live in test code. [`image`] unpacks
+//! Each question is a narrow trait ([`Kernel`], [`Binds`], [`Processes`], [`Containers`], [`Units`], [`Files`],
+//! [`Watches`], [`Clock`], [`Random`]) with one real implementation in [`real`]; simulated ones live in test code. [`image`] unpacks
 //! images of containers. This is the only module with `unsafe`. It knows nothing of volumes, claims or plugins: it
 //! decides nothing, it only asks.
 mod allocator;
@@ -20,6 +20,7 @@ pub mod random;
 pub mod real;
 pub(crate) mod remove;
 pub mod shim;
+pub mod units;
 pub mod watch;
 
 pub use allocator::{Allocator, SHIM};
@@ -29,4 +30,5 @@ pub use files::Files;
 pub use kernel::{Binds, Kernel};
 pub use process::{Processes, Task};
 pub use random::Random;
+pub use units::Units;
 pub use watch::Watches;

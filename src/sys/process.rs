@@ -12,6 +12,7 @@
 //! ```
 //! Tasks outlive the daemon. Nothing here restarts anything.
 use crate::sys::cgroup::{Cgroup, Orphans};
+use crate::sys::units::UnitSpec;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -109,6 +110,10 @@ pub struct TaskSpec {
     /// the task all the same. With a read-only block volume it is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<Cgroup>,
+    /// The unit of systemd's that it and its shim run in, which has its limits; then it has no cgroup of its own, and is no
+    /// container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<UnitSpec>,
     /// Who it runs as; the daemon's own user, groups and capabilities without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
@@ -131,6 +136,7 @@ impl fmt::Debug for TaskSpec {
             .field("mounts", &self.mounts)
             .field("hide", &self.hide)
             .field("cgroup", &self.cgroup)
+            .field("unit", &self.unit)
             .field("identity", &self.identity)
             .field("container", &self.container)
             .finish()
@@ -259,9 +265,12 @@ pub struct TaskState {
     pub cookie: String,
     /// When it started, milliseconds since 1970.
     pub started_ms: i64,
-    /// The path of its cgroup, if it has one.
+    /// The path of its cgroup, if it has one; that of its unit, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
+    /// The name of its unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
     /// What was made for it as a container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<ContainerState>,

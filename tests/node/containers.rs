@@ -73,7 +73,7 @@ impl Bench {
     async fn new(runc: bool) -> Self {
         let (place, server, machine) = (Place::new(), server().await, Arc::new(Slow::default()));
         machine.runc.send_replace(runc);
-        let parts = Machine { containers: Some(machine.clone()), ..place.machine() };
+        let parts = Machine { containers: Some(machine.clone()), units: None, ..place.machine() };
         let daemon = Daemon::start_on(&server, parts, place.options()).await;
         Self { place, world: World::new(&server), machine, daemon, _server: server }
     }
@@ -173,6 +173,9 @@ async fn what_the_node_lacks_or_does_not_allow_is_told_and_seen() {
     assert!(told.contains("runc is not installed; it was looked for in /nowhere"), "{told}");
     bench.machine.runc.send_replace(true);
     bench.told("app", "ImageNotReady").await;
+    bench.given("unit", json!({ "systemd": { "command": ["/bin/true"] } })).await;
+    let told = bench.told("unit", "RuntimeMissing").await;
+    assert!(told.contains("systemd is not PID 1 of this machine"), "{told}");
     for (name, fields) in [
         ("privileged", json!({ "privileged": true })),
         ("devices", json!({ "devices": ["/dev/fuse"] })),
@@ -185,5 +188,5 @@ async fn what_the_node_lacks_or_does_not_allow_is_told_and_seen() {
         // Nothing but another configuration of the node changes that.
         assert!(!told.contains("tried again at"), "{told}");
     }
-    bench.end(&["app", "privileged", "devices", "paths"]).await;
+    bench.end(&["app", "unit", "privileged", "devices", "paths"]).await;
 }

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use wharfline::api::allocation::Task;
 use wharfline::node::runtime::oci::Oci;
 use wharfline::node::runtime::process::Process;
+use wharfline::node::runtime::systemd::Systemd;
 use wharfline::node::runtime::{
     Ended, Grants, Kind, Order, Place, Readiness, Running, Runtime, RuntimeError, Shimmed, VolumeAt, Wish,
 };
@@ -17,7 +18,7 @@ use wharfline::plan::container::Trust;
 use wharfline::sys::kernel::{FileKind, KernelError, PathFacts, Present};
 use wharfline::sys::path::{SubPath, TreePath};
 use wharfline::sys::process::ExitRecord;
-use wharfline::sys::real::{RealContainers, RealFiles, RealKernel, RealWatches};
+use wharfline::sys::real::{RealContainers, RealFiles, RealKernel, RealUnits, RealWatches};
 use wharfline::sys::{Kernel, Watches};
 
 use crate::made::save_busybox;
@@ -31,6 +32,7 @@ const IMAGE: &str = "image.tar";
 pub(crate) enum Flavour {
     Process,
     Oci,
+    Systemd,
 }
 
 /// A volume that is published on the machine.
@@ -101,6 +103,11 @@ impl Machine {
         let hide = vec![data.clone(), kernel.absolute(&TreePath::root().into())];
         let runtime: Arc<dyn Runtime> = match flavour {
             Flavour::Process => Arc::new(Process::new(shimmed.clone(), hide.clone())),
+            Flavour::Systemd => {
+                let units = RealUnits::booted().expect("systemd is PID 1");
+                let process = Process::new(shimmed.clone(), hide.clone());
+                Arc::new(Systemd::new(process, Some(Arc::new(units))))
+            }
             Flavour::Oci => {
                 save_busybox(&host.data.join(IMAGE));
                 let (image_dirs, bind_paths) = (vec![host.data.clone()], Vec::new());

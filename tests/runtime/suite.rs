@@ -49,7 +49,7 @@ macro_rules! for_each_case {
 }
 pub(crate) use for_each_case;
 
-fn kill(pid: i32) {
+pub(crate) fn kill(pid: i32) {
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
 }
 
@@ -526,7 +526,7 @@ pub(crate) async fn a_limit_of_processes_is_in_force(flavour: Flavour) {
 /// The user, the groups and the capabilities of a task, however it is run.
 fn who<'a>(wanted: &'a mut Wanted<'_>) -> (&'a mut String, (&'a mut Vec<String>, &'a mut Capabilities)) {
     let runtime = &mut wanted.task.runtime;
-    match (&mut runtime.process, &mut runtime.oci) {
+    match (runtime.process.as_mut().or(runtime.systemd.as_mut()), &mut runtime.oci) {
         (Some(of), _) => (&mut of.user, (&mut of.groups, &mut of.capabilities)),
         (None, Some(of)) => (&mut of.user, (&mut of.groups, &mut of.capabilities)),
         (None, None) => panic!("nothing of ours runs it"),

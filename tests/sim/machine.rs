@@ -53,6 +53,7 @@ impl SimMachine {
             random: this.clone(),
             dial: this,
             containers: None,
+            units: None,
         }
     }
 
@@ -444,6 +445,7 @@ impl SimMachine {
                 cookie: format!("{pid}"),
                 started_ms: i64::try_from(now.as_millis()).unwrap(),
                 cgroup: None,
+                unit: None,
                 container: None,
             },
             argv: spec.argv.clone(),

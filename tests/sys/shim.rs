@@ -55,6 +55,31 @@ async fn the_running_binary_is_found_by_its_name() {
 }
 
 #[tokio::test]
+async fn without_its_unit_a_task_does_not_begin() {
+    use wharfline::sys::units::UnitSpec;
+    let host = Host::new();
+    let mut spec = host.script(": > $HERE/ran");
+    // No systemd makes a unit of this name, and where there is none it makes no other either.
+    spec.unit = Some(UnitSpec {
+        name: "no unit".to_owned(),
+        slice: "wharfline.slice".to_owned(),
+        description: "a test".to_owned(),
+        limits: wharfline::sys::cgroup::Limits::default(),
+        stop_after_ms: 1000,
+    });
+    let error = host.processes().start(&host.task_directory(), &spec, vec![]).await.unwrap_err();
+    let told = "systemd did not make the unit no unit: ";
+    assert!(matches!(&error, ProcessError::NotStarted(why) if why.starts_with(told)), "{error}");
+    match host.processes().adopt(&host.task_directory()).await.unwrap() {
+        Adopted::Exited(record) => assert!(matches!(record.outcome, Outcome::NotStarted(_)), "{record:?}"),
+        found => panic!("{found:?}"),
+    }
+    assert!(!host.data.join("ran").exists());
+    host.processes().forget(&host.task_directory()).await.unwrap();
+    host.assert_clean();
+}
+
+#[tokio::test]
 async fn a_program_that_cannot_run_is_reported_and_leaves_nothing() {
     let host = Host::new();
     let mut spec = host.script("");

@@ -79,6 +79,7 @@ impl Host {
             mounts: Vec::new(),
             hide: Vec::new(),
             cgroup: None,
+            unit: None,
             identity: None,
             container: None,
         }

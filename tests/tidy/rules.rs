@@ -74,6 +74,7 @@ const IMPURE: &[&str] = &[
 const CONFINED: &[(&str, &[&str])] = &[
     ("serde_saphyr", &["src/cli/manifest.rs", "src/server/yaml.rs", "tests/"]),
     ("redb", &["src/store/", "tests/"]),
+    ("zbus", &["src/sys/real/"]),
     ("libc", &["src/sys/", "tests/"]),
     ("axum", &["src/server/", "src/run/", "tests/"]),
     (

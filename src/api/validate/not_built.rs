@@ -6,8 +6,7 @@ use super::{list, not_yet};
 
 /// Fields of a task and of an instance of a plugin that are refused once their shape was checked, and what each would be.
 /// Whoever builds one takes its line out; nothing else has to change.
-const NOT_BUILT: &[(&str, &str)] =
-    &[("runtime.containerd", "This runtime"), ("runtime.systemd", "This runtime")];
+const NOT_BUILT: &[(&str, &str)] = &[("runtime.containerd", "This runtime")];
 
 /// Refuses what of `of`, a task or an instance of a plugin, is not built. One fault of a field is enough.
 pub(super) fn refuse_not_built(faults: &mut FieldErrors, path: &str, of: &Value) {
@@ -56,7 +55,7 @@ mod tests {
     #[test]
     fn every_line_of_the_table_refuses_its_field_alone() {
         let task = json!({ "name": "t",
-            "runtime": { "containerd": {}, "systemd": {} } });
+            "runtime": { "containerd": {} } });
         let mut faults = FieldErrors::new();
         refuse_not_built(&mut faults, "at", &task);
         let faults = faults.into_vec();

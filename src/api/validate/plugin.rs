@@ -83,11 +83,13 @@ mod tests {
 
     #[test]
     fn a_driver_runs_as_root() {
-        for (field, value) in [("user", json!("nobody")), ("groups", json!(["disk"]))] {
-            let instance = json!({ "name": "a", "role": "Node",
-                "runtime": { "process": { "command": ["x"], field: value } } });
-            let faults = plugin(&json!({ "spec": { "instances": [instance] } }), None);
-            assert_eq!(paths(&faults), [format!("spec.instances[0].runtime.process.{field}")]);
+        for runtime in ["process", "systemd"] {
+            for (field, value) in [("user", json!("nobody")), ("groups", json!(["disk"]))] {
+                let instance = json!({ "name": "a", "role": "Node",
+                    "runtime": { runtime: { "command": ["x"], field: value } } });
+                let faults = plugin(&json!({ "spec": { "instances": [instance] } }), None);
+                assert_eq!(paths(&faults), [format!("spec.instances[0].runtime.{runtime}.{field}")]);
+            }
         }
     }
 

@@ -18,15 +18,17 @@ const LARGEST_ID: u32 = u32::MAX - 1;
 /// CSI_ENDPOINT's file in the directory of a plugin's socket.
 const SOCKET: &str = "csi.sock";
 
+/// The runtimes of processes on the host.
+const ON_HOST: [&str; 2] = ["process", "systemd"];
+
 /// Faults of a runtime's own block.
 pub(super) fn runtime(faults: &mut FieldErrors, path: &str, runtime: &Value) {
     one_of(faults, path, runtime, &["process", "external", "oci", "containerd", "systemd"], true);
-    let process = &runtime["process"];
-    if process.is_object() {
+    for (kind, process) in ON_HOST.map(|kind| (kind, &runtime[kind])).iter().filter(|(_, p)| p.is_object()) {
         if list(&process["command"]).next().is_none_or(|c| text(c).is_empty()) {
-            faults.required(format!("{path}.process.command"), "needs at least the program to run");
+            faults.required(format!("{path}.{kind}.command"), "needs at least the program to run");
         }
-        identity(faults, &format!("{path}.process"), process);
+        identity(faults, &format!("{path}.{kind}"), process);
     }
     if runtime["external"].is_object() {
         socket(faults, &format!("{path}.external.socket"), text(&runtime["external"]["socket"]));
@@ -74,7 +76,7 @@ pub(super) fn driver_paths(faults: &mut FieldErrors, path: &str, of: &Value, run
     let is = |kind: &str| runtime[kind].is_object();
     for field in ["mountDir", "stagePublishBaseDir"].into_iter().filter(|f| !text(&of[*f]).is_empty()) {
         let at = format!("{path}.{field}");
-        if is("process") || is("systemd") {
+        if ON_HOST.into_iter().any(is) {
             let message = "speaks of a container's own root; a process has the host's, leave it out";
             faults.forbidden(at, message);
         } else if is("external") {
@@ -190,7 +192,8 @@ fn is_absolute(path: &str) -> bool {
 
 /// The directory of a driver's socket is root's, and so is what it mounts.
 pub(super) fn driver_is_root(faults: &mut FieldErrors, path: &str, of: &Value) {
-    for (runtime, field) in [("process", "user"), ("process", "groups"), ("oci", "user"), ("oci", "groups")] {
+    let runtimes = ON_HOST.into_iter().chain(["oci"]);
+    for (runtime, field) in runtimes.flat_map(|runtime| [(runtime, "user"), (runtime, "groups")]) {
         let value = &of["runtime"][runtime][field];
         let given = value.as_str().is_some_and(|text| !text.is_empty()) || list(value).next().is_some();
         if given {

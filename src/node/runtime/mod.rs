@@ -5,6 +5,7 @@
 //! | [`external`] | not at all: something else does, of which only the socket is known |
 //! | [`process`] | as a process of the host, under a shim |
 //! | [`oci`] | as a container of runc, under a shim |
+//! | [`systemd`] | as a process of the host, under a shim, both in a unit of systemd's |
 //!
 //! The truth about a task is outside of this process and survives it, so every call may be repeated, and a daemon that knows
 //! nothing adopts what is there. What every runtime must do is a suite that runs on each of them (`tests/runtime`).
@@ -32,6 +33,7 @@ pub mod oci;
 mod preparations;
 pub mod process;
 mod shimmed;
+pub mod systemd;
 
 pub use preparations::Grants;
 pub use shimmed::Shimmed;
@@ -46,11 +48,13 @@ pub enum Kind {
     Process,
     /// A container.
     Oci,
+    /// A process of the host in a unit of systemd's.
+    Systemd,
 }
 
 impl Kind {
     /// Every one that this program has.
-    pub const ALL: [Self; 3] = [Self::External, Self::Process, Self::Oci];
+    pub const ALL: [Self; 4] = [Self::External, Self::Process, Self::Oci, Self::Systemd];
 
     /// The one that a task names; none if it is not built into this program.
     pub fn of(runtime: &manifest::Runtime) -> Option<Self> {
@@ -58,6 +62,7 @@ impl Kind {
             Self::External => runtime.external.is_some(),
             Self::Process => runtime.process.is_some(),
             Self::Oci => runtime.oci.is_some(),
+            Self::Systemd => runtime.systemd.is_some(),
         };
         Self::ALL.into_iter().find(named)
     }
@@ -68,6 +73,7 @@ impl Kind {
             Self::External => "external",
             Self::Process => "process",
             Self::Oci => "oci",
+            Self::Systemd => "systemd",
         }
     }
 }
@@ -376,11 +382,11 @@ impl Runtimes {
         let shimmed = Shimmed::new(processes, files, data_dir, run_dir);
         let make = |kind| -> Arc<dyn Runtime> {
             let shimmed = shimmed.clone();
+            let process = || process::Process::new(shimmed.clone(), vec![data_dir.clone(), run_dir.clone()]);
             match kind {
                 Kind::External => Arc::new(external::External),
-                Kind::Process => {
-                    Arc::new(process::Process::new(shimmed, vec![data_dir.clone(), run_dir.clone()]))
-                }
+                Kind::Process => Arc::new(process()),
+                Kind::Systemd => Arc::new(systemd::Systemd::new(process(), machine.units.clone())),
                 Kind::Oci => {
                     let containers = machine.containers.clone();
                     Arc::new(oci::Oci::new(shimmed, containers, run_dir, options.containers.clone()))
@@ -435,7 +441,7 @@ impl Runtimes {
         let mut lacking = false;
         for kind in &self.allowed {
             let lack = self.get(*kind).look().await;
-            lacking |= lack.is_some_and(|lack| lack != Lack::Absent);
+            lacking |= lack.is_some_and(|lack| lack.may_end());
         }
         lacking
     }
@@ -469,6 +475,7 @@ mod tests {
             (json!({ "process": { "command": ["a"] } }), Some(Kind::Process)),
             (json!({ "external": { "socket": "/a" } }), Some(Kind::External)),
             (json!({ "oci": { "archive": "/a" } }), Some(Kind::Oci)),
+            (json!({ "systemd": { "command": ["a"] } }), Some(Kind::Systemd)),
             (json!({ "containerd": {} }), None),
             (json!({}), None),
         ] {

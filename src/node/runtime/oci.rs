@@ -72,6 +72,7 @@ impl Oci {
             hide: Vec::new(),
             // Its limits are the document's.
             cgroup: Some(Cgroup { path: self.shimmed.cgroup(place), limits: sys::cgroup::Limits::default() }),
+            unit: None,
             identity: Some(identity(user)),
             container: Some(ContainerSpec {
                 runc: made.equipment.runc.clone(),

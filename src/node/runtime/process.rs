@@ -9,8 +9,10 @@ use async_trait::async_trait;
 use super::super::context::substitute;
 use super::shimmed::{self, Shimmed};
 use super::{Found, Kind, Order, Place, Running, Runtime, RuntimeError};
+use crate::plan;
 use crate::sys::cgroup::{Cgroup, Limits};
 use crate::sys::process::{Identity, PATH, TaskSpec};
+use crate::sys::units::UnitSpec;
 
 /// The runtime `process`.
 #[derive(Debug)]
@@ -26,35 +28,40 @@ impl Process {
         Self { shimmed, hide }
     }
 
-    /// What tells who it is and what it may take. A cgroup costs a few directories: only a task that needs one has it.
-    fn bounds(&self, order: &Order<'_>) -> (Option<Cgroup>, Option<Identity>) {
-        let limits = &order.task.resources.limits;
-        let limits = Limits {
-            memory_bytes: limits.memory_bytes(),
-            cpu_millis: limits.cpu_millis(),
-            pids: limits.pid_count().and_then(|count| u32::try_from(count).ok()),
-        };
+    /// Its cgroup, which costs a few directories: only a task that needs one has it.
+    fn cgroup(&self, order: &Order<'_>) -> Option<Cgroup> {
+        let limits = limits(order);
         // Nothing else keeps a task from writing to a device.
         let refuses = order.volumes.iter().any(|volume| volume.block && volume.read_only);
         let path = self.shimmed.cgroup(order.place);
-        let cgroup = (limits.any() || refuses).then_some(Cgroup { path, limits });
-        let process = order.task.runtime.process.clone().unwrap_or_default();
+        (limits.any() || refuses).then_some(Cgroup { path, limits })
+    }
+
+    /// Its unit, where systemd has the limits.
+    pub(super) fn unit(&self, order: &Order<'_>) -> UnitSpec {
+        let Place { allocation, task, .. } = order.place;
+        let node = order.variables.get("NODE_NAME").map_or("", String::as_str);
+        UnitSpec {
+            name: plan::unit::name(self.shimmed.node(), allocation, task),
+            slice: plan::unit::SLICE.to_owned(),
+            description: plan::unit::description(node, &order.name, task),
+            limits: limits(order),
+            stop_after_ms: plan::unit::stop_after_ms(shimmed::grace(order)),
+        }
+    }
+
+    /// What is run, without what bounds it.
+    pub(super) fn spec(&self, order: &Order<'_>) -> TaskSpec {
+        let process = order.task.runtime.on_host().cloned().unwrap_or_default();
+        let plugin = order.task.csi_plugin.is_some();
+        let mut env = BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]);
+        env.extend(order.env.clone());
         let identity = Identity {
             user: process.user,
             groups: process.groups,
             add: process.capabilities.add,
             drop: process.capabilities.drop,
         };
-        let identity = Some(identity).filter(|identity| *identity != Identity::default());
-        (cgroup, identity)
-    }
-
-    fn spec(&self, order: &Order<'_>) -> TaskSpec {
-        let process = order.task.runtime.process.clone().unwrap_or_default();
-        let plugin = order.task.csi_plugin.is_some();
-        let mut env = BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]);
-        env.extend(order.env.clone());
-        let (cgroup, identity) = self.bounds(order);
         TaskSpec {
             argv: process.command.iter().map(|arg| substitute(arg, &order.variables)).collect(),
             env,
@@ -64,10 +71,31 @@ impl Process {
             private_mounts: !plugin,
             mounts: shimmed::mounts(order),
             hide: if plugin { Vec::new() } else { self.hide.clone() },
-            cgroup,
-            identity,
+            cgroup: None,
+            unit: None,
+            identity: Some(identity).filter(|identity| *identity != Identity::default()),
             container: None,
         }
+    }
+
+    /// Starts what a spec says.
+    pub(super) async fn run(
+        &self,
+        place: &Place,
+        spec: &TaskSpec,
+        clones: Vec<OwnedFd>,
+    ) -> Result<Arc<dyn Running>, RuntimeError> {
+        self.shimmed.start(place, spec, clones).await
+    }
+}
+
+/// What a task's processes may take together.
+fn limits(order: &Order<'_>) -> Limits {
+    let limits = &order.task.resources.limits;
+    Limits {
+        memory_bytes: limits.memory_bytes(),
+        cpu_millis: limits.cpu_millis(),
+        pids: limits.pid_count().and_then(|count| u32::try_from(count).ok()),
     }
 }
 
@@ -78,7 +106,8 @@ impl Runtime for Process {
     }
 
     async fn start(&self, order: &Order<'_>, clones: Vec<OwnedFd>) -> Result<Arc<dyn Running>, RuntimeError> {
-        self.shimmed.start(order.place, &self.spec(order), clones).await
+        let spec = TaskSpec { cgroup: self.cgroup(order), ..self.spec(order) };
+        self.run(order.place, &spec, clones).await
     }
 
     async fn adopt(&self, place: &Place) -> Result<Found, RuntimeError> {

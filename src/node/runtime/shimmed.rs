@@ -47,6 +47,11 @@ impl Shimmed {
         Self { processes, files, data_dir: data_dir.to_owned(), cgroups, starts: Arc::default() }
     }
 
+    /// What tells this node from others on the machine.
+    pub(super) fn node(&self) -> &str {
+        self.cgroups.rsplit('/').next().unwrap_or_default()
+    }
+
     /// The path of a task's own cgroup.
     pub(super) fn cgroup(&self, place: &Place) -> String {
         format!("{}/{}.{}", self.cgroups, place.allocation, place.task)

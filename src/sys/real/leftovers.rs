@@ -18,7 +18,8 @@ pub(crate) type Leftover = (ProcessId, OwnedFd);
 
 /// What there is of the task's cgroup; none when it had none.
 pub(crate) fn leaf(state: &TaskState) -> Option<Leaf> {
-    state.cgroup.as_ref().map(|path| Leaf::find(&Trees::here(), path))
+    let find = if state.unit.is_some() { Leaf::of_unit } else { Leaf::find };
+    state.cgroup.as_ref().map(|path| find(&Trees::here(), path))
 }
 
 /// Every living process of the task.

@@ -15,6 +15,7 @@ pub(crate) mod program;
 mod table;
 mod task_files;
 mod tree;
+mod units;
 mod vital;
 mod watches;
 
@@ -25,6 +26,7 @@ pub use kernel::RealKernel;
 pub use pool::{Pool, Unanswered};
 pub use processes::RealProcesses;
 pub use table::{BadLine, parse as parse_mountinfo};
+pub use units::RealUnits;
 pub use watches::RealWatches;
 
 /// The id of this boot.

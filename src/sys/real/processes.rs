@@ -12,9 +12,11 @@ use crate::sys::random::{Random, RealRandom};
 use crate::sys::real::pool::{Pool, Unanswered};
 use crate::sys::real::task_files::{self, Found};
 use crate::sys::real::watches::RealWatches;
-use crate::sys::real::{boot_id, leftovers};
+use crate::sys::real::{boot_id, leftovers, units};
 use crate::sys::shim::STARTED;
 use crate::sys::shim::record::{EXIT, Keep};
+use crate::sys::shim::unit::{INSIDE, LONGEST};
+use crate::sys::units::UnitSpec;
 use crate::sys::watch::Watches;
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -158,17 +160,23 @@ impl Processes for RealProcesses {
         clones: Vec<OwnedFd>,
     ) -> Result<Box<dyn Task>, ProcessError> {
         task_files::check(spec, clones.len())?;
-        let (spec, program) = (spec.clone(), self.program.clone());
+        let (spec, program, unit) = (spec.clone(), self.program.clone(), spec.unit.clone());
         effect!("start task");
         let spawned = self.ask(directory, move |directory| {
             let shim = spawn(&program, directory, spec, &clones)?;
             Ok((shim, task_files::trash_beside(directory)))
         });
-        let (shim, trash) = spawned.await?;
+        let (mut shim, trash) = spawned.await?;
         if let Some(tasks) = trash {
             self.empty_trash(&tasks);
         }
         effect!("start task: shim");
+        if let (Some(unit), Some(door)) = (unit, shim.door.take()) {
+            admit(&unit, shim.pid, door)
+                .await
+                .map_err(|error| refused("speak to the shim of", directory, error))?;
+            effect!("start task: unit");
+        }
         let task = self.hear(directory, shim).await?;
         effect!("start task: done");
         Ok(Box::new(task))
@@ -287,8 +295,24 @@ pub(crate) fn refused(action: &'static str, path: &Path, source: impl Into<io::E
 
 /// A shim that was just started.
 struct Spawned {
+    pid: i32,
     pidfd: OwnedFd,
     report: OwnedFd,
+    /// Where one that waits for its unit hears of it.
+    door: Option<OwnedFd>,
+}
+
+/// Has systemd put a shim into its unit, and tells the shim what came of it.
+async fn admit(unit: &UnitSpec, pid: i32, door: OwnedFd) -> io::Result<()> {
+    let sentence = match units::enclose(unit, pid).await {
+        Ok(()) => INSIDE.to_vec(),
+        Err(why) => why.into_bytes(),
+    };
+    match rustix::io::write(&door, &sentence[..sentence.len().min(LONGEST)]) {
+        // It is gone; what it said says why.
+        Ok(_) | Err(rustix::io::Errno::PIPE) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// Writes the order and starts the shim with the lock and the clones.
@@ -298,10 +322,18 @@ fn spawn(
     spec: TaskSpec,
     clones: &[OwnedFd],
 ) -> Result<Spawned, ProcessError> {
+    let waits = spec.unit.is_some();
     let lock = task_files::begin(directory, spec, clones, RealRandom.token())?;
     let fail = |source: io::Error| refused("start the shim of", directory, source);
     let (report, told) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|errno| fail(errno.into()))?;
     rustix::fs::fcntl_setfl(&report, rustix::fs::OFlags::NONBLOCK).map_err(|errno| fail(errno.into()))?;
+    let (input, door) = if waits {
+        let (input, door) =
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|errno| fail(errno.into()))?;
+        (Stdio::from(input), Some(door))
+    } else {
+        (Stdio::null(), None)
+    };
     let mut command = Command::new(program);
     command
         .arg0("wharfline")
@@ -309,7 +341,7 @@ fn spawn(
         .arg(directory)
         .env_clear()
         .current_dir("/")
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(Stdio::from(told.try_clone().map_err(fail)?))
         .stderr(Stdio::from(told));
     let numbers: Vec<i32> = task_files::numbers(&lock, clones);
@@ -322,7 +354,7 @@ fn spawn(
     // Only this process reaps it, so the number is still its own.
     let pid = pid.ok_or_else(|| fail(io::ErrorKind::InvalidData.into()))?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| fail(errno.into()))?;
-    Ok(Spawned { pidfd, report })
+    Ok(Spawned { pid: pid.as_raw_nonzero().get(), pidfd, report, door })
 }
 
 /// Waits until a process is gone, and reaps it if it is ours.

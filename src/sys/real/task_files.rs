@@ -101,7 +101,9 @@ pub(crate) fn begin(
     DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(fail)?;
     let lock = take(directory).map_err(fail)?.ok_or_else(taken)?;
     let (exit, state) = (exit(directory)?, read::<TaskState>(directory, STATE)?);
-    let old_leaf = state.as_ref().and_then(|state| state.cgroup.clone());
+    // That of a unit is systemd's.
+    let of_ours = |state: &&TaskState| state.unit.is_none();
+    let old_leaf = state.as_ref().filter(of_ours).and_then(|state| state.cgroup.clone());
     // Of another boot nothing is left, so there is nothing to clear.
     if let (None, Some(lost)) = (exit, state)
         && lost.boot_id == boot_id().map_err(fail)?
@@ -215,6 +217,9 @@ pub(crate) fn check(spec: &TaskSpec, clones: usize) -> Result<(), ProcessError> 
     }
     if let Some(container) = &spec.container {
         check_container(spec, container)?;
+    }
+    if spec.unit.is_some() && (spec.cgroup.is_some() || spec.container.is_some()) {
+        return bad("a task in a unit has no cgroup of its own and is no container".to_owned());
     }
     let mounts = spec.mounts.iter().map(|mount| &mount.path);
     let fixed = [&spec.cwd, &spec.logs.stdout, &spec.logs.stderr];

@@ -28,6 +28,7 @@ pub(crate) enum Act {
 pub(crate) struct Ladder {
     grace: Millis,
     main_gone: bool,
+    terminated: bool,
     stop_asked: bool,
     kill_at: Option<Millis>,
     killing: bool,
@@ -36,7 +37,7 @@ pub(crate) struct Ladder {
 impl Ladder {
     /// A running task with this time between SIGTERM and SIGKILL.
     pub(crate) fn new(grace: Millis) -> Self {
-        Self { grace, main_gone: false, stop_asked: false, kill_at: None, killing: false }
+        Self { grace, main_gone: false, terminated: false, stop_asked: false, kill_at: None, killing: false }
     }
 
     /// Whether somebody asked for a stop.
@@ -46,8 +47,14 @@ impl Ladder {
 
     /// Somebody asks for a stop, with a grace of their own or the task's. The earliest end asked for counts.
     pub(crate) fn stop(&mut self, grace: Option<Millis>, now: Millis) -> Act {
-        let first = !self.stop_asked && !self.main_gone;
         self.stop_asked = true;
+        self.end(grace, now)
+    }
+
+    /// It is ended by one who has no say in whether it shall run: that is an end like any other.
+    pub(crate) fn end(&mut self, grace: Option<Millis>, now: Millis) -> Act {
+        let first = !self.terminated && !self.main_gone;
+        self.terminated = true;
         self.kill_by(now.saturating_add(grace.unwrap_or(self.grace)));
         match self.tick(now) {
             Act::Wait if first => Act::TermMain,
@@ -104,6 +111,15 @@ mod tests {
         assert_eq!(ladder.other_gone(), Act::KillLeft, "again after each death");
         assert_eq!(ladder.main_gone(300), Act::KillLeft);
         assert!(ladder.stop_asked());
+    }
+
+    #[test]
+    fn who_ends_it_from_elsewhere_asks_for_no_stop() {
+        let mut ladder = Ladder::new(100);
+        assert_eq!(ladder.end(None, 5), Act::TermMain);
+        assert_eq!((ladder.wakes_at(), ladder.stop_asked()), (Some(105), false));
+        assert_eq!(ladder.stop(Some(50), 10), Act::Wait, "it has had its SIGTERM");
+        assert_eq!((ladder.wakes_at(), ladder.stop_asked()), (Some(60), true));
     }
 
     #[test]

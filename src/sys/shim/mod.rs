@@ -13,6 +13,7 @@ pub(crate) mod record;
 mod root;
 pub(crate) mod stage;
 mod supervise;
+pub(crate) mod unit;
 mod user;
 
 use crate::sys::cgroup::{Leaf, Trees};
@@ -35,7 +36,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
-use supervise::{Asks, Stream, Supervised};
+use supervise::{Asks, FromElsewhere, Stream, Supervised};
 
 /// What the shim says on its standard output once the task's program runs.
 pub(crate) const STARTED: &[u8] = b"started\n";
@@ -133,7 +134,10 @@ impl<'a> Shim<'a> {
             Some(container) => Asks::Main(container.stop_signal),
             None => Asks::Group,
         };
-        let mut supervised = Supervised { main, asks, signals, streams, ladder, leaf: self.leaf.as_ref() };
+        let in_unit = self.order.task.unit.is_some();
+        let from_elsewhere = if in_unit { FromElsewhere::End } else { FromElsewhere::Stop };
+        let leaf = self.leaf.as_ref();
+        let mut supervised = Supervised { main, asks, signals, streams, ladder, from_elsewhere, leaf };
         let outcome = supervised.until_none_is_left()?;
         let wrote = supervised.wrote();
         self.finish(outcome, supervised.ladder.stop_asked(), wrote)
@@ -146,6 +150,9 @@ impl<'a> Shim<'a> {
     /// Starts the program, or says in one sentence why not; then nothing of it is left.
     fn start(&mut self, clones: Vec<OwnedFd>) -> Result<(i32, Vec<Stream>), NotBegun> {
         let spec = &self.order.task;
+        if spec.unit.is_some() {
+            unit::admitted(&self.signals)?;
+        }
         let (log, other) = open_logs(spec)?;
         match (&spec.container, &spec.cgroup) {
             (None, _) => self.leaf = leaf(spec, &clones)?,
@@ -252,6 +259,7 @@ impl<'a> Shim<'a> {
             cookie: self.order.cookie.clone(),
             started_ms: self.started_ms,
             cgroup: self.cgroup().map(str::to_owned),
+            unit: self.order.task.unit.as_ref().map(|unit| unit.name.clone()),
             container: self.wanted().container().map(|container| ContainerState {
                 remembered: container.remembered(),
                 layers: container.spec.layers.clone(),
@@ -289,6 +297,9 @@ impl<'a> Shim<'a> {
 /// The task's cgroup, if it can have one, or why it cannot run without.
 fn leaf(spec: &TaskSpec, clones: &[OwnedFd]) -> Result<Option<Leaf>, String> {
     let read_only = read_only_devices(spec, clones).map_err(|error| format!("look at a volume: {error}"))?;
+    if let Some(unit) = &spec.unit {
+        return Leaf::in_unit(&Trees::here(), (&unit.name, unit.limits), &read_only).map(Some);
+    }
     let Some(wanted) = &spec.cgroup else {
         let refused = "a block volume cannot be kept read-only without a cgroup";
         return if read_only.is_empty() { Ok(None) } else { Err(refused.to_owned()) };

@@ -106,6 +106,7 @@ mod tests {
             mounts: vec![TaskMount { fd: 7, path: "/data".into(), read_only: true, block: false }],
             hide: vec!["/var/lib/wharfline".into()],
             cgroup: None,
+            unit: None,
             identity: None,
             container: None,
         }
@@ -132,6 +133,7 @@ mod tests {
             cookie: "word".to_owned(),
             started_ms: 1_700_000_000_000,
             cgroup: None,
+            unit: None,
             container: None,
         };
         let rest = r#""cookie":"word","started_ms":1700000000000}"#;

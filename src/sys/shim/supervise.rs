@@ -30,6 +30,15 @@ pub(crate) enum Asks {
     Main(i32),
 }
 
+/// What a SIGTERM to the shim means, which is not the daemon's way to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FromElsewhere {
+    /// Somebody wants the task stopped.
+    Stop,
+    /// Somebody stops its unit: an end that the task's policy decides of.
+    End,
+}
+
 /// A task that runs.
 pub(crate) struct Supervised<'a> {
     pub(crate) main: i32,
@@ -37,6 +46,7 @@ pub(crate) struct Supervised<'a> {
     pub(crate) signals: OwnedFd,
     pub(crate) streams: Vec<Stream>,
     pub(crate) ladder: Ladder,
+    pub(crate) from_elsewhere: FromElsewhere,
     pub(crate) leaf: Option<&'a Leaf>,
 }
 
@@ -97,11 +107,18 @@ impl Supervised<'_> {
     }
 
     fn arrived(&mut self, arrived: Arrived) {
-        if arrived.signal == libc::SIGTERM || arrived.signal == ffi::stop_signal() {
-            let grace = arrived.number.and_then(|number| Millis::try_from(number).ok());
-            let act = self.ladder.stop(grace, now());
-            self.carry_out(act);
-        }
+        let grace = arrived.number.and_then(|number| Millis::try_from(number).ok());
+        let act = if arrived.signal == ffi::stop_signal() {
+            self.ladder.stop(grace, now())
+        } else if arrived.signal == libc::SIGTERM {
+            match self.from_elsewhere {
+                FromElsewhere::Stop => self.ladder.stop(grace, now()),
+                FromElsewhere::End => self.ladder.end(grace, now()),
+            }
+        } else {
+            return;
+        };
+        self.carry_out(act);
     }
 
     /// Reaps whatever ended; true when there is nothing left to wait for.

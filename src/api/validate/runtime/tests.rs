@@ -25,10 +25,32 @@ fn of_instance(fields: &Value) -> Vec<String> {
     said(&plugin(&json!({ "spec": { "instances": [entry] } }), None))
 }
 
+/// Of a process on the host: another word is another way to run the same.
 fn process(fields: &Value) -> Vec<String> {
     let mut block = json!({ "command": ["x"] });
     block.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    of_task(&json!({ "runtime": { "process": block } }))
+    let of = |runtime: &str| of_task(&json!({ "runtime": { runtime: block } }));
+    let said = of("process");
+    let in_a_unit: Vec<_> =
+        said.iter().map(|line| line.replace("runtime.process", "runtime.systemd")).collect();
+    assert_eq!(of("systemd"), in_a_unit);
+    said
+}
+
+#[test]
+fn a_process_has_a_program() {
+    let needed = "runtime.process.command: needs at least the program to run";
+    for (command, wanted) in [
+        (json!([]), Some(needed)),
+        (json!([""]), Some(needed)),
+        (json!(null), Some(needed)),
+        (json!(["a", ""]), None),
+    ] {
+        let wanted: Vec<_> = wanted.into_iter().collect();
+        assert_eq!(process(&json!({ "command": command })), wanted, "{command}");
+    }
+    let both = json!({ "runtime": { "process": { "command": ["x"] }, "systemd": { "command": ["x"] } } });
+    assert!(of_task(&both)[0].starts_with("runtime: "), "{:?}", of_task(&both));
 }
 
 fn container(fields: &Value) -> Value {
@@ -372,7 +394,7 @@ fn a_drivers_paths_inside_are_a_containers() {
     for (runtime, role, field, value, wanted) in [
         (&process, "Node", "mountDir", "/csi", own_root),
         (&process, "Node", "stagePublishBaseDir", "/csi", own_root),
-        (&json!({ "systemd": {} }), "Node", "mountDir", "/csi", own_root),
+        (&json!({ "systemd": { "command": ["x"] } }), "Node", "mountDir", "/csi", own_root),
         (&external, "Node", "mountDir", "/csi", elsewhere),
         (&external, "Node", "stagePublishBaseDir", "/csi", elsewhere),
         (&container, "Node", "mountDir", "csi", BELOW_ROOT),
