@@ -1,5 +1,7 @@
 //! The real binary on the real machine: up, apply, use, kill, restart, delete, down. Root is needed.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests count as tests
+#[path = "support/systemd.rs"]
+mod booted;
 #[path = "whole/containers.rs"]
 mod containers;
 #[path = "whole/external.rs"]
@@ -22,6 +24,8 @@ mod refusals;
 mod rig;
 #[path = "whole/rights.rs"]
 mod rights;
+#[path = "whole/systemd.rs"]
+mod systemd;
 #[path = "whole/tasks.rs"]
 mod tasks;
 #[path = "whole/upgrade.rs"]
