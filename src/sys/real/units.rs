@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use futures::StreamExt as _;
 use std::path::Path;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 use zbus::message::Type;
 use zbus::{Connection, MatchRule, Message, MessageStream, OwnedObjectPath, Variant};
@@ -24,6 +25,8 @@ const MAKE: Duration = Duration::from_secs(20);
 const GO: Duration = Duration::from_secs(2);
 /// How long it may take to answer at all.
 const ANSWER: Duration = Duration::from_secs(5);
+/// Units that are made at once: each has a connection, of which a user has 256 on a bus, and systemd makes them one by one.
+static TURNS: Semaphore = Semaphore::const_new(16);
 
 /// The systemd of this machine.
 #[derive(Debug)]
@@ -56,6 +59,8 @@ impl Units for RealUnits {
 /// of this name is ended first: nobody calls this while a task is in it.
 pub(crate) async fn enclose(unit: &UnitSpec, pid: i32) -> Result<(), String> {
     let UnitSpec { name, .. } = unit;
+    // It is never closed.
+    let _turn = TURNS.acquire().await;
     let why = match timeout(MAKE, make(unit, pid)).await {
         Ok(Ok(result)) if result == "done" => return Ok(()),
         Ok(Ok(result)) => format!("its job came to \"{result}\""),
