@@ -1,5 +1,5 @@
 //! The suite under systemd, and what a unit has beyond it: all of it inside of one container that systemd boots.
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -191,6 +191,9 @@ async fn a_unit_of_that_name_does_not_block_a_start() {
                 "-c",
                 "trap '' TERM; sleep 1000 & wait; wait",
             ])
+            // When this case fails, nobody waits for it.
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()
             .unwrap();
         soon(async {
@@ -214,9 +217,12 @@ async fn a_unit_of_that_name_does_not_block_a_start() {
 
 async fn the_unit_of_a_lost_task_goes_with_it() {
     let machine = Machine::new(Flavour::Systemd).await;
-    // It hides from every other sign: the session, the environment.
-    let wanted = machine
-        .script("env -i setsid sh -c 'echo $$$$ > /here/f; mv /here/f /here/fled; exec sleep 60' & wait");
+    // It hides from every other sign: the session, the environment, the mounts.
+    let wanted = machine.script(&format!(
+        "nsenter --mount=/proc/1/ns/mnt env -i setsid sh -c \
+         'cd {}; echo $$$$ > f; mv f fled; cd /; exec sleep 60' & wait",
+        machine.host.data.join("here").display()
+    ));
     let task = machine.start(&wanted).await;
     let fled = machine.written("fled").await;
     let unit = unit(&machine);

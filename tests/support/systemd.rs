@@ -4,7 +4,7 @@
 //! It has the machine's network and devices, and cgroups that may be written. When the service ends, so does the container.
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Tells a test that it is inside.
 const INSIDE: &str = "WHARFLINE_TEST_INSIDE";
@@ -28,8 +28,10 @@ pub(crate) fn again_inside(test: &str) {
     let mut boot = Command::new("unshare");
     boot.args(["--mount", "--propagation", "private", "/bin/sh"]).args(script);
     boot.args([tree.as_os_str(), source.as_os_str(), built.as_os_str(), program.as_os_str()]);
-    boot.args([test, INSIDE]).stdin(Stdio::null());
-    let booted = boot.output().unwrap();
+    // While this end is open: whatever ends this test ends the container.
+    let (input, lives) = std::io::pipe().unwrap();
+    let booted = boot.args([test, INSIDE]).stdin(input).output().unwrap();
+    drop(lives);
     let read = |name: &str| std::fs::read_to_string(base.path().join(name)).unwrap_or_default();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let said = read("said");

@@ -91,8 +91,9 @@ for tree_of in /sys/fs/cgroup /sys/fs/cgroup/*; do
     trees="$trees $tree_of/${base##*/}"
 done
 
-# It neither asks a manager of this machine nor filters system calls.
-code=0
+# It neither asks a manager of this machine nor filters system calls. It ends with the test: that holds the other end of
+# the standard input.
+exec 3<&0
 env SYSTEMD_SECCOMP=0 LD_LIBRARY_PATH="$libraries" /bin/sh -c '
     trees=$1
     shift
@@ -100,6 +101,15 @@ env SYSTEMD_SECCOMP=0 LD_LIBRARY_PATH="$libraries" /bin/sh -c '
     exec "$@"
 ' sh "$trees" timeout --kill-after=10 300 "$tree/usr/bin/systemd-nspawn" --quiet \
     --directory=root --register=no --keep-unit --capability=all --console=pipe --link-journal=no \
-    --bind-ro="$source" --bind-ro="$built" --bind="$base/said:/said" /first || code=$?
+    --bind-ro="$source" --bind-ro="$built" --bind="$base/said:/said" /first </dev/null 3<&- &
+container=$!
+(
+    cat <&3
+    kill "$container"
+) >/dev/null 2>&1 &
+watcher=$!
+code=0
+wait "$container" || code=$?
+kill "$watcher" 2>/dev/null || true
 for tree_of in $trees; do find "$tree_of" -depth -type d -exec rmdir {} \; ; done
 exit $code
