@@ -99,6 +99,7 @@ impl Container {
             started_ms: 1,
             cgroup: None,
             container: None,
+            unit: None,
         };
         Self { state, socket: socket.join("csi.sock"), tree, ended: watch::Sender::new(false) }
     }

@@ -10,7 +10,9 @@ cp -a "$tree/." upper
 mount -t overlay -o "lowerdir=/,upperdir=upper,workdir=work" none root
 
 # Nothing of what the machine itself starts.
-rm -rf root/etc/systemd/system root/run
+rm -rf root/etc/systemd/system
+# Other tests work beneath the machine's /run meanwhile: what cannot be removed is hidden by the container's own.
+rm -rf root/run 2>/dev/null || true
 mkdir -p root/etc/systemd/system root/run
 : >root/etc/fstab
 mkdir -p root/etc/systemd

@@ -50,13 +50,13 @@ fn loop_manifest() -> String {
     [&[plugin.to_string().as_str()], &documents[1..]].concat().join("\n---\n")
 }
 
-/// The view of a plugin's only instance, as the journal keeps it.
+/// Whether the journal keeps the view of a plugin's instance.
 fn kept(rig: &Rig) -> bool {
     let journal = std::fs::read(rig.data.path().join("journal")).unwrap();
-    String::from_utf8_lossy(&journal).contains(&format!("\"view\":\"{BASE}\""))
+    String::from_utf8_lossy(&journal).contains(&format!("\"stagePublishBaseDir\":\"{BASE}\""))
 }
 
-/// CO-PLUG-11.
+/// Obligation CO-PLUG-11.
 #[test]
 fn a_driver_stages_and_publishes_where_its_container_has_the_tree() {
     let mut rig = Rig::new();

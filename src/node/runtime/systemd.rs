@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use super::process::Process;
 use super::{Found, Kind, Order, Place, Readiness, Running, Runtime, RuntimeError};
+use crate::api::allocation::Task;
 use crate::plan::supervise::Obstacle;
 use crate::sys::Units;
 use crate::sys::containers::Lack;
@@ -41,7 +42,7 @@ impl Runtime for Systemd {
     }
 
     /// A manager that does not answer now may do so when it is asked for a unit: only another one is final.
-    fn readiness(&self, _: &Place) -> Readiness {
+    fn readiness(&self, _: &Place, _: (&Task, bool)) -> Readiness {
         match self.lack().filter(|lack| !lack.may_end()) {
             Some(lack) => Readiness::Unusable(Obstacle::Missing, lack.to_string()),
             None => Readiness::Ready,

@@ -74,7 +74,7 @@ async fn instances_of_one_version_that_disagree_are_told_and_only_what_all_can_i
     let events = bench.seen.all("events");
     assert_eq!(events.iter().filter(|e| e["reason"] == "CapabilitiesDiffer").count(), 1, "{events:?}");
     bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
-    let lacks = |seen: &Seen| why(&seen.get("volumeclaims", "default", "c")) == "PluginLacks";
+    let lacks = |seen: &Seen| why(&seen.get("volumeclaims", "default", "c")) == "PluginLacksCapability";
     bench.until("nobody creates", lacks).await;
     assert_eq!(bench.quiet().await.len(), 0);
     bench.behave("b", |b| b.capabilities.push(create));
@@ -362,6 +362,56 @@ async fn a_task_that_comes_to_serve_another_plugin_leaves_the_former_when_no_vol
     assert_eq!(bench.quiet().await.len(), 0);
     bench.delete("volumeclasses", "", "disk").await;
     bench.delete("allocations", "default", "driver").await;
+    bench.until("nothing is left", nothing_left).await;
+    bench.end().await;
+}
+
+/// What waits for a volume is woken by its end, also when it is deleted meanwhile; and of two that change neither counts on
+/// the other.
+#[tokio::test(start_paused = true)]
+async fn tasks_that_all_come_to_serve_another_plugin_hold_each_other() {
+    let bench = Bench::with(&["a"], disks()).await;
+    let named = |name: &str| {
+        let mut allocation = by_hand("default");
+        allocation["metadata"]["name"] = json!(name);
+        allocation
+    };
+    for name in ["first", "second"] {
+        bench.make("allocations", named(name)).await;
+    }
+    let serving = |seen: &Seen, plugin: &str| {
+        let all = seen.all("plugininstances");
+        all.iter().filter(|i| i["spec"]["plugin"] == plugin && ready(i)).count()
+    };
+    bench.until("both serve", |seen| serving(seen, "by-hand") == 2).await;
+    bench.make("volumeclasses", class("disk", "by-hand")).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    let mut tasks = by_hand("default")["spec"]["tasks"].clone();
+    tasks[0]["csiPlugin"]["pluginName"] = json!("other");
+    let change = json!({ "spec": { "tasks": tasks } });
+    // Neither is healthy, so that each change waits; both are looked at again in one moment.
+    bench.behave("a", |b| b.healthy = false);
+    bench.until("both are away", |seen| serving(seen, "by-hand") == 0).await;
+    for name in ["first", "second"] {
+        bench.patch("allocations", "default", name, change.clone()).await;
+    }
+    bench.quiet().await;
+    bench.behave("a", |b| b.healthy = true);
+    bench.until("both are back", |seen| serving(seen, "by-hand") == 2).await;
+    bench.quiet().await;
+    assert_eq!(serving(&bench.seen, "by-hand"), 2, "a volume has lost its plugin");
+    // One of them may go: the other one is no less there for it than before.
+    bench.delete("allocations", "default", "first").await;
+    bench.quiet().await;
+    assert!(!bench.seen.get("allocations", "default", "first").is_null(), "the volume needs one of them");
+    bench.delete("allocations", "default", "one").await;
+    bench.delete("volumeclaims", "default", "c").await;
+    bench.until("the first is gone", |seen| seen.get("allocations", "default", "first").is_null()).await;
+    bench.until("the second serves the other", |seen| serving(seen, "other") == 1).await;
+    bench.delete("volumeclasses", "", "disk").await;
+    bench.delete("allocations", "default", "second").await;
     bench.until("nothing is left", nothing_left).await;
     bench.end().await;
 }

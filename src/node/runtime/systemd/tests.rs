@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::*;
-use crate::api::allocation::Task;
 use crate::node::runtime::Shimmed;
 use crate::sys::cgroup::Limits;
 use crate::sys::process::Identity;
@@ -70,10 +69,13 @@ fn a_shim_is_told_its_unit_and_has_no_cgroup_of_its_own() {
 
 #[tokio::test]
 async fn without_systemd_a_task_waits_and_a_manager_that_is_away_is_asked_again() {
-    let place = Place::new(Path::new("/D"), "u1", "main");
+    let (place, task) = (
+        Place::new(Path::new("/D"), "u1", "main"),
+        serde_json::from_value::<Task>(json!({ "name": "main", "runtime": {} })).unwrap(),
+    );
     let without = systemd(None);
-    let Readiness::Unusable(Obstacle::Missing, why) = without.readiness(&place) else {
-        panic!("{:?}", without.readiness(&place))
+    let Readiness::Unusable(Obstacle::Missing, why) = without.readiness(&place, (&task, false)) else {
+        panic!("{:?}", without.readiness(&place, (&task, false)))
     };
     assert_eq!(why, "systemd is not PID 1 of this machine");
     let lack = without.look().await.unwrap();
@@ -82,11 +84,11 @@ async fn without_systemd_a_task_waits_and_a_manager_that_is_away_is_asked_again(
     let away = Lack::Manager { said: "no".to_owned() };
     let manager = Arc::new(Says(Mutex::new(Some(away.clone()))));
     let with = systemd(Some(manager.clone()));
-    assert_eq!((with.lack(), with.readiness(&place)), (None, Readiness::Ready));
+    assert_eq!((with.lack(), with.readiness(&place, (&task, false))), (None, Readiness::Ready));
     assert_eq!(with.look().await, Some(away.clone()));
     assert!(away.may_end());
     assert_eq!(
-        (with.lack(), with.readiness(&place)),
+        (with.lack(), with.readiness(&place, (&task, false))),
         (Some(away), Readiness::Ready),
         "a start may do better"
     );
