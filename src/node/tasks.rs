@@ -144,6 +144,18 @@ impl Tasks {
         list.drain(..surplus);
     }
 
+    /// Adds something that lasts: the same again changes nothing, or its own news would bring the next look, for ever.
+    pub fn lasts(&self, allocation: &str, task: &str, event: TaskEvent) {
+        let known = {
+            let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+            let last = events.get(&task_key(allocation, task)).and_then(|list| list.last());
+            last.is_some_and(|last| last.reason == event.reason && last.message == event.message)
+        };
+        if !known {
+            self.event(allocation, task, event);
+        }
+    }
+
     /// The last things that happened to a task, oldest first; `before` is what its status said when this daemon began.
     pub fn events(&self, allocation: &str, task: &str, before: &[TaskEvent]) -> Vec<TaskEvent> {
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);

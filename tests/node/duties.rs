@@ -67,7 +67,7 @@ fn socket(start: &Path) -> PathBuf {
     let found = of_csi(start);
     assert!(found.len() == 1 && found[0].0 == "CSI_ENDPOINT", "{found:?}");
     let path = found[0].1.strip_prefix("unix://").unwrap_or_else(|| panic!("{found:?}"));
-    assert!(path.starts_with('/') && path.ends_with(".sock"), "{path}");
+    assert!(path.starts_with('/') && path.strip_suffix(".sock").is_some(), "{path}");
     PathBuf::from(path)
 }
 

@@ -242,9 +242,8 @@ async fn run_task(
             // What was asked of it ends there: what comes next goes to another one.
             let calls = if task.csi_plugin.is_some() { drain(node, &uid, &task.name) } else { 0 };
             if calls > 0 {
-                let message =
-                    format!("is asked to end when the calls that are under way there have ended: {calls}");
-                node.tasks.event(&uid, &task.name, event(node, "Draining", &message));
+                let message = "is asked to end when the calls that are under way there have ended";
+                node.tasks.lasts(&uid, &task.name, event(node, "Draining", message));
                 return None;
             }
             let why = if outdated { "asked to end: its csiPlugin block changed" } else { "asked to end" };
