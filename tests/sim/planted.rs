@@ -69,7 +69,7 @@ const FAULTS: &[Fault] = &[
     fault("holder-kept", "L3", &["L3: "], By::Seeds(20)),
     fault("deletion-is-slow", "L7", &["L7: "], By::Seeds(20)),
     fault("answers-itself", "rule 10", &["a loop: "], By::Seeds(20)),
-    fault("lost-events-unseen", "S13", &["S13: ", "L1: "], By::Several(80)),
+    fault("lost-events-unseen", "S13", &["S13: ", "L1: "], By::Several(200)),
     fault("repeated-events-told", "S13", &["S13: ", "L1: "], By::Several(200)),
 ];
 
