@@ -38,6 +38,7 @@ test: lint ## Everything that CI runs: format, lints, every test, the examples i
 	@tools/fetch-xfs || true
 	@tools/fetch-runc || true
 	@tools/fetch-systemd || true
+	@tools/fetch-containerd || true
 	$(tests) || { $(root); exit 1; }
 	$(CARGO) test --locked $(points) --doc
 	$(MAKE) sim
