@@ -1,4 +1,5 @@
-//! Generates the CSI messages, clients and servers from `proto/csi.proto`, without any protoc.
+//! Generates the CSI messages, clients and servers from `proto/csi.proto`, and clients of containerd from
+//! `proto/containerd`, without any protoc.
 //!
 //! The compiled descriptor, not a hand-kept list, decides what `Debug` hides: fields marked `csi_secret`, mount
 //! flags (people put passwords there), and the values of volume and publish contexts (plugins put tokens there).
@@ -13,6 +14,8 @@ use prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, MessageDesc
 const PROTO_DIR: &str = "proto";
 const PROTO_FILE: &str = "csi.proto";
 const PACKAGE: &str = "csi.v1";
+/// What is used of containerd's API.
+const CONTAINERD: &str = "containerd";
 
 fn main() -> Result<(), Box<dyn Error>> {
     // `compile_fds` knows no paths, so nothing else would tell Cargo when to run again.
@@ -34,6 +37,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         .btree_map(".") // one order of encoding, so that an equal request has equal bytes
         .skip_debug(hiding.iter().map(|message| format!(".{}", message.full_name())))
+        .emit_rerun_if_changed(false)
+        .compile_fds(compiler.file_descriptor_set())?;
+    containerd()
+}
+
+/// The clients of the few services of containerd's that are used.
+fn containerd() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed={PROTO_DIR}/{CONTAINERD}");
+    let mut compiler = protox::Compiler::new([PROTO_DIR])?;
+    for service in ["containers", "tasks", "version"] {
+        compiler.include_imports(true).open_file(format!("{CONTAINERD}/{service}.proto"))?;
+    }
+    tonic_prost_build::configure()
+        .build_server(false)
+        .btree_map(".")
         .emit_rerun_if_changed(false)
         .compile_fds(compiler.file_descriptor_set())?;
     Ok(())

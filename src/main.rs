@@ -1,6 +1,4 @@
 //! Arguments and wiring only.
-use std::ffi::OsStr;
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -40,13 +38,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().as_deref() == Some(OsStr::new(run::SHIM)) {
-        // Before anything else is touched: a shim stays small.
-        return match (arguments.next(), arguments.next()) {
-            (Some(directory), None) => wharfline::sys::shim::run(Path::new(&directory)),
-            _ => ExitCode::from(2),
-        };
+    // Before anything else is touched: a shim stays small.
+    if let Some(ended) = wharfline::sys::shim::entered(&std::env::args_os().collect::<Vec<_>>()) {
+        return ended;
     }
     let Arguments { options, command } = Arguments::parse();
     match command {

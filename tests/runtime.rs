@@ -2,10 +2,15 @@
 #![allow(clippy::unwrap_used)] // the exception for tests does not reach their helpers
 #[path = "support/systemd.rs"]
 mod booted;
+#[path = "runtime/containerd.rs"]
+mod containerd;
 #[path = "runtime/external.rs"]
 mod external;
 #[path = "runtime/fixture.rs"]
 mod fixture;
+#[path = "support/containerd.rs"]
+#[allow(dead_code, reason = "each binary uses its own part of it")]
+mod its;
 #[path = "support/image.rs"]
 #[allow(dead_code, unreachable_pub, reason = "each binary uses its own part of it")]
 mod made;
@@ -40,3 +45,14 @@ macro_rules! oci_cases {
     )* } };
 }
 suite::for_each_case!(oci_cases);
+
+/// As containers of containerd's.
+macro_rules! containerd_cases {
+    ($($case:ident,)*) => { mod through_containerd { $(
+        #[tokio::test]
+        async fn $case() {
+            super::suite::$case(super::Flavour::Containerd).await;
+        }
+    )* } };
+}
+suite::for_each_case!(containerd_cases);

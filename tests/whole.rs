@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests count as tests
 #[path = "support/systemd.rs"]
 mod booted;
+#[path = "whole/containerd.rs"]
+mod containerd;
 #[path = "whole/containers.rs"]
 mod containers;
 #[path = "whole/external.rs"]
@@ -10,6 +12,9 @@ mod external;
 #[expect(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod image;
 #[cfg(feature = "kill-points")]
+#[path = "support/containerd.rs"]
+#[allow(dead_code, reason = "each binary uses its own part of it")]
+mod its;
 #[path = "whole/killed.rs"]
 mod killed;
 #[path = "whole/loops.rs"]

@@ -57,7 +57,8 @@ pub(crate) fn node(data: &str) {
         let client = client(&data.join("node.kubeconfig")).await;
         let pool = Pool::new(8, std::time::Duration::from_secs(20));
         let processes = Arc::new(RealProcesses::with_program(wharfline(), pool));
-        let machine = node::Machine { processes, ..machine::machine(&data).unwrap() };
+        let machine =
+            node::Machine { processes, ..machine::machine(&data, std::path::Path::new("/nowhere")).unwrap() };
         let options = join::options(NODE, data.clone(), machine::run_dir(&data));
         let (tell, ready) = oneshot::channel();
         tokio::spawn(async {

@@ -3,7 +3,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Not;
 
-use super::plugin::Nothing;
 use super::quantity;
 
 /// How a task is run: exactly one of these.
@@ -19,15 +18,20 @@ pub struct Runtime {
     /// A container from an OCI image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oci: Option<OciRuntime>,
-    /// A container of containerd. Not built yet.
+    /// A container as under `oci`, of the same images, that the node's containerd makes and shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub containerd: Option<Nothing>,
+    pub containerd: Option<OciRuntime>,
     /// A process as under `process`, in a unit of the node's systemd, which has its limits and outlives the daemon's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub systemd: Option<ProcessRuntime>,
 }
 
 impl Runtime {
+    /// What is told of a container, whichever of the two runtimes runs it.
+    pub fn container(&self) -> Option<&OciRuntime> {
+        self.oci.as_ref().or(self.containerd.as_ref())
+    }
+
     /// What is told of a process on the host, whichever of the two runtimes runs it.
     pub fn on_host(&self) -> Option<&ProcessRuntime> {
         self.process.as_ref().or(self.systemd.as_ref())

@@ -21,6 +21,7 @@ use super::queue::Queue;
 use super::registry::{InstanceKey, Registry};
 use super::requests::Secrets;
 use super::retry::Retry;
+use super::runtime::containerd::Reached;
 use super::runtime::{Grants, Runtimes, Variables};
 use super::supervisor::Supervisors;
 use super::tasks::Tasks;
@@ -55,6 +56,8 @@ pub struct Machine {
     pub containers: Option<Arc<dyn Containers>>,
     /// The systemd that is PID 1; none where something else is.
     pub units: Option<Arc<dyn Units>>,
+    /// The containerd that may be there, and where; none where this daemon runs no containers.
+    pub containerd: Option<Reached>,
 }
 
 /// What is where a plugin's socket should be.

@@ -30,6 +30,7 @@ pub mod attach;
 pub mod backoff;
 pub mod claim;
 pub mod container;
+pub mod containerd;
 pub mod holders;
 pub mod host;
 pub mod keys;

@@ -9,15 +9,17 @@ use serde_json::Value;
 
 use super::join::HOST_PATHS;
 use crate::cli::manifest;
+use crate::csi::UnixConnector;
 use crate::node::Grants;
 use crate::plan::container::Trust;
+use crate::sys::containerd::SOCKET;
 
 /// The node's file in the data directory.
 const FILE: &str = "node.yaml";
 /// What its document says that it is.
 const KIND: (&str, &str) = ("wharfline.dev/v1alpha1", "NodeConfiguration");
 /// How tasks may be run: a container that is not privileged has less than a process of the host.
-const RUNTIMES: [&str; 4] = ["external", "process", "systemd", "oci"];
+const RUNTIMES: [&str; 5] = ["external", "process", "systemd", "oci", "containerd"];
 
 /// Arguments of `wharfline up` and `wharfline node`. What is not given is as the node's file says; what either of them calls
 /// privileged is.
@@ -59,6 +61,8 @@ pub struct Allows {
     pub containers: Grants,
     /// The words of the runtimes that may be used.
     pub runtimes: Vec<String>,
+    /// The socket of the node's containerd, be it there or not.
+    pub containerd: PathBuf,
 }
 
 /// What the node's file holds beside what it is. A field that is not there is as without a file; an empty list allows
@@ -71,6 +75,7 @@ struct Configuration {
     image_dirs: Option<Vec<PathBuf>>,
     bind_paths: Option<Vec<PathBuf>>,
     allow_privileged: bool,
+    containerd_socket: Option<PathBuf>,
 }
 
 impl Args {
@@ -98,10 +103,15 @@ impl Args {
             }
         };
         let host_paths = HOST_PATHS.iter().map(PathBuf::from).collect();
+        let containerd = said.containerd_socket.unwrap_or_else(|| SOCKET.into());
+        if let Err(error) = UnixConnector::new(&containerd) {
+            return Err(anyhow!("{file}: containerdSocket: {error}"));
+        }
         let trusted = self.allow_privileged || said.allow_privileged;
         Ok(Allows {
             host_paths: paths("--host-path", &self.host_paths, ("hostPaths", said.host_paths), host_paths)?,
             runtimes: runtimes.map_or_else(|| RUNTIMES.map(str::to_owned).to_vec(), |(words, _)| words),
+            containerd,
             containers: Grants {
                 image_dirs: paths(
                     "--image-dir",
@@ -226,12 +236,13 @@ mod tests {
         assert_eq!(usual.containers, Grants::usual(Path::new("/D")));
         assert_eq!(usual.containers.image_dirs, paths(&["/D/image-archives"]));
         assert_eq!((usual.containers.bind_paths, usual.containers.trust), (vec![], Trust::Confined));
+        assert_eq!(usual.containerd, Path::new(SOCKET));
         assert_eq!((usual.runtimes.len(), usual.host_paths), (RUNTIMES.len(), paths(&HOST_PATHS)));
     }
 
     #[test]
     fn a_flag_goes_before_the_file_field_by_field() {
-        let all = "runtimes: [process]\nhostPaths: [/a, /b]\nimageDirs: [/c]\nbindPaths: [/d]\nallowPrivileged: true\n";
+        let all = "runtimes: [process]\nhostPaths: [/a, /b]\nimageDirs: [/c]\nbindPaths: [/d]\nallowPrivileged: true\ncontainerdSocket: /c/c.sock\n";
         let by_file = Allows {
             host_paths: paths(&["/a", "/b"]),
             containers: Grants {
@@ -240,6 +251,7 @@ mod tests {
                 trust: Trust::Privileged,
             },
             runtimes: vec!["process".to_owned()],
+            containerd: "/c/c.sock".into(),
         };
         let file = with(all);
         assert_eq!(told(file.path(), &[]).unwrap(), by_file);
@@ -255,6 +267,7 @@ mod tests {
                 trust: Trust::Privileged,
             },
             runtimes: vec!["oci".to_owned()],
+            containerd: "/c/c.sock".into(),
         };
         assert_eq!(told(file.path(), &flags).unwrap(), by_flags);
         let confined = told(other.path(), &flags).unwrap();
@@ -272,9 +285,13 @@ mod tests {
             ("hostPaths: /a", &["node.yaml", "hostPaths"]),
             ("hostPaths: [a]", &["node.yaml: hostPaths", "a must be an absolute path"]),
             ("bindPaths: [/]", &["node.yaml: bindPaths", "/ must be an absolute path below /"]),
-            ("runtimes: [docker]", &["node.yaml: runtimes", "docker", "external, process, systemd, oci"]),
+            (
+                "runtimes: [docker]",
+                &["node.yaml: runtimes", "docker", "external, process, systemd, oci, containerd"],
+            ),
             ("allowPrivileged: maybe", &["node.yaml", "allowPrivileged"]),
             ("runtimes: [process", &["node.yaml"]),
+            ("containerdSocket: c.sock", &["node.yaml: containerdSocket", "c.sock", "not absolute"]),
             ("runtimes:\n  # - process\n", &["node.yaml: runtimes has no value", "[]"]),
         ] {
             let error = format!("{:#}", told(with(text).path(), &[]).unwrap_err());

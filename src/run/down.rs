@@ -29,6 +29,7 @@ use crate::node::{Looked, Options};
 use crate::plan::marks::STOPPED;
 use crate::server::Identity;
 use crate::store::embedded::OpenError;
+use crate::sys::containerd::SOCKET;
 
 /// Where the plugins' own allocations are: they stop last, by their controller.
 const SYSTEM: &str = "wharfline-system";
@@ -136,7 +137,7 @@ fn in_use(error: &anyhow::Error) -> bool {
 async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken) -> anyhow::Result<()> {
     core.server.bootstrap().await?;
     let client = core.server.client(Identity::controllers());
-    let machine = machine::machine(data_dir)?;
+    let machine = machine::machine(data_dir, Path::new(SOCKET))?;
     let kernel = std::sync::Arc::clone(&machine.kernel);
     let options =
         Options { any_store: true, ..join::options("", data_dir.to_owned(), machine::run_dir(data_dir)) };

@@ -11,7 +11,9 @@ use crate::node::{AtSocket, Dial, Machine};
 use crate::sys::clock::RealClock;
 use crate::sys::kernel::KernelError;
 use crate::sys::random::RealRandom;
-use crate::sys::real::{Pool, RealContainers, RealFiles, RealKernel, RealProcesses, RealUnits, RealWatches};
+use crate::sys::real::{
+    Pool, RealContainerd, RealContainers, RealFiles, RealKernel, RealProcesses, RealUnits, RealWatches,
+};
 use crate::sys::units::Units;
 
 /// Threads for path calls; more wait.
@@ -23,8 +25,8 @@ const FILE_THREADS: usize = 2;
 /// How long a flush of the journal may take: a busy disk is slow, and the daemon ends with its journal.
 const FILE_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Everything real.
-pub fn machine(data_dir: &Path) -> Result<Machine, KernelError> {
+/// Everything real; containerd is at this socket, if it is there.
+pub fn machine(data_dir: &Path, containerd: &Path) -> Result<Machine, KernelError> {
     let pool = Pool::new(THREADS, PATH_DEADLINE);
     Ok(Machine {
         kernel: Arc::new(RealKernel::open(data_dir, pool.clone())?),
@@ -35,6 +37,7 @@ pub fn machine(data_dir: &Path) -> Result<Machine, KernelError> {
         random: Arc::new(RealRandom),
         dial: Arc::new(UnixDial),
         containers: Some(Arc::new(RealContainers::new(data_dir))),
+        containerd: Some((Arc::new(RealContainerd::new(containerd.to_owned())), containerd.to_owned())),
         units: RealUnits::booted().map(|units| Arc::new(units) as Arc<dyn Units>),
     })
 }

@@ -202,7 +202,7 @@ impl Up {
             .await
             .with_context(|| format!("cannot listen on {listen}; give another address with --listen"))?;
         let address = listener.local_addr()?;
-        let machine = machine::machine(&data_dir)?;
+        let machine = machine::machine(&data_dir, &allows.containerd)?;
         let kernel = Arc::clone(&machine.kernel);
         let options = Options {
             host_paths: allows.host_paths,

@@ -130,13 +130,23 @@ pub enum Lack {
         /// What came instead.
         said: String,
     },
+    /// containerd does not answer.
+    #[error("{said}")]
+    Containerd {
+        /// What came instead.
+        said: String,
+    },
 }
 
 impl Lack {
     /// Whether what is lacking may come while the daemon runs.
     pub fn may_end(&self) -> bool {
         match self {
-            Self::Runc { .. } | Self::Overlay | Self::NoAnswer | Self::Manager { .. } => true,
+            Self::Runc { .. }
+            | Self::Overlay
+            | Self::NoAnswer
+            | Self::Manager { .. }
+            | Self::Containerd { .. } => true,
             Self::Absent | Self::OtherInit => false,
         }
     }

@@ -12,6 +12,7 @@
 //! ```
 //! Tasks outlive the daemon. Nothing here restarts anything.
 use crate::sys::cgroup::{Cgroup, Orphans};
+use crate::sys::containerd::Through;
 use crate::sys::units::UnitSpec;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -158,6 +159,9 @@ pub struct ContainerSpec {
     pub shares: Vec<ContainerShare>,
     /// The number of the signal that asks the main process to end; it alone gets it.
     pub stop_signal: i32,
+    /// That containerd makes it, by calling runc; [`ContainerSpec::id`] is its name there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<Through>,
     /// What runc is told, its `config.json`, but for the numbers of the user and the cookie. Its root is `rootfs` of
     /// the stage, which is the directory `stage` in the task's. Kept in a file of its own until it is used.
     #[serde(skip)]
@@ -184,6 +188,7 @@ impl fmt::Debug for ContainerSpec {
             .field("layers", &self.layers)
             .field("shares", &self.shares)
             .field("stop_signal", &self.stop_signal)
+            .field("through", &self.through)
             .finish_non_exhaustive()
     }
 }

@@ -73,7 +73,8 @@ impl Bench {
     async fn new(runc: bool) -> Self {
         let (place, server, machine) = (Place::new(), server().await, Arc::new(Slow::default()));
         machine.runc.send_replace(runc);
-        let parts = Machine { containers: Some(machine.clone()), units: None, ..place.machine() };
+        let parts =
+            Machine { containers: Some(machine.clone()), units: None, containerd: None, ..place.machine() };
         let daemon = Daemon::start_on(&server, parts, place.options()).await;
         Self { place, world: World::new(&server), machine, daemon, _server: server }
     }

@@ -8,6 +8,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use serde_json::json;
 use tokio::sync::Notify;
 use wharfline::api::allocation::Task;
+use wharfline::node::runtime::containerd::{Containerd, Reached};
 use wharfline::node::runtime::oci::Oci;
 use wharfline::node::runtime::process::Process;
 use wharfline::node::runtime::systemd::Systemd;
@@ -18,9 +19,11 @@ use wharfline::plan::container::Trust;
 use wharfline::sys::kernel::{FileKind, KernelError, PathFacts, Present};
 use wharfline::sys::path::{SubPath, TreePath};
 use wharfline::sys::process::ExitRecord;
+use wharfline::sys::random::RealRandom;
 use wharfline::sys::real::{RealContainers, RealFiles, RealKernel, RealUnits, RealWatches};
 use wharfline::sys::{Kernel, Watches};
 
+use crate::its::{self, RunsIn};
 use crate::made::save_busybox;
 use crate::support::{Host, Propagation, soon};
 
@@ -33,6 +36,14 @@ pub(crate) enum Flavour {
     Process,
     Oci,
     Systemd,
+    Containerd,
+}
+
+impl Flavour {
+    /// Whether tasks are containers.
+    pub(crate) fn is_container(self) -> bool {
+        matches!(self, Self::Oci | Self::Containerd)
+    }
 }
 
 /// A volume that is published on the machine.
@@ -59,6 +70,8 @@ pub(crate) struct Machine {
     /// What finds tasks without a journal, whatever runs them.
     pub(crate) finder: Arc<dyn Runtime>,
     pub(crate) place: Place,
+    /// The one that makes its containers.
+    pub(crate) containerd: Option<its::Containerd>,
     /// Every task has it at `/here`.
     here: Volume,
 }
@@ -100,6 +113,7 @@ impl Machine {
         let run_dir = host.data.clone();
         let files = Arc::new(RealFiles::new(host.pool.clone()));
         let shimmed = Shimmed::new(Arc::new(host.processes()), files, &data, &run_dir);
+        let mut containerd = None;
         let hide = vec![data.clone(), kernel.absolute(&TreePath::root().into())];
         let runtime: Arc<dyn Runtime> = match flavour {
             Flavour::Process => Arc::new(Process::new(shimmed.clone(), hide.clone())),
@@ -108,16 +122,24 @@ impl Machine {
                 let process = Process::new(shimmed.clone(), hide.clone());
                 Arc::new(Systemd::new(process, Some(Arc::new(units))))
             }
-            Flavour::Oci => {
+            Flavour::Oci | Flavour::Containerd => {
                 save_busybox(&host.data.join(IMAGE));
                 let (image_dirs, bind_paths) = (vec![host.data.clone()], Vec::new());
                 let grants = Grants { image_dirs, bind_paths, trust: Trust::Confined };
                 let containers = Arc::new(RealContainers::new(&data));
-                Arc::new(Oci::new(shimmed.clone(), Some(containers), &run_dir, grants))
+                let oci = Arc::new(Oci::new(shimmed.clone(), Some(containers), &run_dir, grants));
+                if flavour == Flavour::Oci {
+                    oci
+                } else {
+                    let its =
+                        containerd.insert(its::Containerd::start(&host.data.join("c"), RunsIn::Own).await);
+                    let there: Reached = (Arc::new(its.client()), its.socket());
+                    Arc::new(Containerd::new(oci, shimmed.clone(), Some(there), Arc::new(RealRandom)))
+                }
             }
         };
         let (place, finder) = (Place::new(&data, "6e3f", "main"), Process::new(shimmed, hide));
-        Self { host, kernel, runtime, finder: Arc::new(finder), place, here }
+        Self { host, kernel, runtime, finder: Arc::new(finder), place, containerd, here }
     }
 
     /// An empty file system as a volume.
@@ -172,7 +194,7 @@ impl Machine {
     /// A task of this program.
     pub(crate) fn program(&self, command: &[&str]) -> Wanted<'_> {
         let mut runtime = json!({ "command": command });
-        if self.runtime.kind() == Kind::Oci {
+        if matches!(self.runtime.kind(), Kind::Oci | Kind::Containerd) {
             runtime["archive"] = json!(self.host.data.join(IMAGE));
         }
         let task = json!({ "name": self.place.task, "runtime": { self.runtime.kind().word(): runtime } });
@@ -273,9 +295,13 @@ impl Machine {
         assert!(!self.place.directory.exists());
         self.finder.sweep().await.unwrap();
         assert!(self.finder.list().await.unwrap().is_empty());
-        unmount(self.seen(&self.here), UnmountFlags::empty()).unwrap();
-        self.kernel.undo_tree().await.unwrap();
-        self.host.assert_clean();
+        let Self { host, kernel, containerd, here, .. } = self;
+        if let Some(containerd) = containerd {
+            containerd.end().await;
+        }
+        unmount(kernel.absolute(&here.path.clone().into()), UnmountFlags::empty()).unwrap();
+        kernel.undo_tree().await.unwrap();
+        host.assert_clean();
     }
 }
 

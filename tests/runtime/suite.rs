@@ -99,7 +99,7 @@ pub(crate) async fn the_environment_is_the_orders_and_nothing_is_inherited(flavo
     for name in ["SigBlk:\t", "SigIgn:\t"] {
         let signals = output.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         // Signals 32 and 33 belong to the C library and are as they were; busybox's shell itself ignores SIGQUIT.
-        let shells = if flavour == Flavour::Oci { 1 << 2 } else { 0 };
+        let shells = if flavour.is_container() { 1 << 2 } else { 0 };
         assert_eq!(u64::from_str_radix(signals, 16).unwrap() & 0x7fff_ffff & !shells, 0, "{name}{signals}");
     }
     machine.end().await;
@@ -526,7 +526,8 @@ pub(crate) async fn a_limit_of_processes_is_in_force(flavour: Flavour) {
 /// The user, the groups and the capabilities of a task, however it is run.
 fn who<'a>(wanted: &'a mut Wanted<'_>) -> (&'a mut String, (&'a mut Vec<String>, &'a mut Capabilities)) {
     let runtime = &mut wanted.task.runtime;
-    match (runtime.process.as_mut().or(runtime.systemd.as_mut()), &mut runtime.oci) {
+    let container = runtime.oci.as_mut().or(runtime.containerd.as_mut());
+    match (runtime.process.as_mut().or(runtime.systemd.as_mut()), container) {
         (Some(of), _) => (&mut of.user, (&mut of.groups, &mut of.capabilities)),
         (None, Some(of)) => (&mut of.user, (&mut of.groups, &mut of.capabilities)),
         (None, None) => panic!("nothing of ours runs it"),

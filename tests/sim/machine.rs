@@ -54,6 +54,7 @@ impl SimMachine {
             dial: this,
             containers: None,
             units: None,
+            containerd: None,
         }
     }
 

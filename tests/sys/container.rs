@@ -132,6 +132,7 @@ impl Rig {
             layers: self.layers.clone(),
             shares: self.shares.clone(),
             stop_signal: 15,
+            through: None,
             document: self.document(&argv),
         });
         spec.argv = argv;

@@ -5,7 +5,6 @@ use serde_json::Value;
 
 use super::super::field::{Cause, FieldError, FieldErrors};
 use super::mounts::{BELOW_ROOT, is_below_root, mounts};
-use super::not_built::refuse_not_built;
 use super::runtime::{driver_is_root, driver_paths, resources, runtime};
 use super::{check_duration, list, names, reference, required, text, unchanged};
 
@@ -111,7 +110,6 @@ fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&s
         }
     }
     mounts(faults, path, task, "csiPlugin");
-    refuse_not_built(faults, path, task);
 }
 
 /// The longest path that the kernel takes, in bytes.

@@ -1,11 +1,10 @@
 //! What a schema cannot say. Every function lists all faults of one object by field path.
 //!
 //! Called after the schema's own checks, so types are right; what is absent is simply absent. One file for each kind;
-//! `runtime`, `mounts` and `not_built` are for what tasks and plugins share; here is what several need.
+//! `runtime` and `mounts` are for what tasks and plugins share; here is what several need.
 mod allocation;
 mod claim;
 mod mounts;
-mod not_built;
 mod plugin;
 mod runtime;
 mod volume;

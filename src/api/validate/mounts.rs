@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::super::field::FieldErrors;
+use super::runtime::container;
 use super::{list, text};
 
 /// Where a container has the tree of volumes.
@@ -14,7 +15,7 @@ pub(super) const BELOW_ROOT: &str = "must be an absolute path below / without \"
 /// Faults of all mount paths of `of`, a task or an instance of a plugin; the plugin's paths are fields of `driver`, a
 /// block in it or, with an empty name, itself.
 pub(super) fn mounts(faults: &mut FieldErrors, path: &str, of: &Value, driver: &str) {
-    let oci = &of["runtime"]["oci"];
+    let (kind, oci) = container(&of["runtime"]).unwrap_or(("", &Value::Null));
     let mut taken = Taken { path, root: Root::of(oci), by: HashMap::new(), open: Vec::new() };
     for (i, mount) in list(&of["volumeMounts"]).enumerate() {
         taken.take(faults, format!("volumeMounts[{i}]"), ".mountPath", text(&mount["mountPath"]));
@@ -23,7 +24,7 @@ pub(super) fn mounts(faults: &mut FieldErrors, path: &str, of: &Value, driver: &
         return;
     }
     for (i, host) in list(&oci["hostPaths"]).enumerate() {
-        let what = format!("runtime.oci.hostPaths[{i}]");
+        let what = format!("runtime.{kind}.hostPaths[{i}]");
         if host["propagation"] == "Bidirectional" {
             taken.open.push((what.clone(), parts(text(&host["mountPath"]))));
         }

@@ -4,7 +4,6 @@ use serde_json::Value;
 use super::super::field::{FieldError, FieldErrors};
 use super::super::{plugin, quantity};
 use super::mounts::{mounts, one_view};
-use super::not_built::refuse_not_built;
 use super::runtime::{driver_is_root, driver_paths, resources, runtime};
 use super::{check_duration, entries, list, names, one_of};
 
@@ -28,7 +27,6 @@ pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
         mounts(&mut faults, &path, instance, "");
         check_duration(&mut faults, &format!("{path}.healthTimeout"), &instance["healthTimeout"]);
         driver_is_root(&mut faults, &path, instance);
-        refuse_not_built(&mut faults, &path, instance);
     }
     one_view(&mut faults, "spec.instances", &spec["instances"]);
     let (surge, unavailable) =

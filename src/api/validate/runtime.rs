@@ -20,6 +20,13 @@ const SOCKET: &str = "csi.sock";
 
 /// The runtimes of processes on the host.
 const ON_HOST: [&str; 2] = ["process", "systemd"];
+/// Those of containers, which are told the same.
+const CONTAINERS: [&str; 2] = ["oci", "containerd"];
+
+/// The block of a container, with its runtime; whichever of them is given, there is one at most.
+pub(super) fn container(runtime: &Value) -> Option<(&'static str, &Value)> {
+    CONTAINERS.map(|kind| (kind, &runtime[kind])).into_iter().find(|(_, block)| block.is_object())
+}
 
 /// Faults of a runtime's own block.
 pub(super) fn runtime(faults: &mut FieldErrors, path: &str, runtime: &Value) {
@@ -33,8 +40,8 @@ pub(super) fn runtime(faults: &mut FieldErrors, path: &str, runtime: &Value) {
     if runtime["external"].is_object() {
         socket(faults, &format!("{path}.external.socket"), text(&runtime["external"]["socket"]));
     }
-    if runtime["oci"].is_object() {
-        oci(faults, &format!("{path}.oci"), &runtime["oci"]);
+    if let Some((kind, block)) = container(runtime) {
+        oci(faults, &format!("{path}.{kind}"), block);
     }
 }
 
@@ -192,7 +199,7 @@ fn is_absolute(path: &str) -> bool {
 
 /// The directory of a driver's socket is root's, and so is what it mounts.
 pub(super) fn driver_is_root(faults: &mut FieldErrors, path: &str, of: &Value) {
-    let runtimes = ON_HOST.into_iter().chain(["oci"]);
+    let runtimes = ON_HOST.into_iter().chain(CONTAINERS);
     for (runtime, field) in runtimes.flat_map(|runtime| [(runtime, "user"), (runtime, "groups")]) {
         let value = &of["runtime"][runtime][field];
         let given = value.as_str().is_some_and(|text| !text.is_empty()) || list(value).next().is_some();

@@ -5,6 +5,7 @@
 //! | [`external`] | not at all: something else does, of which only the socket is known |
 //! | [`process`] | as a process of the host, under a shim |
 //! | [`oci`] | as a container of runc, under a shim |
+//! | [`containerd`] | as the same container, made by containerd, under a shim |
 //! | [`systemd`] | as a process of the host, under a shim, both in a unit of systemd's |
 //!
 //! The truth about a task is outside of this process and survives it, so every call may be repeated, and a daemon that knows
@@ -28,6 +29,7 @@ use crate::sys::containers::Lack;
 use crate::sys::kernel::DeviceId;
 use crate::sys::process::{ExitRecord, ProcessError};
 
+pub mod containerd;
 pub mod external;
 pub mod oci;
 mod preparations;
@@ -50,11 +52,13 @@ pub enum Kind {
     Oci,
     /// A process of the host in a unit of systemd's.
     Systemd,
+    /// A container of containerd's.
+    Containerd,
 }
 
 impl Kind {
     /// Every one that this program has.
-    pub const ALL: [Self; 4] = [Self::External, Self::Process, Self::Oci, Self::Systemd];
+    pub const ALL: [Self; 5] = [Self::External, Self::Process, Self::Oci, Self::Systemd, Self::Containerd];
 
     /// The one that a task names; none if it is not built into this program.
     pub fn of(runtime: &manifest::Runtime) -> Option<Self> {
@@ -63,6 +67,7 @@ impl Kind {
             Self::Process => runtime.process.is_some(),
             Self::Oci => runtime.oci.is_some(),
             Self::Systemd => runtime.systemd.is_some(),
+            Self::Containerd => runtime.containerd.is_some(),
         };
         Self::ALL.into_iter().find(named)
     }
@@ -74,6 +79,7 @@ impl Kind {
             Self::Process => "process",
             Self::Oci => "oci",
             Self::Systemd => "systemd",
+            Self::Containerd => "containerd",
         }
     }
 }
@@ -380,6 +386,8 @@ impl Runtimes {
         let Options { data_dir, run_dir, .. } = options;
         let (processes, files) = (Arc::clone(&machine.processes), Arc::clone(&machine.files));
         let shimmed = Shimmed::new(processes, files, data_dir, run_dir);
+        let containers = (machine.containers.clone(), options.containers.clone());
+        let oci = Arc::new(oci::Oci::new(shimmed.clone(), containers.0, run_dir, containers.1));
         let make = |kind| -> Arc<dyn Runtime> {
             let shimmed = shimmed.clone();
             let process = || process::Process::new(shimmed.clone(), vec![data_dir.clone(), run_dir.clone()]);
@@ -387,9 +395,11 @@ impl Runtimes {
                 Kind::External => Arc::new(external::External),
                 Kind::Process => Arc::new(process()),
                 Kind::Systemd => Arc::new(systemd::Systemd::new(process(), machine.units.clone())),
-                Kind::Oci => {
-                    let containers = machine.containers.clone();
-                    Arc::new(oci::Oci::new(shimmed, containers, run_dir, options.containers.clone()))
+                Kind::Oci => Arc::<oci::Oci>::clone(&oci),
+                Kind::Containerd => {
+                    let there = machine.containerd.clone();
+                    let random = Arc::clone(&machine.random);
+                    Arc::new(containerd::Containerd::new(Arc::clone(&oci), shimmed, there, random))
                 }
             }
         };
@@ -476,7 +486,7 @@ mod tests {
             (json!({ "external": { "socket": "/a" } }), Some(Kind::External)),
             (json!({ "oci": { "archive": "/a" } }), Some(Kind::Oci)),
             (json!({ "systemd": { "command": ["a"] } }), Some(Kind::Systemd)),
-            (json!({ "containerd": {} }), None),
+            (json!({ "containerd": { "archive": "/a" } }), Some(Kind::Containerd)),
             (json!({}), None),
         ] {
             let told: manifest::Runtime = serde_json::from_value(runtime.clone()).unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::super::context::substitute;
-use super::preparations::{Asked, Grants, Made, Preparations};
+use super::preparations::{Grants, Made, Preparations, Wanting};
 use super::shimmed::{self, Shimmed};
 use super::{
     Found, Kind, Order, Outcome, Place, Readiness, Running, Runtime, RuntimeError, Variables, Wake, Wish,
@@ -56,6 +56,32 @@ impl Oci {
         Self { shimmed, run_dir: run_dir.to_owned(), preparations }
     }
 
+    /// What a shim is told of the container that was prepared at a place, once.
+    pub(super) fn taken(&self, order: &Order<'_>) -> Result<TaskSpec, RuntimeError> {
+        let made = self.preparations.as_ref().and_then(|preparations| preparations.take(order.place));
+        self.spec(order, &made.ok_or(RuntimeError::Unprepared)?)
+    }
+
+    /// [`Runtime::prepare`], for a container that this containerd makes, if any does.
+    pub(super) fn prepare_for(
+        &self,
+        place: &Place,
+        (wish, by): (Wish<'_>, Option<Arc<dyn sys::Containerd>>),
+        variables: &Variables,
+        wake: Wake,
+    ) {
+        let Wish { task, trusted, former } = wish;
+        if let Some(preparations) = &self.preparations {
+            let mut oci = task.runtime.container().cloned().unwrap_or_default();
+            oci.archive = substitute(&oci.archive, variables);
+            for host in &mut oci.host_paths {
+                host.path = substitute(&host.path, variables);
+            }
+            let former = former.and_then(|digest| digest.parse().ok());
+            preparations.begin(place, Wanting { oci, whose: whose(task, trusted), former, by }, wake);
+        }
+    }
+
     fn spec(&self, order: &Order<'_>, made: &Made) -> Result<TaskSpec, RuntimeError> {
         let place = order.place;
         let container = self.container(order, made)?;
@@ -81,6 +107,7 @@ impl Oci {
                 layers: made.image.layers.clone(),
                 shares: shares.into_iter().map(share).collect(),
                 stop_signal,
+                through: None,
                 document: serde_json::to_string(&document).map_err(RuntimeError::Document)?,
             }),
         })
@@ -184,23 +211,14 @@ impl Runtime for Oci {
     fn readiness(&self, place: &Place, (task, trusted): (&Task, bool)) -> Readiness {
         match &self.preparations {
             Some(preparations) => {
-                preparations.readiness(place, task.runtime.oci.as_ref(), whose(task, trusted))
+                preparations.readiness(place, task.runtime.container(), whose(task, trusted))
             }
             None => Readiness::Unusable(Obstacle::Missing, Lack::Absent.to_string()),
         }
     }
 
     fn prepare(&self, place: &Place, wish: Wish<'_>, variables: &Variables, wake: Wake) {
-        let Wish { task, trusted, former } = wish;
-        if let Some(preparations) = &self.preparations {
-            let mut oci = task.runtime.oci.clone().unwrap_or_default();
-            oci.archive = substitute(&oci.archive, variables);
-            for host in &mut oci.host_paths {
-                host.path = substitute(&host.path, variables);
-            }
-            let former = former.and_then(|digest| digest.parse().ok());
-            preparations.begin(place, Asked { oci, whose: whose(task, trusted), former }, wake);
-        }
+        self.prepare_for(place, (wish, None), variables, wake);
     }
 
     fn prepared(&self, place: &Place) -> Option<Outcome> {
@@ -249,9 +267,7 @@ impl Runtime for Oci {
     }
 
     async fn start(&self, order: &Order<'_>, clones: Vec<OwnedFd>) -> Result<Arc<dyn Running>, RuntimeError> {
-        let made = self.preparations.as_ref().and_then(|preparations| preparations.take(order.place));
-        let spec = self.spec(order, &made.ok_or(RuntimeError::Unprepared)?)?;
-        self.shimmed.start(order.place, &spec, clones).await
+        self.shimmed.start(order.place, &self.taken(order)?, clones).await
     }
 
     async fn adopt(&self, place: &Place) -> Result<Found, RuntimeError> {

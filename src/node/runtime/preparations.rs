@@ -62,12 +62,14 @@ pub(super) struct Made {
 
 /// What is to be made.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct Wanting {
     /// The task's block.
     pub(super) oci: OciRuntime,
     pub(super) whose: Whose,
     /// The image that it was started from last: where its archive is gone, that is good enough.
     pub(super) former: Option<Digest>,
+    /// Who makes the container, if it is not runc alone.
+    pub(super) by: Option<Arc<dyn crate::sys::Containerd>>,
 }
 
 /// The preparations of one node.
@@ -153,7 +155,7 @@ impl Preparations {
     }
 
     /// Begins, unless that is under way.
-    pub(super) fn begin(&self, place: &Place, asked: Asked, wake: Wake) {
+    pub(super) fn begin(&self, place: &Place, asked: Wanting, wake: Wake) {
         let cancelled = CancellationToken::new();
         let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
         {
@@ -313,7 +315,7 @@ impl Shared {
     }
 
     /// As [`Shared::make`]. A panic in it is a failure like others: nobody else would end the wait.
-    async fn made(&self, asked: Asked) -> Result<Made, Failure> {
+    async fn made(&self, asked: Wanting) -> Result<Made, Failure> {
         let made = AssertUnwindSafe(self.make(asked)).catch_unwind().await;
         made.unwrap_or_else(|panic| {
             let said =
@@ -324,11 +326,14 @@ impl Shared {
         })
     }
 
-    async fn make(&self, asked: Asked) -> Result<Made, Failure> {
-        let Asked { mut oci, whose, former } = asked;
+    async fn make(&self, asked: Wanting) -> Result<Made, Failure> {
+        let Wanting { mut oci, whose, former, by } = asked;
         self.allows(&oci, whose).map_err(|error| (Obstacle::NotAllowed, error.to_string()))?;
         let Grants { image_dirs, bind_paths, .. } = &self.grants;
         let equipment = self.check().await.map_err(|lack| (Obstacle::Missing, lack.to_string()))?;
+        if let Some(by) = by {
+            by.check().await.map_err(|lack| (Obstacle::Missing, lack.to_string()))?;
+        }
         for (i, host) in oci.host_paths.iter_mut().enumerate() {
             let field = format!("hostPaths[{i}].path");
             host.path = self.resolved(&host.path, bind_paths, &field).await?;

@@ -47,6 +47,11 @@ impl Shimmed {
         Self { processes, files, data_dir: data_dir.to_owned(), cgroups, starts: Arc::default() }
     }
 
+    /// The directory of the records of tasks.
+    pub(super) fn tasks(&self) -> PathBuf {
+        self.data_dir.join("tasks")
+    }
+
     /// What tells this node from others on the machine.
     pub(super) fn node(&self) -> &str {
         self.cgroups.rsplit('/').next().unwrap_or_default()
@@ -100,7 +105,7 @@ impl Shimmed {
     }
 
     pub(super) async fn sweep(&self) -> Result<(), RuntimeError> {
-        let found = self.processes.remove_orphans(&self.cgroups, &self.data_dir.join("tasks")).await?;
+        let found = self.processes.remove_orphans(&self.cgroups, &self.tasks()).await?;
         if !found.removed.is_empty() || !found.occupied.is_empty() {
             tracing::warn!(removed = ?found.removed, occupied = ?found.occupied, "cgroups of no task");
         }
@@ -108,7 +113,7 @@ impl Shimmed {
     }
 
     pub(super) async fn list(&self) -> Result<Vec<Place>, RuntimeError> {
-        let directories = self.processes.list(&self.data_dir.join("tasks")).await?;
+        let directories = self.processes.list(&self.tasks()).await?;
         let place = |directory: &PathBuf| {
             let name = directory.file_name()?.to_string_lossy().into_owned();
             let (allocation, task) = name.split_once('.')?;

@@ -18,7 +18,7 @@ pub enum Trust {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("this node does not allow {field}: {way}")]
 pub struct Forbidden {
-    /// The field of the task's `runtime.oci`, with its value where that matters.
+    /// The field of the task's `runtime.oci` or `runtime.containerd`, with its value where that matters.
     pub field: String,
     /// What allows it.
     pub way: &'static str,

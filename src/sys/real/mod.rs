@@ -1,5 +1,6 @@
 //! The real kernel behind the traits of [`crate::sys`].
 mod binds;
+pub(crate) mod containerd;
 mod containers;
 mod facts;
 mod files;
@@ -20,6 +21,7 @@ mod vital;
 mod watches;
 
 pub use binds::RealBinds;
+pub use containerd::RealContainerd;
 pub use containers::RealContainers;
 pub use files::RealFiles;
 pub use kernel::RealKernel;

@@ -3,12 +3,14 @@
 //! runc runs twice and stays for nothing: `create` makes the container with its first process, which waits, and
 //! ends; `start` lets that one go on. Whatever fails in between, the caller kills all that descends from the shim
 //! and all in the container's cgroup; what runc remembers is removed here, and runc itself is not needed for it.
+use crate::sys::SHIM;
 use crate::sys::ffi::{self, Disposition, Fork, Signals, Standard};
 use crate::sys::proc;
 use crate::sys::process::ContainerSpec;
 use crate::sys::remove;
-use crate::sys::shim::launch::{die_with, strings};
+use crate::sys::shim::launch::{OURSELVES, die_with, strings};
 use crate::sys::shim::stage::{RUNC, STAGE};
+use crate::sys::shim::through;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -19,6 +21,8 @@ use std::path::{Path, PathBuf};
 
 /// Where runc writes the number of the container's first process.
 const PID: &str = "pid";
+/// In the directory of what runc remembers, a name that no container has.
+const NOTHING: &str = ".none";
 /// What runc says, a line of JSON each.
 const LOG: &str = "log";
 /// Of what runc says, the last bytes that are looked at.
@@ -64,13 +68,23 @@ impl Container<'_> {
         remembered(self.spec)
     }
 
-    /// Removes that. What is left of it is gone after a boot, and removed before the next start.
+    /// Removes that; what containerd remembers beside us, so that whoever waits for the end has it at once. What is left
+    /// of it is gone after a boot, and removed before the next start.
     pub(crate) fn forget(&self) {
+        if self.spec.through.is_some() {
+            through::remove(self.spec);
+        }
         remove::tree(&self.remembered()).ok();
     }
 
-    /// The command line that makes it, once its stage is there.
-    pub(crate) fn create(&self) -> Vec<String> {
+    /// The command line that makes it, once its stage is there; or ours, which has containerd make it, and says at `tell`
+    /// when it runs.
+    pub(crate) fn create(&self, tell: i32) -> Vec<String> {
+        if self.spec.through.is_some() {
+            let directory = self.directory.to_string_lossy();
+            let words = [OURSELVES, SHIM, &directory, through::CREATE, &tell.to_string()];
+            return words.map(str::to_owned).into();
+        }
         let stage = self.directory.join(STAGE).display().to_string();
         let pid = self.directory.join(RUNC).join(PID).display().to_string();
         self.runc(&["create", "--bundle", &stage, "--pid-file", &pid, &self.spec.id])
@@ -143,9 +157,10 @@ fn has_begun(main: i32) -> bool {
     !command.is_empty() && !command.ends_with(b"runc\0init\0")
 }
 
-/// What runc remembers of a container.
+/// What runc remembers of a container; nothing that we know of one that containerd makes.
 pub(crate) fn remembered(spec: &ContainerSpec) -> PathBuf {
-    spec.root.join(&spec.id)
+    let name = if spec.through.is_some() { NOTHING } else { &spec.id };
+    spec.root.join(name)
 }
 
 /// The last error in a log of runc's.
@@ -189,7 +204,7 @@ fn until_gone(action: &str, child: i32, signals: Option<&OwnedFd>) -> Result<Wai
 }
 
 /// Takes the signals that came; that a child ended shows by itself.
-fn is_asked_to_stop(signals: impl AsFd) -> io::Result<bool> {
+pub(super) fn is_asked_to_stop(signals: impl AsFd) -> io::Result<bool> {
     let mut asked = false;
     while let Some(arrived) = ffi::next_signal(&signals)? {
         asked |= arrived.signal == libc::SIGTERM || arrived.signal == ffi::stop_signal();

@@ -9,7 +9,7 @@ use crate::sys::shim::container::{Container, STEP};
 use crate::sys::shim::record::COOKIE;
 use crate::sys::shim::{root, stage, user};
 use rustix::event::{PollFd, PollFlags};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
@@ -19,8 +19,8 @@ use std::io;
 use std::path::Path;
 
 /// The name under which the running binary is found.
-const OURSELVES: &str = "wharfline";
-const READY: u8 = b'R';
+pub(super) const OURSELVES: &str = "wharfline";
+pub(crate) const READY: u8 = b'R';
 const FAILED: u8 = b'E';
 
 /// A child that is prepared or being prepared.
@@ -49,6 +49,11 @@ pub(crate) enum News {
     Interrupted,
     /// It says nothing.
     Late,
+}
+
+/// That something could not go on, as it is said to the shim.
+pub(crate) fn failed(reason: &str) -> Vec<u8> {
+    [&[FAILED], reason.as_bytes()].concat()
 }
 
 /// A task as its shim knows it.
@@ -93,10 +98,8 @@ pub(crate) fn launch(wanted: Wanted<'_>, leaf: Option<&Leaf>, clones: Vec<OwnedF
             drop((news, release, stdout, stderr));
             let child = Child { wanted, leaf: leaf.map(|leaf| (leaf, rest)), tell, go, ourselves };
             let message = child.run(shim, clones, &stdout_end, &stderr_end);
-            let mut text = vec![FAILED];
-            text.extend_from_slice(message.as_bytes());
             // Nobody is left to tell when this fails.
-            rustix::io::write(&child.tell, &text).ok();
+            rustix::io::write(&child.tell, &failed(&message)).ok();
             ffi::exit_now(127)
         }
     }
@@ -161,6 +164,8 @@ impl Child<'_> {
             return format!("join the cgroup: {error}");
         }
         let prepared = match self.wanted.container() {
+            // What is called as runc makes its stage, out of these.
+            Some(container) if container.spec.through.is_some() => self.hand_on(clones),
             Some(container) => {
                 let handed = (self.wanted.cookie, clones);
                 stage::prepare(self.wanted.directory, self.wanted.spec, container.spec, handed)
@@ -197,6 +202,14 @@ impl Child<'_> {
             .map_err(|errno| format!("change to {}: {}", spec.cwd.display(), io::Error::from(errno)))
     }
 
+    /// Leaves the volumes, and the way to tell the shim, to the program.
+    fn hand_on(&self, clones: Vec<OwnedFd>) -> Result<(), String> {
+        for clone in clones.into_iter().map(IntoRawFd::into_raw_fd).chain([self.tell.as_raw_fd()]) {
+            ffi::inherit_number(clone).map_err(|error| format!("hand on the volumes: {error}"))?;
+        }
+        Ok(())
+    }
+
     /// Waits for the shim's word; its death is none.
     fn released(&self) -> bool {
         let mut word = [0_u8; 1];
@@ -213,7 +226,7 @@ impl Child<'_> {
         let own = format!("{COOKIE}={}", self.wanted.cookie);
         let spec = self.wanted.spec;
         if let Some(container) = self.wanted.container() {
-            return (container.create(), vec![format!("PATH={PATH}"), own]);
+            return (container.create(self.tell.as_raw_fd()), vec![format!("PATH={PATH}"), own]);
         }
         let variables = spec.env.iter().filter(|(name, _)| *name != COOKIE);
         let env = variables.map(|(name, value)| format!("{name}={value}")).chain([own]);

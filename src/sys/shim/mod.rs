@@ -12,10 +12,13 @@ pub(crate) mod logs;
 pub(crate) mod record;
 mod root;
 pub(crate) mod stage;
+pub(crate) mod stand_in;
 mod supervise;
+pub(crate) mod through;
 pub(crate) mod unit;
 mod user;
 
+use crate::sys::SHIM;
 use crate::sys::cgroup::{Leaf, Trees};
 use crate::sys::ffi::{self, Disposition, Signals, Standard};
 use crate::sys::kernel::DeviceId;
@@ -32,6 +35,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -40,6 +44,34 @@ use supervise::{Asks, FromElsewhere, Stream, Supervised};
 
 /// What the shim says on its standard output once the task's program runs.
 pub(crate) const STARTED: &[u8] = b"started\n";
+
+/// Does what this process is there for, if it was not started to be spoken to: a shim, its client of containerd, or what
+/// containerd takes for runc.
+pub fn entered(arguments: &[OsString]) -> Option<ExitCode> {
+    let (name, rest) = arguments.split_first()?;
+    if let Some(link) = stand_in::called_for(name) {
+        return Some(stand_in::run(&link, rest));
+    }
+    let (first, rest) = rest.split_first()?;
+    if first != SHIM {
+        return None;
+    }
+    let number = |word: &OsString| word.to_str().and_then(|word| word.parse().ok());
+    let known = match rest {
+        [directory] => return Some(run(Path::new(directory))),
+        [directory, word, tell] if word == through::CREATE => {
+            number(tell).map(|tell| through::create(Path::new(directory), tell))
+        }
+        [directory, word, id, main] if word == through::AWAIT => {
+            id.to_str().zip(number(main)).map(|(id, main)| through::wait(Path::new(directory), id, main))
+        }
+        [socket, word, called] if word == through::REMOVE => {
+            through::forget(Path::new(socket), Path::new(called))
+        }
+        _ => None,
+    };
+    Some(known.unwrap_or(ExitCode::from(2)))
+}
 
 /// Runs the task that `directory` describes, to its end. Standard output gets [`STARTED`] or one line that says
 /// why not; then it is closed.
@@ -61,6 +93,8 @@ struct Shim<'a> {
     clones: Vec<OwnedFd>,
     /// Made before the task's first process, removed after its last one.
     leaf: Option<Leaf>,
+    /// Of a start that failed something goes on that is no descendant of ours.
+    abroad: bool,
     started_ms: i64,
     /// Of the whole machine, when the task began.
     oom_kills: u64,
@@ -101,6 +135,7 @@ impl<'a> Shim<'a> {
             signals: awaited.descriptor()?,
             clones,
             leaf: None,
+            abroad: false,
             started_ms: wall_clock(),
             oom_kills: oom_kills(),
             _lock: lock,
@@ -140,7 +175,13 @@ impl<'a> Shim<'a> {
         let mut supervised = Supervised { main, asks, signals, streams, ladder, from_elsewhere, leaf };
         let outcome = supervised.until_none_is_left()?;
         let wrote = supervised.wrote();
+        let outcome = if self.through() { through::outcome(outcome) } else { outcome };
         self.finish(outcome, supervised.ladder.stop_asked(), wrote)
+    }
+
+    /// Whether it is a container that containerd makes.
+    fn through(&self) -> bool {
+        self.order.task.container.as_ref().is_some_and(|container| container.through.is_some())
     }
 
     fn wanted(&self) -> Wanted<'_> {
@@ -166,6 +207,10 @@ impl<'a> Shim<'a> {
             Ok(()) => self.past_creation(launched.pid),
             Err(reason) => {
                 abandon(launched.pid);
+                if self.through() {
+                    let leaf = self.cgroup().map(|path| Leaf::find(&Trees::here(), path));
+                    self.abroad = !through::is_over(&launched, leaf.as_ref());
+                }
                 Err(reason)
             }
         };
@@ -178,6 +223,11 @@ impl<'a> Shim<'a> {
     /// Who the main process is: the child itself, or the first one of the container that the child made.
     fn past_creation(&mut self, child: i32) -> Result<i32, NotBegun> {
         let Some(container) = self.wanted().container() else { return Ok(child) };
+        if self.through() {
+            // The client stays.
+            self.leaf = self.cgroup().map(|path| Leaf::find(&Trees::here(), path));
+            return Ok(child);
+        }
         let main = container.created(child, &self.signals)?;
         let cgroup = self.order.task.cgroup.as_ref();
         let leaf = cgroup.map(|cgroup| Leaf::find(&Trees::here(), &cgroup.path));
@@ -187,10 +237,14 @@ impl<'a> Shim<'a> {
         Ok(main)
     }
 
-    /// Kills whatever a container that did not start has left, and removes what runc remembers of it. An error when some
-    /// of it does not die.
+    /// Kills whatever a container that did not start has left. An error when some of it does not die.
     fn leave_nothing(&mut self) -> io::Result<()> {
-        let Some(container) = self.wanted().container() else { return Ok(()) };
+        if self.wanted().container().is_none() {
+            return Ok(());
+        }
+        if self.abroad {
+            return Err(io::Error::other("what containerd began of it does not end"));
+        }
         let leaf = || self.cgroup().map(|path| Leaf::find(&Trees::here(), path));
         let mut signals = [PollFd::new(&self.signals, PollFlags::IN)];
         loop {
@@ -207,7 +261,6 @@ impl<'a> Shim<'a> {
                 Err(_) => break, // ECHILD: as their reaper we have all of them
             }
         }
-        container.forget();
         let leaf = leaf();
         // What is in it came from elsewhere; it is removed at the end, as that of any task.
         self.leaf = leaf;
@@ -241,6 +294,9 @@ impl<'a> Shim<'a> {
         }
         self.record(launched.pid).map_err(|error| format!("record the task: {error}"))?;
         launched.release().map_err(|error| format!("release the task: {error}"))?;
+        if self.through() {
+            return self.until_it_runs(launched);
+        }
         match news(launched)? {
             News::Failed(reason) => Err(reason.into()),
             // Whatever came meanwhile is met in the loop.
@@ -248,9 +304,31 @@ impl<'a> Shim<'a> {
         }
     }
 
+    /// Waits for the word that containerd has started it.
+    fn until_it_runs(&self, launched: &Launched) -> Result<(), NotBegun> {
+        loop {
+            match launched.news(&self.signals).map_err(|error| format!("hear of the task: {error}"))? {
+                News::Ready => return Ok(()),
+                News::Failed(reason) => return Err(reason.into()),
+                News::Silent => return Err("the task died while containerd made it".to_owned().into()),
+                News::Late => {
+                    let reason = format!("containerd did not make it within {} s", container::STEP.tv_sec);
+                    return Err(reason.into());
+                }
+                News::Interrupted
+                    if container::is_asked_to_stop(&self.signals).map_err(|e| e.to_string())? =>
+                {
+                    return Err(NotBegun::Stopped);
+                }
+                News::Interrupted => {}
+            }
+        }
+    }
+
     fn record(&self, pid: i32) -> io::Result<()> {
         let ourselves = rustix::process::getpid().as_raw_nonzero().get();
-        let private = self.order.task.private_mounts;
+        // The client of containerd is in the machine's own.
+        let private = self.order.task.private_mounts && !self.through();
         let state = TaskState {
             boot_id: self.boot_id.clone(),
             shim: proc::stat(ourselves)?.id,
@@ -277,6 +355,10 @@ impl<'a> Shim<'a> {
         if let Some(leaf) = &self.leaf {
             // What is in it came from elsewhere, for we have no child left. One that does not go is an orphan.
             leaf.clear().ok();
+            if self.through() {
+                // None of its processes is our child.
+                through::clear(leaf);
+            }
         }
         if let Some(container) = self.wanted().container() {
             container.forget();

@@ -52,7 +52,10 @@ impl Place {
     pub fn machine(&self) -> Machine {
         let program = PathBuf::from(env!("CARGO_BIN_EXE_wharfline"));
         let processes = RealProcesses::with_program(program, Pool::new(4, DEADLINE));
-        Machine { processes: Arc::new(processes), ..machine::machine(self.data.path()).unwrap() }
+        Machine {
+            processes: Arc::new(processes),
+            ..machine::machine(self.data.path(), Path::new("/nowhere/containerd.sock")).unwrap()
+        }
     }
 }
 

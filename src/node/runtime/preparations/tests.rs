@@ -159,7 +159,7 @@ impl Bench {
         let woken = Arc::clone(&self.woken);
         let wake: Wake = Arc::new(move || woken.notify_one());
         let (oci, former) = (serde_json::from_value(oci).unwrap(), former.map(Digest::of));
-        self.preparations.begin(&self.place, Asked { oci, whose: Whose::Workload, former }, wake);
+        self.preparations.begin(&self.place, Wanting { oci, whose: Whose::Workload, former, by: None }, wake);
     }
 
     fn readiness(&self) -> Readiness {

@@ -1,0 +1,169 @@
+//! What containerd calls as runc for a task of ours: it makes the container's stage, and becomes `runc create`.
+//!
+//! It is told nothing but the path that it is called by, in a directory of this one container's, beside which a link leads to
+//! the task's:
+//! ```text
+//! ROOT/ID/wharfline-runc   first to the client's program, which is this one; then to runc itself
+//! ROOT/ID/task             to the task's directory
+//! ```
+//! They stay until containerd has forgotten the container, for it calls runc by that path until then; its removal removes
+//! them (`sys::real::containerd`). The volumes and the output it takes from the client ([`super::through`]) whose number and time of birth the shim has recorded; if that one does
+//! not live any more, the start is over and nothing is made.
+use crate::sys::ffi::{self, Standard};
+use crate::sys::process::ContainerSpec;
+use crate::sys::shim::launch::strings;
+use crate::sys::shim::record::{self, COOKIE, Order, Read, SPEC, STATE};
+use crate::sys::shim::stage::{self, STAGE};
+use crate::sys::shim::through;
+use rustix::fd::OwnedFd;
+use rustix::fs::{CWD, Mode, OFlags};
+use serde::de::DeserializeOwned;
+use std::ffi::{OsStr, OsString};
+use std::fs::DirBuilder;
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// What containerd calls as runc.
+pub(crate) const LINK: &str = "wharfline-runc";
+/// Beside it, the way to the task.
+const TASK: &str = "task";
+/// What is said when nobody wants the container any more.
+const OVER: &str = "the start of this container was given up";
+
+/// Makes what containerd calls as runc for a container; its path.
+pub(super) fn place(container: &ContainerSpec, directory: &Path) -> Result<PathBuf, String> {
+    let own = container.root.join(&container.id);
+    let made = || {
+        DirBuilder::new().recursive(true).mode(0o700).create(&own)?;
+        symlink(directory, own.join(TASK))?;
+        // Ourselves, for as long as we live: the stand-in puts runc there before it does anything else.
+        symlink(format!("/proc/{}/exe", std::process::id()), own.join(LINK))
+    };
+    made().map_err(|error| format!("{}: {error}", own.display()))?;
+    Ok(own.join(LINK))
+}
+
+/// Has whatever comes next be for runc itself, which needs none of us.
+fn make_way(link: &Path, runc: &Path) -> Result<(), String> {
+    let aside = link.with_file_name("runc");
+    let made = symlink(runc, &aside).and_then(|()| std::fs::rename(&aside, link));
+    made.map_err(|error| format!("{}: {error}", link.display()))
+}
+
+/// The path by which this program is called as runc, if it is.
+pub(super) fn called_for(name: &OsStr) -> Option<PathBuf> {
+    let path = Path::new(name);
+    let stands_in = path.is_absolute() && path.file_name() == Some(OsStr::new(LINK));
+    stands_in.then(|| path.to_owned())
+}
+
+/// Does what runc is asked to do; returns only if that fails.
+pub(super) fn run(link: &Path, arguments: &[OsString]) -> ExitCode {
+    let arguments: Vec<String> =
+        arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let reason = become_runc(link, &arguments);
+    // There containerd looks for runc's own words.
+    if let Some(log) = after(&arguments, "--log") {
+        let line = serde_json::json!({ "level": "error", "msg": reason });
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
+        file.and_then(|mut file| writeln!(file, "{line}")).ok();
+    }
+    ExitCode::FAILURE
+}
+
+fn become_runc(link: &Path, arguments: &[String]) -> String {
+    match prepared(link, arguments) {
+        Ok((argv, env)) => {
+            let runc = argv.first().cloned().unwrap_or_default();
+            let (Ok(argv), Ok(env)) = (strings(argv), strings(env)) else {
+                return "an argument or a variable holds a zero byte".to_owned();
+            };
+            format!("run {runc}: {}", ffi::execveat(CWD, &argv[0], &argv, &env))
+        }
+        Err(reason) => reason,
+    }
+}
+
+/// The command line of runc and its environment, when all is prepared for it.
+fn prepared(link: &Path, arguments: &[String]) -> Result<(Vec<String>, Vec<String>), String> {
+    let task = link.with_file_name(TASK);
+    let directory = std::fs::read_link(&task).map_err(|error| format!("{}: {error}", task.display()))?;
+    let directory = directory.as_path();
+    let order: Order = read(directory, SPEC)?;
+    let container = order.task.container.as_ref().ok_or("it is no container")?;
+    let runc = container.runc.display().to_string();
+    let mut argv: Vec<String> = [runc].into_iter().chain(arguments.iter().cloned()).collect();
+    let mut env: Vec<String> = std::env::vars().map(|(name, value)| format!("{name}={value}")).collect();
+    if !arguments.iter().any(|argument| argument == through::CREATE) {
+        return Ok((argv, env));
+    }
+    make_way(link, &container.runc)?;
+    let (client, clones) = handed(directory, &order)?;
+    stage::prepare(directory, &order.task, container, (&order.cookie, clones))?;
+    // From here on the cookie tells whose this is. Before, it is nobody's that it could outlive.
+    if !through::lives(&client) {
+        return Err(OVER.to_owned());
+    }
+    let bundle = argv.iter().position(|argument| argument == "--bundle").map(|at| at + 1);
+    let bundle = bundle.and_then(|at| argv.get_mut(at)).ok_or("it was called without a bundle")?;
+    *bundle = directory.join(STAGE).display().to_string();
+    env.push(format!("{COOKIE}={}", order.cookie));
+    Ok((argv, env))
+}
+
+/// The client, and the volumes from it; its output becomes ours.
+fn handed(directory: &Path, order: &Order) -> Result<(OwnedFd, Vec<OwnedFd>), String> {
+    let state: crate::sys::process::TaskState = read(directory, STATE)?;
+    let client = through::client(state.task).filter(|_| state.cookie == order.cookie).ok_or(OVER)?;
+    let open = |fd: i32, flags| {
+        let path = format!("/proc/{}/fd/{fd}", state.task.pid);
+        let opened = rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty());
+        opened.map_err(|errno| format!("{path}: {}", std::io::Error::from(errno)))
+    };
+    let clones = order.task.mounts.iter().map(|mount| open(mount.fd, OFlags::PATH));
+    let clones = clones.collect::<Result<Vec<_>, _>>()?;
+    let (output, errors) = (open(1, OFlags::WRONLY)?, open(2, OFlags::WRONLY)?);
+    // It lived all the while, so these were its own.
+    if !through::lives(&client) {
+        return Err(OVER.to_owned());
+    }
+    for (end, standard) in [(&output, Standard::Output), (&errors, Standard::Error)] {
+        ffi::redirect(end, standard).map_err(|error| format!("take the output: {error}"))?;
+    }
+    Ok((client, clones))
+}
+
+fn read<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<T, String> {
+    let path = directory.join(name);
+    match record::read(&path) {
+        Ok(Read::Found(record)) => Ok(record),
+        Ok(Read::Absent) => Err(format!("{}: it is not there", path.display())),
+        Ok(Read::Bad(error)) => Err(format!("{}: {error}", path.display())),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+fn after<'a>(arguments: &'a [String], name: &str) -> Option<&'a String> {
+    let at = arguments.iter().position(|argument| argument == name)?;
+    arguments.get(at + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_stands_in_where_it_is_called_by_its_own_path() {
+        for (name, is) in [
+            ("/run/wharfline/0f/runc/a.b.main-0f/wharfline-runc", true),
+            ("wharfline-runc", false),
+            ("./wharfline-runc", false),
+            ("/usr/bin/wharfline", false),
+            ("", false),
+        ] {
+            assert_eq!(called_for(OsStr::new(name)), is.then(|| PathBuf::from(name)), "{name}");
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! What there is of containerd alone: that it comes and goes, what it is told, and what is left in it.
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use wharfline::node::runtime::{Ended, Found, Readiness, Running, Wish};
+use wharfline::plan::supervise::Obstacle;
+use wharfline::sys::Containerd as _;
+use wharfline::sys::process::Outcome;
+
+use crate::fixture::{Flavour, Machine, exited};
+use crate::its::Containerd;
+use crate::suite::kill;
+use crate::support::{gone, lives, soon};
+
+const WAITS: &str = "trap 'exit 6' TERM; : > $HERE/ready; while :; do sleep 0.01; done";
+
+async fn machine() -> Machine {
+    Machine::new(Flavour::Containerd).await
+}
+
+fn its(machine: &mut Machine) -> &mut Containerd {
+    machine.containerd.as_mut().unwrap()
+}
+
+/// The one container that containerd has, and the number of its first process.
+fn container(machine: &mut Machine) -> (String, i32) {
+    let told = its(machine).ctr("wharfline", &["tasks", "list"]);
+    let words: Vec<&str> =
+        told.lines().nth(1).unwrap_or_else(|| panic!("{told}")).split_whitespace().collect();
+    (words[0].to_owned(), words[1].parse().unwrap())
+}
+
+async fn adopted(machine: &Machine) -> Arc<dyn Running> {
+    match machine.runtime.adopt(&machine.place).await.unwrap() {
+        Found::Running(task) => task,
+        found => panic!("{found:?}"),
+    }
+}
+
+/// It says whose a container is, and has no word of what may be secret in its memory on the disk.
+#[tokio::test]
+async fn containerd_shows_whose_a_container_is_and_keeps_no_environment() {
+    let mut machine = machine().await;
+    let mut wanted = machine.script(WAITS);
+    wanted.env.insert("PASSWORD".to_owned(), "swordfish".to_owned());
+    let task = machine.start(&wanted).await;
+    machine.written("ready").await;
+    let (id, main) = container(&mut machine);
+    assert!(id.starts_with("default.app.main-"), "{id}");
+    let told = its(&mut machine).ctr("wharfline", &["containers", "info", &id]);
+    for label in ["\"wharfline.dev/allocation\": \"default/app\"", "\"wharfline.dev/task\": \"main\""] {
+        assert!(told.contains(label), "{told}");
+    }
+    let kept = std::fs::read(
+        machine.host.data.join("c").join("root").join("io.containerd.metadata.v1.bolt/meta.db"),
+    )
+    .unwrap();
+    assert!(!String::from_utf8_lossy(&kept).contains("swordfish") && !told.contains("swordfish"), "{told}");
+    let own = std::fs::read(format!("/proc/{main}/environ")).unwrap();
+    assert!(String::from_utf8_lossy(&own).contains("swordfish"), "the task has it");
+    task.stop(Duration::from_secs(30)).unwrap();
+    assert_eq!(exited(&*task).await.outcome, Outcome::Code(6));
+    machine.end().await;
+}
+
+/// Of a container that is killed from outside, by whatever means, the end is told as it was.
+#[tokio::test]
+async fn a_kill_through_containerd_or_of_the_first_process_is_told_as_a_signal() {
+    let mut machine = machine().await;
+    for way in ["of the process", "through containerd"] {
+        let task = machine.start(&machine.script(WAITS)).await;
+        machine.written("ready").await;
+        let (id, main) = container(&mut machine);
+        if way == "of the process" {
+            kill(main);
+        } else {
+            its(&mut machine).ctr("wharfline", &["tasks", "kill", "--signal", "SIGKILL", &id]);
+        }
+        let record = exited(&*task).await;
+        assert_eq!((record.outcome, record.oom, record.stopped), (Outcome::Signal(9), false, false), "{way}");
+        std::fs::remove_file(machine.host.data.join("here/ready")).unwrap();
+    }
+    machine.end().await;
+}
+
+#[tokio::test]
+async fn a_task_outlives_containerd_and_its_end_is_known_all_the_same() {
+    let mut machine = machine().await;
+    let task = machine.start(&machine.script(WAITS)).await;
+    machine.written("ready").await;
+    let (id, main) = container(&mut machine);
+    its(&mut machine).kill();
+    // Whoever knows nothing but its place finds it, without containerd.
+    let again = adopted(&machine).await;
+    assert!(lives(&main.to_string()));
+    its(&mut machine).resume().await;
+    assert_eq!(container(&mut machine), (id, main), "it is the same, and the only one");
+    its(&mut machine).kill();
+    again.stop(Duration::from_secs(30)).unwrap();
+    gone(&main.to_string()).await;
+    // How it ended, containerd alone knows, when it is back.
+    its(&mut machine).resume().await;
+    let record = exited(&*task).await;
+    assert_eq!((record.outcome, record.stopped), (Outcome::Code(6), true));
+    machine.end().await;
+}
+
+#[tokio::test]
+async fn when_containerd_does_not_come_back_the_end_is_told_without_its_code() {
+    let mut machine = machine().await;
+    let task = machine.start(&machine.script(WAITS)).await;
+    machine.written("ready").await;
+    its(&mut machine).kill();
+    task.stop(Duration::from_secs(30)).unwrap();
+    let record = exited(&*task).await;
+    assert_eq!((record.outcome, record.stopped), (Outcome::Lost, true), "nobody says how");
+    // What it remembers is removed with the records, or when it is back.
+    its(&mut machine).resume().await;
+    machine.runtime.sweep().await.unwrap();
+    machine.end().await;
+}
+
+#[tokio::test]
+async fn what_lives_under_a_killed_client_is_gone_before_the_end_is_told() {
+    let mut machine = machine().await;
+    let task =
+        machine.start(&machine.script("trap '' TERM; : > $HERE/ready; while :; do sleep 60; done")).await;
+    machine.written("ready").await;
+    let (_, main) = container(&mut machine);
+    let client = machine.pids().1;
+    assert_ne!(client, main);
+    let command = std::fs::read(format!("/proc/{client}/cmdline")).unwrap();
+    assert!(String::from_utf8_lossy(&command).contains("\0await\0"), "{command:?}");
+    kill(client);
+    let record = exited(&*task).await;
+    assert_eq!((record.outcome, record.stopped), (Outcome::Signal(9), false));
+    assert!(!lives(&main.to_string()));
+    machine.end().await;
+}
+
+#[tokio::test]
+async fn the_shim_of_containerd_may_be_killed() {
+    let mut machine = machine().await;
+    let task = machine.start(&machine.script(WAITS)).await;
+    machine.written("ready").await;
+    let (_, main) = container(&mut machine);
+    for shim in its(&mut machine).shims() {
+        kill(shim);
+    }
+    let record = exited(&*task).await;
+    // containerd kills what its shim has left, and says so, or that it knows nothing.
+    assert!(matches!(record.outcome, Outcome::Signal(9) | Outcome::Lost), "{record:?}");
+    assert!(!lives(&main.to_string()));
+    machine.end().await;
+}
+
+/// The program that waits for a container is no larger than a shim, and has nothing of its volumes.
+#[tokio::test]
+async fn what_waits_for_a_container_is_small() {
+    let mut machine = machine().await;
+    let task = machine.start(&machine.script(WAITS)).await;
+    machine.written("ready").await;
+    let (shim, client) = machine.pids();
+    let own = |pid: i32| -> u64 {
+        let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+        let own = smaps.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
+        own.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    assert!(own(client) < own(shim) + 256, "{} kB, and the shim {} kB", own(client), own(shim));
+    let status = std::fs::read_to_string(format!("/proc/{client}/status")).unwrap();
+    assert!(status.contains("Threads:\t1\n"), "{status}");
+    let open = std::fs::read_dir(format!("/proc/{client}/fd")).unwrap().count();
+    // Three, the first process of the container, its signals.
+    assert!(open <= 5, "{open}");
+    its(&mut machine).kill();
+    its(&mut machine).resume().await;
+    task.stop(Duration::ZERO).unwrap();
+    exited(&*task).await;
+    machine.end().await;
+}
+
+/// What came of preparing a task where containerd is in this state.
+async fn prepared(machine: &Machine) -> Readiness {
+    let wanted = machine.script("exit 4");
+    let over = Arc::new(Notify::new());
+    let told = Arc::clone(&over);
+    let wish = Wish { task: &wanted.task, trusted: false, former: None };
+    let wake = Arc::new(move || told.notify_one());
+    machine.runtime.prepare(&machine.place, wish, &BTreeMap::new(), wake);
+    soon(over.notified()).await;
+    machine.runtime.readiness(&machine.place, (&wanted.task, false))
+}
+
+#[tokio::test]
+async fn without_containerd_nothing_is_begun_and_the_reason_is_told() {
+    let mut machine = machine().await;
+    its(&mut machine).kill();
+    let socket = its(&mut machine).socket();
+    let said = |readiness: Readiness| match readiness {
+        Readiness::Failed(Obstacle::Missing, said) => said,
+        other => panic!("{other:?}"),
+    };
+    let named = format!("containerd does not answer at {}: ", socket.display());
+    let told = said(prepared(&machine).await);
+    assert!(told.starts_with(&named), "{told}");
+    assert!(machine.runtime.look().await.unwrap().to_string().starts_with(&named));
+    std::fs::remove_file(&socket).unwrap();
+    let told = said(prepared(&machine).await);
+    assert!(told.starts_with(&named) && told.contains("No such file"), "{told}");
+    // Somebody listens, and says nothing.
+    let silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let told = said(prepared(&machine).await);
+    assert!(told.contains("no answer within") || told.contains("took too long"), "{told}");
+    drop(silent);
+    std::fs::remove_file(&socket).unwrap();
+    assert!(!machine.place.directory.exists());
+    // It came, and nothing else has to be done.
+    its(&mut machine).resume().await;
+    assert_eq!(prepared(&machine).await, Readiness::Ready);
+    assert_eq!(machine.runtime.look().await, None);
+    let (record, _) = machine.run(&machine.script("exit 4")).await;
+    assert_eq!(record.outcome, Outcome::Code(4));
+    machine.end().await;
+}
+
+/// A start meets a containerd that has gone since it was looked at.
+#[tokio::test]
+async fn a_start_without_containerd_is_none_and_the_place_serves_again() {
+    let mut machine = machine().await;
+    let wanted = machine.script("exit 4");
+    machine.prepared(&wanted.task).await;
+    machine.containerd.as_mut().unwrap().kill();
+    let wanted = machine.script("exit 4");
+    let error = machine.try_start(&wanted).await.unwrap_err();
+    assert!(error.to_string().contains("containerd does not answer"), "{error}");
+    let Found::Exited(record) = machine.runtime.adopt(&machine.place).await.unwrap() else {
+        panic!("{error}")
+    };
+    assert!(matches!(record.outcome, Outcome::NotStarted(_)), "{record:?}");
+    its(&mut machine).resume().await;
+    let (record, _) = machine.run(&machine.script("exit 4")).await;
+    assert_eq!(record.outcome, Outcome::Code(4));
+    machine.end().await;
+}
+
+/// Containers of nobody's: `ctr` makes them, with the label of a task's directory.
+#[tokio::test]
+async fn what_is_left_of_earlier_tasks_is_removed_and_what_is_others_is_not_touched() {
+    let mut machine = machine().await;
+    let task = machine.start(&machine.script(WAITS)).await;
+    machine.written("ready").await;
+    let root = machine.host.data.join("root");
+    std::fs::create_dir_all(&root).unwrap();
+    let tasks = machine.place.directory.parent().unwrap().to_owned();
+    let label = |directory: &Path| format!("wharfline.dev/directory={}", directory.display());
+    let (gone, elsewhere) = (label(&tasks.join("u.gone")), label(Path::new("/elsewhere/tasks/u.gone")));
+    let create = ["containers", "create", "--rootfs", "--label"];
+    for (namespace, label, id) in
+        [("wharfline", &gone, "dead"), ("wharfline", &elsewhere, "others"), ("other", &gone, "dead")]
+    {
+        let root = root.to_str().unwrap();
+        let args: Vec<&str> = create.into_iter().chain([label.as_str(), root, id, "/bin/sh"]).collect();
+        its(&mut machine).ctr(namespace, &args);
+    }
+    let (ours, _) = container(&mut machine);
+    machine.runtime.sweep().await.unwrap();
+    let left = |machine: &mut Machine, namespace: &str| {
+        let told = its(machine).ctr(namespace, &["containers", "list", "--quiet"]);
+        told.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut kept = vec![ours.clone(), "others".to_owned()];
+    kept.sort();
+    assert_eq!(left(&mut machine, "wharfline"), kept);
+    assert_eq!(left(&mut machine, "other"), ["dead"]);
+    its(&mut machine).ctr("wharfline", &["containers", "delete", "others"]);
+    its(&mut machine).ctr("other", &["containers", "delete", "dead"]);
+    // One that runs is told of, and left: nobody knows whose it is.
+    let records = machine.place.directory.with_file_name("aside");
+    std::fs::rename(&machine.place.directory, &records).unwrap();
+    machine.runtime.sweep().await.unwrap();
+    assert_eq!(left(&mut machine, "wharfline"), [ours]);
+    std::fs::rename(&records, &machine.place.directory).unwrap();
+    task.stop(Duration::ZERO).unwrap();
+    exited(&*task).await;
+    machine.end().await;
+}
+
+/// The moments of a start at which somebody is killed, and how long each is after the one before.
+const MOMENTS: u64 = 24;
+const STEP: Duration = Duration::from_millis(8);
+
+/// Kills who it is in the start of this machine's task.
+fn kill_those(machine: &Machine, who: &str) {
+    let directory = machine.place.directory.to_str().unwrap();
+    let runs = machine.host.data.join("runc");
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        let words: Vec<&str> = line.trim_end_matches('\0').split('\0').collect();
+        let it_is = match who {
+            "shim" => words[1..] == ["shim", directory],
+            "client" => words.len() > 3 && words[1..3] == ["shim", directory],
+            // In whatever stage it is.
+            "runc" => words.contains(&"create") && words.contains(&"--bundle") && line.contains("wharfline"),
+            _ => machine
+                .containerd
+                .as_ref()
+                .unwrap()
+                .shims()
+                .iter()
+                .any(|pid| entry.file_name() == *pid.to_string()),
+        };
+        let named =
+            line.contains(machine.host.data.to_str().unwrap()) || line.contains(runs.to_str().unwrap());
+        if it_is && named {
+            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            // It may have ended by itself.
+            let pid = pid.and_then(rustix::process::Pid::from_raw).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+        }
+    }
+}
+
+/// Whoever is killed at whichever moment of a start: nothing is left in the end, and the next start is as good as any.
+async fn killed_in_a_start(who: &str) -> BTreeMap<&'static str, u32> {
+    let machine = machine().await;
+    let (wanted, good) = (machine.script("sleep 1000 & exec sleep 1000"), machine.script("exit 3"));
+    let mut found = BTreeMap::<&str, u32>::new();
+    for moment in 0..MOMENTS {
+        let killed = async {
+            let after = STEP * u32::try_from(moment).unwrap();
+            tokio::time::timeout(after, std::future::pending::<()>()).await.ok();
+            kill_those(&machine, who);
+        };
+        let (started, ()) = tokio::join!(machine.try_start(&wanted), killed);
+        if let Ok(task) = started {
+            // It may have started before it was killed, or just after.
+            kill_those(&machine, "shim");
+            soon(task.wait()).await.map(drop).unwrap();
+        }
+        let word = match soon(machine.runtime.adopt(&machine.place)).await.unwrap() {
+            Found::NeverStarted => "never",
+            Found::Exited(record) => match record.outcome {
+                Outcome::NotStarted(_) => "not started",
+                Outcome::Signal(9) | Outcome::Lost => "ended",
+                other => panic!("{moment}: {other:?}"),
+            },
+            Found::Lost => "lost",
+            Found::Running(task) => panic!("{moment}: {task:?} lives"),
+        };
+        *found.entry(word).or_default() += 1;
+        soon(machine.runtime.clear(&machine.place)).await.unwrap();
+        let (record, _) = machine.run(&good).await;
+        assert_eq!(record.outcome, Outcome::Code(3), "{moment} {word}: {}", machine.log("stderr"));
+    }
+    drop((wanted, good));
+    machine.end().await;
+    found
+}
+
+#[tokio::test]
+async fn whenever_a_shim_is_killed_in_a_start_nothing_of_it_is_left_in_the_end() {
+    let found = killed_in_a_start("shim").await;
+    assert!(found.contains_key("lost"), "{found:?}");
+}
+
+#[tokio::test]
+async fn whenever_the_client_is_killed_in_a_start_nothing_of_it_is_left_in_the_end() {
+    let found = killed_in_a_start("client").await;
+    assert!(found.contains_key("not started"), "{found:?}");
+}
+
+#[tokio::test]
+async fn whenever_runc_is_killed_in_a_start_nothing_of_it_is_left_in_the_end() {
+    killed_in_a_start("runc").await;
+}
+
+#[tokio::test]
+async fn whenever_the_shim_of_containerd_is_killed_in_a_start_nothing_of_it_is_left_in_the_end() {
+    killed_in_a_start("containerd-shim").await;
+}
+
+#[tokio::test]
+async fn a_lost_container_is_cleared_while_containerd_is_away_and_forgotten_when_it_is_back() {
+    let mut machine = machine().await;
+    let task = machine.start(&machine.script(WAITS)).await;
+    machine.written("ready").await;
+    let (_, main) = container(&mut machine);
+    its(&mut machine).kill();
+    kill(machine.pids().0);
+    assert_eq!(soon(task.wait()).await.unwrap(), Ended::Lost);
+    assert!(soon(machine.runtime.clear(&machine.place)).await.unwrap() >= 1);
+    gone(&main.to_string()).await;
+    its(&mut machine).resume().await;
+    // The next start finds what containerd remembers, and takes it away.
+    let (record, _) = machine.run(&machine.script("exit 4")).await;
+    assert_eq!(record.outcome, Outcome::Code(4));
+    assert_eq!(its(&mut machine).client().list().await.unwrap().iter().filter(|one| one.runs).count(), 0);
+    machine.end().await;
+}
