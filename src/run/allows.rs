@@ -19,7 +19,7 @@ const FILE: &str = "node.yaml";
 /// What its document says that it is.
 const KIND: (&str, &str) = ("wharfline.dev/v1alpha1", "NodeConfiguration");
 /// How tasks may be run: a container that is not privileged has less than a process of the host.
-const RUNTIMES: [&str; 5] = ["external", "process", "systemd", "oci", "containerd"];
+pub(super) const RUNTIMES: [&str; 5] = ["external", "process", "systemd", "oci", "containerd"];
 
 /// Arguments of `wharfline up` and `wharfline node`. What is not given is as the node's file says; what either of them calls
 /// privileged is.

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::enroll::Membership;
 use super::up::{Core, prepare, stop_on_signal};
-use super::{cluster, join, machine, node};
+use super::{allows, cluster, join, machine, node};
 use crate::api::allocation::AllocationPhase;
 use crate::api::{Allocation, NodeAgent, Volume, VolumeClaim};
 use crate::cli::why::{EVENTS, Explanation, Kind, Objects, Subject, explain};
@@ -29,7 +29,6 @@ use crate::node::{Looked, Options};
 use crate::plan::marks::STOPPED;
 use crate::server::Identity;
 use crate::store::embedded::OpenError;
-use crate::sys::containerd::SOCKET;
 
 /// Where the plugins' own allocations are: they stop last, by their controller.
 const SYSTEM: &str = "wharfline-system";
@@ -137,10 +136,17 @@ fn in_use(error: &anyhow::Error) -> bool {
 async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken) -> anyhow::Result<()> {
     core.server.bootstrap().await?;
     let client = core.server.client(Identity::controllers());
-    let machine = machine::machine(data_dir, Path::new(SOCKET))?;
+    // Plugins that have to run once more run as they did, by the word of the node's file.
+    let allows = allows::Args::default().allows(data_dir)?;
+    let machine = machine::machine(data_dir, &allows.containerd)?;
     let kernel = std::sync::Arc::clone(&machine.kernel);
-    let options =
-        Options { any_store: true, ..join::options("", data_dir.to_owned(), machine::run_dir(data_dir)) };
+    let options = Options {
+        any_store: true,
+        host_paths: allows.host_paths,
+        containers: allows.containers,
+        runtimes: allows.runtimes,
+        ..join::options("", data_dir.to_owned(), machine::run_dir(data_dir))
+    };
     let files = std::sync::Arc::clone(&machine.files);
     let looked = Looked::at(machine, options).await?;
     let journal = looked.journal();

@@ -9,6 +9,7 @@ use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client, ResourceExt};
 
+use super::allows;
 use crate::api::NodeAgent;
 use crate::api::node_agent::NodeAgentSpec;
 use crate::api::plugin::LONGEST_CONTROLLER_CALL;
@@ -23,9 +24,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Beneath which directories volumes may be published on the host, unless `up --host-path` says otherwise.
 pub const HOST_PATHS: [&str; 3] = ["/srv", "/mnt", "/run/wharfline"];
 
-/// How tasks may be run: a container that is not privileged has less than a process of the host.
-const RUNTIMES: [&str; 4] = ["external", "process", "oci", "systemd"];
-
 /// The usual options of a daemon.
 pub fn options(name: &str, data_dir: PathBuf, run_dir: PathBuf) -> Options {
     Options {
@@ -34,7 +32,7 @@ pub fn options(name: &str, data_dir: PathBuf, run_dir: PathBuf) -> Options {
         data_dir,
         run_dir,
         host_paths: HOST_PATHS.iter().map(PathBuf::from).collect(),
-        runtimes: RUNTIMES.map(str::to_owned).to_vec(),
+        runtimes: allows::RUNTIMES.map(str::to_owned).to_vec(),
         lease: LEASE,
         longest_call: LONGEST_CONTROLLER_CALL + Duration::from_secs(30),
         any_store: false,

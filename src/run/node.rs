@@ -16,7 +16,6 @@ use super::up::{host_name, named, prepare, stop_on_signal};
 use super::{allows, join, machine};
 use crate::api::token::JoinToken;
 use crate::node::{self, Looked, Options, Prepared};
-use crate::sys::containerd::SOCKET;
 use crate::sys::process::Adopted;
 
 /// Where in the data directory a node keeps who it is.
@@ -184,7 +183,8 @@ pub(super) async fn leave(name: &str, data_dir: &Path) -> anyhow::Result<()> {
          machine that is no member any more take the record away, {}; then this goes by what the machine knows itself",
         data_dir.join(IDENTITY).display()
     );
-    let machine = machine::machine(data_dir, Path::new(SOCKET))?;
+    let allows = allows::Args::default().allows(data_dir)?;
+    let machine = machine::machine(data_dir, &allows.containerd)?;
     let (kernel, processes) = (Arc::clone(&machine.kernel), Arc::clone(&machine.processes));
     let options = join::options(name, data_dir.to_owned(), machine::run_dir(data_dir));
     let looked = match Looked::at(machine, options).await {

@@ -162,7 +162,8 @@ impl Containerd for RealContainerd {
         for Container { id, labels, .. } in listed(line.clone(), format!("labels.{DIRECTORY:?}")).await? {
             let Some(directory) = labels.get(DIRECTORY) else { continue };
             let phase = self.process(line.clone(), &id).await?.map(|process| process.status());
-            let runs = !matches!(phase, None | Some(Phase::Stopped | Phase::Unknown));
+            // Unknown is what is said where the asking failed: that is no end.
+            let runs = !matches!(phase, None | Some(Phase::Stopped));
             all.push(Contained { id, directory: directory.into(), runs });
         }
         Ok(all)

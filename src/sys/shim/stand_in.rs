@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use std::ffi::{OsStr, OsString};
 use std::fs::DirBuilder;
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, symlink};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -38,11 +38,22 @@ pub(super) fn place(container: &ContainerSpec, directory: &Path) -> Result<PathB
     let made = || {
         DirBuilder::new().recursive(true).mode(0o700).create(&own)?;
         symlink(directory, own.join(TASK))?;
-        // Ourselves, for as long as we live: the stand-in puts runc there before it does anything else.
-        symlink(format!("/proc/{}/exe", std::process::id()), own.join(LINK))
+        // Ourselves: the stand-in puts runc there before it does anything else.
+        symlink(program(), own.join(LINK))
     };
     made().map_err(|error| format!("{}: {error}", own.display()))?;
     Ok(own.join(LINK))
+}
+
+/// Where this program is. A path of the machine, if it still leads here: a number under /proc is another's once we are gone,
+/// and that other's program would be called in our place. Of a program that was replaced meanwhile only the number leads here.
+fn program() -> PathBuf {
+    let own = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
+    let same = |path: &PathBuf| {
+        let (there, here) = (std::fs::metadata(path).ok(), std::fs::metadata(&own).ok());
+        there.zip(here).is_some_and(|(a, b)| (a.dev(), a.ino()) == (b.dev(), b.ino()))
+    };
+    std::fs::read_link(&own).ok().filter(same).unwrap_or(own)
 }
 
 /// Has whatever comes next be for runc itself, which needs none of us.
@@ -95,7 +106,11 @@ fn prepared(link: &Path, arguments: &[String]) -> Result<(Vec<String>, Vec<Strin
     let container = order.task.container.as_ref().ok_or("it is no container")?;
     let runc = container.runc.display().to_string();
     let mut argv: Vec<String> = [runc].into_iter().chain(arguments.iter().cloned()).collect();
-    let mut env: Vec<String> = std::env::vars().map(|(name, value)| format!("{name}={value}")).collect();
+    let mut env: Vec<String> = std::env::vars_os()
+        .filter_map(|(name, value)| {
+            Some(format!("{}={}", name.into_string().ok()?, value.into_string().ok()?))
+        })
+        .collect();
     if !arguments.iter().any(|argument| argument == through::CREATE) {
         return Ok((argv, env));
     }
