@@ -1,5 +1,5 @@
 //! What every controller is given: the caches, the queues, the writing end, the clocks.
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -159,11 +159,9 @@ impl Refusals {
         !never_there && all.remove(&key).is_some()
     }
 
-    /// The nodes where the plugin is not asked now.
-    pub(crate) fn of(&self, plugin: &str) -> BTreeSet<String> {
-        let all = self.all();
-        let refused = all.iter().filter(|((of, _), refusal)| of == plugin && refusal.left().is_some());
-        refused.map(|((_, node), _)| node.clone()).collect()
+    /// For how long still the plugin is not asked there.
+    pub(crate) fn left(&self, plugin: &str, node: &str) -> Option<Duration> {
+        self.all().get(&(plugin.to_owned(), node.to_owned()))?.left()
     }
 
     /// When the first of these words is over.
