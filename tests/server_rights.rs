@@ -490,3 +490,46 @@ async fn a_leader_that_was_replaced_writes_nothing_more() {
     assert!(fixture.server.lead(8).await.is_err(), "an earlier turn of the lease begins nothing");
     fixture.server.shutdown().await;
 }
+
+#[tokio::test]
+async fn a_write_that_goes_by_a_silent_lease_ends_when_that_is_renewed() {
+    use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::api::{Api, ObjectMeta, PostParams};
+    use wharfline::api::meta::Unrenewed;
+    let fixture = fixture().await;
+    let client = wharfline::run::patience::patient(fixture.server.lead(1).await.unwrap());
+    let leases = Api::<Lease>::namespaced(client.clone(), "wharfline-system");
+    let configs = Api::<ConfigMap>::namespaced(client.clone(), "default");
+    let named = |name: &str| ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+    let lease = Lease { metadata: named("n"), ..Lease::default() };
+    let lease = leases.create(&PostParams::default(), &lease).await.unwrap();
+    let config = ConfigMap { metadata: named("a"), ..ConfigMap::default() };
+    let config = configs.create(&PostParams::default(), &config).await.unwrap();
+    let write = |config: &ConfigMap, value: &str, node: &str, version: Option<String>| {
+        let config = ConfigMap { data: Some([("k".into(), value.into())].into()), ..config.clone() };
+        let path = "/api/v1/namespaces/default/configmaps";
+        let body = serde_json::to_vec(&config).unwrap();
+        let mut request = kube::core::Request::new(path).replace("a", &PostParams::default(), body).unwrap();
+        request.extensions_mut().insert(Unrenewed { node: node.to_owned(), version });
+        let client = client.clone();
+        async move { client.request::<ConfigMap>(request).await }
+    };
+    let silent = lease.metadata.resource_version.clone();
+    let written = write(&config, "1", "n", silent.clone()).await.expect("it is as it was seen");
+    let written = write(&written, "2", "none", None).await.expect("it has none still");
+    let spec = LeaseSpec { holder_identity: Some("n".into()), ..LeaseSpec::default() };
+    let renewed = Lease { spec: Some(spec), ..lease };
+    let renewed = leases.replace("n", &PostParams::default(), &renewed).await.unwrap();
+    let before = fixture.writes().await;
+    for (node, version) in [("n", silent), ("n", None), ("none", Some("1".into())), ("n", Some("x".into()))] {
+        let Err(kube::Error::Api(refusal)) = write(&written, "3", node, version.clone()).await else {
+            panic!("{node} {version:?}: it was done");
+        };
+        assert_eq!((refusal.code, refusal.reason.as_str()), (409, "Conflict"), "{node} {version:?}");
+        assert!(refusal.message.contains("renewed since"), "{}", refusal.message);
+    }
+    assert_eq!(fixture.writes().await, before);
+    write(&written, "3", "n", renewed.metadata.resource_version).await.expect("it was looked at anew");
+    fixture.server.shutdown().await;
+}

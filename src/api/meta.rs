@@ -210,6 +210,17 @@ pub struct ObjectRef {
     pub uid: String,
 }
 
+/// What a write goes by that makes another node a host because its own is silent: the write is done only as long as that
+/// one's lease is as it was. A renewal that comes first ends it, so that who renews and then looks sees every host there is.
+/// An extension of the controllers' own requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unrenewed {
+    /// The node that is silent.
+    pub node: String,
+    /// The `resourceVersion` of its lease; `None`: it has none.
+    pub version: Option<String>,
+}
+
 /// The node that makes a volume's controller calls, with the number of the assignment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -213,6 +213,12 @@ impl<K: Kind> Cache<K> {
         index.by_word.get(word).map_or(0, Names::len)
     }
 
+    /// The same of several words, at one look.
+    pub(crate) fn counts(&self, words: impl Iterator<Item = String>) -> Vec<usize> {
+        let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        words.map(|word| index.by_word.get(word.as_str()).map_or(0, Names::len)).collect()
+    }
+
     /// Takes in one event of the watcher and says what changed. Called by the one watcher only.
     pub(crate) fn apply(&self, writer: &mut Writer<K>, event: &Event<K>) -> Vec<Change<K>> {
         match event {

@@ -211,7 +211,7 @@ fn requested(claim: &VolumeClaim) -> Option<i64> {
 
 fn plugin_of(world: &World, class: &VolumeClass, instances: &Instances) -> Option<Plugin> {
     let plugin = world.plugins.named(&class.spec.plugin)?;
-    let controllers = instances.nodes(Service::Controller);
+    let controllers = || instances.nodes(Service::Controller);
     let allowed = |node: &&str| {
         let allowed = &class.spec.allowed_topologies;
         allowed.is_empty() || place::reaches(allowed, &segments(instances, node))
@@ -220,12 +220,11 @@ fn plugin_of(world: &World, class: &VolumeClass, instances: &Instances) -> Optio
         let hosted = world.volumes.by(&format!("host:{node}"));
         hosted.iter().filter(|v| v.spec.plugin == class.spec.plugin).count()
     };
-    let nodes = (plugin.spec.controller_scope == ControllerScope::Node).then(|| {
-        controllers.iter().copied().filter(allowed).map(|node| (node.to_owned(), load(node))).collect()
-    });
+    let nodes = (plugin.spec.controller_scope == ControllerScope::Node)
+        .then(|| controllers().filter(allowed).map(|node| (node.to_owned(), load(node))).collect());
     Some(Plugin {
         deleting: deleting(&*plugin),
-        serves: !controllers.is_empty(),
+        serves: controllers().len() > 0,
         creates: instances.all_can(Service::Controller, capability::CREATE_DELETE),
         nodes,
     })

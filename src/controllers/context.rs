@@ -1,9 +1,10 @@
 //! What every controller is given: the caches, the queues, the writing end, the clocks.
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node};
 use kube::api::{DeleteParams, Preconditions};
 use serde::de::DeserializeOwned;
@@ -13,13 +14,14 @@ use tokio::time::Instant;
 use super::cache::{Kind, Name, name_of};
 use super::hosts::Absences;
 use super::ledger::Ledger;
+use super::nodes::renewal;
 use super::plugins::{Changing, Leaving};
 use super::queue::Queue;
 use super::tell::Teller;
 use super::world::{Cached, World};
 use super::write::{Failure, Writable, Write};
 use crate::api::definitions::FINALIZER;
-use crate::api::meta::Time;
+use crate::api::meta::{Time, Unrenewed};
 use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim};
 
 /// The namespace of leases and of the allocations that plugins run in.
@@ -159,9 +161,11 @@ impl Refusals {
         !never_there && all.remove(&key).is_some()
     }
 
-    /// For how long still the plugin is not asked there.
-    pub(crate) fn left(&self, plugin: &str, node: &str) -> Option<Duration> {
-        self.all().get(&(plugin.to_owned(), node.to_owned()))?.left()
+    /// The nodes where the plugin is not asked now.
+    pub(crate) fn of(&self, plugin: &str) -> BTreeSet<String> {
+        let all = self.all();
+        let refused = all.iter().filter(|((of, _), refusal)| of == plugin && refusal.left().is_some());
+        refused.map(|((_, node), _)| node.clone()).collect()
     }
 
     /// When the first of these words is over.
@@ -184,6 +188,8 @@ impl Refusals {
 #[derive(Debug, Clone)]
 struct Renewal {
     version: String,
+    /// The `resourceVersion` of the lease that was seen last with it.
+    object: Option<String>,
     seen: Instant,
     /// How old it was when the server itself was asked last, and had no newer one.
     asked_at: Option<Duration>,
@@ -225,22 +231,27 @@ impl Context {
         self.started.elapsed()
     }
 
-    /// Notes that a node's lease was seen in this version.
-    pub(crate) fn lease_seen(&self, node: &str, version: String) {
-        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = leases.get(node).is_some_and(|renewal| renewal.version == version);
-        if !known {
-            leases.insert(node.to_owned(), Renewal { version, seen: Instant::now(), asked_at: None });
-        }
+    /// Notes that a node's lease was seen so.
+    pub(crate) fn lease_seen(&self, node: &str, lease: &Lease) {
+        self.lease_known(node, lease, None);
     }
 
-    /// Notes that the server itself, asked when the lease was so old, has it in this version.
-    pub(crate) fn lease_asked(&self, node: &str, version: String, age: Duration) {
+    /// Notes that the server itself, asked when the lease was so old, has it so.
+    pub(crate) fn lease_asked(&self, node: &str, lease: &Lease, age: Duration) {
+        self.lease_known(node, lease, Some(age));
+    }
+
+    fn lease_known(&self, node: &str, lease: &Lease, asked_at: Option<Duration>) {
+        let (version, object) = (renewal(lease), lease.metadata.resource_version.clone());
         let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
         match leases.get_mut(node).filter(|renewal| renewal.version == version) {
-            Some(renewal) => renewal.asked_at = Some(age),
+            Some(renewal) => {
+                renewal.object = object;
+                renewal.asked_at = asked_at.or(renewal.asked_at);
+            }
             None => {
-                leases.insert(node.to_owned(), Renewal { version, seen: Instant::now(), asked_at: None });
+                let seen = Instant::now();
+                leases.insert(node.to_owned(), Renewal { version, object, seen, asked_at: None });
             }
         }
     }
@@ -254,6 +265,13 @@ impl Context {
     pub(crate) fn lease_age(&self, node: &str) -> Option<(Duration, Option<Duration>)> {
         let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
         leases.get(node).map(|renewal| (renewal.seen.elapsed(), renewal.asked_at))
+    }
+
+    /// The silence that is known of a node: as its lease was seen last.
+    pub(crate) fn unrenewed(&self, node: &str) -> Unrenewed {
+        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let version = leases.get(node).and_then(|renewal| renewal.object.clone());
+        Unrenewed { node: node.to_owned(), version }
     }
 
     /// How long the controllers have been looking.
@@ -305,7 +323,12 @@ impl Context {
 
     /// Replaces the status by compare-and-swap.
     pub(crate) async fn replace_status<K: Cached + Writable>(&self, object: &K) -> Result<K, Failure> {
-        self.write.replace_status((K::cache(&self.world), &self.ledger), object).await
+        self.write.replace_status((K::cache(&self.world), &self.ledger), object, None).await
+    }
+
+    /// The same as long as `silent` says nothing: else a conflict.
+    pub(crate) async fn replace_while(&self, object: &Volume, silent: Unrenewed) -> Result<Volume, Failure> {
+        self.write.replace_status((&self.world.volumes, &self.ledger), object, Some(silent)).await
     }
 
     /// Replaces all but the status by compare-and-swap.

@@ -1,6 +1,6 @@
 //! What several controllers read from the caches: nodes and the instances of a plugin. Reads only.
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -12,6 +12,7 @@ use crate::api::meta::{Condition, READY, Segments, Time, is_true, set_condition}
 use crate::api::plugin::{Role, capability};
 use crate::api::{Plugin, PluginInstance};
 use crate::plan::marks::{OUT_OF_SERVICE, STOPPED};
+use crate::plan::place::{self, Closed};
 use crate::plan::registry::{self, Instance, Service};
 use crate::plan::release::Fence;
 
@@ -65,10 +66,13 @@ pub(crate) fn fence_command(world: &World, node: &str) -> String {
     }
 }
 
-/// What was found of each plugin, for as long as nothing that it was found from has changed. Every look at a claim or a
-/// volume asks, and with many nodes that is much to go through each time.
+/// What was found of each plugin, and of the nodes, for as long as nothing that it was found from has changed. Every look
+/// at a claim, a volume or an allocation asks, and with many nodes that is much to go through each time.
 #[derive(Debug, Default)]
-pub(crate) struct Found(Mutex<(Sources, HashMap<String, Arc<Instances>>)>);
+pub(crate) struct Found {
+    plugins: Mutex<(Sources, HashMap<String, Arc<Instances>>)>,
+    places: Mutex<([u64; 2], Arc<[place::Node]>)>,
+}
 
 /// The versions of the caches that [`instance`] reads.
 type Sources = [u64; 3];
@@ -77,7 +81,7 @@ impl Found {
     fn of(&self, world: &World, plugin: &str) -> Arc<Instances> {
         // Before they are read: what changes meanwhile is then found anew.
         let sources = [world.instances.version(), world.nodes.version(), world.agents.version()];
-        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || self.plugins.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) =
             Some(known()).filter(|known| known.0 == sources).and_then(|k| k.1.get(plugin).cloned())
         {
@@ -91,15 +95,78 @@ impl Found {
         known.1.insert(plugin.to_owned(), Arc::clone(&found));
         found
     }
+
+    /// Every node, in the order of their names, as if nothing were on it.
+    pub(crate) fn places(&self, world: &World) -> Arc<[place::Node]> {
+        let sources = [world.nodes.version(), world.agents.version()];
+        let known = || self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) =
+            Some(known()).filter(|known| known.0 == sources).map(|known| Arc::clone(&known.1))
+        {
+            return found;
+        }
+        let found: Arc<[_]> = world.nodes.all().iter().map(|node| place(world, node)).collect();
+        *known() = (sources, Arc::clone(&found));
+        found
+    }
+}
+
+fn place(world: &World, node: &Node) -> place::Node {
+    let name = node.name_any();
+    let cordoned = node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false);
+    place::Node {
+        ready: node_ready(node),
+        closed: if deleting(node) {
+            Some(Closed::Deleted)
+        } else if node_down(world, &name) {
+            Some(Closed::Stopped)
+        } else if draining(node) {
+            Some(Closed::Drained)
+        } else {
+            cordoned.then_some(Closed::Cordoned)
+        },
+        labels: Arc::new(node.labels().clone()),
+        load: 0,
+        name,
+    }
 }
 
 /// All instances of one plugin as they are now.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Instances {
     /// For decisions.
     pub(crate) list: Vec<Instance>,
     /// The objects by name.
     pub(crate) objects: BTreeMap<String, Arc<PluginInstance>>,
+    controllers: Serving,
+    nodes: Serving,
+    /// Whether one of them says that the driver makes controller calls; nothing where none of them was asked yet.
+    makes_controller_calls: OnceLock<Option<bool>>,
+}
+
+/// Who serves one of the two services.
+#[derive(Debug, Default)]
+struct Serving {
+    /// The newest healthy one of each node, by the nodes' names.
+    on: BTreeMap<String, Arc<PluginInstance>>,
+    /// What all of these can do.
+    common: BTreeSet<String>,
+}
+
+impl Serving {
+    fn of(list: &[Instance], objects: &BTreeMap<String, Arc<PluginInstance>>, service: Service) -> Self {
+        let serving = registry::each_serving(list, service).into_iter();
+        let on: BTreeMap<_, _> = serving
+            .filter_map(|(node, instance)| Some((node.to_owned(), Arc::clone(objects.get(&instance.id)?))))
+            .collect();
+        let mut able = on.values().map(|instance| instance.status.as_ref());
+        let first = able.next().flatten().map(|s| s.capabilities.iter().cloned().collect());
+        let mut common: BTreeSet<String> = first.unwrap_or_default();
+        for status in able {
+            common.retain(|word| status.is_some_and(|s| s.capabilities.contains(word)));
+        }
+        Self { on, common }
+    }
 }
 
 impl Instances {
@@ -116,29 +183,37 @@ impl Instances {
         for one in list.iter_mut().filter(|i| twice.contains(&i.id)) {
             one.healthy_since = None;
         }
-        Self { list, objects: objects.into_iter().map(|o| (o.name_any(), o)).collect() }
+        let objects = objects.into_iter().map(|o| (o.name_any(), o)).collect();
+        let serving = |service| Serving::of(&list, &objects, service);
+        let (controllers, nodes) = (serving(Service::Controller), serving(Service::Node));
+        Self { list, objects, controllers, nodes, makes_controller_calls: OnceLock::new() }
+    }
+
+    fn of_service(&self, service: Service) -> &Serving {
+        match service {
+            Service::Controller => &self.controllers,
+            Service::Node => &self.nodes,
+        }
     }
 
     /// The instance that serves on a node.
     pub(crate) fn serving(&self, service: Service, node: &str) -> Option<&Arc<PluginInstance>> {
-        registry::serving(&self.list, service, node).and_then(|i| self.objects.get(&i.id))
+        self.of_service(service).on.get(node)
     }
 
-    /// The nodes with a healthy instance.
-    pub(crate) fn nodes(&self, service: Service) -> Vec<&str> {
-        registry::nodes(&self.list, service)
+    /// The nodes with a healthy instance, in the order of their names.
+    pub(crate) fn nodes(&self, service: Service) -> impl ExactSizeIterator<Item = &str> {
+        self.of_service(service).on.keys().map(String::as_str)
     }
 
-    /// The healthy instances of one service.
+    /// The newest healthy instance of one service on each node that has one.
     pub(crate) fn healthy(&self, service: Service) -> impl Iterator<Item = &Arc<PluginInstance>> {
-        let serving = registry::each_serving(&self.list, service);
-        serving.into_values().filter_map(|instance| self.objects.get(&instance.id))
+        self.of_service(service).on.values()
     }
 
     /// Whether all healthy instances of a service know this capability, and there is one.
     pub(crate) fn all_can(&self, service: Service, word: &str) -> bool {
-        let mut all = self.healthy(service).peekable();
-        all.peek().is_some() && all.all(|i| can(i, word))
+        self.of_service(service).common.contains(word)
     }
 
     /// Whether any instance that made controller calls possible knows this capability.
@@ -153,19 +228,26 @@ impl Instances {
 
     /// Whether the plugin makes controller calls at all, as far as is known; doubt counts as yes.
     pub(crate) fn has_controllers(&self, plugin: Option<&Plugin>) -> bool {
-        let declared = plugin.is_some_and(|p| p.spec.instances.iter().any(|i| i.role.controller()));
-        let roles: Vec<_> = self.objects.values().filter(|i| i.spec.role.controller()).collect();
-        if roles.is_empty() {
-            // A plugin whose instances come from elsewhere may still get one that makes controller calls, unless the
-            // driver itself says that it has none: the instances of its nodes say so too.
-            let open = plugin.is_none_or(|p| p.spec.instances.is_empty());
-            let mut told = self.objects.values().filter(|i| known(i)).peekable();
-            let may = told.peek().is_none() || told.any(|i| can(i, capability::CONTROLLER_SERVICE));
-            return declared || open && may;
-        }
         // What one of them told holds for all: it is a matter of the driver. Before that, doubt counts as yes.
-        let mut told = roles.iter().filter(|i| known(i)).peekable();
-        told.peek().is_none() || told.any(|i| can(i, capability::CONTROLLER_SERVICE))
+        let may = self.makes_controller_calls().unwrap_or(true);
+        if self.objects.values().any(|i| i.spec.role.controller()) {
+            return may;
+        }
+        // A plugin whose instances come from elsewhere may still get one that makes controller calls, unless the driver
+        // itself says that it has none: the instances of its nodes say so too.
+        let declared = || plugin.is_some_and(|p| p.spec.instances.iter().any(|i| i.role.controller()));
+        let open = || plugin.is_none_or(|p| p.spec.instances.is_empty());
+        declared() || open() && may
+    }
+
+    /// What those say of it that have the role, or all where none has it.
+    fn makes_controller_calls(&self) -> Option<bool> {
+        *self.makes_controller_calls.get_or_init(|| {
+            let has_role = |i: &&Arc<PluginInstance>| i.spec.role.controller();
+            let none = !self.objects.values().any(|i| has_role(&i));
+            let mut told = self.objects.values().filter(|i| (none || has_role(i)) && known(i)).peekable();
+            told.peek().is_some().then(|| told.any(|i| can(i, capability::CONTROLLER_SERVICE)))
+        })
     }
 
     /// What every node reports of its place.
@@ -267,10 +349,12 @@ mod tests {
         for (name, on, id) in [("i", "a", "id-a"), ("ii", "b", "id-b"), ("iii", "c", "id-a")] {
             put(&world.instances, &mut writers.instances, instance(name, on, id, Truth::True));
         }
-        let instances = Instances::of(&world, "p");
-        assert_eq!(instances.nodes(Service::Node), ["a"], "b has no lease, c took a's id");
+        let nodes = |world: &World| -> Vec<String> {
+            Instances::of(world, "p").nodes(Service::Node).map(ToOwned::to_owned).collect()
+        };
+        assert_eq!(nodes(&world), ["a"], "b has no lease, c took a's id");
         put(&world.instances, &mut writers.instances, instance("i", "a", "id-a", Truth::False));
-        assert_eq!(Instances::of(&world, "p").nodes(Service::Node), ["c"]);
+        assert_eq!(nodes(&world), ["c"]);
     }
 
     /// Obligation CO-IDEN-03.

@@ -111,7 +111,7 @@ pub(crate) fn decide(
         | Decision::Wait(_)
         | Decision::Unneeded => decision,
     };
-    let unseen = candidates.is_empty() && !instances.nodes(Service::Controller).is_empty();
+    let unseen = candidates.is_empty() && instances.nodes(Service::Controller).len() > 0;
     if unseen && matches!(decision, Decision::Wait(_)) {
         return (decision, Some(super::ledger::PATIENCE));
     }
@@ -184,7 +184,7 @@ fn standing(
 fn candidates(context: &Context, staying: &Staying<'_>) -> Vec<Candidate> {
     let world = &context.world;
     let stay = staying.nodes();
-    let serving = staying.instances.nodes(Service::Controller).into_iter();
+    let serving = staying.instances.nodes(Service::Controller);
     let living = serving.filter(|node| pulse(context, node).0 != HostNode::Gone && !goes(context, node));
     living
         .map(|node| Candidate {

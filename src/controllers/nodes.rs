@@ -50,7 +50,7 @@ async fn ask_if_silent(context: &Context, node: &str) -> Result<(), Failure> {
     match context.read::<Lease>(&path, node).await? {
         Some(lease) => {
             let age = known.map_or(Duration::ZERO, |(age, _)| age);
-            context.lease_asked(node, renewal(&lease), age);
+            context.lease_asked(node, &lease, age);
         }
         None => context.lease_gone(node),
     }

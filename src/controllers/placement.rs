@@ -9,7 +9,7 @@ use super::cache::name_of;
 use super::claims::{class_of, usable, volume_of};
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{Instances, deleting, draining, node_down, node_ready, with_condition};
+use super::facts::{Instances, deleting, draining, with_condition};
 use super::holders::held;
 use super::volumes;
 use super::world::World;
@@ -20,7 +20,7 @@ use crate::api::plugin::ControllerScope;
 use crate::api::{Allocation, AllocationStatus, Volume, VolumeClaim, VolumeClass};
 use crate::plan::Reason;
 use crate::plan::claim;
-use crate::plan::place::{self, Claim, Closed, Node, NodePlugin, Place, Placed, Wish};
+use crate::plan::place::{self, Claim, Node, NodePlugin, Place, Placed, Wish};
 use crate::plan::registry::Service;
 
 /// What to do with an allocation.
@@ -343,47 +343,29 @@ fn reachable_from(volume: &Volume) -> Vec<crate::api::meta::Segments> {
 }
 
 fn serving_nodes(context: &Context, plugin: &str, instances: &Instances) -> Vec<NodePlugin> {
+    let refused = context.refusals.of(plugin);
     let of = |instance: &Arc<crate::api::PluginInstance>| {
-        let status = instance.status.clone().unwrap_or_default();
-        let node = &instance.spec.node_name;
+        let (node, status) = (&instance.spec.node_name, instance.status.as_ref());
+        let max_volumes = status.map_or(0, |s| s.max_volumes);
+        let volumes = || context.world.attachments.count(&format!("node:{node}/{plugin}"));
         NodePlugin {
             node: node.clone(),
-            topology: status.topology,
-            max_volumes: status.max_volumes,
-            volumes: context.world.attachments.count(&format!("node:{node}/{plugin}")),
-            refused: context.refusals.left(plugin, node).is_some(),
+            topology: status.map(|s| s.topology.clone()).unwrap_or_default(),
+            max_volumes,
+            // Where there is no limit nobody asks.
+            volumes: if max_volumes > 0 { volumes() } else { 0 },
+            refused: refused.contains(node),
         }
     };
     instances.healthy(Service::Node).map(of).collect()
 }
 
+/// Every node, with what is on it now.
 fn nodes(context: &Context) -> Vec<Node> {
     let world = &context.world;
-    let mut nodes: Vec<_> = world
-        .nodes
-        .all()
-        .iter()
-        .map(|node| {
-            let name = node.name_any();
-            let cordoned = node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false);
-            Node {
-                ready: node_ready(node),
-                closed: if deleting(&**node) {
-                    Some(Closed::Deleted)
-                } else if node_down(world, &name) {
-                    Some(Closed::Stopped)
-                } else if draining(node) {
-                    Some(Closed::Drained)
-                } else {
-                    cordoned.then_some(Closed::Cordoned)
-                },
-                labels: node.labels().clone(),
-                load: world.allocations.count(&format!("node:{name}")),
-                name,
-            }
-        })
-        .collect();
-    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut nodes = world.found.places(world).to_vec();
+    let loads = world.allocations.counts(nodes.iter().map(|node| format!("node:{}", node.name)));
+    nodes.iter_mut().zip(loads).for_each(|(node, load)| node.load = load);
     nodes
 }
 

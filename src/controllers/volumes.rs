@@ -34,6 +34,8 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         | Decision::Assign(_)
         | Decision::Unneeded => None,
     };
+    // Who was neither asked to let go nor has done so is judged by its silence.
+    let replaced = status.calling_host().filter(|_| matches!(decision, Decision::Assign(_)));
     let mut new = status.clone();
     match &decision {
         Decision::Assign(host) => {
@@ -71,7 +73,10 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     if told {
         let mut object = (*object).clone();
         object.status = Some(new);
-        context.replace_status(&object).await?;
+        match replaced {
+            Some(host) => context.replace_while(&object, context.unrenewed(&host.node_name)).await?,
+            None => context.replace_status(&object).await?,
+        };
     } else if new != status {
         let patch = json!({ "status": { "phase": new.phase, "conditions": new.conditions } });
         context.merge(&*object, patch).await?;

@@ -10,7 +10,6 @@ use super::cache::{Name, name_of};
 use super::context::Context;
 use super::facts::{deleting, node_ready};
 use super::garbage::holds_for_dependents;
-use super::nodes::renewal;
 use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default};
 use crate::api::meta::{ObjectRef, READY, Rung, is_true};
 use crate::api::{
@@ -391,7 +390,7 @@ impl Wakes for Lease {
             return;
         }
         match new {
-            Some(lease) => context.lease_seen(&name.1, renewal(lease)),
+            Some(lease) => context.lease_seen(&name.1, lease),
             None => context.lease_gone(&name.1),
         }
         // A renewal of a node that is ready changes nothing: its timer looks at the lease when it fires.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::cache::{Cache, Kind, name_of};
 use super::ledger::Ledger;
+use crate::api::meta::Unrenewed;
 
 /// How long one request to the API may take.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(15);
@@ -104,18 +105,22 @@ impl Write {
         self.noted(to, request).await
     }
 
-    /// Replaces the status; a conflict unless nobody wrote since `object` was read.
+    /// Replaces the status; a conflict unless nobody wrote since `object` was read, and who is `silent` is so still.
     pub(crate) async fn replace_status<K: Writable>(
         &self,
         to: (&Cache<K>, &Ledger),
         object: &K,
+        silent: Option<Unrenewed>,
     ) -> Result<K, Failure> {
-        let request = path(object).replace_subresource(
+        let mut request = path(object).replace_subresource(
             "status",
             &object.name_any(),
             &PostParams::default(),
             bytes(object)?,
         );
+        if let (Ok(request), Some(silent)) = (&mut request, silent) {
+            request.extensions_mut().insert(silent);
+        }
         self.noted(to, request).await
     }
 

@@ -3,6 +3,7 @@
 //! Pins are placed too. A node fits when it is ready and not cordoned (plugins ignore cordons), carries the labels asked
 //! for, and can have every volume: by topology, by a healthy plugin instance, and within the plugin's limit.
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::Reason;
 use crate::api::meta::{Map, Segments};
@@ -17,7 +18,7 @@ pub struct Node {
     /// Why it takes nothing new, if it does not.
     pub closed: Option<Closed>,
     /// Its labels.
-    pub labels: Map,
+    pub labels: Arc<Map>,
     /// How many allocations are bound to it.
     pub load: usize,
 }

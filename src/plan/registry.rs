@@ -111,11 +111,6 @@ pub fn each_serving(instances: &[Instance], service: Service) -> BTreeMap<&str, 
     all
 }
 
-/// The nodes with a healthy instance of the service.
-pub fn nodes(instances: &[Instance], service: Service) -> Vec<&str> {
-    each_serving(instances, service).into_keys().collect()
-}
-
 /// Controllers and nodes, healthy of wanted.
 pub fn health(instances: &[Instance]) -> (Health, Health) {
     let count = |service: Service| {
@@ -307,7 +302,7 @@ mod tests {
         let (controllers, nodes) = health(&list);
         assert_eq!((controllers.healthy, controllers.expected), (2, 2));
         assert_eq!((nodes.healthy, nodes.expected), (1, 2));
-        assert_eq!(super::nodes(&list, Service::Controller), ["m", "n"]);
+        assert_eq!(each_serving(&list, Service::Controller).into_keys().collect::<Vec<_>>(), ["m", "n"]);
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl Options {
     /// What is expected of the store for a write of an object that was last written so.
     fn expect(&self, rev: Rev) -> Expect {
         match self.term {
-            Some(term) => Expect::Led { rev: Some(rev), term },
+            Some(term) => Expect::Led { rev: Some(rev), term: Some(term), also: None },
             None => Expect::Rev(rev),
         }
     }

@@ -28,6 +28,7 @@ use super::{
     HangUp, Inner, Server, apply, backup, body, delete, discovery, joining, protobuf, read, reviews, rights,
     watch, write, yaml,
 };
+use crate::api::meta::Unrenewed;
 
 /// Answers a request. A write from outside is carried through and noted although its client hangs up meanwhile.
 pub(crate) async fn answer(server: Server, request: Request) -> Response {
@@ -247,6 +248,7 @@ async fn objects(
     let mut query = Query::parse(&parts.uri)?;
     query.node = identity.node_name().map(str::to_owned);
     query.term = parts.extensions.get::<Term>().map(|term| term.0);
+    query.also = parts.extensions.get::<Unrenewed>().and_then(|lease| inner.unwritten(lease));
     let verb = Verb::of(&parts.method, target.name.is_some(), query.watch);
     let verb = verb.ok_or_else(Refusal::method_not_allowed)?;
     query.name_writer(identity, &parts.headers);

@@ -455,6 +455,7 @@ impl Keeper<'_> {
                 StoreError::TooSlow { .. } => {}
                 StoreError::Conflict { .. }
                 | StoreError::Deposed
+                | StoreError::Overtaken
                 | StoreError::Unavailable { .. }
                 | StoreError::TooLarge { .. }
                 | StoreError::Corrupt { .. } => {

@@ -2,10 +2,14 @@
 //!
 //! The lease says who should lead; a leader that was paused may believe so for too long. Its writes name the revision at
 //! which it wrote [`LEADER`], and the store refuses them once that was written again.
+use std::sync::Arc;
+
 use bytes::Bytes;
 
-use super::{Identity, Server};
-use crate::store::{Expect, LEADER, Rev, Store, StoreError};
+use super::access::SYSTEM;
+use super::{Identity, Inner, Server};
+use crate::api::meta::Unrenewed;
+use crate::store::{Expect, LEADER, Rev, Store, StoreError, Unwritten};
 
 /// The term of a request, as an extension of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +46,17 @@ impl Server {
     }
 }
 
+impl Inner {
+    /// The same of a lease in the words of the store.
+    pub(crate) fn unwritten(&self, lease: &Unrenewed) -> Option<Arc<Unwritten>> {
+        let leases = self.registry.find("coordination.k8s.io", "v1", "leases")?;
+        let key = leases.key(Some(SYSTEM), &lease.node).into();
+        // What is no revision was never written, and nothing goes by it.
+        let rev = lease.version.as_ref().map(|version| Rev(version.parse().unwrap_or_default()));
+        Some(Arc::new(Unwritten { key, rev }))
+    }
+}
+
 async fn begin(store: &dyn Store, turn: u64) -> Result<Rev, NotLed> {
     loop {
         let (found, _) = store.get(LEADER).await?;
@@ -66,7 +81,7 @@ mod tests {
     async fn a_term_ends_all_before_it_and_none_after_it() {
         let store = EmbeddedStore::open_memory(MemoryDisk::default(), Options::default()).unwrap();
         let first = begin(&store, 3).await.unwrap();
-        let led = |term| Expect::Led { rev: None, term };
+        let led = |term| Expect::Led { rev: None, term: Some(term), also: None };
         store.put(b"/a", Bytes::new(), led(first)).await.unwrap();
         let second = begin(&store, 4).await.unwrap();
         assert!(matches!(store.put(b"/b", Bytes::new(), led(first)).await, Err(StoreError::Deposed)));

@@ -339,6 +339,10 @@ pub(crate) fn refused(error: StoreError) -> Refusal {
             tracing::debug!(error = &*source as &dyn std::error::Error, "store unavailable");
             Refusal::unavailable("the store is unavailable")
         }
+        StoreError::Overtaken => {
+            let message = "the lease that the write goes by was renewed since";
+            Refusal::new(StatusCode::CONFLICT, "Conflict", message)
+        }
         StoreError::Deposed => {
             let message = "another server runs the controllers since; this one no longer does";
             Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message)

@@ -1,4 +1,6 @@
 //! What a request asks for beside its path: query parameters and the form of the answer.
+use std::sync::Arc;
+
 use axum::extract::Query as Pairs;
 use http::{HeaderMap, Uri, header};
 
@@ -6,7 +8,7 @@ use super::access::{CONTROLLERS, Identity, NODES};
 use super::status::{Refusal, Subject};
 use crate::api::FieldErrors;
 use crate::api::field::Cause;
-use crate::store::{Expect, Rev};
+use crate::store::{Expect, Rev, Unwritten};
 
 /// The longest name of a manager of fields.
 const MAX_MANAGER: usize = 128;
@@ -62,6 +64,8 @@ pub(crate) struct Query {
     pub(crate) node: Option<String>,
     /// The term of the leader that asks, if one does; not of the query.
     pub(crate) term: Option<Rev>,
+    /// What else the leader's write goes by; not of the query either.
+    pub(crate) also: Option<Arc<Unwritten>>,
     /// The manager of what is written, but for what is applied; none for our own. Not of the query.
     pub(crate) writer: Option<String>,
     /// Why the client may not make what it applies to, if it may not; not of the query.
@@ -71,11 +75,10 @@ pub(crate) struct Query {
 impl Query {
     /// What is expected of the store for a write of an object that was last written so, or that is not there.
     pub(crate) fn expect(&self, rev: Option<Rev>) -> Expect {
-        match (self.term, rev) {
-            (Some(term), rev) => Expect::Led { rev, term },
-            (None, Some(rev)) => Expect::Rev(rev),
-            (None, None) => Expect::Absent,
+        if self.term.is_some() || self.also.is_some() {
+            return Expect::Led { rev, term: self.term, also: self.also.clone() };
         }
+        rev.map_or(Expect::Absent, Expect::Rev)
     }
 
     /// Reads the query of a request.

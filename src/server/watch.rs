@@ -13,10 +13,13 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use http::{HeaderValue, header};
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::hub::{Change, Ear, Side, Taken, View};
 use super::mirror::Part;
@@ -66,7 +69,48 @@ struct Watcher {
     next_bookmark: Instant,
     deadline: Instant,
     hang_up: HangUp,
+    alarms: Alarms,
     share: Share,
+}
+
+/// What a watcher wakes for besides news: its end, and its clock. They stand from the first step to the last, so that a
+/// change costs each of a thousand watchers no timer and no place in the lists of those who wait for the end.
+struct Alarms(FuturesUnordered<BoxFuture<'static, Alarm>>);
+
+/// What a watcher was woken for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Alarm {
+    /// The server ends, or hangs up.
+    Over,
+    /// A bookmark is due, or the watch has lasted as long as it may.
+    Time,
+}
+
+impl Alarms {
+    fn new(closing: &CancellationToken, hang_up: &HangUp, first: Instant) -> Self {
+        let (closing, hang_up) = (closing.clone(), hang_up.clone());
+        let over = async move {
+            tokio::select! {
+                () = closing.cancelled() => {}
+                () = hang_up.cancelled() => {}
+            }
+            Alarm::Over
+        };
+        let alarms = Self(FuturesUnordered::new());
+        alarms.0.push(over.boxed());
+        alarms.set(first);
+        alarms
+    }
+
+    /// The clock strikes then. It is set anew each time that it has.
+    fn set(&self, at: Instant) {
+        self.0.push(tokio::time::sleep_until(at).map(|()| Alarm::Time).boxed());
+    }
+
+    async fn next(&mut self) -> Alarm {
+        // There is always the end left to wait for.
+        self.0.next().await.unwrap_or(Alarm::Over)
+    }
 }
 
 /// What is to be watched, and how it is told.
@@ -110,6 +154,8 @@ pub(crate) async fn start(
     let valid =
         hang_up.expires.map(|at| Duration::try_from(at.duration_since(inner.now())).unwrap_or_default());
     let now = Instant::now();
+    let next_bookmark = now + inner.options.bookmark_interval;
+    let deadline = now + valid.map_or(lasts, |valid| lasts.min(valid));
     let mut watcher = Watcher {
         server: server.clone(),
         range: resource.range(target.namespace.as_deref()),
@@ -121,8 +167,9 @@ pub(crate) async fn start(
         cursor,
         ear,
         bookmarks: query.bookmarks,
-        next_bookmark: now + inner.options.bookmark_interval,
-        deadline: now + valid.map_or(lasts, |valid| lasts.min(valid)),
+        next_bookmark,
+        deadline,
+        alarms: Alarms::new(&inner.closing, &hang_up, next_bookmark.min(deadline)),
         hang_up,
         share,
     };
@@ -319,17 +366,28 @@ impl Watcher {
             }
         };
         if waiting {
-            // Also without bookmarks: the place of who hears nothing goes on with the others.
-            let wake = self.next_bookmark.min(self.deadline);
-            tokio::select! {
-                () = inner.closing.cancelled() => return Ok(Vec::new()),
-                () = self.hang_up.cancelled() => return Ok(Vec::new()),
-                _ = self.ear.news() => {}
-                () = tokio::time::sleep_until(wake) => {}
+            let alarm = tokio::select! {
+                _ = self.ear.news() => None,
+                alarm = self.alarms.next() => Some(alarm),
+            };
+            match alarm {
+                None => {}
+                Some(Alarm::Over) => return Ok(Vec::new()),
+                Some(Alarm::Time) => {
+                    self.phase = Phase::Live;
+                    let lines = self.due();
+                    self.set_clock();
+                    return Ok(lines);
+                }
             }
         }
         self.phase = Phase::Live;
         Ok(self.due())
+    }
+
+    /// Also without bookmarks: the place of who hears nothing goes on with the others.
+    fn set_clock(&self) {
+        self.alarms.set(self.next_bookmark.min(self.deadline));
     }
 
     /// A bookmark if it is time for one; the last one at the end.
@@ -353,11 +411,18 @@ impl Watcher {
     /// One change out of the store's own history, until the lane holds what follows.
     async fn replay(&mut self, mut history: Watch, place: Option<Share>) -> Result<Vec<u8>, Refusal> {
         let inner = Arc::clone(&self.server.inner);
-        let event = tokio::select! {
-            () = inner.closing.cancelled() => return Ok(Vec::new()),
-            () = self.hang_up.cancelled() => return Ok(Vec::new()),
-            () = tokio::time::sleep_until(self.deadline) => return Ok(Vec::new()),
-            event = history.next() => event,
+        let event = loop {
+            tokio::select! {
+                alarm = self.alarms.next() => {
+                    if alarm == Alarm::Over || Instant::now() >= self.deadline {
+                        return Ok(Vec::new());
+                    }
+                    // Until it has come to where the others are, there is nothing to mark.
+                    self.next_bookmark = Instant::now() + inner.options.bookmark_interval;
+                    self.set_clock();
+                }
+                event = history.next() => break event,
+            }
         };
         let Some(event) = event else {
             // Cut short without a reason: take up the thread where it is.

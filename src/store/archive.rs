@@ -265,7 +265,10 @@ pub async fn fill(
 ) -> Result<(), FillError> {
     stream::iter(entries)
         .try_for_each_concurrent(WRITES, |entry| async move {
-            match store.put(&entry.key, entry.value.clone(), Expect::Led { rev: None, term }).await {
+            match store
+                .put(&entry.key, entry.value.clone(), Expect::Led { rev: None, term: Some(term), also: None })
+                .await
+            {
                 Ok(_) => Ok(()),
                 // An attempt before this one wrote it.
                 Err(StoreError::Conflict { current: Some(kv) }) if kv.value == entry.value => Ok(()),
@@ -284,7 +287,10 @@ pub async fn finish(store: &dyn Store, term: Rev) -> Result<Rev, FillError> {
     }
     store.compact(store.revision().await?).await?;
     let (Some(mark), _) = store.get(UNFINISHED).await? else { return Err(FillError::Another) };
-    match store.delete(UNFINISHED, Expect::Led { rev: Some(mark.mod_revision), term }).await {
+    match store
+        .delete(UNFINISHED, Expect::Led { rev: Some(mark.mod_revision), term: Some(term), also: None })
+        .await
+    {
         Ok((end, _)) => Ok(end),
         Err(StoreError::Conflict { .. }) => Err(FillError::Another),
         Err(error) => Err(error.into()),

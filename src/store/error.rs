@@ -27,6 +27,9 @@ pub enum StoreError {
     /// Another leads since: stop leading. Nothing was written.
     #[error("another leads since this writer's term began")]
     Deposed,
+    /// Another key that the write went by was written since: decide anew. Nothing was written.
+    #[error("what the write went by was written since")]
+    Overtaken,
     /// That history is forgotten: list anew, then watch after the list's revision.
     #[error("history is compacted at revision {at}")]
     Compacted {

@@ -17,6 +17,7 @@ mod error;
 pub mod etcd;
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -78,7 +79,7 @@ impl fmt::Debug for Kv {
 }
 
 /// What must hold of a key for a write to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// Write whatever is there. A delete still wants a key to delete.
     Any,
@@ -90,28 +91,58 @@ pub enum Expect {
     Led {
         /// The key's `mod_revision`; `None`: it does not exist.
         rev: Option<Rev>,
-        /// The revision at which the writer became leader.
-        term: Rev,
+        /// The revision at which the writer became leader; `None`: there is but one that could lead.
+        term: Option<Rev>,
+        /// What else the writer went by; if that was written since: [`StoreError::Overtaken`].
+        also: Option<Arc<Unwritten>>,
     },
+}
+
+/// Another key that nobody wrote since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unwritten {
+    /// The key.
+    pub key: Bytes,
+    /// Its `mod_revision`; `None`: it does not exist.
+    pub rev: Option<Rev>,
 }
 
 impl Expect {
     /// What is expected of the key itself.
-    pub(crate) fn of_key(self) -> Self {
+    pub(crate) fn of_key(&self) -> OfKey {
         match self {
-            Self::Led { rev: Some(rev), .. } => Self::Rev(rev),
-            Self::Led { rev: None, .. } => Self::Absent,
-            other => other,
+            Self::Any => OfKey::Any,
+            Self::Rev(rev) | Self::Led { rev: Some(rev), .. } => OfKey::Rev(*rev),
+            Self::Absent | Self::Led { rev: None, .. } => OfKey::Absent,
         }
     }
 
     /// The term in which this must be written.
-    pub(crate) fn term(self) -> Option<Rev> {
+    pub(crate) fn term(&self) -> Option<Rev> {
         match self {
-            Self::Led { term, .. } => Some(term),
+            Self::Led { term, .. } => *term,
             Self::Any | Self::Absent | Self::Rev(_) => None,
         }
     }
+
+    /// The other key that must not have been written.
+    pub(crate) fn also(&self) -> Option<&Unwritten> {
+        match self {
+            Self::Led { also, .. } => also.as_deref(),
+            Self::Any | Self::Absent | Self::Rev(_) => None,
+        }
+    }
+}
+
+/// What is expected of the key that is written.
+#[derive(Clone, Copy)]
+pub(crate) enum OfKey {
+    /// Anything.
+    Any,
+    /// That it does not exist.
+    Absent,
+    /// That this was its last write.
+    Rev(Rev),
 }
 
 /// The key that a leader writes when it begins. Writes of a leader name the revision of its own, so that one which was

@@ -22,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tower::{Service, ServiceExt};
 use turmoil::net::{TcpListener, TcpStream};
+use wharfline::api::meta::Unrenewed;
 use wharfline::csi::Connection;
 use wharfline::run::patience::patient;
 use wharfline::run::servers::Servers;
@@ -39,6 +40,8 @@ pub const SERVER: &str = "server";
 const API_PORT: u16 = 7443;
 /// Says who asks. The certificate does that in life.
 const USER: &str = "x-simulated-user";
+/// What a write of the controllers goes by.
+const SILENT: &str = "x-simulated-silent";
 /// The node's part of its own plugins' host, by plugin.
 pub const PLUGINS: [&str; 2] = ["alpha", "beta"];
 
@@ -117,6 +120,9 @@ pub async fn serve(server: Server) -> io::Result<()> {
                         let identity = identity(user);
                         request.extensions_mut().insert(identity);
                     }
+                    if let Some(silent) = silent(request.headers()) {
+                        request.extensions_mut().insert(silent);
+                    }
                     let answered: Result<_, Infallible> = router.oneshot(request).await;
                     answered
                 }
@@ -127,6 +133,13 @@ pub async fn serve(server: Server) -> io::Result<()> {
             let _ended = http.serve_connection(TokioIo::new(stream), service).await;
         });
     }
+}
+
+/// What a write of the controllers goes by, which within one process is an extension of the request.
+fn silent(headers: &http::HeaderMap) -> Option<Unrenewed> {
+    let (node, version) = headers.get(SILENT)?.to_str().ok()?.split_once(' ')?;
+    let version = (!version.is_empty()).then(|| version.to_owned());
+    Some(Unrenewed { node: node.to_owned(), version })
 }
 
 fn identity(user: &str) -> Identity {
@@ -270,6 +283,10 @@ impl Way {
         }
         let uri = format!("http://{}:{API_PORT}{path}", self.server);
         *request.uri_mut() = uri.parse().map_err(io::Error::other)?;
+        if let Some(Unrenewed { node, version }) = request.extensions().get() {
+            let silent = format!("{node} {}", version.as_deref().unwrap_or_default());
+            request.headers_mut().insert(SILENT, silent.parse().map_err(io::Error::other)?);
+        }
         request.headers_mut().insert(USER, self.user.parse().map_err(io::Error::other)?);
         let answer = self.http.request(request).await.map_err(io::Error::other)?;
         if changes {

@@ -125,9 +125,10 @@ impl<S: Store> Store for Observed<S> {
         }
         let object: Option<Value> = if self.alone { serde_json::from_slice(&value).ok() } else { None };
         self.universe.gate(&self.host, &format!("put {name}")).await;
+        let made = expect == Expect::Absent;
         let rev = self.inner.put(key, value, expect).await?;
         if self.alone {
-            self.universe.look().put(&name, object, rev.0, expect == Expect::Absent);
+            self.universe.look().put(&name, object, rev.0, made);
         }
         self.universe.gate(&self.host, &format!("put {name}: {}", rev.0)).await;
         Ok(rev)

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use wharfline::store::{Event, Expect, KEY_LIMIT, Kv, LEADER, Rev, Store, StoreError, VALUE_LIMIT, Watch};
+use wharfline::store::{
+    Event, Expect, KEY_LIMIT, Kv, LEADER, Rev, Store, StoreError, Unwritten, VALUE_LIMIT, Watch,
+};
 
 /// Calls the macro `$run` with the names of all cases.
 macro_rules! for_each_case {
@@ -43,6 +45,7 @@ macro_rules! for_each_case {
             more_than_four_mebibytes_are_listed_and_watched,
             a_dropped_call_leaves_all_or_nothing,
             who_leads_no_longer_writes_nothing,
+            a_write_that_goes_by_another_key_ends_with_that_keys_next_write,
         }
     };
 }
@@ -222,7 +225,7 @@ pub(crate) async fn delete_returns_what_was_there(store: Shared) {
 
 pub(crate) async fn delete_of_what_is_not_there_is_a_conflict(store: Shared) {
     for expect in [Expect::Any, Expect::Absent, Expect::Rev(Rev(1))] {
-        assert_eq!(conflict(store.delete(b"/a", expect).await.unwrap_err()), None, "{expect:?}");
+        assert_eq!(conflict(store.delete(b"/a", expect.clone()).await.unwrap_err()), None, "{expect:?}");
     }
     put(&store, "/a", "one").await;
     let current = conflict(store.delete(b"/a", Expect::Absent).await.unwrap_err()).unwrap();
@@ -691,10 +694,54 @@ pub(crate) async fn a_dropped_call_leaves_all_or_nothing(store: Shared) {
     assert_eq!(seen.iter().filter(|event| event.key().is_some_and(|key| key == "/done")).count(), 20);
 }
 
+pub(crate) async fn a_write_that_goes_by_another_key_ends_with_that_keys_next_write(store: Shared) {
+    let leader = std::str::from_utf8(LEADER).expect("it is text");
+    let term = put(&store, leader, "a").await;
+    let by_of = |term, rev, key: &'static str, seen| {
+        let also = Unwritten { key: Bytes::from_static(key.as_bytes()), rev: seen };
+        Expect::Led { rev, term, also: Some(Arc::new(also)) }
+    };
+    let by = |rev, key, seen| by_of(Some(term), rev, key, seen);
+    let lease = put(&store, "/lease", "1").await;
+    let made =
+        put_if(&store, "/by", "1", by(None, "/lease", Some(lease))).await.expect("it is as it was seen");
+    let changed =
+        put_if(&store, "/by", "2", by(Some(made), "/none", None)).await.expect("it is not there still");
+    let renewed = put(&store, "/lease", "2").await;
+    let before = revision(&store).await;
+    let cases = [
+        (Some(changed), "/lease", Some(lease)),
+        (Some(changed), "/lease", None),
+        (Some(changed), "/none", Some(lease)),
+        // Its own key is not as expected either.
+        (Some(made), "/lease", Some(lease)),
+        (None, "/lease", Some(lease)),
+    ];
+    for (rev, key, seen) in cases {
+        let late = put_if(&store, "/by", "3", by(rev, key, seen)).await.expect_err("it was written");
+        assert!(matches!(late, StoreError::Overtaken), "{rev:?} {key} {seen:?}: {late:?}");
+        let late = store.delete(b"/by", by(rev, key, seen)).await.expect_err("it was written");
+        assert!(matches!(late, StoreError::Overtaken), "delete {rev:?} {key} {seen:?}: {late:?}");
+    }
+    let stale = put_if(&store, "/by", "3", by(Some(made), "/lease", Some(renewed))).await;
+    assert_eq!(conflict(stale.expect_err("it was changed")).map(|kv| kv.mod_revision), Some(changed));
+    // Where but one could lead, only the other key counts.
+    let late = put_if(&store, "/by", "3", by_of(None, Some(changed), "/lease", Some(lease))).await;
+    assert!(matches!(late, Err(StoreError::Overtaken)), "{late:?}");
+    let changed = put_if(&store, "/by", "3", by_of(None, Some(changed), "/lease", Some(renewed))).await;
+    let changed = changed.expect("it is as it was seen");
+    // Who leads is asked first: a leader that is none learns that, whatever else is so.
+    put(&store, leader, "b").await;
+    let deposed = put_if(&store, "/by", "3", by(Some(changed), "/lease", Some(lease))).await;
+    assert!(matches!(deposed, Err(StoreError::Deposed)), "{deposed:?}");
+    assert_eq!(revision(&store).await.0, before.0 + 2, "a refused write uses no revision");
+    assert_eq!(get(&store, "/by").await.map(|kv| kv.mod_revision), Some(changed));
+}
+
 pub(crate) async fn who_leads_no_longer_writes_nothing(store: Shared) {
     let leader = std::str::from_utf8(LEADER).expect("it is text");
     let first = put(&store, leader, "a").await;
-    let led = |rev, term| Expect::Led { rev, term };
+    let led = |rev, term| Expect::Led { rev, term: Some(term), also: None };
     let made = put_if(&store, "/led", "1", led(None, first)).await.expect("the leader makes it");
     let exists = put_if(&store, "/led", "2", led(None, first)).await.expect_err("it is there");
     assert_eq!(conflict(exists).map(|kv| kv.mod_revision), Some(made));

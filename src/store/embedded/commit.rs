@@ -14,7 +14,7 @@ use super::core::Core;
 use super::fault::Fault;
 use super::record::{self, COMPACTED, GENERATION, KV, LOG, META, REVISION};
 use super::wal::{Frame, Wal};
-use crate::store::{Event, Expect, Kv, LEADER, Rev, StoreError};
+use crate::store::{Event, Expect, Kv, LEADER, OfKey, Rev, StoreError};
 
 /// Most requests that share a commit.
 pub(super) const BATCH: usize = 256;
@@ -251,11 +251,11 @@ impl<'txn> Batch<'txn> {
     }
 
     fn put(&mut self, key: Bytes, value: Bytes, expect: Expect) -> Result<Answer, Fault> {
-        if self.is_deposed(expect)? {
-            return Ok(Err(StoreError::Deposed));
+        if let Some(refused) = self.stands_against(&expect)? {
+            return Ok(Err(refused));
         }
         let prev = self.get(&key)?;
-        if !holds(expect, prev.as_ref()) {
+        if !holds(&expect, prev.as_ref()) {
             return Ok(Err(StoreError::Conflict { current: prev }));
         }
         let rev = self.rev.next();
@@ -266,23 +266,28 @@ impl<'txn> Batch<'txn> {
     }
 
     fn delete(&mut self, key: Bytes, expect: Expect) -> Result<Answer, Fault> {
-        if self.is_deposed(expect)? {
-            return Ok(Err(StoreError::Deposed));
+        if let Some(refused) = self.stands_against(&expect)? {
+            return Ok(Err(refused));
         }
         let current = self.get(&key)?;
         let prev = match current {
-            Some(prev) if holds(expect, Some(&prev)) => prev,
+            Some(prev) if holds(&expect, Some(&prev)) => prev,
             current => return Ok(Err(StoreError::Conflict { current })),
         };
         self.kv.remove(&*key)?;
         self.note(Event::Delete { key, rev: self.rev.next(), prev }).map(Ok)
     }
 
-    /// Whether another leads than who writes under this expectation.
-    fn is_deposed(&self, expect: Expect) -> Result<bool, Fault> {
-        let Some(term) = expect.term() else { return Ok(false) };
-        let leader = self.get(&Bytes::from_static(LEADER))?;
-        Ok(leader.is_none_or(|leader| leader.mod_revision != term))
+    /// What other keys have to say against a write: another leads, or what it goes by was written since.
+    fn stands_against(&self, expect: &Expect) -> Result<Option<StoreError>, Fault> {
+        let written = |key: &Bytes| Ok::<_, Fault>(self.get(key)?.map(|kv| kv.mod_revision));
+        if expect.term().is_some() && written(&Bytes::from_static(LEADER))? != expect.term() {
+            return Ok(Some(StoreError::Deposed));
+        }
+        match expect.also() {
+            Some(also) if written(&also.key)? != also.rev => Ok(Some(StoreError::Overtaken)),
+            Some(_) | None => Ok(None),
+        }
     }
 
     fn compact(&mut self, rev: Rev) -> Answer {
@@ -324,11 +329,11 @@ impl<'txn> Batch<'txn> {
     }
 }
 
-fn holds(expect: Expect, current: Option<&Kv>) -> bool {
+fn holds(expect: &Expect, current: Option<&Kv>) -> bool {
     match expect.of_key() {
-        Expect::Any | Expect::Led { .. } => true,
-        Expect::Absent => current.is_none(),
-        Expect::Rev(rev) => current.is_some_and(|kv| kv.mod_revision == rev),
+        OfKey::Any => true,
+        OfKey::Absent => current.is_none(),
+        OfKey::Rev(rev) => current.is_some_and(|kv| kv.mod_revision == rev),
     }
 }
 

@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::failure::{Asked, Told};
 pub use self::version::{Trust, Version, trust, trusted};
-use super::{Expect, KEY_LIMIT, Kv, LEADER, Page, Rev, Store, StoreError, VALUE_LIMIT, Watch};
+use super::{Expect, KEY_LIMIT, Kv, LEADER, OfKey, Page, Rev, Store, StoreError, VALUE_LIMIT, Watch};
 
 /// Keys asked for at once.
 const PAGE: usize = 500;
@@ -341,14 +341,18 @@ impl EtcdStore {
     async fn write(
         &self,
         key: Vec<u8>,
-        (compare, expect): (Option<Compare>, Expect),
+        (compare, expect): (Option<Compare>, &Expect),
         write: Vec<TxnOp>,
     ) -> Result<(Rev, Option<Kv>), StoreError> {
-        let leader = self.key(LEADER);
-        let led = expect.term().map(|term| written_at(&leader, term));
-        let compare: Vec<Compare> = compare.into_iter().chain(led).collect();
+        // Other keys that must be as they were, in the order in which their words count.
+        let led = expect.term().map(|term| (self.key(LEADER), Some(term)));
+        let also = expect.also().map(|also| (self.key(&also.key), also.rev));
+        let others: Vec<_> = led.into_iter().chain(also).collect();
+        let holds =
+            others.iter().map(|(key, rev)| rev.map_or_else(|| absent(key), |rev| written_at(key, rev)));
+        let compare: Vec<Compare> = compare.into_iter().chain(holds).collect();
         let mut reads = vec![TxnOp::get(key, None)];
-        reads.extend(expect.term().map(|_| TxnOp::get(leader, None)));
+        reads.extend(others.iter().map(|(key, _)| TxnOp::get(key.clone(), None)));
         let before = self.newest();
         let answer = self.transact(Txn::new().when(compare).and_then(write).or_else(reads)).await?;
         let now = self.rev_after(before, answer.header())?;
@@ -361,8 +365,17 @@ impl EtcdStore {
         if done {
             return Ok((now, current));
         }
-        let leads = found.next().transpose()?.flatten().map(|leader| leader.mod_revision);
-        Err(if leads == expect.term() { StoreError::Conflict { current } } else { StoreError::Deposed })
+        let mut is_as_expected = |rev: Option<Rev>| {
+            let read = found.next().transpose()?.flatten();
+            Ok::<_, StoreError>(read.map(|kv| kv.mod_revision) == rev)
+        };
+        if expect.term().is_some() && !is_as_expected(expect.term())? {
+            return Err(StoreError::Deposed);
+        }
+        match expect.also() {
+            Some(also) if !is_as_expected(also.rev)? => Err(StoreError::Overtaken),
+            Some(_) | None => Err(StoreError::Conflict { current }),
+        }
     }
 }
 
@@ -418,24 +431,24 @@ impl Store for EtcdStore {
         super::within(&value, VALUE_LIMIT)?;
         let key = self.key(key);
         let compare = match expect.of_key() {
-            Expect::Rev(rev) => Some(written_at(&key, rev)),
-            Expect::Absent => Some(Compare::create_revision(key.clone(), CompareOp::Equal, 0)),
-            Expect::Any | Expect::Led { .. } => None,
+            OfKey::Rev(rev) => Some(written_at(&key, rev)),
+            OfKey::Absent => Some(absent(&key)),
+            OfKey::Any => None,
         };
         let put = vec![TxnOp::put(key.clone(), value, None)];
-        self.write(key, (compare, expect), put).await.map(|(rev, _)| rev)
+        self.write(key, (compare, &expect), put).await.map(|(rev, _)| rev)
     }
 
     async fn delete(&self, key: &[u8], expect: Expect) -> Result<(Rev, Kv), StoreError> {
         let key = self.key(key);
         let compare = match expect.of_key() {
-            Expect::Rev(rev) => written_at(&key, rev),
+            OfKey::Rev(rev) => written_at(&key, rev),
             // Nobody deletes what is not there, so this holds of nothing.
-            Expect::Absent => Compare::create_revision(key.clone(), CompareOp::Less, 0),
-            Expect::Any | Expect::Led { .. } => Compare::create_revision(key.clone(), CompareOp::Greater, 0),
+            OfKey::Absent => Compare::create_revision(key.clone(), CompareOp::Less, 0),
+            OfKey::Any => Compare::create_revision(key.clone(), CompareOp::Greater, 0),
         };
         let delete = vec![TxnOp::get(key.clone(), None), TxnOp::delete(key.clone(), None)];
-        match self.write(key, (Some(compare), expect), delete).await? {
+        match self.write(key, (Some(compare), &expect), delete).await? {
             (rev, Some(prev)) => Ok((rev, prev)),
             (_, None) => Err(StoreError::Conflict { current: None }),
         }
@@ -501,6 +514,11 @@ fn usual() -> ConnectOptions {
         .with_keep_alive(SILENT, ALIVE)
         .with_tcp_keepalive(SILENT)
         .with_require_leader(true)
+}
+
+/// The key does not exist.
+fn absent(key: &[u8]) -> Compare {
+    Compare::create_revision(key.to_vec(), CompareOp::Equal, 0)
 }
 
 /// Holds of a key that was last written at this revision. What is not there was written at none, not at nought.

@@ -1,8 +1,10 @@
 //! Nodes that fall silent, come back, are fenced, deleted, or taken down.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, Seen, condition};
+use crate::bench::{Bench, Seen, WRITES, condition};
 use crate::fake::{Behaviour, DISK};
 use crate::manifests::{claim, class, disk, phase, ready, user, why};
 
@@ -158,6 +160,38 @@ async fn a_host_is_replaced_only_after_the_longest_call() {
     assert_eq!(host(&bench.seen), json!({ "nodeName": "a", "epoch": 1 }));
     bench.until("b is host", |seen| host(seen) == json!({ "nodeName": "b", "epoch": 2 })).await;
     bench.until("b has said so", |seen| seen.only("volumes")["status"]["observedEpoch"] == 2).await;
+    bench.make("allocations", user("one", "c", "b")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.end().await;
+}
+
+/// The controllers have made up their minds, and their write is on its way when the node renews its lease: what the node
+/// then sees as its host's work is its own, so the write must come to nothing.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_renews_its_lease_first_is_not_replaced() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    bench.behave("b", |b| b.healthy = false);
+    bench.until("only a serves", |seen| !ready(&seen.get("plugins", "", "disk"))).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    let host = |seen: &Seen| seen.only("volumes")["status"]["controller"].clone();
+    bench.until("a is host", |seen| host(seen)["nodeName"] == "a").await;
+    bench.until("it exists", |seen| ready(&seen.only("volumeclaims"))).await;
+    bench.behave("b", |b| b.healthy = true);
+    bench.behave("a", |b| b.alive = false);
+    bench.until("a is lost", |seen| node_status(seen, "a") == "Unknown").await;
+    // It would be replaced 150 s after that.
+    crate::bench::pass(147).await;
+    let before = bench.writes().len();
+    bench.delay(WRITES, Duration::from_secs(5));
+    crate::bench::pass(4).await;
+    bench.behave("a", |b| b.alive = true);
+    crate::bench::pass(60).await;
+    bench.delay(WRITES, Duration::ZERO);
+    let writes = bench.writes().split_off(before);
+    let tried: Vec<_> = writes.iter().filter(|w| w.method == "PUT" && w.path.contains("/volumes/")).collect();
+    assert_eq!(tried.iter().map(|w| w.code).collect::<Vec<_>>(), [409], "one was on its way");
+    assert_eq!(host(&bench.seen), json!({ "nodeName": "a", "epoch": 1 }));
     bench.make("allocations", user("one", "c", "b")).await;
     bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
     bench.end().await;
