@@ -148,6 +148,7 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
         ..join::options("", data_dir.to_owned(), machine::run_dir(data_dir))
     };
     let files = std::sync::Arc::clone(&machine.files);
+    let containerd = machine.containerd.clone();
     let looked = Looked::at(machine, options).await?;
     let journal = looked.journal();
     let Some(name) = node_name(&client).await?.or_else(|| known_name(journal)) else {
@@ -186,6 +187,9 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
     }
     core.server.shutdown().await;
     kernel.undo_tree().await?;
+    if let Some((containerd, _)) = containerd {
+        machine::forget_containers(&*containerd, data_dir).await;
+    }
     machine::sweep_run_dir(&machine::run_dir(data_dir));
     for volume in &unknown {
         let (name, plugin, handle) = (&volume.volume, &volume.plugin, &volume.handle);

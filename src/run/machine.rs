@@ -8,6 +8,7 @@ use async_trait::async_trait;
 
 use crate::csi::{self, SocketPathError, UnixConnector};
 use crate::node::{AtSocket, Dial, Machine};
+use crate::sys::Containerd;
 use crate::sys::clock::RealClock;
 use crate::sys::kernel::KernelError;
 use crate::sys::random::RealRandom;
@@ -16,6 +17,11 @@ use crate::sys::real::{
 };
 use crate::sys::units::Units;
 
+/// Beneath the directory of sockets, what runc remembers; beneath the data directory, the tasks.
+const RUNC: &str = "runc";
+const TASKS: &str = "tasks";
+/// How often containerd is looked through until nothing of ours is in it.
+const TRIES: u32 = 8;
 /// Threads for path calls; more wait.
 const THREADS: usize = 8;
 /// How long one path call may hang.
@@ -60,6 +66,27 @@ pub fn sweep_run_dir(run_dir: &Path) {
     for directory in run_dir.ancestors().take(2) {
         // What is not empty stays: it is not all ours.
         let _ = std::fs::remove_dir(directory);
+    }
+}
+
+/// Removes what containerd remembers of a data directory's tasks once all have ended, and what it called by: with a task's
+/// end a process begins to do the same that may still be at it.
+pub async fn forget_containers(containerd: &dyn Containerd, data_dir: &Path) {
+    let (root, tasks) = (run_dir(data_dir).join(RUNC), data_dir.join(TASKS));
+    if !root.exists() {
+        return;
+    }
+    for _ in 0..TRIES {
+        let Ok(found) = containerd.list().await else { return };
+        let ours: Vec<_> = found.into_iter().filter(|container| container.is_beneath(&tasks)).collect();
+        if ours.is_empty() {
+            let _ = crate::sys::remove::tree(&root);
+            return;
+        }
+        for container in ours.into_iter().filter(|container| !container.runs) {
+            // That it cannot be may be because another one does it.
+            let _ = containerd.remove(&container.id).await;
+        }
     }
 }
 

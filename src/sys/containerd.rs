@@ -22,8 +22,8 @@ pub trait Containerd: Send + Sync + fmt::Debug {
     /// Kills what runs in a container and removes it; success when there is none of this name.
     async fn remove(&self, id: &str) -> Result<(), ContainerdError>;
 
-    /// The same with each that was made for the task of this directory.
-    async fn remove_of(&self, directory: &Path) -> Result<(), ContainerdError>;
+    /// The same with each that was made for the task of this directory, and with what they were called by beneath `root`.
+    async fn remove_of(&self, directory: &Path, root: &Path) -> Result<(), ContainerdError>;
 }
 
 /// A container of ours.

@@ -12,11 +12,29 @@ pub(crate) struct Stat {
     pub(crate) session: i32,
     /// It ended and waits to be reaped.
     pub(crate) zombie: bool,
+    /// A signal has stopped it.
+    pub(crate) stopped: bool,
 }
 
 /// Reads one process; an error when there is none.
 pub(crate) fn stat(pid: i32) -> io::Result<Stat> {
-    let line = std::fs::read(format!("/proc/{pid}/stat"))?;
+    at(&format!("/proc/{pid}/stat"))
+}
+
+/// Whether a signal has stopped all threads of a process.
+pub(crate) fn is_stopped(pid: i32) -> io::Result<bool> {
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let stat = thread?.path().join("stat");
+        // One that ended meanwhile does nothing more.
+        if at(&stat.to_string_lossy()).is_ok_and(|stat| !stat.stopped) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn at(path: &str) -> io::Result<Stat> {
+    let line = std::fs::read(path)?;
     parse(&line).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unreadable /proc/PID/stat"))
 }
 
@@ -32,6 +50,7 @@ fn parse(line: &[u8]) -> Option<Stat> {
     Some(Stat {
         id: ProcessId { pid: pid.trim().parse().ok()?, start_time: fields.get(19)?.parse().ok()? },
         zombie: matches!(*fields.first()?, "Z" | "X"),
+        stopped: matches!(*fields.first()?, "T" | "t"),
         parent: fields.get(1)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
     })

@@ -64,6 +64,33 @@ async fn what_was_attached_is_detached_by_the_rule_of_then() {
     rig.finish().await;
 }
 
+/// Obligation CO-IDEN-03: a new version has no controller service at all, but the volume is attached and there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_lost_its_controller_service_is_asked_for_nothing_of_it() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.plugin.kill().await;
+    let services = Config::full().services;
+    rig.backend.configure(|c| c.services.clear());
+    rig.plugin.serve();
+    let learnt = |i: &Value| {
+        let known = i["status"]["capabilities"].to_string();
+        known.contains("node/") && !known.contains("CONTROLLER_SERVICE")
+    };
+    rig.world.until(&rig.instances, "p", "has no controller service", learnt).await;
+    rig.end_alloc("app").await;
+    rig.world.delete(&rig.attachments, "att-1").await;
+    let told = |a: &Value| a["status"].to_string().contains("has no CONTROLLER_SERVICE");
+    rig.world.until(&rig.attachments, "att-1", "told why it stays attached", told).await;
+    assert_eq!(rig.count(Rpc::ControllerUnpublishVolume), 0);
+    rig.backend.configure(|c| c.services.clone_from(&services));
+    rig.plugin.kill().await;
+    rig.plugin.serve();
+    rig.detached().await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
 /// Scenario B41: a refused attachment is not asked for again, and goes with who wanted it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_attachment_goes_with_who_wanted_it() {

@@ -27,6 +27,13 @@ async fn admit(rig: &Rig, alloc: &Allocation, spec: Value) {
     rig.world.create(&rig.instances, object).await;
 }
 
+/// The allocation's condition Ready, and what it says.
+fn told(allocation: &Value) -> (&str, &str) {
+    let conditions = allocation["status"]["conditions"].as_array();
+    let ready = conditions.into_iter().flatten().find(|c| c["type"] == "Ready");
+    ready.map_or(("", ""), |c| (c["status"].as_str().unwrap_or(""), c["message"].as_str().unwrap_or("")))
+}
+
 async fn restarts(rig: &Rig, count: u64) {
     let again = |a: &Value| a["status"]["tasks"][0]["restarts"].as_u64().unwrap_or(0) == count;
     rig.world.until(&rig.allocs, "own", "started again", again).await;
@@ -46,6 +53,9 @@ async fn a_changed_block_takes_hold_when_it_is_admitted_and_users_stay() {
     change(&rig, json!({ "healthTimeout": "25s" })).await;
     // Somebody needs it as it was: nobody admitted it for anything else.
     change(&rig, json!({ "role": "Node" })).await;
+    let held = "task plugin serves plugin own as Monolith still: its csiPlugin block now says plugin own as Node, and that waits \
+                until no volume needs it as it was";
+    rig.world.until(&rig.allocs, "own", "told that it is held", |a: &Value| told(a) == ("True", held)).await;
     rig.stop().await;
     rig.start().await;
     ready(&rig, "own", "True").await;
@@ -54,6 +64,9 @@ async fn a_changed_block_takes_hold_when_it_is_admitted_and_users_stay() {
     admit(&rig, &own, json!({ "role": "Node" })).await;
     restarts(&rig, 1).await;
     ready(&rig, "own", "True").await;
+    rig.world
+        .until(&rig.allocs, "own", "nothing is held any more", |a: &Value| told(a) == ("True", ""))
+        .await;
     let after = serde_json::to_value(rig.allocs.get("app").await.unwrap()).unwrap();
     assert_eq!(after["status"], app["status"], "its user was disturbed");
     let path = app["status"]["volumes"][0]["path"].as_str().unwrap();

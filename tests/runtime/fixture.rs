@@ -299,6 +299,18 @@ impl Machine {
         if let Some(containerd) = containerd {
             containerd.end().await;
         }
+        let left = || {
+            let beneath = std::fs::read_dir(host.data.join("runc")).into_iter().flatten();
+            beneath.map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>()
+        };
+        let removed = async {
+            // Of a task that has ended, a process of its own removes it.
+            while !left().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        let removed = tokio::time::timeout(Duration::from_secs(30), removed).await;
+        removed.unwrap_or_else(|_| panic!("left of what runc remembers: {:?}", left()));
         unmount(kernel.absolute(&here.path.clone().into()), UnmountFlags::empty()).unwrap();
         kernel.undo_tree().await.unwrap();
         host.assert_clean();

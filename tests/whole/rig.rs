@@ -191,7 +191,9 @@ impl Rig {
     pub(crate) fn assert_nothing_left(&self) {
         assert_eq!(self.mounts(), Vec::<String>::new());
         assert_eq!(self.processes(), Vec::<String>::new());
-        assert!(!wharfline::run::machine::run_dir(self.data.path()).exists(), "a socket's directory is left");
+        let run_dir = wharfline::run::machine::run_dir(self.data.path());
+        let left = std::fs::read_dir(&run_dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        assert!(!run_dir.exists(), "a socket's directory is left: {:?}", left.collect::<Vec<_>>());
     }
 }
 

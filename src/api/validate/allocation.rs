@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::super::field::{Cause, FieldError, FieldErrors};
 use super::mounts::{BELOW_ROOT, is_below_root, mounts};
-use super::runtime::{driver_is_root, driver_paths, resources, runtime};
+use super::runtime::{driver_is_root, driver_paths, own_endpoint, resources, runtime};
 use super::{check_duration, list, names, reference, required, text, unchanged};
 
 /// What to do instead of a change that is refused.
@@ -81,16 +81,11 @@ fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&s
         check_duration(faults, &format!("{path}.csiPlugin.healthTimeout"), &plugin["healthTimeout"]);
         driver_paths(faults, &format!("{path}.csiPlugin"), plugin, &task["runtime"]);
         driver_is_root(faults, path, task);
+        own_endpoint(faults, path, task);
     } else if task["runtime"]["external"].is_object() {
         faults.forbidden(
             format!("{path}.runtime.external"),
             "is for plugins only; give the task a csiPlugin block",
-        );
-    }
-    if plugin.is_object() && !task["env"]["CSI_ENDPOINT"].is_null() {
-        faults.forbidden(
-            format!("{path}.env.CSI_ENDPOINT"),
-            "is given to a plugin by Wharfline, which has to know where its socket is; leave it out",
         );
     }
     for (i, mount) in list(&task["volumeMounts"]).enumerate() {

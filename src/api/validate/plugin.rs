@@ -4,7 +4,7 @@ use serde_json::Value;
 use super::super::field::{FieldError, FieldErrors};
 use super::super::{plugin, quantity};
 use super::mounts::{mounts, one_view};
-use super::runtime::{driver_is_root, driver_paths, resources, runtime};
+use super::runtime::{driver_is_root, driver_paths, own_endpoint, resources, runtime};
 use super::{check_duration, entries, list, names, one_of};
 
 /// Faults of a Plugin.
@@ -27,6 +27,7 @@ pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
         mounts(&mut faults, &path, instance, "");
         check_duration(&mut faults, &format!("{path}.healthTimeout"), &instance["healthTimeout"]);
         driver_is_root(&mut faults, &path, instance);
+        own_endpoint(&mut faults, &path, instance);
     }
     one_view(&mut faults, "spec.instances", &spec["instances"]);
     let (surge, unavailable) =
@@ -77,6 +78,15 @@ mod tests {
             ["spec.instances[0].runtime.external.socket"]
         );
         assert_eq!(plugin(&of("tcp://1.2.3.4:5".into()), None).len(), 1);
+    }
+
+    /// Obligation CO-PLUG-01.
+    #[test]
+    fn a_driver_listens_where_it_is_told_to() {
+        let instance = json!({ "name": "a", "role": "Node", "env": { "CSI_ENDPOINT": "unix:///x.sock" },
+            "runtime": { "process": { "command": ["x"] } } });
+        let faults = plugin(&json!({ "spec": { "instances": [instance] } }), None);
+        assert_eq!(paths(&faults), ["spec.instances[0].env.CSI_ENDPOINT"]);
     }
 
     #[test]

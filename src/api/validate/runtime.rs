@@ -197,6 +197,15 @@ fn is_absolute(path: &str) -> bool {
     path.starts_with('/') && !path.split('/').any(|part| part == "..") && !path.contains('\0')
 }
 
+/// A driver listens where it is told to.
+pub(super) fn own_endpoint(faults: &mut FieldErrors, path: &str, of: &Value) {
+    if !of["env"]["CSI_ENDPOINT"].is_null() {
+        let message =
+            "is given to a plugin by Wharfline, which has to know where its socket is; leave it out";
+        faults.forbidden(format!("{path}.env.CSI_ENDPOINT"), message);
+    }
+}
+
 /// The directory of a driver's socket is root's, and so is what it mounts.
 pub(super) fn driver_is_root(faults: &mut FieldErrors, path: &str, of: &Value) {
     let runtimes = ON_HOST.into_iter().chain(CONTAINERS);

@@ -133,6 +133,7 @@ pub fn wake_orphans(node: &Node, plugin: &str) {
 async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
     let uid = allocation.uid().unwrap_or_default();
     let served = serving::as_served(node, allocation);
+    let held = serving::held(allocation, &served);
     let allocation = &*served;
     let plugin = allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
     let wanted = wanted(node, allocation, plugin);
@@ -148,7 +149,8 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
     if node.tasks.idle(&uid) && !idle_before {
         wake_volumes(node, &uid);
     }
-    let told = status::status(node, allocation, wanted);
+    let mut told = status::status(node, allocation, wanted);
+    told.note(held);
     if told.nothing_begun(allocation) {
         return again;
     }

@@ -27,6 +27,22 @@ pub(super) fn as_served<'a>(node: &Node, allocation: &'a Allocation) -> Cow<'a, 
     served
 }
 
+/// What of the blocks that are written is not in force yet.
+pub(super) fn held(written: &Allocation, served: &Allocation) -> Option<String> {
+    written.spec.tasks.iter().zip(&served.spec.tasks).find_map(|(written, served)| {
+        let (wanted, serves) = (written.csi_plugin.as_ref()?, served.csi_plugin.as_ref()?);
+        let of = |block: &CsiPlugin| (block.plugin_name.clone(), block.role);
+        let ((to, to_role), (from, from_role)) = (of(wanted), of(serves));
+        ((&to, to_role) != (&from, from_role)).then(|| {
+            format!(
+                "task {} serves plugin {from} as {from_role:?} still: its csiPlugin block now says plugin {to} as {to_role:?}, \
+                 and that waits until no volume needs it as it was",
+                written.name
+            )
+        })
+    })
+}
+
 /// Whether the task's process was started by another block than the one that is in force.
 pub(super) fn is_outdated(node: &Node, uid: &str, task: &Task) -> bool {
     let Some(wanted) = &task.csi_plugin else { return false };

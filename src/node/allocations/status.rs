@@ -62,6 +62,14 @@ impl NodePart {
         self.conditions.iter().any(|c| c.kind == READY && c.reason == EVICTED)
     }
 
+    /// Adds to an allocation that is ready what of its manifest is not in force yet.
+    pub(super) fn note(&mut self, held: Option<String>) {
+        let ready = self.conditions.iter_mut().find(|c| c.kind == READY && c.status == Truth::True);
+        if let Some((condition, held)) = ready.zip(held) {
+            condition.message = held;
+        }
+    }
+
     /// It waits for its volumes, as placement has said, and there is nothing to add yet: not worth a write.
     pub(super) fn nothing_begun(&self, allocation: &Allocation) -> bool {
         const UNDER_WAY: [Reason; 2] = [Reason::VolumesNotReady, Reason::NotAttached];

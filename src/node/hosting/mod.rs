@@ -190,7 +190,13 @@ struct Serving {
 fn serving(node: &Node, plugin: &str, volume: &str) -> Result<Serving, Blocked> {
     match node.registry.serving_volume(plugin, Service::Controller, volume) {
         Some((key, instance)) => {
-            let controller = instance.progress.fingerprint.map(|f| f.controller).unwrap_or_default();
+            let known = instance.progress.fingerprint;
+            // It may have had one when the volume was begun (CO-IDEN-03).
+            if known.as_ref().is_some_and(|known| !known.plugin.services.controller_service) {
+                let plugin = plugin.to_owned();
+                return Err(Blocked::Wait(Reason::PluginLacks { plugin, capability: "CONTROLLER_SERVICE" }));
+            }
+            let controller = known.map(|known| known.controller).unwrap_or_default();
             let gate = node.gate(key.clone(), (plugin, Service::Controller), volume);
             Ok(Serving { name: plugin.to_owned(), key, gate, client: instance.client, controller })
         }

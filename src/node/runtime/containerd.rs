@@ -61,7 +61,7 @@ impl Containerd {
     /// Removes what containerd remembers of the containers of a place at which nothing runs.
     async fn remove(&self, place: &Place) {
         let Some((containerd, _)) = &self.there else { return };
-        if let Err(error) = containerd.remove_of(&place.directory).await {
+        if let Err(error) = containerd.remove_of(&place.directory, &self.oci.root()).await {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(task = place.task, error, "containerd remembers a container that is over");
         }

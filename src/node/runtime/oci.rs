@@ -56,6 +56,11 @@ impl Oci {
         Self { shimmed, run_dir: run_dir.to_owned(), preparations }
     }
 
+    /// Where what runc remembers of containers lies.
+    pub(super) fn root(&self) -> PathBuf {
+        self.run_dir.join(RUNC)
+    }
+
     /// What a shim is told of the container that was prepared at a place, once.
     pub(super) fn taken(&self, order: &Order<'_>) -> Result<TaskSpec, RuntimeError> {
         let made = self.preparations.as_ref().and_then(|preparations| preparations.take(order.place));
@@ -102,7 +107,7 @@ impl Oci {
             identity: Some(identity(user)),
             container: Some(ContainerSpec {
                 runc: made.equipment.runc.clone(),
-                root: self.run_dir.join(RUNC),
+                root: self.root(),
                 id: format!("{}.{}", place.allocation, place.task),
                 layers: made.image.layers.clone(),
                 shares: shares.into_iter().map(share).collect(),

@@ -4,7 +4,7 @@
 //! (`sys::shim::stage`).
 use crate::sys::containerd::{Contained, Containerd, ContainerdError, NAMESPACE};
 use crate::sys::containers::Lack;
-use crate::sys::shim::stand_in::LINK;
+use crate::sys::shim::stand_in::{self, LINK};
 use async_trait::async_trait;
 use hyper_util::rt::TokioIo;
 use prost::Message;
@@ -200,16 +200,26 @@ impl Containerd for RealContainerd {
         Ok(())
     }
 
-    async fn remove_of(&self, directory: &Path) -> Result<(), ContainerdError> {
-        let directory = directory.display().to_string();
+    async fn remove_of(&self, of: &Path, root: &Path) -> Result<(), ContainerdError> {
+        let directory = of.display().to_string();
         let filter = format!("labels.{DIRECTORY:?}=={directory:?}");
-        for container in listed(self.dial().await?, filter).await? {
+        let mut failed = Ok(());
+        // Twice, for another one may be at it: what it has done meanwhile is no failure of ours.
+        for _ in 0..2 {
+            let found = listed(self.dial().await?, filter.clone()).await?;
             // By our own eyes, whatever the filter was taken for.
-            if container.labels.get(DIRECTORY) == Some(&directory) {
-                self.remove(&container.id).await?;
+            let found = found.iter().filter(|found| found.labels.get(DIRECTORY) == Some(&directory));
+            failed = Ok(());
+            for container in found {
+                failed = self.remove(&container.id).await.and(failed);
+            }
+            if failed.is_ok() {
+                // Of those that it was never told of, too, and of one that another one removes in this moment.
+                stand_in::clear(root, of);
+                break;
             }
         }
-        Ok(())
+        failed
     }
 }
 

@@ -8,9 +8,10 @@ use crate::sys::ffi::{self, Disposition, Fork, Signals, Standard};
 use crate::sys::proc;
 use crate::sys::process::ContainerSpec;
 use crate::sys::remove;
+use crate::sys::shim::ladder::Millis;
 use crate::sys::shim::launch::{OURSELVES, die_with, strings};
 use crate::sys::shim::stage::{RUNC, STAGE};
-use crate::sys::shim::through;
+use crate::sys::shim::{supervise, through};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -27,8 +28,10 @@ const NOTHING: &str = ".none";
 const LOG: &str = "log";
 /// Of what runc says, the last bytes that are looked at.
 const TAIL: usize = 16 * 1024;
-/// How long one of its steps may take. The daemon, if there is one, gives up a little later.
-pub(super) const STEP: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+/// How long a task may take until it runs, its container be made and started. The daemon, if there is one, gives up later.
+pub(super) const START: Millis = 20_000;
+/// How long whatever was killed may take to be gone.
+pub(super) const DIE: Timespec = Timespec { tv_sec: 8, tv_nsec: 0 };
 
 /// Why there is nothing that runs.
 #[derive(Debug, PartialEq, Eq)]
@@ -102,8 +105,8 @@ impl Container<'_> {
     }
 
     /// Sees the creation through, and says who the container's first process is. A signal that asks for a stop ends it.
-    pub(crate) fn created(&self, creator: i32, signals: &OwnedFd) -> Result<i32, NotBegun> {
-        let status = until_gone("make the container", creator, Some(signals))?;
+    pub(crate) fn created(&self, creator: i32, signals: &OwnedFd, until: Millis) -> Result<i32, NotBegun> {
+        let status = until_gone("make the container", creator, (Some(signals), until))?;
         if status.exit_status() != Some(0) {
             return Err(self.reason("make the container", status).into());
         }
@@ -116,7 +119,7 @@ impl Container<'_> {
     }
 
     /// Lets the first process go on.
-    pub(crate) fn start(&self, main: i32) -> Result<(), NotBegun> {
+    pub(crate) fn start(&self, main: i32, until: Millis) -> Result<(), NotBegun> {
         let ourselves = rustix::process::getpid();
         let fail = |error: io::Error| format!("start the container: {error}");
         // What was said of its creation is no word about its start.
@@ -129,7 +132,7 @@ impl Container<'_> {
                 ffi::exit_now(127)
             }
         };
-        match until_gone("start the container", starter, None) {
+        match until_gone("start the container", starter, (None, until)) {
             Ok(status) if status.exit_status() == Some(0) => Ok(()),
             // What runs has begun, whatever became of runc: its own end is told.
             Ok(_) | Err(_) if has_begun(main) => Ok(()),
@@ -152,7 +155,7 @@ impl Container<'_> {
 }
 
 /// Whether a container's first process is its program, and not runc in wait any more.
-fn has_begun(main: i32) -> bool {
+pub(super) fn has_begun(main: i32) -> bool {
     let command = std::fs::read(format!("/proc/{main}/cmdline")).unwrap_or_default();
     !command.is_empty() && !command.ends_with(b"runc\0init\0")
 }
@@ -176,15 +179,19 @@ fn said(log: &str) -> Option<String> {
 }
 
 /// Waits for a child's end, reaps it and says how it ended. Else the reason why nobody waits any longer.
-fn until_gone(action: &str, child: i32, signals: Option<&OwnedFd>) -> Result<WaitStatus, NotBegun> {
+fn until_gone(
+    action: &str,
+    child: i32,
+    (signals, until): (Option<&OwnedFd>, Millis),
+) -> Result<WaitStatus, NotBegun> {
     let fail = |error: io::Error| format!("wait for runc: {error}");
     let pid = Pid::from_raw(child).ok_or_else(|| fail(io::ErrorKind::InvalidInput.into()))?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| fail(errno.into()))?;
     loop {
         let fds = [Some(&pidfd), signals].into_iter().flatten();
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        match rustix::event::poll(&mut fds, Some(&STEP)) {
-            Ok(0) => return Err(format!("{action}: runc did not within {} s", STEP.tv_sec).into()),
+        match rustix::event::poll(&mut fds, Some(&supervise::left(until))) {
+            Ok(0) => return Err(format!("{action}: runc did not within {} s", START / 1000).into()),
             Ok(_) => {}
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(fail(errno.into()).into()),

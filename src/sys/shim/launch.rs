@@ -5,9 +5,10 @@
 use crate::sys::cgroup::{Leaf, Rest};
 use crate::sys::ffi::{self, Disposition, Fork, Signals, Standard};
 use crate::sys::process::{PATH, TaskSpec};
-use crate::sys::shim::container::{Container, STEP};
+use crate::sys::shim::container::Container;
+use crate::sys::shim::ladder::Millis;
 use crate::sys::shim::record::COOKIE;
-use crate::sys::shim::{root, stage, user};
+use crate::sys::shim::{root, stage, supervise, user};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -106,11 +107,11 @@ pub(crate) fn launch(wanted: Wanted<'_>, leaf: Option<&Leaf>, clones: Vec<OwnedF
 }
 
 impl Launched {
-    /// Waits for what the child says next, or for a signal to the shim.
-    pub(crate) fn news(&self, signals: &OwnedFd) -> io::Result<News> {
+    /// Waits for what the child says next, or for a signal to the shim, until then.
+    pub(crate) fn news(&self, signals: &OwnedFd, until: Millis) -> io::Result<News> {
         let mut fds = [PollFd::new(&self.news, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
         loop {
-            match rustix::event::poll(&mut fds, Some(&STEP)) {
+            match rustix::event::poll(&mut fds, Some(&supervise::left(until))) {
                 Ok(0) => return Ok(News::Late),
                 Ok(_) => break,
                 Err(Errno::INTR) => {}

@@ -26,7 +26,7 @@ use crate::sys::proc;
 use crate::sys::process::{ContainerState, ExitRecord, Outcome, TaskSpec, TaskState, Wrote};
 use crate::sys::real::boot_id;
 use container::NotBegun;
-use ladder::Ladder;
+use ladder::{Ladder, Millis};
 use launch::{Launched, News, Wanted};
 use logs::RotatedLog;
 use record::{EXIT, Keep, LOCK, Order, Read, SPEC, STATE};
@@ -166,6 +166,7 @@ impl<'a> Shim<'a> {
         let ladder = Ladder::new(self.order.task.grace_ms);
         let signals = self.signals.try_clone()?;
         let asks = match &self.order.task.container {
+            Some(container) if container.through.is_some() => Asks::Client(container.stop_signal),
             Some(container) => Asks::Main(container.stop_signal),
             None => Asks::Group,
         };
@@ -201,10 +202,11 @@ impl<'a> Shim<'a> {
             // runc makes it.
             (Some(_), Some(cgroup)) => Leaf::make_way(&Trees::here(), &cgroup.path)?,
         }
+        let until = supervise::now() + container::START;
         let launched = launch::launch(self.wanted(), self.leaf.as_ref(), clones)
             .map_err(|error| format!("fork: {error}"))?;
-        let main = match self.accompany(&launched) {
-            Ok(()) => self.past_creation(launched.pid),
+        let main = match self.accompany(&launched, until) {
+            Ok(()) => self.past_creation(launched.pid, until),
             Err(reason) => {
                 abandon(launched.pid);
                 if self.through() {
@@ -221,18 +223,18 @@ impl<'a> Shim<'a> {
     }
 
     /// Who the main process is: the child itself, or the first one of the container that the child made.
-    fn past_creation(&mut self, child: i32) -> Result<i32, NotBegun> {
+    fn past_creation(&mut self, child: i32, until: Millis) -> Result<i32, NotBegun> {
         let Some(container) = self.wanted().container() else { return Ok(child) };
         if self.through() {
             // The client stays.
             self.leaf = self.cgroup().map(|path| Leaf::find(&Trees::here(), path));
             return Ok(child);
         }
-        let main = container.created(child, &self.signals)?;
+        let main = container.created(child, &self.signals, until)?;
         let cgroup = self.order.task.cgroup.as_ref();
         let leaf = cgroup.map(|cgroup| Leaf::find(&Trees::here(), &cgroup.path));
         self.record(main).map_err(|error| format!("record the task: {error}"))?;
-        container.start(main)?;
+        container.start(main, until)?;
         self.leaf = leaf;
         Ok(main)
     }
@@ -252,7 +254,7 @@ impl<'a> Shim<'a> {
             supervise::signal_all(Signal::KILL);
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) | Err(Errno::INTR) => {}
-                Ok(None) => match rustix::event::poll(&mut signals, Some(&container::STEP)) {
+                Ok(None) => match rustix::event::poll(&mut signals, Some(&container::DIE)) {
                     Ok(0) => return Err(io::Error::other("what was begun of it does not die")),
                     Ok(_) => while ffi::next_signal(&self.signals)?.is_some() {},
                     Err(errno) if errno == Errno::INTR => {}
@@ -274,9 +276,9 @@ impl<'a> Shim<'a> {
     }
 
     /// Sees the child through its preparation; records who it is before it runs the program.
-    fn accompany(&self, launched: &Launched) -> Result<(), NotBegun> {
+    fn accompany(&self, launched: &Launched, until: Millis) -> Result<(), NotBegun> {
         let news = |launched: &Launched| {
-            launched.news(&self.signals).map_err(|error| format!("hear of the task: {error}"))
+            launched.news(&self.signals, until).map_err(|error| format!("hear of the task: {error}"))
         };
         match news(launched)? {
             News::Ready => {}
@@ -288,14 +290,14 @@ impl<'a> Shim<'a> {
             News::Silent => return Err("the task died while it was prepared".to_owned().into()),
             News::Interrupted => return Err(NotBegun::Stopped),
             News::Late => {
-                let reason = format!("it was not prepared within {} s", container::STEP.tv_sec);
+                let reason = format!("it was not prepared within {} s", container::START / 1000);
                 return Err(reason.into());
             }
         }
         self.record(launched.pid).map_err(|error| format!("record the task: {error}"))?;
         launched.release().map_err(|error| format!("release the task: {error}"))?;
         if self.through() {
-            return self.until_it_runs(launched);
+            return self.until_it_runs(launched, until);
         }
         match news(launched)? {
             News::Failed(reason) => Err(reason.into()),
@@ -305,14 +307,14 @@ impl<'a> Shim<'a> {
     }
 
     /// Waits for the word that containerd has started it.
-    fn until_it_runs(&self, launched: &Launched) -> Result<(), NotBegun> {
+    fn until_it_runs(&self, launched: &Launched, until: Millis) -> Result<(), NotBegun> {
         loop {
-            match launched.news(&self.signals).map_err(|error| format!("hear of the task: {error}"))? {
+            match launched.news(&self.signals, until).map_err(|error| format!("hear of the task: {error}"))? {
                 News::Ready => return Ok(()),
                 News::Failed(reason) => return Err(reason.into()),
                 News::Silent => return Err("the task died while containerd made it".to_owned().into()),
                 News::Late => {
-                    let reason = format!("containerd did not make it within {} s", container::STEP.tv_sec);
+                    let reason = format!("containerd did not make it within {} s", container::START / 1000);
                     return Err(reason.into());
                 }
                 News::Interrupted

@@ -7,8 +7,9 @@
 //! ROOT/ID/task             to the task's directory
 //! ```
 //! They stay until containerd has forgotten the container, for it calls runc by that path until then; its removal removes
-//! them (`sys::real::containerd`). The volumes and the output it takes from the client ([`super::through`]) whose number and time of birth the shim has recorded; if that one does
-//! not live any more, the start is over and nothing is made.
+//! them (`sys::real::containerd`), and the next start those that containerd was never told of. The volumes and the output it
+//! takes from the client ([`super::through`]) whose number and time of birth the shim has recorded; if that one does not live
+//! any more, the start is over and nothing is made.
 use crate::sys::ffi::{self, Standard};
 use crate::sys::process::ContainerSpec;
 use crate::sys::shim::launch::strings;
@@ -43,6 +44,15 @@ pub(super) fn place(container: &ContainerSpec, directory: &Path) -> Result<PathB
     };
     made().map_err(|error| format!("{}: {error}", own.display()))?;
     Ok(own.join(LINK))
+}
+
+/// Removes what the containers of a task were called by, of which containerd has none any more.
+pub(crate) fn clear(root: &Path, directory: &Path) {
+    for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
+        if std::fs::read_link(entry.path().join(TASK)).is_ok_and(|task| task == directory) {
+            crate::sys::remove::tree(&entry.path()).ok();
+        }
+    }
 }
 
 /// Where this program is. A path of the machine, if it still leads here: a number under /proc is another's once we are gone,

@@ -28,6 +28,9 @@ pub(crate) enum Asks {
     Group,
     /// The main process alone, by this signal.
     Main(i32),
+    /// The client of containerd, which hands this signal on. It alone learns how the task ended, so where all of the task
+    /// is in a cgroup it is not killed with it.
+    Client(i32),
 }
 
 /// What a SIGTERM to the shim means, which is not the daemon's way to ask.
@@ -54,6 +57,15 @@ pub(crate) struct Supervised<'a> {
 pub(crate) fn now() -> Millis {
     let time = clock_gettime(ClockId::Monotonic);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000_000
+}
+
+/// What is left until then.
+pub(crate) fn left(until: Millis) -> Timespec {
+    let left = until.saturating_sub(now());
+    Timespec {
+        tv_sec: i64::try_from(left / 1000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(left % 1000 * 1_000_000).unwrap_or(0),
+    }
 }
 
 impl Supervised<'_> {
@@ -95,11 +107,7 @@ impl Supervised<'_> {
         let pipes = self.streams.iter().filter_map(|stream| stream.pipe.as_ref());
         let mut fds: Vec<PollFd<'_>> =
             [&self.signals].into_iter().chain(pipes).map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        let left = self.ladder.wakes_at().map(|at| at.saturating_sub(now()));
-        let timeout = left.map(|left| Timespec {
-            tv_sec: i64::try_from(left / 1000).unwrap_or(i64::MAX),
-            tv_nsec: i64::try_from(left % 1000 * 1_000_000).unwrap_or(0),
-        });
+        let timeout = self.ladder.wakes_at().map(left);
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -151,14 +159,16 @@ impl Supervised<'_> {
                         rustix::process::kill_process_group(group, Signal::TERM).ok();
                     }
                 }
-                Asks::Main(signal) => drop(ffi::send_signal(self.main, signal)),
+                Asks::Main(signal) | Asks::Client(signal) => drop(ffi::send_signal(self.main, signal)),
             },
             Act::TermLeft => signal_all(Signal::TERM),
             Act::KillLeft => {
                 if let Some(leaf) = self.leaf {
                     leaf.kill();
                 }
-                signal_all(Signal::KILL);
+                if self.leaf.is_none() || !matches!(self.asks, Asks::Client(_)) {
+                    signal_all(Signal::KILL);
+                }
             }
         }
     }

@@ -14,7 +14,7 @@
 use crate::sys::SHIM;
 use crate::sys::cgroup::Leaf;
 use crate::sys::containerd::{Containerd, ContainerdError, Through};
-use crate::sys::ffi::{self, Disposition, Fork, Signals};
+use crate::sys::ffi::{self, Disposition, Fork, Signals, Standard};
 use crate::sys::proc;
 use crate::sys::process::{ContainerSpec, Outcome};
 use crate::sys::real::containerd::{RealContainerd, Wanted};
@@ -24,21 +24,26 @@ use crate::sys::shim::stage::DOCUMENT;
 use crate::sys::shim::{container, stand_in, supervise};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::Value;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{sleep, timeout};
 
 /// The words of the client's two lives, after the task's directory, and of the one that cleans up, after the socket.
 pub(crate) const CREATE: &str = "create";
 pub(crate) const AWAIT: &str = "await";
 pub(crate) const REMOVE: &str = "remove";
+/// How long containerd may take for all that makes a container: shorter than the shim waits, which then hears why.
+const MADE: Duration = Duration::from_secs(17);
 /// How long containerd is asked how a process ended.
 const ASK: Duration = Duration::from_secs(10);
+/// How long a process may take to be stopped.
+const STOPS: Duration = Duration::from_secs(1);
 /// The first pause before it is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long a moment is in which something may have come into the cgroup.
@@ -101,10 +106,12 @@ pub(crate) fn remove(container: &ContainerSpec) {
         Ok(Fork::Parent(_)) => {
             drop(open);
             let mut fds = [PollFd::new(&closed, PollFlags::IN)];
-            rustix::event::poll(&mut fds, Some(&container::STEP)).ok();
+            rustix::event::poll(&mut fds, Some(&container::DIE)).ok();
         }
         Ok(Fork::Child) => {
             rustix::process::setsid().ok();
+            // Whoever waits for the shim's last word waits for an end of its output, not for containerd.
+            silence();
             let socket = through.socket.to_string_lossy();
             let called = container.root.join(&container.id);
             drop(become_us(&[&socket, REMOVE, &called.to_string_lossy()]));
@@ -144,7 +151,7 @@ pub(crate) fn outcome(client: Outcome) -> Outcome {
 /// pipes from the client, and so has the container; once nobody has them, nobody is at work, and nobody can begin, for
 /// that needs the client. False if that does not come in time.
 pub(crate) fn is_over(launched: &Launched, leaf: Option<&Leaf>) -> bool {
-    let until = supervise::now() + u64::try_from(container::STEP.tv_sec).unwrap_or_default() * 1000;
+    let until = supervise::now() + u64::try_from(container::DIE.tv_sec).unwrap_or_default() * 1000;
     let mut pipes: Vec<&OwnedFd> =
         [Some(&launched.stdout), launched.stderr.as_ref()].into_iter().flatten().collect();
     let mut buffer = [0; 4096];
@@ -174,14 +181,17 @@ fn make(directory: &Path) -> Result<(String, OwnedFd), String> {
     };
     let document = shown(directory)?;
     let client = RealContainerd::new(through.socket.clone());
-    let link = stand_in::place(&container, directory)?;
-    let wanted = Wanted { id: &container.id, directory, labels: &through.labels, document, runc: &link };
-    let made = runtime()?.block_on(async {
-        client.remove_of(directory).await.map_err(|error| error.to_string())?;
+    let made = async {
+        client.remove_of(directory, &container.root).await.map_err(|error| error.to_string())?;
+        let link = stand_in::place(&container, directory)?;
+        let wanted = Wanted { id: &container.id, directory, labels: &through.labels, document, runc: &link };
         made(&client, &wanted).await
-    });
+    };
+    // A clock is there only once it is begun.
+    let made = runtime()?.block_on(async { timeout(MADE, made).await });
     // What containerd has of one that failed, the shim has removed.
-    made.map(|main| (container.id.clone(), main))
+    let late = |_| format!("containerd did not make it within {} s", MADE.as_secs());
+    made.map_err(late)?.map(|main| (container.id.clone(), main))
 }
 
 async fn made(client: &RealContainerd, wanted: &Wanted<'_>) -> Result<OwnedFd, String> {
@@ -190,8 +200,34 @@ async fn made(client: &RealContainerd, wanted: &Wanted<'_>) -> Result<OwnedFd, S
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or("containerd named no process")?;
     let main = pidfd_open(pid, PidfdFlags::empty())
         .map_err(|errno| format!("the container's first process died while it was prepared: {errno}"))?;
-    client.start(wanted.id).await.map_err(|error| told(&error))?;
-    Ok(main)
+    match client.start(wanted.id).await {
+        Ok(()) => Ok(main),
+        Err(ContainerdError::InDoubt { .. }) if ran_or_never_will(pid, &main).await => Ok(main),
+        Err(error) => Err(told(&error)),
+    }
+}
+
+/// Whether a container whose start was asked for, without an answer, has begun; one that has not is killed. One that is
+/// gone has begun, for what waits does not end by itself.
+async fn ran_or_never_will(pid: Pid, main: &OwnedFd) -> bool {
+    let number = pid.as_raw_nonzero().get();
+    let stopped = async {
+        // So it does not begin in the moment after it was looked at.
+        proc::send(main, Signal::STOP)?;
+        while !proc::is_stopped(number)? {
+            sleep(Duration::from_millis(1)).await;
+        }
+        io::Result::Ok(())
+    };
+    let stopped = timeout(STOPS, stopped).await;
+    if !lives(main) {
+        return true;
+    }
+    let begun = container::has_begun(number);
+    let next = if begun { Signal::CONT } else { Signal::KILL };
+    // Of one that cannot even be stopped, what it has done is not known.
+    proc::send(main, next).ok();
+    begun || !matches!(stopped, Ok(Ok(())))
 }
 
 /// What went wrong, without the words that containerd and its shim put around those of runc and of the stand-in.
@@ -247,6 +283,15 @@ fn become_us(words: &[&str]) -> io::Error {
     }
 }
 
+/// Leaves what this process has for input and output.
+fn silence() {
+    if let Ok(nothing) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        for standard in [Standard::Input, Standard::Output, Standard::Error] {
+            ffi::redirect(&nothing, standard).ok();
+        }
+    }
+}
+
 /// Waits until the container's first process is gone, and hands on what comes meanwhile.
 fn until_gone(main: &OwnedFd) -> io::Result<()> {
     let awaited = handed_on();
@@ -275,18 +320,19 @@ fn status(directory: &Path, id: &str) -> Option<i32> {
     let Through { socket, .. } = spec(directory).ok()?.through?;
     let client = RealContainerd::new(socket);
     runtime().ok()?.block_on(async {
-        let until = Instant::now() + ASK;
-        let mut pause = PAUSE;
-        loop {
-            match client.ended(id).await {
-                Ok(status) => return i32::try_from(status).ok(),
-                Err(ContainerdError::Absent { .. }) => return None,
-                Err(_) if Instant::now() + pause > until => return None,
-                // It is being started anew, perhaps.
-                Err(_) => sleep(pause).await,
+        let asked = async {
+            let mut pause = PAUSE;
+            loop {
+                match client.ended(id).await {
+                    Ok(status) => return i32::try_from(status).ok(),
+                    Err(ContainerdError::Absent { .. }) => return None,
+                    // It is being started anew, perhaps.
+                    Err(_) => sleep(pause).await,
+                }
+                pause = (pause * 2).min(Duration::from_secs(1));
             }
-            pause = (pause * 2).min(Duration::from_secs(1));
-        }
+        };
+        timeout(ASK, asked).await.ok().flatten()
     })
 }
 

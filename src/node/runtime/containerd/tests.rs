@@ -34,7 +34,7 @@ impl sys::Containerd for Has {
         Ok(())
     }
 
-    async fn remove_of(&self, directory: &Path) -> Result<(), ContainerdError> {
+    async fn remove_of(&self, directory: &Path, _: &Path) -> Result<(), ContainerdError> {
         self.asked.lock().unwrap().push(directory.display().to_string());
         Ok(())
     }
