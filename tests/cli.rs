@@ -461,6 +461,54 @@ async fn nobody_waits_for_a_deletion_that_nobody_asked_for_without_being_told() 
 }
 
 #[tokio::test]
+async fn every_example_is_accepted() {
+    let cluster = Cluster::new().await;
+    let mut examples = 0;
+    for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests")).unwrap() {
+        let ran = cluster.run(&["apply", "-f", &file.unwrap().path().display().to_string()]).await;
+        assert_eq!((ran.exit, ran.err.as_str()), (Exit::Done, ""));
+        examples += 1;
+    }
+    assert!(examples >= 5, "only {examples} examples were found");
+}
+
+#[tokio::test]
+async fn logs_of_a_plugin_are_those_of_its_newest_instance_here() {
+    let cluster = Cluster::new().await;
+    let data = tempfile::tempdir().unwrap();
+    let flag = format!("--data-dir={}", data.path().display());
+    let ran = cluster.run(&["logs", "plugin/disk", &flag]).await;
+    assert_eq!(
+        (ran.exit, ran.err.lines().next()),
+        (Exit::NotFound, Some("error: no instance of plugin/disk is there"))
+    );
+    for (name, node) in [("one", "node-a"), ("two", "node-b")] {
+        let task = "{name: t, runtime: {process: {command: [x]}}}";
+        let alloc = format!(
+            "{{apiVersion: wharfline.dev/v1alpha1, kind: Allocation, metadata: {{name: {name}}}, spec: {{tasks: [{task}]}}}}"
+        );
+        cluster.apply(&alloc).await.ok();
+        let uid =
+            cluster.run(&["get", &format!("alloc/{name}"), "-o", "jsonpath={.metadata.uid}"]).await.ok();
+        let of = format!("{{namespace: default, name: {name}, uid: {uid}}}");
+        let spec = format!("{{plugin: disk, role: Node, nodeName: {node}, allocation: {of}, task: t}}");
+        let instance = format!(
+            "{{apiVersion: wharfline.dev/v1alpha1, kind: PluginInstance, metadata: {{name: {name}}}, spec: {spec}}}"
+        );
+        cluster.apply(&instance).await.ok();
+        if name == "one" {
+            let ran = cluster.run(&["logs", "plugin/disk", &flag]).await;
+            assert!(ran.exit == Exit::Failed && ran.err.contains("it has instances on: node-a"), "{ran:?}");
+        }
+        let task = data.path().join("logs").join(uid).join("t");
+        std::fs::create_dir_all(&task).unwrap();
+        std::fs::write(task.join("stdout.log"), format!("{name}\n")).unwrap();
+        let ran = cluster.run(&["logs", "plugin/disk", &flag]).await;
+        assert_eq!((ran.exit, ran.out.as_str()), (Exit::Done, format!("{name}\n").as_str()), "{}", ran.err);
+    }
+}
+
+#[tokio::test]
 async fn logs_are_read_here_or_the_right_node_is_named() {
     let cluster = Cluster::new().await;
     let app = "{apiVersion: wharfline.dev/v1alpha1, kind: Allocation, metadata: {name: web}, spec: {tasks: [{name: t, runtime: {process: {command: [x]}}}]}}";

@@ -46,7 +46,7 @@ pub enum Command {
     Wait(Wait),
     /// List events
     Events(Events),
-    /// Show what an allocation's tasks wrote, on the node where it runs
+    /// Show what an allocation's tasks or a plugin wrote, on the node where it runs
     Logs(Logs),
     /// Explain why an object is not ready
     Why(Why),
@@ -370,7 +370,7 @@ pub struct Events {
 /// `logs`.
 #[derive(Debug, Clone, Args)]
 pub struct Logs {
-    /// ALLOCATION[/TASK]
+    /// ALLOCATION[/TASK], or plugin/NAME for its newest instance on this machine
     #[arg(value_name = "ALLOCATION")]
     pub target: String,
     /// Show what is written from now on as well

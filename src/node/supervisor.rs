@@ -26,6 +26,7 @@ use crate::api::PluginInstance;
 use crate::api::meta::{READY, Time, is_true};
 use crate::api::plugin::{OTHER_DRIVER, Provider};
 use crate::csi::{self, Failure, Readiness, check};
+use crate::plan::supervise::Process;
 use crate::sys::watch::{DirEvent, WatchError};
 
 /// How long Identity and Get* calls may take.
@@ -177,7 +178,7 @@ fn change(node: &Node, watched: &Watched, change: impl FnOnce(&mut super::regist
     if told && let Some(instance) = node.registry.get(&watched.key) {
         tracing::info!(plugin = instance.plugin, healthy = after.healthy_since.is_some(), "plugin instance");
         if before.healthy_since.is_some() != after.healthy_since.is_some() {
-            tell(node, object.as_deref(), &instance.plugin, &after);
+            tell(node, object.as_deref(), (&watched.key, &instance.plugin), &after);
         }
         node.queue.wake(Key::Plugin(instance.plugin));
     }
@@ -187,17 +188,24 @@ fn change(node: &Node, watched: &Watched, change: impl FnOnce(&mut super::regist
 pub(super) fn tell(
     node: &Node,
     object: Option<&PluginInstance>,
-    plugin: &str,
+    (key, plugin): (&InstanceKey, &str),
     now: &super::registry::Progress,
 ) {
     let Some(object) = object else { return };
     let about = object.object_ref(&());
+    let asked =
+        matches!(node.tasks.process(&key.allocation, &key.task), Process::Stopping | Process::Stopped);
     match &now.fault {
         // An earlier daemon told it.
         _ if now.healthy_since.is_some() && known_well_since(object) == now.healthy_since => {}
         _ if now.healthy_since.is_some() => {
             let note = format!("plugin {plugin} is healthy here");
             node.events.tell(about, Tone::Normal, "PluginHealthy", "Probe", &note);
+        }
+        // What was asked to end is no failure of it.
+        _ if asked => {
+            let note = format!("plugin {plugin} ends here, as it was asked to");
+            node.events.tell(about, Tone::Normal, "PluginStopped", "Stop", &note);
         }
         Some((word, sentence)) => node.events.tell(about, Tone::Warning, word, "Probe", sentence),
         None => node.events.tell(about, Tone::Warning, "PluginUnhealthy", "Probe", "it may not be called"),

@@ -1,5 +1,4 @@
 //! `manifests/loop.yaml`: a driver that attaches and stages, with a file system and with a raw device, under one `up`.
-use serde_json::Value;
 
 use crate::rig::{Rig, until};
 
@@ -50,11 +49,8 @@ fn target(rig: &Rig, allocation: &str) -> String {
 
 /// What the driver did, by the first words of its log.
 fn deeds(rig: &Rig) -> Vec<String> {
-    let all = rig.list("allocations");
-    let serves = |a: &&Value| a["metadata"]["namespace"] == "wharfline-system";
-    let plugin = all.iter().find(serves).unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
     // What a task wrote to its standard error comes out there.
-    let log = rig.try_run(&["logs", &plugin, "-n", "wharfline-system"]).stderr;
+    let log = rig.try_run(&["logs", "plugin/loop"]).stderr;
     let log = String::from_utf8_lossy(&log);
     let words = ["created", "attached", "formatted", "staged", "published", "unpublished", "unstaged"];
     let words = words.iter().chain(&["detached", "deleted"]);

@@ -1,6 +1,7 @@
 //! `logs`: what a task wrote, read from its files on this machine.
 //!
 //! The API does not carry logs yet, so that this works on the node itself; elsewhere it says which node to ask.
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -22,13 +23,19 @@ pub(crate) fn file_of(data_dir: &Path, allocation_uid: &str, task: &str, stream:
 }
 
 pub(crate) async fn run(session: &mut Session<'_>, args: &Logs) -> Result<(), Failure> {
-    let (name, task) = names(&args.target);
+    let homes = homes(session);
     let kinds = session.kinds().await?;
     let resource = kinds.find("allocations")?.clone();
-    let namespace = session.namespace();
-    let item = Item { resource, namespace, name: name.to_owned(), object: Value::Null };
+    let written = match target(&args.target) {
+        Target::Plugin(plugin) => instance_here(session, plugin, &homes).await?,
+        Target::Allocation(name, task) => {
+            Written { namespace: session.namespace(), name: name.to_owned(), task: task.map(str::to_owned) }
+        }
+    };
+    let Written { namespace, name, task } = written;
+    let item = Item { resource, namespace, name, object: Value::Null };
     let allocation = session.wire.get(&item.path(), Form::Object).await?;
-    let task = task_of(&allocation, task)?;
+    let task = task_of(&allocation, task.as_deref())?;
     let uid = allocation["metadata"]["uid"].as_str().unwrap_or_default();
     let streams = match args.stream {
         Some(stream) => vec![stream],
@@ -36,28 +43,105 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &Logs) -> Result<(), Fa
     };
     let mut tails = Vec::new();
     for stream in streams {
-        let path = file_of(&session.data_dir, uid, &task, stream);
-        match Tail::open(path, args.tail) {
-            Ok(tail) => tails.push((stream, tail)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => {
+        match homes.iter().map(|home| Tail::open(file_of(home, uid, &task, stream), args.tail)).find(is_there)
+        {
+            Some(Ok(tail)) => tails.push((stream, tail)),
+            Some(Err(error)) => {
                 let what = format!("the log of task {task} cannot be read");
                 return Err(Failure::failed(what).because(error.to_string()).try_this("run it as root"));
             }
+            None => {}
         }
     }
     if tails.is_empty() {
-        return Err(elsewhere(&item, &allocation, &task, &session.data_dir));
+        return Err(elsewhere(&item, &allocation, &task, &homes));
     }
     copy(session, &mut tails)?;
     if args.follow { follow(session, &item, &mut tails).await } else { Ok(()) }
 }
 
-/// `ALLOCATION[/TASK]`, with the kind in front allowed: `allocation/NAME[/TASK]`.
-fn names(target: &str) -> (&str, Option<&str>) {
-    let kinds = ["allocation/", "allocations/", "alloc/"];
-    let target = kinds.iter().find_map(|kind| target.strip_prefix(kind)).unwrap_or(target);
-    target.split_once('/').map_or((target, None), |(name, task)| (name, Some(task)))
+fn is_there<T>(opened: &io::Result<T>) -> bool {
+    !matches!(opened, Err(error) if error.kind() == io::ErrorKind::NotFound)
+}
+
+/// The data directories in which the logs may be: the named or usual one, and that of the kubeconfig in use, which lies in
+/// the one of the `up` that wrote it.
+fn homes(session: &Session<'_>) -> Vec<PathBuf> {
+    let mut homes = vec![session.data_dir.clone()];
+    let beside = session.kubeconfig().ok().and_then(|file| file.parent().map(Path::to_owned));
+    homes.extend(beside.filter(|home| *home != session.data_dir && home.join("logs").is_dir()));
+    homes
+}
+
+/// What a person asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Target<'a> {
+    Allocation(&'a str, Option<&'a str>),
+    Plugin(&'a str),
+}
+
+/// `ALLOCATION[/TASK]`, with the kind in front allowed: `allocation/NAME[/TASK]`; or `plugin/NAME`.
+fn target(words: &str) -> Target<'_> {
+    let after = |kinds: &[&str]| kinds.iter().find_map(|kind| words.strip_prefix(kind));
+    if let Some(plugin) = after(&["plugin/", "plugins/"]) {
+        return Target::Plugin(plugin);
+    }
+    let words = after(&["allocation/", "allocations/", "alloc/"]).unwrap_or(words);
+    words
+        .split_once('/')
+        .map_or(Target::Allocation(words, None), |(name, task)| Target::Allocation(name, Some(task)))
+}
+
+/// A task whose output is asked for; the allocation's only one when it has no name.
+struct Written {
+    namespace: String,
+    name: String,
+    task: Option<String>,
+}
+
+/// The newest instance of a plugin that has written something on this machine.
+async fn instance_here(
+    session: &mut Session<'_>,
+    plugin: &str,
+    homes: &[PathBuf],
+) -> Result<Written, Failure> {
+    let kinds = session.kinds().await?;
+    let resource = kinds.find("plugininstances")?.clone();
+    let list = session.wire.list(&resource.collection(None), &[], Form::Object).await?;
+    let of_it = |instance: &&Value| instance["spec"]["plugin"] == plugin;
+    let instances: Vec<&Value> = list["items"].as_array().into_iter().flatten().filter(of_it).collect();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let written = |instance: &&Value| {
+        let (uid, task) = (text(&instance["spec"]["allocation"]["uid"]), text(&instance["spec"]["task"]));
+        let safe = !uid.is_empty() && ![&uid, &task].iter().any(|part| part.contains('/') || *part == "..");
+        let mut logs = homes.iter().map(|home| home.join("logs").join(&uid).join(&task));
+        let begun =
+            safe.then(|| logs.find_map(|logs| std::fs::metadata(logs).ok()?.modified().ok())).flatten()?;
+        // Of one second it is the one that began to write last. The times are of one form: their text is in their order.
+        Some((text(&instance["metadata"]["creationTimestamp"]), begun))
+    };
+    let here = instances.iter().filter(|i| written(i).is_some()).max_by_key(|i| written(i));
+    if let Some(instance) = here {
+        let allocation = &instance["spec"]["allocation"];
+        let (namespace, name) = (text(&allocation["namespace"]), text(&allocation["name"]));
+        return Ok(Written { namespace, name, task: Some(text(&instance["spec"]["task"])) });
+    }
+    let nodes: BTreeSet<&str> = instances.iter().filter_map(|i| i["spec"]["nodeName"].as_str()).collect();
+    if nodes.is_empty() {
+        let failure = Failure::new(Exit::NotFound, format!("no instance of plugin/{plugin} is there"));
+        return Err(failure.try_this(format!("wharfline why plugin/{plugin}")));
+    }
+    let nodes = nodes.into_iter().collect::<Vec<_>>().join(", ");
+    let failure = Failure::failed(format!("no log of plugin/{plugin} is on this machine"));
+    let searched = format!("it has instances on: {nodes}; nothing of them under {}", searched(homes));
+    let there = format!("wharfline logs plugin/{plugin} on one of them, with that node's --data-dir");
+    Err(failure
+        .because(searched)
+        .try_this(format!("{there}; of one that something else runs Wharfline has no log")))
+}
+
+fn searched(homes: &[PathBuf]) -> String {
+    homes.iter().map(|home| home.join("logs").display().to_string()).collect::<Vec<_>>().join(" and ")
 }
 
 /// The task asked for, which must be one of the allocation's own: its name becomes part of a path.
@@ -87,9 +171,9 @@ fn task_of(allocation: &Value, asked: Option<&str>) -> Result<String, Failure> {
     }
 }
 
-fn elsewhere(item: &Item, allocation: &Value, task: &str, data_dir: &Path) -> Failure {
+fn elsewhere(item: &Item, allocation: &Value, task: &str, homes: &[PathBuf]) -> Failure {
     let failure = Failure::failed(format!("no log of {} is on this machine", item.label()));
-    let searched = format!("nothing of it under {}", data_dir.join("logs").display());
+    let searched = format!("nothing of it under {}", searched(homes));
     let why = format!("wharfline why {} -n {}", item.label(), item.namespace);
     match allocation["status"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
         Some(_) if not_started(allocation, task) => failure
@@ -314,8 +398,19 @@ mod tests {
         }
         let one = json!({ "spec": { "tasks": [{ "name": "web" }] } });
         assert_eq!(task_of(&one, None), Ok("web".to_owned()));
-        assert_eq!(names("alloc/a/web"), ("a", Some("web")));
-        assert_eq!(names("a"), ("a", None));
+    }
+
+    #[test]
+    fn a_task_is_named_by_its_allocation_or_its_plugin() {
+        for (words, wanted) in [
+            ("a", Target::Allocation("a", None)),
+            ("a/web", Target::Allocation("a", Some("web"))),
+            ("alloc/a/web", Target::Allocation("a", Some("web"))),
+            ("allocation/plugin", Target::Allocation("plugin", None)),
+            ("plugin/loop", Target::Plugin("loop")),
+        ] {
+            assert_eq!(target(words), wanted, "{words}");
+        }
     }
 
     #[test]

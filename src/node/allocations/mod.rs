@@ -415,7 +415,7 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
                 // One that was admitted as something else meanwhile is not what has ended.
                 let object =
                     instance_object(node, &key).filter(|object| object.spec.plugin == instance.plugin);
-                tell_edge(node, object.as_deref(), &instance.plugin, &after);
+                tell_edge(node, object.as_deref(), (&key, &instance.plugin), &after);
             }
             node.queue.wake(Key::Instance(key));
         }
