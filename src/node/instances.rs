@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use kube::Resource;
 
-use super::allocations::{admit, refuse};
+use super::allocations::{admit, refuse, runtime_note};
 use super::context::{Key, Node};
 use super::registry::{Fingerprint, Instance, InstanceKey, Progress};
 use super::writes::{Guard, Part};
 use crate::api::PluginInstanceStatus;
 use crate::api::definitions::INSTANCE_PART;
 use crate::api::meta::{Condition, READY, Truth, set_condition};
+use crate::plan::Reason;
 use crate::plan::supervise::Process;
 
 /// The fields of a PluginInstance's status: all of them.
@@ -41,10 +42,20 @@ pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Durati
     if undecided && running && !before.conditions.is_empty() {
         return None;
     }
-    let progress = known.map(|instance| instance.progress).unwrap_or_default();
+    let mut progress = known.map(|instance| instance.progress).unwrap_or_default();
+    if !running && progress.healthy_since.is_none() {
+        progress.fault = not_startable(node, key).or(progress.fault);
+    }
     let status = instance_status(node, &progress, &before, object.meta().generation);
     let result = node.write_status(&*object, &INSTANCE, &status).await;
     node.after_write(&format!("pi/{}/{}/report", key.allocation, key.task), result)
+}
+
+/// Why its task cannot be started by its runtime, if that is more than a moment's wait.
+fn not_startable(node: &Node, key: &InstanceKey) -> Option<(String, String)> {
+    let (word, sentence, _) = node.notes.get(&runtime_note(&key.allocation, &key.task));
+    let obstacles = [Reason::ImageUnusable, Reason::RuntimeMissing, Reason::RuntimeNotAllowed];
+    obstacles.iter().any(|reason| reason.word() == word).then_some((word, sentence))
 }
 
 fn instance_status(

@@ -436,9 +436,40 @@ pub fn exit_message(record: &ExitRecord) -> String {
     let seconds = (record.finished_ms - record.started_ms).max(0) / 1000;
     let oom = if record.oom { ", probably out of memory" } else { "" };
     match &record.outcome {
-        Outcome::Code(code) => format!("exited with code {code} after {seconds} s"),
+        Outcome::Code(0) => format!("exited with code 0 after {seconds} s"),
+        // The kernel may have killed what the main process waited for.
+        Outcome::Code(code) => format!("exited with code {code} after {seconds} s{oom}"),
         Outcome::Signal(signal) => format!("killed by signal {signal} after {seconds} s{oom}"),
         Outcome::NotStarted(why) => format!("did not start: {why}"),
         Outcome::Lost => "its shim was killed; what was left of it is gone".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_for_want_of_memory_says_so_whoever_was_killed() {
+        let told = |outcome: Outcome, oom: bool| {
+            let (started_ms, finished_ms, boot_id) = (0, 2000, String::new());
+            exit_message(&ExitRecord {
+                outcome,
+                started_ms,
+                finished_ms,
+                oom,
+                stopped: false,
+                boot_id,
+                wrote: None,
+            })
+        };
+        for (outcome, message) in [
+            (Outcome::Code(0), "exited with code 0 after 2 s"),
+            (Outcome::Code(137), "exited with code 137 after 2 s, probably out of memory"),
+            (Outcome::Signal(9), "killed by signal 9 after 2 s, probably out of memory"),
+        ] {
+            assert_eq!(told(outcome, true), message);
+        }
+        assert_eq!(told(Outcome::Code(3), false), "exited with code 3 after 2 s");
     }
 }

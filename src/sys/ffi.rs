@@ -141,7 +141,9 @@ pub(crate) fn stop_signal() -> i32 {
     libc::SIGRTMIN()
 }
 
-/// Sends a signal with a number attached (`sigqueue`), which a `signalfd` reader sees.
+/// Sends a signal with a number attached (`sigqueue`), which a `signalfd` reader sees. Where as many signals wait as the
+/// receiver's user may have (RLIMIT_SIGPENDING), which any process of that user can bring about, it goes without the
+/// number: that never fails for want of room.
 pub(crate) fn pidfd_queue(pidfd: impl AsFd, signal: i32, number: i32) -> io::Result<()> {
     // siginfo_t is 128 bytes: signo, errno, code, padding, pid, uid, value (a union as wide as a pointer).
     let mut info = [0_i32; 32];
@@ -149,11 +151,14 @@ pub(crate) fn pidfd_queue(pidfd: impl AsFd, signal: i32, number: i32) -> io::Res
     info[2] = libc::SI_QUEUE;
     let value = if cfg!(target_pointer_width = "64") { 6 } else { 5 };
     info[value] = number;
-    // SAFETY: the kernel reads 128 bytes of a siginfo_t, which is how long the array is.
-    let result = unsafe {
-        libc::syscall(SYS_PIDFD_SEND_SIGNAL, pidfd.as_fd().as_raw_fd(), signal, info.as_ptr(), 0_u32)
+    let send = |info: *const i32| {
+        // SAFETY: the kernel reads 128 bytes of a siginfo_t, which is how long the array is, or nothing where there is none.
+        check(unsafe { libc::syscall(SYS_PIDFD_SEND_SIGNAL, pidfd.as_fd().as_raw_fd(), signal, info, 0_u32) })
     };
-    check(result).map(drop)
+    match send(info.as_ptr()) {
+        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => send(std::ptr::null()).map(drop),
+        result => result.map(drop),
+    }
 }
 
 /// The id of a mount namespace that is never reused before the next boot (Linux 6.11).

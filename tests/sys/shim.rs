@@ -123,6 +123,22 @@ async fn a_task_that_ignores_sigterm_is_killed_with_all_it_started() {
     assert!(!lives(&inner));
 }
 
+/// Any process of its user may bring that about, one in a container, too.
+#[tokio::test]
+async fn a_stop_arrives_where_no_more_signals_may_wait() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let host = Host::new();
+    let mut spec = host.script("trap 'exit 4' TERM; : > $HERE/ready; while :; do sleep 0.01; done");
+    spec.grace_ms = 30_000;
+    let task = host.start(&spec, vec![]).await;
+    host.written("ready").await;
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    prlimit(Pid::from_raw(task.state().shim.pid), Resource::Sigpending, none).unwrap();
+    task.stop(Duration::from_millis(50)).unwrap();
+    let record = exited(&*task).await;
+    assert_eq!((record.outcome, record.stopped), (Outcome::Code(4), true));
+}
+
 #[tokio::test]
 async fn the_earlier_stop_counts() {
     let host = Host::new();

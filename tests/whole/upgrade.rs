@@ -25,7 +25,7 @@ fn updated(rig: &Rig) -> Value {
 /// Wants the driver with another command.
 fn change(rig: &Rig, command: &Value) {
     let mut plugin = rig.get("plugin", "dir");
-    plugin["spec"]["instances"][0]["runtime"]["process"]["command"] = command.clone();
+    plugin["spec"]["instances"][0]["runtime"] = json!({ "process": { "command": command } });
     plugin["metadata"] = json!({ "name": "dir" });
     plugin["status"].take();
     rig.apply(&plugin.to_string());
@@ -50,6 +50,18 @@ fn a_driver_is_replaced_under_a_running_task_which_the_next_one_takes_down() {
     assert_eq!(plugin["status"]["nodes"], json!({ "healthy": 1, "expected": 1 }), "{plugin}");
     let message = updated(&rig)["message"].as_str().unwrap().to_owned();
     assert!(message.contains("0 of 1") && message.contains("exited with code 1"), "{message}");
+
+    // So is one that cannot even be started.
+    let mut plugin = rig.get("plugin", "dir");
+    plugin["spec"]["instances"][0]["runtime"] =
+        json!({ "oci": { "archive": "${DATA_DIR}/image-archives/none.tar" } });
+    plugin["status"].take();
+    rig.apply(&plugin.to_string());
+    until("what it lacks is told", || {
+        let updated = updated(&rig);
+        updated["reason"] == "UpdateHeld" && updated["message"].as_str().unwrap().contains("none.tar")
+    });
+    assert_eq!(drivers(&rig), before);
     let more = include_str!("../../manifests/quickstart.yaml").split("---").last().unwrap();
     let more = more.replace("name: hello", "name: second").replace("name: data", "name: more");
     let claim = include_str!("../../manifests/quickstart.yaml").split("---").nth(2).unwrap();

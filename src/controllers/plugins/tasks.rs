@@ -286,7 +286,11 @@ fn may_stop(context: &Context, object: &Allocation) -> Result<bool, Reason> {
         // Only of one that shall stop it matters what is wanted in its place.
         let stops = deleting(object) || object.spec.stop;
         let wanted = if stops { again(context, &plugin) } else { HashMap::new() };
-        let going = going(context, object, &node, &wanted);
+        let next = comes(context, object, &wanted);
+        let going = going(context, object, &node, next.is_some());
+        // What the next one in another role does not do is left to nobody.
+        let lost = next.filter(|_| going == Going::Replaced).and_then(|next| given_up(role, next.role, true));
+        let (role, going) = lost.map_or((role, going), |lost| (lost, Going::Deleted));
         may &= released(&facts(context, object, (&plugin, role, None), &node, going))?;
     }
     Ok(may)
@@ -299,16 +303,24 @@ fn again(context: &Context, plugin: &str) -> HashMap<Slot, Wanted> {
     wanted.into_iter().flatten().map(|w| (w.slot(), w)).collect()
 }
 
-fn going(context: &Context, object: &Allocation, node: &str, wanted: &HashMap<Slot, Wanted>) -> Going {
+/// What comes in the place of an allocation that shall stop.
+fn comes<'a>(
+    context: &Context,
+    object: &Allocation,
+    wanted: &'a HashMap<Slot, Wanted>,
+) -> Option<&'a Wanted> {
+    // One that is deleted and wanted comes again, the same or another; one that a person stopped stays so.
+    let next = wanted.get(&slot(object)).filter(|_| ours(context, object));
+    next.filter(|next| deleting(object) || !next.is_met_by(object))
+}
+
+fn going(context: &Context, object: &Allocation, node: &str, comes: bool) -> Going {
     if !node.is_empty() && node_down(&context.world, node) {
         return Going::NodeDown;
     }
     if !deleting(object) && !object.spec.stop {
         return Going::No;
     }
-    // One that is deleted and wanted comes again, the same or another; one that a person stopped stays so.
-    let next = wanted.get(&slot(object)).filter(|_| ours(context, object));
-    let comes = next.is_some_and(|next| deleting(object) || !next.is_met_by(object));
     if comes { Going::Replaced } else { Going::Deleted }
 }
 
@@ -420,7 +432,8 @@ fn stopping_for_good(context: &Context, plugin: &str) -> Arc<BTreeSet<Name>> {
     let comes_again = again(context, plugin);
     let all = world.allocations.by(&word).into_iter().filter(|allocation| {
         let node = allocation.status.as_ref().map(|s| s.node_name.clone()).unwrap_or_default();
-        going(context, allocation, &node, &comes_again) == Going::Deleted
+        let comes = comes(context, allocation, &comes_again).is_some();
+        going(context, allocation, &node, comes) == Going::Deleted
     });
     let found = Arc::new(all.map(|allocation| name_of(&*allocation)).collect::<BTreeSet<_>>());
     let mut known = known();

@@ -27,6 +27,7 @@ use crate::plan::{Next, Reason};
 use crate::sys::process::Outcome;
 pub use plugins::{admit, refuse, register};
 use plugins::{drain, keep_watch, patience, watch_over, withdraw};
+pub(super) use prepare::note as runtime_note;
 use start::{publications, start};
 
 /// The grace of a task that names none.

@@ -9,6 +9,7 @@ use super::super::agent::SYSTEM;
 use super::super::context::{Key, Node};
 use super::super::events::Tone;
 use super::super::journal::{Entry, task_key};
+use super::super::registry::InstanceKey;
 use super::super::runtime::{Readiness, Wake, Wish};
 use super::{about, event};
 use crate::api::Allocation;
@@ -101,13 +102,16 @@ fn tell(
     again: Option<Duration>,
 ) {
     let uid = allocation.uid().unwrap_or_default();
-    let (key, word) = (note(&uid, task), obstacle.reason().word());
+    let (key, word) = (note(&uid, &task.name), obstacle.reason().word());
     let (known, sentence, _) = node.notes.get(&key);
     node.notes.set(&key, word, why, again.map(|delay| node.later(delay)));
     if (known.as_str(), sentence.as_str()) == (word, why) {
         return;
     }
     tracing::warn!(allocation = allocation.name_any(), task = task.name, reason = word, why, "task waits");
+    if task.csi_plugin.is_some() {
+        node.queue.wake(Key::Instance(InstanceKey { allocation: uid.clone(), task: task.name.clone() }));
+    }
     node.tasks.event(&uid, &task.name, event(node, word, why));
     node.events.failed(
         about(allocation),
@@ -126,7 +130,7 @@ pub(super) fn keep_note(
     next: &Next<supervise::Step>,
 ) -> Option<Duration> {
     let uid = allocation.uid().unwrap_or_default();
-    let key = note(&uid, task);
+    let key = note(&uid, &task.name);
     match next {
         Next::Wait(reason @ Reason::ImageNotReady) => {
             node.notes.wait(&key, reason);
@@ -157,13 +161,13 @@ pub(super) fn keep_note(
 
 /// When what a task waits for is tried again, if that is known.
 pub(super) fn next_attempt(node: &Node, uid: &str, task: &Task) -> Option<Time> {
-    let (_, _, next) = node.notes.get(&note(uid, task));
+    let (_, _, next) = node.notes.get(&note(uid, &task.name));
     next.filter(|_| node.retry.remaining(&step(uid, task)).is_some())
 }
 
 /// The note of why a task waits for its runtime.
-pub(super) fn note(uid: &str, task: &Task) -> String {
-    format!("task/{uid}/{}/runtime", task.name)
+pub(in crate::node) fn note(uid: &str, task: &str) -> String {
+    format!("task/{uid}/{task}/runtime")
 }
 
 /// None of this allocation's tasks runs or shall run any more: what was made for that goes, with all else that nothing uses.

@@ -239,7 +239,7 @@ fn spoken_for(node: &Node, phase: AllocationPhase, conditions: &[Condition]) -> 
 fn waits(node: &Node, allocation: &Allocation) -> Option<(String, String)> {
     let uid = allocation.uid().unwrap_or_default();
     allocation.spec.tasks.iter().find_map(|task| {
-        let (word, sentence, next) = node.notes.get(&note(&uid, task));
+        let (word, sentence, next) = node.notes.get(&note(&uid, &task.name));
         let second = |time: Time| time.0.round(jiff::Unit::Second).unwrap_or(time.0);
         let again = next.map(|time| format!("; tried again at {}", second(time))).unwrap_or_default();
         (!word.is_empty()).then(|| (word, format!("task {}: {sentence}{again}", task.name)))
@@ -387,12 +387,11 @@ pub(super) fn task_status(
             .or_else(|| known.map(|k| k.last_output.clone()))
             .unwrap_or_default(),
         restarts: restarts(node, uid, &task.name),
-        exit_code: node
-            .tasks
-            .exit(uid, &task.name)
-            .as_ref()
-            .and_then(exit_code)
-            .or(known.and_then(|k| k.exit_code)),
+        // An end without a code is not told with that of an earlier one.
+        exit_code: match node.tasks.exit(uid, &task.name) {
+            Some(ended) => exit_code(&ended),
+            None => known.and_then(|k| k.exit_code),
+        },
         image: node
             .runtimes
             .image(&node.place(uid, &task.name), &task.runtime)

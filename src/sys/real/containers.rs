@@ -12,7 +12,7 @@ use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -324,7 +324,12 @@ fn resolve(path: &Path, allowed: &[PathBuf]) -> Result<PathBuf, Astray> {
 fn stays_beneath(root: &Path, path: &Path) -> bool {
     let Ok(inside) = path.strip_prefix(root) else { return false };
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let Ok(root) = rustix::fs::open(root, flags | OFlags::DIRECTORY, Mode::empty()) else { return false };
+    let root = match rustix::fs::open(root, flags | OFlags::DIRECTORY, Mode::empty()) {
+        Ok(root) => root,
+        // The directory itself is yet to be made.
+        Err(Errno::NOENT) => return inside.components().all(|part| matches!(part, Component::Normal(_))),
+        Err(_) => return false,
+    };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let found = rustix::fs::openat2(&root, inside, flags, Mode::empty(), resolve);
     !matches!(found, Err(Errno::XDEV | Errno::LOOP))
@@ -379,6 +384,8 @@ mod tests {
             ("allowed/out/missing", "allowed", "outside"),
             ("allowed/sub/missing", "alias", "entity not found"),
             ("allowed/sub/image", "missing", "outside"),
+            ("missing/sub/image", "missing", "entity not found"),
+            ("missing/../other/secret", "missing", "outside"),
             ("allowed/sub/../../other/secret", "allowed", "outside"),
         ] {
             assert_eq!(found(path, allowed), expected, "{path} beneath {allowed}");

@@ -102,6 +102,32 @@ async fn the_driver_of_the_volumes_is_that_of_their_host() {
     bench.end().await;
 }
 
+/// What mounted it can take it down, and no other is left that could.
+#[tokio::test(start_paused = true)]
+async fn an_entry_in_another_role_keeps_who_does_what_the_next_one_does_not() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    let mut changed = plugin("disk", "Cluster")["spec"].clone();
+    changed["instances"][0]["role"] = json!("Controller");
+    bench.patch("plugins", "", "disk", json!({ "spec": changed })).await;
+    bench.until("it is held", |seen| updated(seen)["status"] == "False").await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    let role = |seen: &Seen, role: &str| {
+        seen.all("plugininstances").iter().any(|i| i["spec"]["role"] == role && ready(i))
+    };
+    assert!(role(&bench.seen, "Monolith") && role(&bench.seen, "Controller"), "both serve");
+    let said = condition(&bench.seen.get("plugins", "", "disk"), "Ready");
+    assert!(said["reason"] == "InUse", "{said}");
+    bench.delete("allocations", "default", "one").await;
+    bench.until("the former one goes", |seen| !role(seen, "Monolith")).await;
+    assert!(bench.seen.all("volumeattachments").is_empty());
+    assert_eq!((bench.ledger.count("publish"), bench.ledger.count("unpublish")), (1, 1));
+    bench.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_changed_spec_replaces_the_instances_under_running_volumes() {
     let bench = Bench::with(&["a"], disks()).await;
