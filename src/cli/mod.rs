@@ -12,6 +12,7 @@ pub mod failure;
 pub mod jsonpath;
 pub mod kinds;
 mod kubeconfig;
+mod log_files;
 pub mod manifest;
 pub mod merge;
 mod output;

@@ -153,12 +153,18 @@ pub struct Standing {
     pub former: usize,
     /// The nodes on which a change was begun and is not through.
     pub changing: Vec<String>,
+    /// With `maxUnavailable`, the other nodes where nobody serves, when no more of them may be without one.
+    pub without: Vec<String>,
 }
 
 /// How far the change of one entry has come.
 pub fn standing(pace: Pace, nodes: &BTreeMap<String, OnNode>) -> Standing {
     let done = |on: &&OnNode| staying(on, true).any(|made| made.healthy);
+    let unserved: Vec<&String> = nodes.iter().filter(|(_, on)| !served(on)).map(|(node, _)| node).collect();
+    let full = matches!(pace, Pace::Unavailable(nodes_at_once) if unserved.len() >= nodes_at_once as usize);
+    let other = |node: &&&String| full && !changing(pace, &nodes[**node]);
     Standing {
+        without: unserved.iter().filter(other).map(|node| (*node).clone()).collect(),
         wanted: nodes.len(),
         done: nodes.values().filter(done).count(),
         former: nodes.values().filter(|on| on.made.iter().any(|made| !made.current)).count(),
@@ -281,6 +287,19 @@ mod tests {
         assert_eq!(done(Unavailable(1), &["", "F"]), ["+", ""]);
         assert_eq!(done(Unavailable(2), &["n", "F"]), ["", "-"]);
         assert_eq!(done(Surge(1), &["", "", ""]), ["+", "+", "+"], "where there was none nothing is changed");
+    }
+
+    #[test]
+    fn who_keeps_others_from_their_turn_is_named() {
+        use Pace::{Surge, Unavailable};
+        let without = |pace, made: &[&str]| {
+            let of = |(n, made): (usize, &&str)| (format!("n{n}"), on(made.trim_start_matches('!')));
+            standing(pace, &made.iter().enumerate().map(of).collect()).without
+        };
+        assert_eq!(without(Unavailable(1), &["!f", "F"]), ["n0"]);
+        assert_eq!(without(Unavailable(2), &["!f", "F"]), Vec::<String>::new(), "there is room for one more");
+        assert_eq!(without(Unavailable(1), &["n", "F"]), Vec::<String>::new(), "that one has its turn");
+        assert_eq!(without(Surge(1), &["!f", "F"]), Vec::<String>::new(), "nobody waits for it");
     }
 
     /// From any state, whatever becomes of health and nodes for a while, once what is made gets healthy all are of the

@@ -50,6 +50,9 @@ pub struct Args {
     /// How long to wait, such as 90s or 5m
     #[arg(long, default_value = "3m", value_parser = duration)]
     pub timeout: Duration,
+    /// What the node allows where no `up` runs: plugins that have to run once more need what that one was given.
+    #[command(flatten)]
+    pub allows: allows::Args,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -136,8 +139,8 @@ fn in_use(error: &anyhow::Error) -> bool {
 async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken) -> anyhow::Result<()> {
     core.server.bootstrap().await?;
     let client = core.server.client(Identity::controllers());
-    // Plugins that have to run once more run as they did, by the word of the node's file.
-    let allows = allows::Args::default().allows(data_dir)?;
+    // Plugins that have to run once more run as they did, by the word of the node's file and the flags.
+    let allows = args.allows.allows(data_dir)?;
     let machine = machine::machine(data_dir, &allows.containerd)?;
     let kernel = std::sync::Arc::clone(&machine.kernel);
     let options = Options {

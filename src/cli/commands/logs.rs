@@ -2,14 +2,14 @@
 //!
 //! The API does not carry logs yet, so that this works on the node itself; elsewhere it says which node to ask.
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use crate::cli::args::{Logs, Stream};
 use crate::cli::failure::{Exit, Failure};
+use crate::cli::log_files::Tail;
 use crate::cli::session::{self, Item, Session};
 use crate::cli::wire::Form;
 
@@ -208,87 +208,12 @@ fn copy(session: &mut Session<'_>, tails: &mut [(Stream, Tail)]) -> Result<(), F
         };
         tail.copy_to(out)?;
         out.flush()?;
+        if tail.has_lost() {
+            let lost = "(lines are missing here: more was written meanwhile than is kept)";
+            writeln!(session.terminal.err, "{lost}")?;
+        }
     }
     Ok(())
-}
-
-/// One log file, followed over its rotation.
-struct Tail {
-    path: PathBuf,
-    file: File,
-}
-
-impl Tail {
-    fn open(path: PathBuf, last_lines: Option<usize>) -> io::Result<Self> {
-        let mut file = File::open(&path)?;
-        if let Some(lines) = last_lines {
-            let from = last_lines_begin(&mut file, lines)?;
-            file.seek(SeekFrom::Start(from))?;
-        }
-        Ok(Self { path, file })
-    }
-
-    fn copy_to(&mut self, out: &mut dyn Write) -> io::Result<()> {
-        loop {
-            if self.file.metadata()?.len() < self.file.stream_position()? {
-                // Rotated by cutting it down.
-                self.file.seek(SeekFrom::Start(0))?;
-            }
-            io::copy(&mut self.file, out)?;
-            if !self.was_rotated() {
-                return Ok(());
-            }
-            // What was written between the copy and the rotation is still in the old file.
-            io::copy(&mut self.file, out)?;
-            self.file = File::open(&self.path)?;
-        }
-    }
-
-    #[cfg(unix)]
-    fn was_rotated(&self) -> bool {
-        use std::os::unix::fs::MetadataExt;
-        let identity = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
-        match (self.file.metadata(), std::fs::metadata(&self.path)) {
-            (Ok(open), Ok(named)) => identity(open) != identity(named),
-            _ => false,
-        }
-    }
-
-    #[cfg(not(unix))]
-    fn was_rotated(&self) -> bool {
-        false
-    }
-}
-
-/// The offset at which the last so many lines begin, found from the end so that a long file is not read whole.
-fn last_lines_begin(file: &mut (impl Read + Seek), lines: usize) -> io::Result<u64> {
-    const BLOCK: u64 = 64 << 10;
-    let end = file.seek(SeekFrom::End(0))?;
-    if lines == 0 {
-        return Ok(end);
-    }
-    let mut wanted = lines;
-    let mut at = end;
-    let mut block = Vec::new();
-    while at > 0 {
-        let size = at.min(BLOCK);
-        at -= size;
-        file.seek(SeekFrom::Start(at))?;
-        block.clear();
-        file.by_ref().take(size).read_to_end(&mut block)?;
-        for (offset, _) in block.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
-            let after = at + offset as u64 + 1;
-            // The newline at the very end closes the last line and begins none.
-            if after == end {
-                continue;
-            }
-            wanted -= 1;
-            if wanted == 0 {
-                return Ok(after);
-            }
-        }
-    }
-    Ok(0)
 }
 
 /// Copies what is written until the allocation is over or gone.
@@ -296,7 +221,7 @@ fn last_lines_begin(file: &mut (impl Read + Seek), lines: usize) -> io::Result<u
 async fn follow(session: &mut Session<'_>, item: &Item, tails: &mut [(Stream, Tail)]) -> Result<(), Failure> {
     let unwatchable =
         |error: io::Error| Failure::failed("the log cannot be followed").because(error.to_string());
-    let directories = tails.iter().filter_map(|(_, tail)| tail.path.parent());
+    let directories = tails.iter().filter_map(|(_, tail)| tail.path().parent());
     let news = Directories::watch(directories).map_err(unwatchable)?;
     let wire = session.wire.clone();
     let over = session::follow(&wire, item, |seen| is_over(seen).then_some(()));
@@ -369,27 +294,6 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_last_lines_are_found_from_the_end() {
-        let long = "x".repeat(100_000);
-        let big = format!("{long}\n{long}\nlast\n");
-        for (text, lines, wanted) in [
-            ("a\nb\nc\n", 1, "c\n"),
-            ("a\nb\nc\n", 2, "b\nc\n"),
-            ("a\nb\nc", 1, "c"),
-            ("a\nb\nc\n", 9, "a\nb\nc\n"),
-            ("a\n\n\n", 2, "\n\n"),
-            ("a\nb\n", 0, ""),
-            ("", 3, ""),
-            (big.as_str(), 1, "last\n"),
-            (big.as_str(), 2, &big[100_001..]),
-        ] {
-            let mut file = io::Cursor::new(text);
-            let from = usize::try_from(last_lines_begin(&mut file, lines).unwrap()).unwrap();
-            assert_eq!(text[from..], *wanted, "{lines} of {} bytes", text.len());
-        }
-    }
-
-    #[test]
     fn only_the_allocations_own_tasks_become_paths() {
         let allocation = json!({ "metadata": { "name": "a" }, "spec": { "tasks": [{ "name": "web" }, { "name": ".." }] } });
         assert_eq!(task_of(&allocation, Some("web")), Ok("web".to_owned()));
@@ -411,21 +315,5 @@ mod tests {
         ] {
             assert_eq!(target(words), wanted, "{words}");
         }
-    }
-
-    #[test]
-    fn a_rotated_file_is_read_to_its_end_and_the_new_one_from_its_beginning() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("stdout.log");
-        std::fs::write(&path, "one\n").unwrap();
-        let mut tail = Tail::open(path.clone(), None).unwrap();
-        let mut out = Vec::new();
-        tail.copy_to(&mut out).unwrap();
-        let mut old = File::options().append(true).open(&path).unwrap();
-        std::fs::rename(&path, dir.path().join("stdout.log.1")).unwrap();
-        old.write_all(b"two\n").unwrap();
-        std::fs::write(&path, "three\n").unwrap();
-        tail.copy_to(&mut out).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "one\ntwo\nthree\n");
     }
 }

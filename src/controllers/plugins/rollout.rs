@@ -187,10 +187,18 @@ pub(super) async fn updated(
                 Condition::new(UPDATED, Truth::False, HELD, format!("{so_far}; {sentence}"))
             }
             None => {
-                let waits: BTreeSet<&str> = nodes;
-                let waits = waits.into_iter().take(3).collect::<Vec<_>>().join(", ");
-                let sentence =
-                    if waits.is_empty() { so_far } else { format!("{so_far}; waits for node {waits}") };
+                let first = |names: BTreeSet<&str>| names.into_iter().take(3).collect::<Vec<_>>().join(", ");
+                let without: BTreeSet<&str> =
+                    all.iter().flat_map(|s| &s.without).map(String::as_str).collect();
+                let sentence = match (nodes.is_empty(), without.is_empty()) {
+                    (false, _) => format!("{so_far}; waits for node {}", first(nodes)),
+                    (true, true) => so_far,
+                    (true, false) => format!(
+                        "{so_far}; no other instance stops while none serves node {}. Bring it back, delete the Node, or \
+                         raise spec.updateStrategy.maxUnavailable",
+                        first(without)
+                    ),
+                };
                 Condition::new(UPDATED, Truth::False, "Updating", sentence)
             }
         }
