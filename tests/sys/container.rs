@@ -427,7 +427,7 @@ async fn what_leads_out_of_the_image_is_refused() {
         }
     };
     std::os::unix::fs::symlink("/proc/self/fd/7", rig.layers[0].join("tmp/out")).unwrap();
-    for out in ["/proc/self/fd/7", "/tmp/out"] {
+    for out in ["/proc/self/fd/7", "/tmp/out", "/dev/../proc/self/fd/7"] {
         out.clone_into(&mut rig.oci.working_dir);
         let reason = start(&rig).await;
         assert!(reason.contains("leads out of the image"), "{reason}");

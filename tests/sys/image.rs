@@ -554,6 +554,7 @@ fn a_configuration_says_how_to_run_the_image() {
         (json!({"Cmd": ["a\u{0}b"]}), "config.Cmd"),
         (json!({"Entrypoint": "sh"}), "not the JSON"),
         (json!({"WorkingDir": "data"}), "config.WorkingDir"),
+        (json!({"WorkingDir": "/dev/../proc/self/fd/7"}), "config.WorkingDir"),
         (json!({"User": ":staff"}), "config.User"),
         (json!({"User": "a:b:c"}), "config.User"),
         (json!({"StopSignal": "SIGNAL"}), "config.StopSignal is `SIGNAL`"),

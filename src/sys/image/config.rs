@@ -3,6 +3,7 @@ use super::digest::Digest;
 use super::error::{At, ImageError};
 use serde::Deserialize;
 use std::fmt;
+use std::path::{Component, Path};
 
 /// Operating system, architecture and variant, in Go's words.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
@@ -141,8 +142,10 @@ impl Config {
         };
         let set = |text: Option<String>| text.filter(|text| !text.is_empty());
         let working_dir = set(section.working_dir).unwrap_or_else(|| "/".to_owned());
-        if !working_dir.starts_with('/') || working_dir.contains('\0') {
-            return Err(bad("config.WorkingDir", &working_dir, "an absolute path"));
+        // One that goes back up could come out in /proc, at what runc holds open (CVE-2024-21626).
+        let goes_up = Path::new(&working_dir).components().any(|part| part == Component::ParentDir);
+        if !working_dir.starts_with('/') || working_dir.contains('\0') || goes_up {
+            return Err(bad("config.WorkingDir", &working_dir, "an absolute path without `..`"));
         }
         let user = set(section.user).map(|text| {
             user(&text).ok_or_else(|| bad("config.User", &text, "USER or USER:GROUP, by name or number"))

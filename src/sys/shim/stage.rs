@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, OpenTreeFlags};
 use serde_json::{Value, json};
 use std::ffi::{CString, OsStr};
-use std::path::Path;
+use std::path::{Component, Path};
 
 /// The stage, in a task's directory.
 pub(crate) const STAGE: &str = "stage";
@@ -193,7 +193,8 @@ fn check_cwd(rootfs: &OwnedFd, cwd: &Path) -> Result<(), Fault> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         rustix::fs::openat2(rootfs, cwd, flags, Mode::empty(), ResolveFlags::IN_ROOT | resolve)
     };
-    let of_kernel = ["/proc", "/dev/fd"].iter().any(|kernel| cwd.starts_with(kernel));
+    let of_kernel = ["/proc", "/dev/fd"].iter().any(|kernel| cwd.starts_with(kernel))
+        || cwd.components().any(|part| part == Component::ParentDir);
     // A link that leads to nothing in the image may lead to something once all is mounted.
     let astray = open(ResolveFlags::NO_MAGICLINKS).is_err()
         && matches!(open(ResolveFlags::NO_SYMLINKS), Err(Errno::LOOP | Errno::NOTDIR));
