@@ -189,11 +189,7 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
         }
     }
     core.server.shutdown().await;
-    kernel.undo_tree().await?;
-    if let Some((containerd, _)) = containerd {
-        machine::forget_containers(&*containerd, data_dir).await;
-    }
-    machine::sweep_run_dir(&machine::run_dir(data_dir));
+    machine::leave(&*kernel, containerd, data_dir).await?;
     for volume in &unknown {
         let (name, plugin, handle) = (&volume.volume, &volume.plugin, &volume.handle);
         println!("not deleted: volume \"{name}\", which plugin \"{plugin}\" calls \"{handle}\"");

@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::csi::{self, SocketPathError, UnixConnector};
+use crate::node::runtime::containerd::Reached;
 use crate::node::{AtSocket, Dial, Machine};
-use crate::sys::Containerd;
 use crate::sys::clock::RealClock;
 use crate::sys::kernel::KernelError;
 use crate::sys::random::RealRandom;
@@ -16,12 +16,14 @@ use crate::sys::real::{
     Pool, RealContainerd, RealContainers, RealFiles, RealKernel, RealProcesses, RealUnits, RealWatches,
 };
 use crate::sys::units::Units;
+use crate::sys::{Containerd, Kernel};
 
 /// Beneath the directory of sockets, what runc remembers; beneath the data directory, the tasks.
 const RUNC: &str = "runc";
 const TASKS: &str = "tasks";
-/// How often containerd is looked through until nothing of ours is in it.
-const TRIES: u32 = 8;
+/// How often containerd is looked through until nothing of ours is in it, and between two looks.
+const TRIES: u32 = 40;
+const AWHILE: Duration = Duration::from_millis(50);
 /// Threads for path calls; more wait.
 const THREADS: usize = 8;
 /// How long one path call may hang.
@@ -57,7 +59,7 @@ pub fn run_dir(data_dir: &Path) -> PathBuf {
 
 /// Removes what is left of a data directory's sockets once every plugin has ended: sockets and empty directories, no
 /// more.
-pub fn sweep_run_dir(run_dir: &Path) {
+fn sweep_run_dir(run_dir: &Path) {
     let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
     for entry in entries {
         let _ = std::fs::remove_file(entry.path().join("csi.sock"));
@@ -69,9 +71,23 @@ pub fn sweep_run_dir(run_dir: &Path) {
     }
 }
 
+/// Everything is down: removes the machine's share of a data directory.
+pub async fn leave(
+    kernel: &dyn Kernel,
+    containerd: Option<Reached>,
+    data_dir: &Path,
+) -> Result<(), KernelError> {
+    kernel.undo_tree().await?;
+    if let Some((containerd, _)) = containerd {
+        forget_containers(&*containerd, data_dir).await;
+    }
+    sweep_run_dir(&run_dir(data_dir));
+    Ok(())
+}
+
 /// Removes what containerd remembers of a data directory's tasks once all have ended, and what it called by: with a task's
 /// end a process begins to do the same that may still be at it.
-pub async fn forget_containers(containerd: &dyn Containerd, data_dir: &Path) {
+async fn forget_containers(containerd: &dyn Containerd, data_dir: &Path) {
     let (root, tasks) = (run_dir(data_dir).join(RUNC), data_dir.join(TASKS));
     if !root.exists() {
         return;
@@ -83,9 +99,14 @@ pub async fn forget_containers(containerd: &dyn Containerd, data_dir: &Path) {
             let _ = crate::sys::remove::tree(&root);
             return;
         }
+        let some_run = ours.iter().any(|container| container.runs);
         for container in ours.into_iter().filter(|container| !container.runs) {
             // That it cannot be may be because another one does it.
             let _ = containerd.remove(&container.id).await;
+        }
+        if some_run {
+            // What has ended runs for containerd until its own shim has told it so.
+            tokio::time::sleep(AWHILE).await;
         }
     }
 }

@@ -186,6 +186,7 @@ pub(super) async fn leave(name: &str, data_dir: &Path) -> anyhow::Result<()> {
     let allows = allows::Args::default().allows(data_dir)?;
     let machine = machine::machine(data_dir, &allows.containerd)?;
     let (kernel, processes) = (Arc::clone(&machine.kernel), Arc::clone(&machine.processes));
+    let containerd = machine.containerd.clone();
     let options = join::options(name, data_dir.to_owned(), machine::run_dir(data_dir));
     let looked = match Looked::at(machine, options).await {
         Err(node::Error::InUse(_)) => return Err(anyhow!("the daemon of node \"{name}\" runs here; {way}")),
@@ -204,8 +205,7 @@ pub(super) async fn leave(name: &str, data_dir: &Path) -> anyhow::Result<()> {
         return Err(anyhow!("up on node \"{name}\": volumes {volumes}, tasks {tasks}; {way}"));
     }
     drop(looked);
-    kernel.undo_tree().await?;
-    machine::sweep_run_dir(&machine::run_dir(data_dir));
+    machine::leave(&*kernel, containerd, data_dir).await?;
     Membership::forget(&data_dir.join(IDENTITY))?;
     println!("down");
     Ok(())

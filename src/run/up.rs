@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::audit::Audit;
 use super::{allows, cluster, down, join, machine};
 use crate::node::journal::Journal;
+use crate::node::runtime::containerd::Reached;
 use crate::node::{Looked, Options};
 use crate::server::{Identity, Limits, Pki, Server, ServerOptions, serve, write_private};
 use crate::store::Store;
@@ -180,6 +181,7 @@ struct Up {
     name: String,
     data_dir: PathBuf,
     kernel: Arc<dyn Kernel>,
+    containerd: Option<Reached>,
     looked: Looked,
     listener: TcpListener,
     address: SocketAddr,
@@ -203,7 +205,7 @@ impl Up {
             .with_context(|| format!("cannot listen on {listen}; give another address with --listen"))?;
         let address = listener.local_addr()?;
         let machine = machine::machine(&data_dir, &allows.containerd)?;
-        let kernel = Arc::clone(&machine.kernel);
+        let (kernel, containerd) = (Arc::clone(&machine.kernel), machine.containerd.clone());
         let options = Options {
             host_paths: allows.host_paths,
             containers: allows.containers,
@@ -219,7 +221,19 @@ impl Up {
         join::join(&server, &name, false).await.context("the node's own objects could not be written")?;
         tracing::trace!(target: "life", "joined");
         let looked = looked.named(&name);
-        Ok(Self { name, data_dir, kernel, looked, listener, address, pki, store, server, _audit: audit })
+        Ok(Self {
+            name,
+            data_dir,
+            kernel,
+            containerd,
+            looked,
+            listener,
+            address,
+            pki,
+            store,
+            server,
+            _audit: audit,
+        })
     }
 
     async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
@@ -258,8 +272,7 @@ impl Up {
         self.server.shutdown().await;
         result?;
         if down {
-            self.kernel.undo_tree().await?;
-            machine::sweep_run_dir(&machine::run_dir(&self.data_dir));
+            machine::leave(&*self.kernel, self.containerd, &self.data_dir).await?;
         }
         Ok(())
     }

@@ -108,7 +108,13 @@ pub(crate) fn check(value: &Value, rule: &Rule, path: &Path<'_>, faults: &mut Fi
         let wanted = rule.kind.word();
         // YAML makes numbers and truth values of what a person meant as text.
         let scalar = value.is_number() || value.is_boolean();
-        let hint = if wanted == "string" && scalar { "; put it in quotes" } else { "" };
+        let named = matches!(rule.extra, Extra::Of(_));
+        let hint = match wanted {
+            "string" if scalar => "; put it in quotes",
+            // Where others have lists of names and values.
+            "object" if named && value.is_array() => "; write NAME: VALUE, without `- name:`",
+            _ => "",
+        };
         faults.invalid(path, format!("Invalid value: {}: must be of type {wanted}{hint}", shown(value)));
         return;
     }
@@ -402,6 +408,12 @@ mod tests {
         assert_eq!(
             faults(&json!({ "plugin": "muchtoolong" })),
             ["spec.plugin: Too long: may not be more than 8 characters"]
+        );
+        assert_eq!(
+            faults(&json!({ "plugin": "a", "labels": [{ "name": "b", "value": "c" }] })),
+            [
+                "spec.labels: Invalid value: \"array\": must be of type object; write NAME: VALUE, without `- name:`"
+            ]
         );
         assert_eq!(faults(&json!({ "plugin": "a", "count": -3_000_000_000_i64 })).len(), 2);
     }

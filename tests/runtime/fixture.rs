@@ -8,6 +8,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use serde_json::json;
 use tokio::sync::Notify;
 use wharfline::api::allocation::Task;
+use wharfline::api::plugin::Role;
 use wharfline::node::runtime::containerd::{Containerd, Reached};
 use wharfline::node::runtime::oci::Oci;
 use wharfline::node::runtime::process::Process;
@@ -15,7 +16,7 @@ use wharfline::node::runtime::systemd::Systemd;
 use wharfline::node::runtime::{
     Ended, Grants, Kind, Order, Place, Readiness, Running, Runtime, RuntimeError, Shimmed, VolumeAt, Wish,
 };
-use wharfline::plan::container::Trust;
+use wharfline::plan::container::{PluginPart, Trust};
 use wharfline::sys::kernel::{FileKind, KernelError, PathFacts, Present};
 use wharfline::sys::path::{SubPath, TreePath};
 use wharfline::sys::process::ExitRecord;
@@ -60,6 +61,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) volumes: Vec<(&'a Volume, VolumeAt)>,
     /// The directory of the last volume that is mounted instead of its root.
     pub(crate) within: Option<SubPath>,
+    /// That it serves a plugin.
+    pub(crate) plugin: Option<PluginPart>,
 }
 
 /// A machine with one runtime.
@@ -204,7 +207,34 @@ impl Machine {
             grace: Duration::from_secs(10),
             volumes: vec![mounted(&self.here, "/here")],
             within: None,
+            plugin: None,
         }
+    }
+
+    /// A driver of this shell script, with its socket's directory as `$SOCKETS` and the tree of volumes as `$TREE`.
+    pub(crate) fn driver(&self, script: &str) -> Wanted<'_> {
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let sockets = self.host.data.join("sockets");
+        std::fs::create_dir_all(&sockets).unwrap();
+        let tree = self.kernel.absolute(&TreePath::root().into());
+        let mut wanted = self.script(script);
+        // A driver that is a process sees what the machine sees.
+        if matches!(self.runtime.kind(), Kind::Process | Kind::Systemd) {
+            wanted.volumes.clear();
+            wanted.env.insert("HERE".to_owned(), text(&self.host.data.join("here")));
+        }
+        let serves = json!({ "pluginName": "p", "role": "Node" });
+        wanted.task.csi_plugin = Some(serde_json::from_value(serves).unwrap());
+        wanted.env.insert("SOCKETS".to_owned(), text(&sockets));
+        wanted.env.insert("TREE".to_owned(), text(&tree));
+        wanted.plugin = Some(PluginPart {
+            role: Role::Node,
+            socket_directory: text(&sockets),
+            mount_dir: String::new(),
+            tree: text(&tree),
+            stage_publish_base_dir: String::new(),
+        });
+        wanted
     }
 
     pub(crate) async fn try_start(&self, wanted: &Wanted<'_>) -> Result<Arc<dyn Running>, RuntimeError> {
@@ -232,7 +262,7 @@ impl Machine {
             env: wanted.env.clone(),
             grace: wanted.grace,
             volumes: volumes.collect(),
-            plugin: None,
+            plugin: wanted.plugin.clone(),
         };
         self.prepared(&wanted.task).await;
         self.runtime.start(&order, clones).await
@@ -240,8 +270,10 @@ impl Machine {
 
     /// Has all made that a start needs.
     pub(crate) async fn prepared(&self, task: &Task) {
+        // What serves a plugin here was written by the controllers.
+        let trusted = task.csi_plugin.is_some();
         loop {
-            match self.runtime.readiness(&self.place, (task, false)) {
+            match self.runtime.readiness(&self.place, (task, trusted)) {
                 Readiness::Ready => return,
                 Readiness::Unprepared => {}
                 not => panic!("{not:?}"),
@@ -250,7 +282,7 @@ impl Machine {
             let told = Arc::clone(&over);
             self.runtime.prepare(
                 &self.place,
-                Wish { task, trusted: false, former: None },
+                Wish { task, trusted, former: None },
                 &BTreeMap::new(),
                 Arc::new(move || told.notify_one()),
             );

@@ -8,8 +8,9 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use wharfline::api::runtime::Capabilities;
 use wharfline::node::runtime::{Asked, Ended, Found, Running, RuntimeError};
+use wharfline::sys::Kernel as _;
 use wharfline::sys::kernel::KernelError;
-use wharfline::sys::path::SubPath;
+use wharfline::sys::path::{SubPath, TreePath};
 use wharfline::sys::process::{Outcome, ProcessError};
 
 use crate::fixture::{Flavour, Machine, Wanted, exited, mounted};
@@ -44,6 +45,7 @@ macro_rules! for_each_case {
             a_limit_of_processes_is_in_force,
             it_is_who_it_shall_be,
             a_user_that_is_not_there_is_named,
+            what_a_driver_mounts_is_seen_by_the_machine_and_outlives_it,
         }
     };
 }
@@ -574,4 +576,36 @@ pub(crate) async fn a_user_that_is_not_there_is_named(flavour: Flavour) {
     let error = machine.try_start(&wanted).await.unwrap_err();
     assert!(error.to_string().contains("no-such-user"), "{error}");
     machine.end().await;
+}
+
+/// Its socket is where the machine looks for it, and what it mounts in the tree is everybody's, whatever ends it.
+pub(crate) async fn what_a_driver_mounts_is_seen_by_the_machine_and_outlives_it(flavour: Flavour) {
+    for killed in [false, true] {
+        let machine = Machine::new(flavour).await;
+        let target = machine.kernel.absolute(&TreePath::new(["publish", "own", "target"]).unwrap().into());
+        std::fs::create_dir_all(&target).unwrap();
+        let wanted = machine.driver(
+            "trap 'exit 0' TERM; : > $SOCKETS/csi.sock; at=$TREE/publish/own/target; mount -t tmpfs none $at && \
+             echo kept > $at/file && cat $TREE/publish/seen/target/file; : > $HERE/ready; while :; do sleep 0.01; done",
+        );
+        // Mounted by the machine before it began.
+        let seen = machine.volume("seen").await;
+        std::fs::write(machine.seen(&seen).join("file"), "before\n").unwrap();
+        let task = machine.start(&wanted).await;
+        machine.written("ready").await;
+        assert_eq!(machine.log("stdout"), "before\n", "{}", machine.log("stderr"));
+        assert!(machine.host.data.join("sockets/csi.sock").exists());
+        assert_eq!(std::fs::read_to_string(target.join("file")).unwrap(), "kept\n");
+        let grace = if killed { Duration::ZERO } else { Duration::from_secs(10) };
+        task.stop(grace).unwrap();
+        exited(&*task).await;
+        assert_eq!(
+            std::fs::read_to_string(target.join("file")).unwrap(),
+            "kept\n",
+            "it went with the driver"
+        );
+        rustix::mount::unmount(&target, UnmountFlags::empty()).unwrap();
+        machine.unmount(&seen).await;
+        machine.end().await;
+    }
 }

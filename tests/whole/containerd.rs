@@ -7,12 +7,12 @@ use crate::containers::{Driver, processes_in_containers};
 use crate::its::{Containerd, RunsIn};
 use crate::rig::{Rig, until};
 
-fn wait<T>(what: impl Future<Output = T>) -> T {
+pub(crate) fn wait<T>(what: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(what)
 }
 
 /// The file of a node that has its containerd there, and runs containers by nothing else.
-fn node_file(rig: &Rig, socket: &std::path::Path) {
+pub(crate) fn node_file(rig: &Rig, socket: &std::path::Path) {
     let file = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "NodeConfiguration",
         "runtimes": ["containerd"], "containerdSocket": socket });
     std::fs::write(rig.data.path().join("node.yaml"), file.to_string()).unwrap();
@@ -27,7 +27,7 @@ fn tasks(containerd: &Containerd) -> Vec<(String, String)> {
     all
 }
 
-fn manifest() -> String {
+pub(crate) fn manifest() -> String {
     Driver::Lent.manifest().replace("\"oci\":", "\"containerd\":")
 }
 

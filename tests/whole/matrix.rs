@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::containerd;
 use crate::containers::Driver;
+use crate::its::{Containerd, RunsIn};
 use crate::quickstart::{greeting, started, volume_calls};
 use crate::rig::{Rig, until};
 
@@ -42,30 +44,41 @@ fn pids(rig: &Rig, whose: &str) -> BTreeMap<&'static str, i32> {
 enum As {
     Processes,
     Containers,
+    /// Of a containerd that goes on.
+    Containerds,
 }
 
 impl As {
     fn up(self, rig: &mut Rig) {
         match self {
             Self::Processes => rig.up(),
-            Self::Containers => Driver::Lent.up(rig),
+            Self::Containers | Self::Containerds => Driver::Lent.up(rig),
         }
     }
 
     fn started(self, rig: &Rig) {
         match self {
             Self::Processes => started(rig),
-            Self::Containers => {
-                rig.apply(&Driver::Lent.manifest());
-                rig.wait_ready("allocation/hello");
-                assert_eq!(greeting(rig), "hello from wharfline\n");
-            }
+            Self::Containers => from(rig, &Driver::Lent.manifest()),
+            Self::Containerds => from(rig, &containerd::manifest()),
         }
     }
 }
 
+fn from(rig: &Rig, manifest: &str) {
+    rig.apply(manifest);
+    rig.wait_ready("allocation/hello");
+    assert_eq!(greeting(rig), "hello from wharfline\n");
+}
+
 fn killed_in_this_order(run: As, order: &[Victim]) {
     let mut rig = Rig::new();
+    let directory = tempfile::tempdir().unwrap();
+    let its = (run == As::Containerds).then(|| {
+        let its = containerd::wait(Containerd::start(directory.path(), RunsIn::Machine));
+        containerd::node_file(&rig, &its.socket());
+        its
+    });
     run.up(&mut rig);
     run.started(&rig);
     let (mounts, calls, before) = (rig.mounts(), volume_calls(&rig), pids(&rig, "task"));
@@ -110,6 +123,10 @@ fn killed_in_this_order(run: As, order: &[Victim]) {
     rig.run(&["down", "--delete-volumes"]);
     rig.ended();
     rig.assert_nothing_left();
+    if let Some(its) = its {
+        let left = its.ctr("wharfline", &["containers", "list", "--quiet"]);
+        assert_eq!(left.trim(), "", "{order:?}");
+    }
 }
 
 #[test]
@@ -153,4 +170,16 @@ fn one_of_daemon_driver_and_task_is_killed_where_they_are_containers() {
 #[test]
 fn the_daemon_and_the_shims_of_containers_are_killed_in_every_order() {
     every_order(As::Containers, [Daemon, PluginsShim, TasksShim]);
+}
+
+#[test]
+fn one_of_daemon_driver_and_task_is_killed_where_they_are_containerds() {
+    for victim in [Daemon, Plugin, Task, PluginsShim, TasksShim] {
+        killed_in_this_order(As::Containerds, &[victim]);
+    }
+}
+
+#[test]
+fn the_daemon_and_the_shims_of_containerds_containers_are_killed_in_every_order() {
+    every_order(As::Containerds, [Daemon, PluginsShim, TasksShim]);
 }
