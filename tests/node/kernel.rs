@@ -116,6 +116,11 @@ async fn a_path_that_the_node_does_not_allow_is_refused() {
     rig.world.until(&rig.allocs, "app", "refused", told).await;
     assert_eq!(rig.count(Rpc::NodePublishVolume), 0);
     assert!(!outside.exists());
+    // That is not what the next one waits for.
+    rig.user("second").await;
+    let held = |a: &Value| condition_reason(a, "VolumesReady") == Some("HeldElsewhere");
+    rig.world.until(&rig.allocs, "second", "told who has it", held).await;
+    rig.end_alloc("second").await;
     rig.end_all().await;
     rig.finish().await;
 }

@@ -8,7 +8,7 @@ use super::super::caches::full_name;
 use super::super::context::Node;
 use super::super::journal::PublicationEntry;
 use super::super::mounts::health::publication_trouble;
-use super::super::mounts::{TARGET, has_to_stop};
+use super::super::mounts::{TARGET, has_to_stop, stopping};
 use super::super::tasks::exit_code;
 use super::super::writes::{Guard, Part};
 use super::prepare::{self, note};
@@ -301,13 +301,17 @@ pub(super) fn volume_status(
     let entry = published.iter().find(|p| p.name == volume.name);
     if let Some(attachment) = &attachment {
         let (word, message, _) = node.notes.get(&format!("att/{}", attachment.uid().unwrap_or_default()));
-        if attachment.refused() {
+        let held = held_by_another(node, &uid, attachment);
+        // While one has the volume that is not about to leave, what that one waits for is no matter of this one.
+        if let Some((reason, true)) = &held {
+            notes.push((reason.word().to_owned(), reason.to_string()));
+        } else if attachment.refused() {
             let said =
                 attachment.status.as_ref().and_then(|s| s.controller.as_ref()).map(|c| c.message.clone());
             notes.push((ATTACH_LIMIT.to_owned(), said.unwrap_or_default()));
         } else if !word.is_empty() {
             notes.push((word, message));
-        } else if let Some(reason) = held_by_another(node, &uid, attachment) {
+        } else if let Some((reason, _)) = held {
             notes.push((reason.word().to_owned(), reason.to_string()));
         }
     }
@@ -329,19 +333,21 @@ pub(super) fn volume_status(
     }
 }
 
-/// Why the volume is not for this allocation, though it is on this node: somebody else holds it.
-fn held_by_another(node: &Node, uid: &str, attachment: &VolumeAttachment) -> Option<Reason> {
+/// Why the volume is not for this allocation, though it is on this node: somebody else holds it. Whether that one stays.
+fn held_by_another(node: &Node, uid: &str, attachment: &VolumeAttachment) -> Option<(Reason, bool)> {
     let holders = &attachment.spec.allocations;
     if holders.is_empty() || holders.iter().any(|h| h == uid) {
         return None;
     }
     // Who is gone for good stays listed; the last one let in is the one in the way.
     let holder = holders.iter().rev().find_map(|h| node.caches.allocations.one(h));
-    Some(Reason::HeldElsewhere {
+    let stays = holder.as_ref().is_some_and(|h| !stopping(node, h));
+    let reason = Reason::HeldElsewhere {
         volume: attachment.spec.volume.clone(),
         holder: holder.map(|h| full_name(&*h)).unwrap_or_default(),
         node: node.options.name.clone(),
-    })
+    };
+    Some((reason, stays))
 }
 
 pub(super) fn task_status(
