@@ -76,6 +76,7 @@ bench: ## Floors, ratios and targets on this machine (root, a quarter of an hour
 	WHARFLINE_BIN=$(CURDIR)/target/bench/wharfline $(CARGO) bench --locked --bench bench -- $(PARTS)
 
 deny: $(TOOLS)/cargo-deny ## Bans, licences, sources and known faults of the dependencies (compiles cargo-deny once; not in CI)
+	$(CARGO) fetch --locked
 	$(TOOLS)/cargo-deny --offline check bans licenses sources
 	@if $(TOOLS)/cargo-deny fetch db >/dev/null 2>&1; \
 	then $(TOOLS)/cargo-deny check advisories; \
