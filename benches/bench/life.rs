@@ -105,8 +105,9 @@ async fn run(report: &mut Report) {
     for round in 0..ROUNDS {
         let name = format!("waits-{round}");
         world.claim(&name).await;
+        let exe = std::env::current_exe().unwrap();
         let command = [
-            std::env::current_exe().unwrap().to_str().unwrap(),
+            exe.to_str().unwrap(),
             "as-plugin",
             "${CSI_ENDPOINT}",
             volumes.to_str().unwrap(),
@@ -244,8 +245,8 @@ async fn many(report: &mut Report) {
         // A status was written before the kill: that each plugin is asked again is seen by a volume of each.
         let world = World::new(stack.client().await);
         let news: Vec<String> = names.iter().map(|name| format!("{name}-new")).collect();
-        let claim = |(plugin, claim)| world.claim_of(plugin, claim);
-        futures::future::join_all(names.iter().zip(&news).map(claim)).await;
+        let claims = names.iter().zip(&news).map(|(plugin, claim)| world.claim_of(plugin, claim));
+        futures::future::join_all(claims).await;
         used.push(ms(world.bound.all_are(&news, &true).await.duration_since(start)));
         for name in &news {
             world.claims.delete(name, &DeleteParams::default()).await.unwrap();
