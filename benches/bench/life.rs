@@ -130,10 +130,8 @@ async fn run(report: &mut Report) {
         seen.until(HashMap::is_empty).await;
     }
     stack.end();
-    let row = |what, rounds| Row {
-        target: Some(Target::Value(100.0)),
-        ..Row::new("plugins", what, "ms", rounds)
-    };
+    let row =
+        |what, rounds| Row { target: Some(Target::Value(100.0)), ..Row::new("plugins", what, "ms", rounds) };
     report.add(row("a plugin that the node runs listens, to a claim that waited for it", births));
     report.add(row("a plugin that the node runs is killed, to its status", deaths));
 }
@@ -260,7 +258,8 @@ async fn many(report: &mut Report) {
     stack.end();
     let what = |of: &str| format!("{PLUGINS} plugins, {} volumes: {of}", PLUGINS * EACH);
     for (of, rounds) in [("exec to ready", rounds), ("exec to a new volume of each", used)] {
-        report.add(Row { target: Some(Target::Value(1000.0)), ..Row::new("plugins", what(of), "ms", rounds) });
+        report
+            .add(Row { target: Some(Target::Value(1000.0)), ..Row::new("plugins", what(of), "ms", rounds) });
     }
     for (of, count) in
         [("calls that change something", made as f64), ("plugins started again", f64::from(u8::from(again)))]

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::{Branch, Kind, Objects, State, Subject};
-use crate::api::allocation::{AllocationPhase, AllocationVolume, TaskState};
+use crate::api::allocation::{AllocationPhase, AllocationVolume, TaskState, TaskStatus};
 use crate::api::claim::ClaimPhase;
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{Call, Condition, ReclaimPolicy, Rung, Truth};
@@ -732,7 +732,13 @@ impl Branch {
 
 /// How a task ended, and where to read why.
 fn add_exit(branch: &mut Branch, allocation: &Allocation, status: &AllocationStatus) {
-    let Some(task) = status.tasks.iter().find(|t| t.exit_code.is_some_and(|code| code != 0)) else { return };
+    let failed = || status.tasks.iter().filter(|t| t.exit_code.is_some_and(|code| code != 0));
+    // Others end because one failed, and with a code of their own: the node says which one it was.
+    let told = unmet(&status.conditions, "Ready").map(|c| c.message.as_str()).unwrap_or_default();
+    let named = |t: &&TaskStatus| {
+        told.strip_prefix("task ").is_some_and(|rest| rest.starts_with(&format!("{}:", t.name)))
+    };
+    let Some(task) = failed().find(named).or_else(|| failed().next()) else { return };
     let code = task.exit_code.unwrap_or_default();
     branch.add(&format!("; task {} ended with {code}, started again {} times", task.name, task.restarts));
     if let Some(line) = task.last_output.lines().last() {
