@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn a_user_whose_step_does_not_succeed_holds_up_no_other() {
         for (attachment, seen) in states() {
-            let (Next::Do(Step::Publish(i)) | Next::Do(Step::Unpublish(i))) = next(attachment, &seen) else {
+            let Next::Do(Step::Publish(i) | Step::Unpublish(i)) = next(attachment, &seen) else {
                 continue;
             };
             let mut held = seen.clone();

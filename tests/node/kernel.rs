@@ -138,7 +138,10 @@ async fn who_shares_a_volume_does_not_wait_for_one_who_asks_for_what_is_not_allo
     let told = |a: &Value| condition_reason(a, "VolumesReady") == Some("HostPathNotAllowed");
     rig.world.until(&rig.allocs, "app", "refused", told).await;
     let good = rig.published("good").await;
-    assert!(!serde_json::to_string(&good.status).unwrap().contains("outside"), "told of the other's: {good:?}");
+    assert!(
+        !serde_json::to_string(&good.status).unwrap().contains("outside"),
+        "told of the other's: {good:?}"
+    );
     // Nor does one who goes.
     rig.end_alloc("good").await;
     assert_eq!((rig.count(Rpc::NodePublishVolume), rig.count(Rpc::NodeUnpublishVolume)), (1, 1));

@@ -88,7 +88,10 @@ pub async fn reconcile(node: &Arc<Node>, volume: &str) -> Option<Duration> {
         let mut progressed = false;
         for unit in &units {
             match one_step(node, (volume, unit), &mut held).await {
-                Moved::On => progressed = true,
+                Moved::On(delay) => {
+                    progressed = true;
+                    again = [again, delay].into_iter().flatten().min();
+                }
                 Moved::Not(delay) => again = [again, delay].into_iter().flatten().min(),
             }
         }
@@ -101,8 +104,9 @@ pub async fn reconcile(node: &Arc<Node>, volume: &str) -> Option<Duration> {
 
 /// What came of one step.
 enum Moved {
-    /// Something changed: look again.
-    On,
+    /// Something changed, or is passed over from now on: look again. When time alone may help with what was passed over,
+    /// after how long.
+    On(Option<Duration>),
     /// Nothing can be done now; when time alone may help, after how long.
     Not(Option<Duration>),
 }
@@ -112,38 +116,9 @@ async fn one_step(node: &Arc<Node>, (volume, unit): (&str, &Unit), held: &mut Ve
     node.retry.renew(&key, &unit.generation());
     // What others of the handle do meanwhile would make the decision wrong.
     let _turn = node.turns.take(&unit.staging()).await;
-    let mut seen = unit.seen(node);
-    let mut soonest: Option<Duration> = None;
-    let (step, name, cure) = loop {
-        let step = match mount::next(unit.wanted, &seen) {
-            Next::Do(step) => step,
-            // What was passed over says itself why it waits.
-            Next::Converged | Next::Wait(_) if soonest.is_some() => return Moved::Not(soonest),
-            Next::Converged => {
-                node.notes.clear(&key);
-                return Moved::Not(None);
-            }
-            Next::Wait(reason) => {
-                node.notes.wait(&key, &reason);
-                return Moved::Not(None);
-            }
-        };
-        let name = format!("{key}/{}", unit.step_name(step));
-        let cure = healing::cures(step, &seen).then(|| format!("{name}/heal"));
-        let pause = cure.as_ref().and_then(|cure| node.retry.remaining(cure));
-        let left = node.retry.remaining(&name).or(pause);
-        if left.is_none() && !held.contains(&name) {
-            break (step, name, cure);
-        }
-        soonest = [soonest, left.or(Some(BLOCKED))].into_iter().flatten().min();
-        held.push(name);
-        match step {
-            // One user's trouble is no other's.
-            Step::Publish(i) | Step::Unpublish(i) => seen.publications[i].held = true,
-            Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release => {
-                return Moved::Not(soonest);
-            }
-        }
+    let Chosen { step, name, cure } = match choose(node, unit, held) {
+        Ok(chosen) => chosen,
+        Err(moved) => return moved,
     };
     if node.notes.begun(&key) {
         unit.tell_users(node);
@@ -158,7 +133,7 @@ async fn one_step(node: &Arc<Node>, (volume, unit): (&str, &Unit), held: &mut Ve
             }
             unit.recovered(node, &name);
             unit.wake_others(node);
-            Moved::On
+            Moved::On(None)
         }
         Err(trouble) => {
             match &trouble {
@@ -176,10 +151,60 @@ async fn one_step(node: &Arc<Node>, (volume, unit): (&str, &Unit), held: &mut Ve
             unit.failed(node, &name, &trouble);
             let delay = trouble_delay(node, &unit.note(step), &name, &trouble);
             if matches!(trouble, Trouble::Undo(_)) {
-                return Moved::On;
+                return Moved::On(None);
             }
             held.push(name);
-            Moved::Not(delay)
+            match step {
+                Step::Publish(_) | Step::Unpublish(_) => Moved::On(delay),
+                Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release => Moved::Not(delay),
+            }
+        }
+    }
+}
+
+/// A step that may be made now.
+struct Chosen {
+    step: Step,
+    /// What it is counted under.
+    name: String,
+    /// What it is counted under beside that, if it heals.
+    cure: Option<String>,
+}
+
+/// The next step of all that are not held: each of those is told in `held`. Else why none is made.
+fn choose(node: &Node, unit: &Unit, held: &mut Vec<String>) -> Result<Chosen, Moved> {
+    let key = unit.key();
+    let mut seen = unit.seen(node);
+    let mut soonest: Option<Duration> = None;
+    loop {
+        let step = match mount::next(unit.wanted, &seen) {
+            Next::Do(step) => step,
+            // What was passed over says itself why it waits.
+            Next::Converged | Next::Wait(_) if soonest.is_some() => return Err(Moved::Not(soonest)),
+            Next::Converged => {
+                node.notes.clear(&key);
+                return Err(Moved::Not(None));
+            }
+            Next::Wait(reason) => {
+                node.notes.wait(&key, &reason);
+                return Err(Moved::Not(None));
+            }
+        };
+        let name = format!("{key}/{}", unit.step_name(step));
+        let cure = healing::cures(step, &seen).then(|| format!("{name}/heal"));
+        let pause = cure.as_ref().and_then(|cure| node.retry.remaining(cure));
+        let left = node.retry.remaining(&name).or(pause);
+        if left.is_none() && !held.contains(&name) {
+            return Ok(Chosen { step, name, cure });
+        }
+        soonest = [soonest, left.or(Some(BLOCKED))].into_iter().flatten().min();
+        held.push(name);
+        match step {
+            // One user's trouble is no other's.
+            Step::Publish(i) | Step::Unpublish(i) => seen.publications[i].held = true,
+            Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release => {
+                return Err(Moved::Not(soonest));
+            }
         }
     }
 }
