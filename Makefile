@@ -36,6 +36,7 @@ test: lint ## Everything that CI runs: format, lints, every test, the examples i
 	@$(root)
 	@tools/fetch-etcd || true
 	@tools/fetch-xfs || true
+	@tools/fetch-btrfs || true
 	@tools/fetch-runc || true
 	@tools/fetch-systemd || true
 	@tools/fetch-containerd || true
