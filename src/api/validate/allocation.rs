@@ -1,12 +1,13 @@
 //! Faults of an Allocation.
 use std::collections::HashSet;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::super::field::{Cause, FieldError, FieldErrors};
 use super::super::quantity;
-use super::mounts::{BELOW_ROOT, is_below_root, mounts};
+use super::mounts::{is_below_root, mounts};
 use super::runtime::{driver_is_root, driver_paths, env, own_endpoint, resources, runtime};
 use super::{check_duration, list, names, reference, required, text, unchanged};
 
@@ -35,8 +36,8 @@ pub fn allocation(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
             );
         }
         reference(&mut faults, &format!("spec.volumes[{i}].claimName"), &volume["claimName"]);
-        host_path(&mut faults, &format!("spec.volumes[{i}].hostPath"), text(&volume["hostPath"]));
     }
+    host_paths(&mut faults, &spec["volumes"]);
     let known: HashSet<_> = list(&spec["volumes"]).map(|v| text(&v["name"])).collect();
     for (i, one) in list(&spec["tasks"]).enumerate() {
         task(&mut faults, &format!("spec.tasks[{i}]"), one, &known);
@@ -130,9 +131,28 @@ fn is_sub_path(path: &str) -> bool {
         && !path.split('/').any(|part| matches!(part, "" | "." | ".."))
 }
 
-fn host_path(faults: &mut FieldErrors, path: &str, value: &str) {
-    if !value.is_empty() && !is_below_root(value) {
-        faults.invalid(path, BELOW_ROOT);
+/// One volume would cover the other, or be mounted in it.
+fn host_paths(faults: &mut FieldErrors, volumes: &Value) {
+    let mut taken: Vec<(usize, &Path)> = Vec::new();
+    for (i, volume) in list(volumes).enumerate() {
+        let (at, value) = (format!("spec.volumes[{i}].hostPath"), text(&volume["hostPath"]));
+        if value.is_empty() {
+            continue;
+        }
+        // The node takes no path that could be written otherwise.
+        if !is_below_root(value) || value.split('/').any(|part| part == ".") {
+            faults.invalid(at, "must be an absolute path below / without \".\" and \"..\"");
+            continue;
+        }
+        let path = Path::new(value);
+        let overlaps = |(_, other): &&(usize, &Path)| path.starts_with(other) || other.starts_with(path);
+        match taken.iter().find(overlaps) {
+            Some((other, _)) => {
+                let message = format!("must be neither that of volumes[{other}] nor lie in it or above it");
+                faults.invalid(at, message);
+            }
+            None => taken.push((i, path)),
+        }
     }
 }
 
@@ -165,6 +185,30 @@ mod tests {
                 "spec.tasks[0].volumeMounts[0].mountPath",
             ]
         );
+    }
+
+    #[test]
+    fn paths_of_the_host_are_plain_and_lie_apart() {
+        let bad = |i: usize| format!("spec.volumes[{i}].hostPath");
+        for (paths_of, wanted) in [
+            (["/srv/a", "/srv/b", ""], vec![]),
+            (["/srv/a", "/srv/ab", "/srv/a b"], vec![]),
+            (["/srv/a", "/srv/a", ""], vec![bad(1)]),
+            (["/srv/a", "/srv//a/", "/srv/a/in"], vec![bad(1), bad(2)]),
+            (["/srv/a/in", "/srv/a", "/srv"], vec![bad(1), bad(2)]),
+            (["/srv/./a", "/srv/a/..", "srv/a"], vec![bad(0), bad(1), bad(2)]),
+        ] {
+            let volumes: Vec<_> = paths_of
+                .iter()
+                .enumerate()
+                .map(|(i, path)| json!({ "name": format!("v{i}"), "claimName": format!("c{i}"), "hostPath": path }))
+                .collect();
+            assert_eq!(
+                paths(&allocation(&json!({ "spec": { "volumes": volumes } }), None)),
+                wanted,
+                "{paths_of:?}"
+            );
+        }
     }
 
     #[test]
