@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests count as tests
 #[path = "support/systemd.rs"]
 mod booted;
+#[path = "whole/by_hand.rs"]
+mod by_hand;
 #[path = "whole/containerd.rs"]
 mod containerd;
 #[path = "whole/containers.rs"]

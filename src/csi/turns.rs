@@ -38,6 +38,11 @@ impl Turns {
         turn
     }
 
+    /// Whether anybody else has a clone of it.
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.gates) > 1
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
         // Nothing panics while the lock is held; were it to, the table would still be whole.
         self.gates.lock().unwrap_or_else(PoisonError::into_inner)

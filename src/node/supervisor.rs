@@ -228,11 +228,11 @@ struct Doorway {
 }
 
 impl Doorway {
-    async fn watch(node: &Node, socket: &Path) -> Self {
+    async fn watch(node: &Arc<Node>, socket: &Path) -> Self {
         let directory = socket.parent().unwrap_or(Path::new("/"));
         let name = socket.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         let changes = node.machine.watches.changes(directory).await;
-        let changes = changes.unwrap_or_else(|_| futures::stream::pending().boxed());
+        let changes = changes.unwrap_or_else(|_| next_socket(node, socket));
         Self { name, renewed: false, changes }
     }
 
@@ -246,6 +246,16 @@ impl Doorway {
             DirEvent::Vanished(_) | DirEvent::Written(_) | DirEvent::Gone => false,
         })
     }
+}
+
+/// Tells of the next socket at a path whose directory is not there, or is another by now.
+fn next_socket(node: &Arc<Node>, socket: &Path) -> BoxStream<'static, DirEvent> {
+    let (node, socket) = (Arc::clone(node), socket.to_owned());
+    let come = async move {
+        wait_for_socket(&node, &socket).await;
+        DirEvent::Appeared(socket.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default())
+    };
+    futures::stream::once(come).chain(futures::stream::pending()).boxed()
 }
 
 /// Returns when the instance has said who it is and that it is ready. `before`: what was watched up to now.
@@ -550,7 +560,8 @@ async fn stay_healthy(
                     (anew, doorway.renewed) = (true, true);
                 }
                 Some(DirEvent::Vanished(gone)) if gone == doorway.name => {}
-                Some(DirEvent::Gone) | None => doorway.changes = futures::stream::pending().boxed(),
+                // Whoever is connected may serve on. Who comes to the path now is another.
+                Some(DirEvent::Gone) | None => doorway.changes = next_socket(node, &instance.socket),
                 Some(_) => continue,
             },
             () = ask_again.notified() => {

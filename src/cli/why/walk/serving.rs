@@ -1,11 +1,20 @@
-//! A task that serves a plugin, and shall serve another one, or in another role.
+//! Who serves a plugin: which instances count, and a task that shall serve another one, or in another role.
 use kube::ResourceExt;
 
 use super::super::{Branch, State};
-use super::{Service, Walk};
+use super::{Service, Walk, key};
+use crate::api::meta::is_true;
 use crate::api::{Allocation, PluginInstance};
 
 impl Walk<'_> {
+    /// Whether an instance counts: what it said of itself last is worth nothing while its node is lost.
+    pub(super) fn is_healthy(&self, instance: &PluginInstance) -> bool {
+        let status = self.nodes.get(&key(&instance.spec.node_name)).and_then(|node| node.status.as_ref());
+        let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        let lost = conditions.iter().any(|c| c.type_ == "Ready" && c.status != "True");
+        !lost && instance.status.as_ref().is_some_and(|s| is_true(&s.conditions, "Ready"))
+    }
+
     /// Adds the plugin that cannot do without the allocation as it was, if its csiPlugin block changed and waits for that.
     pub(super) fn add_former(&self, branch: &mut Branch, allocation: &Allocation) {
         let (namespace, name) = (allocation.namespace().unwrap_or_default(), allocation.name_any());
