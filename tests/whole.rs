@@ -37,6 +37,8 @@ mod scene;
 #[allow(clippy::match_wild_err_arm, dead_code, unreachable_pub, unused_imports)]
 // each binary uses its own part of it
 mod scripted;
+#[path = "whole/sharing.rs"]
+mod sharing;
 #[path = "whole/systemd.rs"]
 mod systemd;
 #[path = "whole/tasks.rs"]

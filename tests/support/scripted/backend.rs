@@ -201,6 +201,11 @@ impl Backend {
         self.state().model.forget_publications(node);
     }
 
+    /// The plugin looks at its machine: it knows of nothing staged or published where nothing is mounted.
+    pub fn look_at_mounts(&self) {
+        self.state().model.keep_at(&super::mounts::beneath(std::path::Path::new("/")));
+    }
+
     /// The node cannot write any more: its attachments may be taken without its doing.
     pub fn fence(&self, node: &str) {
         self.state().model.fence(node);
@@ -282,7 +287,9 @@ impl Backend {
     pub fn replay(&self, site: &Site, ask: &Ask) {
         let config = Config { effects: super::config::Effects::Ledger, ..Config::full() };
         let mut faults = Vec::new();
-        let done = self.state().model.perform(site, &config, ask, &mut faults);
+        let mut state = self.state();
+        state.model.see_node(site);
+        let done = state.model.perform(site, &config, ask, &mut faults);
         assert!(done.is_ok(), "it was done there: {ask:?}: {faults:?}");
     }
 

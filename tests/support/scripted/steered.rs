@@ -256,6 +256,7 @@ impl Witness for Book {
                 backend.replay(&Site::new(said["node"].as_str().expect("a name")), &ask);
             }
         }
+        backend.look_at_mounts();
     }
 
     fn prompt(&self, ask: &Ask) -> Option<Answer> {
