@@ -13,6 +13,8 @@ mod fingerprints;
 #[path = "support/image.rs"]
 #[expect(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod image;
+#[path = "whole/instances.rs"]
+mod instances;
 #[path = "support/containerd.rs"]
 #[allow(dead_code, reason = "each binary uses its own part of it")]
 mod its;

@@ -176,7 +176,7 @@ fn a_driver_that_never_answers_is_started_again_and_what_it_lacked_is_told() {
         assert_eq!(of_it[0].2, 1, "{plugin}: {told:?}");
         assert!(!told.iter().any(|(reason, ..)| reason == "PluginHealthy"), "{told:?}");
         if *plugin == "hangs" {
-            let mut pids: Vec<_> = driver.calls_of(Rpc::Probe).into_iter().map(|call| call.pid).collect();
+            let mut pids: Vec<_> = driver.calls_of(Rpc::Probe).into_iter().map(|call| call.process).collect();
             pids.dedup();
             assert!(pids.len() >= 2, "another process each time: {pids:?}");
         }

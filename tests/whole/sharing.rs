@@ -146,7 +146,9 @@ fn a_publication_that_hangs_delays_no_other_volume_and_no_other_plugin() {
     all.pop();
     // Each was given up before the next one came, and all are the same.
     assert!(ends(&all).iter().all(|how| how == "Left"), "{all:?}");
-    assert!(all.windows(2).all(|pair| pair[0].request == pair[1].request && pair[0].pid == pair[1].pid));
+    assert!(
+        all.windows(2).all(|pair| pair[0].request == pair[1].request && pair[0].process == pair[1].process)
+    );
     assert_eq!(condition(&instance(&rig, "p"), "Ready")["status"], "True");
     assert!(rig.run(&["why", "allocation/stuck"]).contains("NodePublishVolume"));
     driver.open("stuck");
@@ -223,7 +225,7 @@ fn a_driver_that_dies_in_a_call_gets_the_same_call_and_its_users_do_not_notice()
         let calls = driver.calls_of(*rpc);
         assert_eq!(ends(&calls), ["Gone", "Ok"], "{name}: {calls:#?}");
         assert_eq!(calls[0].request, calls[1].request, "{name}");
-        assert_ne!(calls[0].pid, calls[1].pid, "{name}");
+        assert_ne!(calls[0].process, calls[1].process, "{name}");
         let others =
             driver.calls().into_iter().filter(|call| !call.volume.is_empty() && call.rpc != rpc.name());
         let others: Vec<_> = others.map(|call| call.rpc).collect();

@@ -77,7 +77,9 @@ async fn run(directory: PathBuf, name: String) {
         let _never_returns =
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }));
-    let book = Book { directory, name, read: Mutex::default(), faults: Mutex::default() };
+    // Numbers of processes come again, in another boot of the machine at the latest.
+    let process = format!("{}-{}", std::process::id(), now());
+    let book = Book { directory, name, process, read: Mutex::default(), faults: Mutex::default() };
     site.witness = Some(Arc::new(book));
     serve(backend, site, listener, CancellationToken::new()).await;
 }
@@ -170,6 +172,7 @@ fn answer(directory: &Path, said: &Value) -> Answer {
 struct Book {
     directory: PathBuf,
     name: String,
+    process: String,
     /// How far the book has been read.
     read: Mutex<u64>,
     /// How many faults were told.
@@ -179,7 +182,7 @@ struct Book {
 impl Book {
     fn note(&self, file: &str, mut line: Value) {
         line["as"] = json!(self.name);
-        line["pid"] = json!(std::process::id());
+        line["process"] = json!(self.process);
         line["at"] = json!(now());
         let file = fs::OpenOptions::new().create(true).append(true).open(self.directory.join(file));
         // One write of one line: processes do not mix them.
@@ -249,7 +252,7 @@ impl Witness for Book {
             *read += line.len() as u64;
             let said: Value = serde_json::from_str(&line).expect("it is written by this");
             line.clear();
-            if said["what"] == "done" && said["pid"] != std::process::id() {
+            if said["what"] == "done" && said["process"] != self.process.as_str() {
                 let rpc = Ask::rpc_of(said["rpc"].as_str().expect("a name")).expect("one of CSI's");
                 let bytes: Vec<u8> = serde_json::from_value(said["request"].clone()).expect("bytes");
                 let ask = Ask::decode(rpc, &bytes).expect("it was decoded before");
@@ -298,8 +301,8 @@ impl Witness for Book {
 pub struct Call {
     /// What the driver was run as.
     pub by: String,
-    /// The process.
-    pub pid: u32,
+    /// The process, by a name that no other one has.
+    pub process: String,
     /// The call.
     pub rpc: String,
     /// Its volume, by handle or, for `CreateVolume`, name.
@@ -373,15 +376,14 @@ impl Steered {
         for line in whole.lines() {
             let line: Value = serde_json::from_str(line).expect("a whole line");
             let word = |field: &str| line[field].as_str().unwrap_or_default().to_owned();
-            let (pid, number, at) = (&line["pid"], line["number"].as_u64(), line["at"].as_u64());
-            let (pid, number, at) = (pid.as_u64().expect("a pid"), number.expect("one"), at.expect("a time"));
-            let pid = u32::try_from(pid).expect("a pid");
+            let (number, at) = (line["number"].as_u64().expect("one"), line["at"].as_u64().expect("a time"));
+            let process = word("process");
             if line["what"] == "came" {
                 let request = serde_json::from_value(line["request"].clone()).expect("bytes");
                 let [by, rpc, volume, path] = ["as", "rpc", "volume", "path"].map(word);
-                calls.push((number, Call { by, pid, rpc, volume, path, request, came: at, over: None }));
+                calls.push((number, Call { by, process, rpc, volume, path, request, came: at, over: None }));
             } else if line["what"] == "over" {
-                let call = calls.iter_mut().rev().find(|(n, call)| *n == number && call.pid == pid);
+                let call = calls.iter_mut().rev().find(|(n, call)| *n == number && call.process == process);
                 call.expect("it came").1.over = Some((at, word("how")));
             }
         }
