@@ -108,6 +108,11 @@ impl Rig {
         self.data.path().join("kubeconfig")
     }
 
+    /// Whether an `up` of it runs.
+    pub(crate) fn is_up(&self) -> bool {
+        self.up.is_some()
+    }
+
     /// SIGKILL: no goodbye.
     pub(crate) fn kill(&mut self) {
         let mut up = self.up.take().unwrap();
