@@ -10,6 +10,9 @@ mod containers;
 mod external;
 #[path = "whole/fingerprints.rs"]
 mod fingerprints;
+#[path = "support/fuse.rs"]
+#[allow(dead_code, unreachable_pub)] // each binary uses its own part of it
+mod fuse;
 #[path = "support/image.rs"]
 #[expect(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod image;

@@ -7,7 +7,8 @@ use crate::scripted::steered::{self, Steered};
 /// This binary again, as a driver: it does nothing when the environment names none.
 #[test]
 fn as_driver() {
-    steered::run_if_asked();
+    // Its files live as long as the process.
+    steered::run_if_asked(|home| std::mem::forget(crate::fuse::Fuse::mount(home)));
 }
 
 /// The command that runs it.

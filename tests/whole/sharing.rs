@@ -306,3 +306,58 @@ fn a_daemon_that_comes_back_knows_its_plugins_and_looks_at_each_mount() {
     assert!(is_mounted(&rig, &gone) && is_mounted(&rig, &other));
     finish(rig, &[&driver]);
 }
+
+/// Scenarios B117, Q18.
+/// A driver in the way of each read dies: by the policy of each user nothing is done, or it is mounted anew and the task
+/// starts again.
+#[test]
+fn what_a_driver_served_dies_with_it_and_is_healed_for_those_who_want_it() {
+    let mut rig = Rig::new();
+    rig.up();
+    let all: Vec<_> =
+        ["None", "Remount", "Restart"].map(|policy| (policy, policy.to_lowercase(), Steered::new())).into();
+    let mut objects = Vec::new();
+    for (policy, name, driver) in &all {
+        driver.profile("it", &json!({ "servesFiles": true }));
+        let [claim, mut user] = used(name, name);
+        user["spec"]["volumes"][0]["onStaleMount"] = json!(policy);
+        let script = format!("cat /data/{} && exec sleep infinity", crate::fuse::FILE.0);
+        user["spec"]["tasks"][0]["runtime"]["process"]["command"] = json!(["/bin/sh", "-c", script]);
+        objects.extend([plugin(name, driver, "it", &json!({})), class(name), claim, user]);
+    }
+    apply(&rig, &objects);
+    let calls: Vec<_> = all
+        .iter()
+        .map(|(_, name, driver)| {
+            rig.wait_ready(&format!("allocation/{name}"));
+            until("it has read", || rig.run(&["logs", name]).contains("from userspace"));
+            driver.order().len()
+        })
+        .collect();
+    let task = |name: &str| rig.get("allocation", name)["status"]["tasks"][0].clone();
+    for (_, name, _) in &all {
+        kill(&rig, &allocation_of(&rig, &instance(&rig, name)));
+    }
+    for ((policy, name, driver), calls) in all.iter().zip(calls) {
+        if *policy == "None" {
+            let stale = || condition(&rig.get("allocation", name), "VolumesReady");
+            until("that it is dead is told", || stale()["reason"] == "MountStale");
+            assert!(stale()["message"].as_str().unwrap().contains("ENOTCONN"), "{}", stale());
+            rig.wait_ready(&format!("plugin/{name}"));
+            continue;
+        }
+        until(&format!("{name}: it runs again"), || {
+            let now = task(name);
+            now["restarts"] == 1 && now["state"] == "Running" && rig.run(&["logs", name]).lines().count() == 2
+        });
+        rig.wait_ready(&format!("allocation/{name}"));
+        let anew = ["NodeUnpublishVolume", "NodeUnstageVolume", "NodeStageVolume", "NodePublishVolume"];
+        assert_eq!(driver.order()[calls..], anew, "{name}");
+        let read = std::fs::read(Path::new(&path(&rig, name)).join(crate::fuse::FILE.0)).unwrap();
+        assert_eq!(read, crate::fuse::FILE.1);
+    }
+    let (_, name, driver) = &all[0];
+    assert_eq!(task(name)["restarts"].as_u64().unwrap_or(0), 0);
+    assert_eq!(driver.order().last().unwrap(), "NodePublishVolume", "it is touched by nobody");
+    finish(rig, &all.iter().map(|(.., driver)| driver).collect::<Vec<_>>());
+}

@@ -43,14 +43,15 @@ pub fn now() -> u64 {
     u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).expect("time goes on")
 }
 
-/// Serves as the environment says, until it is killed; returns at once where that says nothing.
-pub fn run_if_asked() {
+/// Serves as the environment says, until it is killed; returns at once where that says nothing. `files` mounts, on the
+/// directory of a volume, a file system that this process serves and that dies with it: for a driver that says `servesFiles`.
+pub fn run_if_asked(files: fn(&Path)) {
     let (Some(directory), Ok(name)) = (std::env::var_os(DIRECTORY), std::env::var(AS)) else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("threads can be had").block_on(run(PathBuf::from(directory), name));
+    runtime.expect("threads can be had").block_on(run(PathBuf::from(directory), name, files));
 }
 
-async fn run(directory: PathBuf, name: String) {
+async fn run(directory: PathBuf, name: String, files: fn(&Path)) {
     let endpoint = std::env::var("CSI_ENDPOINT").expect("a driver is told its socket");
     let socket = PathBuf::from(endpoint.trim_start_matches("unix://"));
     let profile = Profile::read(&directory, &name).expect("the test has written it");
@@ -79,7 +80,7 @@ async fn run(directory: PathBuf, name: String) {
     }));
     // Numbers of processes come again, in another boot of the machine at the latest.
     let process = format!("{}-{}", std::process::id(), now());
-    let book = Book { directory, name, process, read: Mutex::default(), faults: Mutex::default() };
+    let book = Book { directory, name, process, files, read: Mutex::default(), faults: Mutex::default() };
     site.witness = Some(Arc::new(book));
     serve(backend, site, listener, CancellationToken::new()).await;
 }
@@ -173,6 +174,7 @@ struct Book {
     directory: PathBuf,
     name: String,
     process: String,
+    files: fn(&Path),
     /// How far the book has been read.
     read: Mutex<u64>,
     /// How many faults were told.
@@ -187,6 +189,20 @@ impl Book {
         let file = fs::OpenOptions::new().create(true).append(true).open(self.directory.join(file));
         // One write of one line: processes do not mix them.
         file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes())).expect("there is a disk");
+    }
+
+    /// What a driver that serves files does before it stages them, and when they go.
+    fn serve_files(&self, ask: &Ask) {
+        let serves = matches!(ask, Ask::NodeStageVolume(_) | Ask::DeleteVolume(_));
+        if !serves || !Profile::read(&self.directory, &self.name).is_some_and(|says| says.is("servesFiles")) {
+            return;
+        }
+        let home = self.directory.join("volumes").join(ask.volume().expect("it has one").replace('/', "-"));
+        // What a former process served is dead.
+        let _not_mounted = rustix::mount::unmount(&home, rustix::mount::UnmountFlags::DETACH);
+        if matches!(ask, Ask::NodeStageVolume(_)) {
+            (self.files)(&home);
+        }
     }
 
     /// A driver that mounts for others to see needs a mount that others see.
@@ -263,6 +279,7 @@ impl Witness for Book {
     }
 
     fn prompt(&self, ask: &Ask) -> Option<Answer> {
+        self.serve_files(ask);
         if let Some(refusal) = self.insists(ask) {
             return Some(refusal);
         }
