@@ -175,8 +175,39 @@ fn scenarios() -> Table {
     let mut names: Vec<_> =
         wanted.into_iter().flat_map(|(letter, all)| all.map(move |n| format!("{letter}{n}"))).collect();
     let quirks = ["Q3", "Q4", "Q5", "Q6", "Q9", "Q12", "Q17", "Q18"];
-    names.extend(["A62", "A64", "A75"].into_iter().chain(quirks).map(str::to_owned));
+    let claims = ["R1", "R2", "R3", "R4"];
+    names.extend(["A62", "A64", "A75"].into_iter().chain(quirks).chain(claims).map(str::to_owned));
     Table { file: "docs/scenarios.md", word: "Scenario", names }
+}
+
+/// Those that tests have to show in which all are processes of their own.
+fn of_processes() -> Vec<String> {
+    let wanted = [('A', 1..=21), ('A', 49..=55), ('B', 111..=120), ('R', 1..=4)];
+    let numbered = wanted.into_iter().flat_map(|(letter, all)| all.map(move |n| format!("{letter}{n}")));
+    let named = ["A66", "A75", "B123", "B129", "Q3", "Q4", "Q5", "Q6", "Q9", "Q12", "Q17", "Q18"];
+    numbered.chain(named.map(str::to_owned)).collect()
+}
+
+/// Of them, those that none of the tests with processes shows and that the text does not except; and what it excepts for
+/// nothing.
+fn without_processes(text: &str) -> Vec<String> {
+    let excepted: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("- ")?.split_once(": "))
+        .map(|(name, _)| name)
+        .collect();
+    let by_processes = |name: &String| {
+        let row = text.lines().find(|line| line.starts_with(&format!("| {name} |"))).unwrap_or_default();
+        ["whole", "cluster", "runtime"].iter().any(|binary| row.contains(&format!("`{binary}: ")))
+    };
+    let wanted = of_processes();
+    let (shown, missing): (Vec<_>, Vec<_>) = wanted.into_iter().partition(by_processes);
+    let unexplained = missing.into_iter().filter(|name| !excepted.contains(&name.as_str()));
+    let needless = shown.into_iter().filter(|name| excepted.contains(&name.as_str()));
+    unexplained
+        .map(|name| format!("{name}: no test with real processes"))
+        .chain(needless.map(|name| format!("{name}: excepted, and shown")))
+        .collect()
 }
 
 fn obligations() -> Table {
@@ -279,6 +310,21 @@ fn the_scenarios_of_the_table_are_shown_by_tests() {
         ("missing: there is no earlier release", "later", "B131: neither a test"),
         ("| B44 |", "| B45 |", "B44: not in the table"),
     ]);
+}
+
+#[test]
+fn plugins_and_allocations_are_shown_by_real_processes() {
+    let text = scenarios().text();
+    assert_eq!(without_processes(&text), Vec::<String>::new());
+    for (from, to, wanted) in [
+        ("`cluster: a_node_daemon_that_was_killed", "`node: a_node_daemon_that_was_killed", "B120: no test"),
+        ("- B118: ", "- ", "B118: no test"),
+        ("- B118: ", "- B119: ", "B119: excepted, and shown"),
+        ("| R3 |", "| R9 |", "R3: no test"),
+    ] {
+        let found = without_processes(&text.replace(from, to));
+        assert!(found.iter().any(|fault| fault.contains(wanted)), "{wanted}: {found:?}");
+    }
 }
 
 #[test]

@@ -72,13 +72,10 @@ async fn a_node_daemon_that_was_killed_goes_on_without_a_token() {
     until("it is taken down", || {
         cluster.mounts("n0").is_empty() && cluster.get("allocation", "hello").is_null()
     });
-    cluster.run(&[
-        "delete",
-        "--ignore-not-found",
-        "-f",
-        concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/quickstart.yaml"),
-    ]);
-    until("nothing is mounted", || cluster.mounts("n0").is_empty());
+    cluster.run(&["delete", "volumeclass/dir", "plugin/dir"]);
+    for kind in ["volumeclaims", "volumes", "volumeattachments", "plugininstances"] {
+        until(&format!("no {kind} are left"), || cluster.list(kind).is_empty());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
