@@ -175,7 +175,9 @@ pub(crate) fn finish(mut rig: Rig, drivers: &[&Steered]) {
     for kind in ["allocations", "volumeattachments", "volumes", "plugininstances", "plugins"] {
         until(&format!("no {kind} are left"), || rig.list(kind).is_empty());
     }
-    drivers.iter().for_each(|driver| driver.assert_clean());
+    for driver in drivers {
+        driver.assert_clean();
+    }
     rig.terminate();
     rig.run(&["down"]);
     rig.assert_nothing_left();

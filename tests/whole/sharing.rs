@@ -17,6 +17,23 @@ fn ends(calls: &[Call]) -> Vec<String> {
     calls.iter().map(|call| call.over.as_ref().map_or("none".to_owned(), |(_, how)| how.clone())).collect()
 }
 
+/// Before anything is claimed.
+fn what_could_not_be_mounted_is_refused(rig: &Rig, driver: &Steered) {
+    let mut wrong = user("wrong", "c");
+    wrong["spec"]["tasks"][0]["volumeMounts"] =
+        json!([{ "name": "data", "mountPath": "/data" }, { "name": "data", "mountPath": "/data" }]);
+    let file = rig.data.path().with_extension("yaml");
+    std::fs::write(&file, wrong.to_string()).unwrap();
+    let refused = rig.try_run(&["apply", "-f", file.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("spec.tasks[0].volumeMounts[1].mountPath"), "{said}");
+    let claimed = rig.get("volumeclaim", "c");
+    for field in ["volumeName", "selectedNode"] {
+        assert_eq!(claimed["status"][field].as_str().unwrap_or_default(), "", "{field}");
+    }
+    assert_eq!(driver.order(), Vec::<String>::new());
+}
+
 /// Scenarios A49, A50, A51, A52, A75, B115, Q9, R1.
 /// The driver insists on shared mounts, and answers ABORTED to the first stage and to the first publication.
 #[test]
@@ -32,20 +49,7 @@ fn users_share_one_stage_whatever_is_aborted_and_whoever_leaves() {
     );
     rig.wait_ready("plugin/p");
 
-    // What could not be mounted in its task is refused, and nothing is claimed.
-    let mut wrong = user("wrong", "c");
-    wrong["spec"]["tasks"][0]["volumeMounts"] =
-        json!([{ "name": "data", "mountPath": "/data" }, { "name": "data", "mountPath": "/data" }]);
-    let file = rig.data.path().with_extension("yaml");
-    std::fs::write(&file, wrong.to_string()).unwrap();
-    let refused = rig.try_run(&["apply", "-f", file.to_str().unwrap()]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("spec.tasks[0].volumeMounts[1].mountPath"), "{said}");
-    let claimed = rig.get("volumeclaim", "c");
-    for field in ["volumeName", "selectedNode"] {
-        assert_eq!(claimed["status"][field].as_str().unwrap_or_default(), "", "{field}");
-    }
-    assert_eq!(driver.order(), Vec::<String>::new());
+    what_could_not_be_mounted_is_refused(&rig, &driver);
 
     // Two at once.
     apply(&rig, &[user("one", "c"), user("two", "c")]);

@@ -194,8 +194,7 @@ impl Unit {
         node.sightings.forget(&publication_key(&self.uid, &user.allocation.uid, &user.name));
         tracing::info!(volume = attachment.volume, allocation = user.allocation.name, "published");
         let note = format!("volume {} is published as {}", attachment.volume, user.name);
-        let about = about_allocation(&user.allocation);
-        node.events.tell(about, Tone::Normal, "Published", "Publish", &note);
+        node.events.tell(about_allocation(&user.allocation), Tone::Normal, "Published", "Publish", &note);
         // Should the daemon end before this is durable, it looks at the mount again, as if it had ended in the call.
         node.journal.put_beside(Entry::Publication(entry)).await?;
         node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
