@@ -19,7 +19,7 @@ use tonic_prost::ProstCodec;
 
 use super::connector::Connector;
 use super::failure::{self, Failure};
-use super::line::Line;
+use super::line::{Counts, Line};
 use super::observer::{InFlight, Observer};
 use super::owed::{Asked, Owed};
 use super::rpc::{Key, Unary};
@@ -119,8 +119,7 @@ struct Shared {
     own_turns: Turns,
     owed: Owed,
     observer: Option<Arc<dyn Observer>>,
-    reconnects: watch::Sender<u64>,
-    ends: watch::Sender<u64>,
+    counts: Counts,
     vouched: watch::Sender<Option<u64>>,
     /// It was ever sent a secret.
     confided: AtomicBool,
@@ -130,9 +129,9 @@ impl Plugin {
     /// A plugin that is connected to when it is first called. Does no I/O.
     pub fn new(connector: impl Connector, options: PluginOptions) -> Self {
         let connector: Arc<dyn Connector> = Arc::new(connector);
-        let (reconnects, ends) = (watch::Sender::new(0), watch::Sender::new(0));
-        let counts = || (reconnects.clone(), ends.clone());
-        let line = || Line::new(Arc::clone(&connector), options.connect_timeout, counts());
+        let counts =
+            Counts { reconnects: watch::Sender::new(0), ends: watch::Sender::new(0), open: Arc::default() };
+        let line = || Line::new(Arc::clone(&connector), options.connect_timeout, counts.clone());
         let (calls, probes) = (line(), line());
         Self {
             shared: Arc::new(Shared {
@@ -142,8 +141,7 @@ impl Plugin {
                 own_turns: Turns::default(),
                 owed: Owed::default(),
                 observer: options.observer,
-                reconnects,
-                ends,
+                counts,
                 vouched: watch::Sender::new(None),
                 confided: AtomicBool::new(false),
             }),
@@ -154,13 +152,18 @@ impl Plugin {
     /// another version: whoever relies on its identity and capabilities reads them again. One restart can count
     /// twice, since probes have a connection of their own.
     pub fn reconnects(&self) -> watch::Receiver<u64> {
-        self.shared.reconnects.subscribe()
+        self.shared.counts.reconnects.subscribe()
     }
 
     /// How many connections are over. A change is the first sign that the plugin may be gone, and no more than that:
     /// ask it.
     pub fn ends(&self) -> watch::Receiver<u64> {
-        self.shared.ends.subscribe()
+        self.shared.counts.ends.subscribe()
+    }
+
+    /// Whether the other end has taken a connection and not ended it since; that it says anything is not said by that.
+    pub fn is_connected(&self) -> bool {
+        self.shared.counts.open.load(Ordering::Relaxed) > 0
     }
 
     /// Whether it may be at work on a call about this volume, by handle or name, that was given up without its answer.
@@ -198,7 +201,7 @@ impl Plugin {
 
     /// Whether what was vouched for is still so, or nobody ever did.
     pub fn is_vouched(&self) -> bool {
-        self.shared.vouched.borrow().is_none_or(|ends| ends == *self.shared.ends.borrow())
+        self.shared.vouched.borrow().is_none_or(|ends| ends == *self.shared.counts.ends.borrow())
     }
 
     /// Lets go of the connections, for another socket is at the path: calls under way end on them, all others go to it.
@@ -295,7 +298,7 @@ impl Plugin {
 impl fmt::Debug for Plugin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Plugin")
-            .field("reconnects", &*self.shared.reconnects.borrow())
+            .field("reconnects", &*self.shared.counts.reconnects.borrow())
             .finish_non_exhaustive()
     }
 }

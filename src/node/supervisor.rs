@@ -143,10 +143,13 @@ async fn run(node: &Arc<Node>, watched: &Watched, ask: &Notify) {
 fn note_timeout(node: &Node, watched: &Watched) {
     let patience = watched.health_timeout.as_secs_f64();
     let mut sentence = String::new();
+    let taken = node.registry.get(&watched.key).is_some_and(|instance| instance.client.is_connected());
     change(node, watched, |p| {
         let missing = match (p.connected, p.probed) {
             (_, true) => "it did not say what it is",
             (true, false) => "Probe did not say ready",
+            // What is no CSI driver at all, or one that hangs, listens as well.
+            (false, false) if taken => "it took the connection and did not answer",
             (false, false) => "its socket did not answer",
         };
         let last = p.fault.take().filter(|(word, _)| word != HEALTH_TIMED_OUT);

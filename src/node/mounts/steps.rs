@@ -16,7 +16,7 @@ use crate::plan::Reason;
 use crate::plan::mount::{Level, Step};
 use crate::plan::registry::Service;
 use crate::plan::view;
-use crate::sys::kernel::{DeviceId, FileKind, PathFacts, Present};
+use crate::sys::kernel::{DeviceId, FileKind, MountId, PathFacts, Present};
 use crate::sys::path::{Place, TreePath};
 use kube::ResourceExt;
 
@@ -58,14 +58,18 @@ impl Unit {
         let place = TreePath::new(["staging", &entry.staging])?;
         node.machine.kernel.make_dir(&place).await?;
         let path = plugin.told(node, &place);
+        let foreign = foreign(node, &place, entry.seen.as_ref()).await?;
         let request = requests::stage(spec, &self.publish_context(), &path, secrets, newer_modes);
         let call = |terms| plugin.client.node_stage_volume(request, terms);
         match self.call(node, &plugin, ("NodeStageVolume", step), call).await {
             Ok(_) => {
-                let seen = match node.machine.kernel.mount_facts(&Place::Tree(place)).await? {
+                let seen = match node.machine.kernel.mount_facts(&Place::Tree(place.clone())).await? {
                     PathFacts::Present(present) => Some(present),
                     PathFacts::Absent { .. } => None,
                 };
+                if seen.as_ref().is_some_and(|seen| is_still(foreign, seen)) {
+                    return Err(not_the_volume(node, &place));
+                }
                 // Once it mounted there, and was never asked to unstage: an OK without a mount says nothing.
                 if device(entry.seen.as_ref()).is_some() && device(seen.as_ref()).is_none() {
                     return Err(Trouble::Kernel(
@@ -162,6 +166,7 @@ impl Unit {
             },
             newer_modes,
         );
+        let foreign = foreign(node, &target, entry.verified.as_ref()).await?;
         let call = |terms| plugin.client.node_publish_volume(request, terms);
         match self.call(node, &plugin, ("NodePublishVolume", step), call).await {
             Ok(_) => {}
@@ -178,6 +183,7 @@ impl Unit {
         }
         let staged = spec.stage_required.then(|| (&staging, device(attachment.seen.as_ref())));
         let verified = match self.verify(node, &target, staged, entry.verified.as_ref()).await {
+            Ok(verified) if is_still(foreign, &verified) => return Err(not_the_volume(node, &target)),
             Ok(verified) => verified,
             Err(trouble) => return Err(self.by_word_alone(node, entry, &target, trouble).await),
         };
@@ -189,8 +195,7 @@ impl Unit {
         node.sightings.forget(&publication_key(&self.uid, &user.allocation.uid, &user.name));
         tracing::info!(volume = attachment.volume, allocation = user.allocation.name, "published");
         let note = format!("volume {} is published as {}", attachment.volume, user.name);
-        let about = about_allocation(&user.allocation);
-        node.events.tell(about, Tone::Normal, "Published", "Publish", &note);
+        node.events.tell(about_allocation(&user.allocation), Tone::Normal, "Published", "Publish", &note);
         // Should the daemon end before this is durable, it looks at the mount again, as if it had ended in the call.
         node.journal.put_beside(Entry::Publication(entry)).await?;
         node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
@@ -438,6 +443,27 @@ impl Unit {
 }
 
 /// The device of the mount, if there is one.
+/// The mount at a path of ours that is of another kind of file system than what was seen there of the volume. A driver that
+/// goes by what it remembers says OK to it.
+async fn foreign(node: &Node, place: &TreePath, seen: Option<&Present>) -> Result<Option<MountId>, Trouble> {
+    let Some(known) = seen.and_then(|present| present.mount.as_ref()) else { return Ok(None) };
+    let facts = node.machine.kernel.mount_facts(&Place::Tree(place.clone())).await?;
+    Ok(facts.mount().filter(|mount| mount.magic != known.magic).map(|mount| mount.id))
+}
+
+/// Whether what is there after a call is what was foreign before it: no doing of the driver's.
+fn is_still(foreign: Option<MountId>, seen: &Present) -> bool {
+    foreign.is_some() && seen.mount.as_ref().map(|mount| mount.id) == foreign
+}
+
+fn not_the_volume(node: &Node, place: &TreePath) -> Trouble {
+    let at = at_node(node, place);
+    let message = format!(
+        "somebody mounted something else at {at}: unmount it there, and the volume is seen again or mounted anew"
+    );
+    Trouble::Kernel("ForeignMount", message)
+}
+
 fn device(seen: Option<&Present>) -> Option<DeviceId> {
     seen.and_then(|present| present.mount.as_ref()).map(|mount| mount.device)
 }

@@ -18,6 +18,13 @@ macro_rules! asks {
                 }
             }
 
+            /// The request as it travels.
+            pub fn encode(&self) -> Vec<u8> {
+                match self {
+                    $(Self::$rpc(request) => request.encode_to_vec(),)*
+                }
+            }
+
             /// Which call it is.
             pub fn rpc(&self) -> Rpc {
                 match self {

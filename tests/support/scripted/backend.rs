@@ -21,6 +21,14 @@ pub trait Witness: Send + Sync {
     fn arrived(&self, number: usize, ask: &Ask);
     /// What was asked is done, or refused; nothing is sent yet.
     fn performed(&self, number: usize, ask: &Ask, done: bool);
+    /// A call is about to come: what other processes of the plugin did since can be told to the backend now.
+    fn catch_up(&self, _backend: &Backend) {}
+    /// What the next call gets, if it is not the backend's own script that says so.
+    fn prompt(&self, _ask: &Ask) -> Option<Answer> {
+        None
+    }
+    /// A call is over.
+    fn ended(&self, _backend: &Backend, _number: usize, _how: End) {}
 }
 
 /// One instance of the plugin.
@@ -193,6 +201,11 @@ impl Backend {
         self.state().model.forget_publications(node);
     }
 
+    /// The plugin looks at its machine: it knows of nothing staged or published where nothing is mounted.
+    pub fn look_at_mounts(&self) {
+        self.state().model.keep_at(&super::mounts::beneath(std::path::Path::new("/")));
+    }
+
     /// The node cannot write any more: its attachments may be taken without its doing.
     pub fn fence(&self, node: &str) {
         self.state().model.fence(node);
@@ -270,12 +283,25 @@ impl Backend {
         assert!(flying.is_empty(), "still in flight: {flying:#?}");
     }
 
+    /// Another process of the plugin did this: the ledger has it, and nothing is done.
+    pub fn replay(&self, site: &Site, ask: &Ask) {
+        let config = Config { effects: super::config::Effects::Ledger, ..Config::full() };
+        let mut faults = Vec::new();
+        let mut state = self.state();
+        state.model.see_node(site);
+        let done = state.model.perform(site, &config, ask, &mut faults);
+        assert!(done.is_ok(), "it was done there: {ask:?}: {faults:?}");
+    }
+
     /// One call from its arrival to what is sent back. Dropping the future means that the caller has gone.
     pub async fn handle(self: &Arc<Self>, site: &Site, rpc: Rpc, bytes: &[u8], wire: Wire) -> Ending {
         let ask = match Ask::decode(rpc, bytes) {
             Ok(ask) => ask,
             Err(error) => return refused(&Refusal::new(Code::Internal, error.to_string())),
         };
+        if let Some(witness) = &site.witness {
+            witness.catch_up(self);
+        }
         let (number, answer) = self.begin(site, &ask, wire);
         let mut call = Flying {
             backend: self,
@@ -356,7 +382,8 @@ impl Backend {
         if let Some(witness) = &site.witness {
             witness.arrived(number, ask);
         }
-        let answer = script.next(ask.rpc(), ask.volume());
+        let prompted = site.witness.as_ref().and_then(|witness| witness.prompt(ask));
+        let answer = prompted.unwrap_or_else(|| script.next(ask.rpc(), ask.volume()));
         drop(state);
         self.tell();
         (number, answer)
@@ -406,6 +433,9 @@ impl Flying<'_> {
 
     fn book(&self, how: End) {
         self.backend.state().log[self.number].ended = Some((Instant::now(), how));
+        if let Some(witness) = &self.site.witness {
+            witness.ended(self.backend, self.number, how);
+        }
         self.backend.tell();
     }
 }

@@ -159,6 +159,13 @@ impl Model {
         self.publications.retain(|((_, on), _), _| on != node);
     }
 
+    /// Forgets what is staged or published elsewhere than at these paths.
+    pub(super) fn keep_at(&mut self, points: &[std::path::PathBuf]) {
+        let there = |path: &str| points.iter().any(|point| point.as_os_str() == path);
+        self.publications.retain(|(_, target), _| there(target));
+        self.stages.retain(|_, stage| there(&stage.request.staging_target_path));
+    }
+
     pub(super) fn fence(&mut self, node: &str) {
         self.fenced.insert(node.to_owned());
     }
