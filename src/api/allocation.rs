@@ -195,6 +195,8 @@ pub enum AllocationPhase {
     Pending,
     /// Bound; its volumes are on their way.
     WaitingVolumes,
+    /// Its volumes, if it has any, are there, and a task has not run yet: its image or its runtime may be missing.
+    Starting,
     /// Its tasks run, or its volumes are published if it has no tasks.
     Running,
     /// A task has ended, and is started again after a pause.

@@ -153,6 +153,23 @@ pub async fn write(
     }
 }
 
+/// One part of an object: of `what` in its spec the one with this name. Events with one reason about one part are one series,
+/// of which only the first note is kept, as people see it: without this, of two volumes one would be told of.
+pub fn part(about: ObjectReference, what: &str, name: &str) -> ObjectReference {
+    ObjectReference { field_path: Some(format!("spec.{what}{{{name}}}")), ..about }
+}
+
+/// What an event about an attachment refers to that is known from the journal alone.
+pub fn about_attachment(name: &str, uid: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("wharfline.dev/v1alpha1".to_owned()),
+        kind: Some("VolumeAttachment".to_owned()),
+        name: Some(name.to_owned()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
 /// What an event about an allocation refers to.
 pub fn about_allocation(allocation: &crate::api::meta::ObjectRef) -> ObjectReference {
     ObjectReference {

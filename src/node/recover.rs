@@ -10,6 +10,7 @@ use kube::ResourceExt;
 use super::allocations;
 use super::context::Node;
 use super::daemon::Error;
+use super::events::{Tone, about_allocation, about_attachment, part};
 use super::journal::{
     AttachmentEntry, Change, CreateEntry, Entry, HostPublication, JournalError, PublicationEntry,
 };
@@ -36,7 +37,7 @@ pub(super) async fn doubt_missing_mounts(node: &Node, table: &[MountRow]) -> Res
         let there = mounted.get(path.as_path()).into_iter().flatten().any(|row| row.shows(verified));
         there && !planted!("staged-again")
     };
-    let mut changes = Vec::new();
+    let (mut changes, mut told) = (Vec::new(), Vec::new());
     node.journal.look(|all| {
         for entry in all.values() {
             if let Entry::Attachment(a) = entry
@@ -47,6 +48,8 @@ pub(super) async fn doubt_missing_mounts(node: &Node, table: &[MountRow]) -> Res
             {
                 let mut doubted = a.clone();
                 doubted.staged = Level::Rising;
+                let note = gone(&a.volume, "staging path", "staged again before it is published again");
+                told.push((about_attachment(&a.name, &a.uid), note));
                 changes.push(Change::Put(Entry::Attachment(doubted)));
             }
             if let Entry::Publication(p) = entry
@@ -57,6 +60,12 @@ pub(super) async fn doubt_missing_mounts(node: &Node, table: &[MountRow]) -> Res
             {
                 let mut doubted = p.clone();
                 doubted.level = Level::Rising;
+                let volume = match all.get(&format!("attachment/{}", p.attachment)) {
+                    Some(Entry::Attachment(a)) => a.volume.as_str(),
+                    _ => "",
+                };
+                let about = part(about_allocation(&p.allocation), "volumes", &p.name);
+                told.push((about, gone(volume, "target path", "published again")));
                 changes.push(Change::Put(Entry::Publication(doubted)));
             }
         }
@@ -64,7 +73,17 @@ pub(super) async fn doubt_missing_mounts(node: &Node, table: &[MountRow]) -> Res
     if !changes.is_empty() {
         tracing::warn!(count = changes.len(), "what was mounted for volumes is not mounted any more");
     }
-    node.journal.commit(changes).await
+    node.journal.commit(changes).await?;
+    for (about, note) in told {
+        node.events.tell(about, Tone::Warning, "MountLost", "Check", &note);
+    }
+    Ok(())
+}
+
+fn gone(volume: &str, place: &str, then: &str) -> String {
+    format!(
+        "volume \"{volume}\": what was mounted at its {place} was gone when this daemon began; it is {then}"
+    )
 }
 
 /// Mounts beneath our tree that no record owns: reported, never touched.

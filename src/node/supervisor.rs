@@ -34,7 +34,7 @@ const ASK: Duration = Duration::from_secs(15);
 /// How long a Probe may take.
 const PROBE: Duration = Duration::from_secs(5);
 /// Between two heartbeats.
-const HEARTBEAT: Duration = Duration::from_secs(30);
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(30);
 /// After so many heartbeats a plugin that limits its node's volumes is asked again for the limit: 10 minutes.
 const BEATS_PER_LIMIT: u32 = 20;
 /// Between two questions for the limit because an attachment was refused.

@@ -78,6 +78,13 @@ impl Tasks {
             || slots.get(allocation).is_none_or(|tasks| tasks.values().all(|slot| slot.process.idle()))
     }
 
+    /// Whether no process of those of its tasks can be left.
+    pub fn idle_of(&self, allocation: &str, task: impl Fn(&str) -> bool) -> bool {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = slots.get(allocation).into_iter().flatten();
+        planted!("idle-unasked") || all.all(|(name, slot)| slot.process.idle() || !task(name))
+    }
+
     /// Whether no process of any allocation can be left.
     pub fn all_idle(&self) -> bool {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,10 +175,15 @@ impl Tasks {
         all
     }
 
-    /// An earlier daemon may have sent this one secrets: what it writes is told to nobody.
+    /// An earlier daemon may have sent this one secrets: what it writes is told to nobody, until another process is started.
     pub fn guard(&self, allocation: &str, task: &str) {
         let mut all = self.guarded.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(task_key(allocation, task));
+    }
+
+    fn unguard(&self, allocation: &str, task: &str) {
+        let mut all = self.guarded.lock().unwrap_or_else(PoisonError::into_inner);
+        all.remove(&task_key(allocation, task));
     }
 
     fn is_guarded(&self, allocation: &str, task: &str) -> bool {
@@ -194,6 +206,12 @@ impl Tasks {
     pub fn wait_until(&self, allocation: &str, task: &str, time: Time) {
         let mut all = self.next_attempts.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(task_key(allocation, task), time);
+    }
+
+    /// Whether nothing has happened to a task since this daemon began.
+    pub fn is_quiet(&self, allocation: &str, task: &str) -> bool {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        events.get(&task_key(allocation, task)).is_none_or(Vec::is_empty)
     }
 
     /// Whether the end at this time is seen for the first time.
@@ -266,6 +284,8 @@ impl Node {
         let Place { allocation, task, .. } = order.place;
         match runtime.start(order, clones).await {
             Ok(handle) => {
+                // What this process is told, this daemon knows of.
+                self.tasks.unguard(allocation, task);
                 self.watch_task(allocation, task, handle);
                 Ok(())
             }

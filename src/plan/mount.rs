@@ -53,7 +53,7 @@ pub struct Publication {
     pub wanted: bool,
     /// Where it stands.
     pub level: Level,
-    /// Whether no process of its tasks is left, as their shims reported.
+    /// Whether no process of the tasks that use it is left, as their shims reported.
     pub idle: bool,
     /// What is done about its mounts, if they are not well.
     pub cure: Cure,

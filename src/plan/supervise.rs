@@ -157,18 +157,18 @@ fn begin(seen: Seen, step: Step) -> Next<Step> {
     }
 }
 
-/// What the mounts of its volumes ask of an allocation's tasks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What the mounts of a volume ask of the tasks that mount it; of several, the last of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Healing {
     /// Nothing.
     None,
-    /// None starts: a volume is dead, and cannot be mounted anew yet.
+    /// None starts: the volume is dead, and cannot be mounted anew yet.
     Wait,
-    /// All end, so that a volume can be mounted anew.
+    /// They end, so that the volume can be mounted anew.
     End,
 }
 
-/// What is wanted of the tasks while volumes of theirs are healed.
+/// What is wanted of a task while volumes of its are healed.
 pub fn while_healing(wanted: Wanted, healing: Healing) -> Wanted {
     match (wanted, healing) {
         (Wanted::Running, Healing::None | Healing::Wait) => Wanted::Running,
@@ -198,7 +198,9 @@ pub fn ended_before(seen: Traceless) -> Option<Process> {
         Some(AllocationPhase::Running | AllocationPhase::Restarting) => seen.amnesia,
         // It was told to end, which is no end of its own.
         Some(AllocationPhase::Stopping | AllocationPhase::Stopped) => false,
-        Some(AllocationPhase::Pending | AllocationPhase::WaitingVolumes) => seen.amnesia,
+        Some(AllocationPhase::Pending | AllocationPhase::WaitingVolumes | AllocationPhase::Starting) => {
+            seen.amnesia
+        }
         None => false,
     };
     let begun = match seen.state {
@@ -258,7 +260,7 @@ fn running_phase(volumes_ready: bool, tasks: &[(Process, RestartPolicy)]) -> All
         let up = !tasks.iter().any(again);
         return if up { AllocationPhase::Running } else { AllocationPhase::Restarting };
     }
-    AllocationPhase::WaitingVolumes
+    if volumes_ready { AllocationPhase::Starting } else { AllocationPhase::WaitingVolumes }
 }
 
 /// What is known of a plugin's instance that went without being released: by force, or with the whole store.
@@ -489,6 +491,10 @@ mod tests {
         assert_eq!(run(&[]), P::Running);
         assert_eq!(phase(Wanted::Running, false, true, &[]), P::WaitingVolumes);
         assert_eq!(run(&[(Process::Running, RestartPolicy::Always)]), P::Running);
+        let absent = (Process::Absent, RestartPolicy::Always);
+        assert_eq!(run(&[absent]), P::Starting, "it waits for no volume");
+        assert_eq!(run(&[(Process::Running, RestartPolicy::Always), absent]), P::Starting);
+        assert_eq!(phase(Wanted::Running, false, true, &[absent]), P::WaitingVolumes);
         assert_eq!(run(&[(Process::Exited { ok: true }, RestartPolicy::Never)]), P::Complete);
         assert_eq!(run(&[(Process::Exited { ok: false }, RestartPolicy::Never)]), P::Failed);
         assert_eq!(run(&[(Process::Exited { ok: false }, RestartPolicy::Always)]), P::Restarting);

@@ -87,6 +87,9 @@ async fn a_dead_volume_is_mounted_anew_under_its_task(policy: &str) {
     };
     rig.world.until(&rig.allocs, "app", "runs again", running).await;
     assert_eq!(count(&rig, "Remounting").await, 1);
+    let events = rig.allocs.get("app").await.unwrap().status.unwrap().tasks[0].events.clone();
+    let why = events.iter().find(|event| event.reason == "Stopping").unwrap();
+    assert!(why.message.contains("volume data") && why.message.contains("onStaleMount"), "{why:?}");
     finish(rig, Some(fuse)).await;
 }
 
@@ -276,4 +279,34 @@ async fn what_somebody_mounted_over_a_volume_is_told_and_left_alone() {
         assert!(!rig.files.path().join("ended").exists(), "{policy}: a task was ended for it");
         finish(rig, Some(fuse)).await;
     }
+}
+
+/// Who has no mount of the dead volume is not ended for it: neither a driver, nor a task beside it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_tasks_that_mount_a_dead_volume_are_ended_for_it() {
+    let mut rig = Rig::new(Config::full()).await;
+    let mut spec = task(&rig, "Remount");
+    let runs = json!({ "process": { "command": ["/bin/sleep", "infinity"] } });
+    let tasks = spec["tasks"].as_array_mut().unwrap();
+    tasks.push(json!({ "name": "beside", "runtime": runs }));
+    tasks.push(json!({ "name": "driver", "runtime": runs,
+        "csiPlugin": { "pluginName": "other", "role": "Monolith", "healthTimeout": "10m" } }));
+    let fuse = with_fuse(&rig, spec).await;
+    let (begun, calls) = (rig.files.path().join("begun"), rig.backend.order().len());
+    let all = |a: &Value| (0..3).all(|n| a["status"]["tasks"][n]["state"] == "Running");
+    rig.world.until(&rig.allocs, "app", "all run", all).await;
+    let fuse = dies(&mut rig, fuse).await;
+    let path = path(&rig).await;
+    assert_eq!(std::fs::read(path.join(FILE.0)).unwrap(), FILE.1);
+    until(|| std::fs::read_to_string(&begun).is_ok_and(|b| b == "up\nup\n"), "it runs again").await;
+    assert_eq!(rig.backend.order()[calls..], ANEW);
+    let app = rig.world.until(&rig.allocs, "app", "all run again", all).await;
+    let tasks = app.status.unwrap().tasks;
+    assert_eq!(tasks.iter().map(|task| task.restarts).collect::<Vec<_>>(), [1, 0, 0]);
+    for task in &tasks[1..] {
+        assert!(task.events.iter().all(|event| event.reason == "Started"), "{task:?}");
+    }
+    rig.world.delete(&rig.allocs, "app").await;
+    rig.world.status(&rig.allocs, "app", json!({ "pluginReleased": true })).await;
+    finish(rig, Some(fuse)).await;
 }

@@ -61,6 +61,48 @@ async fn a_staging_mount_that_went_under_a_running_daemon_is_made_again_for_the_
     rig.finish().await;
 }
 
+/// The lost mounts are told, each by its name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_unmounted_while_no_daemon_ran_is_told() {
+    let mut rig = Rig::new(Config { careless: true, ..Config::full() }).await;
+    rig.running().await;
+    unmounted_behind_its_back(&mut rig).await;
+    rig.published("app").await;
+    for place in ["staging path", "target path"] {
+        rig.told("MountLost", &format!("volume \"vol-1\": what was mounted at its {place}")).await;
+    }
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+/// A driver that goes by what it remembers, and answers OK to a stage that it would have to make anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stage_that_is_only_remembered_is_undone_and_made_anew_once_nobody_has_the_volume() {
+    let mut rig = Rig::new(Config::full()).await;
+    let app = rig.running().await;
+    let path = std::path::PathBuf::from(&app.status.unwrap().volumes[0].path);
+    std::fs::write(path.join("mark"), "x").unwrap();
+    rig.stop().await;
+    for row in rig.mounted() {
+        rustix::mount::unmount(row, rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
+    let calls = rig.backend.order().len();
+    rig.start().await;
+    rig.called(Rpc::NodePublishVolume, 2).await;
+    rig.published("app").await;
+    assert!(path.join("mark").exists(), "what is published is not the volume");
+    let anew = [
+        "NodeStageVolume",
+        "NodeUnpublishVolume",
+        "NodeUnstageVolume",
+        "NodeStageVolume",
+        "NodePublishVolume",
+    ];
+    assert_eq!(rig.backend.order()[calls..], anew);
+    rig.end_all().await;
+    rig.finish().await;
+}
+
 /// Legal: what NodeStage does need not be a mount at the staging path.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_mounts_nothing_at_staging_is_not_suspected() {

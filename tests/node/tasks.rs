@@ -6,7 +6,7 @@ use wharfline::api::allocation::{AllocationPhase, TaskState};
 use wharfline::api::meta::Rung;
 use wharfline::csi::Rpc;
 
-use crate::support::node::{Rig, Special, reluctant, uid, until};
+use crate::support::node::{Rig, Special, condition_message, condition_reason, reluctant, uid, until};
 use crate::support::scripted::{Answer, Config, Gate};
 
 fn with_volume(policy: &str, script: &str) -> Value {
@@ -96,7 +96,14 @@ async fn a_task_that_ignores_sigterm_is_killed_after_its_grace() {
     let app = rig.published("app").await;
     let file = std::path::Path::new(&app.status.unwrap().volumes[0].path).join("up");
     until(|| file.exists(), "the trap is set").await;
-    rig.end_alloc("app").await;
+    let asked = Instant::now();
+    rig.world.delete(&rig.allocs, "app").await;
+    let stopped = rig.world.until(&rig.allocs, "app", "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    // The grace that it names, and neither none nor the usual ten seconds.
+    let took = asked.elapsed();
+    assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(8), "{took:?}");
+    assert_eq!(stopped.status.unwrap().tasks[0].exit_code, Some(137));
+    rig.world.let_go(&rig.allocs, "app").await;
     rig.end_attachment().await;
     rig.end_volume("vol-1").await;
     rig.finish().await;
@@ -201,5 +208,112 @@ async fn what_was_told_to_leave_and_may_stay_runs_again() {
     rig.published("app").await;
     assert_eq!((rig.count(Rpc::NodePublishVolume), rig.count(Rpc::NodeUnpublishVolume)), (2, 1));
     rig.end_all().await;
+    rig.finish().await;
+}
+
+fn task(name: &str, policy: &str, script: &str) -> Value {
+    json!({ "name": name, "restartPolicy": policy,
+        "runtime": { "process": { "command": ["/bin/sh", "-c", script] } } })
+}
+
+/// The allocation is deleted and leaves nothing.
+async fn gone(rig: &Rig, name: &str) {
+    rig.world.delete(&rig.allocs, name).await;
+    let over = |a: &Value| {
+        let phase = a["status"]["phase"].as_str();
+        phase.is_some_and(|phase| ["Stopped", "Failed", "Complete"].contains(&phase))
+    };
+    rig.world.until(&rig.allocs, name, "over", over).await;
+    rig.world.let_go(&rig.allocs, name).await;
+}
+
+/// Each has its own line, though reason and allocation are the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_tasks_each_start_is_told() {
+    let rig = Rig::new(Config::full()).await;
+    let script = "exec sleep infinity";
+    rig.alloc("app", json!({ "tasks": [task("first", "Always", script), task("second", "Always", script)] }))
+        .await;
+    rig.told("TaskStarted", "task first started").await;
+    rig.told("TaskStarted", "task second started").await;
+    gone(&rig, "app").await;
+    rig.finish().await;
+}
+
+/// When it ended is when it ended, and a daemon that finds it again has no news.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_is_told_once_however_often_the_daemon_dies() {
+    let mut rig = Rig::new(Config::full()).await;
+    let (go, waits) = (rig.files.path().join("go"), "while ! test -e $GO; do sleep 0.05; done; exit 4");
+    let waits = waits.replace("$GO", go.to_str().unwrap());
+    let app = rig.alloc("app", json!({ "tasks": [task("t", "Never", "exit 4")] })).await;
+    let late = rig.alloc("late", json!({ "tasks": [task("t", "Never", &waits)] })).await;
+    let failed = |a: &Value| a["status"]["phase"] == "Failed";
+    let before = rig.world.until(&rig.allocs, "app", "failed", failed).await.status.unwrap().tasks;
+    rig.world.until(&rig.allocs, "late", "runs", |a| a["status"]["phase"] == "Running").await;
+    rig.told("TaskExited", "code 4").await;
+    rig.kill().await;
+    // Meanwhile the other one ends.
+    std::fs::write(&go, "").unwrap();
+    let record = rig.place.data.path().join(format!("tasks/{}.t/exit.json", uid(&late)));
+    until(|| record.exists(), "its end is written").await;
+    let ended = jiff::Timestamp::now();
+    rig.start().await;
+    let told = rig.world.until(&rig.allocs, "late", "failed", failed).await.status.unwrap().tasks;
+    let end = told[0].events.iter().find(|e| e.reason == "Exited").unwrap();
+    assert!(end.time.0 <= ended, "told as of {} and not of {ended}", end.time.0);
+    rig.kill().await;
+    rig.start().await;
+    // What is begun now is begun after the others were looked at.
+    rig.alloc("marker", json!({ "tasks": [task("t", "Never", "exit 0")] })).await;
+    rig.world.until(&rig.allocs, "marker", "complete", |a| a["status"]["phase"] == "Complete").await;
+    rig.told("TaskExited", "code 0").await;
+    let after = rig.allocs.get("app").await.unwrap().status.unwrap().tasks;
+    assert_eq!(after[0].events, before[0].events);
+    let late = rig.allocs.get("late").await.unwrap().status.unwrap().tasks;
+    assert_eq!(late[0].events, told[0].events);
+    assert_eq!(rig.times_told("TaskExited", &app).await, 1);
+    for name in ["app", "late", "marker"] {
+        gone(&rig, name).await;
+    }
+    rig.finish().await;
+}
+
+/// What was confided to a process of an earlier daemon is nothing that one of this daemon was told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_driver_wrote_is_told_again_once_this_daemon_has_started_it() {
+    let mut rig = Rig::new(Config::full()).await;
+    let mut driver = task("plugin", "Always", "echo config file is missing >&2; exit 1");
+    driver["csiPlugin"] = json!({ "pluginName": "other", "role": "Monolith" });
+    let alloc = rig.alloc("driver", json!({ "tasks": [driver] })).await;
+    rig.admit_as("other", "driver", &alloc).await;
+    let told = |a: &Value| a["status"]["tasks"][0]["lastOutput"] == "config file is missing";
+    rig.world.until(&rig.allocs, "driver", "told", told).await;
+    rig.kill().await;
+    rig.start().await;
+    let again =
+        |a: &Value| a["status"]["tasks"][0]["lastOutput"].as_str().is_some_and(|l| l.contains("not shown"));
+    rig.world.until(&rig.allocs, "driver", "what an earlier one wrote is not told", again).await;
+    rig.world.until(&rig.allocs, "driver", "told again", told).await;
+    rig.release_plugin("driver").await;
+    rig.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_runtime_that_the_node_does_not_allow_is_named_with_what_may_be_used() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.options.runtimes = vec!["external".to_owned()];
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    rig.alloc("app", json!({ "tasks": [task("t", "Always", "exec sleep infinity")] })).await;
+    let told = |a: &Value| condition_reason(a, "Ready") == Some("RuntimeNotAllowed");
+    let app = rig.world.until(&rig.allocs, "app", "refused", told).await;
+    let app = serde_json::to_value(app).unwrap();
+    let said = condition_message(&app, "Ready").unwrap();
+    assert!(said.contains("task t: this node does not allow the runtime \"process\"; "), "{said}");
+    // It waits for no volume, and nothing of it ran.
+    assert_eq!((&app["status"]["phase"], &app["status"]["tasks"][0]["state"]), (&json!("Starting"), &json!("Pending")));
+    gone(&rig, "app").await;
     rig.finish().await;
 }

@@ -38,6 +38,8 @@ macro_rules! for_each_case {
             the_daemons_tree_is_not_in_it_and_is_not_held,
             when_the_end_is_told_the_file_system_is_free,
             a_mount_path_that_cannot_be_is_refused_with_a_reason,
+            a_volume_in_another_volume_has_its_place_made_there,
+            two_mount_paths_that_are_one_place_are_refused,
             a_directory_of_a_volume_is_mounted_alone,
             no_directory_of_a_volume_leads_out_of_it,
             a_device_that_is_read_only_cannot_be_written,
@@ -429,6 +431,89 @@ pub(crate) async fn a_mount_path_that_cannot_be_is_refused_with_a_reason(flavour
         assert!(error.to_string().contains("/proc"), "{path}: {error}");
     }
     machine.unmount(&volume).await;
+    machine.end().await;
+}
+
+pub(crate) async fn a_volume_in_another_volume_has_its_place_made_there(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let (outer, inner) = (machine.volume("outer").await, machine.volume("inner").await);
+    let seen = machine.seen(&outer);
+    std::fs::set_permissions(&seen, std::os::unix::fs::PermissionsExt::from_mode(0o2775)).unwrap();
+    std::os::unix::fs::symlink("/tmp", seen.join("link")).unwrap();
+    // In whichever order they are listed.
+    for swap in [false, true] {
+        let mut wanted = machine.script("echo in > /wharf-data/more/x/file; ls /wharf-data");
+        wanted.volumes.push(mounted(&outer, "/wharf-data"));
+        wanted.volumes.push(mounted(&inner, "/wharf-data/more/x"));
+        if swap {
+            wanted.volumes.reverse();
+        }
+        let (record, output) = machine.run(&wanted).await;
+        let found = (record.outcome, output.as_str());
+        assert_eq!(found, (Outcome::Code(0), "link\nmore\n"), "{}", machine.log("stderr"));
+        assert_eq!(std::fs::read_to_string(machine.seen(&inner).join("file")).unwrap(), "in\n");
+        assert_eq!(std::fs::read_dir(seen.join("more/x")).unwrap().count(), 0, "it is beneath the mount");
+        let mode =
+            std::os::unix::fs::PermissionsExt::mode(&seen.join("more/x").metadata().unwrap().permissions());
+        assert_eq!(mode & 0o7777, 0o2775, "as what it is made in");
+        std::fs::remove_file(machine.seen(&inner).join("file")).unwrap();
+    }
+    // Not by a link of the volume's users, and not where nothing may be written.
+    for (path, read_only, says) in
+        [("link/x", false, "link"), ("new/x", true, "read-only"), ("more/x", true, "")]
+    {
+        let mut wanted = machine.script("exit 0");
+        wanted.volumes.push(mounted(&outer, "/wharf-data"));
+        wanted.volumes[0].1.read_only = read_only;
+        wanted.volumes.push(mounted(&inner, &format!("/wharf-data/{path}")));
+        if says.is_empty() {
+            assert_eq!(machine.run(&wanted).await.0.outcome, Outcome::Code(0), "it is there");
+            continue;
+        }
+        let error = machine.try_start(&wanted).await.unwrap_err().to_string();
+        assert!(
+            error.contains(says) && error.contains(path) && error.contains("/wharf-data"),
+            "{path}: {error}"
+        );
+    }
+    assert!(!seen.join("new").exists() && !Path::new("/tmp/x").exists());
+    for volume in [outer, inner] {
+        machine.unmount(&volume).await;
+    }
+    machine.end().await;
+}
+
+pub(crate) async fn two_mount_paths_that_are_one_place_are_refused(flavour: Flavour) {
+    let machine = Machine::new(flavour).await;
+    let (one, other) = (machine.volume("one").await, machine.volume("other").await);
+    // A link of the root that the task has: the image's, or else the machine's.
+    let (link, real) = if flavour.is_container() {
+        ("/var/run".to_owned(), "/run".to_owned())
+    } else {
+        let at = |name: &str| machine.host.data.join(name);
+        std::fs::create_dir(at("real")).unwrap();
+        std::os::unix::fs::symlink("real", at("link")).unwrap();
+        ["link", "real"].map(|name| at(name).to_str().unwrap().to_owned()).into()
+    };
+    for (first, second) in [(&link, &real), (&real, &link)] {
+        let mut wanted = machine.script("exit 0");
+        wanted.volumes.push(mounted(&one, &format!("{first}/zz")));
+        wanted.volumes.push(mounted(&other, &format!("{second}/zz")));
+        let error = machine.try_start(&wanted).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("{link}/zz")) && error.contains(&format!("{real}/zz")), "{error}");
+    }
+    // One that lies in the other by the link comes after it, whatever their paths are.
+    std::fs::create_dir_all(machine.seen(&one).join("in")).unwrap();
+    let script = format!("echo in > {link}/zz/in/file; ls {real}/zz");
+    let mut wanted = machine.script(&script);
+    wanted.volumes.push(mounted(&other, &format!("{real}/zz/in")));
+    wanted.volumes.push(mounted(&one, &format!("{link}/zz")));
+    let (record, output) = machine.run(&wanted).await;
+    assert_eq!((record.outcome, output.as_str()), (Outcome::Code(0), "in\n"), "{}", machine.log("stderr"));
+    assert_eq!(std::fs::read_to_string(machine.seen(&other).join("file")).unwrap(), "in\n");
+    for volume in [one, other] {
+        machine.unmount(&volume).await;
+    }
     machine.end().await;
 }
 

@@ -286,8 +286,9 @@ pub fn busybox() -> Picture {
     let program = program.expect("a static busybox: run tools/fetch-runc");
     let listed = std::process::Command::new(&program).arg("--list").output().unwrap();
     let names = String::from_utf8(listed.stdout).unwrap();
-    let directories = ["bin", "dev", "etc", "proc", "root", "sys"].map(Entry::directory);
+    let directories = ["bin", "dev", "etc", "proc", "root", "run", "sys", "var"].map(Entry::directory);
     let mut entries = directories.to_vec();
+    entries.push(Entry::symlink("var/run", "/run"));
     entries.push(Entry::directory("tmp").mode(0o1777));
     entries.push(Entry::file("etc/passwd", PASSWD));
     entries.push(Entry::file("etc/group", GROUP));

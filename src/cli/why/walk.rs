@@ -164,6 +164,7 @@ impl<'a> Walk<'a> {
             Some(
                 AllocationPhase::Pending
                 | AllocationPhase::WaitingVolumes
+                | AllocationPhase::Starting
                 | AllocationPhase::Restarting
                 | AllocationPhase::Failed,
             )

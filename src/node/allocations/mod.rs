@@ -1,4 +1,5 @@
 //! Allocations bound here: their tasks started and stopped by `plan::supervise`, and what their status says.
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ mod start;
 mod status;
 
 use super::context::{Key, Node};
-use super::events::{Tone, about_allocation};
+use super::events::{Tone, about_allocation, part};
 use super::journal::{Change, Entry, InstanceEntry, TaskEntry, task_key};
 use super::mounts::{healing, stopping};
 use super::registry::{InstanceKey, Progress};
@@ -20,16 +21,18 @@ use super::supervisor::{HEALTH_TIMED_OUT, HEALTH_TIMEOUT, instance_object, tell 
 use super::tasks::exit_message;
 use crate::api::Allocation;
 use crate::api::allocation::{RestartPolicy, Task, TaskEvent};
-use crate::api::meta::ObjectRef;
+use crate::api::meta::{ObjectRef, Time};
 use crate::api::quantity;
 use crate::plan::supervise::{self, Healing, Process, Step, Wanted};
 use crate::plan::{Next, Reason};
-use crate::sys::process::Outcome;
+use crate::sys::process::{ExitRecord, Outcome};
 pub use plugins::{admit, refuse, register};
 use plugins::{drain, keep_watch, patience, watch_over, withdraw};
 pub(super) use prepare::note as runtime_note;
 use start::{publications, start};
 
+/// The reason of a task's event that tells of its end.
+const EXITED: &str = "Exited";
 /// The grace of a task that names none.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -141,9 +144,9 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
     let mut again: Option<Duration> = None;
     let idle_before = node.tasks.idle(&uid);
     let healing = healing(node, allocation);
-    tell_of_healing(node, allocation, healing);
+    tell_of_healing(node, allocation, &healing);
     for task in &allocation.spec.tasks {
-        let delay = run_task(node, allocation, task, (wanted, healing)).await;
+        let delay = run_task(node, allocation, task, (wanted, &healing)).await;
         again = [again, delay].into_iter().flatten().min();
     }
     // Only when that is news: a volume that cannot go yet wakes this allocation each time that it is looked at.
@@ -164,14 +167,23 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
 }
 
 /// Once when it begins, and once when it is over.
-fn tell_of_healing(node: &Node, allocation: &Allocation, healing: Healing) {
+fn tell_of_healing(node: &Node, allocation: &Allocation, healing: &BTreeMap<String, Healing>) {
     let step = format!("task/{}/heal", allocation.uid().unwrap_or_default());
-    let note = "its tasks are ended, so that a volume of it can be mounted anew, as onStaleMount says";
-    match healing {
+    let note =
+        "the tasks that mount a volume of it are ended, so that it can be mounted anew, as onStaleMount says";
+    match healing.values().max().unwrap_or(&Healing::None) {
         Healing::None => node.events.recovered(about(allocation), &step, "Remount"),
         Healing::Wait => {}
         Healing::End => node.events.failed(about(allocation), &step, "Remounting", "Remount", note),
     }
+}
+
+/// What is asked of a task by the volumes that it mounts, and by which of them.
+fn of_task<'a>(healing: &'a BTreeMap<String, Healing>, task: &Task) -> (Healing, &'a str) {
+    let mounted = |name: &str| task.volume_mounts.iter().any(|mount| mount.name == name);
+    let asked =
+        healing.iter().filter(|(name, _)| mounted(name)).map(|(name, healing)| (*healing, name.as_str()));
+    asked.max_by_key(|(healing, _)| *healing).unwrap_or((Healing::None, ""))
 }
 
 fn wanted(node: &Node, allocation: &Allocation, plugin: bool) -> Wanted {
@@ -208,7 +220,7 @@ async fn run_task(
     node: &Arc<Node>,
     allocation: &Allocation,
     task: &Task,
-    (wanted, healing): (Wanted, Healing),
+    (wanted, healing): (Wanted, &BTreeMap<String, Healing>),
 ) -> Option<Duration> {
     let uid = allocation.uid().unwrap_or_default();
     let step_name = format!("task/{uid}/{}", task.name);
@@ -216,7 +228,8 @@ async fn run_task(
     count_exit(node, allocation, task, &step_name);
     remember(node, allocation, task).await;
     prepare::count(node, allocation, task);
-    let volumes = healing == Healing::None && publications(node, allocation).is_some();
+    let (healing, healed) = of_task(healing, task);
+    let volumes = healing == Healing::None && publications(node, allocation, task).is_some();
     let ready = (volumes, prepare::readiness(node, allocation, task));
     let outdated = serving::is_outdated(node, &uid, task);
     let now = supervise::while_healing(wanted, healing);
@@ -249,8 +262,14 @@ async fn run_task(
                 node.tasks.lasts(&uid, &task.name, event(node, "Draining", message));
                 return None;
             }
-            let why = if outdated { "asked to end: its csiPlugin block changed" } else { "asked to end" };
-            node.tasks.event(&uid, &task.name, event(node, "Stopping", why));
+            let why = match healing {
+                Healing::End if wanted == Wanted::Running => {
+                    format!("asked to end, so that volume {healed} can be mounted anew, as onStaleMount says")
+                }
+                _ if outdated => "asked to end: its csiPlugin block changed".to_owned(),
+                _ => "asked to end".to_owned(),
+            };
+            node.tasks.event(&uid, &task.name, event(node, "Stopping", &why));
             if node.stop_task(&uid, &task.name, grace(task)) == Asked::Over {
                 withdraw(node, &uid, &task.name, plugins::entry(node, &uid, task).as_ref()).await;
             }
@@ -279,7 +298,7 @@ async fn started(
 ) -> Option<Duration> {
     match start(node, allocation, task, again).await {
         Ok(()) => {
-            node.events.recovered(about(allocation), step_name, "Run");
+            node.events.recovered(about_task(allocation, task), step_name, "Run");
             keep_watch(node, allocation, task);
             None
         }
@@ -290,7 +309,7 @@ async fn started(
             tracing::warn!(allocation = allocation.name_any(), task = task.name, message, "task not started");
             node.tasks.event(&uid, &task.name, event(node, "StartFailed", &message));
             let note = format!("task {}: {message}", task.name);
-            node.events.failed(about(allocation), step_name, "TaskNotStarted", "Run", &note);
+            node.events.failed(about_task(allocation, task), step_name, "TaskNotStarted", "Run", &note);
             let pause = node.retry.failed(step_name, "run".to_owned());
             node.tasks.wait_until(&uid, &task.name, node.later(pause));
             Some(pause)
@@ -308,6 +327,10 @@ fn reference(allocation: &Allocation) -> ObjectRef {
 
 fn about(allocation: &Allocation) -> k8s_openapi::api::core::v1::ObjectReference {
     about_allocation(&reference(allocation))
+}
+
+fn about_task(allocation: &Allocation, task: &Task) -> k8s_openapi::api::core::v1::ObjectReference {
+    part(about(allocation), "tasks", &task.name)
 }
 
 fn event(node: &Node, reason: &str, message: &str) -> TaskEvent {
@@ -388,13 +411,7 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
     node.tasks.wait_until(uid, &task.name, node.later(pause));
     let message = exit_message(&record);
     tracing::info!(allocation = allocation.name_any(), task = task.name, message, "task is over");
-    node.tasks.event(uid, &task.name, event(node, "Exited", &message));
-    let tone =
-        if record.outcome == Outcome::Code(0) || record.stopped { Tone::Normal } else { Tone::Warning };
-    let note = format!("task {} {message}", task.name);
-    let reason =
-        if matches!(record.outcome, Outcome::NotStarted(_)) { "TaskNotStarted" } else { "TaskExited" };
-    node.events.tell(about(allocation), tone, reason, "Run", &note);
+    tell_of_end(node, allocation, task, (&record, &message));
     if task.csi_plugin.is_some() {
         node.supervisors.stop(&key);
         let registered = node.registry.get(&key);
@@ -422,6 +439,28 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
         }
     }
     true
+}
+
+/// Unless an earlier daemon did; that it was not told before is no reason to tell it as of now.
+fn tell_of_end(node: &Node, allocation: &Allocation, task: &Task, (record, message): (&ExitRecord, &str)) {
+    let uid = &allocation.uid().unwrap_or_default();
+    let finished = jiff::Timestamp::from_millisecond(record.finished_ms).unwrap_or(node.now().0);
+    let tasks = allocation.status.iter().flat_map(|status| &status.tasks);
+    let known = tasks.filter(|known| known.name == task.name).flat_map(|known| &known.events);
+    let found = node.tasks.is_quiet(uid, &task.name);
+    // An earlier run ended before.
+    if found && known.into_iter().any(|known| known.reason == EXITED && known.time.0 >= finished) {
+        return;
+    }
+    let time = if found { Time(finished) } else { node.now() };
+    let end = TaskEvent { time, reason: EXITED.to_owned(), message: message.to_owned() };
+    node.tasks.event(uid, &task.name, end);
+    let tone =
+        if record.outcome == Outcome::Code(0) || record.stopped { Tone::Normal } else { Tone::Warning };
+    let note = format!("task {} {message}", task.name);
+    let reason =
+        if matches!(record.outcome, Outcome::NotStarted(_)) { "TaskNotStarted" } else { "TaskExited" };
+    node.events.tell(about_task(allocation, task), tone, reason, "Run", &note);
 }
 
 /// Has every volume that is published for an allocation looked at.

@@ -11,7 +11,7 @@ use super::super::events::Tone;
 use super::super::journal::{Entry, task_key};
 use super::super::registry::InstanceKey;
 use super::super::runtime::{Readiness, Wake, Wish};
-use super::{about, event};
+use super::{about_task, event};
 use crate::api::Allocation;
 use crate::api::allocation::Task;
 use crate::api::meta::Time;
@@ -76,11 +76,11 @@ pub(super) fn count(node: &Arc<Node>, allocation: &Allocation, task: &Task) {
         None => {}
         Some(Ok(note)) => {
             node.retry.succeeded(&step);
-            node.events.recovered(about(allocation), &step, "Run");
+            node.events.recovered(about_task(allocation, task), &step, "Run");
             if let Some(note) = note {
                 node.tasks.event(&uid, &task.name, event(node, ARCHIVE_GONE, &note));
                 let note = format!("task {}: {note}", task.name);
-                node.events.tell(about(allocation), Tone::Warning, ARCHIVE_GONE, "Run", &note);
+                node.events.tell(about_task(allocation, task), Tone::Warning, ARCHIVE_GONE, "Run", &note);
             }
         }
         Some(Err((obstacle, why))) => {
@@ -114,7 +114,7 @@ fn tell(
     }
     node.tasks.event(&uid, &task.name, event(node, word, why));
     node.events.failed(
-        about(allocation),
+        about_task(allocation, task),
         &step(&uid, task),
         word,
         "Run",

@@ -13,7 +13,7 @@ use super::super::journal::{Entry, PublicationEntry, TaskEntry, task_key};
 use super::super::mounts::TARGET;
 use super::super::runtime::{Order, Place, Runtime, VolumeAt};
 use super::plugins::{self, prepare, register, socket, withdraw};
-use super::{about, event, grace, reference, serving};
+use super::{about_task, event, grace, reference, serving};
 use crate::api::Allocation;
 use crate::api::allocation::{Task, VolumeMount};
 use crate::plan::container::PluginPart;
@@ -22,10 +22,12 @@ use crate::plan::supervise::Process;
 use crate::sys::kernel::{FileKind, KernelError, Present};
 use crate::sys::path::{Place as At, SubPath, TreePath};
 
-/// Every publication that the allocation needs, if all are up and wanted.
+/// Every publication that the allocation has, if all are up that a task waits for. One that serves a plugin mounts none, and
+/// waits for none.
 pub(super) fn publications(
     node: &Node,
     allocation: &Allocation,
+    task: &Task,
 ) -> Option<BTreeMap<String, PublicationEntry>> {
     let uid = allocation.uid().unwrap_or_default();
     let up: BTreeMap<_, _> = node
@@ -35,7 +37,8 @@ pub(super) fn publications(
         .filter(|p| p.level == Level::Up)
         .map(|p| (p.name.clone(), p))
         .collect();
-    allocation.spec.volumes.iter().all(|v| up.contains_key(&v.name)).then_some(up)
+    let mut wanted = allocation.spec.volumes.iter();
+    (task.csi_plugin.is_some() || wanted.all(|v| up.contains_key(&v.name))).then_some(up)
 }
 
 pub(super) async fn start(
@@ -63,7 +66,7 @@ pub(super) async fn start_marked(
 ) -> Result<(), String> {
     let uid = allocation.uid().unwrap_or_default();
     let runtime = node.runtimes.allowed(&task.runtime).map_err(|error| error.to_string())?;
-    let volumes = publications(node, allocation).ok_or("a volume went away")?;
+    let volumes = publications(node, allocation, task).ok_or("a volume went away")?;
     let instance = plugins::entry(node, &uid, task);
     let restarts = restarts(node, &uid, &task.name) + u32::from(again);
     let entry = TaskEntry {
@@ -94,7 +97,7 @@ pub(super) async fn start_marked(
     let (reason, message) = if again { ("Restarted", "started again") } else { ("Started", "started") };
     node.tasks.event(&uid, &task.name, event(node, reason, message));
     let note = format!("task {} {message}", task.name);
-    node.events.tell(about(allocation), Tone::Normal, &format!("Task{reason}"), "Run", &note);
+    node.events.tell(about_task(allocation, task), Tone::Normal, &format!("Task{reason}"), "Run", &note);
     tracing::info!(allocation = allocation.name_any(), task = task.name, restarts, "task started");
     Ok(())
 }

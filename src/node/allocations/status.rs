@@ -271,10 +271,18 @@ pub(super) fn ready_message(
         AllocationPhase::Pending | AllocationPhase::WaitingVolumes if !word.is_empty() => {
             (word.to_owned(), message.to_owned())
         }
-        AllocationPhase::Pending | AllocationPhase::WaitingVolumes if let Some(waits) = waits => waits,
+        AllocationPhase::Pending | AllocationPhase::WaitingVolumes | AllocationPhase::Starting
+            if let Some(waits) = waits =>
+        {
+            waits
+        }
         AllocationPhase::Pending | AllocationPhase::WaitingVolumes => {
             let start = last().filter(|m| !m.is_empty());
             ("Waiting".into(), start.unwrap_or_else(|| Reason::VolumesNotReady.to_string()))
+        }
+        AllocationPhase::Starting => {
+            let start = last().filter(|m| !m.is_empty());
+            ("Starting".into(), start.unwrap_or_else(|| "its tasks are about to start".to_owned()))
         }
         AllocationPhase::Stopping => (
             "Stopping".into(),

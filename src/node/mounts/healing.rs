@@ -1,7 +1,9 @@
-//! What is done about mounts that are not well, where who uses them asks for it (`onStaleMount`): the tasks end, then the
-//! ladder of `plan::mount` comes down and goes up anew.
+//! What is done about mounts that are not well, where who uses them asks for it (`onStaleMount`): the tasks that mount them
+//! end, then the ladder of `plan::mount` comes down and goes up anew.
 //!
 //! What was seen decides, and is memory: a daemon that begins looks anew, and goes on with what is not well still.
+use std::collections::BTreeMap;
+
 use kube::ResourceExt;
 
 use super::super::context::Node;
@@ -13,18 +15,18 @@ use crate::plan::registry::Service;
 use crate::plan::stale::Cure;
 use crate::plan::supervise::Healing;
 
-/// Whether the tasks of an allocation have to end so that a volume of it can be mounted anew. Only once its plugin is well:
-/// before that nothing would be won.
-pub fn healing(node: &Node, allocation: &Allocation) -> Healing {
+/// What the volumes of an allocation that are not well ask of the tasks that mount them, by the allocation's names for them.
+/// Nothing ends before the plugin is well: until then nothing would be won.
+pub fn healing(node: &Node, allocation: &Allocation) -> BTreeMap<String, Healing> {
     let uid = allocation.uid().unwrap_or_default();
     let asks = |name: &str| {
         let of = allocation.spec.volumes.iter().find(|volume| volume.name == name);
         of.is_some_and(|volume| volume.on_stale_mount != OnStaleMount::None)
     };
+    let mut found = BTreeMap::new();
     if !allocation.spec.volumes.iter().any(|volume| asks(&volume.name)) {
-        return Healing::None;
+        return found;
     }
-    let mut found = Healing::None;
     for entry in node.journal.publications_of(&uid) {
         if !asks(&entry.name) || node.sightings.publication(&entry).is_none() {
             continue;
@@ -36,13 +38,10 @@ pub fn healing(node: &Node, allocation: &Allocation) -> Healing {
                 let mut users = unit.users.iter().zip(cures);
                 users.any(|(user, cure)| cure == Cure::Anew && user.entry.as_ref() == Some(&entry))
             });
-        let well =
-            || node.registry.serving_volume(&attachment.plugin, Service::Node, &attachment.handle).is_some();
-        match (anew, found) {
-            (false, _) | (true, Healing::End) => {}
-            (true, Healing::None | Healing::Wait) => {
-                found = if well() { Healing::End } else { Healing::Wait }
-            }
+        if anew {
+            let (plugin, handle) = (&attachment.plugin, &attachment.handle);
+            let well = node.registry.serving_volume(plugin, Service::Node, handle).is_some();
+            found.insert(entry.name, if well { Healing::End } else { Healing::Wait });
         }
     }
     found

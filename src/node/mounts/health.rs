@@ -22,13 +22,16 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::super::context::{Key, Node};
-use super::super::events::{Tone, about_allocation};
+use super::super::events::{Tone, about_allocation, part};
 use super::super::journal::{AttachmentEntry, Entry, PublicationEntry};
+use super::super::supervisor::HEARTBEAT;
 use super::TARGET;
+use super::look::{self, Found};
 use crate::api::allocation::OnStaleMount;
 use crate::plan::mount::Level;
+use crate::plan::registry::Service;
 use crate::plan::stale::{self, Health, Look, Mount, sentence, settle};
-use crate::sys::kernel::{Checked, Dead, KernelError, MountId, PathFacts, Present, beneath};
+use crate::sys::kernel::{KernelError, MountId, Present};
 use crate::sys::path::{HostPath, Place, TreePath};
 
 /// Hints that come so close together are one.
@@ -100,7 +103,7 @@ struct Subject {
 /// Whose status tells of it.
 enum Who {
     Attachment { uid: String },
-    Allocation(crate::api::meta::ObjectRef),
+    Allocation { of: crate::api::meta::ObjectRef, name: String },
 }
 
 impl Seen {
@@ -231,12 +234,13 @@ pub(crate) async fn follow(node: Arc<Node>) {
     let mut asked: HashMap<(String, Mount), bool> = HashMap::new();
     let mut looks = FuturesUnordered::new();
     let mut unasked = Vec::new();
+    let mut beat = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
     loop {
         while looks.len() < AT_ONCE
             && let Some(subject) = waiting.pop_front()
         {
             asked.insert((subject.key.clone(), subject.mount), false);
-            looks.push(look(&node, subject));
+            looks.push(look_at(&node, subject));
         }
         let done = due.is_none() && looks.is_empty();
         sightings.first.send_if_modified(|first| done && !std::mem::replace(first, true));
@@ -247,6 +251,13 @@ pub(crate) async fn follow(node: Arc<Node>) {
                 None => changes = futures::stream::pending().boxed(),
             },
             () = sightings.wake.notified() => due = due.or(Some(Instant::now() + sightings.pause())),
+            _ = beat.tick() => {
+                let well = |plugin: &str| node.registry.serving(plugin, Service::Node).is_some();
+                let silent = node.journal.look(|all| without_heartbeat(all.values(), well));
+                if !silent.is_empty() {
+                    sightings.ask(|asked| asked.plugins.extend(silent));
+                }
+            }
             () = reached(again) => {
                 again = None;
                 waiting.extend(unasked.drain(..));
@@ -266,7 +277,7 @@ pub(crate) async fn follow(node: Arc<Node>) {
             }
             Some((subject, found)) = looks.next() => {
                 let overloaded = matches!(&found, Err(KernelError::Overloaded { .. }));
-                let (id, found) = found.map_or_else(|error| failed(&error), |found| found);
+                let (id, found) = found.unwrap_or_else(|error| look::failed(&error));
                 let silent = found.is_some_and(|look| look.health() == Health::Silent);
                 if silent || overloaded {
                     again = again.or(Some(Instant::now() + AGAIN));
@@ -283,6 +294,20 @@ pub(crate) async fn follow(node: Arc<Node>) {
             }
         }
     }
+}
+
+/// The plugins that have something up here and are not well: no heartbeat of theirs hints at their mounts, which may die
+/// all the same.
+fn without_heartbeat<'a>(
+    entries: impl IntoIterator<Item = &'a Entry>,
+    well: impl Fn(&str) -> bool,
+) -> BTreeSet<String> {
+    let plugins = entries.into_iter().filter_map(|entry| match entry {
+        Entry::Attachment(attachment) => Some(&attachment.plugin),
+        Entry::Publication(_) | Entry::Task(_) | Entry::Create(_) | Entry::Asked(_) | Entry::Store(_) => None,
+    });
+    let plugins: BTreeSet<_> = plugins.collect();
+    plugins.into_iter().filter(|plugin| !well(plugin)).cloned().collect()
 }
 
 async fn reached(at: Option<Instant>) {
@@ -381,7 +406,9 @@ fn subject(
     let attachment = attachment_of(entries, entry)?;
     let (place, who) = match entry {
         Entry::Attachment(a) => (place_of_staging(a)?, Who::Attachment { uid: a.uid.clone() }),
-        Entry::Publication(p) => (place_of(p, mount)?, Who::Allocation(p.allocation.clone())),
+        Entry::Publication(p) => {
+            (place_of(p, mount)?, Who::Allocation { of: p.allocation.clone(), name: p.name.clone() })
+        }
         Entry::Task(_) | Entry::Create(_) | Entry::Asked(_) | Entry::Store(_) => return None,
     };
     let (volume, plugin) = (attachment.volume.clone(), attachment.plugin.clone());
@@ -401,10 +428,7 @@ fn place_of(entry: &PublicationEntry, mount: Mount) -> Option<Place> {
     }
 }
 
-/// Which mount is there, and what was seen; none of what is not known.
-type Found = (Option<MountId>, Option<Look>);
-
-async fn look(node: &Node, subject: Subject) -> (Subject, Result<Found, KernelError>) {
+async fn look_at(node: &Node, subject: Subject) -> (Subject, Result<Found, KernelError>) {
     // Begun first, then asked whether it is up still: who takes it down says that first, and then waits for looks.
     let under_way = node.sightings.begin(&subject.key);
     let found = if is_up(node, &subject) {
@@ -415,9 +439,7 @@ async fn look(node: &Node, subject: Subject) -> (Subject, Result<Found, KernelEr
     };
     drop(under_way);
     let found = match found {
-        Ok(Checked::Alive(PathFacts::Present(present))) => Ok(read(node, &present, &subject.of).await),
-        Ok(Checked::Alive(PathFacts::Absent { .. })) => Ok((None, Some(Look::Nothing))),
-        Ok(Checked::Dead(dead)) => Ok((None, Some(dead_look(dead)))),
+        Ok(checked) => Ok(look::read(node, checked, &subject.of).await),
         Err(error) => Err(error),
     };
     (subject, found)
@@ -429,54 +451,6 @@ fn is_up(node: &Node, subject: &Subject) -> bool {
         let entry = entries.get(&subject.key);
         entry.is_some_and(|entry| mounts_of(entry).contains(&(subject.mount, subject.of.clone())))
     })
-}
-
-/// What is there means for what was verified. The same file system mounted anew is as good.
-async fn read(node: &Node, present: &Present, of: &Present) -> Found {
-    match (&of.mount, &present.mount) {
-        (Some(_), None) => (None, Some(Look::Nothing)),
-        (Some(_), Some(is)) if present.shows(of) => (Some(is.id), Some(Look::Well)),
-        (None, _) if of.kind == present.kind => (None, Some(Look::Well)),
-        (Some(_), Some(top)) => {
-            let table = node.machine.kernel.mount_table().await.unwrap_or_default();
-            let covered = beneath(&table, top.id).any(|row| row.shows(of));
-            (None, Some(if covered { Look::Covered } else { Look::Other }))
-        }
-        (None, _) => (None, Some(Look::Other)),
-    }
-}
-
-fn dead_look(dead: Dead) -> Look {
-    match dead {
-        Dead::NoServer => Look::NoServer,
-        Dead::Unknown => Look::Unknown,
-        Dead::Failing => Look::Failing,
-        Dead::Unreachable => Look::Unreachable,
-        Dead::NoDevice => Look::NoDevice,
-    }
-}
-
-/// What a look that failed has shown.
-fn failed(error: &KernelError) -> Found {
-    let look = match error {
-        KernelError::NotFound { .. } => Look::Nothing,
-        // The way there leads elsewhere by now.
-        KernelError::Outside { .. } => Look::Other,
-        KernelError::Hung { .. } => Look::Silent,
-        // Nobody was asked.
-        KernelError::Overloaded { .. } => return (None, None),
-        KernelError::MayNotMount
-        | KernelError::InUse { .. }
-        | KernelError::NotEmpty { .. }
-        | KernelError::IsMountPoint { .. }
-        | KernelError::Changed { .. }
-        | KernelError::Occupied { .. }
-        | KernelError::Refused { .. } => {
-            tracing::debug!(error = error as &dyn std::error::Error, "a mount could not be looked at");
-            Look::Refused
-        }
-    };
-    (None, Some(look))
 }
 
 /// Keeps what was seen, if it is about what the journal says still, and tells who has to know.
@@ -502,8 +476,8 @@ fn record(node: &Node, subject: &Subject, id: Option<MountId>, found: Option<Loo
     tracing::info!(volume = subject.volume, mount = ?subject.mount, ?before, ?after, "a mount changed");
     // Who uses it is looked at after it.
     node.queue.wake(Key::Mount(subject.volume.clone()));
-    if let Who::Allocation(allocation) = &subject.who {
-        node.queue.wake(Key::Allocation(allocation.uid.clone()));
+    if let Who::Allocation { of, .. } = &subject.who {
+        node.queue.wake(Key::Allocation(of.uid.clone()));
     }
     if told != worst {
         tell(node, subject);
@@ -535,7 +509,7 @@ fn tell(node: &Node, subject: &Subject) {
 
 fn about(node: &Node, subject: &Subject) -> Option<ObjectReference> {
     match &subject.who {
-        Who::Allocation(allocation) => Some(about_allocation(allocation)),
+        Who::Allocation { of, name } => Some(part(about_allocation(of), "volumes", name)),
         Who::Attachment { uid } => {
             let objects = node.caches.attachments.of(&subject.volume);
             let object = objects.into_iter().find(|object| object.uid().as_ref() == Some(uid))?;
@@ -567,4 +541,33 @@ pub(crate) fn publication_trouble(node: &Node, entry: &PublicationEntry) -> Opti
     let policy = policy(node, &entry.allocation.uid, &entry.name);
     let text = sentence(mount, look, &path.to_string_lossy(), (&attachment.plugin, policy));
     Some((mount, look.health(), format!("volume \"{}\": {text}", attachment.volume)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_heartbeat_hints_at_is_looked_at_all_the_same() {
+        let of = |uid: &str, plugin: &str| {
+            Entry::Attachment(AttachmentEntry {
+                uid: uid.to_owned(),
+                name: uid.to_owned(),
+                volume: format!("vol-{uid}"),
+                plugin: plugin.to_owned(),
+                handle: "h".to_owned(),
+                capability: serde_json::from_str(r#"{"accessMode":"SingleNodeWriter"}"#).unwrap(),
+                stage_required: true,
+                staging: "s".to_owned(),
+                newer_modes: None,
+                staged: Level::Up,
+                seen: None,
+                closed: false,
+                released: false,
+            })
+        };
+        let entries = [of("1", "well"), of("2", "dead"), of("3", "dead"), of("4", "gone")];
+        let found = without_heartbeat(&entries, |plugin| plugin == "well");
+        assert_eq!(found, BTreeSet::from(["dead", "gone"].map(str::to_owned)));
+    }
 }

@@ -10,6 +10,7 @@ use kube::Resource;
 mod at_host;
 mod healing;
 pub(super) mod health;
+mod look;
 mod others;
 mod report;
 mod steps;

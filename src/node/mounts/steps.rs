@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::allocations::wake_orphans;
 use super::super::context::{Key, Node};
-use super::super::events::{Tone, about_allocation};
+use super::super::events::Tone;
 use super::super::journal::{AttachmentEntry, Change, Entry, PublicationEntry, publication_key};
 use super::super::requests;
 use super::unit::{Unit, User};
@@ -72,11 +72,7 @@ impl Unit {
                 }
                 // Once it mounted there, and was never asked to unstage: an OK without a mount says nothing.
                 if device(entry.seen.as_ref()).is_some() && device(seen.as_ref()).is_none() {
-                    return Err(Trouble::Kernel(
-                        "NotMounted",
-                        "the plugin answered OK to NodeStageVolume, but its mount at the staging path is gone"
-                            .to_owned(),
-                    ));
+                    return Err(self.staged_by_word_alone(node, entry).await);
                 }
                 entry.seen = seen;
                 entry.staged = Level::Up;
@@ -96,6 +92,26 @@ impl Unit {
                 Err(Trouble::Undo(failure))
             }
             Err(failure) => Err(Trouble::Call(failure)),
+        }
+    }
+
+    /// The plugin says that it is staged, and it is not. To one that goes by what it remembers it has to come down first, and
+    /// with it what is in doubt, once nobody has the volume.
+    async fn staged_by_word_alone(&self, node: &Node, entry: AttachmentEntry) -> Trouble {
+        let message = "the plugin answered OK to NodeStageVolume, but its mount at the staging path is gone";
+        let trouble = Trouble::Kernel("NotMounted", message.to_owned());
+        let free = |user: &User| user.level() == Level::Down || user.level() != Level::Up && user.idle(node);
+        if !self.users.iter().all(free) {
+            return trouble;
+        }
+        let mut changes =
+            vec![Change::Put(Entry::Attachment(AttachmentEntry { staged: Level::Sinking, ..entry }))];
+        for user in self.users.iter().filter_map(|user| user.entry.clone()) {
+            changes.push(Change::Put(Entry::Publication(PublicationEntry { level: Level::Sinking, ..user })));
+        }
+        match node.journal.commit(changes).await {
+            Ok(()) => trouble,
+            Err(error) => error.into(),
         }
     }
 
@@ -195,7 +211,7 @@ impl Unit {
         node.sightings.forget(&publication_key(&self.uid, &user.allocation.uid, &user.name));
         tracing::info!(volume = attachment.volume, allocation = user.allocation.name, "published");
         let note = format!("volume {} is published as {}", attachment.volume, user.name);
-        node.events.tell(about_allocation(&user.allocation), Tone::Normal, "Published", "Publish", &note);
+        node.events.tell(user.about(), Tone::Normal, "Published", "Publish", &note);
         // Should the daemon end before this is durable, it looks at the mount again, as if it had ended in the call.
         node.journal.put_beside(Entry::Publication(entry)).await?;
         node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
@@ -322,7 +338,7 @@ impl Unit {
         }
         node.sightings.quiet(&Entry::Publication(entry.clone()).key()).await;
         // A start that looked at the journal before the line above may have gone on since: look again.
-        if !node.tasks.idle(&user.allocation.uid) {
+        if !user.idle(node) {
             return Err(Trouble::Wait(Reason::TasksRunning));
         }
         let parent = TreePath::new(["publish", &entry.directory])?;
@@ -355,8 +371,7 @@ impl Unit {
         }
         tracing::info!(volume = attachment.volume, allocation = user.allocation.name, "unpublished");
         let note = format!("volume {} is unpublished", attachment.volume);
-        let about = about_allocation(&user.allocation);
-        node.events.tell(about, Tone::Normal, "Unpublished", "Unpublish", &note);
+        node.events.tell(user.about(), Tone::Normal, "Unpublished", "Unpublish", &note);
         node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
         Ok(())
     }
@@ -442,7 +457,6 @@ impl Unit {
     }
 }
 
-/// The device of the mount, if there is one.
 /// The mount at a path of ours that is of another kind of file system than what was seen there of the volume. A driver that
 /// goes by what it remembers says OK to it.
 async fn foreign(node: &Node, place: &TreePath, seen: Option<&Present>) -> Result<Option<MountId>, Trouble> {
@@ -464,6 +478,7 @@ fn not_the_volume(node: &Node, place: &TreePath) -> Trouble {
     Trouble::Kernel("ForeignMount", message)
 }
 
+/// The device of the mount, if there is one.
 fn device(seen: Option<&Present>) -> Option<DeviceId> {
     seen.and_then(|present| present.mount.as_ref()).map(|mount| mount.device)
 }

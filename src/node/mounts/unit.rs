@@ -1,9 +1,11 @@
 //! What is known of one volume here: what the API says, what the journal does, and who uses it.
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Resource, ResourceExt};
 
 use super::super::context::{Key, Node, Note};
+use super::super::events::{about_allocation, part};
 use super::super::hosting::attach::{CONTROLLER, ControllerPart};
 use super::super::journal::{AttachmentEntry, PublicationEntry};
 use super::at_host::allowed_host_path;
@@ -181,7 +183,7 @@ impl Unit {
                 .map(|(u, cure)| Publication {
                     wanted: u.wanted,
                     level: u.level(),
-                    idle: node.tasks.idle(&u.allocation.uid),
+                    idle: u.idle(node),
                     cure,
                     held: false,
                 })
@@ -262,6 +264,23 @@ pub fn user_note(attachment: &str, allocation: &str, name: &str) -> String {
 }
 
 impl User {
+    /// What an event about it refers to.
+    pub(super) fn about(&self) -> ObjectReference {
+        part(about_allocation(&self.allocation), "volumes", &self.name)
+    }
+
+    /// Whether no process is left that may use it. While the allocation stays, its tasks that do not mount it are none of it.
+    pub(super) fn idle(&self, node: &Node) -> bool {
+        let uid = &self.allocation.uid;
+        let allocation = node.caches.allocations.one(uid).filter(|_| self.wanted);
+        let Some(allocation) = allocation else { return node.tasks.idle(uid) };
+        let tasks = &allocation.spec.tasks;
+        node.tasks.idle_of(uid, |name| {
+            let task = tasks.iter().find(|task| task.name == name);
+            task.is_none_or(|task| task.volume_mounts.iter().any(|mount| mount.name == self.name))
+        })
+    }
+
     pub(super) fn level(&self) -> Level {
         self.entry.as_ref().map_or(Level::Down, |e| e.level)
     }

@@ -9,6 +9,7 @@ pub(crate) mod container;
 pub(crate) mod ladder;
 mod launch;
 pub(crate) mod logs;
+mod places;
 pub(crate) mod record;
 mod root;
 pub(crate) mod stage;

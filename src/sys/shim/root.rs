@@ -10,6 +10,7 @@ use crate::sys::ffi::{self, MountAttributes, mount_setattr};
 use crate::sys::kernel::{Access, DeviceId, FileKind};
 use crate::sys::process::{TaskMount, TaskSpec};
 use crate::sys::real::mounts;
+use crate::sys::shim::places::{self, Inner, Located, inside};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::io::Errno;
@@ -40,10 +41,10 @@ pub(crate) fn enter(spec: &TaskSpec, clones: Vec<OwnedFd>) -> Result<(), Fault> 
         release(path);
     }
 
-    let mut mounts: Vec<(&TaskMount, OwnedFd)> = spec.mounts.iter().zip(clones).collect();
-    mounts.sort_by_key(|(mount, _)| mount.path.components().count());
-    let wanted: Vec<&TaskMount> = mounts.iter().map(|(mount, _)| *mount).collect();
-    let places = places(&wanted)?;
+    let mounts: Vec<(&TaskMount, OwnedFd)> = spec.mounts.iter().zip(clones).collect();
+    let paths: Vec<&Path> = mounts.iter().map(|(mount, _)| mount.path.as_path()).collect();
+    let targets = places::targets(&old, &paths)?;
+    let places = outermost(&mounts, &targets)?;
 
     let root = tmpfs("8m", "755").map_err(fault("make a tmpfs for", top))?;
     // On top of `/`: from here on paths still mean the old root, and descriptors the new one.
@@ -60,8 +61,11 @@ pub(crate) fn enter(spec: &TaskSpec, clones: Vec<OwnedFd>) -> Result<(), Fault> 
     for path in hide {
         cover(path)?;
     }
-    for (mount, clone) in mounts {
-        place_mount(mount, &clone)?;
+    let mut all: Vec<_> = mounts.iter().zip(targets.iter().map(Located::whole)).collect();
+    // What lies in another one comes after it.
+    all.sort_by_key(|(_, at)| at.components().count());
+    for ((mount, clone), at) in all {
+        place_mount(mount, clone, &at)?;
     }
     // Read-only, so that what a task writes outside its volumes is refused and not lost in memory.
     let new = handle(top).map_err(fault("open", top))?;
@@ -80,70 +84,37 @@ fn release(path: &Path) {
 /// Where one mount goes, links of the host resolved.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
-    /// The longest part that exists on the host.
-    existing: PathBuf,
-    /// The rest.
-    missing: PathBuf,
+    at: Located,
     block: bool,
 }
 
-impl Place {
-    fn whole(&self) -> PathBuf {
-        if self.missing.as_os_str().is_empty() {
-            self.existing.clone()
-        } else {
-            self.existing.join(&self.missing)
-        }
-    }
-}
-
-/// Finds where the mounts go; those inside another mount are left out, they are found when that one is there.
-fn places(mounts: &[&TaskMount]) -> Result<Vec<Place>, Fault> {
+/// Finds where the mounts go; those inside another mount are left out: what they need is made in that.
+fn outermost(mounts: &[(&TaskMount, OwnedFd)], targets: &[Located]) -> Result<Vec<Place>, Fault> {
     let mut places: Vec<Place> = Vec::new();
-    for mount in mounts {
-        let (existing, missing) = locate(&mount.path)?;
-        let place = Place { existing, missing, block: mount.block };
-        let whole = place.whole();
+    for ((mount, _), target) in mounts.iter().zip(targets) {
+        let whole = target.whole();
         let forbidden = [Path::new("/proc"), Path::new("/sys")];
         if whole == Path::new("/") || forbidden.iter().any(|kernel| whole.starts_with(kernel)) {
             return Err(format!("mount path {}: not possible there", mount.path.display()));
         }
-        if !places.iter().any(|outer| whole.starts_with(outer.whole())) {
-            places.push(place);
+        match places::outer(&whole, targets) {
+            None => places.push(Place { at: target.clone(), block: mount.block }),
+            Some(outer) => {
+                let (volume, root) = &mounts[outer];
+                let beneath = targets[outer].whole();
+                let rest = whole.strip_prefix(&beneath).unwrap_or(&whole);
+                let inner = if mount.block { Inner::File } else { Inner::Directory };
+                places::make_in((volume, root), rest, (&mount.path, inner))?;
+            }
         }
     }
     Ok(places)
 }
 
-/// Splits a path into the part that exists, with its links resolved, and the rest.
-fn locate(path: &Path) -> Result<(PathBuf, PathBuf), Fault> {
-    let mut existing = path;
-    let mut missing = PathBuf::new();
-    loop {
-        match inside(existing) {
-            Ok(fd) => {
-                use rustix::fd::AsRawFd;
-                let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-                let real = std::fs::read_link(&link).map_err(|e| format!("{}: {e}", existing.display()))?;
-                return Ok((real, missing));
-            }
-            Err(Errno::NOENT) => {
-                let (Some(parent), Some(name)) = (existing.parent(), existing.file_name()) else {
-                    return Err(format!("mount path {}: not found", path.display()));
-                };
-                missing =
-                    if missing.as_os_str().is_empty() { name.into() } else { Path::new(name).join(missing) };
-                existing = parent;
-            }
-            Err(errno) => return Err(fault("look for the mount path", path)(errno)),
-        }
-    }
-}
-
 /// The directories to open up: all above what is missing.
 fn opened(places: &[Place]) -> BTreeSet<PathBuf> {
-    let lacking = places.iter().filter(|place| !place.missing.as_os_str().is_empty());
-    let above = lacking.flat_map(|place| place.existing.ancestors().map(Path::to_owned));
+    let lacking = places.iter().map(|place| &place.at).filter(|at| !at.missing.as_os_str().is_empty());
+    let above = lacking.flat_map(|at| at.existing.ancestors().map(Path::to_owned));
     above.chain([PathBuf::from("/")]).collect()
 }
 
@@ -264,11 +235,10 @@ fn bind(directory: &OwnedFd, name: &OsStr, onto: &OwnedFd) -> Result<(), Errno> 
 
 /// Makes what is missing of a place in the new root.
 fn make(root: &OwnedFd, place: &Place) -> Result<(), Fault> {
-    let whole = place.whole();
+    let (whole, existing) = (place.at.whole(), &place.at.existing);
     let step = fault("make the mount path", &whole);
-    let mut at =
-        confined(root, place.existing.strip_prefix("/").unwrap_or(&place.existing)).map_err(&step)?;
-    let names: Vec<&OsStr> = place.missing.iter().collect();
+    let mut at = confined(root, existing.strip_prefix("/").unwrap_or(existing)).map_err(&step)?;
+    let names: Vec<&OsStr> = place.at.missing.iter().collect();
     for (index, name) in names.iter().enumerate() {
         if place.block && index + 1 == names.len() {
             make_file(&at, name).map_err(&step)?;
@@ -298,7 +268,8 @@ fn pivot(root: &OwnedFd, old: &OwnedFd) -> Result<(), Errno> {
 /// Puts an empty directory over a path, if it is there.
 fn cover(path: &Path) -> Result<(), Fault> {
     let step = fault("hide", path);
-    let target = match inside(path) {
+    let root = handle(Path::new("/")).map_err(&step)?;
+    let target = match inside(&root, path) {
         Err(Errno::NOENT) => return Ok(()),
         other => other.map_err(&step)?,
     };
@@ -307,10 +278,11 @@ fn cover(path: &Path) -> Result<(), Fault> {
     mounts::attach(&empty, &target).map_err(step)
 }
 
-/// Moves a verified mount to its place.
-fn place_mount(mount: &TaskMount, clone: &OwnedFd) -> Result<(), Fault> {
-    let target = inside(&mount.path).map_err(fault("mount the volume at", &mount.path))?;
-    attach_volume(mount, clone, &target)
+/// Moves a verified mount to its place, which no link is on the way to.
+fn place_mount(mount: &TaskMount, clone: &OwnedFd, at: &Path) -> Result<(), Fault> {
+    let root = handle(Path::new("/")).map_err(fault("open", Path::new("/")))?;
+    let target = confined(&root, at.strip_prefix("/").unwrap_or(at));
+    attach_volume(mount, clone, &target.map_err(fault("mount the volume at", &mount.path))?)
 }
 
 /// Puts a verified mount on what the handle refers to, with no more rights than the task has.
@@ -340,13 +312,6 @@ pub(super) fn handle(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(CWD, path, HANDLE, Mode::empty())
 }
 
-/// Opens a path of this process's root; links are followed, inside that root.
-fn inside(path: &Path) -> Result<OwnedFd, Errno> {
-    let root = handle(Path::new("/"))?;
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(&root, path, HANDLE, Mode::empty(), resolve)
-}
-
 /// Opens a path in the new root, which has no links on the way.
 fn confined(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
@@ -368,36 +333,25 @@ pub(super) fn make_file(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Er
 mod tests {
     use super::*;
 
-    fn place(existing: &str, missing: &str) -> Place {
-        Place { existing: existing.into(), missing: missing.into(), block: false }
+    fn at(existing: &str, missing: &str) -> Located {
+        Located { existing: existing.into(), missing: missing.into() }
     }
 
     #[test]
     fn only_what_is_above_a_missing_path_is_opened_up() {
-        let places = [place("/srv", "a/b"), place("/etc/ssl", ""), place("/", "data")];
+        let places =
+            [at("/srv", "a/b"), at("/etc/ssl", ""), at("/", "data")].map(|at| Place { at, block: false });
         let expected = ["/", "/srv"].map(PathBuf::from);
         assert_eq!(opened(&places), BTreeSet::from(expected));
-        assert_eq!(places[0].whole(), Path::new("/srv/a/b"));
-        assert_eq!(places[1].whole(), Path::new("/etc/ssl"));
     }
 
     #[test]
-    fn links_are_resolved_and_the_missing_part_is_found() {
-        let directory = tempfile::tempdir().unwrap();
-        let real = directory.path().canonicalize().unwrap();
-        std::fs::create_dir(real.join("there")).unwrap();
-        std::os::unix::fs::symlink("there", real.join("link")).unwrap();
-        assert_eq!(locate(&real.join("link/x/y")), Ok((real.join("there"), "x/y".into())));
-        assert_eq!(locate(&real.join("there")), Ok((real.join("there"), "".into())));
-    }
-
-    #[test]
-    fn a_mount_inside_another_waits_for_it_and_some_places_are_refused() {
-        let mount = |path: &str| TaskMount { fd: -1, path: path.into(), read_only: false, block: false };
-        let (outer, inner) = (mount("/no-such-dir/v"), mount("/no-such-dir/v/w"));
-        assert_eq!(places(&[&outer, &inner]), Ok(vec![place("/", "no-such-dir/v")]));
+    fn some_places_are_refused() {
+        let top = || handle(Path::new("/")).unwrap();
         for bad in ["/", "/proc", "/proc/x", "/sys/fs/no"] {
-            assert!(places(&[&mount(bad)]).is_err(), "{bad}");
+            let mount = TaskMount { fd: -1, path: bad.into(), read_only: false, block: false };
+            let targets = places::targets(&top(), &[&mount.path]).unwrap();
+            assert!(outermost(&[(&mount, top())], &targets).is_err(), "{bad}");
         }
     }
 }

@@ -12,8 +12,9 @@
 //! ```
 //! Runs between fork and exec in a process with one thread.
 use crate::sys::ffi::{self, MountAttributes, mount_setattr};
-use crate::sys::process::{ContainerShare, ContainerSpec, TaskSpec};
+use crate::sys::process::{ContainerShare, ContainerSpec, TaskMount, TaskSpec};
 use crate::sys::real::mounts;
+use crate::sys::shim::places::{self, Inner};
 use crate::sys::shim::record::COOKIE;
 use crate::sys::shim::root::{Fault, attach_volume, fault, handle, make_file, openat, tmpfs};
 use crate::sys::shim::user;
@@ -23,7 +24,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, OpenTreeFlags};
 use serde_json::{Value, json};
 use std::ffi::{CString, OsStr};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 /// The stage, in a task's directory.
 pub(crate) const STAGE: &str = "stage";
@@ -80,7 +81,62 @@ pub(crate) fn prepare(
         };
         mounts::attach(tree, place.map_err(&step)?).map_err(fault("share", &share.path))?;
     }
-    document(directory, spec, &rootfs, cookie)
+    let inner = |index: usize| match rustix::fs::fstat(&shares[index]) {
+        Ok(seen) if FileType::from_raw_mode(seen.st_mode) == FileType::Directory => Inner::Directory,
+        Ok(_) | Err(_) => Inner::File,
+    };
+    let volumes: Vec<_> = spec.mounts.iter().zip(&clones).collect();
+    let asked = AskedFor { path: &path, volumes: &volumes, share: &inner };
+    document(directory, spec, (&rootfs, &asked), cookie)
+}
+
+/// What is mounted in a container beside what every container has.
+struct AskedFor<'a> {
+    /// The stage, which all of it is made in.
+    path: &'a Path,
+    volumes: &'a [(&'a TaskMount, &'a OwnedFd)],
+    /// What the i-th share is.
+    share: &'a dyn Fn(usize) -> Inner,
+}
+
+impl AskedFor<'_> {
+    /// The volume, or else the share, that a source in the document is.
+    fn of(&self, source: &str) -> Option<Result<usize, usize>> {
+        let of =
+            |kind: &str| Path::new(source).strip_prefix(self.path.join(kind)).ok()?.to_str()?.parse().ok();
+        of("v").map(Ok).or_else(|| of("s").map(Err))
+    }
+
+    /// Puts what lies in another after it, by where it is in the image, makes in volumes what lies in them needs, and refuses
+    /// two things at one place.
+    fn arrange(&self, rootfs: &OwnedFd, all: &mut [Value]) -> Result<(), Fault> {
+        let ours = |mount: &Value| self.of(mount["source"].as_str().unwrap_or_default());
+        let slots: Vec<usize> = (0..all.len()).filter(|slot| ours(&all[*slot]).is_some()).collect();
+        let mounts: Vec<Value> = slots.iter().map(|slot| all[*slot].clone()).collect();
+        let path = |mount: &Value| PathBuf::from(mount["destination"].as_str().unwrap_or_default());
+        let paths: Vec<PathBuf> = mounts.iter().map(path).collect();
+        let targets = places::targets(rootfs, &paths.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
+        for (index, target) in targets.iter().enumerate() {
+            let whole = target.whole();
+            let outer = places::outer(&whole, &targets).map(|outer| (outer, ours(&mounts[outer])));
+            // In what is of the node it is as runc has it.
+            let Some((outer, Some(Ok(volume)))) = outer else { continue };
+            let inner = match ours(&mounts[index]) {
+                Some(Ok(own)) if !self.volumes[own].0.block => Inner::Directory,
+                Some(Ok(_)) | None => Inner::File,
+                Some(Err(share)) => (self.share)(share),
+            };
+            let beneath = targets[outer].whole();
+            let rest = whole.strip_prefix(&beneath).unwrap_or(&whole);
+            places::make_in(self.volumes[volume], rest, (&paths[index], inner))?;
+        }
+        let mut order: Vec<usize> = (0..mounts.len()).collect();
+        order.sort_by_key(|index| targets[*index].whole().components().count());
+        for (slot, index) in slots.into_iter().zip(order) {
+            all[slot] = mounts[index].clone();
+        }
+        Ok(())
+    }
 }
 
 /// A copy of a path of the host with all that is mounted in it, which stays connected with the host's.
@@ -166,13 +222,21 @@ fn look_like(upper: &Path, layer: &Path) -> Result<(), Errno> {
 }
 
 /// Writes the document with what only this machine and the container's own files can say.
-fn document(directory: &Path, spec: &TaskSpec, rootfs: &OwnedFd, cookie: &str) -> Result<(), Fault> {
+fn document(
+    directory: &Path,
+    spec: &TaskSpec,
+    (rootfs, asked): (&OwnedFd, &AskedFor<'_>),
+    cookie: &str,
+) -> Result<(), Fault> {
     let path = directory.join(DOCUMENT);
     let bad = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let text = std::fs::read(&path).map_err(|error| bad(&error))?;
     // It holds the environment, and nobody needs it here any more.
     std::fs::remove_file(&path).map_err(|error| bad(&error))?;
-    let document: Value = serde_json::from_slice(&text).map_err(|error| bad(&error))?;
+    let mut document: Value = serde_json::from_slice(&text).map_err(|error| bad(&error))?;
+    if let Some(mounts) = document["mounts"].as_array_mut() {
+        asked.arrange(rootfs, mounts)?;
+    }
     let identity = spec.identity.clone().unwrap_or_default();
     let who = user::look_up_in(rootfs, &identity)?;
     if let Some(cwd) = document["process"]["cwd"].as_str() {

@@ -400,6 +400,35 @@ impl Rig {
         }
     }
 
+    /// How often the event with this reason was told of an object.
+    pub async fn times_told(&self, reason: &str, of: &Allocation) -> i32 {
+        let api: Api<k8s_openapi::api::events::v1::Event> = Api::all(self.world.0.clone());
+        let all = api.list(&kube::api::ListParams::default()).await.unwrap().items;
+        let of_it = all.iter().filter(|e| e.reason.as_deref() == Some(reason)).filter(|e| {
+            e.regarding.as_ref().and_then(|regarding| regarding.uid.as_deref()) == Some(uid(of).as_str())
+        });
+        of_it.map(|e| e.series.as_ref().map_or(1, |series| series.count)).sum()
+    }
+
+    /// Waits for an event with this reason and words of its note.
+    pub async fn told(&self, reason: &str, words: &str) {
+        let api: Api<k8s_openapi::api::events::v1::Event> = Api::all(self.world.0.clone());
+        let end = tokio::time::Instant::now() + super::DEADLINE;
+        let mut again = tokio::time::interval(std::time::Duration::from_millis(10));
+        loop {
+            let all = api.list(&kube::api::ListParams::default()).await.unwrap().items;
+            let is = |e: &k8s_openapi::api::events::v1::Event| {
+                e.reason.as_deref() == Some(reason)
+                    && e.note.as_ref().is_some_and(|note| note.contains(words))
+            };
+            if all.iter().any(is) {
+                return;
+            }
+            assert!(tokio::time::Instant::now() < end, "no event {reason} with \"{words}\": {all:#?}");
+            again.tick().await;
+        }
+    }
+
     /// A Secret in the default namespace.
     pub async fn secret(&self, name: &str, value: &str) {
         let api: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(self.world.0.clone(), "default");
