@@ -32,8 +32,8 @@ async fn who_waits_for_its_plugin_goes_on_within_a_second_of_it_also_after_a_res
     rig.stop().await;
     rig.start().await;
     ready(&rig, "p", "False").await;
-    let waiting = serde_json::to_value(rig.allocs.get("app").await.unwrap()).unwrap();
-    assert!(waits(&waiting) && waiting["status"]["phase"] == "WaitingVolumes", "{waiting}");
+    let still = |a: &Value| waits(a) && a["status"]["phase"] == "WaitingVolumes";
+    rig.world.until(&rig.allocs, "app", "waits for it still", still).await;
     rig.plugin.serve();
     ready(&rig, "p", "True").await;
     let registered = tokio::time::Instant::now();
