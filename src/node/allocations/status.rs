@@ -133,7 +133,7 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         })
         .collect();
     let processes: Vec<_> =
-        allocation.spec.tasks.iter().map(|t| (node.tasks.process(&uid, &t.name), t.restart_policy)).collect();
+        allocation.spec.tasks.iter().map(|t| (node.tasks.process(&uid, &t.name), t.restarts())).collect();
     let gone = published.is_empty();
     let over = before.phase.filter(|p| matches!(p, AllocationPhase::Complete | AllocationPhase::Failed));
     let phase = match over {
@@ -263,7 +263,10 @@ pub(super) fn ready_message(
         AllocationPhase::Restarting if let Some(waits) = waits => waits,
         AllocationPhase::Restarting => ("Restarting".into(), last().unwrap_or_default()),
         AllocationPhase::Complete => ("Complete".into(), String::new()),
-        AllocationPhase::Failed => ("TaskFailed".into(), last().unwrap_or_default()),
+        AllocationPhase::Failed => {
+            let own = tasks.iter().find_map(own_failure);
+            ("TaskFailed".into(), own.or_else(last).unwrap_or_default())
+        }
         AllocationPhase::Pending | AllocationPhase::WaitingVolumes if !word.is_empty() => {
             (word.to_owned(), message.to_owned())
         }
@@ -282,6 +285,15 @@ pub(super) fn ready_message(
         ),
         AllocationPhase::Stopped => ("Stopped".into(), String::new()),
     }
+}
+
+/// How a task ended that failed by itself. The others of its allocation were asked to end, for that.
+fn own_failure(task: &TaskStatus) -> Option<String> {
+    let failed = task.state == TaskState::Exited && task.exit_code.is_some_and(|code| code != 0);
+    let mut events = task.events.iter().rev();
+    let end = events.next().filter(|_| failed)?;
+    let asked = events.next().is_some_and(|before| before.reason == "Stopping");
+    (!asked).then(|| format!("task {}: {}", task.name, end.message))
 }
 
 pub(super) fn volume_status(
@@ -362,7 +374,7 @@ pub(super) fn task_status(
         Process::Stopping => TaskState::Stopping,
         Process::Lost => TaskState::Stopping,
         process @ (Process::Stopped | Process::Exited { .. }) => {
-            let again = match (process, task.restart_policy) {
+            let again = match (process, task.restarts()) {
                 (Process::Exited { ok }, RestartPolicy::OnFailure) => !ok,
                 (Process::Exited { .. }, RestartPolicy::Never) => false,
                 _ => true,
