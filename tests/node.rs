@@ -56,3 +56,5 @@ mod twins;
 mod uncertain;
 #[path = "node/views.rs"]
 mod views;
+#[path = "node/waiting.rs"]
+mod waiting;

@@ -105,8 +105,9 @@ async fn run(report: &mut Report) {
     for round in 0..ROUNDS {
         let name = format!("waits-{round}");
         world.claim(&name).await;
+        let exe = std::env::current_exe().unwrap();
         let command = [
-            std::env::current_exe().unwrap().to_str().unwrap(),
+            exe.to_str().unwrap(),
             "as-plugin",
             "${CSI_ENDPOINT}",
             volumes.to_str().unwrap(),
@@ -129,10 +130,8 @@ async fn run(report: &mut Report) {
         seen.until(HashMap::is_empty).await;
     }
     stack.end();
-    let row = |what, rounds| Row {
-        target: Some(Target::Value(100.0)),
-        ..Row::new("plugins", what, "ms", rounds)
-    };
+    let row =
+        |what, rounds| Row { target: Some(Target::Value(100.0)), ..Row::new("plugins", what, "ms", rounds) };
     report.add(row("a plugin that the node runs listens, to a claim that waited for it", births));
     report.add(row("a plugin that the node runs is killed, to its status", deaths));
 }
@@ -244,8 +243,8 @@ async fn many(report: &mut Report) {
         // A status was written before the kill: that each plugin is asked again is seen by a volume of each.
         let world = World::new(stack.client().await);
         let news: Vec<String> = names.iter().map(|name| format!("{name}-new")).collect();
-        let claim = |(plugin, claim)| world.claim_of(plugin, claim);
-        futures::future::join_all(names.iter().zip(&news).map(claim)).await;
+        let claims = names.iter().zip(&news).map(|(plugin, claim)| world.claim_of(plugin, claim));
+        futures::future::join_all(claims).await;
         used.push(ms(world.bound.all_are(&news, &true).await.duration_since(start)));
         for name in &news {
             world.claims.delete(name, &DeleteParams::default()).await.unwrap();
@@ -259,7 +258,8 @@ async fn many(report: &mut Report) {
     stack.end();
     let what = |of: &str| format!("{PLUGINS} plugins, {} volumes: {of}", PLUGINS * EACH);
     for (of, rounds) in [("exec to ready", rounds), ("exec to a new volume of each", used)] {
-        report.add(Row { target: Some(Target::Value(1000.0)), ..Row::new("plugins", what(of), "ms", rounds) });
+        report
+            .add(Row { target: Some(Target::Value(1000.0)), ..Row::new("plugins", what(of), "ms", rounds) });
     }
     for (of, count) in
         [("calls that change something", made as f64), ("plugins started again", f64::from(u8::from(again)))]

@@ -307,3 +307,5 @@ pub const TASK_EVENTS_KEPT: usize = 6;
 pub const DRAIN: &str = "wharfline.dev/drain";
 /// The reason of `Ready` under which a node tells of one that has left it.
 pub const EVICTED: &str = "Evicted";
+/// The reasons of `Ready` under which the controllers tell why there is no attachment for it on its node.
+pub const UNATTACHED: [&str; 2] = ["PluginNotReady", "NoHost"];

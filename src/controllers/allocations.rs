@@ -1,4 +1,5 @@
-//! Allocations whose node cannot speak for them: the end of one that is deleted, and what becomes of a lost node's.
+//! Allocations whose node cannot speak for them: the end of one that is deleted, what becomes of a lost node's, and what one
+//! waits for of which its node knows nothing yet.
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
@@ -8,8 +9,9 @@ use serde_json::json;
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{deleting, fence, fence_command, uid, with_condition};
+use super::holders::{Obstacle, obstacle};
 use super::nodes::pulse;
-use crate::api::allocation::{AllocationPhase, EVICTED, OnNodeLost, TaskState};
+use crate::api::allocation::{AllocationPhase, EVICTED, OnNodeLost, TaskState, UNATTACHED};
 use crate::api::meta::{Condition, READY, Rung, Truth};
 use crate::api::{Allocation, AllocationStatus};
 use crate::plan::Reason;
@@ -38,7 +40,7 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
         Some(node) => silent(&node),
     };
     if !lost {
-        return Ok(None);
+        return unattached(&context, &object, &status).await;
     }
     let mut new = status.clone();
     let (truth, reason) = if !off {
@@ -59,6 +61,32 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
         let patch = json!({ "metadata": { "resourceVersion": object.resource_version() },
             "status": { "phase": new.phase, "conditions": new.conditions } });
         context.merge(&*object, patch).await?;
+    }
+    Ok(None)
+}
+
+/// Says what keeps an allocation from its volumes before its node has an attachment for it, which is all that a node sees.
+async fn unattached(context: &Context, object: &Allocation, status: &AllocationStatus) -> Outcome {
+    if status.phase != Some(AllocationPhase::WaitingVolumes) || object.spec.stop || deleting(object) {
+        return Ok(None);
+    }
+    let said = status.conditions.iter().find(|c| c.kind == READY).map(|c| c.reason.as_str());
+    let (word, sentence) = match obstacle(context, object, &status.node_name) {
+        Obstacle::Waits(reason) => (reason.word(), reason.to_string()),
+        // What was said is over, and what comes now comes by itself.
+        Obstacle::None if said.is_some_and(|said| UNATTACHED.contains(&said)) => {
+            ("Waiting", Reason::VolumesNotReady.to_string())
+        }
+        Obstacle::None | Obstacle::Attached => return Ok(None),
+    };
+    let condition = Condition::new(READY, Truth::False, word, sentence);
+    let condition = condition.of_generation(object.metadata.generation);
+    let conditions = with_condition(context, &status.conditions, condition);
+    if conditions != status.conditions {
+        // Against this version only: its node speaks of it, too.
+        let patch = json!({ "metadata": { "resourceVersion": object.resource_version() },
+            "status": { "conditions": conditions } });
+        context.merge(object, patch).await?;
     }
     Ok(None)
 }

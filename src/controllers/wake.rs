@@ -74,6 +74,7 @@ pub(super) fn users_of_plugin(context: &Context, plugin: &str) {
     queues.holders.add_all(volumes);
     queues.claims.add_all(world.claims.names("unbound"));
     queues.placement.add_all(world.allocations.names("unplaced"));
+    queues.allocations.add_all(world.allocations.names("waiting"));
 }
 
 /// A plugin, or an allocation that serves it, that shall stop and may wait for what just changed.

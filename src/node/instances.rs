@@ -104,6 +104,8 @@ fn instance_status(
 fn capability_words(found: &Fingerprint) -> Vec<String> {
     let word = |service: &'static str| move |name: &'static str| format!("{service}/{name}");
     let mut words: Vec<String> = found.plugin.services.names().into_iter().map(word("plugin")).collect();
+    let expansion = |name: &'static str| format!("plugin/VOLUME_EXPANSION_{name}");
+    words.extend(found.plugin.expansion.names().into_iter().map(expansion));
     words.extend(found.controller.names().into_iter().map(word("controller")));
     words.extend(found.node.names().into_iter().map(word("node")));
     words

@@ -267,7 +267,10 @@ impl Registry {
 
     /// Whom the calls of a plugin take turns with: all instances of it here.
     pub fn turns(&self, plugin: &str) -> csi::Turns {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner).entry(plugin.to_owned()).or_default().clone()
+        let mut turns = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        // An instance that is gone may have a call under way still. When that is over, too, nothing is kept of its plugin.
+        turns.retain(|name, turns| name == plugin || turns.is_shared());
+        turns.entry(plugin.to_owned()).or_default().clone()
     }
 
     /// Its key.
@@ -365,6 +368,20 @@ mod tests {
         healthy(&registry, 1, 1);
         assert_eq!(registry.deregister(&key(9)), None);
         assert_eq!(serves(&registry), Some("/a.sock".into()));
+    }
+
+    #[tokio::test]
+    async fn the_turns_of_a_plugin_are_kept_while_anybody_can_call_it() {
+        let registry = Registry::default();
+        let kept = |registry: &Registry| registry.1.lock().unwrap().keys().cloned().collect::<Vec<_>>();
+        let called = registry.turns("called");
+        for n in 0..20 {
+            drop(registry.turns(&format!("p{n}")));
+        }
+        assert_eq!(kept(&registry), ["called", "p19"]);
+        drop(called);
+        drop(registry.turns("p19"));
+        assert_eq!(kept(&registry), ["p19"]);
     }
 
     /// Scenario A13.

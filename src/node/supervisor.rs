@@ -30,7 +30,7 @@ use crate::api::plugin::{OTHER_DRIVER, Provider};
 use crate::csi::{self, Failure, Readiness, check};
 use crate::plan::supervise::Process;
 use crate::sys::watch::DirEvent;
-use doorway::Doorway;
+use doorway::{Doorway, next_socket};
 
 /// How long Identity and Get* calls may take.
 const ASK: Duration = Duration::from_secs(15);
@@ -200,10 +200,13 @@ async fn too_long(watched: &mut watch::Receiver<Watched>, since: Instant) {
 fn note_timeout(node: &Node, watched: &Watched) {
     let patience = watched.health_timeout.as_secs_f64();
     let mut sentence = String::new();
+    let taken = node.registry.get(&watched.key).is_some_and(|instance| instance.client.is_connected());
     change(node, watched, |p| {
         let missing = match (p.connected, p.probed) {
             (_, true) => "it did not say what it is",
             (true, false) => "Probe did not say ready",
+            // What is no CSI driver at all, or one that hangs, listens as well.
+            (false, false) if taken => "it took the connection and did not answer",
             (false, false) => "its socket did not answer",
         };
         let last = p.fault.take().filter(|(word, _)| word != HEALTH_TIMED_OUT);
@@ -367,7 +370,7 @@ async fn become_ready(
 /// Returns when an instance that was refused may say something else: another one listens in its place, its connection has
 /// ended, its Plugin changed, or the pause is over.
 async fn wait_for_news(
-    node: &Node,
+    node: &Arc<Node>,
     watched: &Watched,
     mut doorway: Doorway,
     (ask, pause): (&Notify, Duration),
@@ -383,7 +386,7 @@ async fn wait_for_news(
                 Some(DirEvent::Appeared(new)) if new == doorway.name => doorway.renewed = true,
                 Some(DirEvent::Overflow) => doorway.renewed = true,
                 Some(DirEvent::Gone) | None => {
-                    doorway.changes = futures::stream::pending().boxed();
+                    doorway.changes = next_socket(node, &instance.socket);
                     continue;
                 }
                 Some(DirEvent::Appeared(_) | DirEvent::Vanished(_) | DirEvent::Written(_)) => continue,
@@ -638,7 +641,8 @@ async fn stay_healthy(
                     (anew, doorway.renewed) = (true, true);
                 }
                 Some(DirEvent::Vanished(gone)) if gone == doorway.name => {}
-                Some(DirEvent::Gone) | None => doorway.changes = futures::stream::pending().boxed(),
+                // Whoever is connected may serve on. Who comes to the path now is another.
+                Some(DirEvent::Gone) | None => doorway.changes = next_socket(node, &instance.socket),
                 Some(_) => continue,
             },
             () = ask_again.notified() => {

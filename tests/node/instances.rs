@@ -200,6 +200,32 @@ async fn a_restarted_daemon_finds_its_plugins_as_they_were_and_says_nothing_new(
     rig.finish().await;
 }
 
+/// Its first driver runs on, connected, in a directory that is not at the path any more: the next one there is asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_to_the_path_of_a_directory_that_was_moved_away_is_asked() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.start().await;
+    let (place, away) = (rig.files.path().join("ext"), rig.files.path().join("ext.old"));
+    let socket = place.join("csi.sock");
+    std::fs::create_dir(&place).unwrap();
+    let _first = Scripted::start(&rig.backend, Site::new("i-first"), &socket);
+    rig.register_as("scripted", "q", socket.clone()).await;
+    let called =
+        |id: &'static str| move |i: &Value| i["status"]["nodeId"] == id && condition(i, "Ready", "True");
+    rig.world.until(&rig.instances, "q", "the first serves", called("i-first")).await;
+    let probed = rig.count(Rpc::Probe);
+    std::fs::rename(&place, &away).unwrap();
+    rig.called(Rpc::Probe, probed + 1).await;
+    let serving = serde_json::to_value(rig.instances.get("q").await.unwrap()).unwrap();
+    assert!(called("i-first")(&serving), "who is connected serves on: {serving}");
+    std::fs::create_dir(&place).unwrap();
+    let _second = Scripted::start(&rig.backend, Site::new("i-second"), &socket);
+    rig.world.until(&rig.instances, "q", "the second serves", called("i-second")).await;
+    rig.release_plugin("q").await;
+    rig.world.delete(&rig.instances, "q").await;
+    rig.stop().await;
+}
+
 /// Scenarios A9, A10.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_instance_that_was_unwell_for_a_moment_does_not_take_over() {

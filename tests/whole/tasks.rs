@@ -31,7 +31,11 @@ fn a_task_has_its_user_its_limits_and_a_directory_of_its_volume() {
     };
     let volume = std::path::Path::new(&path);
     for made in ["app", "app/db"] {
-        assert_eq!(who(volume.join(made)), who(volume.to_owned()), "{made}: made in the volume, for its users");
+        assert_eq!(
+            who(volume.join(made)),
+            who(volume.to_owned()),
+            "{made}: made in the volume, for its users"
+        );
     }
 
     // A link that somebody has left in the volume leads nowhere.

@@ -1,13 +1,18 @@
 //! Faults of an Allocation.
 use std::collections::HashSet;
+use std::path::Path;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::super::field::{Cause, FieldError, FieldErrors};
-use super::mounts::{BELOW_ROOT, is_below_root, mounts};
-use super::runtime::{driver_is_root, driver_paths, health_timeout, own_endpoint, resources, runtime};
+use super::super::quantity;
+use super::mounts::{is_below_root, mounts};
+use super::runtime::{driver_is_root, driver_paths, env, health_timeout, own_endpoint, resources, runtime};
 use super::{check_duration, list, names, reference, required, text, unchanged};
 
+/// What a person may wait for the end of a task.
+const LONGEST_GRACE: Duration = Duration::from_secs(24 * 3600);
 /// What to do instead of a change that is refused.
 const ANOTHER: &str = "delete the allocation and make another one";
 
@@ -31,8 +36,8 @@ pub fn allocation(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
             );
         }
         reference(&mut faults, &format!("spec.volumes[{i}].claimName"), &volume["claimName"]);
-        host_path(&mut faults, &format!("spec.volumes[{i}].hostPath"), text(&volume["hostPath"]));
     }
+    host_paths(&mut faults, &spec["volumes"]);
     let known: HashSet<_> = list(&spec["volumes"]).map(|v| text(&v["name"])).collect();
     for (i, one) in list(&spec["tasks"]).enumerate() {
         task(&mut faults, &format!("spec.tasks[{i}]"), one, &known);
@@ -77,7 +82,16 @@ fn tasks_stay(faults: &mut FieldErrors, old: &Value, new: &Value) {
 fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&str>) {
     runtime(faults, &format!("{path}.runtime"), &task["runtime"]);
     resources(faults, path, task);
-    check_duration(faults, &format!("{path}.stopGracePeriod"), &task["stopGracePeriod"]);
+    env(faults, path, task);
+    let grace = format!("{path}.stopGracePeriod");
+    check_duration(faults, &grace, &task["stopGracePeriod"]);
+    if task["stopGracePeriod"]
+        .as_str()
+        .and_then(quantity::duration)
+        .is_some_and(|grace| grace > LONGEST_GRACE)
+    {
+        faults.invalid(grace, "must be at most 24h");
+    }
     let plugin = &task["csiPlugin"];
     if plugin.is_object() {
         required(faults, &format!("{path}.csiPlugin.pluginName"), &plugin["pluginName"]);
@@ -129,9 +143,28 @@ fn is_sub_path(path: &str) -> bool {
         && !path.split('/').any(|part| matches!(part, "" | "." | ".."))
 }
 
-fn host_path(faults: &mut FieldErrors, path: &str, value: &str) {
-    if !value.is_empty() && !is_below_root(value) {
-        faults.invalid(path, BELOW_ROOT);
+/// One volume would cover the other, or be mounted in it.
+fn host_paths(faults: &mut FieldErrors, volumes: &Value) {
+    let mut taken: Vec<(usize, &Path)> = Vec::new();
+    for (i, volume) in list(volumes).enumerate() {
+        let (at, value) = (format!("spec.volumes[{i}].hostPath"), text(&volume["hostPath"]));
+        if value.is_empty() {
+            continue;
+        }
+        // The node takes no path that could be written otherwise.
+        if !is_below_root(value) || value.split('/').any(|part| part == ".") {
+            faults.invalid(at, "must be an absolute path below / without \".\" and \"..\"");
+            continue;
+        }
+        let path = Path::new(value);
+        let overlaps = |(_, other): &&(usize, &Path)| path.starts_with(other) || other.starts_with(path);
+        match taken.iter().find(overlaps) {
+            Some((other, _)) => {
+                let message = format!("must be neither that of volumes[{other}] nor lie in it or above it");
+                faults.invalid(at, message);
+            }
+            None => taken.push((i, path)),
+        }
     }
 }
 
@@ -164,6 +197,30 @@ mod tests {
                 "spec.tasks[0].volumeMounts[0].mountPath",
             ]
         );
+    }
+
+    #[test]
+    fn paths_of_the_host_are_plain_and_lie_apart() {
+        let bad = |i: usize| format!("spec.volumes[{i}].hostPath");
+        for (paths_of, wanted) in [
+            (["/srv/a", "/srv/b", ""], vec![]),
+            (["/srv/a", "/srv/ab", "/srv/a b"], vec![]),
+            (["/srv/a", "/srv/a", ""], vec![bad(1)]),
+            (["/srv/a", "/srv//a/", "/srv/a/in"], vec![bad(1), bad(2)]),
+            (["/srv/a/in", "/srv/a", "/srv"], vec![bad(1), bad(2)]),
+            (["/srv/./a", "/srv/a/..", "srv/a"], vec![bad(0), bad(1), bad(2)]),
+        ] {
+            let volumes: Vec<_> = paths_of
+                .iter()
+                .enumerate()
+                .map(|(i, path)| json!({ "name": format!("v{i}"), "claimName": format!("c{i}"), "hostPath": path }))
+                .collect();
+            assert_eq!(
+                paths(&allocation(&json!({ "spec": { "volumes": volumes } }), None)),
+                wanted,
+                "{paths_of:?}"
+            );
+        }
     }
 
     #[test]
@@ -242,6 +299,14 @@ mod tests {
                 serving(&json!({ "runtime": { "external": { "socket": "/run/../x.sock" } } })),
                 &["spec.tasks[0].runtime.external.socket"],
             ),
+            (json!({ "env": { "A=B": "x", "B C": "x" } }), &["spec.tasks[0].env[A=B]"]),
+            (json!({ "stopGracePeriod": "24h" }), &[]),
+            (json!({ "stopGracePeriod": "999999999h" }), &["spec.tasks[0].stopGracePeriod"]),
+            (
+                json!({ "runtime": { "process": { "command": ["x"], "workingDir": "rel" } } }),
+                &["spec.tasks[0].runtime.process.workingDir"],
+            ),
+            (json!({ "runtime": { "process": { "command": ["x"], "workingDir": "${DATA_DIR}/x" } } }), &[]),
         ] {
             assert_eq!(paths(&allocation(&alloc(&task), None)), wanted, "{task}");
         }

@@ -1,4 +1,5 @@
 //! From one object to what it waits for, kind by kind. Going up and coming down are told apart by the deletion mark.
+mod ending;
 mod holders;
 mod placing;
 mod serving;
@@ -14,11 +15,10 @@ use super::{Branch, Kind, Objects, State, Subject};
 use crate::api::allocation::{AllocationPhase, AllocationVolume, TaskState};
 use crate::api::claim::ClaimPhase;
 use crate::api::class::VolumeBindingMode;
-use crate::api::meta::{Call, Condition, ReclaimPolicy, Rung, Truth};
+use crate::api::meta::{Call, Condition, ReclaimPolicy, Rung, Truth, is_true};
 use crate::api::volume::VolumePhase;
-use crate::api::{
-    Allocation, AllocationStatus, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
-};
+use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass};
+use ending::{add_exit, logs_of};
 
 /// How many users of one kind a branch names.
 const MOST: usize = 3;
@@ -383,6 +383,8 @@ impl<'a> Walk<'a> {
                 branch.state = State::Blocked;
                 branch.name_reason("NotAttached");
                 branch.add(&format!(", not attached to {node} yet"));
+                let below = self.plugin(&volume.spec.plugin, Service::Node(node));
+                branch.because.extend(Some(below).filter(Branch::blocked));
             }
         }
         branch
@@ -499,12 +501,15 @@ impl<'a> Walk<'a> {
             }
             let of_plugin = self.instances.values().filter(|i| i.spec.plugin == name);
             let serving: Vec<_> = of_plugin.filter(|i| service.fits(i)).collect();
-            let healthy = serving.iter().filter(|i| is_healthy(i)).count();
+            let healthy = serving.iter().filter(|i| self.is_healthy(i)).count();
             let all_needed = matches!(service, Service::Any);
             branch.text = format!("{healthy} of {} instances{} healthy", serving.len(), service.place());
-            if healthy > 0 && !(all_needed && healthy < serving.len()) {
-                let conditions = plugin.status.as_ref().map(|status| status.conditions.as_slice());
-                let told = unmet(conditions.unwrap_or_default(), "Ready").filter(|_| all_needed);
+            let conditions = plugin.status.as_ref().map(|status| status.conditions.as_slice());
+            let conditions = conditions.unwrap_or_default();
+            // One that is about to go, in whose place none comes, is not needed.
+            let missing = all_needed && healthy < serving.len() && !is_true(conditions, "Ready");
+            if healthy > 0 && !missing {
+                let told = unmet(conditions, "Ready").filter(|_| all_needed);
                 if told.is_some() {
                     // Those that are there are well; others are wanted.
                     branch.state = State::Blocked;
@@ -517,7 +522,7 @@ impl<'a> Walk<'a> {
                 return branch;
             }
             branch.state = State::Blocked;
-            let sick = serving.iter().filter(|i| !is_healthy(i)).take(MOST);
+            let sick = serving.iter().filter(|i| !self.is_healthy(i)).take(MOST);
             branch.because.extend(sick.map(|i| self.instance(&i.name_any())));
             if serving.is_empty() {
                 branch.name_reason("NoInstance");
@@ -600,7 +605,7 @@ impl<'a> Walk<'a> {
         let found = self.instances.get(&key(name));
         self.enter(Subject::global(Kind::Instance, name), found, |instance, mut branch| {
             branch.text = format!("healthy on {}", instance.spec.node_name);
-            if is_healthy(instance) {
+            if self.is_healthy(instance) {
                 return branch;
             }
             branch.state = State::Blocked;
@@ -708,10 +713,6 @@ fn key(name: &str) -> (String, String) {
     (String::new(), name.to_owned())
 }
 
-fn is_healthy(instance: &PluginInstance) -> bool {
-    instance.status.as_ref().is_some_and(|s| crate::api::meta::is_true(&s.conditions, "Ready"))
-}
-
 fn is_published(volumes: &[crate::api::allocation::VolumePublication], name: &str) -> bool {
     volumes.iter().any(|v| v.name == name && v.published == Rung::Up)
 }
@@ -728,32 +729,6 @@ impl Branch {
     fn name_reason(&mut self, reason: &str) {
         reason.clone_into(&mut self.reason);
     }
-}
-
-/// How a task ended, and where to read why.
-fn add_exit(branch: &mut Branch, allocation: &Allocation, status: &AllocationStatus) {
-    let Some(task) = status.tasks.iter().find(|t| t.exit_code.is_some_and(|code| code != 0)) else { return };
-    let code = task.exit_code.unwrap_or_default();
-    branch.add(&format!("; task {} ended with {code}, started again {} times", task.name, task.restarts));
-    if let Some(line) = task.last_output.lines().last() {
-        branch.add(&format!("; it wrote last: {line}"));
-    }
-    branch.next = branch.next.or(task.next_attempt_time);
-    let logs = logs_of(allocation, &task.name);
-    let serves = allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
-    branch.hint = match status.phase {
-        Some(AllocationPhase::Failed) if !serves => {
-            format!("{logs}; once that is put right, delete it and apply it again")
-        }
-        Some(AllocationPhase::Restarting) => format!("{logs}; it is started again by itself"),
-        _ => logs,
-    };
-}
-
-/// The command that shows what a task wrote.
-fn logs_of(allocation: &Allocation, task: &str) -> String {
-    let namespace = allocation.namespace().unwrap_or_default();
-    format!("`wharfline logs {}/{task} -n {namespace}`", allocation.name_any())
 }
 
 /// Where to look for what is wrong with an instance: what something else runs has no logs here.

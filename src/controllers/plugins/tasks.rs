@@ -207,12 +207,16 @@ fn change_waits(context: &Context, object: &Allocation, instance: &PluginInstanc
     released(&facts(context, object, of, &instance.spec.node_name, Going::Deleted)).err()
 }
 
-/// The plugin that a task serves, and in which role: as it was admitted, until a change of that is.
+/// The plugin that a task serves, and in which role: as it was admitted, until a change of that is. One that was never
+/// admitted, and may not be, serves none: no volume needs it.
 fn served(context: &Context, object: &Allocation, task: &Task) -> Option<(String, Role)> {
     let written = task.csi_plugin.as_ref()?;
-    let admitted = instance_of(context, object, task);
-    let admitted = admitted.map(|instance| (instance.spec.plugin.clone(), instance.spec.role));
-    Some(admitted.unwrap_or_else(|| (written.plugin_name.clone(), written.role)))
+    if let Some(instance) = instance_of(context, object, task) {
+        return Some((instance.spec.plugin.clone(), instance.spec.role));
+    }
+    let plugin = context.world.plugins.named(&written.plugin_name);
+    let may = allowed(context, object, plugin.as_deref(), &object.namespace().unwrap_or_default());
+    may.then(|| (written.plugin_name.clone(), written.role))
 }
 
 /// Takes back what was allowed once, as soon as no volume needs that instance.
@@ -240,7 +244,12 @@ async fn revoke(
 }
 
 /// Whether a task of this namespace may serve the plugin.
-fn allowed(context: &Context, object: &Allocation, plugin: Option<&Plugin>, namespace: &str) -> bool {
+pub(super) fn allowed(
+    context: &Context,
+    object: &Allocation,
+    plugin: Option<&Plugin>,
+    namespace: &str,
+) -> bool {
     let Some(plugin) = plugin else { return true };
     if ours(context, object) {
         return true;
@@ -292,12 +301,13 @@ fn former_waits(context: &Context, name: &Name, plugin: &str) -> Option<Reason> 
 }
 
 /// Whether the allocation's instances may stop; if they shall but may not, why.
-fn may_stop(context: &Context, object: &Allocation) -> Result<bool, Reason> {
+pub(super) fn may_stop(context: &Context, object: &Allocation) -> Result<bool, Reason> {
     let node = object.status.as_ref().map(|s| s.node_name.clone()).unwrap_or_default();
-    let mut may = true;
+    let stops = deleting(object) || object.spec.stop;
+    // One that serves no plugin yet is not let go before it shall.
+    let mut may = stops || !node.is_empty() && node_down(&context.world, &node);
     for (plugin, role) in object.spec.tasks.iter().filter_map(|task| served(context, object, task)) {
         // Only of one that shall stop it matters what is wanted in its place.
-        let stops = deleting(object) || object.spec.stop;
         let wanted = if stops { again(context, &plugin) } else { HashMap::new() };
         let next = comes(context, object, &wanted);
         let going = going(context, object, &node, next.is_some());

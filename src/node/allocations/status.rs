@@ -8,14 +8,14 @@ use super::super::caches::full_name;
 use super::super::context::Node;
 use super::super::journal::PublicationEntry;
 use super::super::mounts::health::publication_trouble;
-use super::super::mounts::{TARGET, has_to_stop, stopping};
+use super::super::mounts::{TARGET, has_to_stop, stopping, user_note};
 use super::super::tasks::exit_code;
 use super::super::writes::{Guard, Part};
 use super::prepare::{self, note};
 use super::start::restarts;
 use crate::api::allocation::{
     AllocationPhase, AllocationStatus, AllocationVolume, EVICTED, RestartPolicy, Task, TaskState, TaskStatus,
-    VolumePublication,
+    UNATTACHED, VolumePublication,
 };
 use crate::api::definitions::ALLOCATION_PART;
 use crate::api::meta::{Condition, READY, Rung, Time, Truth, set_condition};
@@ -159,7 +159,8 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
     let (word, message) = notes.into_iter().next().unwrap_or_default();
     let volumes_ready = volumes_ready(ready, (&word, &message), troubles.first());
     set_condition(&mut conditions, volumes_ready.of_generation(generation), node.now());
-    if !spoken_for(node, phase, &conditions) {
+    let unattached = !volumes.is_empty() && volumes.iter().all(|v| v.volume.is_empty());
+    if !spoken_for(node, (phase, unattached), &conditions) {
         let why = match phase {
             AllocationPhase::Stopped if before.evicted => {
                 (EVICTED.to_owned(), "it was told to leave its node, and has".to_owned())
@@ -167,7 +168,10 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
             AllocationPhase::Running if let Some(trouble) = troubles.iter().find(|trouble| trouble.hurts) => {
                 (trouble.word.to_owned(), trouble.message.clone())
             }
-            _ => ready_message(phase, (&word, &message), waits(node, allocation), &tasks),
+            _ => {
+                let failed = supervise::culprit(&processes).and_then(|at| tasks.get(at));
+                ready_message(phase, (&word, &message), waits(node, allocation), (&tasks, failed))
+            }
         };
         // A task that is on its way up again is not ready, though its allocation runs.
         let truth = if matches!(why.0.as_str(), "Running" | "Complete") { Truth::True } else { Truth::False };
@@ -225,12 +229,13 @@ fn troubles(
 }
 
 /// Whether what the controllers wrote of it stands: it failed with its node, and that is why; or its node seems lost to
-/// them, and would still while its lease is not renewed.
-fn spoken_for(node: &Node, phase: AllocationPhase, conditions: &[Condition]) -> bool {
+/// them, and would still while its lease is not renewed; or there is no attachment for it here, and they know why.
+fn spoken_for(node: &Node, (phase, unattached): (AllocationPhase, bool), conditions: &[Condition]) -> bool {
     let said = conditions.iter().find(|c| c.kind == READY).map(|c| c.reason.as_str());
     match said {
         Some("NodeLost") => phase == AllocationPhase::Failed,
         Some("NoFence") => !node.lease_valid(),
+        Some(word) if UNATTACHED.contains(&word) => unattached && phase == AllocationPhase::WaitingVolumes,
         Some(_) | None => false,
     }
 }
@@ -250,22 +255,18 @@ pub(super) fn ready_message(
     phase: AllocationPhase,
     (word, message): (&str, &str),
     waits: Option<(String, String)>,
-    tasks: &[TaskStatus],
+    (tasks, failed): (&[TaskStatus], Option<&TaskStatus>),
 ) -> (String, String) {
-    let last = || {
-        tasks
-            .iter()
-            .filter_map(|t| t.events.last().map(|e| format!("task {}: {}", t.name, e.message)))
-            .next_back()
-    };
+    let told = |t: &TaskStatus| t.events.last().map(|e| format!("task {}: {}", t.name, e.message));
+    let last = || tasks.iter().filter_map(told).next_back();
+    let restarting = || tasks.iter().find(|t| t.state == TaskState::Restarting).and_then(told);
     match phase {
         AllocationPhase::Running => ("Running".into(), String::new()),
         AllocationPhase::Restarting if let Some(waits) = waits => waits,
-        AllocationPhase::Restarting => ("Restarting".into(), last().unwrap_or_default()),
+        AllocationPhase::Restarting => ("Restarting".into(), restarting().or_else(last).unwrap_or_default()),
         AllocationPhase::Complete => ("Complete".into(), String::new()),
         AllocationPhase::Failed => {
-            let own = tasks.iter().find_map(own_failure);
-            ("TaskFailed".into(), own.or_else(last).unwrap_or_default())
+            ("TaskFailed".into(), failed.and_then(told).or_else(last).unwrap_or_default())
         }
         AllocationPhase::Pending | AllocationPhase::WaitingVolumes if !word.is_empty() => {
             (word.to_owned(), message.to_owned())
@@ -287,15 +288,6 @@ pub(super) fn ready_message(
     }
 }
 
-/// How a task ended that failed by itself. The others of its allocation were asked to end, for that.
-fn own_failure(task: &TaskStatus) -> Option<String> {
-    let failed = task.state == TaskState::Exited && task.exit_code.is_some_and(|code| code != 0);
-    let mut events = task.events.iter().rev();
-    let end = events.next().filter(|_| failed)?;
-    let asked = events.next().is_some_and(|before| before.reason == "Stopping");
-    (!asked).then(|| format!("task {}: {}", task.name, end.message))
-}
-
 pub(super) fn volume_status(
     node: &Node,
     allocation: &Allocation,
@@ -312,7 +304,9 @@ pub(super) fn volume_status(
         .max_by_key(|a| (a.spec.allocations.contains(&uid), a.meta().deletion_timestamp.is_none()));
     let entry = published.iter().find(|p| p.name == volume.name);
     if let Some(attachment) = &attachment {
-        let (word, message, _) = node.notes.get(&format!("att/{}", attachment.uid().unwrap_or_default()));
+        let of = attachment.uid().unwrap_or_default();
+        let own = node.notes.get(&user_note(&of, &uid, &volume.name));
+        let (word, message, _) = if own.0.is_empty() { node.notes.get(&format!("att/{of}")) } else { own };
         let held = held_by_another(node, &uid, attachment);
         // While one has the volume that is not about to leave, what that one waits for is no matter of this one.
         if let Some((reason, true)) = &held {

@@ -3,9 +3,10 @@ use std::sync::Arc;
 
 use kube::{Resource, ResourceExt};
 
-use super::super::context::Node;
+use super::super::context::{Key, Node, Note};
 use super::super::hosting::attach::{CONTROLLER, ControllerPart};
 use super::super::journal::{AttachmentEntry, PublicationEntry};
+use super::at_host::allowed_host_path;
 use super::{Trouble, staging_name, stopping};
 use crate::api::VolumeAttachment;
 use crate::api::allocation::OnStaleMount;
@@ -112,6 +113,31 @@ impl Unit {
         format!("att/{}", self.uid)
     }
 
+    /// Where it is noted why a step does not succeed: what is one user's matter is told to that one alone.
+    pub(super) fn note(&self, step: Step) -> String {
+        match step {
+            Step::Publish(i) | Step::Unpublish(i) => {
+                user_note(&self.uid, &self.users[i].allocation.uid, &self.users[i].name)
+            }
+            Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release => self.key(),
+        }
+    }
+
+    /// What is noted of it, or else of one of its users.
+    pub(super) fn told(&self, node: &Node) -> Note {
+        let own = node.notes.get(&self.key());
+        let users = self.users.iter();
+        let of_users = || users.map(|u| node.notes.get(&user_note(&self.uid, &u.allocation.uid, &u.name)));
+        if own.0.is_empty() { of_users().find(|note| !note.0.is_empty()).unwrap_or(own) } else { own }
+    }
+
+    /// Its users say what is known of it.
+    pub(super) fn tell_users(&self, node: &Node) {
+        for user in &self.users {
+            node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
+        }
+    }
+
     /// What a blocked step waits for: the object changes, or is deleted.
     pub(super) fn generation(&self) -> String {
         let meta = self.object.as_ref().map(|o| o.meta());
@@ -157,6 +183,7 @@ impl Unit {
                     level: u.level(),
                     idle: node.tasks.idle(&u.allocation.uid),
                     cure,
+                    held: false,
                 })
                 .collect(),
             others: self.others(node),
@@ -167,13 +194,13 @@ impl Unit {
     pub(super) fn cures(&self, node: &Node) -> (bool, Vec<Cure>) {
         let staging = self.entry.as_ref().and_then(|entry| node.sightings.staging(entry));
         let staging = staging.map_or(Health::Well, Look::health);
-        let health = |user: &User| {
+        let look = |user: &User| {
             let seen = user.entry.as_ref().and_then(|entry| node.sightings.publication(entry));
-            seen.map_or(Health::Well, |(_, look)| look.health())
+            seen.map_or(Look::Well, |(_, look)| look)
         };
         let patient = |user: &User| {
             let up = user.wanted && user.level() != Level::Down;
-            Patient { policy: user.policy, health: health(user), up }
+            Patient { policy: user.policy, look: look(user), up }
         };
         let patients: Vec<_> = self.users.iter().map(patient).collect();
         let wanted_by = self.users.iter().filter(|user| user.wanted).map(|user| user.policy);
@@ -229,6 +256,11 @@ impl Unit {
     }
 }
 
+/// Where it is noted why a user of an attachment does not get or lose its volume.
+pub fn user_note(attachment: &str, allocation: &str, name: &str) -> String {
+    format!("att/{attachment}/user/{allocation}/{name}")
+}
+
 impl User {
     pub(super) fn level(&self) -> Level {
         self.entry.as_ref().map_or(Level::Down, |e| e.level)
@@ -236,33 +268,6 @@ impl User {
 
     pub(super) fn host_path(&self, node: &Node) -> Result<Option<HostPath>, Trouble> {
         allowed_host_path(node, &self.host_path).map_err(|why| Trouble::Kernel("HostPathNotAllowed", why))
-    }
-}
-
-/// The place on the host that an allocation asks for, if it asks; an error in words if this node does not allow it.
-pub fn allowed_host_path(node: &Node, path: &str) -> Result<Option<HostPath>, String> {
-    if path.is_empty() {
-        return Ok(None);
-    }
-    let wanted = std::path::Path::new(path);
-    for own in [&node.options.data_dir, &node.options.run_dir] {
-        if wanted.starts_with(own) || own.starts_with(wanted) {
-            let own = own.display();
-            return Err(format!(
-                "hostPath {path} would cover or lie in {own}, which is the daemon's own; choose another"
-            ));
-        }
-    }
-    let allowed = node.options.host_paths.iter().filter_map(|allowed| HostPath::new(allowed, wanted).ok());
-    match allowed.max_by_key(|h| h.allowed().as_os_str().len()) {
-        Some(path) => Ok(Some(path)),
-        None => {
-            let list: Vec<_> = node.options.host_paths.iter().map(|p| p.display().to_string()).collect();
-            let list = list.join(", ");
-            Err(format!(
-                "hostPath {path} is not beneath one that this node allows: {list}; `up --host-path` allows others"
-            ))
-        }
     }
 }
 

@@ -10,7 +10,6 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 
 use super::super::context::{AtSocket, Node};
-use crate::sys::Watches;
 use crate::sys::watch::{DirEvent, WatchError};
 
 /// Between two looks at a directory that cannot be watched.
@@ -26,17 +25,16 @@ pub(super) struct Doorway {
 }
 
 impl Doorway {
-    pub(super) async fn watch(node: &Node, socket: &Path) -> Self {
+    pub(super) async fn watch(node: &Arc<Node>, socket: &Path) -> Self {
         let directory = socket.parent().unwrap_or(Path::new("/"));
         let name = socket.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         let changes = match node.machine.watches.changes(directory).await {
             Ok(changes) => changes,
-            // With the directory the socket is gone, too; whoever had it open tells by the end of the connection.
-            Err(WatchError::Gone { .. }) => futures::stream::pending().boxed(),
+            Err(WatchError::Gone { .. }) => next_socket(node, socket),
             Err(error @ WatchError::Refused { .. }) => {
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(error, "another socket in the place of a plugin's is seen late: no watch");
-                once_watched(Arc::clone(&node.machine.watches), directory.to_owned()).boxed()
+                once_watched(node, socket)
             }
         };
         Self { name, renewed: false, changes }
@@ -54,23 +52,31 @@ impl Doorway {
     }
 }
 
-/// What happens in a directory from when the kernel gives a watch for it; what came before that was lost.
-fn once_watched(
-    watches: Arc<dyn Watches>,
-    directory: PathBuf,
-) -> impl futures::Stream<Item = DirEvent> + Send + 'static {
+/// Tells of the next socket at a path whose directory is not there, or is another by now.
+pub(super) fn next_socket(node: &Arc<Node>, socket: &Path) -> BoxStream<'static, DirEvent> {
+    let (node, socket) = (Arc::clone(node), socket.to_owned());
+    let come = async move {
+        wait_for_socket(&node, &socket, &watch::Sender::new(None)).await;
+        DirEvent::Appeared(socket.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default())
+    };
+    futures::stream::once(come).chain(futures::stream::pending()).boxed()
+}
+
+/// What happens in the directory of a socket from when the kernel gives a watch for it; what came before that was lost.
+fn once_watched(node: &Arc<Node>, socket: &Path) -> BoxStream<'static, DirEvent> {
+    let (node, socket) = (Arc::clone(node), socket.to_owned());
     let begin = async move {
         loop {
             tokio::time::sleep(LOOK).await;
-            match watches.changes(&directory).await {
+            match node.machine.watches.changes(socket.parent().unwrap_or(Path::new("/"))).await {
                 Ok(changes) => return changes,
-                Err(WatchError::Gone { .. }) => return futures::stream::pending().boxed(),
+                Err(WatchError::Gone { .. }) => return next_socket(&node, &socket),
                 Err(WatchError::Refused { .. }) => {}
             }
         }
     };
     let lost = |changes| futures::stream::iter([DirEvent::Overflow]).chain(changes);
-    futures::stream::once(begin).flat_map(lost)
+    futures::stream::once(begin).flat_map(lost).boxed()
 }
 
 /// Returns when something is at the path of a socket. `refused`: why nobody tells of it, for as long as that is so.

@@ -1,11 +1,21 @@
-//! A task that serves a plugin: one that may not, or does not yet, and one that shall serve another, or in another role.
+//! Who serves a plugin: which instances count, a task that may not or does not yet, and one that shall serve another one, or
+//! in another role.
 use kube::ResourceExt;
 
 use super::super::{Branch, Kind, State, Subject};
 use super::{Service, Walk, key};
+use crate::api::meta::is_true;
 use crate::api::{Allocation, PluginInstance};
 
 impl Walk<'_> {
+    /// Whether an instance counts: what it said of itself last is worth nothing while its node is lost.
+    pub(super) fn is_healthy(&self, instance: &PluginInstance) -> bool {
+        let status = self.nodes.get(&key(&instance.spec.node_name)).and_then(|node| node.status.as_ref());
+        let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        let lost = conditions.iter().any(|c| c.type_ == "Ready" && c.status != "True");
+        !lost && instance.status.as_ref().is_some_and(|s| is_true(&s.conditions, "Ready"))
+    }
+
     /// Adds what an allocation that runs does not do, if it serves a plugin.
     pub(super) fn add_serving(&self, branch: &mut Branch, allocation: &Allocation) {
         let refused = allocation.status.as_ref().map(|s| s.plugin_refused.as_str()).unwrap_or_default();
