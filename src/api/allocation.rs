@@ -102,7 +102,7 @@ pub struct Task {
     /// Where it sees the allocation's volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_mounts: Vec<VolumeMount>,
-    /// Whether it is started again after it ended.
+    /// Whether it is started again after it ended; `Always` for one that serves a plugin.
     #[serde(default)]
     pub restart_policy: RestartPolicy,
     /// From SIGTERM to SIGKILL, such as `10s`.
@@ -111,6 +111,13 @@ pub struct Task {
     /// Makes the task an instance of a plugin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub csi_plugin: Option<CsiPlugin>,
+}
+
+impl Task {
+    /// Whether it is started again: one that serves a plugin always is, until no volume needs it.
+    pub fn restarts(&self) -> RestartPolicy {
+        if self.csi_plugin.is_some() { RestartPolicy::Always } else { self.restart_policy }
+    }
 }
 
 /// Whether a task is started again after it ended.
@@ -176,6 +183,9 @@ pub struct AllocationStatus {
     /// A plugin's own allocation may stop: no volume needs it. Written by the plugins controller.
     #[serde(default)]
     pub plugin_released: bool,
+    /// Why a task of it serves nobody, though its csiPlugin block names a plugin. Written by the plugins controller.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub plugin_refused: String,
     /// Its volumes as the node sees them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumePublication>,

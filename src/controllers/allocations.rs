@@ -25,7 +25,7 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     let off = !node.is_empty() && node_off(&context, node);
     if deleting(&*object) {
         let held = !context.world.volumes.names(&format!("user:{}", uid(&*object))).is_empty();
-        if !held && (node.is_empty() || off || ended(&status)) {
+        if !held && (node.is_empty() || off || over(&status, serves(&object))) {
             context.release(&*object).await?;
             return Ok(None);
         }
@@ -117,6 +117,11 @@ fn ended(status: &AllocationStatus) -> bool {
     over && down && idle
 }
 
+/// Whether nothing of it is left on its node, and nothing comes again: a driver between two runs does, until it is let go.
+pub(crate) fn over(status: &AllocationStatus, serves: bool) -> bool {
+    ended(status) && (!serves || status.plugin_released)
+}
+
 /// Whether its node said that nothing of it is left, and knew then that it has to leave: an older word may be of before it
 /// was started again.
 pub(crate) fn evicted(status: &AllocationStatus) -> bool {
@@ -142,6 +147,13 @@ mod tests {
         assert!(!ended(&with(P::Stopping, Rung::Down, TaskState::Exited)));
         assert!(!ended(&with(P::Stopped, Rung::Unknown, TaskState::Exited)));
         assert!(!ended(&with(P::Failed, Rung::Down, TaskState::Running)));
+        for (serves, plugin_released, expected) in
+            [(false, false, true), (true, false, false), (true, true, true)]
+        {
+            let failed = with(P::Failed, Rung::Down, TaskState::Exited);
+            let failed = AllocationStatus { plugin_released, ..failed };
+            assert_eq!(over(&failed, serves), expected, "serves: {serves}, released: {plugin_released}");
+        }
         let stopped = with(P::Stopped, Rung::Down, TaskState::Exited);
         let told = |evicted, word: &str| AllocationStatus {
             evicted,

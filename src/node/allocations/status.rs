@@ -133,7 +133,7 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         })
         .collect();
     let processes: Vec<_> =
-        allocation.spec.tasks.iter().map(|t| (node.tasks.process(&uid, &t.name), t.restart_policy)).collect();
+        allocation.spec.tasks.iter().map(|t| (node.tasks.process(&uid, &t.name), t.restarts())).collect();
     let gone = published.is_empty();
     let over = before.phase.filter(|p| matches!(p, AllocationPhase::Complete | AllocationPhase::Failed));
     let phase = match over {
@@ -368,7 +368,7 @@ pub(super) fn task_status(
         Process::Stopping => TaskState::Stopping,
         Process::Lost => TaskState::Stopping,
         process @ (Process::Stopped | Process::Exited { .. }) => {
-            let again = match (process, task.restart_policy) {
+            let again = match (process, task.restarts()) {
                 (Process::Exited { ok }, RestartPolicy::OnFailure) => !ok,
                 (Process::Exited { .. }, RestartPolicy::Never) => false,
                 _ => true,
