@@ -266,9 +266,9 @@ fn a_daemon_that_comes_back_knows_its_plugins_and_looks_at_each_mount() {
     mount("none", &other, "tmpfs", MountFlags::empty(), None).unwrap();
     rig.up();
     let published = |name: &str| rig.get("allocation", name)["status"]["volumes"][0]["published"].clone();
-    let foreign =
-        |rig: &Rig| condition(&rig.get("allocation", "other"), "VolumesReady")["reason"] == "ForeignMount";
-    until("what lies above the volume is seen", || published("other") != "Up" && foreign(&rig));
+    let covered =
+        |rig: &Rig| condition(&rig.get("allocation", "other"), "VolumesReady")["reason"] == "MountLost";
+    until("what lies above the volume is seen", || published("other") != "Up" && covered(&rig));
     until("what is gone is there again", || is_mounted(&rig, &gone) && published("gone") == "Up");
     assert!(Path::new(&gone).join("gone").exists());
     let since = || driver.calls().split_off(calls);
