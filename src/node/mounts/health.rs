@@ -266,7 +266,7 @@ pub(crate) async fn follow(node: Arc<Node>) {
             }
             Some((subject, found)) = looks.next() => {
                 let overloaded = matches!(&found, Err(KernelError::Overloaded { .. }));
-                let (id, found) = found.map_or_else(|error| failed(&error), |found| found);
+                let (id, found) = found.unwrap_or_else(|error| failed(&error));
                 let silent = found.is_some_and(|look| look.health() == Health::Silent);
                 if silent || overloaded {
                     again = again.or(Some(Instant::now() + AGAIN));
