@@ -186,6 +186,10 @@ pub struct AllocationStatus {
     /// Why a task of it serves nobody, though its csiPlugin block names a plugin. Written by the plugins controller.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub plugin_refused: String,
+    /// What keeps it from its volumes while its node has no attachment for it, which is all that a node sees of them. Written
+    /// by the allocations controller; the node says it in its conditions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<Obstacle>,
     /// Its volumes as the node sees them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumePublication>,
@@ -196,6 +200,16 @@ pub struct AllocationStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+/// What keeps an allocation from its volumes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Obstacle {
+    /// One word, such as `PluginNotReady`.
+    pub reason: String,
+    /// One sentence.
+    pub message: String,
 }
 
 /// Where an allocation stands.
@@ -307,5 +321,3 @@ pub const TASK_EVENTS_KEPT: usize = 6;
 pub const DRAIN: &str = "wharfline.dev/drain";
 /// The reason of `Ready` under which a node tells of one that has left it.
 pub const EVICTED: &str = "Evicted";
-/// The reasons of `Ready` under which the controllers tell why there is no attachment for it on its node.
-pub const UNATTACHED: [&str; 2] = ["PluginNotReady", "NoHost"];

@@ -9,9 +9,9 @@ use serde_json::json;
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{deleting, fence, fence_command, uid, with_condition};
-use super::holders::{Obstacle, obstacle};
+use super::holders::obstacle;
 use super::nodes::pulse;
-use crate::api::allocation::{AllocationPhase, EVICTED, OnNodeLost, TaskState, UNATTACHED};
+use crate::api::allocation::{AllocationPhase, EVICTED, Obstacle, OnNodeLost, TaskState};
 use crate::api::meta::{Condition, READY, Rung, Truth};
 use crate::api::{Allocation, AllocationStatus};
 use crate::plan::Reason;
@@ -65,28 +65,15 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     Ok(None)
 }
 
-/// Says what keeps an allocation from its volumes before its node has an attachment for it, which is all that a node sees.
+/// Says what keeps an allocation from its volumes before its node has an attachment for it, in a field that the node reads.
 async fn unattached(context: &Context, object: &Allocation, status: &AllocationStatus) -> Outcome {
-    if status.phase != Some(AllocationPhase::WaitingVolumes) || object.spec.stop || deleting(object) {
-        return Ok(None);
-    }
-    let said = status.conditions.iter().find(|c| c.kind == READY).map(|c| c.reason.as_str());
-    let (word, sentence) = match obstacle(context, object, &status.node_name) {
-        Obstacle::Waits(reason) => (reason.word(), reason.to_string()),
-        // What was said is over, and what comes now comes by itself.
-        Obstacle::None if said.is_some_and(|said| UNATTACHED.contains(&said)) => {
-            ("Waiting", Reason::VolumesNotReady.to_string())
-        }
-        Obstacle::None | Obstacle::Attached => return Ok(None),
-    };
-    let condition = Condition::new(READY, Truth::False, word, sentence);
-    let condition = condition.of_generation(object.metadata.generation);
-    let conditions = with_condition(context, &status.conditions, condition);
-    if conditions != status.conditions {
-        // Against this version only: its node speaks of it, too.
-        let patch = json!({ "metadata": { "resourceVersion": object.resource_version() },
-            "status": { "conditions": conditions } });
-        context.merge(object, patch).await?;
+    let waits =
+        status.phase == Some(AllocationPhase::WaitingVolumes) && !object.spec.stop && !deleting(object);
+    let reason = if waits { obstacle(context, object, &status.node_name) } else { None };
+    let obstacle =
+        reason.map(|reason| Obstacle { reason: reason.word().to_owned(), message: reason.to_string() });
+    if obstacle != status.obstacle {
+        context.merge(object, json!({ "status": { "obstacle": obstacle } })).await?;
     }
     Ok(None)
 }

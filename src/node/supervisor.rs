@@ -409,7 +409,9 @@ async fn socket_there(node: &Arc<Node>, watched: &watch::Receiver<Watched>, sock
     let there = doorway::wait_for_socket(node, socket, &tell);
     tokio::pin!(there);
     let mut told = false;
-    while tokio::time::timeout(if told { FOREVER } else { MOMENT }, &mut there).await.is_err() {
+    // Said before the time is up, whatever that is: an instance that took too long is told of with this.
+    let moment = MOMENT.min(watched.borrow().health_timeout / 2);
+    while tokio::time::timeout(if told { FOREVER } else { moment }, &mut there).await.is_err() {
         let refused = refused.borrow().clone();
         let fault = refused.map_or_else(|| no_socket(socket), |why| watch_refused(socket, &why));
         told = note_fault(node, &watched.borrow(), fault);
