@@ -2,6 +2,8 @@
 use std::fs;
 use std::path::Path;
 
+#[path = "tidy/obligations.rs"]
+mod obligations;
 #[path = "tidy/rules.rs"]
 mod rules;
 #[path = "tidy/source.rs"]
@@ -221,8 +223,11 @@ fn without_processes(text: &str) -> Vec<String> {
 }
 
 fn obligations() -> Table {
-    let wanted = [("PLUG", 1..=20), ("IDEN", 1..=8)];
+    let wanted = [("PLUG", 1..=20), ("IDEN", 1..=8), ("META", 2..=6)];
     let names = wanted.into_iter().flat_map(|(part, all)| all.map(move |n| format!("CO-{part}-{n:02}")));
+    let single =
+        ["GEN-01", "GEN-07", "GEN-08", "GEN-10", "GEN-30", "ERR-08", "CTRL-67", "H13-01"].into_iter();
+    let names = names.chain(single.map(|one| format!("CO-{one}")));
     Table { file: "docs/obligations.md", word: "Obligation", names: names.collect() }
 }
 
@@ -343,12 +348,60 @@ fn plugins_and_allocations_are_shown_by_real_processes() {
 
 #[test]
 fn the_obligations_of_the_table_are_shown_by_tests() {
-    assert_eq!(obligations().names.len(), 28);
+    assert_eq!(obligations().names.len(), 41);
     obligations().compare(&[
         ("| CO-PLUG-20 |", "| CO-PLUG-19 |", "CO-PLUG-20: not in the table"),
         ("lib: plugin_names", "lib: names", "CO-IDEN-01: no test `lib: names`"),
         ("runtime: output_is_bounded_on_disk", "runtime: output", "CO-PLUG-14: no test `runtime: output`"),
+        ("| CO-META-04 |", "| CO-META-05 |", "CO-META-04: not in the table"),
     ]);
+}
+
+/// Which test shows which obligation as a whole, and which in part.
+fn shown_obligations() -> (obligations::Named, obligations::Named) {
+    let in_part = Table { word: "Part of obligation", ..obligations() };
+    let by_id = |table: &Table| {
+        let shown = table.shown().into_iter().map(|one| (one.test, one.rows));
+        obligations::by_id(&shown.collect::<Vec<_>>())
+    };
+    (by_id(&obligations()), by_id(&in_part))
+}
+
+/// With `OBLIGATIONS` set to a file, the report goes there: `make obligations` shows it.
+#[test]
+fn the_obligations_are_counted() {
+    let all = obligations::all();
+    assert_eq!(all.len(), 222);
+    let count = |level| all.iter().filter(|one| one.level.starts_with(level)).count();
+    assert_eq!((count("M"), count("S"), count("Y")), (179, 29, 14), "as the levels of the contract are");
+    let (whole, in_part) = shown_obligations();
+    for (id, tests) in whole.iter().chain(&in_part) {
+        assert!(
+            all.iter().any(|one| one.id == id),
+            "{id} is no obligation, and {} names it",
+            tests.join(", ")
+        );
+    }
+    let report = obligations::report(&whole, &in_part);
+    for one in &all {
+        assert_eq!(report.matches(&format!("  {} ", one.id)).count(), 1, "{}", one.id);
+    }
+    assert!(report.contains("CO-PLUG-02"), "what a test names is covered");
+    if let Some(file) = std::env::var_os("OBLIGATIONS") {
+        fs::write(file, report).expect("the report can be written");
+    }
+}
+
+#[test]
+fn an_obligation_is_covered_only_by_a_test_that_names_it_as_a_whole() {
+    let by = |test: &str, id: &str| obligations::by_id(&[(test.to_owned(), vec![id.to_owned()])]);
+    let report = obligations::report(&by("one", "CO-GEN-01"), &by("two", "CO-GEN-02"));
+    let at = |text: &str| report.find(text).unwrap_or_else(|| panic!("{text} is not in {report}"));
+    let order =
+        ["COVERED: 1 of 222 (M 1 of", "CO-GEN-01", "IN PART: 1 of 222", "CO-GEN-02", "NOT COVERED: 220"];
+    assert!(order.windows(2).all(|pair| at(pair[0]) < at(pair[1])), "{report}");
+    assert!(at("NOT COVERED: 220") < at("CO-GEN-03") && at("CO-H13-05") < at("does not make CI fail yet"));
+    assert!(report.contains("one\n") && report.contains("two\n"), "who shows it is told");
 }
 
 /// The names in a manifest that look like those of variables with something secret in them.

@@ -9,9 +9,9 @@ use serde_json::json;
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{deleting, fence, fence_command, uid, with_condition};
-use super::holders::{Obstacle, obstacle};
+use super::holders::obstacle;
 use super::nodes::pulse;
-use crate::api::allocation::{AllocationPhase, EVICTED, OnNodeLost, TaskState, UNATTACHED};
+use crate::api::allocation::{AllocationPhase, EVICTED, Obstacle, OnNodeLost, TaskState};
 use crate::api::meta::{Condition, READY, Rung, Truth};
 use crate::api::{Allocation, AllocationStatus};
 use crate::plan::Reason;
@@ -25,7 +25,7 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     let off = !node.is_empty() && node_off(&context, node);
     if deleting(&*object) {
         let held = !context.world.volumes.names(&format!("user:{}", uid(&*object))).is_empty();
-        if !held && (node.is_empty() || off || ended(&status)) {
+        if !held && (node.is_empty() || off || over(&status, serves(&object))) {
             context.release(&*object).await?;
             return Ok(None);
         }
@@ -65,28 +65,15 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     Ok(None)
 }
 
-/// Says what keeps an allocation from its volumes before its node has an attachment for it, which is all that a node sees.
+/// Says what keeps an allocation from its volumes before its node has an attachment for it, in a field that the node reads.
 async fn unattached(context: &Context, object: &Allocation, status: &AllocationStatus) -> Outcome {
-    if status.phase != Some(AllocationPhase::WaitingVolumes) || object.spec.stop || deleting(object) {
-        return Ok(None);
-    }
-    let said = status.conditions.iter().find(|c| c.kind == READY).map(|c| c.reason.as_str());
-    let (word, sentence) = match obstacle(context, object, &status.node_name) {
-        Obstacle::Waits(reason) => (reason.word(), reason.to_string()),
-        // What was said is over, and what comes now comes by itself.
-        Obstacle::None if said.is_some_and(|said| UNATTACHED.contains(&said)) => {
-            ("Waiting", Reason::VolumesNotReady.to_string())
-        }
-        Obstacle::None | Obstacle::Attached => return Ok(None),
-    };
-    let condition = Condition::new(READY, Truth::False, word, sentence);
-    let condition = condition.of_generation(object.metadata.generation);
-    let conditions = with_condition(context, &status.conditions, condition);
-    if conditions != status.conditions {
-        // Against this version only: its node speaks of it, too.
-        let patch = json!({ "metadata": { "resourceVersion": object.resource_version() },
-            "status": { "conditions": conditions } });
-        context.merge(object, patch).await?;
+    let waits =
+        status.phase == Some(AllocationPhase::WaitingVolumes) && !object.spec.stop && !deleting(object);
+    let reason = if waits { obstacle(context, object, &status.node_name) } else { None };
+    let obstacle =
+        reason.map(|reason| Obstacle { reason: reason.word().to_owned(), message: reason.to_string() });
+    if obstacle != status.obstacle {
+        context.merge(object, json!({ "status": { "obstacle": obstacle } })).await?;
     }
     Ok(None)
 }
@@ -117,6 +104,11 @@ fn ended(status: &AllocationStatus) -> bool {
     over && down && idle
 }
 
+/// Whether nothing of it is left on its node, and nothing comes again: a driver between two runs does, until it is let go.
+pub(crate) fn over(status: &AllocationStatus, serves: bool) -> bool {
+    ended(status) && (!serves || status.plugin_released)
+}
+
 /// Whether its node said that nothing of it is left, and knew then that it has to leave: an older word may be of before it
 /// was started again.
 pub(crate) fn evicted(status: &AllocationStatus) -> bool {
@@ -142,6 +134,13 @@ mod tests {
         assert!(!ended(&with(P::Stopping, Rung::Down, TaskState::Exited)));
         assert!(!ended(&with(P::Stopped, Rung::Unknown, TaskState::Exited)));
         assert!(!ended(&with(P::Failed, Rung::Down, TaskState::Running)));
+        for (serves, plugin_released, expected) in
+            [(false, false, true), (true, false, false), (true, true, true)]
+        {
+            let failed = with(P::Failed, Rung::Down, TaskState::Exited);
+            let failed = AllocationStatus { plugin_released, ..failed };
+            assert_eq!(over(&failed, serves), expected, "serves: {serves}, released: {plugin_released}");
+        }
         let stopped = with(P::Stopped, Rung::Down, TaskState::Exited);
         let told = |evicted, word: &str| AllocationStatus {
             evicted,

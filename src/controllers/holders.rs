@@ -141,8 +141,10 @@ impl Known {
                         self.attachments.push(Arc::new(made));
                         Ok(true)
                     }
-                    // Those who want it are told by the controller of allocations.
-                    Err(_) => Ok(false),
+                    Err(_) => {
+                        self.wake_users(context, &node);
+                        Ok(false)
+                    }
                 }
             }
             Step::Admit { node, allocations } => {
@@ -159,6 +161,15 @@ impl Known {
 }
 
 impl Known {
+    /// Those on the node who want the volume are told what keeps them from it, by the controller of allocations.
+    fn wake_users(&self, context: &Context, node: &str) {
+        let Some(of) = &self.volume.spec.claim_ref else { return };
+        let word = format!("claim:{}/{}", namespace_or_default(&of.namespace), of.name);
+        let here = |a: &Arc<Allocation>| a.status.as_ref().is_some_and(|status| status.node_name == node);
+        let users = context.world.allocations.by(&word).into_iter().filter(here);
+        context.queues.allocations.add_all(users.map(|user| super::cache::name_of(&*user)));
+    }
+
     /// Whether the server itself knows the volume otherwise, or a user of it on this node. What is closed stays closed
     /// until its last user is over, and those who come meanwhile wait for that: no old cache may bring it about.
     async fn used(&self, context: &Context, node: &str) -> Result<bool, Failure> {
@@ -311,9 +322,9 @@ fn user(context: &Context, allocation: Option<&Allocation>, claim: &str, node: &
     })
 }
 
-/// What keeps an allocation from its volumes on its node although it may have them, while it has no attachment there: without
-/// one its node knows nothing of that.
-pub(super) fn obstacle(context: &Context, allocation: &Allocation, node: &str) -> Obstacle {
+/// What keeps an allocation from its volumes on its node although it may have them, if that is known, while it has no
+/// attachment there.
+pub(super) fn obstacle(context: &Context, allocation: &Allocation, node: &str) -> Option<Reason> {
     let world = &context.world;
     let namespace = allocation.namespace().unwrap_or_default();
     let named = allocation.spec.volumes.iter().filter_map(|v| {
@@ -322,22 +333,11 @@ pub(super) fn obstacle(context: &Context, allocation: &Allocation, node: &str) -
     });
     let volumes: Vec<_> = named.collect();
     if volumes.iter().any(|(_, v)| attachments_of(context, v).iter().any(|a| a.spec.node_name == node)) {
-        return Obstacle::Attached;
+        return None;
     }
     // Whose turn it is was said when it was bound.
-    let free = volumes.iter().filter(|(claim, v)| held(v, allocation, claim, node).is_none());
-    let reason = free.into_iter().find_map(|(_, v)| new_attachment(context, v, node, false).err());
-    reason.map_or(Obstacle::None, Obstacle::Waits)
-}
-
-/// What [`obstacle`] finds.
-pub(super) enum Obstacle {
-    /// The node has an attachment for it, and speaks itself.
-    Attached,
-    /// Nothing is known to be.
-    None,
-    /// No attachment can be made.
-    Waits(Reason),
+    let mut free = volumes.iter().filter(|(claim, v)| held(v, allocation, claim, node).is_none());
+    free.find_map(|(_, v)| new_attachment(context, v, node, false).err())
 }
 
 /// The attachment with all that undoing it needs and nobody let in; or what of that is not known yet, and why.

@@ -27,7 +27,7 @@ const MAX_HEADER_LIST: u32 = 1024 * 1024;
 const WAITING_CALLS: usize = 1024;
 
 /// The connections of one plugin, over all its channels. Clones count the same.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Counts {
     /// Those after the first of a channel.
     pub(crate) reconnects: watch::Sender<u64>,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::supervisor::HEALTH_TIMED_OUT;
 use crate::api::meta::{Segments, Time};
 use crate::api::plugin::{Provider, Role};
 use crate::csi;
@@ -63,6 +64,13 @@ impl Progress {
     pub fn is_undecided(&self) -> bool {
         self.healthy_since.is_none() && self.fault.is_none()
     }
+
+    /// What is wrong with it that is not over in a moment: it was not ready in time, or it answers and is not taken for what
+    /// it says.
+    pub fn trouble(&self) -> Option<&str> {
+        let (word, sentence) = self.fault.as_ref().filter(|_| self.healthy_since.is_none())?;
+        (word == HEALTH_TIMED_OUT || self.probed).then_some(sentence)
+    }
 }
 
 /// One registered instance.
@@ -96,6 +104,11 @@ impl Instance {
         let well = self.admitted && !self.draining && self.progress.healthy_since.is_some();
         let awaited = self.ours || self.progress.is_undecided();
         registry::Process { well, awaited, owes: self.client.owes(volume) }
+    }
+
+    /// Whether it makes node calls now, so that what another one has brought up can be taken down by it.
+    pub fn makes_node_calls(&self) -> bool {
+        self.role.node() && self.admitted && !self.draining && self.progress.healthy_since.is_some()
     }
 
     fn serves(&self, plugin: &str, service: Service) -> bool {

@@ -202,6 +202,7 @@ impl Reason {
 }
 
 impl std::fmt::Display for Reason {
+    #[expect(clippy::too_many_lines, reason = "a sentence for each variant")]
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NotFound { kind, name } => {

@@ -33,7 +33,7 @@ pub(crate) async fn ready(rig: &Rig, name: &str, truth: &str) -> Value {
 }
 
 /// How often a reason was told of an object.
-async fn told(rig: &Rig, name: &str, reason: &str) -> i32 {
+pub(crate) async fn told(rig: &Rig, name: &str, reason: &str) -> i32 {
     told_if(rig, name, |event| event.reason.as_deref() == Some(reason)).await
 }
 
@@ -102,7 +102,8 @@ async fn a_plugin_that_is_never_ready_is_started_again_and_the_timeout_is_told_o
 pub(crate) async fn user_of_own(rig: &Rig) -> Value {
     let own = Special { spec: json!({ "plugin": "own" }), ..Special::default() };
     let volume = rig.ask("vol-1", &own).await;
-    let handle = rig.volume_up("vol-1").await.status.unwrap().handle;
+    let status = rig.volume_up("vol-1").await.status.unwrap();
+    let (handle, context) = (status.handle, status.context);
     let task = json!({ "name": "task", "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
         "runtime": { "process": { "command": ["/bin/sh", "-c", "echo up >> /data/log && exec sleep infinity"] } } });
     let app = rig
@@ -113,7 +114,7 @@ pub(crate) async fn user_of_own(rig: &Rig) -> Value {
         "spec": { "volume": "vol-1", "volumeUid": uid(&volume), "nodeName": NODE, "plugin": "own",
             "claim": { "namespace": "default", "name": "data", "uid": "c" },
             "host": { "nodeName": NODE, "epoch": 1 }, "attachRequired": false, "stageRequired": false,
-            "handle": handle, "nodeId": NODE, "allocations": [uid(&app)],
+            "handle": handle, "volumeContext": context, "nodeId": NODE, "allocations": [uid(&app)],
             "capability": { "accessMode": "SingleNodeWriter" } } });
     rig.world.create(&rig.attachments, object).await;
     serde_json::to_value(rig.published("app").await).unwrap()

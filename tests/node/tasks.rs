@@ -313,7 +313,10 @@ async fn a_runtime_that_the_node_does_not_allow_is_named_with_what_may_be_used()
     let said = condition_message(&app, "Ready").unwrap();
     assert!(said.contains("task t: this node does not allow the runtime \"process\"; "), "{said}");
     // It waits for no volume, and nothing of it ran.
-    assert_eq!((&app["status"]["phase"], &app["status"]["tasks"][0]["state"]), (&json!("Starting"), &json!("Pending")));
+    assert_eq!(
+        (&app["status"]["phase"], &app["status"]["tasks"][0]["state"]),
+        (&json!("Starting"), &json!("Pending"))
+    );
     gone(&rig, "app").await;
     rig.finish().await;
 }

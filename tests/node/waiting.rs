@@ -32,8 +32,8 @@ async fn who_waits_for_its_plugin_goes_on_within_a_second_of_it_also_after_a_res
     rig.stop().await;
     rig.start().await;
     ready(&rig, "p", "False").await;
-    let waiting = serde_json::to_value(rig.allocs.get("app").await.unwrap()).unwrap();
-    assert!(waits(&waiting) && waiting["status"]["phase"] == "WaitingVolumes", "{waiting}");
+    let still = |a: &Value| waits(a) && a["status"]["phase"] == "WaitingVolumes";
+    rig.world.until(&rig.allocs, "app", "waits for it still", still).await;
     rig.plugin.serve();
     ready(&rig, "p", "True").await;
     let registered = tokio::time::Instant::now();
@@ -71,25 +71,28 @@ async fn who_is_stopped_or_deleted_while_it_waits_for_its_plugin_has_nothing_lef
     }
 }
 
-/// The controllers alone know why there is no attachment, and the node leaves that as it is until there is one.
+/// The controllers alone know why there is no attachment; its node says it, until there is one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn why_there_is_no_attachment_yet_is_said_by_the_controllers_until_there_is_one() {
+async fn why_there_is_no_attachment_yet_is_known_by_the_controllers_and_said_by_the_node() {
     let mut rig = Rig::new(Config::without_attach_and_stage()).await;
     let app = rig.user("app").await;
     let own = |a: &Value| a["status"]["phase"] == "WaitingVolumes";
     rig.world.until(&rig.allocs, "app", "waiting", own).await;
-    let told = json!([{ "type": "Ready", "status": "False", "reason": "PluginNotReady", "message": "m",
-        "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
-    rig.world.status(&rig.allocs, "app", json!({ "conditions": told })).await;
+    let obstacle = json!({ "reason": "PluginNotReady", "message": "waits for a healthy instance" });
+    rig.world.status(&rig.allocs, "app", json!({ "obstacle": obstacle })).await;
+    let said = |a: &Value| waits(a) && condition_reason(a, "VolumesReady") == Some("PluginNotReady");
+    rig.world.until(&rig.allocs, "app", "told", said).await;
     rig.stop().await;
     rig.start().await;
     // It looks at all that it has before it says that a new one is bound to it.
     rig.alloc("other", json!({ "volumes": [{ "name": "data", "claimName": "other" }] })).await;
     rig.world.until(&rig.allocs, "other", "waiting", own).await;
     let after = serde_json::to_value(rig.allocs.get("app").await.unwrap()).unwrap();
-    assert!(waits(&after), "{after}");
+    assert!(said(&after), "{after}");
+    // What was said of the time before counts no more.
     rig.give(&[&app], &Special::default()).await;
-    rig.published("app").await;
+    let app = serde_json::to_value(rig.published("app").await).unwrap();
+    assert!(!waits(&app), "{app}");
     rig.end_alloc("other").await;
     rig.end_all().await;
     rig.finish().await;

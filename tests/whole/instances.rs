@@ -46,6 +46,22 @@ fn unstartable(name: &str, driver: &Steered) -> Value {
     allocation
 }
 
+/// Nothing is told of its health, for it never had any.
+fn gone_before_it_was_there(rig: &Rig, driver: &Steered) {
+    apply(rig, &[unstartable("early", driver)]);
+    until("it cannot be started", || {
+        let ready = condition(&of(rig, "early"), "Ready");
+        ready["status"] == "False" && ready["message"].as_str().is_some_and(|m| !m.is_empty())
+    });
+    let early = of(rig, "early");
+    rig.run(&["delete", "allocation", "early"]);
+    assert!(
+        events(rig, &early).iter().all(|(why, ..)| !why.starts_with("Plugin")),
+        "{:?}",
+        events(rig, &early)
+    );
+}
+
 /// Ten that never answer and one that cannot be started come and go; whoever is well is asked before and after.
 fn burst(rig: &Rig, driver: &Steered, round: usize) {
     let names: Vec<_> = (0..10).map(|n| format!("x{round}{n}")).collect();
@@ -64,27 +80,14 @@ fn burst(rig: &Rig, driver: &Steered, round: usize) {
 /// One serves, with a call that hangs, through a burst of twenty that come and go and that never answer.
 #[test]
 fn whoever_comes_and_goes_the_newest_that_is_well_serves() {
-    let (mut rig, driver) = (Rig::new(), Steered::new());
+    let (driver, mut rig) = (Steered::new(), Rig::new());
     rig.up();
     for (name, says) in
         [("a", json!({})), ("b", json!({})), ("last", json!({})), ("idle", json!({ "listens": "never" }))]
     {
         driver.profile(name, &says);
     }
-    // Gone before it was ever there.
-    apply(&rig, &[unstartable("early", &driver)]);
-    until("it cannot be started", || {
-        let ready = condition(&of(&rig, "early"), "Ready");
-        ready["status"] == "False" && ready["message"].as_str().is_some_and(|m| !m.is_empty())
-    });
-    let early = of(&rig, "early");
-    rig.run(&["delete", "allocation", "early"]);
-    assert!(
-        events(&rig, &early).iter().all(|(why, ..)| !why.starts_with("Plugin")),
-        "{:?}",
-        events(&rig, &early)
-    );
-
+    gone_before_it_was_there(&rig, &driver);
     apply(&rig, &[serves("a", "p", "Monolith", (&driver, "a")), class("p")]);
     until("it serves", || is_ready(&rig, "a"));
     until("that is told", || told(&rig, &of(&rig, "a"), "PluginHealthy") == 1);
@@ -151,7 +154,7 @@ fn whoever_comes_and_goes_the_newest_that_is_well_serves() {
 /// A call that was under way ends with the former one; the next one takes down what that mounted.
 #[test]
 fn another_version_takes_over_with_its_capabilities_and_no_mount_is_touched() {
-    let (mut rig, driver) = (Rig::new(), Steered::new());
+    let (driver, mut rig) = (Steered::new(), Rig::new());
     rig.up();
     driver.profile("v1", &json!({ "version": "1.0.0", "maxVolumes": 5, "topology": { "zone": "a" } }));
     driver.profile(
@@ -231,7 +234,7 @@ fn another_version_takes_over_with_its_capabilities_and_no_mount_is_touched() {
 /// Somebody else listens at the path that the journal names: of another boot it is not asked.
 #[test]
 fn after_a_boot_no_socket_of_before_is_asked_and_the_next_process_serves() {
-    let (mut rig, driver) = (Rig::new(), Steered::new());
+    let (driver, mut rig) = (Steered::new(), Rig::new());
     rig.up_on_machine("boot-0");
     driver.profile("it", &json!({}));
     apply(&rig, &[plugin("p", &driver, "it", &json!({})), class("p")]);

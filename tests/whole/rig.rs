@@ -226,6 +226,7 @@ impl Drop for Rig {
             let _ = up.wait();
         }
         if std::thread::panicking() {
+            crate::scripted::steered::relent();
             let mut down = Command::new(WHARFLINE);
             down.args(["down", "--delete-volumes", "--timeout", "20s", "--data-dir"]).arg(self.data.path());
             let _ = down.stdout(Stdio::null()).stderr(Stdio::null()).status();

@@ -38,7 +38,7 @@ fn what_could_not_be_mounted_is_refused(rig: &Rig, driver: &Steered) {
 /// The driver insists on shared mounts, and answers ABORTED to the first stage and to the first publication.
 #[test]
 fn users_share_one_stage_whatever_is_aborted_and_whoever_leaves() {
-    let (mut rig, driver) = (Rig::new(), Steered::new());
+    let (driver, mut rig) = (Steered::new(), Rig::new());
     rig.up();
     driver.profile("it", &json!({ "sharedOnly": true }));
     driver.next(Rpc::NodeStageVolume, &json!({ "fail": 10 }));
@@ -124,7 +124,7 @@ fn users_share_one_stage_whatever_is_aborted_and_whoever_leaves() {
 /// What was given up is asked again, by itself and one at a time.
 #[test]
 fn a_publication_that_hangs_delays_no_other_volume_and_no_other_plugin() {
-    let (mut rig, driver, other) = (Rig::new(), Steered::new(), Steered::new());
+    let (driver, other, mut rig) = (Steered::new(), Steered::new(), Rig::new());
     rig.up();
     driver.profile("it", &json!({}));
     other.profile("it", &json!({ "maxVolumes": 1 }));
@@ -175,8 +175,6 @@ fn a_publication_that_hangs_delays_no_other_volume_and_no_other_plugin() {
 /// Each driver dies once in the call that it is there for, before or after what it does; one dies again and again.
 #[test]
 fn a_driver_that_dies_in_a_call_gets_the_same_call_and_its_users_do_not_notice() {
-    let mut rig = Rig::new();
-    rig.up();
     let cases = [
         ("creates", Rpc::CreateVolume, true),
         ("attaches", Rpc::ControllerPublishVolume, true),
@@ -190,6 +188,8 @@ fn a_driver_that_dies_in_a_call_gets_the_same_call_and_its_users_do_not_notice()
         ("deletes", Rpc::DeleteVolume, true),
     ];
     let all: Vec<_> = cases.into_iter().map(|case| (case, Steered::new())).collect();
+    let mut rig = Rig::new();
+    rig.up();
     let mut objects = Vec::new();
     for ((name, rpc, done), driver) in &all {
         driver.profile("it", &json!({}));
@@ -245,7 +245,7 @@ fn is_mounted(rig: &Rig, at: &str) -> bool {
 /// Scenarios A14, A54, A55, R2.
 #[test]
 fn a_daemon_that_comes_back_knows_its_plugins_and_looks_at_each_mount() {
-    let (mut rig, driver) = (Rig::new(), Steered::new());
+    let (driver, mut rig) = (Steered::new(), Rig::new());
     rig.up();
     driver.profile("it", &json!({}));
     apply(&rig, &[plugin("p", &driver, "it", &json!({})), class("p")]);
@@ -266,9 +266,9 @@ fn a_daemon_that_comes_back_knows_its_plugins_and_looks_at_each_mount() {
     mount("none", &other, "tmpfs", MountFlags::empty(), None).unwrap();
     rig.up();
     let published = |name: &str| rig.get("allocation", name)["status"]["volumes"][0]["published"].clone();
-    let foreign =
-        |rig: &Rig| condition(&rig.get("allocation", "other"), "VolumesReady")["reason"] == "ForeignMount";
-    until("what lies above the volume is seen", || published("other") != "Up" && foreign(&rig));
+    let covered =
+        |rig: &Rig| condition(&rig.get("allocation", "other"), "VolumesReady")["reason"] == "MountLost";
+    until("what lies above the volume is seen", || published("other") != "Up" && covered(&rig));
     until("what is gone is there again", || is_mounted(&rig, &gone) && published("gone") == "Up");
     assert!(Path::new(&gone).join("gone").exists());
     let since = || driver.calls().split_off(calls);
@@ -316,10 +316,10 @@ fn a_daemon_that_comes_back_knows_its_plugins_and_looks_at_each_mount() {
 /// starts again.
 #[test]
 fn what_a_driver_served_dies_with_it_and_is_healed_for_those_who_want_it() {
-    let mut rig = Rig::new();
-    rig.up();
     let all: Vec<_> =
         ["None", "Remount", "Restart"].map(|policy| (policy, policy.to_lowercase(), Steered::new())).into();
+    let mut rig = Rig::new();
+    rig.up();
     let mut objects = Vec::new();
     for (policy, name, driver) in &all {
         driver.profile("it", &json!({ "servesFiles": true }));

@@ -177,7 +177,7 @@ impl<'a> Walk<'a> {
         // MountLost, MountStale, MountSilent: it runs, and its volume is not what it was.
         let dead = settled && told.is_some_and(|c| c.kind == "VolumesReady" && c.reason.starts_with("Mount"));
         if settled && !dead && told.is_none_or(|condition| condition.kind != "Ready") {
-            self.add_former(&mut branch, allocation);
+            self.add_serving(&mut branch, allocation);
             return branch;
         }
         branch.state = State::Blocked;

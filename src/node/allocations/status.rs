@@ -15,7 +15,7 @@ use super::prepare::{self, note};
 use super::start::restarts;
 use crate::api::allocation::{
     AllocationPhase, AllocationStatus, AllocationVolume, EVICTED, RestartPolicy, Task, TaskState, TaskStatus,
-    UNATTACHED, VolumePublication,
+    VolumePublication,
 };
 use crate::api::definitions::ALLOCATION_PART;
 use crate::api::meta::{Condition, READY, Rung, Time, Truth, set_condition};
@@ -133,7 +133,7 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         })
         .collect();
     let processes: Vec<_> =
-        allocation.spec.tasks.iter().map(|t| (node.tasks.process(&uid, &t.name), t.restart_policy)).collect();
+        allocation.spec.tasks.iter().map(|t| (node.tasks.process(&uid, &t.name), t.restarts())).collect();
     let gone = published.is_empty();
     let over = before.phase.filter(|p| matches!(p, AllocationPhase::Complete | AllocationPhase::Failed));
     let phase = match over {
@@ -156,11 +156,14 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         .answered::<_, ConditionsPart>(allocation, &NODE)
         .map_or_else(|| before.conditions.clone(), |written| written.conditions);
     let generation = allocation.meta().generation;
+    // Without an attachment nothing is known here: the controllers say why there is none.
+    let unattached = !volumes.is_empty() && volumes.iter().all(|v| v.volume.is_empty());
+    let obstacle = before.obstacle.as_ref().filter(|_| unattached);
+    notes.extend(obstacle.map(|obstacle| (obstacle.reason.clone(), obstacle.message.clone())));
     let (word, message) = notes.into_iter().next().unwrap_or_default();
     let volumes_ready = volumes_ready(ready, (&word, &message), troubles.first());
     set_condition(&mut conditions, volumes_ready.of_generation(generation), node.now());
-    let unattached = !volumes.is_empty() && volumes.iter().all(|v| v.volume.is_empty());
-    if !spoken_for(node, (phase, unattached), &conditions) {
+    if !spoken_for(node, phase, &conditions) {
         let why = match phase {
             AllocationPhase::Stopped if before.evicted => {
                 (EVICTED.to_owned(), "it was told to leave its node, and has".to_owned())
@@ -229,13 +232,12 @@ fn troubles(
 }
 
 /// Whether what the controllers wrote of it stands: it failed with its node, and that is why; or its node seems lost to
-/// them, and would still while its lease is not renewed; or there is no attachment for it here, and they know why.
-fn spoken_for(node: &Node, (phase, unattached): (AllocationPhase, bool), conditions: &[Condition]) -> bool {
+/// them, and would still while its lease is not renewed.
+fn spoken_for(node: &Node, phase: AllocationPhase, conditions: &[Condition]) -> bool {
     let said = conditions.iter().find(|c| c.kind == READY).map(|c| c.reason.as_str());
     match said {
         Some("NodeLost") => phase == AllocationPhase::Failed,
         Some("NoFence") => !node.lease_valid(),
-        Some(word) if UNATTACHED.contains(&word) => unattached && phase == AllocationPhase::WaitingVolumes,
         Some(_) | None => false,
     }
 }
@@ -376,7 +378,7 @@ pub(super) fn task_status(
         Process::Stopping => TaskState::Stopping,
         Process::Lost => TaskState::Stopping,
         process @ (Process::Stopped | Process::Exited { .. }) => {
-            let again = match (process, task.restart_policy) {
+            let again = match (process, task.restarts()) {
                 (Process::Exited { ok }, RestartPolicy::OnFailure) => !ok,
                 (Process::Exited { .. }, RestartPolicy::Never) => false,
                 _ => true,

@@ -24,7 +24,6 @@ use tokio::time::Instant;
 use super::super::context::{Key, Node};
 use super::super::events::{Tone, about_allocation, part};
 use super::super::journal::{AttachmentEntry, Entry, PublicationEntry};
-use super::super::supervisor::HEARTBEAT;
 use super::TARGET;
 use super::look::{self, Found};
 use crate::api::allocation::OnStaleMount;
@@ -234,7 +233,7 @@ pub(crate) async fn follow(node: Arc<Node>) {
     let mut asked: HashMap<(String, Mount), bool> = HashMap::new();
     let mut looks = FuturesUnordered::new();
     let mut unasked = Vec::new();
-    let mut beat = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
+    let mut beat = tokio::time::interval_at(Instant::now() + node.options.heartbeat, node.options.heartbeat);
     loop {
         while looks.len() < AT_ONCE
             && let Some(subject) = waiting.pop_front()

@@ -207,6 +207,17 @@ impl Unit {
             self.publish_at_host(node, user, (&target, &verified, host), &mut entry).await?;
         }
         entry.verified = Some(verified);
+        self.published(node, user, &attachment, entry).await
+    }
+
+    /// It is up: that is told and remembered.
+    async fn published(
+        &self,
+        node: &Arc<Node>,
+        user: &User,
+        attachment: &AttachmentEntry,
+        mut entry: PublicationEntry,
+    ) -> Result<(), Trouble> {
         entry.level = Level::Up;
         node.sightings.forget(&publication_key(&self.uid, &user.allocation.uid, &user.name));
         tracing::info!(volume = attachment.volume, allocation = user.allocation.name, "published");

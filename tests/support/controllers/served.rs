@@ -97,10 +97,15 @@ async fn started_without_its_plugin(bench: &Bench) {
     bench.behave("a", |b| b.healthy = false);
     bench.until("the plugin is away", |seen| !ready(&seen.get("plugins", "", "disk"))).await;
     bench.patch("allocations", "default", "one", json!({ "spec": { "stop": false } })).await;
-    bench.until("it waits for its plugin", |seen| why(&one(seen)) == "PluginNotReady").await;
-    let message = condition(&one(&bench.seen), "Ready")["message"].clone();
+    bench.until("it waits for its plugin", |seen| obstacle(seen, "one")["reason"] == "PluginNotReady").await;
+    let message = obstacle(&bench.seen, "one")["message"].clone();
     assert_eq!(message, "waits for a healthy instance of plugin \"disk\" on node \"a\"");
     assert_eq!(bench.quiet().await.len(), 0, "waiting is free");
+}
+
+/// What its node is told of what it waits for.
+fn obstacle(seen: &Seen, name: &str) -> Value {
+    seen.get("allocations", "default", name)["status"]["obstacle"].clone()
 }
 
 fn one(seen: &Seen) -> Value {
@@ -115,6 +120,30 @@ async fn a_bound_allocation_says_that_it_waits_for_its_plugin_and_goes_on_with_i
     bench.behave("a", |b| b.healthy = true);
     bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
     assert_eq!(bench.ledger.count("publish"), 2);
+    bench.until("nothing is said of before", |seen| obstacle(seen, "one").is_null()).await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.end().await;
+}
+
+/// It waited for another user when the plugin of its node went, which changes nothing of the allocation itself.
+#[tokio::test(start_paused = true)]
+async fn who_gets_its_turn_while_its_plugin_is_away_says_so() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.make("allocations", user("two", "c", "b")).await;
+    bench.until("it waits", |seen| phase(seen, "two") == "WaitingVolumes").await;
+    bench.behave("b", |b| b.healthy = false);
+    bench.until("the plugin is away", |seen| !ready(&seen.get("plugins", "", "disk"))).await;
+    bench.quiet().await;
+    assert!(obstacle(&bench.seen, "two").is_null(), "it waits for the other one");
+    bench.delete("allocations", "default", "one").await;
+    bench.until("it waits for its plugin", |seen| obstacle(seen, "two")["reason"] == "PluginNotReady").await;
+    assert_eq!(bench.quiet().await.len(), 0, "waiting is free");
+    bench.behave("b", |b| b.healthy = true);
+    bench.until("it runs", |seen| phase(seen, "two") == "Running").await;
     bench.end().await;
 }
 

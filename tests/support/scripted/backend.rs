@@ -10,7 +10,7 @@ use super::ask::Ask;
 use super::config::Config;
 use super::log::{End, Logged};
 use super::model::{Leftover, Model, Refusal};
-use super::script::{Answer, Effect, Finale, Pause, Script};
+use super::script::{Answer, Effect, Finale, Parts, Pause, Script};
 
 /// How long [`Backend::until`] waits.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -68,10 +68,17 @@ pub struct Wire {
 }
 
 /// What to send.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Ending {
     /// OK with this message.
     Reply(Vec<u8>),
+    /// A stream. Its call is in flight until [`Backend::finished`].
+    Stream {
+        /// The call's place in the log.
+        number: usize,
+        /// What is sent.
+        parts: Parts,
+    },
     /// A status.
     Status {
         /// Its number.
@@ -153,9 +160,10 @@ impl Backend {
         self.state().script.push(rpc, None, answer, false);
     }
 
-    /// Queues an answer for the next call of `rpc` about `volume`, by handle or, for `CreateVolume`, name.
-    pub fn next_for(&self, rpc: Rpc, volume: &str, answer: Answer) {
-        self.state().script.push(rpc, Some(volume.to_owned()), answer, false);
+    /// Queues an answer for the next call of `rpc` about this volume, snapshot or group, by its id or, where it gets one
+    /// yet, name.
+    pub fn next_for(&self, rpc: Rpc, subject: &str, answer: Answer) {
+        self.state().script.push(rpc, Some(subject.to_owned()), answer, false);
     }
 
     /// Gives this answer to every call of `rpc` once the queue before it is empty.
@@ -214,6 +222,26 @@ impl Backend {
     /// Handles of the volumes that exist.
     pub fn volumes(&self) -> Vec<String> {
         self.state().model.volume_ids()
+    }
+
+    /// What a volume has now, in bytes.
+    pub fn capacity(&self, volume: &str) -> Option<i64> {
+        self.state().model.volumes.get(volume).map(|volume| volume.capacity)
+    }
+
+    /// What may be changed of a volume, as it is now.
+    pub fn mutable_parameters(&self, volume: &str) -> std::collections::BTreeMap<String, String> {
+        self.state().model.volumes.get(volume).map(|volume| volume.mutable.clone()).unwrap_or_default()
+    }
+
+    /// Where a volume is used and its file system is smaller than the volume: volume and node.
+    pub fn expansion_debts(&self) -> Vec<(String, String)> {
+        self.state().model.debts()
+    }
+
+    /// Ids of the snapshots that exist.
+    pub fn snapshots(&self) -> Vec<String> {
+        self.state().model.snapshots.keys().cloned().collect()
     }
 
     /// The handle of the volume that was made under this name, if it exists.
@@ -328,10 +356,12 @@ impl Backend {
         }
         let ending = match answer.finale {
             Finale::Model => match done.unwrap_or_else(|| self.perform(site, number, &ask)) {
-                Ok(reply) => Ending::Reply(reply),
+                Ok(messages) if rpc.streams() => Ending::Stream { number, parts: Parts::of(messages) },
+                Ok(messages) => Ending::Reply(messages.concat()),
                 Err(refusal) => refused(&refusal),
             },
             Finale::Reply(reply) => Ending::Reply(reply),
+            Finale::Stream(parts) => Ending::Stream { number, parts },
             Finale::Status { code, message } => Ending::Status { code, message },
             Finale::BrokenDetails { code, message } => Ending::BrokenDetails { code, message },
             Finale::Oversize(bytes) => Ending::Oversize(bytes),
@@ -362,16 +392,16 @@ impl Backend {
             at: (config.clock)(),
             ended: None,
         };
-        if let Some(volume) = model.subject(ask) {
-            let shared = model.is_shared(&volume);
-            let about_it = |other: &Logged| model.subject(&other.ask).as_ref() == Some(&volume);
+        for subject in model.subjects(ask) {
+            let shared = model.is_shared(&subject);
+            let about_it = |other: &Logged| model.subjects(&other.ask).contains(&subject);
             let over = |other: &Logged| log.iter().any(|later| later.is_last_word(other) && about_it(later));
             let at_work =
                 |other: &&Logged| other.in_flight() || call.meets(other, config.works_on) && !over(other);
             for other in log.iter().filter(at_work) {
                 if about_it(other) && call.excludes(other, shared) {
                     faults.push(format!(
-                        "#{} {} on {} overlaps #{} {} on {}, both about {volume}",
+                        "#{} {} on {} overlaps #{} {} on {}, both about {subject}",
                         call.number, call.rpc, call.node, other.number, other.rpc, other.node
                     ));
                 }
@@ -383,13 +413,19 @@ impl Backend {
             witness.arrived(number, ask);
         }
         let prompted = site.witness.as_ref().and_then(|witness| witness.prompt(ask));
-        let answer = prompted.unwrap_or_else(|| script.next(ask.rpc(), ask.volume()));
+        let answer = prompted.unwrap_or_else(|| script.next(ask.rpc(), ask.subject()));
         drop(state);
         self.tell();
         (number, answer)
     }
 
-    fn perform(&self, site: &Site, number: usize, ask: &Ask) -> Result<Vec<u8>, Refusal> {
+    /// A stream has come to its end, or its caller has gone.
+    pub(super) fn finished(&self, number: usize, how: End) {
+        self.state().log[number].ended = Some((Instant::now(), how));
+        self.tell();
+    }
+
+    fn perform(&self, site: &Site, number: usize, ask: &Ask) -> Result<Vec<Vec<u8>>, Refusal> {
         let mut state = self.state();
         let State { config, model, faults, .. } = &mut *state;
         let before = faults.len();
@@ -421,6 +457,10 @@ struct Flying<'a> {
 impl Flying<'_> {
     fn end(&mut self, ending: &Ending) {
         let how = match ending {
+            Ending::Stream { .. } => {
+                self.over = true;
+                return;
+            }
             Ending::Reply(_) => End::Answered(Code::Ok),
             Ending::Status { code, .. } => End::Answered(Code::from_i32(*code)),
             Ending::BrokenDetails { code, .. } => End::Answered(*code),

@@ -61,10 +61,7 @@ async fn run(directory: PathBuf, name: String, files: fn(&Path)) {
         Some(_) | None if listens == "never" => std::future::pending().await,
         Some(_) | None => {}
     }
-    // Wharfline removes what a former process left; for one that runs elsewhere nobody else does.
-    if profile.is("unlinks") {
-        fs::remove_file(&socket).ok();
-    }
+    // What a former process left there Wharfline has removed.
     let listener = tokio::net::UnixListener::bind(&socket).expect("nothing is in its place");
     if listens == "silent" {
         let mut taken = Vec::new();
@@ -340,6 +337,19 @@ pub struct Steered {
     answers: std::cell::Cell<u32>,
 }
 
+thread_local! {
+    /// The directories of this test's drivers.
+    static MINE: std::cell::RefCell<Vec<PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// This test's drivers do from now on what they are asked: a test that failed takes down what it has up.
+pub fn relent() {
+    for directory in MINE.take() {
+        // What a driver of it has for its own is gone with it.
+        fs::remove_dir_all(directory.join("answers")).ok();
+    }
+}
+
 impl Steered {
     /// A driver that is not run yet, and has no profile.
     pub fn new() -> Self {
@@ -348,6 +358,7 @@ impl Steered {
         for name in ["answers", "gates", "volumes"] {
             fs::create_dir(directory.path().join(name)).expect("it is new");
         }
+        MINE.with_borrow_mut(|mine| mine.push(directory.path().to_owned()));
         Self { directory, answers: std::cell::Cell::new(0) }
     }
 
