@@ -71,10 +71,10 @@ pub enum OnStaleMount {
     /// It is told, and touched by nobody.
     #[default]
     None,
-    /// It is mounted anew. Tasks whose own mounts are well run on; those whose mounts are dead are ended first, and start
+    /// It is mounted anew. Tasks whose own mounts of it are well run on; those whose mounts are dead are ended first, and start
     /// again.
     Remount,
-    /// The tasks of the allocation are ended, it is mounted anew, and they start again.
+    /// The tasks that mount it are ended, it is mounted anew, and they start again.
     Restart,
 }
 

@@ -48,7 +48,7 @@ pub(super) async fn doubt_missing_mounts(node: &Node, table: &[MountRow]) -> Res
             {
                 let mut doubted = a.clone();
                 doubted.staged = Level::Rising;
-                let note = gone(&a.volume, "staging path", "staged again before it is published again");
+                let note = gone(&a.volume, "staging path", "staged again before it is used");
                 told.push((about_attachment(&a.name, &a.uid), note));
                 changes.push(Change::Put(Entry::Attachment(doubted)));
             }
@@ -65,7 +65,7 @@ pub(super) async fn doubt_missing_mounts(node: &Node, table: &[MountRow]) -> Res
                     _ => "",
                 };
                 let about = part(about_allocation(&p.allocation), "volumes", &p.name);
-                told.push((about, gone(volume, "target path", "published again")));
+                told.push((about, gone(volume, "target path", "published again if it is still wanted")));
                 changes.push(Change::Put(Entry::Publication(doubted)));
             }
         }

@@ -231,9 +231,9 @@ pub(crate) async fn follow(node: Arc<Node>) {
     let mut waiting: VecDeque<Subject> = VecDeque::new();
     // Those that are waited for or under way, and whether something hinted at them since they began.
     let mut asked: HashMap<(String, Mount), bool> = HashMap::new();
-    let mut looks = FuturesUnordered::new();
-    let mut unasked = Vec::new();
-    let mut beat = tokio::time::interval_at(Instant::now() + node.options.heartbeat, node.options.heartbeat);
+    let (mut looks, mut unasked) = (FuturesUnordered::new(), Vec::new());
+    let period = node.options.heartbeat;
+    let mut beat = tokio::time::interval_at(Instant::now() + period, period);
     loop {
         while looks.len() < AT_ONCE
             && let Some(subject) = waiting.pop_front()
@@ -250,13 +250,7 @@ pub(crate) async fn follow(node: Arc<Node>) {
                 None => changes = futures::stream::pending().boxed(),
             },
             () = sightings.wake.notified() => due = due.or(Some(Instant::now() + sightings.pause())),
-            _ = beat.tick() => {
-                let well = |plugin: &str| node.registry.serving(plugin, Service::Node).is_some();
-                let silent = node.journal.look(|all| without_heartbeat(all.values(), well));
-                if !silent.is_empty() {
-                    sightings.ask(|asked| asked.plugins.extend(silent));
-                }
-            }
+            _ = beat.tick() => hint_at_unwell(&node),
             () = reached(again) => {
                 again = None;
                 waiting.extend(unasked.drain(..));
@@ -292,6 +286,15 @@ pub(crate) async fn follow(node: Arc<Node>) {
                 }
             }
         }
+    }
+}
+
+/// Asks for a look at the mounts of plugins that are not well.
+fn hint_at_unwell(node: &Node) {
+    let well = |plugin: &str| node.registry.serving(plugin, Service::Node).is_some();
+    let unwell = node.journal.look(|all| without_heartbeat(all.values(), well));
+    if !unwell.is_empty() {
+        node.sightings.ask(|asked| asked.plugins.extend(unwell));
     }
 }
 
