@@ -212,10 +212,11 @@ async fn mount_paths_that_cannot_be_are_refused_with_a_reason() {
     let volume = Volume::new(&host).await;
     std::fs::write(host.data.join("file"), "").unwrap();
     let file = host.data.join("file").to_str().unwrap().to_owned();
+    std::fs::write(volume.kernel.absolute(&volume.path.clone().into()).join("inside"), "").unwrap();
     for (paths, reason) in [
         (vec!["/proc/x"], "not possible there"),
         (vec![file.as_str()], "mount the volume at"),
-        (vec!["/wharf-a", "/wharf-a/inside"], "/wharf-a/inside"),
+        (vec!["/wharf-a", "/wharf-a/inside"], "inside in the volume at /wharf-a"),
     ] {
         let mut clones = Vec::new();
         for _ in &paths {

@@ -127,6 +127,13 @@ impl Seen {
             sighting.look.map(|look| (*mount, look))
         }))
     }
+
+    /// What is told of those mounts: nothing before each was looked at, for the worst may be seen last.
+    fn health(&self, mounts: &[(Mount, Present)]) -> Option<Health> {
+        let looked = |(mount, of): &(Mount, Present)| self.get(*mount).is_some_and(|seen| seen.of == *of);
+        let worst = self.worst(mounts).filter(|_| mounts.iter().all(looked));
+        worst.map(|(_, look)| look.health())
+    }
 }
 
 /// A look that is under way.
@@ -462,24 +469,24 @@ fn record(node: &Node, subject: &Subject, id: Option<MountId>, found: Option<Loo
         return;
     }
     let mounts = node.journal.look(|all| all.get(&subject.key).map(mounts_of)).unwrap_or_default();
-    let health = |worst: Option<(Mount, Look)>| worst.map(|(_, look)| look.health());
     let (before, after, told, worst) = {
         let mut seen = node.sightings.seen();
         let seen = seen.entry(subject.key.clone()).or_default();
-        let told = health(seen.worst(&mounts));
+        let told = seen.health(&mounts);
         let slot = seen.slot(subject.mount);
         let before = slot.as_ref().and_then(|sighting| sighting.look);
         let known = slot.as_ref().filter(|sighting| sighting.of == subject.of).and_then(|s| s.look);
         let after = settle(known, found);
         *slot = Some(Sighting { of: subject.of.clone(), id, look: after });
-        (before.unwrap_or(Look::Well), after, told, health(seen.worst(&mounts)))
+        (before.unwrap_or(Look::Well), after, told, seen.health(&mounts))
     };
-    let Some(after) = after.filter(|after| *after != before) else { return };
-    tracing::info!(volume = subject.volume, mount = ?subject.mount, ?before, ?after, "a mount changed");
-    // Who uses it is looked at after it.
-    node.queue.wake(Key::Mount(subject.volume.clone()));
-    if let Who::Allocation { of, .. } = &subject.who {
-        node.queue.wake(Key::Allocation(of.uid.clone()));
+    if let Some(after) = after.filter(|after| *after != before) {
+        tracing::info!(volume = subject.volume, mount = ?subject.mount, ?before, ?after, "a mount changed");
+        // Who uses it is looked at after it.
+        node.queue.wake(Key::Mount(subject.volume.clone()));
+        if let Who::Allocation { of, .. } = &subject.who {
+            node.queue.wake(Key::Allocation(of.uid.clone()));
+        }
     }
     if told != worst {
         tell(node, subject);
