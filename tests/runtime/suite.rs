@@ -465,8 +465,9 @@ pub(crate) async fn a_volume_in_another_volume_has_its_place_made_there(flavour:
         [("link/x", false, "link"), ("new/x", true, "read-only"), ("more/x", true, "")]
     {
         let mut wanted = machine.script("exit 0");
-        wanted.volumes.push(mounted(&outer, "/wharf-data"));
-        wanted.volumes[0].1.read_only = read_only;
+        let (outer, mut at) = mounted(&outer, "/wharf-data");
+        at.read_only = read_only;
+        wanted.volumes.push((outer, at));
         wanted.volumes.push(mounted(&inner, &format!("/wharf-data/{path}")));
         if says.is_empty() {
             assert_eq!(machine.run(&wanted).await.0.outcome, Outcome::Code(0), "it is there");
