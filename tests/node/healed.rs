@@ -310,23 +310,3 @@ async fn only_the_tasks_that_mount_a_dead_volume_are_ended_for_it() {
     rig.world.status(&rig.allocs, "app", json!({ "pluginReleased": true })).await;
     finish(rig, Some(fuse)).await;
 }
-
-/// A plugin that is away has no heartbeat that would hint at its mounts.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_dies_while_its_plugin_is_away_is_told() {
-    let mut rig = Rig::idle(Config::full()).await;
-    rig.options.heartbeat = std::time::Duration::from_millis(100);
-    rig.start().await;
-    rig.register().await;
-    rig.ready().await;
-    let spec = task(&rig, "None");
-    let mut fuse = with_fuse(&rig, spec).await;
-    rig.plugin.stop().await;
-    rig.not_ready("NoSocket").await;
-    fuse.kill();
-    rig.world.until(&rig.allocs, "app", "stale", volumes_ready("MountStale")).await;
-    fuse.finish();
-    rig.plugin.serve();
-    rig.ready().await;
-    finish(rig, None).await;
-}
