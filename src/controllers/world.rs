@@ -10,7 +10,7 @@ use kube::{Resource, ResourceExt};
 
 use super::cache::{Cache, Kind};
 use super::facts::Found;
-use crate::api::claim::ClaimPhase;
+use crate::api::claim::{ClaimPhase, EXPANDED};
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
 };
@@ -47,6 +47,9 @@ impl Kind for VolumeClaim {
         }
         if status.and_then(|s| s.phase) != Some(ClaimPhase::Bound) {
             words.push("unbound".to_owned());
+        }
+        if status.is_some_and(|s| s.conditions.iter().any(|c| c.kind == EXPANDED)) {
+            words.push("expanding".to_owned());
         }
         words
     }

@@ -147,6 +147,8 @@ pub(super) async fn rebuild(node: &Node) -> Result<(), Error> {
             newer_modes: None,
             staged,
             seen: None,
+            expanded: status.expanded_bytes,
+            tried: None,
             closed: said.is_some_and(|s| s.closed),
             released: false,
         })));

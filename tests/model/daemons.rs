@@ -69,6 +69,7 @@ impl Protocol {
             released: journal.released,
             publications: BOTH.map(publication).to_vec(),
             others: mount::Others::default(),
+            growth: Growth::Done,
         }
     }
 

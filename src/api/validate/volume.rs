@@ -59,11 +59,26 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         }
         map_size(&mut faults, "spec.source.create.parameters", &spec["source"]["create"]["parameters"]);
     }
+    size(&mut faults, &spec["size"]);
     if let Some(old) = old {
         let fields = ["plugin", "source", "accessModes", "volumeMode", "fsType"];
         unchanged(&mut faults, old, new, &fields, "what a volume is cannot change; make another one");
     }
     faults.into_vec()
+}
+
+/// A size that a volume shall be expanded to.
+fn size(faults: &mut FieldErrors, size: &Value) {
+    if size.is_null() {
+        return;
+    }
+    let (required, limit) = (size["requiredBytes"].as_i64().unwrap_or(0), size["limitBytes"].as_i64().unwrap_or(0));
+    if required <= 0 {
+        faults.invalid("spec.size.requiredBytes", "must be more than nothing");
+    }
+    if limit < 0 || limit != 0 && limit < required {
+        faults.invalid("spec.size.limitBytes", "must be 0, for no bound, or at least requiredBytes");
+    }
 }
 
 /// Faults of a Snapshot: the kind is known but not built yet.
@@ -92,6 +107,21 @@ mod tests {
         for bad in ["", "a\nb", &"x".repeat(CSI_STRING_MAX + 1)] {
             assert_eq!(paths(&volume(&of(bad), None)), ["spec.source.existing.handle"], "{bad}");
         }
+    }
+
+    #[test]
+    fn a_size_is_a_range() {
+        let of = |size: Value| {
+            json!({ "spec": { "plugin": "a", "accessModes": ["SingleNodeWriter"], "size": size,
+            "source": { "existing": { "handle": "h" } } } })
+        };
+        let faults = |required: i64, limit: i64| {
+            paths(&volume(&of(json!({ "requiredBytes": required, "limitBytes": limit })), None))
+        };
+        assert!(faults(1, 0).is_empty() && faults(2, 2).is_empty() && faults(1, 2).is_empty());
+        assert_eq!(faults(0, 0), ["spec.size.requiredBytes"]);
+        assert_eq!(faults(-1, -1), ["spec.size.requiredBytes", "spec.size.limitBytes"]);
+        assert_eq!(faults(2, 1), ["spec.size.limitBytes"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use kube::Resource;
 
+mod expand;
 mod healing;
 pub(super) mod health;
 mod others;

@@ -7,6 +7,7 @@ use super::health::staging_trouble;
 use super::unit::Unit;
 use crate::api::meta::{Call, Condition, READY, Rung, Truth, set_condition};
 use crate::api::volume::StageStatus;
+use crate::csi::Rpc;
 use crate::plan::mount::Attachment;
 
 impl Unit {
@@ -27,6 +28,7 @@ impl Unit {
             staged,
             closed: self.entry.as_ref().is_some_and(|e| e.closed),
             released_uid: if released { self.uid.clone() } else { String::new() },
+            expanded_bytes: self.entry.as_ref().map_or(0, |e| e.expanded),
             calls: node.calls.get(&self.key(), known),
             next_attempt_time: next,
             reason: reason.clone(),
@@ -36,7 +38,10 @@ impl Unit {
         let ready = spec.is_some_and(|s| {
             (!s.attach_required || self.attached() == Rung::Up) && (!s.stage_required || staged == Rung::Up)
         });
+        // Who has the volume has it, whatever its size.
+        let size_alone = ready && self.wanted == Attachment::Open && reason.starts_with(Rpc::NodeExpandVolume.name());
         let (truth, word) = match (ready, self.wanted, reason.is_empty()) {
+            _ if size_alone => (Truth::True, reason),
             (true, Attachment::Open, true) => (Truth::True, "Ready".to_owned()),
             (_, Attachment::Leaving, true) => (Truth::False, "Leaving".to_owned()),
             (_, _, true) => (Truth::False, "Waiting".to_owned()),

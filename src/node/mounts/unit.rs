@@ -160,6 +160,7 @@ impl Unit {
                 })
                 .collect(),
             others: self.others(node),
+            growth: self.growth(),
         }
     }
 
@@ -194,6 +195,7 @@ impl Unit {
             Step::Unstage => "unstage".to_owned(),
             Step::PassOn => "passOn".to_owned(),
             Step::Release => "release".to_owned(),
+            Step::Expand => "expand".to_owned(),
             Step::Publish(i) => format!("publish/{}/{}", self.users[i].allocation.uid, self.users[i].name),
             Step::Unpublish(i) => {
                 format!("unpublish/{}/{}", self.users[i].allocation.uid, self.users[i].name)
@@ -219,6 +221,8 @@ impl Unit {
             newer_modes: None,
             staged: Level::Down,
             seen: None,
+            expanded: 0,
+            tried: None,
             closed: false,
             released: false,
         })
@@ -296,6 +300,7 @@ fn action(step: &str) -> &'static str {
         Some("unpublish") => "Unpublish",
         Some("passOn") => "PassOn",
         Some("release") => "Release",
+        Some("expand") => "Expand",
         Some(_) | None => "Close",
     }
 }
