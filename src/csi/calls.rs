@@ -114,6 +114,15 @@ impl Plugin {
         self.call(request, terms).await
     }
 
+    /// Makes a volume larger. Judge the answer with [`check::expanded`].
+    pub async fn controller_expand_volume(
+        &self,
+        request: proto::ControllerExpandVolumeRequest,
+        terms: impl Into<Terms>,
+    ) -> Answer<proto::ControllerExpandVolumeResponse> {
+        self.call(request, terms).await
+    }
+
     /// What the controller service can do.
     pub async fn controller_get_capabilities(
         &self,
@@ -159,6 +168,15 @@ impl Plugin {
         request: proto::NodeUnpublishVolumeRequest,
         terms: impl Into<Terms>,
     ) -> Answer<proto::NodeUnpublishVolumeResponse> {
+        self.call(request, terms).await
+    }
+
+    /// Brings a volume on this node to its new size.
+    pub async fn node_expand_volume(
+        &self,
+        request: proto::NodeExpandVolumeRequest,
+        terms: impl Into<Terms>,
+    ) -> Answer<proto::NodeExpandVolumeResponse> {
         self.call(request, terms).await
     }
 

@@ -47,10 +47,11 @@ rpcs! {
     "Controller" {
         CreateVolume, DeleteVolume, ControllerPublishVolume, ControllerUnpublishVolume,
         ValidateVolumeCapabilities, ListVolumes, GetCapacity, ControllerGetCapabilities,
+        ControllerExpandVolume,
     }
     "Node" {
         NodeStageVolume, NodeUnstageVolume, NodePublishVolume, NodeUnpublishVolume,
-        NodeGetCapabilities, NodeGetInfo,
+        NodeExpandVolume, NodeGetCapabilities, NodeGetInfo,
     }
 }
 
@@ -130,6 +131,9 @@ unary! {
     ListVolumes: ListVolumesRequest => ListVolumesResponse;
     GetCapacity: GetCapacityRequest => GetCapacityResponse;
     ControllerGetCapabilities: ControllerGetCapabilitiesRequest => ControllerGetCapabilitiesResponse;
+    ControllerExpandVolume: ControllerExpandVolumeRequest => ControllerExpandVolumeResponse,
+        Volume(volume_id) + secrets;
+    NodeExpandVolume: NodeExpandVolumeRequest => NodeExpandVolumeResponse, Volume(volume_id) + secrets;
     NodeStageVolume: NodeStageVolumeRequest => NodeStageVolumeResponse, Volume(volume_id) + secrets;
     NodeUnstageVolume: NodeUnstageVolumeRequest => NodeUnstageVolumeResponse, Volume(volume_id);
     NodePublishVolume: NodePublishVolumeRequest => NodePublishVolumeResponse, Volume(volume_id) + secrets;
