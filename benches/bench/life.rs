@@ -1,15 +1,19 @@
 //! The life of plugins: from a socket to its use, from a death to the status, from one instance to another, many at a
 //! restart, and what an idle one costs.
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
 use futures::StreamExt;
 use kube::Api;
+use kube::api::DeleteParams;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use wharfline::api::{Plugin as Object, PluginInstance, VolumeClass};
 
 use super::ROUNDS;
 use super::idle::shims;
-use super::plugin::Plugin;
+use super::plugin::{NODE_ID, Plugin, listens};
 use super::report::{Report, Row, Target, ms};
 use super::stack::{Seen, Stack, World};
 
@@ -23,6 +27,7 @@ const IDLE: Duration = Duration::from_secs(61);
 
 pub(crate) async fn measure(report: &mut Report) {
     alone(report).await;
+    run(report).await;
     two(report).await;
     many(report).await;
 }
@@ -64,9 +69,13 @@ async fn alone(report: &mut Report) {
     let before = plugin.calls();
     tokio::time::sleep(IDLE).await;
     let after = plugin.calls();
-    let made = |calls: &std::collections::BTreeMap<String, u64>| calls.values().sum::<u64>();
-    let probes = after.get("Probe").unwrap_or(&0) - before.get("Probe").unwrap_or(&0);
-    let all = made(&after) - made(&before);
+    let made = |of: &dyn Fn(&str) -> bool| -> u64 {
+        let sum = |calls: &BTreeMap<String, u64>| {
+            calls.iter().filter(|(name, _)| of(name.as_str())).map(|(_, count)| count).sum::<u64>()
+        };
+        sum(&after) - sum(&before)
+    };
+    let (probes, others) = (made(&|name| name == "Probe"), made(&|name| name != "Probe"));
     world.clear(&[], &(0..ROUNDS).map(|round| format!("waits-{round}")).collect::<Vec<_>>()).await;
     stack.end();
     let row = |what, rounds, most| Row {
@@ -75,8 +84,62 @@ async fn alone(report: &mut Report) {
     };
     report.add(row("a plugin listens, to a claim that waited for it", births, 100.0));
     report.add(row("a plugin's death, to its status", deaths, 100.0));
-    let what = format!("calls to an idle plugin in {} s, Probe: {probes}", IDLE.as_secs());
-    report.add(Row { target: Some(Target::Value(3.0)), ..Row::new("plugins", what, "", vec![all as f64]) });
+    for (of, count, most) in [("probes of", probes, 3.0), ("other calls to", others, 0.0)] {
+        let what = format!("{of} an idle plugin in {} s", IDLE.as_secs());
+        let target = Some(Target::Value(most));
+        report.add(Row { target, ..Row::new("plugins", what, "", vec![count as f64]) });
+    }
+}
+
+/// The same of a process that the node runs: it is started for a claim that waits, and killed.
+async fn run(report: &mut Report) {
+    let files = tempfile::Builder::new().prefix("wfp").tempdir_in("/var/tmp").unwrap();
+    let volumes = files.path().join("volumes");
+    let mut stack = Stack::new();
+    stack.up();
+    let world = World::new(stack.client().await);
+    let plugins = Api::<Object>::all(world.client.clone());
+    world.create(&Api::<VolumeClass>::all(world.client.clone()), of_one("bind")).await;
+    let seen = instances(&world);
+    let (mut deaths, mut births) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let name = format!("waits-{round}");
+        world.claim(&name).await;
+        let exe = std::env::current_exe().unwrap();
+        let command = [
+            exe.to_str().unwrap(),
+            "as-plugin",
+            "${CSI_ENDPOINT}",
+            volumes.to_str().unwrap(),
+            "quick",
+            NODE_ID,
+        ];
+        let (clock, start) = (SystemTime::now(), Instant::now());
+        world.create(&plugins, of_entries("bind", &[json!({ "process": { "command": command } })])).await;
+        let bound = world.bound.all_are(std::slice::from_ref(&name), &true).await;
+        let listened = std::fs::metadata(listens(&volumes)).unwrap().modified().unwrap();
+        births.push(ms(bound.duration_since(start).saturating_sub(listened.duration_since(clock).unwrap())));
+        ready(&seen, 1).await;
+        let start = Instant::now();
+        kill(&volumes);
+        ready(&seen, 0).await;
+        deaths.push(ms(start.elapsed()));
+        ready(&seen, 1).await;
+        world.clear(&[], &[name]).await;
+        plugins.delete("bind", &DeleteParams::default()).await.unwrap();
+        seen.until(HashMap::is_empty).await;
+    }
+    stack.end();
+    let row =
+        |what, rounds| Row { target: Some(Target::Value(100.0)), ..Row::new("plugins", what, "ms", rounds) };
+    report.add(row("a plugin that the node runs listens, to a claim that waited for it", births));
+    report.add(row("a plugin that the node runs is killed, to its status", deaths));
+}
+
+/// Kills the process that wrote who it is where it said that it listens.
+fn kill(volumes: &Path) {
+    let pid = std::fs::read_to_string(listens(volumes)).unwrap().trim().parse().unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
 }
 
 fn of_one(class: &str) -> Value {
@@ -109,23 +172,29 @@ async fn two(report: &mut Report) {
     let mut names = Vec::new();
     for round in 0..ROUNDS {
         ready(&seen, 2).await;
-        let name = format!("moves-{round}");
-        // Whichever serves: both die, one after the other, and each time a claim comes at that moment.
-        let dies = &mut plugins[round % 2];
+        let made = |plugin: &mut Plugin| *plugin.calls().get("CreateVolume").unwrap_or(&0);
+        let before = made(&mut plugins[0]);
+        let (first, name) = (format!("first-{round}"), format!("moves-{round}"));
+        world.claim(&first).await;
+        world.bound.all_are(std::slice::from_ref(&first), &true).await;
+        // Whoever made that volume serves.
+        let serves = usize::from(made(&mut plugins[0]) == before);
+        let others = made(&mut plugins[1 - serves]);
         let start = Instant::now();
-        dies.kill();
+        plugins[serves].kill();
         world.claim(&name).await;
         let bound = world.bound.all_are(std::slice::from_ref(&name), &true).await;
         rounds.push(ms(bound.duration_since(start)));
-        names.push(name);
-        dies.again();
+        assert_eq!(made(&mut plugins[1 - serves]), others + 1, "the other one did not make it");
+        names.extend([first, name]);
+        plugins[serves].again();
     }
     ready(&seen, 2).await;
     world.clear(&[], &names).await;
     stack.end();
     report.add(Row {
         target: Some(Target::Value(1000.0)),
-        ..Row::new("plugins", "of two instances one dies, to a claim's volume", "ms", rounds)
+        ..Row::new("plugins", "of two instances the one that serves dies, to a claim's volume", "ms", rounds)
     });
 }
 
@@ -165,23 +234,33 @@ async fn many(report: &mut Report) {
         names.iter().map(|name| std::fs::metadata(file(name)).map_or(0, |m| m.len())).sum()
     };
     let (calls_before, shims_before) = (calls(), shims(stack.data.path()));
-    let mut rounds = Vec::new();
+    let (mut rounds, mut used) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         stack.kill();
         let start = Instant::now();
         stack.up();
         rounds.push(ms(start.elapsed()));
+        // A status was written before the kill: that each plugin is asked again is seen by a volume of each.
         let world = World::new(stack.client().await);
-        ready(&instances(&world), PLUGINS).await;
+        let news: Vec<String> = names.iter().map(|name| format!("{name}-new")).collect();
+        let claims = names.iter().zip(&news).map(|(plugin, claim)| world.claim_of(plugin, claim));
+        futures::future::join_all(claims).await;
+        used.push(ms(world.bound.all_are(&news, &true).await.duration_since(start)));
+        for name in &news {
+            world.claims.delete(name, &DeleteParams::default()).await.unwrap();
+        }
+        world.volumes.until(|all| all.len() == PLUGINS * EACH).await;
         tokio::time::sleep(AFTERWARDS).await;
     }
-    let (again, made) = (shims(stack.data.path()) != shims_before, calls() - calls_before);
+    // Those volumes were made and deleted.
+    let asked_for = (2 * PLUGINS * ROUNDS) as u64;
+    let (again, made) = (shims(stack.data.path()) != shims_before, calls() - calls_before - asked_for);
     stack.end();
     let what = |of: &str| format!("{PLUGINS} plugins, {} volumes: {of}", PLUGINS * EACH);
-    report.add(Row {
-        target: Some(Target::Value(1000.0)),
-        ..Row::new("plugins", what("exec to ready"), "ms", rounds)
-    });
+    for (of, rounds) in [("exec to ready", rounds), ("exec to a new volume of each", used)] {
+        report
+            .add(Row { target: Some(Target::Value(1000.0)), ..Row::new("plugins", what(of), "ms", rounds) });
+    }
     for (of, count) in
         [("calls that change something", made as f64), ("plugins started again", f64::from(u8::from(again)))]
     {

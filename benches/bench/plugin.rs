@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -150,6 +150,9 @@ pub(crate) fn serve(socket: &str, volumes: &str, manner: &str, node: Option<&str
     runtime.block_on(async {
         let listener = tokio::net::UnixListener::bind(socket).unwrap();
         println!("listening");
+        if node.is_some() {
+            std::fs::write(listens(Path::new(volumes)), std::process::id().to_string()).unwrap();
+        }
         loop {
             let (stream, _) = listener.accept().await.unwrap();
             let served = Arc::clone(&served);
@@ -165,6 +168,11 @@ pub(crate) fn serve(socket: &str, volumes: &str, manner: &str, node: Option<&str
             });
         }
     });
+}
+
+/// Where a plugin that a node runs writes, as soon as it listens, which process it is.
+pub(crate) fn listens(volumes: &Path) -> PathBuf {
+    volumes.with_extension("listens")
 }
 
 type Frames = futures::stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>;

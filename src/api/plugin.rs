@@ -60,6 +60,42 @@ pub struct UpdateStrategy {
 /// for longer than this, for its last call may run so long; a driver that needs longer answers ABORTED or is asked again.
 pub const LONGEST_CONTROLLER_CALL: Duration = Duration::from_secs(120);
 
+/// The calls of CSI 1.12, which may have deadlines.
+pub const RPCS: [&str; 32] = [
+    "GetPluginInfo",
+    "GetPluginCapabilities",
+    "Probe",
+    "CreateVolume",
+    "DeleteVolume",
+    "ControllerPublishVolume",
+    "ControllerUnpublishVolume",
+    "ValidateVolumeCapabilities",
+    "ListVolumes",
+    "GetCapacity",
+    "ControllerGetCapabilities",
+    "CreateSnapshot",
+    "DeleteSnapshot",
+    "ListSnapshots",
+    "GetSnapshot",
+    "ControllerExpandVolume",
+    "ControllerGetVolume",
+    "ControllerModifyVolume",
+    "GroupControllerGetCapabilities",
+    "CreateVolumeGroupSnapshot",
+    "DeleteVolumeGroupSnapshot",
+    "GetVolumeGroupSnapshot",
+    "GetMetadataAllocated",
+    "GetMetadataDelta",
+    "NodeStageVolume",
+    "NodeUnstageVolume",
+    "NodePublishVolume",
+    "NodeUnpublishVolume",
+    "NodeGetVolumeStats",
+    "NodeExpandVolume",
+    "NodeGetCapabilities",
+    "NodeGetInfo",
+];
+
 /// Which volumes a controller instance knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum ControllerScope {

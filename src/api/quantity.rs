@@ -7,7 +7,7 @@ pub enum QuantityError {
     #[error("\"{0}\" is not a size; write a number with a unit such as 500Mi or 10Gi")]
     Malformed(String),
     /// Larger than 2^63-1 bytes.
-    #[error("\"{0}\" is more than a CSI capacity can say; write at most 2^63-1 bytes")]
+    #[error("\"{0}\" is too much; at most 2^63-1 bytes can be said")]
     TooLarge(String),
 }
 

@@ -2,7 +2,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -259,7 +259,16 @@ impl std::fmt::Debug for NodeClient {
 
 /// Words and sentences by key, and when the next attempt is due.
 #[derive(Debug, Default)]
-pub struct Notes(Mutex<HashMap<String, Note>>);
+pub struct Notes(Mutex<HashMap<String, (Note, Kind)>>);
+
+/// What a note is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Of something that failed: it stands until that succeeds.
+    Failure,
+    /// Of something that is waited for: it is over once anything is done.
+    Wait,
+}
 
 /// A word, a sentence, and when the next attempt is due.
 pub type Note = (String, String, Option<Time>);
@@ -268,24 +277,34 @@ impl Notes {
     /// Sets a note.
     pub fn set(&self, key: &str, word: &str, sentence: &str, next: Option<Time>) {
         let note = (word.to_owned(), sentence.to_owned(), next);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned(), note);
+        self.all().insert(key.to_owned(), (note, Kind::Failure));
     }
     /// Sets a note from a reason.
     pub fn wait(&self, key: &str, reason: &Reason) {
-        self.set(key, reason.word(), &reason.to_string(), None);
+        let note = (reason.word().to_owned(), reason.to_string(), None);
+        self.all().insert(key.to_owned(), (note, Kind::Wait));
+    }
+    /// A step is made: what was waited for has come, and is removed. Whether there was any.
+    pub fn begun(&self, key: &str) -> bool {
+        let mut all = self.all();
+        all.get(key).is_some_and(|(_, kind)| *kind == Kind::Wait) && all.remove(key).is_some()
     }
     /// Removes a note.
     pub fn clear(&self, key: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.all().remove(key);
     }
     /// Removes all notes of an object, whose keys begin with its own and a slash.
     pub fn gone(&self, object: &str) {
         let of_object = |key: &str| key.strip_prefix(object).is_some_and(|rest| rest.starts_with('/'));
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !of_object(key));
+        self.all().retain(|key, _| !of_object(key));
     }
     /// The note, empty if there is none.
     pub fn get(&self, key: &str) -> Note {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned().unwrap_or_default()
+        self.all().get(key).map(|(note, _)| note.clone()).unwrap_or_default()
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<String, (Note, Kind)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

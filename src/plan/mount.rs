@@ -60,6 +60,8 @@ pub struct Publication {
     pub idle: bool,
     /// What is done about its mounts, if they are not well.
     pub cure: Cure,
+    /// The step that it needs did not succeed and is not to be made yet: it holds up nobody else.
+    pub held: bool,
 }
 
 /// What is seen of the volume here.
@@ -166,8 +168,10 @@ fn down(seen: &Seen) -> Next<Step> {
         let leaving = seen.closed || !user.wanted || user.level == Level::Sinking || anew;
         match (leaving, user.level, user.idle) {
             (false, _, _) | (true, Level::Down, _) => {}
-            (true, Level::Rising | Level::Up | Level::Sinking, true) => return Next::Do(Step::Unpublish(i)),
-            (true, Level::Rising | Level::Up | Level::Sinking, false) => waiting = true,
+            (true, Level::Rising | Level::Up | Level::Sinking, true) if !user.held => {
+                return Next::Do(Step::Unpublish(i));
+            }
+            (true, Level::Rising | Level::Up | Level::Sinking, _) => waiting = true,
         }
     }
     if waiting { Next::Wait(Reason::TasksRunning) } else { Next::Converged }
@@ -179,7 +183,7 @@ fn up(seen: &Seen) -> Next<Step> {
         Level::Up => p.cure == Cure::Again,
         Level::Sinking => false,
     };
-    let user = seen.publications.iter().position(|p| p.wanted && rises(p));
+    let user = seen.publications.iter().position(|p| p.wanted && rises(p) && !p.held);
     let Some(user) = user else { return expand(seen) };
     if seen.attach_required
         && seen.attached != Rung::Up
@@ -241,7 +245,7 @@ mod tests {
         for wanted in [false, true] {
             for level in LEVELS {
                 for idle in [false, true] {
-                    let usual = Publication { wanted, level, idle, cure: Cure::Nothing };
+                    let usual = Publication { wanted, level, idle, cure: Cure::Nothing, held: false };
                     all.push(usual);
                     if wanted && level == Level::Up {
                         all.extend([Cure::Again, Cure::Anew].map(|cure| Publication { cure, ..usual }));
@@ -393,8 +397,46 @@ mod tests {
     }
 
     #[test]
+    fn a_user_whose_step_does_not_succeed_holds_up_no_other() {
+        for (attachment, seen) in states() {
+            let Next::Do(Step::Publish(i) | Step::Unpublish(i)) = next(attachment, &seen) else {
+                continue;
+            };
+            let mut held = seen.clone();
+            held.publications[i].held = true;
+            match next(attachment, &held) {
+                Next::Do(Step::Publish(j) | Step::Unpublish(j)) => assert_ne!(i, j, "{seen:?}"),
+                // Neither is anything torn down beneath it.
+                Next::Do(Step::Unstage | Step::PassOn | Step::Release) => {
+                    assert_eq!(seen.publications[i].level, Level::Down, "{seen:?}");
+                }
+                Next::Do(Step::Close | Step::Stage | Step::Expand) | Next::Wait(_) | Next::Converged => {}
+            }
+            // What the other needs is what it would need alone.
+            let mut alone = seen.clone();
+            alone.publications.remove(i);
+            let other = |step: Next<Step>| match step {
+                Next::Do(Step::Publish(_)) => Some("publish"),
+                Next::Do(Step::Unpublish(_)) => Some("unpublish"),
+                Next::Do(
+                    Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release | Step::Expand,
+                )
+                | Next::Wait(_)
+                | Next::Converged => None,
+            };
+            if let Some(wanted) = other(next(attachment, &alone))
+                && seen.staged != Level::Sinking
+                && !seen.dead
+            {
+                assert_eq!(other(next(attachment, &held)), Some(wanted), "{attachment:?} {seen:?}");
+            }
+        }
+    }
+
+    #[test]
     fn nothing_is_called_for_what_is_in_place() {
-        let user = Publication { wanted: true, level: Level::Up, idle: false, cure: Cure::Nothing };
+        let cure = Cure::Nothing;
+        let user = Publication { wanted: true, level: Level::Up, idle: false, cure, held: false };
         let seen = Seen {
             attach_required: true,
             attached: Rung::Unknown, // a new host has not spoken yet: the mount is not touched

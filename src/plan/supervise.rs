@@ -293,10 +293,14 @@ pub fn ran_well(milliseconds: i64, timed_out: bool) -> bool {
 
 /// What the whole allocation wants of its tasks, given that one of them may have failed for good.
 pub fn wanted(stopping: bool, tasks: &[(Process, RestartPolicy)]) -> Wanted {
-    let failed = tasks.iter().any(|(process, policy)| {
+    if stopping || culprit(tasks).is_some() { Wanted::Stopped } else { Wanted::Running }
+}
+
+/// The task that failed for good, and for which all others end.
+pub fn culprit(tasks: &[(Process, RestartPolicy)]) -> Option<usize> {
+    tasks.iter().position(|(process, policy)| {
         matches!((process, policy), (Process::Exited { ok: false }, RestartPolicy::Never))
-    });
-    if stopping || failed { Wanted::Stopped } else { Wanted::Running }
+    })
 }
 
 #[cfg(test)]

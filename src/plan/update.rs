@@ -66,6 +66,8 @@ pub struct Steps {
     pub make: Vec<String>,
     /// The allocations whose end is asked for.
     pub stop: Vec<String>,
+    /// On how many nodes a change is begun by this.
+    pub begun: usize,
 }
 
 /// The instances that stay, of the spec that is wanted or of a former one.
@@ -90,8 +92,14 @@ fn served(on: &OnNode) -> bool {
     on.made.iter().any(|made| made.healthy && !made.leaving)
 }
 
-/// What to do next for one entry, by its nodes' names.
-pub fn steps(pace: Pace, nodes: &BTreeMap<String, OnNode>) -> Steps {
+/// On how many nodes a change of an entry was begun and is not through.
+pub fn begun(pace: Pace, nodes: &BTreeMap<String, OnNode>) -> usize {
+    nodes.values().filter(|on| changing(pace, on)).count()
+}
+
+/// What to do next for one entry, by its nodes' names. `elsewhere` is how many changes of other entries are under way: two
+/// entries on one node serve the same volumes, and are not replaced together.
+pub fn steps(pace: Pace, nodes: &BTreeMap<String, OnNode>, elsewhere: usize) -> Steps {
     let mut steps = Steps::default();
     let mut waiting = Vec::new();
     for (node, on) in nodes {
@@ -117,13 +125,14 @@ pub fn steps(pace: Pace, nodes: &BTreeMap<String, OnNode>) -> Steps {
             waiting.push((served(on), node, stay));
         }
     }
-    let begun = nodes.values().filter(|on| changing(pace, on)).count();
-    let mut room = pace.nodes().saturating_sub(begun);
+    let mut room = pace.nodes().saturating_sub(begun(pace, nodes) + elsewhere);
     match pace {
         // Where nobody is served comes last: nothing may ever get healthy there.
         Pace::Surge(_) => {
             waiting.sort_by_key(|(served, node, _)| (!*served, *node));
-            steps.make.extend(waiting.into_iter().take(room).map(|(_, node, _)| node.clone()));
+            let next: Vec<String> = waiting.into_iter().take(room).map(|(_, node, _)| node.clone()).collect();
+            steps.begun = next.len();
+            steps.make.extend(next);
         }
         // Where nobody is served comes first, for it takes nothing from anybody: so a better spec, or the former one,
         // gets to where a bad one was begun. No other one stops while so many nodes have nobody, for whatever reason.
@@ -135,6 +144,7 @@ pub fn steps(pace: Pace, nodes: &BTreeMap<String, OnNode>) -> Steps {
                 if may {
                     (room, unserved) = (room - 1, unserved + usize::from(is_served));
                     steps.stop.extend(stay.iter().map(|made| made.name.clone()));
+                    steps.begun += 1;
                 }
             }
         }
@@ -192,6 +202,11 @@ mod tests {
 
     /// What is done on each node: `+` makes, `-` stops.
     fn done(pace: Pace, nodes: &[&str]) -> Vec<String> {
+        done_beside(0, pace, nodes)
+    }
+
+    /// The same while so many changes of other entries are under way.
+    fn done_beside(elsewhere: usize, pace: Pace, nodes: &[&str]) -> Vec<String> {
         let names = |n: usize| format!("n{n}");
         let all: BTreeMap<_, _> = nodes
             .iter()
@@ -206,7 +221,7 @@ mod tests {
                 (names(n), one)
             })
             .collect();
-        let steps = steps(pace, &all);
+        let steps = steps(pace, &all, elsewhere);
         let on = |n: usize| {
             let made = if steps.make.contains(&names(n)) { "+" } else { "" };
             let stopped =
@@ -290,6 +305,20 @@ mod tests {
     }
 
     #[test]
+    fn two_entries_are_not_replaced_together() {
+        use Pace::{Surge, Unavailable};
+        for (pace, alone) in [(Surge(1), ["+"]), (Unavailable(1), ["-"])] {
+            assert_eq!(done_beside(0, pace, &["F"]), alone);
+            assert_eq!(done_beside(1, pace, &["F"]), [""], "{pace:?}: the other one is not through");
+            assert_eq!(done_beside(1, pace, &[""]), ["+"], "{pace:?}: what is missing is no change");
+        }
+        assert_eq!(done_beside(1, Surge(2), &["F", "F"]), ["+", ""]);
+        assert_eq!(done_beside(1, Unavailable(2), &["F", "F"]), ["-", ""]);
+        let nodes: BTreeMap<_, _> = [("a".to_owned(), on("F")), ("b".to_owned(), on("F"))].into();
+        assert_eq!((steps(Surge(1), &nodes, 0).begun, steps(Unavailable(2), &nodes, 0).begun), (1, 2));
+    }
+
+    #[test]
     fn who_keeps_others_from_their_turn_is_named() {
         use Pace::{Surge, Unavailable};
         let without = |pace, made: &[&str]| {
@@ -325,7 +354,7 @@ mod tests {
                 }
                 for round in 0.. {
                     assert!(round < 40, "{pace:?} {a} {b}: {nodes:?}");
-                    let now = steps(pace, &nodes);
+                    let now = steps(pace, &nodes, 0);
                     for (name, one) in &mut nodes {
                         let well = |one: &OnNode| one.made.iter().any(|m| m.healthy && !m.leaving);
                         let stopped = |made: &Made| now.stop.contains(&made.name);

@@ -60,6 +60,7 @@ impl Protocol {
             level: journal.published[user],
             idle: true,
             cure: wharfline::plan::stale::Cure::Nothing,
+            held: false,
         };
         mount::Seen {
             attach_required: self.attach,

@@ -125,6 +125,30 @@ async fn a_path_that_the_node_does_not_allow_is_refused() {
     rig.finish().await;
 }
 
+/// What one user asks for and does not get is told to that one, and holds up no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_shares_a_volume_does_not_wait_for_one_who_asks_for_what_is_not_allowed() {
+    let shared = Special { mode: Some("SingleNodeMultiWriter"), ..Special::default() };
+    let rig = Rig::new(Config::full()).await;
+    let outside = rig.files.path().join("outside");
+    let volumes = json!([{ "name": "data", "claimName": "data", "hostPath": outside }]);
+    let bad = rig.alloc("app", json!({ "volumes": volumes })).await;
+    let good = rig.user("good").await;
+    rig.give(&[&bad, &good], &shared).await;
+    let told = |a: &Value| condition_reason(a, "VolumesReady") == Some("HostPathNotAllowed");
+    rig.world.until(&rig.allocs, "app", "refused", told).await;
+    let good = rig.published("good").await;
+    assert!(
+        !serde_json::to_string(&good.status).unwrap().contains("outside"),
+        "told of the other's: {good:?}"
+    );
+    // Nor does one who goes.
+    rig.end_alloc("good").await;
+    assert_eq!((rig.count(Rpc::NodePublishVolume), rig.count(Rpc::NodeUnpublishVolume)), (1, 1));
+    rig.end_all().await;
+    rig.finish().await;
+}
+
 /// Nothing was mounted behind the link, so nothing has to be undone there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_path_behind_a_link_is_refused_and_comes_down_with_the_link_in_place() {

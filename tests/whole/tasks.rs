@@ -1,4 +1,6 @@
 //! What a task is given beside its volumes: limits, a user, a directory of a volume.
+use std::os::unix::fs::MetadataExt;
+
 use serde_json::json;
 
 use crate::quickstart::QUICKSTART;
@@ -22,7 +24,19 @@ fn a_task_has_its_user_its_limits_and_a_directory_of_its_volume() {
     until("it has said all", || rig.run(&["logs", "hello"]).lines().count() == 3);
     assert_eq!(rig.run(&["logs", "hello"]), "65534\nwharfline\n0\n");
     let path = rig.get("allocation", "hello")["status"]["volumes"][0]["path"].as_str().unwrap().to_owned();
-    assert!(std::path::Path::new(&path).join("app/db").is_dir(), "made in the volume");
+    let who = |path: std::path::PathBuf| {
+        let there = std::fs::metadata(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(there.is_dir(), "{}", path.display());
+        (there.uid(), there.gid(), there.mode())
+    };
+    let volume = std::path::Path::new(&path);
+    for made in ["app", "app/db"] {
+        assert_eq!(
+            who(volume.join(made)),
+            who(volume.to_owned()),
+            "{made}: made in the volume, for its users"
+        );
+    }
 
     // A link that somebody has left in the volume leads nowhere.
     std::os::unix::fs::symlink("/etc", std::path::Path::new(&path).join("out")).unwrap();

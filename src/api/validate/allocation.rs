@@ -1,13 +1,17 @@
 //! Faults of an Allocation.
 use std::collections::HashSet;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::super::field::{Cause, FieldError, FieldErrors};
+use super::super::quantity;
 use super::mounts::{BELOW_ROOT, is_below_root, mounts};
-use super::runtime::{driver_is_root, driver_paths, own_endpoint, resources, runtime};
+use super::runtime::{driver_is_root, driver_paths, env, own_endpoint, resources, runtime};
 use super::{check_duration, list, names, reference, required, text, unchanged};
 
+/// What a person may wait for the end of a task.
+const LONGEST_GRACE: Duration = Duration::from_secs(24 * 3600);
 /// What to do instead of a change that is refused.
 const ANOTHER: &str = "delete the allocation and make another one";
 
@@ -73,7 +77,16 @@ fn tasks_stay(faults: &mut FieldErrors, old: &Value, new: &Value) {
 fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&str>) {
     runtime(faults, &format!("{path}.runtime"), &task["runtime"]);
     resources(faults, path, task);
-    check_duration(faults, &format!("{path}.stopGracePeriod"), &task["stopGracePeriod"]);
+    env(faults, path, task);
+    let grace = format!("{path}.stopGracePeriod");
+    check_duration(faults, &grace, &task["stopGracePeriod"]);
+    if task["stopGracePeriod"]
+        .as_str()
+        .and_then(quantity::duration)
+        .is_some_and(|grace| grace > LONGEST_GRACE)
+    {
+        faults.invalid(grace, "must be at most 24h");
+    }
     let plugin = &task["csiPlugin"];
     if plugin.is_object() {
         required(faults, &format!("{path}.csiPlugin.pluginName"), &plugin["pluginName"]);
@@ -209,6 +222,14 @@ mod tests {
                 &["spec.tasks[0].env.CSI_ENDPOINT"],
             ),
             (json!({ "env": { "CSI_ENDPOINT": "x" } }), &[]),
+            (json!({ "env": { "A=B": "x", "B C": "x" } }), &["spec.tasks[0].env[A=B]"]),
+            (json!({ "stopGracePeriod": "24h" }), &[]),
+            (json!({ "stopGracePeriod": "999999999h" }), &["spec.tasks[0].stopGracePeriod"]),
+            (
+                json!({ "runtime": { "process": { "command": ["x"], "workingDir": "rel" } } }),
+                &["spec.tasks[0].runtime.process.workingDir"],
+            ),
+            (json!({ "runtime": { "process": { "command": ["x"], "workingDir": "${DATA_DIR}/x" } } }), &[]),
         ] {
             assert_eq!(paths(&allocation(&alloc(&task), None)), wanted, "{task}");
         }

@@ -4,8 +4,8 @@ use serde_json::Value;
 use super::super::field::{FieldError, FieldErrors};
 use super::super::{plugin, quantity};
 use super::mounts::{mounts, one_view};
-use super::runtime::{driver_is_root, driver_paths, own_endpoint, resources, runtime};
-use super::{check_duration, entries, list, names, one_of};
+use super::runtime::{driver_is_root, driver_paths, env, own_endpoint, resources, runtime};
+use super::{check_duration, entries, is_subdomain, list, names, one_of, text};
 
 /// Faults of a Plugin.
 pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
@@ -23,6 +23,7 @@ pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
             false,
         );
         resources(&mut faults, &path, instance);
+        env(&mut faults, &path, instance);
         driver_paths(&mut faults, &path, instance, &instance["runtime"]);
         mounts(&mut faults, &path, instance, "");
         check_duration(&mut faults, &format!("{path}.healthTimeout"), &instance["healthTimeout"]);
@@ -44,8 +45,18 @@ pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
         let message = "nothing could ever be replaced; leave it out or give 1 or more";
         faults.invalid("spec.updateStrategy.maxUnavailable", message);
     }
+    for (i, namespace) in list(&spec["allowInstancesFrom"]).enumerate() {
+        if !is_subdomain(text(namespace), 63) {
+            let message = format!("\"{}\" cannot be the name of a namespace", text(namespace));
+            faults.invalid(format!("spec.allowInstancesFrom[{i}]"), message);
+        }
+    }
     for (rpc, value) in entries(&spec["deadlines"]) {
         let path = format!("spec.deadlines[{rpc}]");
+        if !plugin::RPCS.contains(&rpc.as_str()) {
+            faults.invalid(&path, format!("\"{rpc}\" is no call of CSI, such as NodePublishVolume"));
+            continue;
+        }
         check_duration(&mut faults, &path, value);
         let own = value.as_str().and_then(quantity::duration).unwrap_or_default();
         if !rpc.starts_with("Node") && own > plugin::LONGEST_CONTROLLER_CALL {
@@ -78,6 +89,16 @@ mod tests {
             ["spec.instances[0].runtime.external.socket"]
         );
         assert_eq!(plugin(&of("tcp://1.2.3.4:5".into()), None).len(), 1);
+    }
+
+    #[test]
+    fn what_is_no_call_and_no_namespace_is_named() {
+        let spec = json!({ "deadlines": { "NodeFooVolume": "3s", "NodePublishVolume": "3s" },
+            "allowInstancesFrom": ["shop", "", "*"] });
+        let faults = plugin(&json!({ "spec": spec }), None);
+        let expected =
+            ["spec.allowInstancesFrom[1]", "spec.allowInstancesFrom[2]", "spec.deadlines[NodeFooVolume]"];
+        assert_eq!(paths(&faults), expected);
     }
 
     /// Obligation CO-PLUG-01.

@@ -5,7 +5,7 @@ use super::super::capability::{ALL, Capability};
 use super::super::field::{Cause, FieldErrors};
 use super::super::quantity;
 use super::mounts::{BELOW_ROOT, is_below_root};
-use super::{SOCKET_PATH_MAX, list, one_of, text};
+use super::{SOCKET_PATH_MAX, entries, list, one_of, text};
 
 /// The least memory that a program can start in.
 const LEAST_MEMORY: i64 = 4 << 20;
@@ -35,6 +35,7 @@ pub(super) fn runtime(faults: &mut FieldErrors, path: &str, runtime: &Value) {
         if list(&process["command"]).next().is_none_or(|c| text(c).is_empty()) {
             faults.required(format!("{path}.{kind}.command"), "needs at least the program to run");
         }
+        working_dir(faults, &format!("{path}.{kind}.workingDir"), text(&process["workingDir"]));
         identity(faults, &format!("{path}.{kind}"), process);
     }
     if runtime["external"].is_object() {
@@ -99,6 +100,24 @@ pub(super) fn driver_paths(faults: &mut FieldErrors, path: &str, of: &Value, run
         } else if of["role"] == "Controller" {
             faults.forbidden(at, "stages and publishes nothing; leave it out");
         }
+    }
+}
+
+fn working_dir(faults: &mut FieldErrors, path: &str, dir: &str) {
+    // A variable of the node may stand at its beginning.
+    let absolute = dir.starts_with('/') || dir.starts_with("${");
+    if !dir.is_empty() && (!absolute || dir.split('/').any(|part| part == "..")) {
+        faults.invalid(path, "must be an absolute path without \"..\"");
+    }
+}
+
+/// Faults of the environment. `of` is a task or an instance of a plugin.
+pub(super) fn env(faults: &mut FieldErrors, path: &str, of: &Value) {
+    for (name, _) in entries(&of["env"]).filter(|(name, _)| name.is_empty() || name.contains(['=', '\0'])) {
+        faults.invalid(
+            format!("{path}.env[{name}]"),
+            "cannot be the name of a variable: give one without \"=\"",
+        );
     }
 }
 

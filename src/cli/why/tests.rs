@@ -472,14 +472,37 @@ fn failing() -> Vec<Case> {
         "volumes": [{ "name": "v", "volume": "vol-data", "published": "Down" }],
         "tasks": [{ "name": "t", "state": "Exited", "exitCode": 1, "restarts": 0 }],
     } });
-    vec![Case {
-        name: "a task failed for good, and its volume is not attached any more",
-        cluster: without(with(&[("allocations/0", ended)]), "attachments", 0),
-        asked: "Allocation/web-data",
-        way: &["allocation/web-data"],
-        says: "Failed on b: task t: exited with 1; task t ended with 1, started again 0 times",
-        advice: "`wharfline logs web-data/t -n shop`; once that is put right, delete it and apply it again",
-    }]
+    vec![
+        Case {
+            name: "a task failed for good, and its volume is not attached any more",
+            cluster: without(with(&[("allocations/0", ended)]), "attachments", 0),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data"],
+            says: "Failed on b: task t: exited with 1; task t ended with 1, started again 0 times",
+            advice: "`wharfline logs web-data/t -n shop`; once that is put right, delete it and apply it again",
+        },
+        Case {
+            name: "others ended because one task failed for good",
+            cluster: with(&[(
+                "allocations/0",
+                json!({ "status": {
+            "phase": "Failed",
+            "conditions": [
+                { "type": "Placed", "status": "True", "reason": "Placed" },
+                { "type": "Ready", "status": "False", "reason": "TaskFailed", "message": "task t: exited with 3" },
+            ],
+            "tasks": [
+                { "name": "aaa", "state": "Exited", "exitCode": 143, "restarts": 0 },
+                { "name": "t", "state": "Exited", "exitCode": 3, "restarts": 0 },
+            ],
+        } }),
+            )]),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data"],
+            says: "Failed on b: task t: exited with 3; task t ended with 3, started again 0 times",
+            advice: "`wharfline logs web-data/t -n shop`; once that is put right, delete it and apply it again",
+        },
+    ]
 }
 
 fn sharing() -> Vec<Case> {

@@ -1,4 +1,5 @@
 //! From one object to what it waits for, kind by kind. Going up and coming down are told apart by the deletion mark.
+mod ending;
 mod holders;
 mod placing;
 mod serving;
@@ -16,9 +17,8 @@ use crate::api::claim::ClaimPhase;
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{Call, Condition, ReclaimPolicy, Rung, Truth};
 use crate::api::volume::VolumePhase;
-use crate::api::{
-    Allocation, AllocationStatus, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
-};
+use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass};
+use ending::{add_exit, logs_of};
 
 /// How many users of one kind a branch names.
 const MOST: usize = 3;
@@ -728,32 +728,6 @@ impl Branch {
     fn name_reason(&mut self, reason: &str) {
         reason.clone_into(&mut self.reason);
     }
-}
-
-/// How a task ended, and where to read why.
-fn add_exit(branch: &mut Branch, allocation: &Allocation, status: &AllocationStatus) {
-    let Some(task) = status.tasks.iter().find(|t| t.exit_code.is_some_and(|code| code != 0)) else { return };
-    let code = task.exit_code.unwrap_or_default();
-    branch.add(&format!("; task {} ended with {code}, started again {} times", task.name, task.restarts));
-    if let Some(line) = task.last_output.lines().last() {
-        branch.add(&format!("; it wrote last: {line}"));
-    }
-    branch.next = branch.next.or(task.next_attempt_time);
-    let logs = logs_of(allocation, &task.name);
-    let serves = allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
-    branch.hint = match status.phase {
-        Some(AllocationPhase::Failed) if !serves => {
-            format!("{logs}; once that is put right, delete it and apply it again")
-        }
-        Some(AllocationPhase::Restarting) => format!("{logs}; it is started again by itself"),
-        _ => logs,
-    };
-}
-
-/// The command that shows what a task wrote.
-fn logs_of(allocation: &Allocation, task: &str) -> String {
-    let namespace = allocation.namespace().unwrap_or_default();
-    format!("`wharfline logs {}/{task} -n {namespace}`", allocation.name_any())
 }
 
 /// Where to look for what is wrong with an instance: what something else runs has no logs here.

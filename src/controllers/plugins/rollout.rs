@@ -12,7 +12,7 @@ use super::wanted::{Slot, Wanted, slot};
 use crate::api::meta::{Condition, ObjectRef, Truth};
 use crate::api::{Allocation, Plugin, PluginInstance, Volume};
 use crate::plan::registry::{self, Instance};
-use crate::plan::update::{Made, OnNode, Pace, Standing, standing, steps};
+use crate::plan::update::{Made, OnNode, Pace, Standing, begun, standing, steps};
 
 /// The condition that says whether every instance is of the spec that is wanted. It is there from the first change on.
 const UPDATED: &str = "Updated";
@@ -65,8 +65,11 @@ pub(super) async fn place(
         context.delete(&**allocation).await?;
     }
     let instances = Instances::of(&context.world, &plugin.name_any());
-    for (entry, nodes) in slots(context, &instances, own, wanted) {
-        let now = steps(pace(plugin), &nodes);
+    let (all, pace) = (slots(context, &instances, own, wanted), pace(plugin));
+    let mut under_way: usize = all.values().map(|nodes| begun(pace, nodes)).sum();
+    for (entry, nodes) in all {
+        let now = steps(pace, &nodes, under_way - begun(pace, &nodes));
+        under_way += now.begun;
         for allocation in staying().filter(|a| now.stop.contains(&a.name_any())) {
             context.delete(&**allocation).await?;
         }

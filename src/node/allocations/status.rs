@@ -8,7 +8,7 @@ use super::super::caches::full_name;
 use super::super::context::Node;
 use super::super::journal::PublicationEntry;
 use super::super::mounts::health::publication_trouble;
-use super::super::mounts::{TARGET, has_to_stop, stopping};
+use super::super::mounts::{TARGET, has_to_stop, stopping, user_note};
 use super::super::tasks::exit_code;
 use super::super::writes::{Guard, Part};
 use super::prepare::{self, note};
@@ -167,7 +167,10 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
             AllocationPhase::Running if let Some(trouble) = troubles.iter().find(|trouble| trouble.hurts) => {
                 (trouble.word.to_owned(), trouble.message.clone())
             }
-            _ => ready_message(phase, (&word, &message), waits(node, allocation), &tasks),
+            _ => {
+                let failed = supervise::culprit(&processes).and_then(|at| tasks.get(at));
+                ready_message(phase, (&word, &message), waits(node, allocation), (&tasks, failed))
+            }
         };
         // A task that is on its way up again is not ready, though its allocation runs.
         let truth = if matches!(why.0.as_str(), "Running" | "Complete") { Truth::True } else { Truth::False };
@@ -250,20 +253,19 @@ pub(super) fn ready_message(
     phase: AllocationPhase,
     (word, message): (&str, &str),
     waits: Option<(String, String)>,
-    tasks: &[TaskStatus],
+    (tasks, failed): (&[TaskStatus], Option<&TaskStatus>),
 ) -> (String, String) {
-    let last = || {
-        tasks
-            .iter()
-            .filter_map(|t| t.events.last().map(|e| format!("task {}: {}", t.name, e.message)))
-            .next_back()
-    };
+    let told = |t: &TaskStatus| t.events.last().map(|e| format!("task {}: {}", t.name, e.message));
+    let last = || tasks.iter().filter_map(told).next_back();
+    let restarting = || tasks.iter().find(|t| t.state == TaskState::Restarting).and_then(told);
     match phase {
         AllocationPhase::Running => ("Running".into(), String::new()),
         AllocationPhase::Restarting if let Some(waits) = waits => waits,
-        AllocationPhase::Restarting => ("Restarting".into(), last().unwrap_or_default()),
+        AllocationPhase::Restarting => ("Restarting".into(), restarting().or_else(last).unwrap_or_default()),
         AllocationPhase::Complete => ("Complete".into(), String::new()),
-        AllocationPhase::Failed => ("TaskFailed".into(), last().unwrap_or_default()),
+        AllocationPhase::Failed => {
+            ("TaskFailed".into(), failed.and_then(told).or_else(last).unwrap_or_default())
+        }
         AllocationPhase::Pending | AllocationPhase::WaitingVolumes if !word.is_empty() => {
             (word.to_owned(), message.to_owned())
         }
@@ -300,7 +302,9 @@ pub(super) fn volume_status(
         .max_by_key(|a| (a.spec.allocations.contains(&uid), a.meta().deletion_timestamp.is_none()));
     let entry = published.iter().find(|p| p.name == volume.name);
     if let Some(attachment) = &attachment {
-        let (word, message, _) = node.notes.get(&format!("att/{}", attachment.uid().unwrap_or_default()));
+        let of = attachment.uid().unwrap_or_default();
+        let own = node.notes.get(&user_note(&of, &uid, &volume.name));
+        let (word, message, _) = if own.0.is_empty() { node.notes.get(&format!("att/{of}")) } else { own };
         let held = held_by_another(node, &uid, attachment);
         // While one has the volume that is not about to leave, what that one waits for is no matter of this one.
         if let Some((reason, true)) = &held {

@@ -17,7 +17,7 @@ mod unit;
 
 pub use healing::healing;
 pub use health::Sightings;
-pub use unit::allowed_host_path;
+pub use unit::{allowed_host_path, user_note};
 
 use super::context::{Key, Node};
 use super::hosting::UNSENT;
@@ -27,7 +27,7 @@ use crate::api::allocation::AllocationPhase;
 use crate::api::definitions::ATTACHED_PART;
 use crate::api::{Allocation, VolumeAttachment};
 use crate::csi::{Failure, Remedy};
-use crate::plan::mount;
+use crate::plan::mount::{self, Step};
 use crate::plan::{Next, Reason};
 use crate::sys::kernel::KernelError;
 use crate::sys::path::BadPath;
@@ -89,7 +89,10 @@ pub async fn reconcile(node: &Arc<Node>, volume: &str) -> Option<Duration> {
         let mut progressed = false;
         for unit in &units {
             match one_step(node, (volume, unit), &mut held).await {
-                Moved::On => progressed = true,
+                Moved::On(delay) => {
+                    progressed = true;
+                    again = [again, delay].into_iter().flatten().min();
+                }
                 Moved::Not(delay) => again = [again, delay].into_iter().flatten().min(),
             }
         }
@@ -102,8 +105,9 @@ pub async fn reconcile(node: &Arc<Node>, volume: &str) -> Option<Duration> {
 
 /// What came of one step.
 enum Moved {
-    /// Something changed: look again.
-    On,
+    /// Something changed, or is passed over from now on: look again. When time alone may help with what was passed over,
+    /// after how long.
+    On(Option<Duration>),
     /// Nothing can be done now; when time alone may help, after how long.
     Not(Option<Duration>),
 }
@@ -113,38 +117,24 @@ async fn one_step(node: &Arc<Node>, (volume, unit): (&str, &Unit), held: &mut Ve
     node.retry.renew(&key, &unit.generation());
     // What others of the handle do meanwhile would make the decision wrong.
     let _turn = node.turns.take(&unit.staging()).await;
-    let seen = unit.seen(node);
-    let step = match mount::next(unit.wanted, &seen) {
-        Next::Converged => {
-            node.notes.clear(&key);
-            return Moved::Not(None);
-        }
-        Next::Wait(reason) => {
-            node.notes.wait(&key, &reason);
-            return Moved::Not(None);
-        }
-        Next::Do(step) => step,
+    let Chosen { step, name, cure } = match choose(node, unit, held) {
+        Ok(chosen) => chosen,
+        Err(moved) => return moved,
     };
-    let name = format!("{key}/{}", unit.step_name(step));
-    if held.contains(&name) {
-        return Moved::Not(None);
-    }
-    let cure = healing::cures(step, &seen).then(|| format!("{name}/heal"));
-    let pause = cure.as_ref().and_then(|cure| node.retry.remaining(cure));
-    if let Some(left) = node.retry.remaining(&name).or(pause) {
-        held.push(name);
-        return Moved::Not(Some(left));
+    if node.notes.begun(&key) {
+        unit.tell_users(node);
     }
     match unit.carry_out(node, step, &name).await {
         Ok(()) => {
             node.retry.succeeded(&name);
+            node.notes.clear(&unit.note(step));
             // A driver whose mounts die each time is given longer and longer pauses.
             if let Some(cure) = cure {
                 node.retry.failed(&cure, "heal".to_owned());
             }
             unit.recovered(node, &name);
             unit.wake_others(node);
-            Moved::On
+            Moved::On(None)
         }
         Err(trouble) => {
             match &trouble {
@@ -160,12 +150,64 @@ async fn one_step(node: &Arc<Node>, (volume, unit): (&str, &Unit), held: &mut Ve
                 | Trouble::Journal(_) => {}
             }
             unit.failed(node, &name, &trouble);
-            let delay = trouble_delay(node, &key, &name, &trouble);
+            let delay = trouble_delay(node, &unit.note(step), &name, &trouble);
             if matches!(trouble, Trouble::Undo(_)) {
-                return Moved::On;
+                return Moved::On(None);
             }
             held.push(name);
-            Moved::Not(delay)
+            match step {
+                Step::Publish(_) | Step::Unpublish(_) => Moved::On(delay),
+                // It is tried before users, and behind them from then on.
+                Step::Expand => Moved::On(delay),
+                Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release => Moved::Not(delay),
+            }
+        }
+    }
+}
+
+/// A step that may be made now.
+struct Chosen {
+    step: Step,
+    /// What it is counted under.
+    name: String,
+    /// What it is counted under beside that, if it heals.
+    cure: Option<String>,
+}
+
+/// The next step of all that are not held: each of those is told in `held`. Else why none is made.
+fn choose(node: &Node, unit: &Unit, held: &mut Vec<String>) -> Result<Chosen, Moved> {
+    let key = unit.key();
+    let mut seen = unit.seen(node);
+    let mut soonest: Option<Duration> = None;
+    loop {
+        let step = match mount::next(unit.wanted, &seen) {
+            Next::Do(step) => step,
+            // What was passed over says itself why it waits.
+            Next::Converged | Next::Wait(_) if soonest.is_some() => return Err(Moved::Not(soonest)),
+            Next::Converged => {
+                node.notes.clear(&key);
+                return Err(Moved::Not(None));
+            }
+            Next::Wait(reason) => {
+                node.notes.wait(&key, &reason);
+                return Err(Moved::Not(None));
+            }
+        };
+        let name = format!("{key}/{}", unit.step_name(step));
+        let cure = healing::cures(step, &seen).then(|| format!("{name}/heal"));
+        let pause = cure.as_ref().and_then(|cure| node.retry.remaining(cure));
+        let left = node.retry.remaining(&name).or(pause);
+        if left.is_none() && !held.contains(&name) {
+            return Ok(Chosen { step, name, cure });
+        }
+        soonest = [soonest, left.or(Some(BLOCKED))].into_iter().flatten().min();
+        held.push(name);
+        match step {
+            // One user's trouble is no other's.
+            Step::Publish(i) | Step::Unpublish(i) => seen.publications[i].held = true,
+            Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release | Step::Expand => {
+                return Err(Moved::Not(soonest));
+            }
         }
     }
 }
@@ -183,8 +225,8 @@ impl Trouble {
     }
 }
 
-/// Counts the failure, notes why, and says when to try again if time alone may help.
-fn trouble_delay(node: &Node, key: &str, step: &str, trouble: &Trouble) -> Option<Duration> {
+/// Counts the failure, notes why under this key, and says when to try again if time alone may help.
+fn trouble_delay(node: &Node, note: &str, step: &str, trouble: &Trouble) -> Option<Duration> {
     if let Trouble::Call(failure) = trouble
         && failure.is_unsent()
     {
@@ -212,7 +254,7 @@ fn trouble_delay(node: &Node, key: &str, step: &str, trouble: &Trouble) -> Optio
         Trouble::Undo(failure) => Some(node.retry.failed(step, failure.code_name().to_owned())),
         Trouble::Kernel(..) | Trouble::Journal(_) => Some(node.retry.failed(step, word.clone())),
     };
-    node.notes.set(key, &word, &sentence, delay.map(|d| node.later(d)));
+    node.notes.set(note, &word, &sentence, delay.map(|d| node.later(d)));
     delay
 }
 
@@ -233,9 +275,7 @@ pub fn sentence(failure: &Failure) -> String {
 async fn record(node: &Arc<Node>, units: &[Unit]) -> Option<Duration> {
     let mut retry: Option<Duration> = None;
     for unit in units {
-        for user in &unit.users {
-            node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
-        }
+        unit.tell_users(node);
         let Some(object) = &unit.object else { continue };
         if unit.entry.is_none() && not_worth_a_word(node, unit, object) {
             continue;
@@ -253,7 +293,7 @@ async fn record(node: &Arc<Node>, units: &[Unit]) -> Option<Duration> {
 /// than that would be one in every claim's way.
 fn not_worth_a_word(node: &Node, unit: &Unit, object: &VolumeAttachment) -> bool {
     let said = object.status.as_ref().is_some_and(|s| s.node.is_some() || !s.conditions.is_empty());
-    let (word, _, _) = node.notes.get(&unit.key());
+    let (word, _, _) = unit.told(node);
     let under_way = Reason::NotAttached.word() == word && unit.wanted == mount::Attachment::Open;
     !said && (unit.users.is_empty() && object.status.is_none() || under_way)
 }

@@ -15,7 +15,7 @@ impl Unit {
         let before = self.object.as_ref().and_then(|o| o.status.as_ref());
         let known: &[Call] =
             before.and_then(|s| s.node.as_ref()).map(|n| n.calls.as_slice()).unwrap_or_default();
-        let (mut reason, mut message, next) = node.notes.get(&self.key());
+        let (mut reason, mut message, next) = self.told(node);
         let mut staged = self.entry.as_ref().map_or(Rung::Down, |e| e.staged.rung());
         if let Some((health, sentence)) = self.entry.as_ref().and_then(|e| staging_trouble(node, e)) {
             staged = health.rung(staged);

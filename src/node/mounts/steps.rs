@@ -418,6 +418,7 @@ impl Unit {
             node.forget_written(&self.uid);
             node.calls.clear(&self.key());
             node.notes.clear(&self.key());
+            node.notes.gone(&self.key());
             node.retry.gone(&self.key());
             node.events.gone(&self.key());
             node.journal.commit(vec![Change::Forget(key)]).await?;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use kube::{Resource, ResourceExt};
 
-use super::super::context::Node;
+use super::super::context::{Key, Node, Note};
 use super::super::hosting::attach::{CONTROLLER, ControllerPart};
 use super::super::journal::{AttachmentEntry, PublicationEntry};
 use super::{Trouble, staging_name, stopping};
@@ -112,6 +112,31 @@ impl Unit {
         format!("att/{}", self.uid)
     }
 
+    /// Where it is noted why a step does not succeed: what is one user's matter is told to that one alone.
+    pub(super) fn note(&self, step: Step) -> String {
+        match step {
+            Step::Publish(i) | Step::Unpublish(i) => {
+                user_note(&self.uid, &self.users[i].allocation.uid, &self.users[i].name)
+            }
+            Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release | Step::Expand => self.key(),
+        }
+    }
+
+    /// What is noted of it, or else of one of its users.
+    pub(super) fn told(&self, node: &Node) -> Note {
+        let own = node.notes.get(&self.key());
+        let users = self.users.iter();
+        let of_users = || users.map(|u| node.notes.get(&user_note(&self.uid, &u.allocation.uid, &u.name)));
+        if own.0.is_empty() { of_users().find(|note| !note.0.is_empty()).unwrap_or(own) } else { own }
+    }
+
+    /// Its users say what is known of it.
+    pub(super) fn tell_users(&self, node: &Node) {
+        for user in &self.users {
+            node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
+        }
+    }
+
     /// What a blocked step waits for: the object changes, or is deleted.
     pub(super) fn generation(&self) -> String {
         let meta = self.object.as_ref().map(|o| o.meta());
@@ -157,6 +182,7 @@ impl Unit {
                     level: u.level(),
                     idle: node.tasks.idle(&u.allocation.uid),
                     cure,
+                    held: false,
                 })
                 .collect(),
             others: self.others(node),
@@ -231,6 +257,11 @@ impl Unit {
     pub(super) fn publish_context(&self) -> Map {
         self.host.as_ref().map(|host| host.publish_context.clone()).unwrap_or_default()
     }
+}
+
+/// Where it is noted why a user of an attachment does not get or lose its volume.
+pub fn user_note(attachment: &str, allocation: &str, name: &str) -> String {
+    format!("att/{attachment}/user/{allocation}/{name}")
 }
 
 impl User {

@@ -229,8 +229,7 @@ impl Kernel for RealKernel {
             let confined = this.confined(&place)?;
             let volume = verified_handle(&confined, &verified, this.asking)?;
             let path = confined.absolute.join(within.parts().join("/"));
-            let make = within.makes().then(|| Mode::from_raw_mode(0o755));
-            let directory = open::within(volume, within.parts(), make);
+            let directory = open::within(volume, within.parts(), within.makes());
             clone_of(&directory.map_err(|errno| failure("open", &path, errno))?, &path)
         })
         .await

@@ -1,7 +1,7 @@
 //! Opening paths so that nothing on the way can lead elsewhere.
 use crate::sys::kernel::KernelError;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, StatxFlags, Uid};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
@@ -104,20 +104,45 @@ impl Confined {
 }
 
 /// A directory within a volume, reached from a handle on the volume's root part by part. Each part that is missing is made,
-/// if that is asked for.
-pub(crate) fn within(volume: OwnedFd, parts: &[String], make: Option<Mode>) -> Result<OwnedFd, Errno> {
+/// if that is asked for, with the owner, the group and the mode of the directory that it is made in: who may use the volume may
+/// use it.
+pub(crate) fn within(volume: OwnedFd, parts: &[String], make: bool) -> Result<OwnedFd, Errno> {
     let mut at = volume;
     for part in parts {
-        if let Some(mode) = make {
-            match rustix::fs::mkdirat(&at, part.as_str(), mode) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
+        let made = make && make_within(&at, part)?;
         let flags = CONFINED.union(ResolveFlags::NO_XDEV);
+        if made {
+            let read = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY;
+            like(&rustix::fs::openat2(&at, part.as_str(), read, Mode::empty(), flags)?, &at)?;
+        }
         at = rustix::fs::openat2(&at, part.as_str(), DIRECTORY, Mode::empty(), flags)?;
     }
     Ok(at)
+}
+
+/// Whether it was not there.
+fn make_within(at: &OwnedFd, part: &str) -> Result<bool, Errno> {
+    match rustix::fs::mkdirat(at, part, Mode::from_raw_mode(0o700)) {
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Gives a directory the owner, the group and the mode of another one. A file system that knows no owners is left as it is.
+fn like(new: &OwnedFd, old: &OwnedFd) -> Result<(), Errno> {
+    let old = statx(old, StatxFlags::UID | StatxFlags::GID | StatxFlags::MODE)?;
+    let (owner, group) = (Some(Uid::from_raw(old.stx_uid)), Some(Gid::from_raw(old.stx_gid)));
+    for changed in [
+        rustix::fs::fchown(new, owner, group),
+        rustix::fs::fchmod(new, Mode::from_raw_mode(u32::from(old.stx_mode) & 0o7777)),
+    ] {
+        match changed {
+            Ok(()) | Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 /// Opens beneath `start` without following any link. Tries again when a rename elsewhere disturbed the walk.
