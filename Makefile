@@ -23,10 +23,10 @@ root    := [ "$$(id -u)" = 0 ] || echo "NOT ROOT: tests that mount need root and
 kubectl := command -v kubectl >/dev/null || echo "NOT TESTED with kubectl: there is none on the path, and no package of Debian or crates.io brings a recent one." >&2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test sim planted check lint fmt crds deny bench
+.PHONY: help run test sim planted check lint fmt crds deny bench obligations
 
 help: ## This menu
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## The whole way once: up, a volume in use, all taken down (root; PROFILE=release for speed)
 	$(CARGO) build --locked --profile $(PROFILE) --bin wharfline
@@ -36,6 +36,7 @@ test: lint ## Everything that CI runs: format, lints, every test, the examples i
 	@$(root)
 	@tools/fetch-etcd || true
 	@tools/fetch-xfs || true
+	@tools/fetch-btrfs || true
 	@tools/fetch-runc || true
 	@tools/fetch-systemd || true
 	@tools/fetch-containerd || true
@@ -68,6 +69,12 @@ fmt: ## Format the code
 
 crds: ## Write crds/ anew from the kinds in src/api
 	UPDATE_CRDS=1 $(CARGO) test --locked --test crds
+
+obligations: ## Which of the 222 things that CSI asks of an orchestrator a test shows, and which none does
+	@mkdir -p target
+	@OBLIGATIONS=$(CURDIR)/target/obligations.txt $(CARGO) test --quiet --locked --test tidy the_obligations_are_counted \
+		>target/obligations.log || { cat target/obligations.log; exit 1; }
+	@cat target/obligations.txt
 
 bench: ## Floors, ratios and targets on this machine (root, a quarter of an hour; PARTS="B1 idle" chooses); JSON in target/bench
 	@tools/fetch-etcd || true

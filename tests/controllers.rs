@@ -28,6 +28,8 @@ mod nodes;
 mod plugins;
 #[path = "support/controllers/quickstart.rs"]
 mod quickstart;
+#[path = "support/controllers/served.rs"]
+mod served;
 #[path = "support/controllers/twins.rs"]
 mod twins;
 #[path = "support/controllers/volumes.rs"]

@@ -2,30 +2,28 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use prost::Message;
-use support::scripted::requests::{Way, create, delete};
-use support::scripted::serve::{Accept, serve};
+use support::scripted::requests::{
+    Way, allocated, create, delete, delete_group, delete_snapshot, delta, get_group, group, snapshot,
+};
 use support::scripted::{
-    Answer, Backend, Config, Effects, Ending, Gate, Leftover, Scripted, Site, Wire, mounts_beneath,
+    Answer, Backend, Config, Effects, Ending, Gate, Leftover, Scripted, Site, Wire, inside, mounts_beneath,
 };
 use tempfile::TempDir;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use wharfline::csi::proto::volume_capability::access_mode::Mode;
-use wharfline::csi::{Code, Connection, Connector, Plugin, PluginOptions, Rpc, UnixConnector, proto};
+use wharfline::csi::{Code, Plugin, PluginOptions, Rpc, UnixConnector, proto};
 
 const LONG: Duration = Duration::from_secs(20);
 
 /// Asks the backend without any socket; the code of its answer.
 async fn ask(backend: &Arc<Backend>, node: &str, rpc: Rpc, request: &impl Message) -> Code {
     match backend.handle(&Site::new(node), rpc, &request.encode_to_vec(), Wire::default()).await {
-        Ending::Reply(_) => Code::Ok,
+        Ending::Reply(_) | Ending::Stream { .. } => Code::Ok,
         Ending::Status { code, .. } => Code::from_i32(code),
         other => panic!("{other:?}"),
     }
@@ -195,6 +193,165 @@ async fn faulty_requests_are_noted() {
     assert_eq!(backend.violations().len(), 7);
 }
 
+/// A volume that is attached, staged at `/staging` and published at `/t`, and two snapshots of it.
+async fn in_use(config: Config) -> (Arc<Backend>, Way) {
+    let (backend, way) = with_volume(config);
+    let context = [
+        ("attached to".to_owned(), "node-a".to_owned()),
+        ("device".to_owned(), "/dev/scripted\t0".to_owned()),
+    ];
+    let way = Way { publish_context: context.into(), ..way };
+    let mut codes = vec![
+        ask(&backend, "node-a", Rpc::ControllerPublishVolume, &way.attach()).await,
+        ask(&backend, "node-a", Rpc::NodeStageVolume, &way.stage()).await,
+        ask(&backend, "node-a", Rpc::NodePublishVolume, &way.publish("/t")).await,
+    ];
+    for name in ["one", "two"] {
+        codes.push(ask(&backend, "node-a", Rpc::CreateSnapshot, &snapshot("v", name)).await);
+    }
+    assert_eq!((codes, backend.violations()), (vec![Code::Ok; 5], Vec::new()));
+    (backend, way)
+}
+
+#[tokio::test]
+async fn what_must_not_be_asked_of_snapshots_sizes_and_blocks_is_noted() {
+    use Code::{AlreadyExists, InvalidArgument, NotFound, OutOfRange};
+    let (backend, way) = in_use(Config::everything()).await;
+    backend.add_volume("w", BTreeMap::new());
+    let of_group = ask(&backend, "node-a", Rpc::CreateVolumeGroupSnapshot, &group(&["v", "w"], "g")).await;
+    assert_eq!(of_group, Code::Ok);
+    let (one, two, member) = ("snap/0001", "snap/0002", "snap/0004");
+    let negative = proto::GetMetadataAllocatedRequest { max_results: -1, ..allocated(one, 0) };
+    let shrink = proto::ControllerExpandVolumeRequest {
+        capacity_range: Some(proto::CapacityRange { required_bytes: 5, limit_bytes: 5 }),
+        ..way.expand(10)
+    };
+    let other = Way { mode: Mode::MultiNodeMultiWriter as i32, ..way.clone() };
+    let elsewhere = Way { staging: "/elsewhere".into(), ..way.clone() };
+    let unused = Way::new("w", "node-a");
+    let no_parameter =
+        proto::ControllerModifyVolumeRequest { mutable_parameters: BTreeMap::new(), ..way.modify("k", "v") };
+    assert_eq!(ask(&backend, "node-a", Rpc::ControllerExpandVolume, &way.expand(10)).await, Code::Ok);
+    let node = "node-a";
+    for (code, wanted) in [
+        (ask(&backend, node, Rpc::CreateSnapshot, &snapshot("w", "one")).await, AlreadyExists),
+        (ask(&backend, node, Rpc::CreateSnapshot, &snapshot("v", "")).await, InvalidArgument),
+        (ask(&backend, node, Rpc::DeleteSnapshot, &delete_snapshot(member)).await, InvalidArgument),
+        (ask(&backend, node, Rpc::CreateVolumeGroupSnapshot, &group(&[], "h")).await, InvalidArgument),
+        (ask(&backend, node, Rpc::CreateVolumeGroupSnapshot, &group(&["v"], "g")).await, AlreadyExists),
+        (
+            ask(&backend, node, Rpc::DeleteVolumeGroupSnapshot, &delete_group("group/0003", &[member])).await,
+            InvalidArgument,
+        ),
+        (
+            ask(&backend, node, Rpc::GetVolumeGroupSnapshot, &get_group("group/0003", &[one])).await,
+            InvalidArgument,
+        ),
+        (ask(&backend, node, Rpc::ControllerExpandVolume, &shrink).await, OutOfRange),
+        (ask(&backend, node, Rpc::ControllerExpandVolume, &other.expand(20)).await, InvalidArgument),
+        (ask(&backend, node, Rpc::ControllerModifyVolume, &no_parameter).await, InvalidArgument),
+        (ask(&backend, node, Rpc::NodeExpandVolume, &way.node_expand("/nowhere", 10)).await, NotFound),
+        (ask(&backend, node, Rpc::NodeExpandVolume, &elsewhere.node_expand("/t", 10)).await, InvalidArgument),
+        (ask(&backend, node, Rpc::NodeExpandVolume, &other.node_expand("/t", 10)).await, InvalidArgument),
+        (ask(&backend, node, Rpc::NodeGetVolumeStats, &unused.stats("/t")).await, NotFound),
+        (ask(&backend, node, Rpc::NodeGetVolumeStats, &elsewhere.stats("/t")).await, InvalidArgument),
+        (ask(&backend, node, Rpc::GetMetadataAllocated, &negative).await, InvalidArgument),
+        (ask(&backend, node, Rpc::GetMetadataDelta, &delta(two, one, 0)).await, InvalidArgument),
+        (ask(&backend, node, Rpc::GetMetadataDelta, &delta(one, "snap/0005", 0)).await, InvalidArgument),
+    ] {
+        assert_eq!(code, wanted, "{:#?}", backend.violations());
+    }
+    assert_eq!(backend.violations().len(), 18, "{:#?}", backend.violations());
+}
+
+#[tokio::test]
+async fn what_is_not_there_or_has_no_room_is_refused_and_no_violation() {
+    use Code::{Aborted, FailedPrecondition, NotFound, OutOfRange, ResourceExhausted};
+    let (backend, way) = in_use(Config::everything()).await;
+    backend.configure(|config| {
+        config.max_volume_bytes = 100;
+        config.total_bytes = 50;
+        config.dependent_snapshots = true;
+    });
+    let gone = Way::new("gone", "node-a");
+    let unknown = proto::ListSnapshotsRequest { starting_token: "77".into(), ..Default::default() };
+    let node = "node-a";
+    for (code, wanted) in [
+        (ask(&backend, node, Rpc::CreateSnapshot, &snapshot("gone", "x")).await, NotFound),
+        (ask(&backend, node, Rpc::GetSnapshot, &get("gone")).await, NotFound),
+        (ask(&backend, node, Rpc::ListSnapshots, &unknown).await, Aborted),
+        (ask(&backend, node, Rpc::CreateVolumeGroupSnapshot, &group(&["gone"], "x")).await, NotFound),
+        (ask(&backend, node, Rpc::GetVolumeGroupSnapshot, &get_group("gone", &["s"])).await, NotFound),
+        (ask(&backend, node, Rpc::ControllerExpandVolume, &gone.expand(1)).await, NotFound),
+        (ask(&backend, node, Rpc::ControllerExpandVolume, &way.expand(101)).await, OutOfRange),
+        (ask(&backend, node, Rpc::ControllerExpandVolume, &way.expand(51)).await, ResourceExhausted),
+        (ask(&backend, node, Rpc::ControllerModifyVolume, &gone.modify("k", "v")).await, NotFound),
+        (ask(&backend, node, Rpc::ControllerGetVolume, &gone.get()).await, NotFound),
+        (ask(&backend, node, Rpc::GetMetadataAllocated, &allocated("gone", 0)).await, NotFound),
+        (ask(&backend, node, Rpc::GetMetadataAllocated, &allocated("snap/0001", 1)).await, OutOfRange),
+        (
+            ask(&backend, node, Rpc::GetMetadataDelta, &delta("snap/0001", "snap/0002", 0)).await,
+            FailedPrecondition,
+        ),
+    ] {
+        assert_eq!(code, wanted);
+    }
+    for done in [
+        take(&backend, Step::Unpublish("node-a")).await,
+        take(&backend, Step::Unstage("node-a")).await,
+        take(&backend, Step::Detach("node-a")).await,
+    ] {
+        assert_eq!(done, Code::Ok);
+    }
+    assert_eq!(take(&backend, Step::Delete).await, FailedPrecondition, "it has snapshots");
+    assert_eq!(backend.left(), ["snap/0001", "snap/0002"].map(|id| Leftover::Snapshot(id.into())));
+    backend.assert_lawful();
+}
+
+fn get(snapshot: &str) -> proto::GetSnapshotRequest {
+    proto::GetSnapshotRequest { snapshot_id: snapshot.into(), secrets: BTreeMap::new() }
+}
+
+#[tokio::test]
+async fn what_is_not_reported_or_alpha_must_not_be_asked_for() {
+    let (backend, way) = in_use(Config::everything()).await;
+    let secret = Way { secrets: [("k".to_owned(), "v".to_owned())].into(), ..way.clone() };
+    backend.configure(|config| config.alpha = false);
+    let node = "node-a";
+    for code in [
+        ask(&backend, node, Rpc::GetSnapshot, &get("snap/0001")).await,
+        ask(&backend, node, Rpc::ControllerGetVolume, &way.get()).await,
+        ask(&backend, node, Rpc::GetMetadataAllocated, &allocated("snap/0001", 0)).await,
+        ask(&backend, node, Rpc::GetMetadataDelta, &delta("snap/0001", "snap/0002", 0)).await,
+        ask(&backend, node, Rpc::NodeExpandVolume, &secret.node_expand("/t", 1)).await,
+    ] {
+        assert_eq!(code, Code::Unimplemented);
+    }
+    assert_eq!(backend.violations().len(), 5);
+    assert!(backend.violations().iter().all(|violation| violation.contains("alpha")));
+    backend.configure(|config| {
+        *config =
+            Config { services: vec![1], controller: Vec::new(), group: vec![1], ..Config::everything() };
+        config.node.retain(|number| *number == 1);
+    });
+    for code in [
+        ask(&backend, node, Rpc::CreateSnapshot, &snapshot("v", "x")).await,
+        ask(&backend, node, Rpc::DeleteSnapshot, &delete_snapshot("snap/0001")).await,
+        ask(&backend, node, Rpc::ListSnapshots, &proto::ListSnapshotsRequest::default()).await,
+        ask(&backend, node, Rpc::GetSnapshot, &get("snap/0001")).await,
+        ask(&backend, node, Rpc::ControllerExpandVolume, &way.expand(1)).await,
+        ask(&backend, node, Rpc::ControllerModifyVolume, &way.modify("k", "v")).await,
+        ask(&backend, node, Rpc::ControllerGetVolume, &way.get()).await,
+        ask(&backend, node, Rpc::CreateVolumeGroupSnapshot, &group(&["v"], "g")).await,
+        ask(&backend, node, Rpc::GetMetadataAllocated, &allocated("snap/0001", 0)).await,
+        ask(&backend, node, Rpc::NodeGetVolumeStats, &way.stats("/t")).await,
+        ask(&backend, node, Rpc::NodeExpandVolume, &way.node_expand("/t", 1)).await,
+    ] {
+        assert_eq!(code, Code::Unimplemented);
+    }
+    assert_eq!(backend.violations().len(), 16, "{:#?}", backend.violations());
+}
+
 #[tokio::test]
 async fn a_name_stands_for_one_request() {
     let (backend, _) = with_volume(Config::full());
@@ -285,37 +442,12 @@ async fn what_is_left_is_missed() {
     backend.assert_clean();
 }
 
-/// Connections inside the process: what a simulation does with a network of its own.
-struct Inside(mpsc::UnboundedReceiver<tokio::io::DuplexStream>);
-
-#[async_trait]
-impl Accept for Inside {
-    async fn accept(&mut self) -> io::Result<Box<dyn Connection>> {
-        match self.0.recv().await {
-            Some(stream) => Ok(Box::new(stream)),
-            None => Err(io::ErrorKind::BrokenPipe.into()),
-        }
-    }
-}
-
-struct Dial(mpsc::UnboundedSender<tokio::io::DuplexStream>);
-
-#[async_trait]
-impl Connector for Dial {
-    async fn connect(&self) -> io::Result<Box<dyn Connection>> {
-        let (ours, theirs) = tokio::io::duplex(1 << 16);
-        self.0.send(theirs).map_err(|_| io::ErrorKind::ConnectionRefused)?;
-        Ok(Box::new(ours))
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn no_socket_is_needed_and_time_may_be_simulated() {
     let backend = Backend::new(Config::full());
-    let (dial, listener) = mpsc::unbounded_channel();
     let down = CancellationToken::new();
-    let serving = tokio::spawn(serve(Arc::clone(&backend), Site::new("n"), Inside(listener), down.clone()));
-    let plugin = Plugin::new(Dial(dial), PluginOptions::default());
+    let (dial, serving) = inside(&backend, Site::new("n"), down.clone());
+    let plugin = Plugin::new(dial, PluginOptions::default());
     backend.next(Rpc::CreateVolume, Answer::honest().delay(Duration::from_secs(3600)));
     backend.next(Rpc::CreateVolume, Answer::honest().delay(Duration::from_secs(59)));
     let minute = Duration::from_secs(60);

@@ -12,5 +12,7 @@ mod process;
 mod publishing;
 #[path = "dir/rig.rs"]
 mod rig;
+#[path = "dir/snapshots.rs"]
+mod snapshots;
 #[path = "dir/volumes.rs"]
 mod volumes;

@@ -7,6 +7,8 @@ mod arguments;
 mod block;
 #[path = "loop/format.rs"]
 mod format;
+#[path = "loop/grow.rs"]
+mod grow;
 #[cfg(feature = "kill-points")]
 #[path = "loop/killed.rs"]
 mod killed;
@@ -18,5 +20,7 @@ mod nodes;
 mod process;
 #[path = "loop/rig.rs"]
 mod rig;
+#[path = "loop/snapshots.rs"]
+mod snapshots;
 #[path = "loop/volumes.rs"]
 mod volumes;

@@ -4,6 +4,8 @@ mod support;
 
 #[path = "node/asked.rs"]
 mod asked;
+#[path = "node/attended.rs"]
+mod attended;
 #[path = "node/between.rs"]
 mod between;
 #[path = "node/changed.rs"]
@@ -46,9 +48,13 @@ mod server;
 mod stale;
 #[path = "node/tasks.rs"]
 mod tasks;
+#[path = "node/together.rs"]
+mod together;
 #[path = "node/twins.rs"]
 mod twins;
 #[path = "node/uncertain.rs"]
 mod uncertain;
 #[path = "node/views.rs"]
 mod views;
+#[path = "node/waiting.rs"]
+mod waiting;

@@ -2,6 +2,8 @@
 use std::fs;
 use std::path::Path;
 
+#[path = "tidy/obligations.rs"]
+mod obligations;
 #[path = "tidy/rules.rs"]
 mod rules;
 #[path = "tidy/source.rs"]
@@ -160,6 +162,16 @@ fn what_is_allowed_is_not_reported() {
     assert_eq!(faults("src/api/x.rs", &"// one line\n".repeat(LINES)), []);
 }
 
+/// The binaries of tests in which the program and what it runs are processes of their own.
+const PROCESSES: [&str; 3] = ["whole", "cluster", "runtime"];
+
+/// What one test says it shows.
+struct Shown {
+    file: String,
+    test: String,
+    rows: Vec<String>,
+}
+
 /// A table of what tests show.
 struct Table {
     /// Where it stands.
@@ -175,13 +187,47 @@ fn scenarios() -> Table {
     let mut names: Vec<_> =
         wanted.into_iter().flat_map(|(letter, all)| all.map(move |n| format!("{letter}{n}"))).collect();
     let quirks = ["Q3", "Q4", "Q5", "Q6", "Q9", "Q12", "Q17", "Q18"];
-    names.extend(["A62", "A64", "A75"].into_iter().chain(quirks).map(str::to_owned));
+    let claims = ["R1", "R2", "R3", "R4"];
+    names.extend(["A62", "A64", "A75"].into_iter().chain(quirks).chain(claims).map(str::to_owned));
     Table { file: "docs/scenarios.md", word: "Scenario", names }
 }
 
+/// Those that tests have to show in which all are processes of their own.
+fn of_processes() -> Vec<String> {
+    let wanted = [('A', 1..=21), ('A', 49..=55), ('B', 111..=120), ('R', 1..=4)];
+    let numbered = wanted.into_iter().flat_map(|(letter, all)| all.map(move |n| format!("{letter}{n}")));
+    let named = ["A66", "A75", "B123", "B129", "Q3", "Q4", "Q5", "Q6", "Q9", "Q12", "Q17", "Q18"];
+    numbered.chain(named.map(str::to_owned)).collect()
+}
+
+/// Of them, those that none of the tests with processes shows and that the text does not except; and what it excepts for
+/// nothing.
+fn without_processes(text: &str) -> Vec<String> {
+    let excepted: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("- ")?.split_once(": "))
+        .map(|(name, _)| name)
+        .collect();
+    let by_processes = |name: &String| {
+        let row = text.lines().find(|line| line.starts_with(&format!("| {name} |"))).unwrap_or_default();
+        PROCESSES.iter().any(|binary| row.contains(&format!("`{binary}: ")))
+    };
+    let wanted = of_processes();
+    let (shown, missing): (Vec<_>, Vec<_>) = wanted.into_iter().partition(by_processes);
+    let unexplained = missing.into_iter().filter(|name| !excepted.contains(&name.as_str()));
+    let needless = shown.into_iter().filter(|name| excepted.contains(&name.as_str()));
+    unexplained
+        .map(|name| format!("{name}: no test with real processes"))
+        .chain(needless.map(|name| format!("{name}: excepted, and shown")))
+        .collect()
+}
+
 fn obligations() -> Table {
-    let wanted = [("PLUG", 1..=20), ("IDEN", 1..=8)];
+    let wanted = [("PLUG", 1..=20), ("IDEN", 1..=8), ("META", 2..=6)];
     let names = wanted.into_iter().flat_map(|(part, all)| all.map(move |n| format!("CO-{part}-{n:02}")));
+    let single =
+        ["GEN-01", "GEN-07", "GEN-08", "GEN-10", "GEN-30", "ERR-08", "CTRL-67", "H13-01"].into_iter();
+    let names = names.chain(single.map(|one| format!("CO-{one}")));
     Table { file: "docs/obligations.md", word: "Obligation", names: names.collect() }
 }
 
@@ -198,12 +244,12 @@ impl Table {
         list.split(", ").filter(|name| !name.is_empty())
     }
 
-    /// The names of the rows that each test says it shows, by the test's name.
-    fn shown(&self) -> Vec<(String, Vec<String>)> {
+    /// The names of the rows that each test says it shows.
+    fn shown(&self) -> Vec<Shown> {
         let mut files = Vec::new();
         tree(root(), &mut files);
         let mut shown = Vec::new();
-        for (_, text) in
+        for (file, text) in
             files.iter().filter(|(file, _)| Path::new(file).extension().is_some_and(|e| e == "rs"))
         {
             let (mut said, mut is_test) = (Vec::new(), false);
@@ -218,7 +264,8 @@ impl Table {
                     if let Some((name, rest)) = name.and_then(|name| name.split_once('('))
                         && (is_test || rest == FOR_EACH_RUNTIME)
                     {
-                        shown.push((name.to_owned(), said.clone()));
+                        let (file, test) = (file.clone(), name.to_owned());
+                        shown.push(Shown { file, test, rows: said.clone() });
                     }
                     said.clear();
                     is_test = false;
@@ -229,7 +276,7 @@ impl Table {
     }
 
     /// What is wrong with its text: a row that it misses, a test that is not there or does not say that it shows it.
-    fn faults(&self, text: &str, shown: &[(String, Vec<String>)]) -> Vec<String> {
+    fn faults(&self, text: &str, shown: &[Shown]) -> Vec<String> {
         let mut missed = self.names.clone();
         let mut faults = Vec::new();
         // The heads of tables have nothing in their first cell.
@@ -245,10 +292,12 @@ impl Table {
                 continue;
             }
             for test in tests {
-                let name = test.rsplit(": ").next().unwrap_or(test);
-                let mut of_it = shown.iter().filter(|(known, _)| known == name);
-                if !of_it.any(|(_, rows)| rows.iter().any(|row| row == of)) {
-                    faults.push(format!("{of}: no test `{name}` says that it shows it"));
+                let (binary, name) = test.split_once(": ").unwrap_or(("", test));
+                let there =
+                    |file: &str| !PROCESSES.contains(&binary) || file.starts_with(&format!("tests/{binary}"));
+                let mut of_it = shown.iter().filter(|one| one.test == name && there(&one.file));
+                if !of_it.any(|one| one.rows.iter().any(|row| row == of)) {
+                    faults.push(format!("{of}: no test `{test}` says that it shows it"));
                 }
             }
         }
@@ -275,20 +324,84 @@ const FOR_EACH_RUNTIME: &str = "flavour: Flavour) {";
 fn the_scenarios_of_the_table_are_shown_by_tests() {
     scenarios().compare(&[
         ("| A52 |", "| A53 |", "A52: not in the table"),
-        ("two_users_are_still_two_after_a_restart", "two_users", "A52: no test `two_users`"),
+        ("two_users_are_still_two_after_a_restart", "two_users", "A52: no test `node: two_users`"),
         ("missing: there is no earlier release", "later", "B131: neither a test"),
         ("| B44 |", "| B45 |", "B44: not in the table"),
+        ("`node: two_users_are", "`whole: two_users_are", "A52: no test `whole: two_users_are"),
     ]);
 }
 
 #[test]
+fn plugins_and_allocations_are_shown_by_real_processes() {
+    let text = scenarios().text();
+    assert_eq!(without_processes(&text), Vec::<String>::new());
+    for (from, to, wanted) in [
+        ("`cluster: a_node_daemon_that_was_killed", "`node: a_node_daemon_that_was_killed", "B120: no test"),
+        ("- B118: ", "- ", "B118: no test"),
+        ("- B118: ", "- B119: ", "B119: excepted, and shown"),
+        ("| R3 |", "| R9 |", "R3: no test"),
+    ] {
+        let found = without_processes(&text.replace(from, to));
+        assert!(found.iter().any(|fault| fault.contains(wanted)), "{wanted}: {found:?}");
+    }
+}
+
+#[test]
 fn the_obligations_of_the_table_are_shown_by_tests() {
-    assert_eq!(obligations().names.len(), 28);
+    assert_eq!(obligations().names.len(), 41);
     obligations().compare(&[
         ("| CO-PLUG-20 |", "| CO-PLUG-19 |", "CO-PLUG-20: not in the table"),
-        ("lib: plugin_names", "lib: names", "CO-IDEN-01: no test `names`"),
-        ("runtime: output_is_bounded_on_disk", "runtime: output", "CO-PLUG-14: no test `output`"),
+        ("lib: plugin_names", "lib: names", "CO-IDEN-01: no test `lib: names`"),
+        ("runtime: output_is_bounded_on_disk", "runtime: output", "CO-PLUG-14: no test `runtime: output`"),
+        ("| CO-META-04 |", "| CO-META-05 |", "CO-META-04: not in the table"),
     ]);
+}
+
+/// Which test shows which obligation as a whole, and which in part.
+fn shown_obligations() -> (obligations::Named, obligations::Named) {
+    let in_part = Table { word: "Part of obligation", ..obligations() };
+    let by_id = |table: &Table| {
+        let shown = table.shown().into_iter().map(|one| (one.test, one.rows));
+        obligations::by_id(&shown.collect::<Vec<_>>())
+    };
+    (by_id(&obligations()), by_id(&in_part))
+}
+
+/// With `OBLIGATIONS` set to a file, the report goes there: `make obligations` shows it.
+#[test]
+fn the_obligations_are_counted() {
+    let all = obligations::all();
+    assert_eq!(all.len(), 222);
+    let count = |level| all.iter().filter(|one| one.level.starts_with(level)).count();
+    assert_eq!((count("M"), count("S"), count("Y")), (179, 29, 14), "as the levels of the contract are");
+    let (whole, in_part) = shown_obligations();
+    for (id, tests) in whole.iter().chain(&in_part) {
+        assert!(
+            all.iter().any(|one| one.id == id),
+            "{id} is no obligation, and {} names it",
+            tests.join(", ")
+        );
+    }
+    let report = obligations::report(&whole, &in_part);
+    for one in &all {
+        assert_eq!(report.matches(&format!("  {} ", one.id)).count(), 1, "{}", one.id);
+    }
+    assert!(report.contains("CO-PLUG-02"), "what a test names is covered");
+    if let Some(file) = std::env::var_os("OBLIGATIONS") {
+        fs::write(file, report).expect("the report can be written");
+    }
+}
+
+#[test]
+fn an_obligation_is_covered_only_by_a_test_that_names_it_as_a_whole() {
+    let by = |test: &str, id: &str| obligations::by_id(&[(test.to_owned(), vec![id.to_owned()])]);
+    let report = obligations::report(&by("one", "CO-GEN-01"), &by("two", "CO-GEN-02"));
+    let at = |text: &str| report.find(text).unwrap_or_else(|| panic!("{text} is not in {report}"));
+    let order =
+        ["COVERED: 1 of 222 (M 1 of", "CO-GEN-01", "IN PART: 1 of 222", "CO-GEN-02", "NOT COVERED: 220"];
+    assert!(order.windows(2).all(|pair| at(pair[0]) < at(pair[1])), "{report}");
+    assert!(at("NOT COVERED: 220") < at("CO-GEN-03") && at("CO-H13-05") < at("does not make CI fail yet"));
+    assert!(report.contains("one\n") && report.contains("two\n"), "who shows it is told");
 }
 
 /// The names in a manifest that look like those of variables with something secret in them.

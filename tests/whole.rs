@@ -2,19 +2,28 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests count as tests
 #[path = "support/systemd.rs"]
 mod booted;
+#[path = "whole/by_hand.rs"]
+mod by_hand;
 #[path = "whole/containerd.rs"]
 mod containerd;
 #[path = "whole/containers.rs"]
 mod containers;
 #[path = "whole/external.rs"]
 mod external;
+#[path = "whole/fingerprints.rs"]
+mod fingerprints;
+#[path = "support/fuse.rs"]
+#[allow(dead_code, unreachable_pub)] // each binary uses its own part of it
+mod fuse;
 #[path = "support/image.rs"]
 #[expect(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod image;
-#[cfg(feature = "kill-points")]
+#[path = "whole/instances.rs"]
+mod instances;
 #[path = "support/containerd.rs"]
 #[allow(dead_code, reason = "each binary uses its own part of it")]
 mod its;
+#[cfg(feature = "kill-points")]
 #[path = "whole/killed.rs"]
 mod killed;
 #[path = "whole/loops.rs"]
@@ -29,6 +38,14 @@ mod refusals;
 mod rig;
 #[path = "whole/rights.rs"]
 mod rights;
+#[path = "whole/scene.rs"]
+mod scene;
+#[path = "support/scripted/mod.rs"]
+#[allow(clippy::match_wild_err_arm, dead_code, unreachable_pub, unused_imports)]
+// each binary uses its own part of it
+mod scripted;
+#[path = "whole/sharing.rs"]
+mod sharing;
 #[path = "whole/systemd.rs"]
 mod systemd;
 #[path = "whole/tasks.rs"]

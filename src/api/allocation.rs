@@ -102,7 +102,7 @@ pub struct Task {
     /// Where it sees the allocation's volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_mounts: Vec<VolumeMount>,
-    /// Whether it is started again after it ended.
+    /// Whether it is started again after it ended; `Always` for one that serves a plugin.
     #[serde(default)]
     pub restart_policy: RestartPolicy,
     /// From SIGTERM to SIGKILL, such as `10s`.
@@ -111,6 +111,13 @@ pub struct Task {
     /// Makes the task an instance of a plugin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub csi_plugin: Option<CsiPlugin>,
+}
+
+impl Task {
+    /// Whether it is started again: one that serves a plugin always is, until no volume needs it.
+    pub fn restarts(&self) -> RestartPolicy {
+        if self.csi_plugin.is_some() { RestartPolicy::Always } else { self.restart_policy }
+    }
 }
 
 /// Whether a task is started again after it ended.
@@ -176,6 +183,13 @@ pub struct AllocationStatus {
     /// A plugin's own allocation may stop: no volume needs it. Written by the plugins controller.
     #[serde(default)]
     pub plugin_released: bool,
+    /// Why a task of it serves nobody, though its csiPlugin block names a plugin. Written by the plugins controller.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub plugin_refused: String,
+    /// What keeps it from its volumes while its node has no attachment for it, which is all that a node sees of them. Written
+    /// by the allocations controller; the node says it in its conditions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<Obstacle>,
     /// Its volumes as the node sees them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumePublication>,
@@ -186,6 +200,16 @@ pub struct AllocationStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+/// What keeps an allocation from its volumes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Obstacle {
+    /// One word, such as `PluginNotReady`.
+    pub reason: String,
+    /// One sentence.
+    pub message: String,
 }
 
 /// Where an allocation stands.

@@ -196,7 +196,8 @@ impl SecretRefs {
 
     /// Every reference that is set.
     pub fn all(&self) -> impl Iterator<Item = &SecretRef> {
-        let Self { provision, controller_publish, node_stage, node_publish, controller_expand, node_expand } = self;
+        let Self { provision, controller_publish, node_stage, node_publish, controller_expand, node_expand } =
+            self;
         [provision, controller_publish, node_stage, node_publish, controller_expand, node_expand]
             .into_iter()
             .flatten()

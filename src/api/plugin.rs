@@ -254,9 +254,6 @@ pub struct PluginInstanceSpec {
     pub allocation: ObjectRef,
     /// The task in that allocation.
     pub task: String,
-    /// The driver name to insist on; any when empty.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub driver_name: String,
 }
 
 /// What is seen of an instance.

@@ -247,7 +247,8 @@ fn also_blocked(objects: &Objects, walk: &Walk<'_>, root: &Root, tree: &Branch) 
         let other = walk.branch(subject);
         other.blocked() && other.path().last().is_some_and(|b| b.subject == root.subject)
     };
-    subjects.into_iter().filter(|s| !shown.contains(&s) && *s != root.subject && same_root(s)).collect()
+    let concerned = |s: &Subject| !shown.contains(&s) && *s != root.subject && !walk.runs(s, &root.subject);
+    subjects.into_iter().filter(|s| concerned(s) && same_root(s)).collect()
 }
 
 fn advice(last: &Branch, path: &[&Branch]) -> String {

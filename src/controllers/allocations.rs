@@ -1,4 +1,5 @@
-//! Allocations whose node cannot speak for them: the end of one that is deleted, and what becomes of a lost node's.
+//! Allocations whose node cannot speak for them: the end of one that is deleted, what becomes of a lost node's, and what one
+//! waits for of which its node knows nothing yet.
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
@@ -8,8 +9,9 @@ use serde_json::json;
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{deleting, fence, fence_command, uid, with_condition};
+use super::holders::obstacle;
 use super::nodes::pulse;
-use crate::api::allocation::{AllocationPhase, EVICTED, OnNodeLost, TaskState};
+use crate::api::allocation::{AllocationPhase, EVICTED, Obstacle, OnNodeLost, TaskState};
 use crate::api::meta::{Condition, READY, Rung, Truth};
 use crate::api::{Allocation, AllocationStatus};
 use crate::plan::Reason;
@@ -23,7 +25,7 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     let off = !node.is_empty() && node_off(&context, node);
     if deleting(&*object) {
         let held = !context.world.volumes.names(&format!("user:{}", uid(&*object))).is_empty();
-        if !held && (node.is_empty() || off || ended(&status)) {
+        if !held && (node.is_empty() || off || over(&status, serves(&object))) {
             context.release(&*object).await?;
             return Ok(None);
         }
@@ -38,7 +40,7 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
         Some(node) => silent(&node),
     };
     if !lost {
-        return Ok(None);
+        return unattached(&context, &object, &status).await;
     }
     let mut new = status.clone();
     let (truth, reason) = if !off {
@@ -59,6 +61,19 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
         let patch = json!({ "metadata": { "resourceVersion": object.resource_version() },
             "status": { "phase": new.phase, "conditions": new.conditions } });
         context.merge(&*object, patch).await?;
+    }
+    Ok(None)
+}
+
+/// Says what keeps an allocation from its volumes before its node has an attachment for it, in a field that the node reads.
+async fn unattached(context: &Context, object: &Allocation, status: &AllocationStatus) -> Outcome {
+    let waits =
+        status.phase == Some(AllocationPhase::WaitingVolumes) && !object.spec.stop && !deleting(object);
+    let reason = if waits { obstacle(context, object, &status.node_name) } else { None };
+    let obstacle =
+        reason.map(|reason| Obstacle { reason: reason.word().to_owned(), message: reason.to_string() });
+    if obstacle != status.obstacle {
+        context.merge(object, json!({ "status": { "obstacle": obstacle } })).await?;
     }
     Ok(None)
 }
@@ -89,6 +104,11 @@ fn ended(status: &AllocationStatus) -> bool {
     over && down && idle
 }
 
+/// Whether nothing of it is left on its node, and nothing comes again: a driver between two runs does, until it is let go.
+pub(crate) fn over(status: &AllocationStatus, serves: bool) -> bool {
+    ended(status) && (!serves || status.plugin_released)
+}
+
 /// Whether its node said that nothing of it is left, and knew then that it has to leave: an older word may be of before it
 /// was started again.
 pub(crate) fn evicted(status: &AllocationStatus) -> bool {
@@ -114,6 +134,13 @@ mod tests {
         assert!(!ended(&with(P::Stopping, Rung::Down, TaskState::Exited)));
         assert!(!ended(&with(P::Stopped, Rung::Unknown, TaskState::Exited)));
         assert!(!ended(&with(P::Failed, Rung::Down, TaskState::Running)));
+        for (serves, plugin_released, expected) in
+            [(false, false, true), (true, false, false), (true, true, true)]
+        {
+            let failed = with(P::Failed, Rung::Down, TaskState::Exited);
+            let failed = AllocationStatus { plugin_released, ..failed };
+            assert_eq!(over(&failed, serves), expected, "serves: {serves}, released: {plugin_released}");
+        }
         let stopped = with(P::Stopped, Rung::Down, TaskState::Exited);
         let told = |evicted, word: &str| AllocationStatus {
             evicted,

@@ -22,8 +22,8 @@ use crate::api::quantity;
 use crate::api::volume::{CreateSource, VolumeSource};
 use crate::api::{Volume, VolumeClaim, VolumeClaimStatus, VolumeClass, VolumeSpec};
 use crate::plan::claim::{self as plan, Class, Facts, Owner, Plugin, Step, Verdict};
-use crate::plan::place;
 use crate::plan::expand::Claimed;
+use crate::plan::place;
 use crate::plan::registry::Service;
 
 /// One look at one claim.
@@ -32,9 +32,10 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
     let volume = volume_of(&context.world, &object);
     let facts = gather(&context.world, &object, volume.as_deref(), class.as_deref());
     let verdict = plan::next(&facts);
-    let size = volume.as_deref().filter(|_| verdict.phase == ClaimPhase::Bound).map(|volume| {
-        expansions::look(&context, &object, volume, class.as_deref())
-    });
+    let size = volume
+        .as_deref()
+        .filter(|_| verdict.phase == ClaimPhase::Bound)
+        .map(|volume| expansions::look(&context, &object, volume, class.as_deref()));
     match (&verdict.step, &volume, &class) {
         (Some(Step::Create { node }), _, Some(class)) => {
             let volume = new_volume(&context.world, &object, class, node);
@@ -204,9 +205,13 @@ fn mismatch(claim: &VolumeClaim, volume: &Volume) -> String {
         faults.push(format!("its mode is {:?}", volume.spec.volume_mode));
     }
     // One that is bound may ask for more, and is given it.
-    let bound = claim.status.as_ref().is_some_and(|s| s.volume_name == volume.name_any() && s.phase == Some(ClaimPhase::Bound));
+    let bound = claim
+        .status
+        .as_ref()
+        .is_some_and(|s| s.volume_name == volume.name_any() && s.phase == Some(ClaimPhase::Bound));
     let capacity = volume.status.as_ref().and_then(|s| quantity::bytes(&s.capacity).ok());
-    if let (Some(wanted), Some(has), false) = (requested(claim), capacity, bound || volume.spec.source.create.is_some())
+    if let (Some(wanted), Some(has), false) =
+        (requested(claim), capacity, bound || volume.spec.source.create.is_some())
         && has > 0
         && has < wanted
     {
@@ -281,6 +286,7 @@ fn new_volume(world: &World, claim: &VolumeClaim, class: &VolumeClass, node: &st
             secrets: class.spec.secrets.clone(),
             reclaim_policy: class.spec.reclaim_policy,
             claim_ref: Some(reference(claim)),
+            size: None,
         },
         status: None,
     }

@@ -59,16 +59,21 @@ pub(crate) fn look(
         capacity: backend,
         class,
         plugin: volume.spec.plugin.clone(),
-        can: ability(&Instances::of(world, &volume.spec.plugin), world.plugins.named(&volume.spec.plugin).as_deref()),
+        can: ability(
+            &Instances::of(world, &volume.spec.plugin),
+            world.plugins.named(&volume.spec.plugin).as_deref(),
+        ),
     });
     let node_bytes = volume.node_bytes();
     let attachments = world.attachments.by(&format!("volume:{}", volume.name_any()));
     let ours = attachments.iter().filter(|a| a.spec.volume_uid == uid(volume));
     let nodes: Vec<Having> = ours.map(|a| Having { up: up(a), expanded: expanded(a) }).collect();
     let seen = expand::seen(backend, node_bytes, shown, &nodes);
-    let allocated = status.expansion.as_ref().and_then(|e| e.asked).map_or(backend.max(node_bytes), |size| {
-        size.required_bytes.max(backend)
-    });
+    let allocated = status
+        .expansion
+        .as_ref()
+        .and_then(|e| e.asked)
+        .map_or(backend.max(node_bytes), |size| size.required_bytes.max(backend));
     let text = |bytes: i64| if bytes == 0 { String::new() } else { quantity::display(bytes) };
     Look {
         condition: (seen < wanted).then(|| condition(&claimed, &status, (backend, node_bytes), wanted)),
@@ -92,9 +97,10 @@ fn condition(
     let told = status.expansion.as_ref().and_then(|expansion| expansion.condition.as_ref());
     match told {
         Some(told) => waits(&told.reason, told.message.clone()),
-        None if backend >= wanted || node_bytes >= wanted => {
-            waits("NodeExpansionPending", "the node that has the volume expands it next; without one, the next one that gets it".to_owned())
-        }
+        None if backend >= wanted || node_bytes >= wanted => waits(
+            "NodeExpansionPending",
+            "the node that has the volume expands it next; without one, the next one that gets it".to_owned(),
+        ),
         None => waits("Expanding", format!("is expanded to {}", quantity::display(wanted))),
     }
 }

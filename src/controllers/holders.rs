@@ -135,13 +135,16 @@ impl Known {
             }
             Step::Attach { node, read_only } => {
                 match new_attachment(context, &self.volume, &node, read_only) {
-                    Some(attachment) => {
+                    Ok(attachment) => {
                         let made = context.create(&attachment).await?;
                         self.written.insert(made.name_any());
                         self.attachments.push(Arc::new(made));
                         Ok(true)
                     }
-                    None => Ok(false),
+                    Err(_) => {
+                        self.wake_users(context, &node);
+                        Ok(false)
+                    }
                 }
             }
             Step::Admit { node, allocations } => {
@@ -158,6 +161,15 @@ impl Known {
 }
 
 impl Known {
+    /// Those on the node who want the volume are told what keeps them from it, by the controller of allocations.
+    fn wake_users(&self, context: &Context, node: &str) {
+        let Some(of) = &self.volume.spec.claim_ref else { return };
+        let word = format!("claim:{}/{}", namespace_or_default(&of.namespace), of.name);
+        let here = |a: &Arc<Allocation>| a.status.as_ref().is_some_and(|status| status.node_name == node);
+        let users = context.world.allocations.by(&word).into_iter().filter(here);
+        context.queues.allocations.add_all(users.map(|user| super::cache::name_of(&*user)));
+    }
+
     /// Whether the server itself knows the volume otherwise, or a user of it on this node. What is closed stays closed
     /// until its last user is over, and those who come meanwhile wait for that: no old cache may bring it about.
     async fn used(&self, context: &Context, node: &str) -> Result<bool, Failure> {
@@ -310,20 +322,40 @@ fn user(context: &Context, allocation: Option<&Allocation>, claim: &str, node: &
     })
 }
 
-/// The attachment with all that undoing it needs and nobody let in; absent while something that it needs is not known yet.
+/// What keeps an allocation from its volumes on its node although it may have them, if that is known, while it has no
+/// attachment there.
+pub(super) fn obstacle(context: &Context, allocation: &Allocation, node: &str) -> Option<Reason> {
+    let world = &context.world;
+    let namespace = allocation.namespace().unwrap_or_default();
+    let named = allocation.spec.volumes.iter().filter_map(|v| {
+        let claim = world.claims.get(&(namespace.clone(), v.claim_name.clone()))?;
+        Some((&v.claim_name, claims::volume_of(world, &claim)?))
+    });
+    let volumes: Vec<_> = named.collect();
+    if volumes.iter().any(|(_, v)| attachments_of(context, v).iter().any(|a| a.spec.node_name == node)) {
+        return None;
+    }
+    // Whose turn it is was said when it was bound.
+    let mut free = volumes.iter().filter(|(claim, v)| held(v, allocation, claim, node).is_none());
+    free.find_map(|(_, v)| new_attachment(context, v, node, false).err())
+}
+
+/// The attachment with all that undoing it needs and nobody let in; or what of that is not known yet, and why.
 fn new_attachment(
     context: &Context,
     volume: &Volume,
     node: &str,
     read_only: bool,
-) -> Option<VolumeAttachment> {
+) -> Result<VolumeAttachment, Reason> {
     let world = &context.world;
     let plugin = world.plugins.named(&volume.spec.plugin);
     let instances = Instances::of(world, &volume.spec.plugin);
-    let here = instances.serving(Service::Node, node)?;
+    let unready =
+        |node: &str| Reason::PluginNotReady { plugin: volume.spec.plugin.clone(), node: node.to_owned() };
+    let here = instances.serving(Service::Node, node).ok_or_else(|| unready(node))?;
     let attach_required = if instances.has_controllers(plugin.as_deref()) {
         if !instances.controller_known() {
-            return None;
+            return Err(unready(""));
         }
         instances.controller_can(capability::PUBLISH_UNPUBLISH)
     } else {
@@ -331,14 +363,14 @@ fn new_attachment(
     };
     let status = volume.status.clone().unwrap_or_default();
     if attach_required && status.controller.is_none() {
-        return None;
+        return Err(Reason::NoHost);
     }
     let existing = volume.spec.source.existing.clone().unwrap_or_default();
     let known = !status.handle.is_empty();
     let spec = VolumeAttachmentSpec {
         volume: volume.name_any(),
         volume_uid: uid(volume),
-        claim: volume.spec.claim_ref.clone()?,
+        claim: volume.spec.claim_ref.clone().ok_or(Reason::NotAttached)?,
         node_name: node.to_owned(),
         host: status.controller,
         attach_required,
@@ -355,5 +387,5 @@ fn new_attachment(
         secrets: volume.spec.secrets.clone(),
     };
     let metadata = ObjectMeta { name: Some(attachment_name(volume, node)), ..ObjectMeta::default() };
-    Some(VolumeAttachment { metadata, spec, status: None })
+    Ok(VolumeAttachment { metadata, spec, status: None })
 }

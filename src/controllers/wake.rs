@@ -75,6 +75,7 @@ pub(super) fn users_of_plugin(context: &Context, plugin: &str) {
     queues.claims.add_all(world.claims.names("unbound"));
     queues.claims.add_all(world.claims.names("expanding"));
     queues.placement.add_all(world.allocations.names("unplaced"));
+    queues.allocations.add_all(world.allocations.names("waiting"));
 }
 
 /// A plugin, or an allocation that serves it, that shall stop and may wait for what just changed.

@@ -10,6 +10,7 @@ use kube::{Resource, ResourceExt};
 
 use super::cache::{Cache, Kind};
 use super::facts::Found;
+use crate::api::allocation::AllocationPhase;
 use crate::api::claim::{ClaimPhase, EXPANDED};
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
@@ -110,7 +111,11 @@ impl Kind for Allocation {
         let mut words: Vec<_> =
             self.spec.volumes.iter().map(|v| format!("claim:{namespace}/{}", v.claim_name)).collect();
         match self.status.as_ref().map(|s| s.node_name.as_str()).filter(|node| !node.is_empty()) {
-            Some(node) => words.push(format!("node:{node}")),
+            Some(node) => {
+                words.push(format!("node:{node}"));
+                let phase = self.status.as_ref().and_then(|s| s.phase);
+                words.extend((phase == Some(AllocationPhase::WaitingVolumes)).then(|| "waiting".to_owned()));
+            }
             None => words.push("unplaced".to_owned()),
         }
         let plugins = self.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref());

@@ -2,10 +2,14 @@
 //!
 //! Numbers that this version does not know are left out, never an error: a newer plugin must work.
 use super::proto::controller_service_capability::rpc::Type as Controller;
+use super::proto::group_controller_service_capability::rpc::Type as Group;
 use super::proto::node_service_capability::rpc::Type as Node;
 use super::proto::plugin_capability::service::Type as Service;
 use super::proto::plugin_capability::volume_expansion::Type as Expansion;
-use super::proto::{self, controller_service_capability, node_service_capability, plugin_capability};
+use super::proto::{
+    self, controller_service_capability, group_controller_service_capability, node_service_capability,
+    plugin_capability,
+};
 
 macro_rules! capability_set {
     ($(#[$doc:meta])* $set:ident of $kind:ident { $($(#[$flag_doc:meta])* $flag:ident: $value:ident,)* }) => {
@@ -88,6 +92,14 @@ capability_set! {
 }
 
 capability_set! {
+    /// What the plugin's group controller service can do (`GroupControllerGetCapabilities`).
+    GroupControllerCapabilities of Group {
+        /// All three calls about snapshots of groups of volumes.
+        create_delete_get_volume_group_snapshot: CreateDeleteGetVolumeGroupSnapshot,
+    }
+}
+
+capability_set! {
     /// The services that the plugin has.
     Services of Service {
         /// The controller service, in some instance.
@@ -142,6 +154,19 @@ impl From<&proto::ControllerGetCapabilitiesResponse> for ControllerCapabilities 
         for capability in &response.capabilities {
             match &capability.r#type {
                 Some(controller_service_capability::Type::Rpc(rpc)) => set.add(rpc.r#type),
+                None => {}
+            }
+        }
+        set
+    }
+}
+
+impl From<&proto::GroupControllerGetCapabilitiesResponse> for GroupControllerCapabilities {
+    fn from(response: &proto::GroupControllerGetCapabilitiesResponse) -> Self {
+        let mut set = Self::default();
+        for capability in &response.capabilities {
+            match &capability.r#type {
+                Some(group_controller_service_capability::Type::Rpc(rpc)) => set.add(rpc.r#type),
                 None => {}
             }
         }

@@ -4,6 +4,20 @@
 //! constants say so. Judges answers only; never what we send.
 use std::collections::BTreeMap;
 
+pub(super) mod blocks;
+mod entries;
+mod sizes;
+mod snapshots;
+mod usage;
+
+pub use blocks::{Block, BlockKind, Blocks, Sequence};
+pub use entries::{Condition, Pages, Room, got_volume, listed, published_nodes, room, worse};
+pub use sizes::{Expanded, expanded, node_expanded};
+pub use snapshots::{
+    group, group_got, group_is_ready, group_taken, snapshot, snapshot_got, snapshot_listed, snapshot_taken,
+};
+pub use usage::{Stats, Usage, stats};
+
 use super::proto::volume_capability::AccessType;
 use super::proto::{
     CreateVolumeRequest, GetPluginInfoResponse, NodeGetInfoResponse, Topology,
@@ -137,6 +151,84 @@ pub enum Fault {
     /// A source was asked for and is not confirmed: the volume may be empty.
     #[error("the plugin does not confirm that the volume was filled from the source asked for")]
     SourceNotConfirmed,
+    /// A snapshot or a group of them was asked for or made, and there is none.
+    #[error("the answer holds no {what}")]
+    Nothing {
+        /// Of what.
+        what: &'static str,
+    },
+    /// A snapshot or a group without an id.
+    #[error("the {what} has no id")]
+    NoId {
+        /// Whose.
+        what: &'static str,
+    },
+    /// The id of a snapshot or a group above the limit.
+    #[error("the {what}'s id has {length} bytes; at most {MAX_VOLUME_ID} are taken")]
+    IdTooLong {
+        /// Whose.
+        what: &'static str,
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// The answer is about something that was not asked about.
+    #[error("the answer is about the {what} {told:?}, which was not asked about")]
+    AnotherOne {
+        /// What it is.
+        what: &'static str,
+        /// As reported, cut if it is long.
+        told: String,
+    },
+    /// A snapshot of a size below zero.
+    #[error("the snapshot's size is reported as {bytes} bytes")]
+    NegativeSize {
+        /// As reported.
+        bytes: i64,
+    },
+    /// A time that no calendar has.
+    #[error("the time of the {what} is reported as {seconds} s and {nanos} ns")]
+    IllegalTime {
+        /// Whose.
+        what: &'static str,
+        /// Since 1970.
+        seconds: i64,
+        /// Beside them.
+        nanos: i32,
+    },
+    /// The snapshots of a group are not one of each volume, or not of this group.
+    #[error("the group's snapshots are wrong: {why}")]
+    WrongMembers {
+        /// In what.
+        why: &'static str,
+    },
+    /// More entries on a page than were asked for.
+    #[error("a page holds {count} entries; at most {most} were asked for")]
+    TooManyEntries {
+        /// How many.
+        count: usize,
+        /// How many were asked for.
+        most: i32,
+    },
+    /// The pages of a list go round in a circle, or have no end.
+    #[error("the list does not end: {why}")]
+    EndlessList {
+        /// How that is known.
+        why: &'static str,
+    },
+    /// Free space, or a bound of sizes, below zero.
+    #[error("the {field} is reported as {bytes} bytes")]
+    NegativeRoom {
+        /// Its name in the contract.
+        field: &'static str,
+        /// As reported.
+        bytes: i64,
+    },
+    /// A stream of blocks that contradicts itself: nothing of it can be believed.
+    #[error("the list of blocks is wrong: {why}")]
+    WrongBlocks {
+        /// In what.
+        why: &'static str,
+    },
 }
 
 impl Fault {
@@ -157,6 +249,13 @@ impl Fault {
             Self::MapTooLarge { .. } => "AnswerTooLarge",
             Self::NegativeCapacity { .. } | Self::CapacityOutOfRange { .. } => "WrongCapacity",
             Self::SourceNotConfirmed => "SourceNotConfirmed",
+            Self::Nothing { .. } | Self::NoId { .. } | Self::IdTooLong { .. } => "IllegalSnapshotID",
+            Self::AnotherOne { .. } => "AnotherAnswer",
+            Self::NegativeSize { .. } | Self::IllegalTime { .. } => "IllegalSnapshot",
+            Self::WrongMembers { .. } => "WrongMembers",
+            Self::TooManyEntries { .. } | Self::EndlessList { .. } => "IllegalList",
+            Self::NegativeRoom { .. } => "IllegalCapacity",
+            Self::WrongBlocks { .. } => "WrongBlocks",
         }
     }
 }

@@ -5,13 +5,14 @@
 //! | final | the peer itself sent the status, and its code says that the attempt is over | report, fix, repeat, or reverse |
 //! | uncertain | everything else, whatever the code | repeat the same request, or call the reverse; never assume that nothing happened |
 //!
-//! This is the only place that reads gRPC codes. Never decides how often or when to repeat.
+//! This and `advice` are the only places that read gRPC codes. Never decides how often or when to repeat.
 use std::borrow::Cow;
 use std::error::Error;
 use std::time::Duration;
 
 use tonic::{Code, Status};
 
+use super::advice::{self, Advice};
 use super::check::Fault;
 use super::rpc::Rpc;
 use super::witness;
@@ -121,6 +122,23 @@ impl Failure {
         Self { class: Class::Final, origin: Origin::Unsent, ..Self::local(rpc, Code::Aborted, message) }
     }
 
+    /// It only reads, and somebody else is at what it is about, or waits for it.
+    pub(crate) fn busy(rpc: Rpc) -> Self {
+        let message = "not sent: another call about the same is under way or waits";
+        Self { class: Class::Final, origin: Origin::Unsent, ..Self::local(rpc, Code::Cancelled, message) }
+    }
+
+    /// The contract calls it alpha, and what is alpha is not sent.
+    pub(crate) fn switched_off(rpc: Rpc) -> Self {
+        let message = "not sent: CSI calls it alpha, and what is alpha is switched off";
+        Self { class: Class::Final, origin: Origin::Unsent, ..Self::local(rpc, Code::Unimplemented, message) }
+    }
+
+    /// A stream said nothing for so long.
+    pub(crate) fn silent(rpc: Rpc, silence: Duration) -> Self {
+        Self::local(rpc, Code::DeadlineExceeded, &format!("the stream said nothing for {silence:?}"))
+    }
+
     /// The caller dropped the call before its end.
     pub(crate) fn abandoned(rpc: Rpc) -> Self {
         Self::local(rpc, Code::Cancelled, "given up before an answer came")
@@ -204,6 +222,11 @@ impl Failure {
         self.origin == Origin::Unsent && self.code == Code::Aborted
     }
 
+    /// Nothing was sent, for it only reads, and another call about the same is under way or waits. Ask later.
+    pub fn is_busy(&self) -> bool {
+        self.origin == Origin::Unsent && self.code == Code::Cancelled
+    }
+
     /// Our deadline passed.
     pub fn is_deadline(&self) -> bool {
         self.origin == Origin::Local && self.code == Code::DeadlineExceeded
@@ -219,23 +242,45 @@ impl Failure {
         self.remedy() == Remedy::ChangeInput
     }
 
-    /// What has to change before the call can succeed.
+    /// What CSI says has to be done about the code of this call. What we made up ourselves says nothing but that it has
+    /// to be repeated.
+    pub fn advice(&self) -> Advice {
+        match self.origin {
+            Origin::Peer => advice::of(self.rpc, self.code),
+            Origin::Unsent if self.code == Code::Unimplemented => Advice::Unsupported,
+            Origin::Local | Origin::Unsent => Advice::Repeat,
+        }
+    }
+
+    /// What has to change before the call can succeed: [`advice`](Self::advice) in the four words that decide whether it
+    /// is repeated.
     pub fn remedy(&self) -> Remedy {
-        match (self.origin, self.code) {
+        match self.advice() {
             // A wrong key in a Secret is an invalid argument to many drivers, and nobody is told when it is mended.
-            (Origin::Peer, Code::InvalidArgument) if self.secrets => Remedy::RepairSecrets,
+            Advice::ChangeInput if self.secrets && self.code == Code::InvalidArgument => {
+                Remedy::RepairSecrets
+            }
             // What has to come down has no input that anybody could change.
-            (Origin::Peer, Code::InvalidArgument | Code::AlreadyExists | Code::OutOfRange)
-                if self.rpc.undoes() =>
-            {
-                Remedy::Repeat
-            }
-            (Origin::Peer, Code::InvalidArgument | Code::AlreadyExists | Code::OutOfRange) => {
-                Remedy::ChangeInput
-            }
-            (Origin::Peer, Code::PermissionDenied | Code::Unauthenticated) => Remedy::RepairSecrets,
-            (Origin::Peer, Code::Unimplemented) => Remedy::Unsupported,
-            (Origin::Peer | Origin::Local | Origin::Unsent, _) => Remedy::Repeat,
+            Advice::ChangeInput | Advice::UndoFirst if self.rpc.undoes() => Remedy::Repeat,
+            Advice::ChangeInput
+            | Advice::UndoFirst
+            | Advice::GiveUp
+            | Advice::NextMount
+            | Advice::DeleteGroup
+            | Advice::CorrectMembers
+            | Advice::CopyWhole => Remedy::ChangeInput,
+            Advice::RepairSecrets => Remedy::RepairSecrets,
+            Advice::Unsupported => Remedy::Unsupported,
+            Advice::Repeat
+            | Advice::Verify
+            | Advice::MakeRoom
+            | Advice::EndUse
+            | Advice::DetachElsewhere
+            | Advice::TakeOffline
+            | Advice::WaitForUnpublish
+            | Advice::StageFirst
+            | Advice::BeginAnew
+            | Advice::MendPlugin => Remedy::Repeat,
         }
     }
 
@@ -279,25 +324,9 @@ fn class_of(rpc: Rpc, code: Code) -> Class {
     match code {
         // The same list as Kubernetes' side of CSI: these are also what a server says about work that goes on.
         Code::Cancelled | Code::DeadlineExceeded | Code::Aborted | Code::Unavailable => Class::Uncertain,
-        // gRPC servers send 8 for limits of their own too; only these calls give it a meaning.
-        Code::ResourceExhausted => match rpc {
-            Rpc::CreateVolume | Rpc::ControllerPublishVolume => Class::Final,
-            Rpc::GetPluginInfo
-            | Rpc::GetPluginCapabilities
-            | Rpc::Probe
-            | Rpc::DeleteVolume
-            | Rpc::ControllerUnpublishVolume
-            | Rpc::ValidateVolumeCapabilities
-            | Rpc::ListVolumes
-            | Rpc::GetCapacity
-            | Rpc::ControllerGetCapabilities
-            | Rpc::NodeStageVolume
-            | Rpc::NodeUnstageVolume
-            | Rpc::NodePublishVolume
-            | Rpc::NodeUnpublishVolume
-            | Rpc::NodeGetCapabilities
-            | Rpc::NodeGetInfo => Class::Uncertain,
-        },
+        // gRPC servers send 8 for limits of their own too; only some calls give it a meaning.
+        Code::ResourceExhausted if advice::has_a_row(rpc, code) => Class::Final,
+        Code::ResourceExhausted => Class::Uncertain,
         Code::Ok
         | Code::Unknown
         | Code::InvalidArgument
@@ -405,12 +434,15 @@ mod tests {
         for code in [InvalidArgument, OutOfRange, AlreadyExists] {
             assert_eq!(failed(Rpc::NodeStageVolume, code, false).remedy(), Remedy::ChangeInput, "{code:?}");
             for rpc in Rpc::ALL.iter().filter(|rpc| rpc.undoes()) {
-                assert_eq!(failed(*rpc, code, false).remedy(), Remedy::Repeat, "{rpc} {code:?}");
+                // Where the code says that another call is the right one, this one is not repeated.
+                let other = matches!(advice::of(*rpc, code), Advice::DeleteGroup | Advice::CorrectMembers);
+                let wanted = if other { Remedy::ChangeInput } else { Remedy::Repeat };
+                assert_eq!(failed(*rpc, code, false).remedy(), wanted, "{rpc} {code:?}");
             }
         }
         assert_eq!(failed(Rpc::NodeStageVolume, InvalidArgument, true).remedy(), Remedy::RepairSecrets);
         assert_eq!(failed(Rpc::NodeStageVolume, OutOfRange, true).remedy(), Remedy::ChangeInput);
-        assert_eq!(Rpc::ALL.iter().filter(|rpc| rpc.undoes()).count(), 4);
+        assert_eq!(Rpc::ALL.iter().filter(|rpc| rpc.undoes()).count(), 6);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! away. Never sends keepalive pings: a Go server drops an idle connection for them.
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -26,6 +26,17 @@ const MAX_HEADER_LIST: u32 = 1024 * 1024;
 /// Calls that may wait for a connection at one time.
 const WAITING_CALLS: usize = 1024;
 
+/// The connections of one plugin, over all its channels. Clones count the same.
+#[derive(Clone, Default)]
+pub(crate) struct Counts {
+    /// Those after the first of a channel.
+    pub(crate) reconnects: watch::Sender<u64>,
+    /// Those that are over.
+    pub(crate) ends: watch::Sender<u64>,
+    /// Those that the other end has taken and nobody has ended.
+    pub(crate) open: Arc<AtomicUsize>,
+}
+
 /// A lazily made channel.
 pub(crate) struct Line {
     dial: Dial,
@@ -33,15 +44,10 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// A channel over `connector`; every connection after the first is counted in `reconnects`, every one that is over in
-    /// `ends`.
-    pub(crate) fn new(
-        connector: Arc<dyn Connector>,
-        connect_timeout: Duration,
-        (reconnects, ends): (watch::Sender<u64>, watch::Sender<u64>),
-    ) -> Self {
+    /// A channel over `connector`, whose connections are counted in `counts`.
+    pub(crate) fn new(connector: Arc<dyn Connector>, connect_timeout: Duration, counts: Counts) -> Self {
         let connected = Arc::new(AtomicBool::new(false));
-        let dial = Dial { connector, connect_timeout, connected, reconnects, ends };
+        let dial = Dial { connector, connect_timeout, connected, counts };
         Self { dial, channel: Mutex::default() }
     }
 
@@ -72,19 +78,19 @@ struct Dial {
     connector: Arc<dyn Connector>,
     connect_timeout: Duration,
     connected: Arc<AtomicBool>,
-    reconnects: watch::Sender<u64>,
-    ends: watch::Sender<u64>,
+    counts: Counts,
 }
 
 /// A connection whose end is counted: HTTP/2 reads all the time, so it drops it as soon as the plugin is gone.
 struct Counted {
     connection: Box<dyn Connection>,
-    ends: watch::Sender<u64>,
+    counts: Counts,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.ends.send_modify(|count| *count += 1);
+        self.counts.open.fetch_sub(1, Ordering::Relaxed);
+        self.counts.ends.send_modify(|count| *count += 1);
     }
 }
 
@@ -144,9 +150,10 @@ impl Service<Uri> for Dial {
                 )
             })??;
             if dial.connected.swap(true, Ordering::Relaxed) {
-                dial.reconnects.send_modify(|count| *count += 1);
+                dial.counts.reconnects.send_modify(|count| *count += 1);
             }
-            Ok(TokioIo::new(Counted { connection, ends: dial.ends }))
+            dial.counts.open.fetch_add(1, Ordering::Relaxed);
+            Ok(TokioIo::new(Counted { connection, counts: dial.counts }))
         })
     }
 }

@@ -3,27 +3,35 @@
 //! Typed calls with a deadline, one outcome class per attempt, capabilities, checks of what a plugin answers, and
 //! redaction. Never decides what to call next, never retries, and knows no object of ours.
 
+mod advice;
 mod calls;
 pub mod capabilities;
 pub mod check;
 pub mod connector;
 pub mod failure;
+pub mod gates;
 mod line;
 pub mod observer;
 mod owed;
 mod plugin;
 mod rpc;
+mod stream;
 mod turns;
 mod witness;
 
+pub use advice::Advice;
 pub use calls::Readiness;
-pub use capabilities::{ControllerCapabilities, NodeCapabilities, PluginCapabilities};
+pub use capabilities::{
+    ControllerCapabilities, GroupControllerCapabilities, NodeCapabilities, PluginCapabilities,
+};
 pub use check::Fault;
 pub use connector::{Connection, Connector, SocketPathError, UnixConnector};
 pub use failure::{Class, Failure, Origin, Remedy, code_name};
+pub use gates::{Alpha, Capabilities, Closed, may};
 pub use observer::{CallRecord, Observer};
-pub use plugin::{Gate, Lease, Plugin, PluginOptions, Tenure, Terms};
-pub use rpc::Rpc;
+pub use plugin::{Gate, LONGEST_READ, Lease, Plugin, PluginOptions, Tenure, Terms};
+pub use rpc::{Rpc, Service};
+pub use stream::{BlockStream, Interrupted, StreamTerms};
 pub use tonic::Code;
 pub use turns::Turns;
 

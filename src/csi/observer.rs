@@ -1,4 +1,5 @@
 //! The account of every finished call, for statuses, logs and measures. Holds no secret and no request.
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
@@ -12,7 +13,8 @@ use super::rpc::Rpc;
 pub struct CallRecord {
     /// The call.
     pub rpc: Rpc,
-    /// Handle of the volume, or the name sent to `CreateVolume`; none for calls about no volume.
+    /// Handle of the volume, or the name sent to `CreateVolume`. Of a snapshot that exists, or a group of them, its id or
+    /// name. None for calls about nothing of the kind.
     pub volume: Option<String>,
     /// How it ended.
     pub result: Result<(), Failure>,
@@ -51,8 +53,8 @@ impl<F: Fn(&CallRecord) + Send + Sync + 'static> Observer for F {
 }
 
 /// A call in flight; reports it once, also when it is dropped.
-pub(crate) struct InFlight<'a> {
-    observer: Option<&'a dyn Observer>,
+pub(crate) struct InFlight {
+    observer: Option<Arc<dyn Observer>>,
     rpc: Rpc,
     volume: Option<String>,
     attempt: u32,
@@ -61,10 +63,10 @@ pub(crate) struct InFlight<'a> {
     since: Instant,
 }
 
-impl<'a> InFlight<'a> {
+impl InFlight {
     /// A call that is sent now, after it had waited since `asked`.
     pub(crate) fn new(
-        observer: Option<&'a dyn Observer>,
+        observer: Option<Arc<dyn Observer>>,
         rpc: Rpc,
         volume: Option<String>,
         attempt: u32,
@@ -74,8 +76,8 @@ impl<'a> InFlight<'a> {
         Self { observer, rpc, volume, attempt, waited: since - asked, started: SystemTime::now(), since }
     }
 
-    /// It ended.
-    pub(crate) fn end(mut self, result: Result<(), &Failure>) {
+    /// It ended. Only the first word counts.
+    pub(crate) fn end(&mut self, result: Result<(), &Failure>) {
         self.report(result.map_err(Failure::clone));
     }
 
@@ -94,7 +96,7 @@ impl<'a> InFlight<'a> {
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.report(Err(Failure::abandoned(self.rpc)));
     }

@@ -19,15 +19,19 @@ use tonic_prost::ProstCodec;
 
 use super::connector::Connector;
 use super::failure::{self, Failure};
-use super::line::Line;
+use super::gates::Alpha;
+use super::line::{Counts, Line};
 use super::observer::{InFlight, Observer};
-use super::owed::{Asked, Owed};
-use super::rpc::{Key, Unary};
-use super::turns::Turns;
+use super::owed::{About, Asked, Owed};
+use super::rpc::{Question, Unary};
+use super::turns::{Key, Manner, Turn, Turns};
 use super::witness;
 
 /// The largest answer read. `ListVolumes` of a large backend needs more than the 4 MiB that are usual.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
+/// The longest that a call which only reads may take, whatever its terms say: meanwhile others about the same volume,
+/// snapshot or group wait. Statistics of a file server that is gone come never.
+pub const LONGEST_READ: Duration = Duration::from_secs(5);
 
 /// Under what terms one attempt is made.
 #[derive(Clone, Debug)]
@@ -97,11 +101,18 @@ pub struct PluginOptions {
     pub observer: Option<Arc<dyn Observer>>,
     /// Whom its calls take turns with: another process of the same driver may know the same volumes.
     pub turns: Turns,
+    /// Whether what the contract calls alpha is sent.
+    pub alpha: Alpha,
 }
 
 impl Default for PluginOptions {
     fn default() -> Self {
-        Self { connect_timeout: Duration::from_secs(5), observer: None, turns: Turns::default() }
+        Self {
+            connect_timeout: Duration::from_secs(5),
+            observer: None,
+            turns: Turns::default(),
+            alpha: Alpha::Off,
+        }
     }
 }
 
@@ -112,15 +123,17 @@ pub struct Plugin {
 }
 
 struct Shared {
+    connector: Arc<dyn Connector>,
+    connect_timeout: Duration,
     calls: Line,
     /// Probes travel apart: one oversized error text or protocol fault ends all calls of a connection.
     probes: Line,
     turns: Turns,
     own_turns: Turns,
-    owed: Owed,
+    owed: Arc<Owed>,
+    alpha: Alpha,
     observer: Option<Arc<dyn Observer>>,
-    reconnects: watch::Sender<u64>,
-    ends: watch::Sender<u64>,
+    counts: Counts,
     vouched: watch::Sender<Option<u64>>,
     /// It was ever sent a secret.
     confided: AtomicBool,
@@ -130,20 +143,21 @@ impl Plugin {
     /// A plugin that is connected to when it is first called. Does no I/O.
     pub fn new(connector: impl Connector, options: PluginOptions) -> Self {
         let connector: Arc<dyn Connector> = Arc::new(connector);
-        let (reconnects, ends) = (watch::Sender::new(0), watch::Sender::new(0));
-        let counts = || (reconnects.clone(), ends.clone());
-        let line = || Line::new(Arc::clone(&connector), options.connect_timeout, counts());
+        let counts = Counts::default();
+        let line = || Line::new(Arc::clone(&connector), options.connect_timeout, counts.clone());
         let (calls, probes) = (line(), line());
         Self {
             shared: Arc::new(Shared {
+                connector,
+                connect_timeout: options.connect_timeout,
                 calls,
                 probes,
                 turns: options.turns,
                 own_turns: Turns::default(),
-                owed: Owed::default(),
+                owed: Arc::default(),
+                alpha: options.alpha,
                 observer: options.observer,
-                reconnects,
-                ends,
+                counts,
                 vouched: watch::Sender::new(None),
                 confided: AtomicBool::new(false),
             }),
@@ -154,18 +168,33 @@ impl Plugin {
     /// another version: whoever relies on its identity and capabilities reads them again. One restart can count
     /// twice, since probes have a connection of their own.
     pub fn reconnects(&self) -> watch::Receiver<u64> {
-        self.shared.reconnects.subscribe()
+        self.shared.counts.reconnects.subscribe()
     }
 
     /// How many connections are over. A change is the first sign that the plugin may be gone, and no more than that:
     /// ask it.
     pub fn ends(&self) -> watch::Receiver<u64> {
-        self.shared.ends.subscribe()
+        self.shared.counts.ends.subscribe()
+    }
+
+    /// Whether the other end has taken a connection and not ended it since; that it says anything is not said by that.
+    pub fn is_connected(&self) -> bool {
+        self.shared.counts.open.load(Ordering::Relaxed) > 0
     }
 
     /// Whether it may be at work on a call about this volume, by handle or name, that was given up without its answer.
     pub fn owes(&self, volume: &str) -> bool {
-        self.shared.owed.has(volume)
+        self.shared.owed.has(&About::Volume(volume.to_owned()))
+    }
+
+    /// The same of a snapshot, by id or name.
+    pub fn owes_snapshot(&self, snapshot: &str) -> bool {
+        self.shared.owed.has(&About::Snapshot(snapshot.to_owned()))
+    }
+
+    /// The same of a group snapshot, by id or name.
+    pub fn owes_group_snapshot(&self, group: &str) -> bool {
+        self.shared.owed.has(&About::Group(group.to_owned()))
     }
 
     /// An earlier daemon asked it about the volume and heard no answer, as far as is known. `until` when it is done with that
@@ -198,7 +227,7 @@ impl Plugin {
 
     /// Whether what was vouched for is still so, or nobody ever did.
     pub fn is_vouched(&self) -> bool {
-        self.shared.vouched.borrow().is_none_or(|ends| ends == *self.shared.ends.borrow())
+        self.shared.vouched.borrow().is_none_or(|ends| ends == *self.shared.counts.ends.borrow())
     }
 
     /// Lets go of the connections, for another socket is at the path: calls under way end on them, all others go to it.
@@ -237,30 +266,38 @@ impl Plugin {
         self.attempt(&self.shared.probes, request, terms.into(), |_| Ok(())).await
     }
 
-    async fn attempt<Q: Unary>(
-        &self,
-        line: &Line,
-        request: Q,
-        terms: Terms,
-        check: impl FnOnce(&Q::Reply) -> Result<(), Failure>,
-    ) -> Result<Q::Reply, Failure> {
+    /// Whether what the contract calls alpha is sent.
+    pub(crate) fn alpha(&self) -> Alpha {
+        self.shared.alpha
+    }
+
+    /// A connection of its own, whose end says nothing of the others: for what is read for long, or not fast enough.
+    pub(crate) fn line_apart(&self) -> Line {
+        Line::new(Arc::clone(&self.shared.connector), self.shared.connect_timeout, Counts::default())
+    }
+
+    /// Waits until the call may be sent, or says why it is not.
+    pub(crate) async fn admit<Q: Question>(&self, request: &Q, terms: &Terms) -> Result<Admitted, Failure> {
+        if Q::RPC.is_alpha() && self.shared.alpha == Alpha::Off {
+            return Err(Failure::switched_off(Q::RPC));
+        }
         let asked = Instant::now();
-        let key = request.key();
-        let volume = key.as_ref().and_then(Key::volume).map(str::to_owned);
-        let _turn = match key {
-            // Each process is asked for itself how it is.
-            Some(key @ Key::Readiness) => Some(self.shared.own_turns.take(key).await),
-            Some(key @ (Key::Volume(_) | Key::Name(_))) => Some(self.shared.turns.take(key).await),
-            None => None,
+        let keys = request.keys();
+        let subject = keys.first().and_then(Key::subject).map(str::to_owned);
+        // Each process is asked for itself how it is.
+        let table = if keys.contains(&Key::Readiness) { &self.shared.own_turns } else { &self.shared.turns };
+        let Some(turns) = table.take(&keys, Q::MANNER).await else {
+            return Err(Failure::busy(Q::RPC));
         };
         // Not waited for here: what the caller decided on may be over by then.
-        if volume.is_some() && !self.is_vouched() {
+        if subject.is_some() && !self.is_vouched() {
             return Err(Failure::unvouched(Q::RPC));
         }
-        if terms.lease.is_some_and(|lease| !lease.is_valid()) {
+        if terms.lease.as_ref().is_some_and(|lease| !lease.is_valid()) {
             return Err(Failure::too_late(Q::RPC));
         }
-        let mut asked_of = volume.clone().map(|volume| self.shared.owed.begin(volume));
+        let about = keys.iter().filter_map(About::of).collect::<Vec<_>>();
+        let mut asked_of = subject.is_some().then(|| self.shared.owed.begin(about));
         // Counted before it is asked: who drains the process sees either this call, or that it is turned away.
         if let Some(gate) = &terms.gate
             && !gate.open().await
@@ -268,22 +305,44 @@ impl Plugin {
             asked_of.iter_mut().for_each(Asked::not_sent);
             return Err(Failure::turned_away(Q::RPC));
         }
-        let call = InFlight::new(self.shared.observer.as_deref(), Q::RPC, volume, terms.attempt, asked);
+        if Q::MANNER != Manner::Alone {
+            // Whatever became of it, it has changed nothing.
+            asked_of.iter_mut().for_each(Asked::not_sent);
+        }
         if request.secrets().is_some_and(|secrets| !secrets.is_empty()) {
             self.shared.confided.store(true, Ordering::Relaxed);
         }
+        let call = InFlight::new(self.shared.observer.clone(), Q::RPC, subject, terms.attempt, asked);
+        Ok(Admitted { call, asked_of, asked, _turns: turns })
+    }
+
+    async fn attempt<Q: Unary>(
+        &self,
+        line: &Line,
+        request: Q,
+        terms: Terms,
+        check: impl FnOnce(&Q::Reply) -> Result<(), Failure>,
+    ) -> Result<Q::Reply, Failure> {
+        let mut admitted = self.admit(&request, &terms).await?;
+        let deadline = match Q::MANNER {
+            Manner::IfFree => terms.deadline.min(LONGEST_READ),
+            Manner::Alone | Manner::Beside => terms.deadline,
+        };
         effect!("{}", Q::RPC.name());
-        let result = exchange(line, request, terms.deadline).await.and_then(|reply| {
+        let result = exchange(line, request, deadline).await.and_then(|reply| {
             check(&reply)?;
             Ok(reply)
         });
         effect!("{}: answered", Q::RPC.name());
-        tracing::trace!(target: "life", rpc = ?Q::RPC, took = ?asked.elapsed(), ok = result.is_ok(), "call");
-        call.end(result.as_ref().map(|_| ()));
-        if let Some(asked_of) = &mut asked_of
+        let took = admitted.asked.elapsed();
+        tracing::trace!(target: "life", rpc = ?Q::RPC, ?took, ok = result.is_ok(), "call");
+        admitted.call.end(result.as_ref().map(|_| ()));
+        if let Some(asked_of) = &mut admitted.asked_of
             && result.as_ref().err().is_none_or(Failure::is_over)
         {
-            asked_of.answered();
+            if Q::MANNER == Manner::Alone {
+                asked_of.answered();
+            }
             if let Some(gate) = &terms.gate {
                 gate.over().await;
             }
@@ -292,10 +351,18 @@ impl Plugin {
     }
 }
 
+/// A call that may be sent. Dropped, it is over; who waits for its turn goes last of all.
+pub(crate) struct Admitted {
+    pub(crate) call: InFlight,
+    asked_of: Option<Asked>,
+    asked: Instant,
+    _turns: Vec<Turn>,
+}
+
 impl fmt::Debug for Plugin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Plugin")
-            .field("reconnects", &*self.shared.reconnects.borrow())
+            .field("reconnects", &*self.shared.counts.reconnects.borrow())
             .finish_non_exhaustive()
     }
 }

@@ -1,21 +1,28 @@
-//! The calls that this project makes: their names, their paths, and what each request is about.
+//! All calls of the contract: their names, their paths, and what each request is about.
 //!
-//! Decides nothing. A new call is one line in each of the two tables here and one method in `calls.rs`.
+//! Decides nothing. Every call is one line in each of the two tables here and one method in `calls`.
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::proto;
+use super::turns::{Key, Manner};
 
 macro_rules! rpcs {
-    ($($service:literal { $($rpc:ident),* $(,)? })*) => {
+    ($($service:ident { $($rpc:ident),* $(,)? })*) => {
+        /// A service of the contract.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Service {
+            $(#[doc = concat!("`", stringify!($service), "`")] $service,)*
+        }
+
         /// One CSI call.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Rpc {
-            $($(#[doc = concat!("`", $service, ".", stringify!($rpc), "`")] $rpc,)*)*
+            $($(#[doc = concat!("`", stringify!($service), ".", stringify!($rpc), "`")] $rpc,)*)*
         }
 
         impl Rpc {
-            /// Every call that [`Plugin`](super::Plugin) can make.
+            /// Every call of the contract; [`Plugin`](super::Plugin) has a method for each.
             pub const ALL: &'static [Self] = &[$($(Self::$rpc,)*)*];
 
             /// The name as CSI writes it.
@@ -23,35 +30,63 @@ macro_rules! rpcs {
                 match self { $($(Self::$rpc => stringify!($rpc),)*)* }
             }
 
-            /// Whether it takes down what another call has made.
-            pub fn undoes(self) -> bool {
-                matches!(
-                    self,
-                    Self::DeleteVolume
-                        | Self::ControllerUnpublishVolume
-                        | Self::NodeUnstageVolume
-                        | Self::NodeUnpublishVolume
-                )
+            /// The service that it belongs to.
+            pub fn service(self) -> Service {
+                match self { $($(Self::$rpc => Service::$service,)*)* }
             }
 
             /// The HTTP/2 path.
             pub(crate) fn path(self) -> &'static str {
-                match self { $($(Self::$rpc => concat!("/csi.v1.", $service, "/", stringify!($rpc)),)*)* }
+                match self {
+                    $($(Self::$rpc => concat!("/csi.v1.", stringify!($service), "/", stringify!($rpc)),)*)*
+                }
             }
         }
     };
 }
 
 rpcs! {
-    "Identity" { GetPluginInfo, GetPluginCapabilities, Probe }
-    "Controller" {
+    Identity { GetPluginInfo, GetPluginCapabilities, Probe }
+    Controller {
         CreateVolume, DeleteVolume, ControllerPublishVolume, ControllerUnpublishVolume,
         ValidateVolumeCapabilities, ListVolumes, GetCapacity, ControllerGetCapabilities,
-        ControllerExpandVolume,
+        CreateSnapshot, DeleteSnapshot, ListSnapshots, GetSnapshot,
+        ControllerExpandVolume, ControllerGetVolume, ControllerModifyVolume,
     }
-    "Node" {
+    GroupController {
+        GroupControllerGetCapabilities, CreateVolumeGroupSnapshot, DeleteVolumeGroupSnapshot,
+        GetVolumeGroupSnapshot,
+    }
+    SnapshotMetadata { GetMetadataAllocated, GetMetadataDelta }
+    Node {
         NodeStageVolume, NodeUnstageVolume, NodePublishVolume, NodeUnpublishVolume,
-        NodeExpandVolume, NodeGetCapabilities, NodeGetInfo,
+        NodeGetVolumeStats, NodeExpandVolume, NodeGetCapabilities, NodeGetInfo,
+    }
+}
+
+impl Rpc {
+    /// Whether it takes down what another call has made.
+    pub fn undoes(self) -> bool {
+        matches!(
+            self,
+            Self::DeleteVolume
+                | Self::ControllerUnpublishVolume
+                | Self::NodeUnstageVolume
+                | Self::NodeUnpublishVolume
+                | Self::DeleteSnapshot
+                | Self::DeleteVolumeGroupSnapshot
+        )
+    }
+
+    /// Whether it is answered by a stream.
+    pub fn streams(self) -> bool {
+        self.service() == Service::SnapshotMetadata
+    }
+
+    /// Whether the contract calls it alpha: it may vanish, and is sent only where that was switched on.
+    pub fn is_alpha(self) -> bool {
+        matches!(self, Self::GetSnapshot | Self::ControllerGetVolume)
+            || self.service() == Service::SnapshotMetadata
     }
 }
 
@@ -61,37 +96,16 @@ impl fmt::Display for Rpc {
     }
 }
 
-/// What a call excludes others from while it is in flight.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Key {
-    /// A volume that has a handle.
-    Volume(String),
-    /// A volume that has no handle yet, by the name sent to `CreateVolume`.
-    Name(String),
-    /// The plugin's readiness: a probe never overlaps another probe.
-    Readiness,
-}
-
-impl Key {
-    /// The handle or name of the volume, for records.
-    pub(crate) fn volume(&self) -> Option<&str> {
-        match self {
-            Self::Volume(volume) | Self::Name(volume) => Some(volume),
-            Self::Readiness => None,
-        }
-    }
-}
-
-/// A request with one reply, as the wire knows it.
-pub(crate) trait Unary: prost::Message + 'static {
-    /// What the plugin answers.
-    type Reply: prost::Message + Default + 'static;
+/// A request, as the wire knows it.
+pub(crate) trait Question: prost::Message + 'static {
     /// Which call this is.
     const RPC: Rpc;
+    /// How it waits for others that are about the same.
+    const MANNER: Manner = Manner::Alone;
 
-    /// What it is about, if calls about the same thing must wait for one another.
-    fn key(&self) -> Option<Key> {
-        None
+    /// What it is about, if calls about the same thing must wait for one another. What records call it by comes first.
+    fn keys(&self) -> Vec<Key> {
+        Vec::new()
     }
 
     /// Its secrets, so that an answer which repeats one can be cleaned.
@@ -100,53 +114,104 @@ pub(crate) trait Unary: prost::Message + 'static {
     }
 }
 
-macro_rules! unary {
-    ($($rpc:ident: $request:ident => $reply:ident $(, $key:ident($field:ident))? $(+ $secrets:ident)?;)*) => {
-        $(impl Unary for proto::$request {
-            type Reply = proto::$reply;
-            const RPC: Rpc = Rpc::$rpc;
+/// A request with one reply.
+pub(crate) trait Unary: Question {
+    /// What the plugin answers.
+    type Reply: prost::Message + Default + 'static;
+}
 
-            $(fn key(&self) -> Option<Key> {
-                Some(Key::$key(self.$field.clone()))
+/// A request whose answer is a stream of parts.
+pub(crate) trait Streamed: Question {
+    /// One part of the answer.
+    type Part: prost::Message + Default + 'static;
+}
+
+macro_rules! questions {
+    ($answers:ident($answer:ident) {
+        $($rpc:ident($request:ident) -> $reply:ident $(+ $secrets:ident)? $(, $manner:ident [
+            $($key:ident: $field:ident),* $(; each $each:ident: $many:ident)?
+        ])?;)*
+    }) => {
+        $(impl Question for proto::$request {
+            const RPC: Rpc = Rpc::$rpc;
+            $(const MANNER: Manner = Manner::$manner;
+
+            fn keys(&self) -> Vec<Key> {
+                #[allow(unused_mut)] // most are about one thing
+                let mut keys = vec![$(Key::$key(self.$field.clone())),*];
+                $(keys.extend(self.$many.iter().cloned().map(Key::$each));)?
+                keys
             })?
 
             $(fn secrets(&self) -> Option<&BTreeMap<String, String>> {
                 Some(&self.$secrets)
             })?
+        }
+
+        impl $answers for proto::$request {
+            type $answer = proto::$reply;
         })*
     };
 }
 
-unary! {
-    GetPluginInfo: GetPluginInfoRequest => GetPluginInfoResponse;
-    GetPluginCapabilities: GetPluginCapabilitiesRequest => GetPluginCapabilitiesResponse;
-    CreateVolume: CreateVolumeRequest => CreateVolumeResponse, Name(name) + secrets;
-    DeleteVolume: DeleteVolumeRequest => DeleteVolumeResponse, Volume(volume_id) + secrets;
-    ControllerPublishVolume: ControllerPublishVolumeRequest => ControllerPublishVolumeResponse,
-        Volume(volume_id) + secrets;
-    ControllerUnpublishVolume: ControllerUnpublishVolumeRequest => ControllerUnpublishVolumeResponse,
-        Volume(volume_id) + secrets;
-    ValidateVolumeCapabilities: ValidateVolumeCapabilitiesRequest => ValidateVolumeCapabilitiesResponse,
-        Volume(volume_id) + secrets;
-    ListVolumes: ListVolumesRequest => ListVolumesResponse;
-    GetCapacity: GetCapacityRequest => GetCapacityResponse;
-    ControllerGetCapabilities: ControllerGetCapabilitiesRequest => ControllerGetCapabilitiesResponse;
-    ControllerExpandVolume: ControllerExpandVolumeRequest => ControllerExpandVolumeResponse,
-        Volume(volume_id) + secrets;
-    NodeExpandVolume: NodeExpandVolumeRequest => NodeExpandVolumeResponse, Volume(volume_id) + secrets;
-    NodeStageVolume: NodeStageVolumeRequest => NodeStageVolumeResponse, Volume(volume_id) + secrets;
-    NodeUnstageVolume: NodeUnstageVolumeRequest => NodeUnstageVolumeResponse, Volume(volume_id);
-    NodePublishVolume: NodePublishVolumeRequest => NodePublishVolumeResponse, Volume(volume_id) + secrets;
-    NodeUnpublishVolume: NodeUnpublishVolumeRequest => NodeUnpublishVolumeResponse, Volume(volume_id);
-    NodeGetCapabilities: NodeGetCapabilitiesRequest => NodeGetCapabilitiesResponse;
-    NodeGetInfo: NodeGetInfoRequest => NodeGetInfoResponse;
+// What only reads takes its turn if it is free. It must not hold up those who have to get somewhere.
+questions! { Unary(Reply) {
+    GetPluginInfo(GetPluginInfoRequest) -> GetPluginInfoResponse;
+    GetPluginCapabilities(GetPluginCapabilitiesRequest) -> GetPluginCapabilitiesResponse;
+    CreateVolume(CreateVolumeRequest) -> CreateVolumeResponse + secrets, Alone [Name: name];
+    DeleteVolume(DeleteVolumeRequest) -> DeleteVolumeResponse + secrets, Alone [Volume: volume_id];
+    ControllerPublishVolume(ControllerPublishVolumeRequest) -> ControllerPublishVolumeResponse + secrets,
+        Alone [Volume: volume_id];
+    ControllerUnpublishVolume(ControllerUnpublishVolumeRequest) -> ControllerUnpublishVolumeResponse + secrets,
+        Alone [Volume: volume_id];
+    ValidateVolumeCapabilities(ValidateVolumeCapabilitiesRequest) -> ValidateVolumeCapabilitiesResponse + secrets,
+        Alone [Volume: volume_id];
+    ListVolumes(ListVolumesRequest) -> ListVolumesResponse;
+    GetCapacity(GetCapacityRequest) -> GetCapacityResponse;
+    ControllerGetCapabilities(ControllerGetCapabilitiesRequest) -> ControllerGetCapabilitiesResponse;
+    CreateSnapshot(CreateSnapshotRequest) -> CreateSnapshotResponse + secrets,
+        Alone [Volume: source_volume_id, SnapshotName: name];
+    DeleteSnapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse + secrets, Alone [Snapshot: snapshot_id];
+    ListSnapshots(ListSnapshotsRequest) -> ListSnapshotsResponse + secrets;
+    GetSnapshot(GetSnapshotRequest) -> GetSnapshotResponse + secrets, IfFree [Snapshot: snapshot_id];
+    ControllerExpandVolume(ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse + secrets,
+        Alone [Volume: volume_id];
+    ControllerGetVolume(ControllerGetVolumeRequest) -> ControllerGetVolumeResponse, IfFree [Volume: volume_id];
+    ControllerModifyVolume(ControllerModifyVolumeRequest) -> ControllerModifyVolumeResponse + secrets,
+        Alone [Volume: volume_id];
+    GroupControllerGetCapabilities(GroupControllerGetCapabilitiesRequest) -> GroupControllerGetCapabilitiesResponse;
+    CreateVolumeGroupSnapshot(CreateVolumeGroupSnapshotRequest) -> CreateVolumeGroupSnapshotResponse + secrets,
+        Alone [GroupName: name; each Volume: source_volume_ids];
+    DeleteVolumeGroupSnapshot(DeleteVolumeGroupSnapshotRequest) -> DeleteVolumeGroupSnapshotResponse + secrets,
+        Alone [Group: group_snapshot_id; each Snapshot: snapshot_ids];
+    GetVolumeGroupSnapshot(GetVolumeGroupSnapshotRequest) -> GetVolumeGroupSnapshotResponse + secrets,
+        IfFree [Group: group_snapshot_id];
+    NodeStageVolume(NodeStageVolumeRequest) -> NodeStageVolumeResponse + secrets, Alone [Volume: volume_id];
+    NodeUnstageVolume(NodeUnstageVolumeRequest) -> NodeUnstageVolumeResponse, Alone [Volume: volume_id];
+    NodePublishVolume(NodePublishVolumeRequest) -> NodePublishVolumeResponse + secrets, Alone [Volume: volume_id];
+    NodeUnpublishVolume(NodeUnpublishVolumeRequest) -> NodeUnpublishVolumeResponse, Alone [Volume: volume_id];
+    NodeGetVolumeStats(NodeGetVolumeStatsRequest) -> NodeGetVolumeStatsResponse, IfFree [Volume: volume_id];
+    NodeExpandVolume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse + secrets, Alone [Volume: volume_id];
+    NodeGetCapabilities(NodeGetCapabilitiesRequest) -> NodeGetCapabilitiesResponse;
+    NodeGetInfo(NodeGetInfoRequest) -> NodeGetInfoResponse;
+} }
+
+// A stream goes on for minutes: it holds off the deletion of its snapshots, and nothing else.
+questions! { Streamed(Part) {
+    GetMetadataAllocated(GetMetadataAllocatedRequest) -> GetMetadataAllocatedResponse + secrets,
+        Beside [Snapshot: snapshot_id];
+    GetMetadataDelta(GetMetadataDeltaRequest) -> GetMetadataDeltaResponse + secrets,
+        Beside [Snapshot: base_snapshot_id, Snapshot: target_snapshot_id];
+} }
+
+impl Question for proto::ProbeRequest {
+    const RPC: Rpc = Rpc::Probe;
+
+    fn keys(&self) -> Vec<Key> {
+        vec![Key::Readiness]
+    }
 }
 
 impl Unary for proto::ProbeRequest {
     type Reply = proto::ProbeResponse;
-    const RPC: Rpc = Rpc::Probe;
-
-    fn key(&self) -> Option<Key> {
-        Some(Key::Readiness)
-    }
 }

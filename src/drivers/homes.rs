@@ -1,15 +1,16 @@
-//! The volumes on disk, a directory each.
+//! The volumes on disk, a directory each, and the snapshots in the same way.
 //!
 //! ```text
-//! D/volumes/<id>/volume.json   the record
-//! D/volumes/<id>/...           the data, as a driver lays it out
-//! D/trash/<id>/                deleted, its data not yet all removed
-//! D/trash/<id>.new/            being made
+//! D/volumes/<id>/volume.json     the record
+//! D/volumes/<id>/...             the data, as a driver lays it out
+//! D/trash/<id>/                  deleted, its data not yet all removed
+//! D/trash/<id>.new/              being made
+//! D/snapshots/<id>/snapshot.json and so on, with D/trash-of-snapshots
 //! ```
 //! A volume exists exactly while its directory is under `volumes`; it gets there and leaves by one rename. Several drivers
-//! may serve one data directory: they exclude each other by `flock`, on `volumes` while one is made, on a volume's own
-//! directory for everything else. `D` is opened anew each time, so that a disk that went away is noticed instead of
-//! written beside.
+//! may serve one data directory: they exclude each other by `flock`, on `volumes` while it is decided that one is made, on
+//! a volume's own directory for everything else. `D` is opened anew each time, so that a disk that went away is noticed
+//! instead of written beside.
 use std::ffi::CString;
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -21,14 +22,47 @@ use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::record::{self, Record, VOLUME};
+use super::record::{self, Record};
 use super::refusal::Refusal;
 use super::request::VolumeId;
 use crate::sys::remove;
 
-const VOLUMES: &str = "volumes";
-const TRASH: &str = "trash";
-const LOST: &str = "it held all volumes of this driver";
+mod draft;
+
+/// Where a kind of things is.
+#[derive(Debug)]
+pub(super) struct Layout {
+    /// What one of them is called.
+    kind: &'static str,
+    /// The directory of all that exist.
+    homes: &'static str,
+    /// That of those that exist no more, or not yet.
+    trash: &'static str,
+    /// The file that tells of one of them.
+    record: &'static str,
+    lost: &'static str,
+}
+
+/// Of volumes.
+pub(super) const VOLUMES: Layout = Layout {
+    kind: "volume",
+    homes: "volumes",
+    trash: "trash",
+    record: "volume.json",
+    lost: "it held all volumes of this driver",
+};
+
+/// Of snapshots.
+pub(super) const SNAPSHOTS: Layout = Layout {
+    kind: "snapshot",
+    homes: "snapshots",
+    trash: "trash-of-snapshots",
+    record: "snapshot.json",
+    lost: "it held all snapshots of this driver",
+};
+
+/// Removes what of the data in a home cannot be removed as files. Nothing there is success.
+pub(super) type Clear = fn(&OwnedFd) -> std::io::Result<()>;
 
 /// What a driver adds to the record of a volume.
 pub(super) trait State: Serialize + DeserializeOwned + Clone + Debug + Default {}
@@ -39,6 +73,8 @@ impl<S: Serialize + DeserializeOwned + Clone + Debug + Default> State for S {}
 #[derive(Debug)]
 pub(super) struct Homes<S> {
     root: PathBuf,
+    layout: &'static Layout,
+    clear: Option<Clear>,
     state: PhantomData<fn() -> S>,
 }
 
@@ -49,6 +85,7 @@ pub(super) struct Locked<S> {
     /// `D/volumes/<id>`; the lock is on this descriptor.
     pub(super) home: Held,
     pub(super) path: PathBuf,
+    layout: &'static Layout,
 }
 
 /// All volumes, while none can be made and none counted by another call.
@@ -58,6 +95,8 @@ pub(super) struct All<'a, S> {
     /// `D/volumes`; the lock is on this descriptor.
     volumes: Held,
     pub(super) records: Vec<Record<S>>,
+    /// Of those that other calls are making now.
+    pub(super) drafts: Vec<Record<S>>,
 }
 
 /// Bytes of the file system below the data directory.
@@ -69,13 +108,14 @@ pub(super) struct Room {
 
 impl<S: State> Homes<S> {
     /// Makes the directories that are missing and finishes deletions that were cut short.
-    pub(super) fn open(root: &Path) -> Result<Self, Refusal> {
+    /// `clear` is for data that is more than files.
+    pub(super) fn open(root: &Path, layout: &'static Layout, clear: Option<Clear>) -> Result<Self, Refusal> {
         make_root(root).map_err(Refusal::failed("make", root))?;
         let root = root.canonicalize().map_err(Refusal::failed("find", root))?;
-        for name in [VOLUMES, TRASH] {
+        for name in [layout.homes, layout.trash] {
             make_directory(&root.join(name))?;
         }
-        let homes = Self { root, state: PhantomData };
+        let homes = Self { root, layout, clear, state: PhantomData };
         homes.directory()?;
         homes.sweep()?;
         Ok(homes)
@@ -88,7 +128,11 @@ impl<S: State> Homes<S> {
 
     /// `D/volumes`, if it is there.
     pub(super) fn directory(&self) -> Result<OwnedFd, Refusal> {
-        self.open_directory(VOLUMES)
+        self.open_directory(self.layout.homes)
+    }
+
+    fn trash(&self) -> Result<OwnedFd, Refusal> {
+        self.open_directory(self.layout.trash)
     }
 
     fn open_directory(&self, name: &str) -> Result<OwnedFd, Refusal> {
@@ -96,14 +140,16 @@ impl<S: State> Homes<S> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::open(&path, flags, Mode::empty()) {
             Ok(dir) => Ok(dir),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Err(Refusal::Gone { path, lost: LOST }),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                Err(Refusal::Gone { path, lost: self.layout.lost })
+            }
             Err(error) => Err(Refusal::failed("open", &path)(error)),
         }
     }
 
     /// The directory of a volume, if there is one.
     pub(super) fn home_path(&self, id: &VolumeId) -> PathBuf {
-        self.root.join(VOLUMES).join(id.as_str())
+        self.root.join(self.layout.homes).join(id.as_str())
     }
 
     /// The record of a volume, without waiting for a call that changes it.
@@ -111,9 +157,18 @@ impl<S: State> Homes<S> {
         self.find_in(&self.directory()?, id)
     }
 
+    /// The open directory of a volume, if there is one, without waiting for a call that changes it.
+    pub(super) fn home(&self, id: &VolumeId) -> Result<Option<OwnedFd>, Refusal> {
+        match open_beneath(&self.directory()?, id.as_str()) {
+            Ok(home) => Ok(Some(home)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(Refusal::failed("open", &self.home_path(id))(error)),
+        }
+    }
+
     fn find_in(&self, volumes: &OwnedFd, id: &VolumeId) -> Result<Option<Record<S>>, Refusal> {
         match open_beneath(volumes, id.as_str()) {
-            Ok(home) => record::read(home, VOLUME, || self.home_path(id)),
+            Ok(home) => record::read(home, self.layout.record, || self.home_path(id)),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(Refusal::failed("open", &self.home_path(id))(error)),
         }
@@ -123,13 +178,22 @@ impl<S: State> Homes<S> {
     /// not stop the list.
     pub(super) fn find_or_warn(&self, id: &VolumeId) -> Option<Record<S>> {
         self.find(id).unwrap_or_else(|error| {
-            tracing::warn!(volume = id.as_str(), ?error, "not listed");
+            tracing::warn!(kind = self.layout.kind, id = id.as_str(), ?error, "not listed");
             None
         })
     }
 
     /// The volume for this call alone; [`Refusal::Pending`] while another call has it.
     pub(super) fn lock(&self, id: &VolumeId) -> Result<Option<Locked<S>>, Refusal> {
+        self.lock_as(id, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// The volume for this call and others that only read it.
+    pub(super) fn share(&self, id: &VolumeId) -> Result<Option<Locked<S>>, Refusal> {
+        self.lock_as(id, FlockOperation::NonBlockingLockShared)
+    }
+
+    fn lock_as(&self, id: &VolumeId, how: FlockOperation) -> Result<Option<Locked<S>>, Refusal> {
         let path = self.home_path(id);
         let volumes = self.directory()?;
         let home = match open_beneath(&volumes, id.as_str()) {
@@ -137,13 +201,26 @@ impl<S: State> Homes<S> {
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(Refusal::failed("open", &path)(error)),
         };
-        let home = lock(home, id, &path)?;
+        let home = self.held(home, id, &path, how)?;
         // It may have been deleted, and even made anew, between the two steps.
         if !same_entry(&volumes, id.as_str(), &home).map_err(Refusal::failed("look at", &path))? {
-            return Err(Refusal::Pending { volume: id.as_str().to_owned() });
+            return Err(self.pending(id));
         }
-        let record: Option<Record<S>> = record::read(&home, VOLUME, || path.clone())?;
-        Ok(record.map(|record| Locked { record, home, path }))
+        let layout = self.layout;
+        let record: Option<Record<S>> = record::read(&home, layout.record, || path.clone())?;
+        Ok(record.map(|record| Locked { record, home, path, layout }))
+    }
+
+    fn pending(&self, id: &VolumeId) -> Refusal {
+        Refusal::Pending { kind: self.layout.kind, id: id.as_str().to_owned() }
+    }
+
+    fn held(&self, home: OwnedFd, id: &VolumeId, path: &Path, how: FlockOperation) -> Result<Held, Refusal> {
+        match rustix::fs::flock(&home, how) {
+            Ok(()) => Ok(Held(home)),
+            Err(Errno::WOULDBLOCK) => Err(self.pending(id)),
+            Err(error) => Err(Refusal::failed("lock", path)(error)),
+        }
     }
 
     /// Ids of all volumes, in order.
@@ -152,7 +229,7 @@ impl<S: State> Homes<S> {
     }
 
     fn ids_in(&self, volumes: &OwnedFd) -> Result<Vec<VolumeId>, Refusal> {
-        let path = self.root.join(VOLUMES);
+        let path = self.root.join(self.layout.homes);
         let mut ids = Vec::new();
         for entry in rustix::fs::Dir::read_from(volumes).map_err(Refusal::failed("read", &path))? {
             let entry = entry.map_err(Refusal::failed("read", &path))?;
@@ -168,7 +245,7 @@ impl<S: State> Homes<S> {
         for id in self.ids_in(volumes)? {
             match self.find_in(volumes, &id) {
                 Ok(record) => records.extend(record),
-                Err(error) => tracing::warn!(volume = id.as_str(), ?error, "left out"),
+                Err(error) => tracing::warn!(kind = self.layout.kind, id = id.as_str(), ?error, "left out"),
             }
         }
         Ok(records)
@@ -181,12 +258,8 @@ impl<S: State> Homes<S> {
             .map_err(Refusal::failed("lock", &self.root))?;
         let volumes = Held(volumes);
         let records = self.records(&volumes)?;
-        Ok(All { homes: self, volumes, records })
-    }
-
-    /// All records as they are now.
-    pub(super) fn all(&self) -> Result<Vec<Record<S>>, Refusal> {
-        self.records(&self.directory()?)
+        let drafts = self.drafts()?;
+        Ok(All { homes: self, volumes, records, drafts })
     }
 
     /// What is free on the disk, whoever it is promised to.
@@ -206,80 +279,68 @@ impl<S: State> Homes<S> {
     ) -> Result<(), Refusal> {
         if let Some(volume) = self.lock(id)? {
             is_unused(&volume)?;
-            let (volumes, trash) = (self.directory()?, self.open_directory(TRASH)?);
+            let (volumes, trash) = (self.directory()?, self.trash()?);
             self.remove_trash(&trash, id)?; // an older one that had the same name
             let failed = |step| Refusal::failed(step, &volume.path);
             rustix::fs::renameat(&volumes, id.as_str(), &trash, id.as_str()).map_err(failed("retire"))?;
             rustix::fs::fsync(&volumes).map_err(failed("sync"))?;
-            tracing::info!(volume = id.as_str(), name = volume.record.name, "deleted");
-            let trashed = remove::directory(&trash, &name(id.as_str()));
-            return trashed.map_err(failed("remove the data of"));
+            effect!("csi delete: retired");
+            tracing::info!(kind = self.layout.kind, id = id.as_str(), name = volume.record.name, "deleted");
+            let removed = self.remove(&trash, &volume.home, id.as_str());
+            return removed.map_err(Refusal::failed("remove the data of", &volume.path));
         }
         // Also what an earlier call retired and could not remove in full.
-        self.remove_trash(&self.open_directory(TRASH)?, id)
+        self.remove_trash(&self.trash()?, id)
     }
 
     fn remove_trash(&self, trash: &OwnedFd, id: &VolumeId) -> Result<(), Refusal> {
-        let path = self.root.join(TRASH).join(id.as_str());
-        let _held = match open_beneath(trash, id.as_str()) {
-            Ok(home) => lock(home, id, &path)?,
+        self.remove_entry(trash, id, id.as_str())
+    }
+
+    /// Removes an entry of the trash that no other call is at work on.
+    fn remove_entry(&self, trash: &OwnedFd, id: &VolumeId, entry: &str) -> Result<(), Refusal> {
+        let path = self.root.join(self.layout.trash).join(entry);
+        let held = match open_beneath(trash, entry) {
+            Ok(home) => self.held(home, id, &path, FlockOperation::NonBlockingLockExclusive)?,
             Err(Errno::NOENT) => return Ok(()),
             Err(error) => return Err(Refusal::failed("open", &path)(error)),
         };
-        remove::directory(trash, &name(id.as_str())).map_err(Refusal::failed("remove", &path))
+        self.remove(trash, &held, entry).map_err(Refusal::failed("remove", &path))
+    }
+
+    fn remove(&self, trash: &OwnedFd, home: &OwnedFd, entry: &str) -> std::io::Result<()> {
+        if let Some(clear) = self.clear {
+            clear(home)?;
+        }
+        Ok(remove::directory(trash, &name(entry))?)
     }
 
     /// Finishes what an earlier process left half done. A failure stops nothing: the next start tries again.
     fn sweep(&self) -> Result<(), Refusal> {
         // No volume is being made by another driver meanwhile.
         let _all = self.lock_all()?;
-        let trash = self.open_directory(TRASH)?;
+        let trash = self.trash()?;
         let failed = || Refusal::failed("read", &self.root);
         for entry in rustix::fs::Dir::read_from(&trash).map_err(failed())? {
             let entry = entry.map_err(failed())?;
             let Ok(text) = entry.file_name().to_str() else { continue };
-            let swept = match (VolumeId::parse(text), text.strip_suffix(".new").and_then(VolumeId::parse)) {
-                (Some(id), _) => self.remove_trash(&trash, &id),
-                (None, Some(_)) => remove::directory(&trash, entry.file_name()).map_err(failed()),
-                (None, None) => continue,
-            };
-            match swept {
-                Ok(()) => tracing::info!(entry = text, "removed what an earlier deletion left"),
-                Err(error) => tracing::warn!(entry = text, ?error, "deleted volume not removed yet"),
+            let id = VolumeId::parse(text.strip_suffix(draft::SUFFIX).unwrap_or(text));
+            let Some(id) = id else { continue };
+            match self.remove_entry(&trash, &id, text) {
+                Ok(()) => tracing::info!(entry = text, "removed what an earlier call left"),
+                // Another driver on this directory is making or removing it now.
+                Err(Refusal::Pending { .. }) => {}
+                Err(error) => tracing::warn!(entry = text, ?error, "not removed yet"),
             }
         }
         Ok(())
     }
 }
 
-impl<S: State> All<'_, S> {
-    /// Makes a volume. `fill` puts the data into its directory, which nobody sees before it is complete.
-    pub(super) fn make(
-        &self,
-        record: &Record<S>,
-        fill: impl FnOnce(&OwnedFd) -> std::io::Result<()>,
-    ) -> Result<(), Refusal> {
-        let trash = self.homes.open_directory(TRASH)?;
-        let path = self.homes.home_path(&record.id);
-        let failed = |step| Refusal::failed(step, &path);
-        let draft = format!("{}.new", record.id.as_str());
-        // What an attempt that was cut short left behind.
-        remove::directory(&trash, &name(&draft)).map_err(failed("clear the draft of"))?;
-        rustix::fs::mkdirat(&trash, &draft, Mode::RWXU).map_err(failed("make"))?;
-        let home = open_beneath(&trash, &draft).map_err(failed("open"))?;
-        fill(&home).map_err(Refusal::failed("make the data of", &path))?;
-        record::write(&home, VOLUME, record, || path.clone())?;
-        rustix::fs::fsync(&home).map_err(failed("sync"))?;
-        let (volumes, id) = (&self.volumes, record.id.as_str());
-        rustix::fs::renameat(&trash, &draft, volumes, id).map_err(failed("place"))?;
-        rustix::fs::fsync(volumes).map_err(failed("sync"))
-    }
-}
-
 impl<S: State> Locked<S> {
     /// Writes the record. It survives a power cut only once [`Locked::sync`] was called too.
     pub(super) fn save(&self) -> Result<(), Refusal> {
-        record::write(&self.home, VOLUME, &self.record, || self.path.clone())
+        record::write(&self.home, self.layout.record, &self.record, || self.path.clone())
     }
 
     /// Makes what was written last.
@@ -333,14 +394,6 @@ impl Drop for Held {
         if let Err(error) = rustix::fs::flock(&self.0, FlockOperation::Unlock) {
             tracing::warn!(%error, "a volume stays locked until its directory is closed");
         }
-    }
-}
-
-fn lock(home: OwnedFd, id: &VolumeId, path: &Path) -> Result<Held, Refusal> {
-    match rustix::fs::flock(&home, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Held(home)),
-        Err(Errno::WOULDBLOCK) => Err(Refusal::Pending { volume: id.as_str().to_owned() }),
-        Err(error) => Err(Refusal::failed("lock", path)(error)),
     }
 }
 

@@ -23,12 +23,12 @@ impl<C: Core> Identity for Driver<C> {
         &self,
         _: Request<proto::GetPluginCapabilitiesRequest>,
     ) -> Result<Response<proto::GetPluginCapabilitiesResponse>, Status> {
-        let service = |kind: &Offered| proto::PluginCapability {
-            r#type: Some(proto::plugin_capability::Type::Service(proto::plugin_capability::Service {
-                r#type: (*kind).into(),
-            })),
-        };
-        let capabilities = C::OFFERED.iter().map(service).collect();
+        use proto::plugin_capability::volume_expansion::Type as Expansion;
+        use proto::plugin_capability::{Service, Type, VolumeExpansion};
+        let service = |kind: Offered| Type::Service(Service { r#type: kind.into() });
+        let online = Type::VolumeExpansion(VolumeExpansion { r#type: Expansion::Online.into() });
+        let all = self.core.offered().into_iter().map(service).chain([online]);
+        let capabilities = all.map(|kind| proto::PluginCapability { r#type: Some(kind) }).collect();
         Ok(Response::new(proto::GetPluginCapabilitiesResponse { capabilities }))
     }
 

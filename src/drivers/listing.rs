@@ -1,7 +1,6 @@
-//! A page of a list of volumes.
+//! A page of a list of volumes or snapshots.
 use super::refusal::Refusal;
 use super::request::VolumeId;
-use crate::csi::proto;
 
 /// The tokens of a list are the last id of a page behind this, so they stay good when that volume is deleted.
 const TOKEN: &str = "after-";
@@ -9,13 +8,14 @@ const TOKEN: &str = "after-";
 /// The ids of the page that is asked for, out of all in order, and the token of the next one.
 pub(super) fn page<'a>(
     ids: &'a [VolumeId],
-    asked: &proto::ListVolumesRequest,
+    max_entries: i32,
+    starting_token: &str,
 ) -> Result<(Vec<&'a VolumeId>, String), Refusal> {
-    let max = usize::try_from(asked.max_entries).map_err(|_| Refusal::Invalid {
+    let max = usize::try_from(max_entries).map_err(|_| Refusal::Invalid {
         field: "max_entries",
-        problem: format!("{} is negative", asked.max_entries),
+        problem: format!("{max_entries} is negative"),
     })?;
-    let after = token(&asked.starting_token)?;
+    let after = token(starting_token)?;
     let mut rest = ids.iter().filter(|id| after.as_ref().is_none_or(|after| *id > after));
     let page = rest.by_ref().take(if max == 0 { usize::MAX } else { max }).collect::<Vec<_>>();
     let next = match (rest.next(), page.last()) {

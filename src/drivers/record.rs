@@ -13,10 +13,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::refusal::Refusal;
-use super::request::{Capability, TargetPath, VolumeId};
+use super::request::{Capability, Source, TargetPath, VolumeId};
 
-/// The record of a volume.
-pub(super) const VOLUME: &str = "volume.json";
 /// Raised when an older driver could no longer read what a newer one writes.
 pub(super) const FORMAT: u32 = 1;
 
@@ -33,6 +31,9 @@ pub(super) struct Record<S> {
     /// The parameters of the request that made it.
     #[serde(default)]
     pub(super) parameters: BTreeMap<String, String>,
+    /// What it was made from, if that was anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) source: Option<Source>,
     #[serde(flatten)]
     pub(super) state: S,
 }
@@ -64,7 +65,15 @@ impl Publication {
 
 impl<S: Default> Record<S> {
     pub(super) fn new(id: VolumeId, name: &str, capacity: u64, parameters: BTreeMap<String, String>) -> Self {
-        Self { format: FORMAT, id, name: name.to_owned(), capacity, parameters, state: S::default() }
+        Self {
+            format: FORMAT,
+            id,
+            name: name.to_owned(),
+            capacity,
+            parameters,
+            source: None,
+            state: S::default(),
+        }
     }
 }
 

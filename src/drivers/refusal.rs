@@ -22,9 +22,11 @@ pub enum Refusal {
         /// The id as it was sent.
         volume: String,
     },
-    /// The name belongs to a volume that was made from a different request.
-    #[error("volume {name:?} exists with another {what}")]
+    /// The name belongs to a volume or snapshot that was made from a different request.
+    #[error("{kind} {name:?} exists with another {what}")]
     NameTaken {
+        /// What it is the name of.
+        kind: &'static str,
         /// The name as it was sent.
         name: String,
         /// What differs.
@@ -182,11 +184,55 @@ pub enum Refusal {
         /// What became of it.
         problem: String,
     },
-    /// Another call on the same volume is still at work.
-    #[error("another call on volume {volume} is still at work")]
+    /// Another call on the same volume or snapshot is still at work.
+    #[error("another call on {kind} {id} is still at work")]
     Pending {
+        /// What it is.
+        kind: &'static str,
+        /// The id.
+        id: String,
+    },
+    /// No snapshot has this id.
+    #[error("snapshot {snapshot:?} does not exist")]
+    NoSnapshot {
+        /// The id as it was sent.
+        snapshot: String,
+    },
+    /// The volume is not to be seen where the caller says.
+    #[error("volume {volume} is not published or staged at {path}")]
+    NotThere {
         /// The id.
         volume: String,
+        /// Where the caller expects it.
+        path: PathBuf,
+    },
+    /// What a volume is to be made from is larger than the volume may be.
+    #[error("what it is made from has {source_bytes} bytes; at most {limit} are allowed")]
+    SourceTooLarge {
+        /// Bytes of the source.
+        source_bytes: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// A volume that exists is outside of what is asked for, and cannot get there.
+    #[error("volume {volume} has {capacity} bytes; {asked}")]
+    OutOfReach {
+        /// The id.
+        volume: String,
+        /// Bytes that it has.
+        capacity: u64,
+        /// What is asked for, and why it cannot be.
+        asked: String,
+    },
+    /// The data directory is on a file system that will not do.
+    #[error("{path} is on {found}, and this driver needs {wanted}")]
+    WrongFileSystem {
+        /// The data directory, or the nearest one above it that is there.
+        path: PathBuf,
+        /// Its file system.
+        found: String,
+        /// The one that is needed.
+        wanted: &'static str,
     },
     /// Not a token of this driver.
     #[error("starting_token {0:?} is not one of this driver")]
@@ -221,7 +267,9 @@ impl Refusal {
     pub(super) fn code(&self) -> Code {
         match self {
             Self::Invalid { .. } => Code::InvalidArgument,
-            Self::NoVolume { .. } | Self::NoNode { .. } => Code::NotFound,
+            Self::NoVolume { .. } | Self::NoSnapshot { .. } | Self::NoNode { .. } | Self::NotThere { .. } => {
+                Code::NotFound
+            }
             Self::NameTaken { .. }
             | Self::PublishedOtherwise { .. }
             | Self::AttachedOtherwise { .. }
@@ -231,13 +279,23 @@ impl Refusal {
             | Self::Gone { .. }
             | Self::NotAttached { .. }
             | Self::NotStaged { .. }
+            | Self::WrongFileSystem { .. }
             | Self::Unfit { .. } => Code::FailedPrecondition,
             Self::NoRoom { .. } | Self::Elsewhere { .. } | Self::NodeFull { .. } => Code::ResourceExhausted,
-            Self::TooLarge { .. } | Self::EmptyRange { .. } | Self::BelowLeast { .. } => Code::OutOfRange,
+            Self::TooLarge { .. }
+            | Self::EmptyRange { .. }
+            | Self::BelowLeast { .. }
+            | Self::SourceTooLarge { .. }
+            | Self::OutOfReach { .. } => Code::OutOfRange,
             Self::Pending { .. } | Self::BadToken(_) | Self::Busy { .. } => Code::Aborted,
+            Self::Failed { source, .. } if is_full(source) => Code::ResourceExhausted,
             Self::Damaged { .. } | Self::Failed { .. } | Self::Program { .. } => Code::Internal,
         }
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl From<Refusal> for Status {

@@ -8,6 +8,10 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+mod source;
+
+pub(super) use source::{Source, grown, growth, size_from, source};
+
 use super::refusal::Refusal;
 use crate::csi::proto;
 use crate::csi::proto::volume_capability::AccessType;
@@ -88,6 +92,11 @@ impl From<VolumeId> for String {
     fn from(id: VolumeId) -> Self {
         id.0
     }
+}
+
+/// The id of a snapshot in a request; as [`volume_id`].
+pub(super) fn snapshot_id(id: &str) -> Result<Option<VolumeId>, Refusal> {
+    if id.is_empty() { Err(invalid("snapshot_id", "is missing")) } else { Ok(VolumeId::parse(id)) }
 }
 
 /// The id in a request; `None` when it is set but cannot be an id of this driver, and so names no volume.
@@ -245,6 +254,14 @@ pub(super) fn the_capability(
     capability(asked, offer).map_err(|fault| fault.refusal(FIELD))
 }
 
+/// Reads the capability of a call that may have one.
+pub(super) fn any_capability(
+    asked: Option<&proto::VolumeCapability>,
+    offer: &impl Offer,
+) -> Result<Option<Capability>, Refusal> {
+    asked.map(|asked| the_capability(Some(asked), offer)).transpose()
+}
+
 /// Reads capabilities of which every one must be possible.
 pub(super) fn capabilities(
     asked: &[proto::VolumeCapability],
@@ -365,14 +382,6 @@ pub(super) fn no_parameters<'a>(
 ) -> Result<(), Refusal> {
     match keys.into_iter().find(|key| !key.starts_with(FOREIGN_PARAMETERS)) {
         Some(key) => Err(invalid(field, format!("{key:?} is not known; this driver takes none"))),
-        None => Ok(()),
-    }
-}
-
-/// Refuses a source: there are no snapshots and no clones.
-pub(super) fn no_source(source: Option<&proto::VolumeContentSource>) -> Result<(), Refusal> {
-    match source {
-        Some(_) => Err(invalid("volume_content_source", "snapshots and clones are not supported")),
         None => Ok(()),
     }
 }

@@ -62,6 +62,12 @@ pub enum StartError {
          at both ends"
     )]
     NodeId(String),
+    /// The topology cannot be a topology value.
+    #[error(
+        "topology {0:?} is not 1 to {LONGEST_NODE_ID} letters, digits, '-', '_' or '.', with a letter or digit \
+         at both ends"
+    )]
+    Topology(String),
     /// There is no socket to serve on.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
@@ -85,8 +91,9 @@ pub enum ServeError {
 pub(super) trait Core: Send + Sync + std::fmt::Debug + 'static {
     /// What the driver calls itself.
     const NAME: &'static str;
-    /// What it offers in general.
-    const OFFERED: &'static [Offered];
+
+    /// What it offers in general, beside growing volumes while they are in use.
+    fn offered(&self) -> Vec<Offered>;
 
     /// Whether it can serve now: its data is there.
     fn probe(&self) -> Result<(), Refusal>;
@@ -172,6 +179,11 @@ where
 /// Refuses a node id that could be no topology value; what remains is also a safe file name.
 pub(super) fn check_node_id(id: &str) -> Result<(), StartError> {
     if is_segment(id) { Ok(()) } else { Err(StartError::NodeId(id.to_owned())) }
+}
+
+/// Refuses what could be no topology value.
+pub(super) fn check_topology(value: &str) -> Result<(), StartError> {
+    if is_segment(value) { Ok(()) } else { Err(StartError::Topology(value.to_owned())) }
 }
 
 /// Whether this can be the value of a topology segment.

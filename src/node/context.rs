@@ -101,6 +101,8 @@ pub struct Options {
     pub containers: Grants,
     /// How long the lease lasts; renewed three times in that time.
     pub lease: Duration,
+    /// Between two Probes of a plugin that is well.
+    pub heartbeat: Duration,
     /// At the latest so long after a controller call began the plugin is done with it.
     pub longest_call: Duration,
     /// What was brought up for another store than the server's is taken down, and not a reason to refuse the start.

@@ -42,13 +42,20 @@ pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Durati
     if undecided && running && !before.conditions.is_empty() {
         return None;
     }
-    let mut progress = known.map(|instance| instance.progress).unwrap_or_default();
+    let mut progress = known.map_or_else(|| unregistered(node, key), |instance| instance.progress);
     if !running && progress.healthy_since.is_none() {
         progress.fault = not_startable(node, key).or(progress.fault);
     }
     let status = instance_status(node, &progress, &before, object.meta().generation);
     let result = node.write_status(&*object, &INSTANCE, &status).await;
     node.after_write(&format!("pi/{}/{}/report", key.allocation, key.task), result)
+}
+
+/// What is said of one that is not in the registry: it was taken out when it had ended, or was never in it.
+fn unregistered(node: &Node, key: &InstanceKey) -> Progress {
+    let stopped = node.tasks.process(&key.allocation, &key.task) == Process::Stopped;
+    let fault = stopped.then(|| ("Stopped".to_owned(), "its task has ended, as it was asked to".to_owned()));
+    Progress { fault, ..Progress::default() }
 }
 
 /// Why its task cannot be started by its runtime, if that is more than a moment's wait.
@@ -97,6 +104,8 @@ fn instance_status(
 fn capability_words(found: &Fingerprint) -> Vec<String> {
     let word = |service: &'static str| move |name: &'static str| format!("{service}/{name}");
     let mut words: Vec<String> = found.plugin.services.names().into_iter().map(word("plugin")).collect();
+    let expansion = |name: &'static str| format!("plugin/VOLUME_EXPANSION_{name}");
+    words.extend(found.plugin.expansion.names().into_iter().map(expansion));
     words.extend(found.controller.names().into_iter().map(word("controller")));
     words.extend(found.node.names().into_iter().map(word("node")));
     words

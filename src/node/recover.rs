@@ -2,6 +2,7 @@
 //!
 //! Nothing is torn down here: what contradicts the journal is in doubt, and what nobody knows is reported.
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
 use kube::ResourceExt;
@@ -17,7 +18,7 @@ use crate::api::meta::{ObjectRef, Rung};
 use crate::api::{Volume, VolumeAttachment};
 use crate::plan::mount::Level;
 use crate::plan::supervise::Process;
-use crate::sys::kernel::MountRow;
+use crate::sys::kernel::{MountRow, Present};
 use crate::sys::path::{Place, TreePath};
 
 /// How many leftovers are reported.
@@ -25,18 +26,24 @@ const LEFTOVERS: usize = 32;
 
 /// A publication or a stage that the kernel does not show as it was seen is in doubt, whatever the journal says.
 pub(super) async fn doubt_missing_mounts(node: &Node, table: &[MountRow]) -> Result<(), JournalError> {
-    // Of mounts on top of one another the last row is what is seen.
-    let mounted: HashMap<_, _> = table.iter().map(|row| (row.mount_point.clone(), row.device)).collect();
+    let mut mounted: HashMap<&Path, Vec<&MountRow>> = HashMap::new();
+    for row in table {
+        mounted.entry(&row.mount_point).or_default().push(row);
+    }
+    // What somebody mounted over it is told of, and left alone.
+    let is_there = |path: TreePath, verified: &Present| {
+        let path = node.machine.kernel.absolute(&Place::Tree(path));
+        let there = mounted.get(path.as_path()).into_iter().flatten().any(|row| row.shows(verified));
+        there && !planted!("staged-again")
+    };
     let mut changes = Vec::new();
     node.journal.look(|all| {
         for entry in all.values() {
             if let Entry::Attachment(a) = entry
                 && a.staged == Level::Up
-                && let Some(seen) = a.seen.as_ref().and_then(|v| v.mount.as_ref())
+                && let Some(seen) = a.seen.as_ref().filter(|seen| seen.mount.is_some())
                 && let Ok(staging) = TreePath::new(["staging", a.staging.as_str()])
-                && (planted!("staged-again")
-                    || mounted.get(&node.machine.kernel.absolute(&Place::Tree(staging)))
-                        != Some(&seen.device))
+                && !is_there(staging, seen)
             {
                 let mut doubted = a.clone();
                 doubted.staged = Level::Rising;
@@ -44,11 +51,9 @@ pub(super) async fn doubt_missing_mounts(node: &Node, table: &[MountRow]) -> Res
             }
             if let Entry::Publication(p) = entry
                 && p.level == Level::Up
-                && let Some(verified) = p.verified.as_ref().and_then(|v| v.mount.as_ref())
+                && let Some(verified) = p.verified.as_ref().filter(|verified| verified.mount.is_some())
                 && let Ok(target) = TreePath::new(["publish", p.directory.as_str(), TARGET])
-                && (planted!("staged-again")
-                    || mounted.get(&node.machine.kernel.absolute(&Place::Tree(target)))
-                        != Some(&verified.device))
+                && !is_there(target, verified)
             {
                 let mut doubted = p.clone();
                 doubted.level = Level::Rising;
@@ -147,7 +152,7 @@ pub(super) async fn rebuild(node: &Node) -> Result<(), Error> {
             newer_modes: None,
             staged,
             seen: None,
-            expanded: status.expanded_bytes,
+            expanded: said.map_or(0, |s| s.expanded_bytes),
             tried: None,
             closed: said.is_some_and(|s| s.closed),
             released: false,

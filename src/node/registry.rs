@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::supervisor::HEALTH_TIMED_OUT;
 use crate::api::meta::{Segments, Time};
 use crate::api::plugin::{Provider, Role};
 use crate::csi;
@@ -63,6 +64,13 @@ impl Progress {
     pub fn is_undecided(&self) -> bool {
         self.healthy_since.is_none() && self.fault.is_none()
     }
+
+    /// What is wrong with it that is not over in a moment: it was not ready in time, or it answers and is not taken for what
+    /// it says.
+    pub fn trouble(&self) -> Option<&str> {
+        let (word, sentence) = self.fault.as_ref().filter(|_| self.healthy_since.is_none())?;
+        (word == HEALTH_TIMED_OUT || self.probed).then_some(sentence)
+    }
 }
 
 /// One registered instance.
@@ -96,6 +104,11 @@ impl Instance {
         let well = self.admitted && !self.draining && self.progress.healthy_since.is_some();
         let awaited = self.ours || self.progress.is_undecided();
         registry::Process { well, awaited, owes: self.client.owes(volume) }
+    }
+
+    /// Whether it makes node calls now, so that what another one has brought up can be taken down by it.
+    pub fn makes_node_calls(&self) -> bool {
+        self.role.node() && self.admitted && !self.draining && self.progress.healthy_since.is_some()
     }
 
     fn serves(&self, plugin: &str, service: Service) -> bool {
@@ -254,7 +267,10 @@ impl Registry {
 
     /// Whom the calls of a plugin take turns with: all instances of it here.
     pub fn turns(&self, plugin: &str) -> csi::Turns {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner).entry(plugin.to_owned()).or_default().clone()
+        let mut turns = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        // An instance that is gone may have a call under way still. When that is over, too, nothing is kept of its plugin.
+        turns.retain(|name, turns| name == plugin || turns.is_shared());
+        turns.entry(plugin.to_owned()).or_default().clone()
     }
 
     /// Its key.
@@ -352,6 +368,20 @@ mod tests {
         healthy(&registry, 1, 1);
         assert_eq!(registry.deregister(&key(9)), None);
         assert_eq!(serves(&registry), Some("/a.sock".into()));
+    }
+
+    #[tokio::test]
+    async fn the_turns_of_a_plugin_are_kept_while_anybody_can_call_it() {
+        let registry = Registry::default();
+        let kept = |registry: &Registry| registry.1.lock().unwrap().keys().cloned().collect::<Vec<_>>();
+        let called = registry.turns("called");
+        for n in 0..20 {
+            drop(registry.turns(&format!("p{n}")));
+        }
+        assert_eq!(kept(&registry), ["called", "p19"]);
+        drop(called);
+        drop(registry.turns("p19"));
+        assert_eq!(kept(&registry), ["p19"]);
     }
 
     /// Scenario A13.

@@ -6,18 +6,20 @@
 //!        └─────────────────────────────────────────────────────────┘
 //! ```
 //! Three states that people see apart. `ready: false` is no fault. An instance that is not ready within its
-//! healthTimeout is started again by its allocation.
+//! healthTimeout is started again by its allocation. Not one that answers and is refused for what it says, such as another
+//! name than the Plugin wants: to be started again would not mend that.
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::stream::BoxStream;
-use futures::{FutureExt, StreamExt};
+use futures::StreamExt;
 use kube::Resource;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+mod doorway;
 
 use super::context::{AtSocket, Key, Node};
 use super::events::Tone;
@@ -27,14 +29,15 @@ use crate::api::meta::{READY, Time, is_true};
 use crate::api::plugin::{OTHER_DRIVER, Provider};
 use crate::csi::{self, Failure, Readiness, check};
 use crate::plan::supervise::Process;
-use crate::sys::watch::{DirEvent, WatchError};
+use crate::sys::watch::DirEvent;
+use doorway::{Doorway, next_socket};
 
 /// How long Identity and Get* calls may take.
 const ASK: Duration = Duration::from_secs(15);
 /// How long a Probe may take.
 const PROBE: Duration = Duration::from_secs(5);
-/// Between two heartbeats.
-const HEARTBEAT: Duration = Duration::from_secs(30);
+/// Between two heartbeats, if the options do not say otherwise.
+pub const HEARTBEAT: Duration = Duration::from_secs(30);
 /// After so many heartbeats a plugin that limits its node's volumes is asked again for the limit: 10 minutes.
 const BEATS_PER_LIMIT: u32 = 20;
 /// Between two questions for the limit because an attachment was refused.
@@ -51,9 +54,11 @@ pub(super) const HEALTH_TIMED_OUT: &str = "HealthTimeout";
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// The default of `healthTimeout`.
 pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(30);
+/// The word for a socket that nobody tells of, because its directory cannot be watched.
+const WATCH_REFUSED: &str = "WatchRefused";
 
-/// What one supervisor looks after.
-#[derive(Debug, Clone)]
+/// What one supervisor looks after. All but the key may change while it does.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watched {
     /// The instance.
     pub key: InstanceKey,
@@ -61,13 +66,16 @@ pub struct Watched {
     pub ours: bool,
     /// How long it may take to become ready.
     pub health_timeout: Duration,
+    /// From SIGTERM to SIGKILL, when it is ended to be started again.
+    pub grace: Duration,
 }
 
 /// A supervisor, and how it is told.
 #[derive(Debug)]
 struct Running {
     stop: CancellationToken,
-    /// The instance is to be asked again for the node's limit.
+    watched: watch::Sender<Watched>,
+    /// The instance is to be asked again: for the node's limit, or who it is if it was refused for that.
     ask: Arc<Notify>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -77,15 +85,22 @@ struct Running {
 pub struct Supervisors(Mutex<HashMap<InstanceKey, Running>>);
 
 impl Supervisors {
-    /// Starts a supervisor unless one looks after the instance already.
+    /// Starts a supervisor, or tells the one that looks after the instance already what is new.
     pub fn ensure(&self, node: &Arc<Node>, watched: Watched) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.get(&watched.key).is_some_and(|running| !running.task.is_finished()) {
+        if let Some(running) = all.get(&watched.key).filter(|running| !running.task.is_finished()) {
+            running.watched.send_if_modified(|known| {
+                *known != watched && {
+                    *known = watched;
+                    true
+                }
+            });
             return;
         }
         let (key, stop, ask) = (watched.key.clone(), CancellationToken::new(), Arc::new(Notify::new()));
-        let task = tokio::spawn(supervise(Arc::clone(node), watched, stop.clone(), Arc::clone(&ask)));
-        all.insert(key, Running { stop, ask, task });
+        let (tell, told) = watch::channel(watched);
+        let task = tokio::spawn(supervise(Arc::clone(node), told, stop.clone(), Arc::clone(&ask)));
+        all.insert(key, Running { stop, watched: tell, ask, task });
     }
 
     /// Has the healthy instances of a plugin asked again for the node's limit.
@@ -93,6 +108,12 @@ impl Supervisors {
         let keys = node.registry.keys_of(plugin);
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         keys.iter().filter_map(|key| all.get(key)).for_each(|running| running.ask.notify_one());
+    }
+
+    /// Has an instance that was refused for what it says asked again.
+    fn ask_who(&self, key: &InstanceKey) {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(key).into_iter().for_each(|running| running.ask.notify_one());
     }
 
     /// Ends the supervisor of an instance, if it has one.
@@ -113,29 +134,65 @@ impl Supervisors {
 }
 
 /// Looks after one instance until `stop`. Returns early when the instance must be started again.
-async fn supervise(node: Arc<Node>, watched: Watched, stop: CancellationToken, ask: Arc<Notify>) {
-    let work = run(&node, &watched, &ask);
+async fn supervise(
+    node: Arc<Node>,
+    watched: watch::Receiver<Watched>,
+    stop: CancellationToken,
+    ask: Arc<Notify>,
+) {
+    let work = run(&node, watched, &ask);
     tokio::select! {
+        // Who was told to stop writes nothing more.
+        biased;
         () = stop.cancelled() => {}
         () = node.stop.cancelled() => {}
         () = work => {}
     }
 }
 
-async fn run(node: &Arc<Node>, watched: &Watched, ask: &Notify) {
-    let mut deadline = Instant::now() + watched.health_timeout;
-    let mut doorway = None;
+async fn run(node: &Arc<Node>, mut watched: watch::Receiver<Watched>, ask: &Notify) {
+    let (mut since, mut doorway) = (Instant::now(), None);
+    let mut pause = PROBE_PAUSE.0;
     loop {
-        let ready = become_ready(node, watched, doorway.take());
-        // What something else runs is waited for without end: it is not ours to start again.
-        let limit = if watched.ours { deadline } else { Instant::now() + FOREVER };
-        let Ok(now) = tokio::time::timeout_at(limit, ready).await else {
-            note_timeout(node, watched);
-            node.stop_task(&watched.key.allocation, &watched.key.task, Duration::from_secs(5));
-            return;
+        let mut patience = watched.clone();
+        let met = tokio::select! {
+            met = become_ready(node, &watched, doorway.take()) => met,
+            () = too_long(&mut patience, since) => {
+                let watched = watched.borrow_and_update().clone();
+                note_timeout(node, &watched);
+                node.end_unwell(&watched.key, watched.grace);
+                return;
+            }
         };
-        doorway = stay_healthy(node, watched, now, ask).await;
-        deadline = Instant::now() + watched.health_timeout;
+        let now = watched.borrow_and_update().clone();
+        doorway = match met {
+            Met::Ready(doorway) => {
+                pause = PROBE_PAUSE.0;
+                stay_healthy(node, &now, doorway, ask).await
+            }
+            Met::Refused(doorway) => {
+                let doorway = wait_for_news(node, &now, doorway, (ask, pause)).await;
+                pause = (pause * 2).min(node.options.heartbeat);
+                doorway
+            }
+        };
+        since = Instant::now();
+    }
+}
+
+/// Returns when an instance of ours was not ready for its whole healthTimeout, whatever that is by then.
+async fn too_long(watched: &mut watch::Receiver<Watched>, since: Instant) {
+    loop {
+        let now = watched.borrow_and_update().clone();
+        // What something else runs is waited for without end: it is not ours to start again.
+        let patience = if now.ours { now.health_timeout } else { FOREVER };
+        tokio::select! {
+            () = tokio::time::sleep_until(since + patience) => return,
+            // Nobody tells it anything more once it is stopped.
+            changed = watched.changed() => if changed.is_err() {
+                std::future::pending::<()>().await;
+            },
+        }
     }
 }
 
@@ -143,10 +200,13 @@ async fn run(node: &Arc<Node>, watched: &Watched, ask: &Notify) {
 fn note_timeout(node: &Node, watched: &Watched) {
     let patience = watched.health_timeout.as_secs_f64();
     let mut sentence = String::new();
+    let taken = node.registry.get(&watched.key).is_some_and(|instance| instance.client.is_connected());
     change(node, watched, |p| {
         let missing = match (p.connected, p.probed) {
             (_, true) => "it did not say what it is",
             (true, false) => "Probe did not say ready",
+            // What is no CSI driver at all, or one that hangs, listens as well.
+            (false, false) if taken => "it took the connection and did not answer",
             (false, false) => "its socket did not answer",
         };
         let last = p.fault.take().filter(|(word, _)| word != HEALTH_TIMED_OUT);
@@ -174,6 +234,9 @@ fn change(node: &Node, watched: &Watched, change: impl FnOnce(&mut super::regist
         return;
     }
     node.queue.wake(Key::Instance(watched.key.clone()));
+    if before.trouble() != after.trouble() {
+        node.queue.wake(Key::Allocation(watched.key.allocation.clone()));
+    }
     let told = before.healthy_since != after.healthy_since || before.fingerprint != after.fingerprint;
     if told && let Some(instance) = node.registry.get(&watched.key) {
         tracing::info!(plugin = instance.plugin, healthy = after.healthy_since.is_some(), "plugin instance");
@@ -218,43 +281,41 @@ fn known_well_since(object: &PluginInstance) -> Option<Time> {
     status.since.filter(|_| is_true(&status.conditions, READY))
 }
 
-/// The directory of an instance's socket, watched from before it was connected to: a socket that takes the place of
-/// the one whose answers are known is never missed.
-struct Doorway {
-    name: String,
-    /// Another socket came, and who listens there is not yet asked.
-    renewed: bool,
-    changes: BoxStream<'static, DirEvent>,
+/// What came of asking an instance who it is.
+enum Met {
+    /// It has said who it is and that it is ready.
+    Ready(Doorway),
+    /// It has answered, and may not be called for what it said.
+    Refused(Doorway),
 }
 
-impl Doorway {
-    async fn watch(node: &Node, socket: &Path) -> Self {
-        let directory = socket.parent().unwrap_or(Path::new("/"));
-        let name = socket.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let changes = node.machine.watches.changes(directory).await;
-        let changes = changes.unwrap_or_else(|_| futures::stream::pending().boxed());
-        Self { name, renewed: false, changes }
-    }
+/// Why an instance may not be called.
+enum Unready {
+    /// It did not answer as it has to: it is asked again, and started again when that takes too long.
+    Unwell(Fault),
+    /// It answered, and is refused for what it said.
+    Refused(Fault),
+}
 
-    /// Whether another socket came up to now.
-    fn replaced(mut self) -> bool {
-        let mut seen = std::iter::from_fn(|| self.changes.next().now_or_never().flatten());
-        seen.any(|event| match event {
-            DirEvent::Appeared(new) => new == self.name,
-            // It may have been among those that were lost.
-            DirEvent::Overflow => true,
-            DirEvent::Vanished(_) | DirEvent::Written(_) | DirEvent::Gone => false,
-        })
+impl From<Fault> for Unready {
+    fn from(fault: Fault) -> Self {
+        Self::Unwell(fault)
     }
 }
 
-/// Returns when the instance has said who it is and that it is ready. `before`: what was watched up to now.
-async fn become_ready(node: &Arc<Node>, watched: &Watched, mut before: Option<Doorway>) -> Doorway {
+/// Returns when the instance has answered. `before`: what was watched up to now.
+async fn become_ready(
+    node: &Arc<Node>,
+    watched: &watch::Receiver<Watched>,
+    mut before: Option<Doorway>,
+) -> Met {
     let mut pause = PROBE_PAUSE.0;
     let mut renewed = false;
+    let key = watched.borrow().key.clone();
     loop {
-        let Some(instance) = node.registry.get(&watched.key) else { return std::future::pending().await };
+        let Some(instance) = node.registry.get(&key) else { return std::future::pending().await };
         socket_there(node, watched, &instance.socket).await;
+        let watched = &watched.borrow().clone();
         let doorway = Doorway::watch(node, &instance.socket).await;
         renewed |= before.as_ref().is_some_and(|before| before.renewed);
         if before.take().is_some_and(Doorway::replaced) {
@@ -265,7 +326,7 @@ async fn become_ready(node: &Arc<Node>, watched: &Watched, mut before: Option<Do
         match fingerprint(node, watched, &instance.client).await {
             Ok(found) => {
                 // To a daemon that has just begun it is new; nobody need be told if it was well before.
-                let known = instance_object(node, &watched.key).and_then(|object| known_well_since(&object));
+                let known = instance_object(node, &key).and_then(|object| known_well_since(&object));
                 let known = known.filter(|_| instance.progress.is_undecided() && !renewed);
                 let now = known.unwrap_or_else(|| node.now());
                 // First: who is woken by the change calls at once.
@@ -281,33 +342,79 @@ async fn become_ready(node: &Arc<Node>, watched: &Watched, mut before: Option<Do
                 });
                 node.vouched();
                 node.events.gone(&step(watched, ""));
-                return doorway;
+                return Met::Ready(doorway);
             }
-            Err((word, sentence)) if word == "NotASocket" => {
+            Err(Unready::Refused(fault)) => {
+                change(node, watched, |p| {
+                    p.healthy_since = None;
+                    p.fault = Some(fault);
+                });
+                return Met::Refused(doorway);
+            }
+            Err(Unready::Unwell((word, sentence))) if word == "NotASocket" => {
                 note_fault(node, watched, (word, sentence));
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(PROBE_PAUSE.1);
             }
-            Err((word, sentence)) => {
+            Err(Unready::Unwell((word, sentence))) => {
                 change(node, watched, |p| {
                     p.healthy_since = None;
                     p.fault = Some((word, sentence));
                 });
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(PROBE_PAUSE.1);
             }
         }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PROBE_PAUSE.1);
         before = Some(doorway);
     }
 }
 
+/// Returns when an instance that was refused may say something else: another one listens in its place, its connection has
+/// ended, its Plugin changed, or the pause is over.
+async fn wait_for_news(
+    node: &Arc<Node>,
+    watched: &Watched,
+    mut doorway: Doorway,
+    (ask, pause): (&Notify, Duration),
+) -> Option<Doorway> {
+    let instance = node.registry.get(&watched.key)?;
+    let mut ends = instance.client.ends();
+    ends.mark_unchanged();
+    let over = tokio::time::sleep(pause);
+    tokio::pin!(over);
+    loop {
+        tokio::select! {
+            event = doorway.changes.next() => match event {
+                Some(DirEvent::Appeared(new)) if new == doorway.name => doorway.renewed = true,
+                Some(DirEvent::Overflow) => doorway.renewed = true,
+                Some(DirEvent::Gone) | None => {
+                    doorway.changes = next_socket(node, &instance.socket);
+                    continue;
+                }
+                Some(DirEvent::Appeared(_) | DirEvent::Vanished(_) | DirEvent::Written(_)) => continue,
+            },
+            // There are drivers that close each connection after a call.
+            _ = ends.changed() => tokio::time::sleep(pause.min(PROBE_PAUSE.1)).await,
+            () = ask.notified() => {}
+            () = &mut over => {}
+        }
+        if doorway.renewed {
+            instance.client.hang_up();
+        }
+        return Some(doorway);
+    }
+}
+
 /// Waits for the socket, and says so when that takes longer than a moment.
-async fn socket_there(node: &Arc<Node>, watched: &Watched, socket: &Path) {
-    let there = wait_for_socket(node, socket);
+async fn socket_there(node: &Arc<Node>, watched: &watch::Receiver<Watched>, socket: &Path) {
+    let (tell, refused) = watch::channel(None);
+    let there = doorway::wait_for_socket(node, socket, &tell);
     tokio::pin!(there);
     let mut told = false;
-    while tokio::time::timeout(if told { FOREVER } else { MOMENT }, &mut there).await.is_err() {
-        told = note_fault(node, watched, no_socket(socket));
+    // Said before the time is up, whatever that is: an instance that took too long is told of with this.
+    let moment = MOMENT.min(watched.borrow().health_timeout / 2);
+    while tokio::time::timeout(if told { FOREVER } else { moment }, &mut there).await.is_err() {
+        let refused = refused.borrow().clone();
+        let fault = refused.map_or_else(|| no_socket(socket), |why| watch_refused(socket, &why));
+        told = note_fault(node, &watched.borrow(), fault);
     }
 }
 
@@ -342,6 +449,15 @@ fn no_socket(socket: &Path) -> Fault {
     (NO_SOCKET.to_owned(), sentence)
 }
 
+fn watch_refused(socket: &Path, why: &str) -> Fault {
+    let sentence = format!(
+        "waits for the plugin's socket {}: nothing is there yet, and its directory cannot be watched ({why}), so it is looked \
+         for once a second",
+        socket.display()
+    );
+    (WATCH_REFUSED.to_owned(), sentence)
+}
+
 /// What a failed Probe means. Without a connection, what is at the socket's path says more than the call.
 async fn probe_fault(node: &Node, watched: &Watched, failure: Failure) -> Fault {
     let Some(instance) = node.registry.get(&watched.key).filter(|_| failure.is_disconnected()) else {
@@ -361,44 +477,14 @@ async fn probe_fault(node: &Node, watched: &Watched, failure: Failure) -> Fault 
     }
 }
 
-async fn wait_for_socket(node: &Arc<Node>, socket: &Path) {
-    // From the root downwards: any part of the way may be missing still.
-    let mut directory = std::path::PathBuf::from("/");
-    let names: Vec<_> =
-        socket.components().skip(1).map(|c| c.as_os_str().to_string_lossy().into_owned()).collect();
-    let mut at = names.len().saturating_sub(1);
-    // The usual case first: the directory is there and only the socket is missing.
-    directory.extend(&names[..at]);
-    loop {
-        match node.machine.watches.appeared(&directory, &names[at]).await {
-            Ok(()) if at + 1 == names.len() => return,
-            Ok(()) => {
-                directory.push(&names[at]);
-                at += 1;
-            }
-            Err(WatchError::Gone { .. }) if at > 0 => {
-                directory.pop();
-                at -= 1;
-            }
-            Err(error) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "socket directory cannot be watched"
-                );
-                tokio::time::sleep(PROBE_PAUSE.1).await;
-            }
-        }
-    }
-}
-
 type Fault = (String, String);
 
 fn call_fault(word: &str) -> impl FnOnce(Failure) -> Fault + '_ {
     move |failure| (word.to_owned(), failure.to_string())
 }
 
-fn check_fault(fault: &check::Fault) -> Fault {
-    (fault.reason().to_owned(), format!("{fault}; the driver must be corrected"))
+fn check_fault(fault: &check::Fault) -> Unready {
+    Unready::Refused((fault.reason().to_owned(), format!("{fault}; the driver must be corrected")))
 }
 
 /// Notes what came of a call that makes a volume: an answer that no driver may give, or a good one.
@@ -413,8 +499,13 @@ pub(super) fn judge(node: &Node, key: &InstanceKey, breach: Option<(&str, String
 /// The Plugin changed: an instance of a driver that it does not take, or no more, is asked again who it is. Until it has
 /// answered, no call about a volume goes to it.
 pub(super) fn look_again(node: &Node, plugin: &str) {
-    for instance in node.registry.of(plugin) {
-        let known = instance.progress.fingerprint.filter(|_| instance.progress.healthy_since.is_some());
+    for key in node.registry.keys_of(plugin) {
+        let Some(instance) = node.registry.get(&key) else { continue };
+        let progress = instance.progress;
+        if progress.fault.as_ref().is_some_and(|(word, _)| word == OTHER_DRIVER) {
+            node.supervisors.ask_who(&key);
+        }
+        let known = progress.fingerprint.filter(|_| progress.healthy_since.is_some());
         if known.is_some_and(|known| of_plugin(node, plugin, &known.provider.name).is_err()) {
             instance.client.hang_up();
         }
@@ -459,7 +550,7 @@ async fn fingerprint(
     node: &Arc<Node>,
     watched: &Watched,
     client: &csi::Plugin,
-) -> Result<Fingerprint, Fault> {
+) -> Result<Fingerprint, Unready> {
     let readiness = match ask(|| client.probe(PROBE)).await {
         Ok(readiness) => readiness,
         Err(failure) => {
@@ -467,19 +558,20 @@ async fn fingerprint(
                 p.connected = !failure.is_disconnected();
                 p.probed = false;
             });
-            return Err(probe_fault(node, watched, failure).await);
+            return Err(probe_fault(node, watched, failure).await.into());
         }
     };
     change(node, watched, |p| p.connected = true);
     if readiness == Readiness::Starting {
         change(node, watched, |p| p.probed = false);
-        return Err(("Starting".into(), "the plugin answers that it is not ready yet".into()));
+        let fault: Fault = ("Starting".into(), "the plugin answers that it is not ready yet".into());
+        return Err(fault.into());
     }
     change(node, watched, |p| p.probed = true);
     let info = ask(|| client.get_plugin_info(ASK)).await.map_err(call_fault("GetPluginInfoFailed"))?;
     check::plugin_info(&info).map_err(|fault| check_fault(&fault))?;
     if let Some(instance) = node.registry.get(&watched.key) {
-        of_plugin(node, &instance.plugin, &info.name)?;
+        of_plugin(node, &instance.plugin, &info.name).map_err(Unready::Refused)?;
     }
     let mut found = Fingerprint {
         provider: Provider { name: info.name, version: info.vendor_version },
@@ -507,7 +599,7 @@ async fn fingerprint(
             }
             // Only plugins that attach must have it (CO-NODE-10).
             Err(failure) if failure.is_unimplemented() && !found.controller.publish_unpublish_volume => {}
-            Err(failure) => return Err(call_fault("NodeGetInfoFailed")(failure)),
+            Err(failure) => return Err(call_fault("NodeGetInfoFailed")(failure).into()),
         }
     }
     Ok(found)
@@ -530,7 +622,8 @@ async fn stay_healthy(
         tokio::time::sleep(PROBE_PAUSE.0).await;
         return Some(doorway);
     }
-    let mut beat = tokio::time::interval_at(Instant::now() + HEARTBEAT, HEARTBEAT);
+    let period = node.options.heartbeat;
+    let mut beat = tokio::time::interval_at(Instant::now() + period, period);
     let limited = instance.progress.fingerprint.is_some_and(|found| found.max_volumes > 0);
     let (mut anew, mut beats, mut limit_asked) = (false, 0, None);
     loop {
@@ -550,7 +643,8 @@ async fn stay_healthy(
                     (anew, doorway.renewed) = (true, true);
                 }
                 Some(DirEvent::Vanished(gone)) if gone == doorway.name => {}
-                Some(DirEvent::Gone) | None => doorway.changes = futures::stream::pending().boxed(),
+                // Whoever is connected may serve on. Who comes to the path now is another.
+                Some(DirEvent::Gone) | None => doorway.changes = next_socket(node, &instance.socket),
                 Some(_) => continue,
             },
             () = ask_again.notified() => {

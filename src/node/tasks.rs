@@ -22,6 +22,9 @@ use crate::plan::last_words;
 use crate::plan::supervise::Process;
 use crate::sys::process::{ExitRecord, Outcome, ProcessError, Wrote};
 
+/// The word for the event of a task that is ended because it is not well.
+const UNHEALTHY: &str = "Unhealthy";
+
 /// How long a log may take to say what a task wrote last.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
@@ -50,6 +53,8 @@ pub struct Tasks {
     counted: Mutex<HashMap<String, i64>>,
     /// The last lines of those that ended here, and when they are started again.
     last_words: Mutex<HashMap<String, String>>,
+    /// Those that are ended because they are not well, until they are started again.
+    unwell: Mutex<HashSet<String>>,
     /// Those that an earlier daemon may have sent secrets.
     guarded: Mutex<HashSet<String>>,
     next_attempts: Mutex<HashMap<String, Time>>,
@@ -107,6 +112,7 @@ impl Tasks {
 
     /// Says that a process is about to be started; from now on the allocation is not idle.
     pub fn starting(&self, allocation: &str, task: &str) {
+        self.unwell.lock().unwrap_or_else(PoisonError::into_inner).remove(&task_key(allocation, task));
         self.set(allocation, task, Slot::of(Process::Running));
     }
 
@@ -129,6 +135,7 @@ impl Tasks {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !of_it(key));
         self.last_words.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !of_it(key));
         self.guarded.lock().unwrap_or_else(PoisonError::into_inner).retain(|key| !of_it(key));
+        self.unwell.lock().unwrap_or_else(PoisonError::into_inner).retain(|key| !of_it(key));
         self.next_attempts.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !of_it(key));
     }
 
@@ -176,6 +183,11 @@ impl Tasks {
 
     fn is_guarded(&self, allocation: &str, task: &str) -> bool {
         self.guarded.lock().unwrap_or_else(PoisonError::into_inner).contains(&task_key(allocation, task))
+    }
+
+    /// Whether it ends, or has ended, because it was not well: nobody else asked for that.
+    pub fn is_unwell(&self, allocation: &str, task: &str) -> bool {
+        self.unwell.lock().unwrap_or_else(PoisonError::into_inner).contains(&task_key(allocation, task))
     }
 
     /// What a task wrote last before its last end; none when it did not end since this daemon began.
@@ -331,13 +343,15 @@ impl Node {
 
     /// Keeps what a task that failed wrote last. It is told with its end, so it must not hold that up for long.
     async fn hear_last_words(&self, place: &Place, record: &ExitRecord) {
-        let failed = !record.stopped
-            && match record.outcome {
-                Outcome::Code(code) => code != 0,
-                Outcome::Signal(_) => true,
-                // What is in the logs is of an earlier run.
-                Outcome::NotStarted(_) | Outcome::Lost => false,
-            };
+        let unwell = self.tasks.is_unwell(&place.allocation, &place.task);
+        let failed = unwell
+            || !record.stopped
+                && match record.outcome {
+                    Outcome::Code(code) => code != 0,
+                    Outcome::Signal(_) => true,
+                    // What is in the logs is of an earlier run.
+                    Outcome::NotStarted(_) | Outcome::Lost => false,
+                };
         let wrote = |of: fn(Wrote) -> u64| record.wrote.map_or(last_words::TAIL, of).min(last_words::TAIL);
         let tail = async |name, bytes| {
             // What lies before that is an earlier run's.
@@ -386,6 +400,19 @@ impl Node {
             slot.process = process;
         }
         asked
+    }
+
+    /// Ends a plugin that was not ready in time, so that it is started again; what is wrong with it stands in the registry.
+    pub fn end_unwell(&self, key: &InstanceKey, grace: Duration) {
+        let (allocation, task) = (&key.allocation, &key.task);
+        let fault = self.registry.get(key).and_then(|instance| instance.progress.fault);
+        let (_, message) = fault.unwrap_or_default();
+        // First: its end may be seen before this returns.
+        self.tasks.unwell.lock().unwrap_or_else(PoisonError::into_inner).insert(task_key(allocation, task));
+        let event = TaskEvent { time: self.now(), reason: UNHEALTHY.to_owned(), message };
+        self.tasks.event(allocation, task, event);
+        self.stop_task(allocation, task, grace);
+        self.queue.wake(Key::Allocation(allocation.clone()));
     }
 
     /// Kills what is left of a lost task. One that runs after all was not adopted when it should have been: it is now.

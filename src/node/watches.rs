@@ -165,6 +165,7 @@ fn forget(node: &Node, uid: &str, key: &str) {
 /// A plugin's health or object changed: everything that waits for it is tried at once.
 pub(super) fn plugin_changed(node: &Node, plugin: &str) {
     node.sightings.look_at(plugin);
+    allocations::wake_orphans(node, plugin);
     for object in node.caches.attachments.all().iter().filter(|a| a.spec.plugin == plugin) {
         node.retry.plugin_back(&format!("att/{}", object.uid().unwrap_or_default()));
         node.queue.wake(Key::Mount(object.spec.volume.clone()));

@@ -200,7 +200,9 @@ mod tests {
             edit(&mut claim);
             match claimed(&claim) {
                 Claimed::AsAsked => "as asked".to_owned(),
-                Claimed::Set(size) => format!("{}..{} {}", size.required_bytes, size.limit_bytes, size.node_only),
+                Claimed::Set(size) => {
+                    format!("{}..{} {}", size.required_bytes, size.limit_bytes, size.node_only)
+                }
                 Claimed::Refused(reason) => reason.word().to_owned(),
             }
         };
@@ -287,7 +289,11 @@ mod tests {
             (0, 20, 10, vec![at(true, 20)], 20),
             (0, 0, 0, vec![], 0),
         ] {
-            assert_eq!(seen(backend, node_bytes, shown, &nodes), wanted, "{backend} {node_bytes} {shown} {nodes:?}");
+            assert_eq!(
+                seen(backend, node_bytes, shown, &nodes),
+                wanted,
+                "{backend} {node_bytes} {shown} {nodes:?}"
+            );
         }
     }
 }

@@ -200,7 +200,7 @@ fn up(seen: &Seen) -> Next<Step> {
         }
         (Level::Up, _) if seen.dead => Next::Wait(Reason::StageDead),
         // Some file systems grow only while nobody uses them. Once: no user waits for what does not succeed.
-        (Level::Up, _) if seen.growth == Growth::Owed && !seen.publications.iter().any(is_up) => {
+        (Level::Up, _) if seen.growth == Growth::Owed && !seen.publications.iter().copied().any(is_up) => {
             Next::Do(Step::Expand)
         }
         (Level::Up, _) => Next::Do(Step::Publish(user)),
@@ -218,15 +218,16 @@ fn up(seen: &Seen) -> Next<Step> {
     }
 }
 
-fn is_up(publication: &Publication) -> bool {
+fn is_up(publication: Publication) -> bool {
     publication.level == Level::Up
 }
 
 /// What is left to do about the size, once everybody who wants the volume has it.
 fn expand(seen: &Seen) -> Next<Step> {
-    let here = match seen.stage_required {
-        true => seen.staged == Level::Up && !seen.dead,
-        false => seen.publications.iter().any(|p| p.wanted && is_up(p) && p.cure == Cure::Nothing),
+    let here = if seen.stage_required {
+        seen.staged == Level::Up && !seen.dead
+    } else {
+        seen.publications.iter().any(|p| p.wanted && is_up(*p) && p.cure == Cure::Nothing)
     };
     match seen.growth {
         Growth::Owed | Growth::Tried if here => Next::Do(Step::Expand),
@@ -379,18 +380,21 @@ mod tests {
             let before = next(attachment, &done);
             let here = done.stage_required && done.staged == Level::Up && !done.dead
                 || !done.stage_required
-                    && done.publications.iter().any(|p| p.wanted && is_up(p) && p.cure == Cure::Nothing);
+                    && done.publications.iter().any(|p| p.wanted && is_up(*p) && p.cure == Cure::Nothing);
             for growth in [Growth::Owed, Growth::Tried, Growth::Refused] {
                 let seen = Seen { growth, ..done.clone() };
-                let nobody = done.stage_required && !done.publications.iter().any(is_up);
+                let nobody = done.stage_required && !done.publications.iter().copied().any(is_up);
                 let wanted = match (&before, growth) {
-                    (Next::Converged, Growth::Owed | Growth::Tried) if here && !done.closed => Next::Do(Step::Expand),
+                    (Next::Converged, Growth::Owed | Growth::Tried) if here && !done.closed => {
+                        Next::Do(Step::Expand)
+                    }
                     (Next::Do(Step::Publish(_)), Growth::Owed) if nobody => Next::Do(Step::Expand),
                     (same, _) => same.clone(),
                 };
                 let step = next(attachment, &seen);
                 // Who waits for a process to end waits for that, with or without a size.
-                let same = matches!(before, Next::Wait(_)) && (step == before || step == Next::Do(Step::Expand) && nobody);
+                let same = matches!(before, Next::Wait(_))
+                    && (step == before || step == Next::Do(Step::Expand) && nobody);
                 assert!(step == wanted || same, "{attachment:?} {seen:?}: {step:?}, not {wanted:?}");
             }
         }

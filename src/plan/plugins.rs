@@ -1,6 +1,6 @@
 //! Where a plugin's instances run, and when one of them may stop.
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::Reason;
@@ -19,14 +19,22 @@ pub struct Node {
     pub labels: Map,
 }
 
-/// The nodes that shall have an instance. `present` are those that have one; so many replicas stay where they are.
-pub fn wanted_nodes(placement: &Placement, nodes: &[Node], present: &BTreeSet<String>) -> BTreeSet<String> {
+/// The nodes that shall have an instance. `present` are those that have one, and whether that one stays; so many replicas
+/// stay where they are.
+pub fn wanted_nodes(
+    placement: &Placement,
+    nodes: &[Node],
+    present: &BTreeMap<String, bool>,
+) -> BTreeSet<String> {
     let named = |node: &Node| node.name.clone();
     if let Some(replicas) = placement.replicas {
         let mut order: Vec<_> = nodes.iter().collect();
-        // A lost node's replica goes elsewhere only while there is an elsewhere.
-        order.sort_by_key(|n| (!n.ready, !present.contains(&n.name), n.name.clone()));
-        let usable = order.into_iter().filter(|n| n.ready || present.contains(&n.name));
+        // A lost node's replica goes elsewhere only while there is an elsewhere, and is not wanted back from there.
+        order.sort_by_key(|n| {
+            let there = present.get(&n.name);
+            (!n.ready, there != Some(&true), there.is_none(), n.name.clone())
+        });
+        let usable = order.into_iter().filter(|n| n.ready || present.contains_key(&n.name));
         return usable.take(replicas as usize).map(named).collect();
     }
     let selector = placement.node_selector.as_ref();
@@ -155,10 +163,11 @@ pub fn driver_of_volumes(known: &str, seen: Option<&str>, has_volumes: bool, ref
 /// How many volumes that hold a plugin are named.
 const NAMED: usize = 5;
 
-/// The sentence that names volumes which hold a plugin, of many a few. It is the same until one of these is gone, and which
-/// are named has nothing to do with their order: a thousand that go one after the other change it some thirty times.
+/// The sentence that names volumes which hold a plugin, of many a few and how many more there are. Which are named has
+/// nothing to do with their order, and of many more only a round number is told: a thousand that go one after the other
+/// change it some fifty times.
 pub fn in_use<'a>(volumes: impl IntoIterator<Item = &'a String>) -> Reason {
-    let (mut named, mut count) = (BTreeSet::new(), 0);
+    let (mut named, mut count) = (BTreeSet::new(), 0_usize);
     for volume in volumes {
         count += 1;
         named.insert((scattered(volume), volume));
@@ -169,8 +178,22 @@ pub fn in_use<'a>(volumes: impl IntoIterator<Item = &'a String>) -> Reason {
     let mut names: Vec<&str> = named.into_iter().map(|(_, volume)| volume.as_str()).collect();
     names.sort_unstable();
     let (kind, names) = (if names.len() == 1 { "volume" } else { "volumes" }, names.join(", "));
-    let others = if count > NAMED { " and others" } else { "" };
-    Reason::InUse { by: format!("{kind} {names}{others}") }
+    Reason::InUse { by: format!("{kind} {names}{}", others(count.saturating_sub(NAMED))) }
+}
+
+/// How many more there are: up to ten all of them, beyond that at least how many.
+fn others(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        1 => " and 1 other".to_owned(),
+        2..=10 => format!(" and {count} others"),
+        _ => {
+            let power = 10_usize.pow(count.ilog10());
+            let steps = [5, 2, 1].map(|step| step * power);
+            let round = steps.into_iter().find(|step| *step <= count).unwrap_or(power);
+            format!(" and at least {round} others")
+        }
+    }
 }
 
 /// A number that says nothing about the order of the names.
@@ -202,20 +225,26 @@ mod tests {
 
     #[test]
     fn instances_go_where_the_placement_says() {
+        let none = BTreeMap::new();
         let every = Placement { every_node: Some(Nothing {}), ..Placement::default() };
         for placement in [every, Placement::default()] {
-            assert_eq!(wanted_nodes(&placement, &nodes(), &set(&[])), set(&["a", "b", "c"]));
+            assert_eq!(wanted_nodes(&placement, &nodes(), &none), set(&["a", "b", "c"]));
         }
         let selector = Some(Map::from([("on".into(), "b".into())]));
         let placement = Placement { node_selector: selector, ..Placement::default() };
-        assert_eq!(wanted_nodes(&placement, &nodes(), &set(&[])), set(&["b"]));
+        assert_eq!(wanted_nodes(&placement, &nodes(), &none), set(&["b"]));
     }
 
     #[test]
     fn replicas_stay_and_leave_lost_nodes_for_ready_ones() {
-        let replicas = |n, present: &[&str]| {
+        let of = |n, present: &[(&str, bool)]| {
             let placement = Placement { replicas: Some(n), ..Placement::default() };
-            wanted_nodes(&placement, &nodes(), &set(present))
+            let present = present.iter().map(|(node, stays)| ((*node).to_owned(), *stays)).collect();
+            wanted_nodes(&placement, &nodes(), &present)
+        };
+        let replicas = |n, present: &[&str]| {
+            let staying: Vec<_> = present.iter().map(|node| (*node, true)).collect();
+            of(n, &staying)
         };
         assert_eq!(replicas(1, &[]), set(&["a"]));
         assert_eq!(replicas(1, &["c"]), set(&["c"]), "it stays where it is");
@@ -223,6 +252,9 @@ mod tests {
         assert_eq!(replicas(3, &["b"]), set(&["a", "b", "c"]), "nowhere else to go");
         assert_eq!(replicas(3, &[]), set(&["a", "c"]), "none is begun on a lost node");
         assert_eq!(replicas(0, &["a"]), set(&[]));
+        assert_eq!(of(1, &[("a", false), ("c", true)]), set(&["c"]), "a is back, and c has it");
+        assert_eq!(of(1, &[("c", false)]), set(&["c"]), "it is made again where it was");
+        assert_eq!(of(2, &[("b", false), ("c", true)]), set(&["a", "c"]));
     }
 
     /// Obligation CO-PLUG-20.
@@ -283,7 +315,15 @@ mod tests {
     fn the_sentence_names_some_and_seldom_changes() {
         let many: Vec<_> = (0..1000).map(|i| format!("v{i}")).collect();
         let sentence = |from: usize| in_use(&many[from..]).to_string();
-        assert!(sentence(0).ends_with(" and others"), "{}", sentence(0));
+        assert!(sentence(0).ends_with(" and at least 500 others"), "{}", sentence(0));
+        for (others, told) in [
+            (1, " and 1 other"),
+            (10, " and 10 others"),
+            (19, " and at least 10 others"),
+            (20, " at least 20 others"),
+        ] {
+            assert!(sentence(995 - others).ends_with(told), "{}", sentence(995 - others));
+        }
         assert_eq!(sentence(999), "still in use by volume v999");
         assert_eq!(sentence(995), "still in use by volumes v995, v996, v997, v998, v999");
         let different: BTreeSet<_> = (0..1000).map(sentence).collect();

@@ -139,6 +139,15 @@ pub enum Reason {
         /// The other one.
         volume: String,
     },
+    /// Another publication has the path of the host that is asked for, or one in it or above it.
+    HostPathTaken {
+        /// What is asked for.
+        path: String,
+        /// What is taken.
+        taken: String,
+        /// `namespace/name` of the allocation that has it.
+        holder: String,
+    },
     /// What is staged is dead, and others have it published still.
     StageDead,
     /// The class of a claim does not let its volumes expand.
@@ -189,6 +198,7 @@ impl Reason {
             Self::VolumeMismatch { .. } => "VolumeMismatch",
             Self::VolumeLost { .. } => "VolumeLost",
             Self::HandleShared { .. } => "HandleShared",
+            Self::HostPathTaken { .. } => "HostPathTaken",
             Self::StageDead => "StageDead",
             Self::ExpansionNotAllowed { .. } => "ExpansionNotAllowed",
             Self::OwnPlugin { .. } => "OwnPlugin",
@@ -198,6 +208,7 @@ impl Reason {
 }
 
 impl std::fmt::Display for Reason {
+    #[expect(clippy::too_many_lines, reason = "a sentence for each variant")]
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NotFound { kind, name } => {
@@ -259,6 +270,11 @@ impl std::fmt::Display for Reason {
             Self::HandleShared { volume } => {
                 write!(f, "waits for volume \"{volume}\", which has the same plugin and handle")
             }
+            Self::HostPathTaken { path, taken, holder } => write!(
+                f,
+                "hostPath {path}: allocation \"{holder}\" has a volume at {taken}; it has to end or be deleted first, or \
+                 another path be chosen"
+            ),
             Self::StageDead => write!(
                 f,
                 "what is staged is dead: it is staged anew once nobody else here has the volume published"

@@ -22,18 +22,24 @@ pub enum Look {
     Well,
     /// Nothing is mounted there, or there is no such path.
     Nothing,
-    /// Something else is there than was verified.
+    /// Something else is there than was verified, and that is gone.
     Other,
+    /// Something else is mounted over it.
+    Covered,
     /// Its server has gone (ENOTCONN).
     NoServer,
     /// Its server does not know it any more (ESTALE).
     Unknown,
     /// It answers with I/O errors (EIO).
     Failing,
+    /// Its server cannot be reached (EHOSTDOWN, ETIMEDOUT).
+    Unreachable,
     /// Its device is not there any more, or was shut down.
     NoDevice,
     /// It did not answer in time.
     Silent,
+    /// It could not be looked at.
+    Refused,
 }
 
 /// What that means.
@@ -63,9 +69,23 @@ impl Look {
     pub fn health(self) -> Health {
         match self {
             Self::Well => Health::Well,
-            Self::Nothing | Self::Other => Health::Lost,
-            Self::NoServer | Self::Unknown | Self::Failing | Self::NoDevice => Health::Stale,
-            Self::Silent => Health::Silent,
+            Self::Nothing | Self::Other | Self::Covered => Health::Lost,
+            Self::NoServer | Self::Unknown | Self::Failing | Self::Unreachable | Self::NoDevice => {
+                Health::Stale
+            }
+            Self::Silent | Self::Refused => Health::Silent,
+        }
+    }
+
+    /// Of two mounts of one publication the worse one decides: of a file system that is dead every mount is, and what is
+    /// covered is not touched.
+    fn weight(self) -> u8 {
+        match (self, self.health()) {
+            (_, Health::Well) => 0,
+            (Self::Covered, _) => 2,
+            (_, Health::Lost) => 1,
+            (_, Health::Silent) => 3,
+            (_, Health::Stale) => 4,
         }
     }
 
@@ -75,6 +95,7 @@ impl Look {
             Self::Well => format!("what is mounted at {path} answers"),
             Self::Nothing => format!("nothing is mounted at {path} any more"),
             Self::Other => format!("at {path} is not what was mounted there"),
+            Self::Covered => format!("something else is mounted over what was mounted at {path}"),
             Self::NoServer => {
                 format!(
                     "what is mounted at {path} has lost its server (ENOTCONN), as when a FUSE driver ends"
@@ -84,8 +105,12 @@ impl Look {
                 format!("what is mounted at {path} is unknown to its server by now (ESTALE)")
             }
             Self::Failing => format!("what is mounted at {path} answers with I/O errors (EIO)"),
+            Self::Unreachable => format!("the server of what is mounted at {path} cannot be reached"),
             Self::NoDevice => format!("the device of what is mounted at {path} went away or was shut down"),
             Self::Silent => format!("what is mounted at {path} does not answer"),
+            Self::Refused => {
+                format!("what is mounted at {path} cannot be looked at, which the kernel refuses")
+            }
         }
     }
 }
@@ -136,8 +161,8 @@ pub enum Cure {
 pub struct Patient {
     /// What it asks for.
     pub policy: OnStaleMount,
-    /// How its own mounts are.
-    pub health: Health,
+    /// How its own mounts are, by the worst of them.
+    pub look: Look,
     /// It wants the volume, and has it or may have it.
     pub up: bool,
 }
@@ -145,7 +170,7 @@ pub struct Patient {
 /// What is done about each of those who use a volume here. What is staged dead cannot be staged anew under anybody: one
 /// who asks for nothing keeps all as they are.
 pub fn cures(staging: Health, patients: &[Patient]) -> Vec<Cure> {
-    let alone: Vec<Cure> = patients.iter().map(|patient| cure(patient.policy, patient.health)).collect();
+    let alone: Vec<Cure> = patients.iter().map(|patient| cure(patient.policy, patient.look)).collect();
     let mut each = patients.iter().zip(&alone);
     let held = staging == Health::Stale && each.any(|(patient, cure)| patient.up && *cure != Cure::Anew);
     alone.into_iter().map(|cure| if held { Cure::Nothing } else { cure }).collect()
@@ -156,14 +181,23 @@ pub fn stage_anew(staging: Health, wanted_by: impl IntoIterator<Item = OnStaleMo
     staging == Health::Stale && wanted_by.into_iter().any(|policy| policy != OnStaleMount::None)
 }
 
-/// By itself. Of a mount that is silent nobody knows: it may answer yet.
-fn cure(policy: OnStaleMount, health: Health) -> Cure {
-    match (policy, health) {
-        (OnStaleMount::None, _) | (_, Health::Well | Health::Silent) => Cure::Nothing,
-        (OnStaleMount::Remount, Health::Lost) => Cure::Again,
-        (OnStaleMount::Restart, Health::Lost)
-        | (OnStaleMount::Remount | OnStaleMount::Restart, Health::Stale) => Cure::Anew,
+/// By itself. Of a mount that is silent nobody knows: it may answer yet. What somebody mounted over it is theirs, and the
+/// way down would begin with it.
+fn cure(policy: OnStaleMount, look: Look) -> Cure {
+    match (policy, look, look.health()) {
+        (OnStaleMount::None, _, _) | (_, Look::Covered, _) | (_, _, Health::Well | Health::Silent) => {
+            Cure::Nothing
+        }
+        (OnStaleMount::Remount, _, Health::Lost) => Cure::Again,
+        (OnStaleMount::Restart, _, Health::Lost)
+        | (OnStaleMount::Remount | OnStaleMount::Restart, _, Health::Stale) => Cure::Anew,
     }
+}
+
+/// The mount that tells how all of them are; of equals, one at a path of the host, whose users are hurt where a task is not.
+pub fn worst(mounts: impl IntoIterator<Item = (Mount, Look)>) -> Option<(Mount, Look)> {
+    let unwell = mounts.into_iter().filter(|(_, look)| look.health() != Health::Well);
+    unwell.max_by_key(|(mount, look)| (look.weight(), *mount == Mount::AtHost))
 }
 
 /// What counts after a look: one that could not be made changes nothing.
@@ -181,10 +215,10 @@ pub fn suspect(last: Option<Look>, there: Option<bool>) -> bool {
 pub fn sentence(mount: Mount, look: Look, path: &str, (plugin, policy): (&str, OnStaleMount)) -> String {
     let seen = look.words(path);
     let then = match (look.health(), mount) {
-        (health, Mount::Target | Mount::AtHost) if cure(policy, health) == Cure::Again => {
+        (_, Mount::Target | Mount::AtHost) if cure(policy, look) == Cure::Again => {
             "tasks that run keep their own mount of it; as onStaleMount says, it is published once more".to_owned()
         }
-        (health, Mount::Target | Mount::AtHost) if cure(policy, health) == Cure::Anew => {
+        (health, Mount::Target | Mount::AtHost) if cure(policy, look) == Cure::Anew => {
             let errors = "whoever uses it gets errors, running tasks, too; ";
             let hurt = if health.hurts(Users::Tasks) { errors } else { "tasks that run keep their own mount of it; " };
             format!(
@@ -193,6 +227,11 @@ pub fn sentence(mount: Mount, look: Look, path: &str, (plugin, policy): (&str, O
             )
         }
         (Health::Well, _) => return seen,
+        (_, Mount::Target | Mount::AtHost) if look == Look::Covered => {
+            "who goes by that path does not reach the volume; tasks that run keep their own mount of it; nothing is done \
+             before that is unmounted"
+                .to_owned()
+        }
         (Health::Lost, Mount::Staging) => {
             "who has the volume keeps it; it is staged again before it is published again".to_owned()
         }
@@ -223,15 +262,18 @@ pub fn sentence(mount: Mount, look: Look, path: &str, (plugin, policy): (&str, O
 mod tests {
     use super::*;
 
-    const LOOKS: [Look; 8] = [
+    const LOOKS: [Look; 11] = [
         Look::Well,
         Look::Nothing,
         Look::Other,
+        Look::Covered,
         Look::NoServer,
         Look::Unknown,
         Look::Failing,
+        Look::Unreachable,
         Look::NoDevice,
         Look::Silent,
+        Look::Refused,
     ];
     const MOUNTS: [Mount; 3] = [Mount::Staging, Mount::Target, Mount::AtHost];
     const HEALTHS: [Health; 4] = [Health::Well, Health::Lost, Health::Stale, Health::Silent];
@@ -243,11 +285,14 @@ mod tests {
             (Look::Well, Health::Well, None, false, false),
             (Look::Nothing, Health::Lost, Some("MountLost"), false, true),
             (Look::Other, Health::Lost, Some("MountLost"), false, true),
+            (Look::Covered, Health::Lost, Some("MountLost"), false, true),
             (Look::NoServer, Health::Stale, Some("MountStale"), true, true),
             (Look::Unknown, Health::Stale, Some("MountStale"), true, true),
             (Look::Failing, Health::Stale, Some("MountStale"), true, true),
+            (Look::Unreachable, Health::Stale, Some("MountStale"), true, true),
             (Look::NoDevice, Health::Stale, Some("MountStale"), true, true),
             (Look::Silent, Health::Silent, Some("MountSilent"), true, true),
+            (Look::Refused, Health::Silent, Some("MountSilent"), true, true),
         ];
         assert_eq!(table.map(|row| row.0), LOOKS, "every look is in the table");
         for (look, health, word, tasks, path) in table {
@@ -270,22 +315,19 @@ mod tests {
         }
     }
 
-    /// Health, and the cure by each policy.
+    /// The cures by `Remount` and by `Restart`.
     #[test]
     fn each_policy_has_its_cures() {
-        let table = [
-            (Health::Well, Cure::Nothing, Cure::Nothing),
-            (Health::Lost, Cure::Again, Cure::Anew),
-            (Health::Stale, Cure::Anew, Cure::Anew),
-            (Health::Silent, Cure::Nothing, Cure::Nothing),
-        ];
-        assert_eq!(table.map(|row| row.0), HEALTHS, "every health is in the table");
-        for (health, remount, restart) in table {
+        for look in LOOKS {
+            let (remount, restart) = match (look, look.health()) {
+                (Look::Covered, _) | (_, Health::Well | Health::Silent) => (Cure::Nothing, Cure::Nothing),
+                (_, Health::Lost) => (Cure::Again, Cure::Anew),
+                (_, Health::Stale) => (Cure::Anew, Cure::Anew),
+            };
             let policies = [OnStaleMount::None, OnStaleMount::Remount, OnStaleMount::Restart];
-            let found = policies.map(|policy| cure(policy, health));
-            assert_eq!(found, [Cure::Nothing, remount, restart], "{health:?}");
+            let found = policies.map(|policy| cure(policy, look));
+            assert_eq!(found, [Cure::Nothing, remount, restart], "{look:?}");
             for (policy, cure) in policies.into_iter().zip(found) {
-                let look = LOOKS.into_iter().find(|look| look.health() == health).unwrap();
                 let text = sentence(Mount::Target, look, "/v/target", ("p", policy));
                 assert_eq!(text.contains("onStaleMount says"), cure != Cure::Nothing, "{text}");
                 assert_eq!(text.contains("tasks are ended"), cure == Cure::Anew, "{text}");
@@ -294,22 +336,47 @@ mod tests {
     }
 
     #[test]
+    fn the_worst_mount_tells_how_all_are() {
+        use Mount::{AtHost, Target};
+        for (target, at_host, wanted) in [
+            (Look::Well, Look::Well, None),
+            (Look::Well, Look::Nothing, Some(AtHost)),
+            (Look::Nothing, Look::Well, Some(Target)),
+            // Who goes by a path of the host is hurt.
+            (Look::Nothing, Look::Other, Some(AtHost)),
+            (Look::NoServer, Look::NoServer, Some(AtHost)),
+            // Tasks that run get errors.
+            (Look::NoServer, Look::Nothing, Some(Target)),
+            (Look::NoDevice, Look::Covered, Some(Target)),
+            (Look::NoServer, Look::Silent, Some(Target)),
+            (Look::Silent, Look::Nothing, Some(Target)),
+            (Look::Nothing, Look::Silent, Some(AtHost)),
+            // What is covered is not touched.
+            (Look::Covered, Look::Nothing, Some(Target)),
+        ] {
+            let found = worst([(Target, target), (AtHost, at_host)]);
+            assert_eq!(found.map(|(mount, _)| mount), wanted, "{target:?} {at_host:?}");
+            assert_eq!(worst([(AtHost, at_host), (Target, target)]), found, "in any order");
+        }
+    }
+
+    #[test]
     fn under_one_who_asks_for_nothing_a_dead_stage_stays_and_so_do_all() {
         use OnStaleMount::{None, Remount, Restart};
-        let patient = |policy, health, up| Patient { policy, health, up };
-        let dead = |policy| patient(policy, Health::Stale, true);
+        let patient = |policy, look, up| Patient { policy, look, up };
+        let dead = |policy| patient(policy, Look::NoServer, true);
         for (staging, patients, wanted) in [
             (Health::Stale, [dead(Remount), dead(Restart)], [Cure::Anew, Cure::Anew]),
             (Health::Stale, [dead(Remount), dead(None)], [Cure::Nothing, Cure::Nothing]),
-            (Health::Stale, [dead(Remount), patient(None, Health::Well, false)], [Cure::Anew, Cure::Nothing]),
+            (Health::Stale, [dead(Remount), patient(None, Look::Well, false)], [Cure::Anew, Cure::Nothing]),
             // It may be seen to be dead with the next look.
             (
                 Health::Stale,
-                [dead(Remount), patient(Restart, Health::Silent, true)],
+                [dead(Remount), patient(Restart, Look::Silent, true)],
                 [Cure::Nothing, Cure::Nothing],
             ),
             (Health::Well, [dead(Remount), dead(None)], [Cure::Anew, Cure::Nothing]),
-            (Health::Well, [patient(Remount, Health::Lost, true), dead(None)], [Cure::Again, Cure::Nothing]),
+            (Health::Well, [patient(Remount, Look::Nothing, true), dead(None)], [Cure::Again, Cure::Nothing]),
         ] {
             assert_eq!(cures(staging, &patients), wanted, "{staging:?} {patients:?}");
         }

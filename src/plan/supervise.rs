@@ -268,7 +268,7 @@ pub struct Orphan {
     pub serves_nodes: bool,
     /// Volumes of its plugin are up here, or may be.
     pub volumes_up: bool,
-    /// Another instance of the plugin that makes node calls was started here.
+    /// Another instance of the plugin that makes node calls here is admitted and well.
     pub another_here: bool,
 }
 
@@ -303,9 +303,37 @@ pub fn culprit(tasks: &[(Process, RestartPolicy)]) -> Option<usize> {
     })
 }
 
+/// What is wanted of one of its tasks. One that serves a plugin runs on, whatever became of those beside it, until the
+/// allocation is to stop: that is so only when no volume needs the plugin.
+pub fn wanted_of(all: Wanted, serves: bool, stopping: bool) -> Wanted {
+    match (all, serves, stopping) {
+        (Wanted::Stopped, true, false) => Wanted::Running,
+        (all, _, _) => all,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Obligation CO-PLUG-20.
+    #[test]
+    fn what_serves_a_plugin_is_ended_by_nothing_but_the_end_of_its_allocation() {
+        let failed = [
+            (Process::Running, RestartPolicy::Always),
+            (Process::Exited { ok: false }, RestartPolicy::Never),
+        ];
+        for (stopping, serves, expected) in [
+            (false, true, Wanted::Running),
+            (false, false, Wanted::Stopped),
+            (true, true, Wanted::Stopped),
+            (true, false, Wanted::Stopped),
+        ] {
+            let all = wanted(stopping, &failed);
+            assert_eq!(wanted_of(all, serves, stopping), expected, "stopping: {stopping}, serves: {serves}");
+            assert_eq!(wanted_of(Wanted::Running, serves, false), Wanted::Running);
+        }
+    }
 
     /// Obligation CO-PLUG-15.
     #[test]

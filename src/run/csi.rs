@@ -5,7 +5,7 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::drivers::{dir, loopback};
+use crate::drivers::{btrfs, dir, loopback};
 
 /// Threads for calls that touch the disk; more calls than that wait.
 const BLOCKING_THREADS: usize = 16;
@@ -25,11 +25,14 @@ pub struct Args {
 pub enum Driver {
     /// Serve dir.csi.wharfline.dev: a volume is a directory of this node, published by a bind mount
     Dir(CommonArgs),
-    /// Serve loop.csi.wharfline.dev: a volume is a sparse file, attached to a node as a loop device; ext4, xfs or raw
+    /// Serve loop.csi.wharfline.dev: a volume is a sparse file, attached to a node as a loop device; ext4, xfs, btrfs
+    /// or raw
     Loop(LoopArgs),
+    /// Serve btrfs.csi.wharfline.dev: a volume is a subvolume of this node's btrfs, with an enforced size
+    Btrfs(CommonArgs),
 }
 
-/// Arguments of each driver; all there are of `wharfline csi dir`.
+/// Arguments of each driver; all there are of `wharfline csi dir` and `wharfline csi btrfs`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CommonArgs {
     /// Socket to serve on, unix:///path/to.sock; its directory must exist
@@ -56,6 +59,9 @@ pub struct LoopArgs {
     #[arg(long, value_name = "N", default_value_t = loopback::DEFAULT_LIMIT,
           value_parser = clap::value_parser!(u16).range(1..))]
     pub max_volumes_per_node: u16,
+    /// Name of this backend where the nodes of one plugin are on several machines: volumes are for its nodes alone
+    #[arg(long, value_name = "NAME")]
+    pub topology: Option<String>,
 }
 
 /// Serves until SIGTERM or SIGINT. Mounts and volumes stay as they are.
@@ -82,6 +88,7 @@ pub fn main(args: Args) -> anyhow::Result<()> {
         };
         match args.driver {
             Driver::Dir(args) => Ok(dir::Server::bind(&dir_settings(args))?.run(stop).await?),
+            Driver::Btrfs(args) => Ok(btrfs::Server::bind(&dir_settings(args))?.run(stop).await?),
             Driver::Loop(args) => Ok(loopback::Server::bind(&loop_settings(args))?.run(stop).await?),
         }
     });
@@ -99,5 +106,6 @@ fn loop_settings(args: LoopArgs) -> loopback::Settings {
     // Administrators' programs are not on everybody's path.
     let programs = std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into());
     let max_volumes = args.max_volumes_per_node;
-    loopback::Settings { endpoint, node_id, data_dir, mode, max_volumes, programs }
+    let topology = args.topology;
+    loopback::Settings { endpoint, node_id, data_dir, mode, max_volumes, programs, topology }
 }

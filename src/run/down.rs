@@ -369,9 +369,14 @@ fn named(mut lines: Vec<String>) -> Vec<String> {
 
 async fn take_down(client: Client, name: &str, delete_volumes: bool) -> anyhow::Result<()> {
     if delete_volumes {
-        delete_all::<Allocation>(&client, |a| a.namespace().as_deref() != Some(SYSTEM)).await?;
-        delete_all::<VolumeClaim>(&client, |_| true).await?;
-        delete_all::<Volume>(&client, |_| true).await?;
+        let allocations = |a: &Allocation| a.namespace().as_deref() != Some(SYSTEM);
+        // One that serves a plugin ends after the volumes of that, and may have volumes of another one itself.
+        ask_for_end(&client, allocations).await?;
+        ask_for_end::<VolumeClaim>(&client, |_| true).await?;
+        gone::<VolumeClaim>(&client, |_| true).await?;
+        ask_for_end::<Volume>(&client, |_| true).await?;
+        gone::<Volume>(&client, |_| true).await?;
+        gone(&client, allocations).await?;
     }
     let nodes: Api<CoreNode> = Api::all(client.clone());
     let mark = serde_json::json!({ "metadata": { "annotations": { STOPPED: "true" } } });
@@ -387,10 +392,10 @@ async fn take_down(client: Client, name: &str, delete_volumes: bool) -> anyhow::
     taken_down(client, name).await
 }
 
-/// Deletes every object of a kind that `chosen` picks, and waits until they are gone.
-async fn delete_all<K>(client: &Client, chosen: fn(&K) -> bool) -> anyhow::Result<()>
+/// Deletes every object of a kind that `chosen` picks. It may go on for as long as something needs it.
+async fn ask_for_end<K>(client: &Client, chosen: fn(&K) -> bool) -> anyhow::Result<()>
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
     K: crate::node::objects::ObjectApi,
 {
     let all: Api<K> = Api::all(client.clone());
@@ -401,6 +406,15 @@ where
             other => drop(other?),
         }
     }
+    Ok(())
+}
+
+/// Waits until no object of a kind is left that `chosen` picks.
+async fn gone<K>(client: &Client, chosen: fn(&K) -> bool) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let all: Api<K> = Api::all(client.clone());
     let mut left: std::collections::HashSet<String> = std::collections::HashSet::new();
     let mut events = watcher::watcher(all, watcher::Config::default()).default_backoff().boxed();
     while let Some(event) = events.next().await {

@@ -13,6 +13,7 @@ use super::allows;
 use crate::api::NodeAgent;
 use crate::api::node_agent::NodeAgentSpec;
 use crate::api::plugin::LONGEST_CONTROLLER_CALL;
+use crate::node::supervisor::HEARTBEAT;
 use crate::node::{Grants, Options};
 use crate::plan::marks::STOPPED;
 use crate::server::{Identity, KEY, LOCAL, Server};
@@ -34,6 +35,7 @@ pub fn options(name: &str, data_dir: PathBuf, run_dir: PathBuf) -> Options {
         host_paths: HOST_PATHS.iter().map(PathBuf::from).collect(),
         runtimes: allows::RUNTIMES.map(str::to_owned).to_vec(),
         lease: LEASE,
+        heartbeat: HEARTBEAT,
         longest_call: LONGEST_CONTROLLER_CALL + Duration::from_secs(30),
         any_store: false,
     }

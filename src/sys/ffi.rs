@@ -2,6 +2,9 @@
 //!
 //! Decides nothing and keeps nothing. Numbers are those of the unified table, which all architectures share.
 #![allow(unsafe_code)] // the one place for it: each block says why it is sound
+pub(crate) mod btrfs;
+pub(crate) mod filesystems;
+
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ffi::{CStr, CString};
 use std::io;

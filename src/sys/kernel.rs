@@ -85,9 +85,9 @@ pub trait Kernel: Send + Sync + fmt::Debug {
         access: Access,
     ) -> Result<(), KernelError>;
 
-    /// Undoes [`Kernel::publish_at_host`]: unmounts it if it is `verified`'s device and inode, then removes the
-    /// last `made` components of the path as far as they are empty. `made` is what [`PathFacts::Absent`] said
-    /// before the publication.
+    /// Undoes [`Kernel::publish_at_host`]: unmounts it if it shows what was `verified`, then removes the last `made`
+    /// components of the path as far as they are empty. `made` is what [`PathFacts::Absent`] said before the
+    /// publication. A mount of somebody else's stays; [`KernelError::Changed`] when ours is beneath it.
     async fn unpublish_at_host(
         &self,
         at: &HostPath,
@@ -217,6 +217,32 @@ pub struct Present {
     pub mount: Option<MountFacts>,
 }
 
+/// The kinds of file systems whose roots may get another number when their servers have answered: FUSE, NFS, SMB.
+const NUMBERED_ANEW: [u64; 4] = [0x6573_5546, 0x6969, 0xff53_4d42, 0xfe53_4d42];
+
+impl Present {
+    /// Whether it shows what was verified, by the same mount or another one: the same device, or the same directory of the
+    /// same file system. Of one file system there may be many volumes.
+    pub fn shows(&self, verified: &Self) -> bool {
+        if let (FileKind::Block(is), FileKind::Block(was)) = (self.kind, verified.kind) {
+            return is == was;
+        }
+        let (Some(is), Some(was)) = (&self.mount, &verified.mount) else { return false };
+        if self.kind != verified.kind || is.device != was.device {
+            return false;
+        }
+        match (&is.root, &was.root) {
+            // The ids that come with a root are used once. Its directory may have another name by now.
+            (Some(_), Some(_)) if is.id == was.id => true,
+            (Some(is), Some(was)) if is != was => false,
+            // What has no device may number its root anew, and its path has told.
+            (Some(_), Some(_)) if verified.device.major == 0 => true,
+            (None, _) | (_, None) if NUMBERED_ANEW.contains(&was.magic) => true,
+            (Some(_) | None, _) => self.inode == verified.inode,
+        }
+    }
+}
+
 /// What [`Kernel::check_mount`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Checked {
@@ -229,12 +255,14 @@ pub enum Checked {
 /// How a mounted file system or device is dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dead {
-    /// Its server has gone: ENOTCONN, ECONNABORTED.
+    /// Its server has gone: ENOTCONN, ECONNABORTED, ECONNRESET, ESHUTDOWN.
     NoServer,
     /// Its server does not know it any more: ESTALE.
     Unknown,
     /// It answers EIO.
     Failing,
+    /// Its server cannot be reached: EHOSTDOWN, EHOSTUNREACH, ENETDOWN, ENETUNREACH, ECONNREFUSED, ETIMEDOUT.
+    Unreachable,
     /// Its device is gone or has no size, or the file system was shut down, as the kernel does when a device goes.
     NoDevice,
 }
@@ -275,6 +303,24 @@ pub struct MountRow {
     pub source: Option<String>,
     /// True when the mount or the file system refuses writes.
     pub read_only: bool,
+}
+
+impl MountRow {
+    /// Whether it shows what was verified, as [`Present::shows`]; where roots are not known, by the file system alone.
+    pub fn shows(&self, verified: &Present) -> bool {
+        let Some(was) = &verified.mount else { return self.device == verified.device };
+        let same = |root: &String| self.id == was.id || self.root.to_string_lossy() == root.as_str();
+        self.device == was.device && was.root.as_ref().is_none_or(same)
+    }
+}
+
+/// The mounts that `top` was mounted over, at the very same place.
+pub fn beneath(table: &[MountRow], top: MountId) -> impl Iterator<Item = &MountRow> {
+    let row = |id: MountId| table.iter().find(move |row| row.id == id);
+    std::iter::successors(row(top), move |above| {
+        row(above.parent).filter(|below| below.mount_point == above.mount_point && below.id != above.id)
+    })
+    .skip(1)
 }
 
 /// Why the kernel could not be asked or would not do it, by what the caller may do.

@@ -45,7 +45,7 @@ async fn a_volume_outlives_the_server_that_made_it() {
     }
 }
 
-/// Scenario B122.
+/// Scenarios B120, B122.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_daemon_that_was_killed_goes_on_without_a_token() {
     let mut cluster = Cluster::start(1).await;
@@ -64,8 +64,18 @@ async fn a_node_daemon_that_was_killed_goes_on_without_a_token() {
     // Its directory is not to be taken down as long as something is up.
     let refused = cluster.node("n0", &[]).unwrap_err();
     assert!(refused.contains("another wharfline runs on this data directory"), "{refused}");
-    cluster.run(&["delete", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/quickstart.yaml")]);
-    until("nothing is mounted", || cluster.mounts("n0").is_empty());
+    // Its user is deleted while nobody is there to hear of it.
+    cluster.stop_node("n0", false);
+    cluster.run(&["delete", "allocation", "hello", "--wait=false"]);
+    assert_eq!(cluster.mounts("n0"), mounted);
+    cluster.node("n0", &[]).unwrap();
+    until("it is taken down", || {
+        cluster.mounts("n0").is_empty() && cluster.get("allocation", "hello").is_null()
+    });
+    cluster.run(&["delete", "volumeclass/dir", "plugin/dir"]);
+    for kind in ["volumeclaims", "volumes", "volumeattachments", "plugininstances"] {
+        until(&format!("no {kind} are left"), || cluster.list(kind).is_empty());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -59,16 +59,20 @@ async fn create() {
         ("iops", with(&|request| drop(request.mutable_parameters.insert("iops".into(), "9".into())))),
         (
             "volume_content_source",
+            with(&|request| request.volume_content_source = Some(proto::VolumeContentSource::default())),
+        ),
+        (
+            "snapshot_id",
             with(&|request| {
                 request.volume_content_source =
-                    source(Type::Snapshot(SnapshotSource { snapshot_id: "s".into() }));
+                    source(Type::Snapshot(SnapshotSource { snapshot_id: String::new() }));
             }),
         ),
         (
-            "volume_content_source",
+            "volume_id",
             with(&|request| {
                 request.volume_content_source =
-                    source(Type::Volume(VolumeSource { volume_id: UNKNOWN.into() }));
+                    source(Type::Volume(VolumeSource { volume_id: String::new() }));
             }),
         ),
         (
@@ -82,6 +86,16 @@ async fn create() {
     }
     for (about, request) in cases {
         assert_eq!(refused(rig.create(request).await, about), Code::InvalidArgument, "{about}");
+    }
+    for gone in [UNKNOWN, "s"] {
+        for kind in [
+            Type::Snapshot(SnapshotSource { snapshot_id: gone.into() }),
+            Type::Volume(VolumeSource { volume_id: gone.into() }),
+        ] {
+            let result =
+                rig.create(with(&|request| request.volume_content_source = source(kind.clone()))).await;
+            assert_eq!(refused(result, "does not exist"), Code::NotFound, "{kind:?}");
+        }
     }
     let empty_range = rig.create(rig::sized("fine", 2, 1)).await;
     assert_eq!(refused(empty_range, "limit_bytes"), Code::OutOfRange);
@@ -259,12 +273,10 @@ async fn what_is_not_offered_is_unimplemented() {
             .controller_unpublish_volume(proto::ControllerUnpublishVolumeRequest::default())
             .await
             .err(),
-        controller.create_snapshot(proto::CreateSnapshotRequest::default()).await.err(),
-        controller.controller_expand_volume(proto::ControllerExpandVolumeRequest::default()).await.err(),
-        controller.controller_get_volume(proto::ControllerGetVolumeRequest::default()).await.err(),
+        controller.controller_modify_volume(proto::ControllerModifyVolumeRequest::default()).await.err(),
         node.node_stage_volume(proto::NodeStageVolumeRequest::default()).await.err(),
         node.node_unstage_volume(proto::NodeUnstageVolumeRequest::default()).await.err(),
-        node.node_get_volume_stats(proto::NodeGetVolumeStatsRequest::default()).await.err(),
+        node.node_expand_volume(proto::NodeExpandVolumeRequest::default()).await.err(),
     ];
     for error in codes {
         assert_eq!(error.unwrap().code(), Code::Unimplemented);

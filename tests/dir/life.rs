@@ -60,31 +60,50 @@ async fn what_it_says_of_itself() {
     assert_eq!(probe.ready, Some(true));
     let offered = identity.get_plugin_capabilities(proto::GetPluginCapabilitiesRequest {}).await;
     let offered = offered.unwrap().into_inner().capabilities;
-    let service = |kind: Service| proto::PluginCapability {
-        r#type: Some(proto::plugin_capability::Type::Service(proto::plugin_capability::Service {
-            r#type: kind.into(),
-        })),
+    let service = |kind: Service| {
+        let service = proto::plugin_capability::Service { r#type: kind.into() };
+        proto::plugin_capability::Type::Service(service)
     };
-    assert_eq!(offered, [Service::ControllerService, Service::VolumeAccessibilityConstraints].map(service));
+    let online = proto::plugin_capability::VolumeExpansion {
+        r#type: proto::plugin_capability::volume_expansion::Type::Online.into(),
+    };
+    let all = [
+        service(Service::ControllerService),
+        service(Service::VolumeAccessibilityConstraints),
+        proto::plugin_capability::Type::VolumeExpansion(online),
+    ];
+    assert_eq!(offered, all.map(|kind| proto::PluginCapability { r#type: Some(kind) }));
 
     let mut node = rig.instance().node();
     let info = node.node_get_info(proto::NodeGetInfoRequest {}).await.unwrap().into_inner();
     assert_eq!((info.node_id.as_str(), info.max_volumes_per_node), (NODE, 0));
     assert_eq!(info.accessible_topology.unwrap().segments[TOPOLOGY_KEY], NODE);
     let node = node.node_get_capabilities(proto::NodeGetCapabilitiesRequest {}).await.unwrap().into_inner();
-    let multi = node_capability::Rpc { r#type: node_capability::rpc::Type::SingleNodeMultiWriter.into() };
-    assert_eq!(
-        node.capabilities,
-        [proto::NodeServiceCapability { r#type: Some(node_capability::Type::Rpc(multi)) }]
-    );
+    let rpc = |kind: node_capability::rpc::Type| proto::NodeServiceCapability {
+        r#type: Some(node_capability::Type::Rpc(node_capability::Rpc { r#type: kind.into() })),
+    };
+    let expected =
+        [node_capability::rpc::Type::GetVolumeStats, node_capability::rpc::Type::SingleNodeMultiWriter];
+    assert_eq!(node.capabilities, expected.map(rpc));
 
     let request = proto::ControllerGetCapabilitiesRequest {};
     let served = rig.instance().controller().controller_get_capabilities(request).await.unwrap().into_inner();
     let rpc = |kind: Rpc| proto::ControllerServiceCapability {
         r#type: Some(controller_capability::Type::Rpc(controller_capability::Rpc { r#type: kind.into() })),
     };
-    let expected =
-        [Rpc::CreateDeleteVolume, Rpc::GetCapacity, Rpc::ListVolumes, Rpc::SingleNodeMultiWriter].map(rpc);
+    let expected = [
+        Rpc::CreateDeleteVolume,
+        Rpc::GetCapacity,
+        Rpc::ListVolumes,
+        Rpc::CreateDeleteSnapshot,
+        Rpc::ListSnapshots,
+        Rpc::GetSnapshot,
+        Rpc::CloneVolume,
+        Rpc::ExpandVolume,
+        Rpc::GetVolume,
+        Rpc::SingleNodeMultiWriter,
+    ];
+    let expected = expected.map(rpc);
     assert_eq!(served.capabilities, expected);
     rig.finish().await;
 }
@@ -108,7 +127,7 @@ async fn a_controller_and_a_node_share_one_directory() {
     assert_eq!(refused(elsewhere, ""), Code::Unimplemented);
     for instance in [&controller, &node] {
         let asked = instance.identity().get_plugin_capabilities(proto::GetPluginCapabilitiesRequest {}).await;
-        assert_eq!(asked.unwrap().into_inner().capabilities.len(), 2, "all instances report the same");
+        assert_eq!(asked.unwrap().into_inner().capabilities.len(), 3, "all instances report the same");
     }
 
     rig.unpublish(&id, &target).await.unwrap();

@@ -20,7 +20,7 @@ fn impossible() -> Vec<(&'static str, proto::VolumeCapability)> {
         ("MULTI_NODE_READER_ONLY", mount(Access::MultiNodeReaderOnly, "ext4", &[])),
         ("MULTI_NODE_SINGLE_WRITER", mount(Access::MultiNodeSingleWriter, "", &[])),
         ("MULTI_NODE_MULTI_WRITER", mount(Access::MultiNodeMultiWriter, "xfs", &[])),
-        ("fs_type", mount(Access::SingleNodeWriter, "btrfs", &[])),
+        ("fs_type", mount(Access::SingleNodeWriter, "ext3", &[])),
         ("fs_type", mount(Access::SingleNodeWriter, "../ext4", &[])),
         ("mount_flags", mount(Access::SingleNodeWriter, "ext4", &["loop"])),
         ("mount_flags", mount(Access::SingleNodeWriter, "ext4", &["ro", "password=canary"])),

@@ -6,7 +6,7 @@ use std::fs;
 use tonic::Status;
 use wharfline::csi::proto::VolumeCapability;
 
-use crate::rig::{self, Access, Backend, Driver, How, MIB, block, ext4, stage};
+use crate::rig::{self, Access, BTRFS, Backend, Driver, How, MIB, block, ext4, mount, stage};
 
 /// What the caller has been answered so far.
 #[derive(Default)]
@@ -76,10 +76,15 @@ async fn killed_everywhere(capability: VolumeCapability, least: usize) {
                     walk(&backend, &driver, &capability, &mut seen).await.unwrap_or_else(|status| {
                         panic!("killed at {at}, and then: {status:?}");
                     });
-                } else if let Some(id) = &seen.volume {
-                    down(&backend, &driver, id).await.unwrap_or_else(|status| {
-                        panic!("killed at {at}, and then not taken down: {status:?}");
-                    });
+                } else {
+                    // One that the caller was not told of is there, or is not, and then in nobody's list.
+                    let listed = driver.list().await.into_iter().map(|(id, _)| id);
+                    for id in seen.volume.into_iter().chain(listed).collect::<std::collections::BTreeSet<_>>()
+                    {
+                        down(&backend, &driver, &id).await.unwrap_or_else(|status| {
+                            panic!("killed at {at}, and then not taken down: {status:?}");
+                        });
+                    }
                 }
                 driver.stop().await;
                 backend.assert_nothing_left();
@@ -96,4 +101,85 @@ async fn with_a_file_system() {
 #[tokio::test]
 async fn with_a_raw_device() {
     killed_everywhere(block(Access::SingleNodeWriter), 10).await;
+}
+
+/// A volume in use that grows, a snapshot of it, a larger volume from that, a clone; then all of it removed.
+async fn walk_of_copies(backend: &Backend, driver: &Driver) -> Result<(), Status> {
+    let btrfs = mount(Access::SingleNodeWriter, "btrfs", &[]);
+    let id = driver.create(rig::create("web", BTRFS, &btrfs)).await?.volume_id;
+    let context = driver.attach(&id, "node-a", &btrfs).await?;
+    let (staging, target) = (backend.staging("web"), backend.target("web"));
+    let staged = stage(&id, &context, &staging, &btrfs);
+    driver.stage(staged.clone()).await?;
+    driver.publish(rig::publish(&staged, &target)).await?;
+    fs::write(target.join("file"), "x").unwrap();
+    driver.expand(&id, 2 * BTRFS).await?;
+    driver.expand_here(&id, &target, 0).await?;
+    let snapshot = driver.snapshot(&id, "snap").await?.snapshot_id;
+    // Nobody waits any more.
+    fs::write(target.join("file"), "y").unwrap();
+    let from = |source, name, bytes| rig::from(source, rig::create(name, bytes, &btrfs));
+    driver.create(from(rig::of_snapshot(&snapshot), "restored", 3 * BTRFS)).await?;
+    driver.create(from(rig::of_volume(&id), "clone", 0)).await?;
+    down_of_copies(backend, driver).await
+}
+
+/// Removes what is listed. What is in no list must not be there.
+async fn down_of_copies(backend: &Backend, driver: &Driver) -> Result<(), Status> {
+    for (id, nodes) in driver.list().await {
+        if !nodes.is_empty() {
+            driver.unpublish(&id, &backend.target("web")).await?;
+            driver.unstage(&id, &backend.staging("web")).await?;
+            driver.detach(&id, "node-a").await?;
+        }
+        driver.delete(&id).await?;
+    }
+    for id in driver.snapshots().await {
+        driver.delete_snapshot(&id).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn with_copies() {
+    let backend = Backend::new();
+    let file = backend.path("effects");
+    let variables = vec![("WHARFLINE_EFFECTS", OsString::from(&file))];
+    let driver = backend.start("node-a", How { variables, ..Default::default() });
+    walk_of_copies(&backend, &driver).await.unwrap();
+    driver.stop().await;
+    backend.assert_nothing_left();
+    let mut effects = BTreeMap::<_, u32>::new();
+    for line in fs::read_to_string(file).unwrap().lines() {
+        *effects.entry(line.to_owned()).or_default() += 1;
+    }
+    for needed in
+        ["csi copy: frozen", "csi expand: recorded", "csi node expand: device", "csi make snapshot: whole"]
+    {
+        assert!(effects.contains_key(needed), "{needed} is not in {effects:?}");
+    }
+    // The others are in the walks above.
+    effects.retain(|effect, _| {
+        ["copy", "expand", "make", "image", "delete"].iter().any(|of| effect.contains(of))
+    });
+    for (effect, count) in effects {
+        for nth in 1..=count {
+            for go_on in [true, false] {
+                let at = format!("{effect}#{nth}");
+                let variables = vec![("WHARFLINE_KILL_AT", OsString::from(&at))];
+                let mut driver = backend.start("node-a", How { variables, ..Default::default() });
+                assert!(walk_of_copies(&backend, &driver).await.is_err(), "{at} never came");
+                driver.killed();
+                let driver = backend.all();
+                let told = if go_on {
+                    walk_of_copies(&backend, &driver).await
+                } else {
+                    down_of_copies(&backend, &driver).await
+                };
+                told.unwrap_or_else(|status| panic!("killed at {at}, and then: {status:?}"));
+                driver.stop().await;
+                backend.assert_nothing_left();
+            }
+        }
+    }
 }

@@ -10,7 +10,7 @@ use wharfline::csi::proto::node_service_capability as node_capability;
 use wharfline::csi::proto::plugin_capability::service::Type as Service;
 use wharfline::drivers::loopback::NAME;
 
-use crate::rig::{self, Access, Backend, MIB, XFS, block, ext4, mount, mount_lines, refused};
+use crate::rig::{self, Access, BTRFS, Backend, MIB, XFS, block, ext4, mount, mount_lines, refused};
 
 async fn live(capability: proto::VolumeCapability, bytes: i64, fs_type: &str) {
     let backend = Backend::new();
@@ -104,6 +104,11 @@ async fn of_xfs() {
 }
 
 #[tokio::test]
+async fn of_btrfs() {
+    live(mount(Access::SingleNodeWriter, "btrfs", &[]), BTRFS, "btrfs").await;
+}
+
+#[tokio::test]
 async fn of_a_raw_device() {
     live(block(Access::SingleNodeWriter), 64 * MIB, "").await;
 }
@@ -118,8 +123,15 @@ async fn what_it_says_of_itself() {
     assert_eq!(identity.probe(proto::ProbeRequest {}).await.unwrap().into_inner().ready, Some(true));
     let offered = identity.get_plugin_capabilities(proto::GetPluginCapabilitiesRequest {}).await;
     let service = proto::plugin_capability::Service { r#type: Service::ControllerService.into() };
-    let only = proto::PluginCapability { r#type: Some(proto::plugin_capability::Type::Service(service)) };
-    assert_eq!(offered.unwrap().into_inner().capabilities, [only]);
+    let online = proto::plugin_capability::VolumeExpansion {
+        r#type: proto::plugin_capability::volume_expansion::Type::Online.into(),
+    };
+    let all = [
+        proto::plugin_capability::Type::Service(service),
+        proto::plugin_capability::Type::VolumeExpansion(online),
+    ];
+    let all = all.map(|kind| proto::PluginCapability { r#type: Some(kind) });
+    assert_eq!(offered.unwrap().into_inner().capabilities, all);
     drop(identity);
 
     let info = driver.nodes().node_get_info(proto::NodeGetInfoRequest {}).await.unwrap().into_inner();
@@ -129,8 +141,12 @@ async fn what_it_says_of_itself() {
     let rpc = |kind: node_capability::rpc::Type| proto::NodeServiceCapability {
         r#type: Some(node_capability::Type::Rpc(node_capability::Rpc { r#type: kind.into() })),
     };
-    let expected =
-        [node_capability::rpc::Type::StageUnstageVolume, node_capability::rpc::Type::SingleNodeMultiWriter];
+    let expected = [
+        node_capability::rpc::Type::StageUnstageVolume,
+        node_capability::rpc::Type::GetVolumeStats,
+        node_capability::rpc::Type::ExpandVolume,
+        node_capability::rpc::Type::SingleNodeMultiWriter,
+    ];
     assert_eq!(node.unwrap().into_inner().capabilities, expected.map(rpc));
 
     let request = proto::ControllerGetCapabilitiesRequest {};
@@ -145,6 +161,12 @@ async fn what_it_says_of_itself() {
         Rpc::ListVolumes,
         Rpc::ListVolumesPublishedNodes,
         Rpc::GetCapacity,
+        Rpc::CreateDeleteSnapshot,
+        Rpc::ListSnapshots,
+        Rpc::GetSnapshot,
+        Rpc::CloneVolume,
+        Rpc::ExpandVolume,
+        Rpc::GetVolume,
         Rpc::SingleNodeMultiWriter,
     ];
     assert_eq!(served.capabilities, expected.map(rpc));

@@ -18,7 +18,7 @@ fn parse(arguments: &[&str]) -> Result<LoopArgs, clap::Error> {
     let all = ["csi", "loop"].iter().chain(arguments);
     Command::try_parse_from(all).map(|command| match command.csi.driver {
         Driver::Loop(arguments) => arguments,
-        other @ Driver::Dir(_) => panic!("{other:?}"),
+        other @ (Driver::Dir(_) | Driver::Btrfs(_)) => panic!("{other:?}"),
     })
 }
 
@@ -58,10 +58,14 @@ async fn a_start_that_cannot_be_says_why() {
         mode: Mode::All,
         max_volumes: 1,
         programs: rig::programs(),
+        topology: None,
     };
     std::fs::write(backend.path("file"), "").unwrap();
     assert!(matches!(Server::bind(&settings("../n", "D")).unwrap_err(), StartError::NodeId(_)));
     assert!(matches!(Server::bind(&settings("n", "file")).unwrap_err(), StartError::Data(_)));
+    let topology = Some("no/topology".to_owned());
+    let unreachable = Settings { topology, ..settings("n", "D") };
+    assert!(matches!(Server::bind(&unreachable).unwrap_err(), StartError::Topology(_)));
     let first = Server::bind(&settings("n", "D")).unwrap();
     assert!(matches!(Server::bind(&settings("n", "D")).unwrap_err(), StartError::Endpoint(_)));
     drop(first);

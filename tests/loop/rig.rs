@@ -20,6 +20,8 @@ use wharfline::csi::proto::{self, VolumeCapability};
 pub(crate) const MIB: i64 = 1 << 20;
 /// What mkfs.xfs wants at least.
 pub(crate) const XFS: i64 = 300 * MIB;
+/// What mkfs.btrfs wants at least, with some room.
+pub(crate) const BTRFS: i64 = 128 * MIB;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) type Context = BTreeMap<String, String>;
@@ -46,6 +48,7 @@ pub(crate) struct How<'a> {
     pub(crate) variables: Vec<(&'a str, OsString)>,
     /// Where the data directory is; the usual one when empty.
     pub(crate) data: Option<PathBuf>,
+    pub(crate) topology: Option<&'a str>,
 }
 
 /// The path with the programs that `make test` gets.
@@ -107,6 +110,9 @@ impl Backend {
         if let Some(limit) = how.limit {
             command.args(["--max-volumes-per-node", &limit.to_string()]);
         }
+        if let Some(topology) = how.topology {
+            command.args(["--topology", topology]);
+        }
         command.env("PATH", programs()).envs(how.variables.clone());
         let file = std::fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
@@ -140,7 +146,7 @@ impl Backend {
     pub(crate) fn assert_nothing_left(&self) {
         assert_eq!(self.mounts(), [] as [PathBuf; 0]);
         assert_eq!(self.devices(), [] as [String; 0]);
-        for empty in ["D/volumes", "D/trash", "targets"] {
+        for empty in ["D/volumes", "D/trash", "D/snapshots", "D/trash-of-snapshots", "targets"] {
             assert_eq!(entries(&self.path(empty)), [] as [String; 0], "in {empty}");
         }
         for node in entries(&self.path("D/nodes")) {
@@ -288,6 +294,62 @@ impl Driver {
         self.nodes().node_unpublish_volume(request).await.map(drop)
     }
 
+    pub(crate) async fn expand(
+        &self,
+        volume: &str,
+        bytes: i64,
+    ) -> Result<proto::ControllerExpandVolumeResponse, Status> {
+        let range = proto::CapacityRange { required_bytes: bytes, limit_bytes: 0 };
+        let request = proto::ControllerExpandVolumeRequest {
+            volume_id: volume.to_owned(),
+            capacity_range: Some(range),
+            ..Default::default()
+        };
+        Ok(self.controller().controller_expand_volume(request).await?.into_inner())
+    }
+
+    /// What the node says that the volume has then.
+    pub(crate) async fn expand_here(&self, volume: &str, path: &Path, bytes: i64) -> Result<i64, Status> {
+        let range = proto::CapacityRange { required_bytes: bytes, limit_bytes: 0 };
+        let request = proto::NodeExpandVolumeRequest {
+            volume_id: volume.to_owned(),
+            volume_path: path.display().to_string(),
+            capacity_range: (bytes > 0).then_some(range),
+            ..Default::default()
+        };
+        Ok(self.nodes().node_expand_volume(request).await?.into_inner().capacity_bytes)
+    }
+
+    pub(crate) async fn stats(&self, volume: &str, path: &Path) -> Result<Vec<proto::VolumeUsage>, Status> {
+        let request = proto::NodeGetVolumeStatsRequest {
+            volume_id: volume.to_owned(),
+            volume_path: path.display().to_string(),
+            ..Default::default()
+        };
+        Ok(self.nodes().node_get_volume_stats(request).await?.into_inner().usage)
+    }
+
+    pub(crate) async fn snapshot(&self, volume: &str, name: &str) -> Result<proto::Snapshot, Status> {
+        let request = proto::CreateSnapshotRequest {
+            source_volume_id: volume.to_owned(),
+            name: name.to_owned(),
+            ..Default::default()
+        };
+        Ok(self.controller().create_snapshot(request).await?.into_inner().snapshot.expect("a snapshot"))
+    }
+
+    pub(crate) async fn delete_snapshot(&self, snapshot: &str) -> Result<(), Status> {
+        let request = proto::DeleteSnapshotRequest { snapshot_id: snapshot.to_owned(), ..Default::default() };
+        self.controller().delete_snapshot(request).await.map(drop)
+    }
+
+    /// The ids of all snapshots.
+    pub(crate) async fn snapshots(&self) -> Vec<String> {
+        let listed = self.controller().list_snapshots(proto::ListSnapshotsRequest::default()).await;
+        let entries = listed.unwrap().into_inner().entries;
+        entries.into_iter().map(|entry| entry.snapshot.unwrap().snapshot_id).collect()
+    }
+
     /// Each volume with the nodes that have it.
     pub(crate) async fn list(&self) -> Vec<(String, Vec<String>)> {
         let listed = self.controller().list_volumes(proto::ListVolumesRequest::default()).await;
@@ -318,6 +380,31 @@ pub(crate) fn create(name: &str, bytes: i64, capability: &VolumeCapability) -> p
         volume_capabilities: vec![capability.clone()],
         ..Default::default()
     }
+}
+
+/// Whether this process, and so the driver, may let an ext4 grow that is mounted.
+pub(crate) fn may_grow_ext4() -> bool {
+    let sets = rustix::thread::capabilities(None).unwrap();
+    sets.effective.contains(rustix::thread::CapabilitySet::SYS_RESOURCE)
+}
+
+/// A request for a volume with what is in a snapshot, or in a volume.
+pub(crate) fn from(
+    source: proto::volume_content_source::Type,
+    request: proto::CreateVolumeRequest,
+) -> proto::CreateVolumeRequest {
+    let source = proto::VolumeContentSource { r#type: Some(source) };
+    proto::CreateVolumeRequest { volume_content_source: Some(source), ..request }
+}
+
+pub(crate) fn of_snapshot(id: &str) -> proto::volume_content_source::Type {
+    let snapshot_id = id.to_owned();
+    proto::volume_content_source::Type::Snapshot(proto::volume_content_source::SnapshotSource { snapshot_id })
+}
+
+pub(crate) fn of_volume(id: &str) -> proto::volume_content_source::Type {
+    let volume_id = id.to_owned();
+    proto::volume_content_source::Type::Volume(proto::volume_content_source::VolumeSource { volume_id })
 }
 
 pub(crate) fn attach(

@@ -139,6 +139,16 @@ async fn pages() {
         }
     }
     assert_eq!((pages, &seen), (3, &ids));
+    let get = async |id: &str| {
+        let request = proto::ControllerGetVolumeRequest { volume_id: id.to_owned() };
+        driver.controller().controller_get_volume(request).await.map(tonic::Response::into_inner)
+    };
+    let one = get(&ids[1]).await.unwrap();
+    assert_eq!(one.volume.unwrap().volume_id, ids[1]);
+    assert_eq!(one.status.unwrap().published_node_ids, ["node-a"]);
+    assert_eq!(get(&ids[0]).await.unwrap().status.unwrap().published_node_ids, [] as [String; 0]);
+    assert_eq!(refused(get("0123456789abcdef0123").await, "does not exist"), Code::NotFound);
+    assert_eq!(refused(get("").await, "volume_id"), Code::InvalidArgument);
     for (token, max_entries, code) in [("nonsense", 0, Code::Aborted), ("", -1, Code::InvalidArgument)] {
         let request = proto::ListVolumesRequest { max_entries, starting_token: token.into() };
         assert_eq!(driver.controller().list_volumes(request).await.unwrap_err().code(), code);

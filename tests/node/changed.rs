@@ -7,7 +7,7 @@ use crate::support::node::{NODE, Rig, uid};
 use crate::support::scripted::Config;
 
 /// Changes the block of the allocation `own`.
-async fn change(rig: &Rig, block: Value) {
+pub(crate) async fn change(rig: &Rig, block: Value) {
     let spec = serde_json::to_value(&rig.allocs.get("own").await.unwrap().spec).unwrap();
     let mut task = spec["tasks"][0].clone();
     for (field, value) in block.as_object().unwrap() {

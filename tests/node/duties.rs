@@ -16,7 +16,7 @@ use crate::support::scripted::{Answer, Config, Gate, Scripted, Site};
 const PROBE: &str = "5000000u";
 
 /// An instance of the plugin `own` that runs as a task of this node.
-async fn instance(rig: &Rig, name: &str, script: &str, health_timeout: &str) -> Allocation {
+pub(crate) async fn instance(rig: &Rig, name: &str, script: &str, health_timeout: &str) -> Allocation {
     let task = json!({ "name": "plugin", "runtime": { "process": { "command": ["/bin/sh", "-c", script] } },
         "resources": { "limits": { "pids": "100" } }, "stopGracePeriod": "5s",
         "csiPlugin": { "pluginName": "own", "role": "Monolith", "healthTimeout": health_timeout } });
@@ -30,7 +30,7 @@ async fn end(rig: &Rig, name: &str) {
     rig.world.delete(&rig.instances, name).await;
 }
 
-async fn restarts(rig: &Rig) -> i64 {
+pub(crate) async fn restarts(rig: &Rig) -> i64 {
     let alloc = serde_json::to_value(rig.allocs.get("own").await.unwrap()).unwrap();
     alloc["status"]["tasks"][0]["restarts"].as_i64().unwrap_or_default()
 }
@@ -176,7 +176,7 @@ async fn a_plugin_is_only_probed_until_it_is_ready_and_then_asked_in_order() {
 }
 
 /// An instance of `own` that is a task here; the test answers at its socket.
-async fn answered(rig: &Rig, health_timeout: &str) -> (Scripted, PathBuf) {
+pub(crate) async fn answered(rig: &Rig, health_timeout: &str) -> (Scripted, PathBuf) {
     let at = rig.files.path().join("at");
     let script =
         format!("echo $CSI_ENDPOINT > {0}.new && mv {0}.new {0} && exec sleep infinity", at.display());

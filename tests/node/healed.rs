@@ -213,3 +213,67 @@ async fn what_somebody_unmounted_is_published_again_with_or_without_a_restart() 
         finish(rig, Some(fuse)).await;
     }
 }
+
+/// Of a file system that is dead no mount is well: that one of them is gone, too, changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_volume_whose_path_of_the_host_was_taken_away_is_told_as_dead_and_mounted_anew() {
+    let mut rig = Rig::idle(Config::full()).await;
+    let allowed = rig.files.path().join("host");
+    std::fs::create_dir_all(&allowed).unwrap();
+    rig.options.host_paths = vec![allowed.clone()];
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    let mut spec = task(&rig, "Remount");
+    let at = allowed.join("data");
+    spec["volumes"][0]["hostPath"] = json!(at);
+    let mut fuse = with_fuse(&rig, spec).await;
+    let begun = rig.files.path().join("begun");
+    until(|| begun.exists(), "the task runs").await;
+    let calls = rig.backend.order().len();
+    fuse.kill();
+    rig.plugin.stop().await;
+    rig.world.until(&rig.allocs, "app", "stale", volumes_ready("MountStale")).await;
+    unmount(&at, UnmountFlags::DETACH).unwrap();
+    // The next daemon has looked at both before it does anything.
+    rig.kill().await;
+    rig.start().await;
+    fuse.finish();
+    let fuse = Fuse::mount(&home(&rig, "vol-1").await);
+    rig.plugin.serve();
+    let path = path(&rig).await;
+    assert_eq!((&path, std::fs::read(path.join(FILE.0)).unwrap().as_slice()), (&at, FILE.1));
+    until(|| std::fs::read_to_string(&begun).is_ok_and(|b| b == "up\nup\n"), "it runs again").await;
+    assert_eq!(rig.backend.order()[calls..], ANEW);
+    let told = rig.events_until("Remounting").await;
+    assert!(!told.iter().any(|(reason, _)| reason == "MountLost"), "{told:?}");
+    finish(rig, Some(fuse)).await;
+}
+
+/// What is on top is theirs: the volume beneath it is well, and nothing is done for as long as they stay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_somebody_mounted_over_a_volume_is_told_and_left_alone() {
+    for policy in ["Remount", "Restart"] {
+        let mut rig = Rig::new(Config::full()).await;
+        let spec = task(&rig, policy);
+        let fuse = with_fuse(&rig, spec).await;
+        let begun = rig.files.path().join("begun");
+        until(|| begun.exists(), "the task runs").await;
+        let path = path(&rig).await;
+        let calls = rig.backend.order();
+        let none = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("theirs", &path, "tmpfs", none, None).unwrap();
+        // The mount beneath is where it was: it is seen at a heartbeat, or by the next daemon.
+        rig.kill().await;
+        rig.start().await;
+        let app = rig.world.until(&rig.allocs, "app", "lost", volumes_ready("MountLost")).await;
+        let said = message(&serde_json::to_value(app).unwrap(), "VolumesReady");
+        assert!(said.contains("mounted over") && said.contains("keep their own mount"), "{said}");
+        rig.ready().await;
+        unmount(&path, UnmountFlags::empty()).unwrap();
+        rig.world.until(&rig.allocs, "app", "well again", well).await;
+        assert_eq!(rig.backend.order(), calls, "{policy}");
+        assert!(!rig.files.path().join("ended").exists(), "{policy}: a task was ended for it");
+        finish(rig, Some(fuse)).await;
+    }
+}

@@ -33,7 +33,7 @@ pub(crate) async fn ready(rig: &Rig, name: &str, truth: &str) -> Value {
 }
 
 /// How often a reason was told of an object.
-async fn told(rig: &Rig, name: &str, reason: &str) -> i32 {
+pub(crate) async fn told(rig: &Rig, name: &str, reason: &str) -> i32 {
     told_if(rig, name, |event| event.reason.as_deref() == Some(reason)).await
 }
 
@@ -102,7 +102,8 @@ async fn a_plugin_that_is_never_ready_is_started_again_and_the_timeout_is_told_o
 pub(crate) async fn user_of_own(rig: &Rig) -> Value {
     let own = Special { spec: json!({ "plugin": "own" }), ..Special::default() };
     let volume = rig.ask("vol-1", &own).await;
-    let handle = rig.volume_up("vol-1").await.status.unwrap().handle;
+    let status = rig.volume_up("vol-1").await.status.unwrap();
+    let (handle, context) = (status.handle, status.context);
     let task = json!({ "name": "task", "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
         "runtime": { "process": { "command": ["/bin/sh", "-c", "echo up >> /data/log && exec sleep infinity"] } } });
     let app = rig
@@ -113,7 +114,7 @@ pub(crate) async fn user_of_own(rig: &Rig) -> Value {
         "spec": { "volume": "vol-1", "volumeUid": uid(&volume), "nodeName": NODE, "plugin": "own",
             "claim": { "namespace": "default", "name": "data", "uid": "c" },
             "host": { "nodeName": NODE, "epoch": 1 }, "attachRequired": false, "stageRequired": false,
-            "handle": handle, "nodeId": NODE, "allocations": [uid(&app)],
+            "handle": handle, "volumeContext": context, "nodeId": NODE, "allocations": [uid(&app)],
             "capability": { "accessMode": "SingleNodeWriter" } } });
     rig.world.create(&rig.attachments, object).await;
     serde_json::to_value(rig.published("app").await).unwrap()
@@ -197,6 +198,32 @@ async fn a_restarted_daemon_finds_its_plugins_as_they_were_and_says_nothing_new(
     }
     assert_eq!(told(&rig, "p", "PluginHealthy").await, 1);
     rig.finish().await;
+}
+
+/// Its first driver runs on, connected, in a directory that is not at the path any more: the next one there is asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_to_the_path_of_a_directory_that_was_moved_away_is_asked() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.start().await;
+    let (place, away) = (rig.files.path().join("ext"), rig.files.path().join("ext.old"));
+    let socket = place.join("csi.sock");
+    std::fs::create_dir(&place).unwrap();
+    let _first = Scripted::start(&rig.backend, Site::new("i-first"), &socket);
+    rig.register_as("scripted", "q", socket.clone()).await;
+    let called =
+        |id: &'static str| move |i: &Value| i["status"]["nodeId"] == id && condition(i, "Ready", "True");
+    rig.world.until(&rig.instances, "q", "the first serves", called("i-first")).await;
+    let probed = rig.count(Rpc::Probe);
+    std::fs::rename(&place, &away).unwrap();
+    rig.called(Rpc::Probe, probed + 1).await;
+    let serving = serde_json::to_value(rig.instances.get("q").await.unwrap()).unwrap();
+    assert!(called("i-first")(&serving), "who is connected serves on: {serving}");
+    std::fs::create_dir(&place).unwrap();
+    let _second = Scripted::start(&rig.backend, Site::new("i-second"), &socket);
+    rig.world.until(&rig.instances, "q", "the second serves", called("i-second")).await;
+    rig.release_plugin("q").await;
+    rig.world.delete(&rig.instances, "q").await;
+    rig.stop().await;
 }
 
 /// Scenarios A9, A10.

@@ -2,7 +2,7 @@
 use serde_json::{Value, json};
 use wharfline::csi::{Rpc, proto};
 
-use crate::support::node::{Rig, Special, condition_reason, rebooted};
+use crate::support::node::{Rig, Special, condition_message, condition_reason, mounts_beneath, rebooted};
 use crate::support::scripted::{Answer, Config};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -168,6 +168,76 @@ async fn a_path_behind_a_link_is_refused_and_comes_down_with_the_link_in_place()
     rig.world.until(&rig.allocs, "app", "refused", told).await;
     rig.end_all().await;
     assert!(!rig.files.path().join("foo").exists());
+    rig.finish().await;
+}
+
+/// A rig whose node allows one directory of the host.
+async fn allowing() -> (Rig, std::path::PathBuf) {
+    let mut rig = Rig::idle(Config::full()).await;
+    let allowed = rig.files.path().join("host");
+    std::fs::create_dir_all(&allowed).unwrap();
+    rig.options.host_paths = vec![allowed.clone()];
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    (rig, allowed)
+}
+
+/// Nothing of ours was ever there, so nothing keeps the allocation from going.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_that_somebody_else_has_a_mount_at_is_refused_and_left_alone() {
+    let (rig, allowed) = allowing().await;
+    let path = allowed.join("foreign");
+    std::fs::create_dir(&path).unwrap();
+    let none = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("theirs", &path, "tmpfs", none, None).unwrap();
+    let spec = json!({ "volumes": [{ "name": "data", "claimName": "data", "hostPath": path }] });
+    let app = rig.alloc("app", spec).await;
+    rig.give(&[&app], &Special::default()).await;
+    let told = |a: &Value| a["status"].to_string().contains("taken by something else");
+    rig.world.until(&rig.allocs, "app", "refused", told).await;
+    rig.end_all().await;
+    assert_eq!(mounts_beneath(&allowed), [path.to_string_lossy()], "theirs stays");
+    rustix::mount::unmount(&path, rustix::mount::UnmountFlags::empty()).unwrap();
+    rig.finish().await;
+}
+
+/// Directories of one file system without a device, so that the device tells nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_that_another_volume_has_is_refused_and_taken_once_it_is_free() {
+    let (rig, allowed) = allowing().await;
+    rig.on_tmpfs();
+    let path = allowed.join("data");
+    let at = |claim: &str, path: &std::path::Path| json!({ "volumes": [{ "name": "data", "claimName": claim, "hostPath": path }] });
+    let app = rig.alloc("app", at("data", &path)).await;
+    rig.give(&[&app], &Special::default()).await;
+    rig.published("app").await;
+    std::fs::write(path.join("mark"), "first").unwrap();
+    for wanted in [path.clone(), path.join("inner"), allowed.clone().join("data/")] {
+        let second = rig.alloc("second", at("other", &wanted)).await;
+        rig.give_second(&second).await;
+        let taken = |a: &Value| condition_reason(a, "VolumesReady") == Some("HostPathTaken");
+        let told = rig.world.until(&rig.allocs, "second", "told who has it", taken).await;
+        let told = serde_json::to_value(told).unwrap();
+        let said = condition_message(&told, "VolumesReady").unwrap();
+        assert!(
+            said.contains("allocation \"default/app\"") && said.contains(path.to_str().unwrap()),
+            "{said}"
+        );
+        assert_ne!(told["status"]["volumes"][0]["published"], "Up");
+        assert_eq!(rig.count(Rpc::NodePublishVolume), 1, "nobody is called for it");
+        rig.end_second().await;
+        assert!(path.join("mark").exists(), "the first one's mount was taken away");
+    }
+    let second = rig.alloc("second", at("other", &path)).await;
+    rig.give_second(&second).await;
+    let taken = |a: &Value| condition_reason(a, "VolumesReady") == Some("HostPathTaken");
+    rig.world.until(&rig.allocs, "second", "waits", taken).await;
+    rig.end_all().await;
+    rig.published("second").await;
+    assert!(path.is_dir() && !path.join("mark").exists());
+    rig.end_second().await;
+    rig.off_tmpfs();
     rig.finish().await;
 }
 

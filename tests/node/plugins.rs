@@ -542,3 +542,33 @@ async fn a_plugin_that_nobody_wants_any_more_makes_way_for_another() {
     rig.register().await;
     rig.finish().await;
 }
+
+/// Neither one that was never admitted nor one that is not well can take down what the orphan has brought up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_nobody_wants_any_more_makes_no_way_for_one_that_could_not_do_its_work() {
+    let rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    let socket = rig.files.path().join("second.sock");
+    let mut second = Scripted::start(&rig.backend, Site::new("i-second"), &socket);
+    let alloc = rig.serve_as("scripted", "q", socket).await;
+    let known =
+        |calls: &[Logged]| calls.iter().any(|c| c.node == "i-second" && c.ask.rpc() == Rpc::NodeGetInfo);
+    rig.backend.until("it is known", known).await;
+    rig.register_as("scripted", "r", rig.files.path().join("nobody.sock")).await;
+    rig.world.until(&rig.instances, "r", "not there", |i| condition(i, "Ready", "False")).await;
+    rig.world.delete(&rig.allocs, "p").await;
+    rig.world.let_go(&rig.allocs, "p").await;
+    rig.end_alloc("app").await;
+    rig.end_attachment().await;
+    assert_eq!((rig.count(Rpc::NodeUnpublishVolume), rig.count(Rpc::NodeUnstageVolume)), (1, 1));
+    rig.world.until(&rig.instances, "p", "out of service", |i| !condition(i, "Ready", "True")).await;
+    rig.world.delete(&rig.instances, "p").await;
+    rig.admit_as("scripted", "q", &alloc).await;
+    rig.world.until(&rig.instances, "q", "ready", |i| condition(i, "Ready", "True")).await;
+    rig.end_volume("vol-1").await;
+    rig.release_plugin("r").await;
+    rig.release_plugin("q").await;
+    second.stop().await;
+    rig.register().await;
+    rig.finish().await;
+}

@@ -12,7 +12,13 @@ use crate::support::scripted::{Answer, Config, Gate, Scripted, Site};
 /// Scenarios A21, Q3. What has a number that nobody knows is left out; what is told anew is told at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_status_has_the_capabilities_that_were_told_and_no_others() {
-    let few = Config { services: vec![1, 2], controller: vec![1, 2], node: vec![0, 1, 97], ..Config::full() };
+    let few = Config {
+        services: vec![1, 2],
+        expansion: vec![1],
+        controller: vec![1, 2],
+        node: vec![0, 1, 97],
+        ..Config::full()
+    };
     let mut rig = Rig::new(few).await;
     let told = |i: &Value| {
         let mut words = serde_json::from_value::<Vec<String>>(i["status"]["capabilities"].clone()).unwrap();
@@ -25,12 +31,14 @@ async fn the_status_has_the_capabilities_that_were_told_and_no_others() {
         "node/STAGE_UNSTAGE_VOLUME",
         "plugin/CONTROLLER_SERVICE",
         "plugin/VOLUME_ACCESSIBILITY_CONSTRAINTS",
+        "plugin/VOLUME_EXPANSION_ONLINE",
     ];
     let instance = serde_json::to_value(rig.ready().await).unwrap();
     assert_eq!(told(&instance), first);
     rig.plugin.kill().await;
     rig.backend.configure(|config| {
         config.services = vec![1];
+        config.expansion = vec![2, 96];
         config.controller = vec![1, 9];
         config.node = vec![2];
     });
@@ -40,6 +48,7 @@ async fn the_status_has_the_capabilities_that_were_told_and_no_others() {
         "controller/EXPAND_VOLUME",
         "node/GET_VOLUME_STATS",
         "plugin/CONTROLLER_SERVICE",
+        "plugin/VOLUME_EXPANSION_OFFLINE",
     ];
     rig.world.until(&rig.instances, "p", "the new ones alone", |i| told(i) == second).await;
     rig.ready().await;

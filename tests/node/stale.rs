@@ -4,11 +4,10 @@ use std::process::Command;
 
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use serde_json::{Value, json};
-use wharfline::api::{Allocation, VolumeAttachment};
 use wharfline::csi::Rpc;
 
 use crate::support::fuse::{FILE, Fuse};
-use crate::support::node::{Rig, Special, condition, condition_reason, uid, until};
+use crate::support::node::{Rig, Special, condition, condition_reason, until};
 use crate::support::scripted::Config;
 
 /// Where the backend has the files of a volume that is up.
@@ -190,28 +189,6 @@ async fn a_volume_that_was_taken_away_from_its_path_of_the_host_is_missed() {
     rig.finish().await;
 }
 
-/// Another volume like that of `att-1`, for the claim `other`.
-async fn second(rig: &Rig, user: &Allocation) {
-    rig.ask("vol-2", &Special::default()).await;
-    let volume = rig.volume_up("vol-2").await;
-    let first = rig.attachments.get("att-1").await.unwrap();
-    let mut spec = serde_json::to_value(&first.spec).unwrap();
-    let claim = json!({ "namespace": "default", "name": "other", "uid": "c2" });
-    let handle = volume.status.clone().unwrap().handle;
-    for (key, value) in [
-        ("volume", json!("vol-2")),
-        ("volumeUid", json!(uid(&volume))),
-        ("handle", json!(handle)),
-        ("claim", claim),
-        ("allocations", json!([uid(user)])),
-    ] {
-        spec[key] = value;
-    }
-    let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeAttachment",
-        "metadata": { "name": "att-2" }, "spec": spec });
-    let _made: VolumeAttachment = rig.world.create(&rig.attachments, object).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mount_that_does_not_answer_keeps_no_other_from_being_looked_at() {
     let mut rig = Rig::new(Config::full()).await;
@@ -222,7 +199,7 @@ async fn a_mount_that_does_not_answer_keeps_no_other_from_being_looked_at() {
     rig.attach("vol-1", &[&app], &Special::default()).await;
     rig.published("app").await;
     let other = rig.alloc("other", json!({ "volumes": [{ "name": "data", "claimName": "other" }] })).await;
-    second(&rig, &other).await;
+    rig.give_second(&other).await;
     let path = rig.published("other").await.status.unwrap().volumes[0].path.clone();
     fuse.hold();
     restart_plugin(&mut rig).await;
@@ -238,12 +215,7 @@ async fn a_mount_that_does_not_answer_keeps_no_other_from_being_looked_at() {
     fuse.go_on();
     rig.world.until(&rig.allocs, "app", "well again", well).await;
     rig.world.let_go(&rig.allocs, "other").await;
-    rig.world.delete(&rig.attachments, "att-2").await;
-    let down = |a: &Value| a["status"]["node"]["releasedUID"] == a["metadata"]["uid"];
-    rig.world.until(&rig.attachments, "att-2", "released", down).await;
-    rig.called(Rpc::ControllerUnpublishVolume, 1).await;
-    rig.world.let_go(&rig.attachments, "att-2").await;
-    rig.end_volume("vol-2").await;
+    rig.end_second_volume().await;
     rig.end_alloc("app").await;
     rig.end_attachment().await;
     fuse.finish();
@@ -282,5 +254,32 @@ async fn a_device_that_went_away_under_its_file_system_is_told() {
     rig.end_attachment().await;
     done("umount", &[at]);
     rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// Many volumes may be directories of one tmpfs, one overlay or one export of NFS: the device alone tells nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_directory_of_the_same_file_system_is_not_the_volume() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.on_tmpfs();
+    let path = rig.running().await.status.unwrap().volumes[0].path.clone();
+    let other = home(&rig, "vol-1").await.with_file_name("other");
+    std::fs::create_dir(&other).unwrap();
+    unmount(&path, UnmountFlags::DETACH).unwrap();
+    mount_bind(&other, &path).unwrap();
+    let lost = |a: &Value| {
+        condition_reason(a, "VolumesReady") == Some("MountLost")
+            && message(a, "VolumesReady").contains("is not what was mounted there")
+    };
+    rig.world.until(&rig.allocs, "app", "told of the other", lost).await;
+    // Nor does the next daemon take it for the volume, whatever the driver says.
+    rig.kill().await;
+    rig.start().await;
+    rig.world.until(&rig.allocs, "app", "not published", volumes_ready("NotMounted")).await;
+    assert_ne!(json(&rig, "app").await["status"]["volumes"][0]["published"], "Up");
+    unmount(&path, UnmountFlags::empty()).unwrap();
+    rig.world.until(&rig.allocs, "app", "published anew", well).await;
+    rig.end_all().await;
+    rig.off_tmpfs();
     rig.finish().await;
 }

@@ -208,7 +208,7 @@ pub fn removed(inner: &mut Inner, key: &str, object: &Value) {
             let (handle, node) = (text(object, "/spec/handle"), node_id(text(object, "/spec/nodeName")));
             let Some(backend) = inner.backends.get(plugin) else { return };
             let held = backend.left().into_iter().find(|left| match left {
-                Leftover::Volume(_) => false,
+                Leftover::Volume(_) | Leftover::Snapshot(_) | Leftover::Group(_) => false,
                 Leftover::Attachment { volume, node: on }
                 | Leftover::Stage { volume, node: on }
                 | Leftover::Publication { volume, node: on, .. } => volume == handle && *on == node,

@@ -133,3 +133,62 @@ async fn what_happens_in_a_directory_comes_in_order_and_ends_with_it() {
     let seen: Vec<DirEvent> = soon(changes.by_ref().collect()).await;
     assert_eq!(seen, expected);
 }
+
+/// The watches of this process by the inodes that they are of: how many instances of inotify have them, and how many there
+/// are.
+fn kept(inodes: &[u64]) -> (usize, usize) {
+    let own = |line: &&str| {
+        let inode = line.split(' ').find_map(|word| word.strip_prefix("ino:"));
+        let inode = inode.and_then(|inode| u64::from_str_radix(inode, 16).ok());
+        line.starts_with("inotify ") && inode.is_some_and(|inode| inodes.contains(&inode))
+    };
+    let all = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    let of_each =
+        all.filter_map(|fd| std::fs::read_to_string(fd.path()).ok()).map(|t| t.lines().filter(own).count());
+    let counts: Vec<_> = of_each.filter(|count| *count > 0).collect();
+    (counts.len(), counts.iter().sum())
+}
+
+/// Of instances one user may have 128, in all programs together.
+#[tokio::test]
+async fn all_directories_are_watched_with_one_instance_and_each_is_told_its_own() {
+    let parent = tempfile::tempdir().unwrap();
+    let watches = RealWatches::new(pool());
+    let paths: Vec<_> = (0..200).map(|n| parent.path().join(n.to_string())).collect();
+    let mut all = Vec::new();
+    for path in &paths {
+        std::fs::create_dir(path).unwrap();
+        all.push(watches.changes(path).await.unwrap());
+    }
+    let inodes: Vec<_> =
+        paths.iter().map(|path| std::os::unix::fs::MetadataExt::ino(&path.metadata().unwrap())).collect();
+    assert_eq!(kept(&inodes), (1, 200));
+    // Who comes later is told nothing of before.
+    std::fs::create_dir(paths[7].join("before")).unwrap();
+    let mut later = watches.clone().changes(&paths[7]).await.unwrap();
+    let appeared = |name: &str| Some(DirEvent::Appeared(name.to_owned()));
+    for (n, path) in paths.iter().enumerate() {
+        std::fs::create_dir(path.join(format!("in-{n}"))).unwrap();
+    }
+    assert_eq!(soon(later.next()).await, appeared("in-7"));
+    assert_eq!(soon(all[7].next()).await, appeared("before"));
+    for (n, events) in all.iter_mut().enumerate() {
+        assert_eq!(soon(events.next()).await, appeared(&format!("in-{n}")));
+    }
+    // Who goes takes nobody along, and a directory that nobody watches costs nothing.
+    let first = all.remove(7);
+    drop((first, all));
+    assert_eq!(kept(&inodes), (1, 1));
+    std::fs::create_dir(paths[7].join("after")).unwrap();
+    assert_eq!(soon(later.next()).await, appeared("after"));
+    // At another path it is the same directory, and another watch.
+    let moved = parent.path().join("moved");
+    std::fs::rename(&paths[7], &moved).unwrap();
+    let mut anew = watches.changes(&moved).await.unwrap();
+    assert_eq!((soon(later.next()).await, soon(later.next()).await), (Some(DirEvent::Gone), None));
+    drop(later);
+    std::fs::create_dir(moved.join("there")).unwrap();
+    assert_eq!(soon(anew.next()).await, appeared("there"));
+    drop(anew);
+    assert_eq!(kept(&inodes), (0, 0));
+}

@@ -305,9 +305,18 @@ async fn a_publication_at_a_host_path_comes_and_goes_whole() {
     std::fs::remove_file(at.absolute().join("theirs")).unwrap();
     tmpfs(&at.absolute());
     assert!(matches!(publish().await, Err(KernelError::Occupied { .. })));
+    // Nothing of ours is there, so nothing has to be undone.
+    let before = table();
+    kernel.unpublish_at_host(&at, &verified, 1).await.unwrap();
+    assert_eq!(table(), before);
+    rustix::mount::unmount(at.absolute(), rustix::mount::UnmountFlags::empty()).unwrap();
+    // Beneath another one's mount ours is still there.
+    publish().await.unwrap();
+    tmpfs(&at.absolute());
     let changed = kernel.unpublish_at_host(&at, &verified, 0).await;
     assert!(matches!(changed, Err(KernelError::Changed { .. })), "{changed:?}");
     rustix::mount::unmount(at.absolute(), rustix::mount::UnmountFlags::empty()).unwrap();
+    kernel.unpublish_at_host(&at, &verified, 0).await.unwrap();
     std::fs::remove_dir(at.absolute()).unwrap();
     symlink("/etc", at.absolute()).unwrap();
     assert!(publish().await.is_err());
@@ -321,6 +330,48 @@ async fn a_publication_at_a_host_path_comes_and_goes_whole() {
     unmount(&kernel, &path).await;
     kernel.undo_tree().await.unwrap();
     host.assert_clean();
+}
+
+/// Volumes that are directories of one file system which has no device: tmpfs, overlay, an export of NFS.
+#[tokio::test]
+async fn one_directory_of_a_file_system_is_not_another_one() {
+    for old in [false, true] {
+        let host = Host::new();
+        let kernel = if old { host.kernel().without_statmount() } else { host.kernel() };
+        kernel.prepare_tree().await.unwrap();
+        let (export, allowed) = (host.data.join("export"), host.data.join("srv"));
+        for directory in [&export, &allowed] {
+            std::fs::create_dir(directory).unwrap();
+        }
+        tmpfs(&export);
+        let mut volumes = Vec::new();
+        for name in ["a", "b"] {
+            std::fs::create_dir(export.join(name)).unwrap();
+            let path = tree(&["vol", name]);
+            kernel.make_dir(&path).await.unwrap();
+            mount_bind(export.join(name), kernel.absolute(&path.clone().into())).unwrap();
+            let seen = present(&kernel, path.clone()).await;
+            volumes.push((path, seen));
+        }
+        let [(a, seen_a), (b, seen_b)] = &volumes[..] else { unreachable!() };
+        assert!(seen_a.shows(seen_a) && !seen_a.shows(seen_b), "old: {old}");
+        let at = HostPath::new(&allowed, &allowed.join("data")).unwrap();
+        kernel.publish_at_host(a, seen_a, &at, Access::ReadWrite).await.unwrap();
+        kernel.publish_at_host(a, seen_a, &at, Access::ReadWrite).await.unwrap();
+        let before = table();
+        let taken = kernel.publish_at_host(b, seen_b, &at, Access::ReadWrite).await;
+        assert!(matches!(taken, Err(KernelError::Occupied { .. })), "old: {old}: {taken:?}");
+        kernel.unpublish_at_host(&at, seen_b, 0).await.unwrap();
+        assert_eq!(table(), before, "old: {old}: another volume was unmounted");
+        kernel.unpublish_at_host(&at, seen_a, 1).await.unwrap();
+        assert!(!at.absolute().exists());
+        for path in [a, b] {
+            unmount(&kernel, path).await;
+        }
+        rustix::mount::unmount(&export, rustix::mount::UnmountFlags::empty()).unwrap();
+        kernel.undo_tree().await.unwrap();
+        host.assert_clean();
+    }
 }
 
 /// The race of a path that is checked by name and used by name: an attacker swaps a directory on the way with a

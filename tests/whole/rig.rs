@@ -43,6 +43,22 @@ impl Rig {
         assert!(line.starts_with("ready "), "not ready: {line:?}\n{}", self.log());
     }
 
+    /// `up` on a machine of its own, of which the kernel tells this boot id: processes and mounts that all end with it.
+    pub(crate) fn up_on_machine(&mut self, boot: &str) {
+        let booted = self.data.path().with_extension("boot");
+        std::fs::write(&booted, format!("{boot}\n")).unwrap();
+        let up = self.up_command(&["--listen", "127.0.0.1:0", "--node-name", "node-a"]);
+        let log = std::fs::OpenOptions::new().append(true).open(self.log_path()).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--fork", "--pid", "--mount", "--mount-proc", "--kill-child"]);
+        // With set -e: a machine that tells another boot is no machine of the test's.
+        let script = "set -e; mount --bind \"$1\" /proc/sys/kernel/random/boot_id; shift; exec \"$@\"";
+        command.args(["sh", "-c", script, "sh"]).arg(&booted).arg(up.get_program()).args(up.get_args());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let line = self.begin(command);
+        assert!(line.starts_with("ready "), "not ready: {line:?}\n{}", self.log());
+    }
+
     fn begin(&mut self, mut command: Command) -> String {
         let mut up = command.spawn().unwrap();
         let mut line = String::new();
@@ -90,6 +106,11 @@ impl Rig {
 
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.data.path().join("kubeconfig")
+    }
+
+    /// Whether an `up` of it runs.
+    pub(crate) fn is_up(&self) -> bool {
+        self.up.is_some()
     }
 
     /// SIGKILL: no goodbye.
@@ -205,12 +226,13 @@ impl Drop for Rig {
             let _ = up.wait();
         }
         if std::thread::panicking() {
+            crate::scripted::steered::relent();
             let mut down = Command::new(WHARFLINE);
             down.args(["down", "--delete-volumes", "--timeout", "20s", "--data-dir"]).arg(self.data.path());
             let _ = down.stdout(Stdio::null()).stderr(Stdio::null()).status();
             eprintln!("-- up's log --\n{}", self.log());
         }
-        for extension in ["log", "yaml"] {
+        for extension in ["log", "yaml", "boot"] {
             let _ = std::fs::remove_file(self.data.path().with_extension(extension));
         }
     }

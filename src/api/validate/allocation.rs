@@ -1,13 +1,14 @@
 //! Faults of an Allocation.
 use std::collections::HashSet;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::super::field::{Cause, FieldError, FieldErrors};
 use super::super::quantity;
-use super::mounts::{BELOW_ROOT, is_below_root, mounts};
-use super::runtime::{driver_is_root, driver_paths, env, own_endpoint, resources, runtime};
+use super::mounts::{is_below_root, mounts};
+use super::runtime::{driver_is_root, driver_paths, env, health_timeout, own_endpoint, resources, runtime};
 use super::{check_duration, list, names, reference, required, text, unchanged};
 
 /// What a person may wait for the end of a task.
@@ -35,11 +36,15 @@ pub fn allocation(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
             );
         }
         reference(&mut faults, &format!("spec.volumes[{i}].claimName"), &volume["claimName"]);
-        host_path(&mut faults, &format!("spec.volumes[{i}].hostPath"), text(&volume["hostPath"]));
     }
+    host_paths(&mut faults, &spec["volumes"]);
     let known: HashSet<_> = list(&spec["volumes"]).map(|v| text(&v["name"])).collect();
     for (i, one) in list(&spec["tasks"]).enumerate() {
         task(&mut faults, &format!("spec.tasks[{i}]"), one, &known);
+        // Those of before this was refused cannot be changed.
+        if old.is_none() {
+            driver_stays(&mut faults, &format!("spec.tasks[{i}].restartPolicy"), one);
+        }
     }
     if let Some(old) = old {
         let fields = ["nodeName", "nodeSelector", "volumes"];
@@ -91,7 +96,7 @@ fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&s
     if plugin.is_object() {
         required(faults, &format!("{path}.csiPlugin.pluginName"), &plugin["pluginName"]);
         reference(faults, &format!("{path}.csiPlugin.pluginName"), &plugin["pluginName"]);
-        check_duration(faults, &format!("{path}.csiPlugin.healthTimeout"), &plugin["healthTimeout"]);
+        health_timeout(faults, &format!("{path}.csiPlugin.healthTimeout"), &plugin["healthTimeout"]);
         driver_paths(faults, &format!("{path}.csiPlugin"), plugin, &task["runtime"]);
         driver_is_root(faults, path, task);
         own_endpoint(faults, path, task);
@@ -120,6 +125,14 @@ fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&s
     mounts(faults, path, task, "csiPlugin");
 }
 
+/// A driver whose volumes are mounted is needed to take them down, however it ended.
+fn driver_stays(faults: &mut FieldErrors, path: &str, task: &Value) {
+    if task["csiPlugin"].is_object() && !matches!(text(&task["restartPolicy"]), "" | "Always") {
+        let message = "a task that serves a plugin is always started again, until no volume needs it; leave it out or say Always";
+        faults.invalid(path, message);
+    }
+}
+
 /// The longest path that the kernel takes, in bytes.
 const PATH_MAX: usize = 4096;
 
@@ -130,9 +143,28 @@ fn is_sub_path(path: &str) -> bool {
         && !path.split('/').any(|part| matches!(part, "" | "." | ".."))
 }
 
-fn host_path(faults: &mut FieldErrors, path: &str, value: &str) {
-    if !value.is_empty() && !is_below_root(value) {
-        faults.invalid(path, BELOW_ROOT);
+/// One volume would cover the other, or be mounted in it.
+fn host_paths(faults: &mut FieldErrors, volumes: &Value) {
+    let mut taken: Vec<(usize, &Path)> = Vec::new();
+    for (i, volume) in list(volumes).enumerate() {
+        let (at, value) = (format!("spec.volumes[{i}].hostPath"), text(&volume["hostPath"]));
+        if value.is_empty() {
+            continue;
+        }
+        // The node takes no path that could be written otherwise.
+        if !is_below_root(value) || value.split('/').any(|part| part == ".") {
+            faults.invalid(at, "must be an absolute path below / without \".\" and \"..\"");
+            continue;
+        }
+        let path = Path::new(value);
+        let overlaps = |(_, other): &&(usize, &Path)| path.starts_with(other) || other.starts_with(path);
+        match taken.iter().find(overlaps) {
+            Some((other, _)) => {
+                let message = format!("must be neither that of volumes[{other}] nor lie in it or above it");
+                faults.invalid(at, message);
+            }
+            None => taken.push((i, path)),
+        }
     }
 }
 
@@ -165,6 +197,30 @@ mod tests {
                 "spec.tasks[0].volumeMounts[0].mountPath",
             ]
         );
+    }
+
+    #[test]
+    fn paths_of_the_host_are_plain_and_lie_apart() {
+        let bad = |i: usize| format!("spec.volumes[{i}].hostPath");
+        for (paths_of, wanted) in [
+            (["/srv/a", "/srv/b", ""], vec![]),
+            (["/srv/a", "/srv/ab", "/srv/a b"], vec![]),
+            (["/srv/a", "/srv/a", ""], vec![bad(1)]),
+            (["/srv/a", "/srv//a/", "/srv/a/in"], vec![bad(1), bad(2)]),
+            (["/srv/a/in", "/srv/a", "/srv"], vec![bad(1), bad(2)]),
+            (["/srv/./a", "/srv/a/..", "srv/a"], vec![bad(0), bad(1), bad(2)]),
+        ] {
+            let volumes: Vec<_> = paths_of
+                .iter()
+                .enumerate()
+                .map(|(i, path)| json!({ "name": format!("v{i}"), "claimName": format!("c{i}"), "hostPath": path }))
+                .collect();
+            assert_eq!(
+                paths(&allocation(&json!({ "spec": { "volumes": volumes } }), None)),
+                wanted,
+                "{paths_of:?}"
+            );
+        }
     }
 
     #[test]
@@ -207,6 +263,14 @@ mod tests {
             json!({ "spec": { "volumes": [{ "name": "a", "claimName": "c" }, { "name": "b", "claimName": "d" }],
                 "tasks": [all] } })
         };
+        let serving = |more: &Value| {
+            let mut all = json!({ "csiPlugin": { "pluginName": "p", "role": "Node" } });
+            all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            all
+        };
+        let patient = |timeout: &str| {
+            serving(&json!({ "csiPlugin": { "pluginName": "p", "role": "Node", "healthTimeout": timeout } }))
+        };
         let mounts = |first: &str, second: &str| json!({ "volumeMounts": [{ "name": "a", "mountPath": first }, { "name": "b", "mountPath": second }] });
         for (task, wanted) in [
             (mounts("/data", "/data/more"), &[][..]),
@@ -222,6 +286,19 @@ mod tests {
                 &["spec.tasks[0].env.CSI_ENDPOINT"],
             ),
             (json!({ "env": { "CSI_ENDPOINT": "x" } }), &[]),
+            (serving(&json!({ "restartPolicy": "Always" })), &[]),
+            (serving(&json!({ "restartPolicy": "OnFailure" })), &["spec.tasks[0].restartPolicy"]),
+            (serving(&json!({ "restartPolicy": "Never" })), &["spec.tasks[0].restartPolicy"]),
+            (json!({ "restartPolicy": "Never" }), &[]),
+            (patient("0s"), &["spec.tasks[0].csiPlugin.healthTimeout"]),
+            (patient("99ms"), &["spec.tasks[0].csiPlugin.healthTimeout"]),
+            (patient("soon"), &["spec.tasks[0].csiPlugin.healthTimeout"]),
+            (patient("100ms"), &[]),
+            (serving(&json!({ "runtime": { "external": { "socket": "/run/x.sock" } } })), &[]),
+            (
+                serving(&json!({ "runtime": { "external": { "socket": "/run/../x.sock" } } })),
+                &["spec.tasks[0].runtime.external.socket"],
+            ),
             (json!({ "env": { "A=B": "x", "B C": "x" } }), &["spec.tasks[0].env[A=B]"]),
             (json!({ "stopGracePeriod": "24h" }), &[]),
             (json!({ "stopGracePeriod": "999999999h" }), &["spec.tasks[0].stopGracePeriod"]),
@@ -233,5 +310,12 @@ mod tests {
         ] {
             assert_eq!(paths(&allocation(&alloc(&task), None)), wanted, "{task}");
         }
+        // What was taken before it was refused may change its block still.
+        let never = |of: &str| {
+            alloc(&serving(
+                &json!({ "restartPolicy": "Never", "csiPlugin": { "pluginName": of, "role": "Node" } }),
+            ))
+        };
+        assert!(allocation(&never("q"), Some(&never("p"))).is_empty());
     }
 }

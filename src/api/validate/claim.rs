@@ -89,7 +89,8 @@ mod tests {
     fn sizes_do_not_shrink() {
         let of = |s: &str| json!({ "spec": { "accessModes": ["SingleNodeWriter"], "resources": { "requests": { "storage": s } } } });
         assert!(claim(&of("1Gi"), Some(&of("1024Mi"))).is_empty());
-        let size = |faults: Vec<FieldError>| faults.into_iter().map(|f| (f.path, f.cause)).collect::<Vec<_>>();
+        let size =
+            |faults: Vec<FieldError>| faults.into_iter().map(|f| (f.path, f.cause)).collect::<Vec<_>>();
         let refused = vec![("spec.resources.requests.storage".to_owned(), Cause::Forbidden)];
         assert_eq!(size(claim(&of("1Gi"), Some(&of("2Gi")))), refused, "it may have been asked for");
         assert!(claim(&of("3Gi"), Some(&of("2Gi"))).is_empty(), "it may grow");
@@ -98,7 +99,10 @@ mod tests {
             claim["status"] = json!({ "capacity": has });
             claim
         };
-        assert!(claim(&of("2Gi"), Some(&asked("3Gi", "2Gi"))).is_empty(), "what it did not get is taken back");
+        assert!(
+            claim(&of("2Gi"), Some(&asked("3Gi", "2Gi"))).is_empty(),
+            "what it did not get is taken back"
+        );
         assert_eq!(size(claim(&of("1Gi"), Some(&asked("3Gi", "2Gi")))), refused);
         assert_eq!(size(claim(&of("2Gi"), Some(&asked("3Gi", "3Gi")))), refused);
     }

@@ -4,7 +4,7 @@ use serde_json::Value;
 use super::super::field::{FieldError, FieldErrors};
 use super::super::{plugin, quantity};
 use super::mounts::{mounts, one_view};
-use super::runtime::{driver_is_root, driver_paths, env, own_endpoint, resources, runtime};
+use super::runtime::{driver_is_root, driver_paths, env, health_timeout, own_endpoint, resources, runtime};
 use super::{check_duration, entries, is_subdomain, list, names, one_of, text};
 
 /// Faults of a Plugin.
@@ -26,7 +26,7 @@ pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
         env(&mut faults, &path, instance);
         driver_paths(&mut faults, &path, instance, &instance["runtime"]);
         mounts(&mut faults, &path, instance, "");
-        check_duration(&mut faults, &format!("{path}.healthTimeout"), &instance["healthTimeout"]);
+        health_timeout(&mut faults, &format!("{path}.healthTimeout"), &instance["healthTimeout"]);
         driver_is_root(&mut faults, &path, instance);
         own_endpoint(&mut faults, &path, instance);
     }
@@ -89,6 +89,22 @@ mod tests {
             ["spec.instances[0].runtime.external.socket"]
         );
         assert_eq!(plugin(&of("tcp://1.2.3.4:5".into()), None).len(), 1);
+    }
+
+    /// One that is never ready in time would be ended and started again for ever.
+    #[test]
+    fn a_driver_has_some_time_to_be_ready() {
+        for (timeout, paths_of) in [
+            ("0s", vec!["spec.instances[0].healthTimeout"]),
+            ("99ms", vec!["spec.instances[0].healthTimeout"]),
+            ("100ms", vec![]),
+            ("10m", vec![]),
+        ] {
+            let instance = json!({ "name": "a", "role": "Node", "healthTimeout": timeout,
+                "runtime": { "process": { "command": ["x"] } } });
+            let faults = plugin(&json!({ "spec": { "instances": [instance] } }), None);
+            assert_eq!(paths(&faults), paths_of, "{timeout}");
+        }
     }
 
     #[test]

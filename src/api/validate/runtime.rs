@@ -1,16 +1,20 @@
 //! Faults of how a task or an instance of a plugin is run, and of what it may take.
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::super::capability::{ALL, Capability};
 use super::super::field::{Cause, FieldErrors};
 use super::super::quantity;
 use super::mounts::{BELOW_ROOT, is_below_root};
-use super::{SOCKET_PATH_MAX, entries, list, one_of, text};
+use super::{SOCKET_PATH_MAX, check_duration, entries, list, one_of, text};
 
 /// The least memory that a program can start in.
 const LEAST_MEMORY: i64 = 4 << 20;
 /// The least thousandths of a CPU that the kernel divides.
 const LEAST_CPU: u64 = 10;
+/// The least time to be ready in that a driver may be given.
+const LEAST_HEALTH_TIMEOUT: Duration = Duration::from_millis(100);
 /// The kernel's largest number of a process.
 const MOST_PIDS: u64 = 4_194_304;
 /// The largest number of a user or a group; the one above it means none.
@@ -124,8 +128,8 @@ pub(super) fn env(faults: &mut FieldErrors, path: &str, of: &Value) {
 fn socket(faults: &mut FieldErrors, path: &str, socket: &str) {
     if socket.contains("://") {
         faults.invalid(path, "must be a plain path of a Unix socket; other transports are not part of CSI");
-    } else if !socket.starts_with('/') {
-        faults.invalid(path, "must be an absolute path");
+    } else if !is_absolute(socket) {
+        faults.invalid(path, "must be an absolute path without \"..\"");
     } else if socket.len() > SOCKET_PATH_MAX {
         let message = format!("has {} bytes; a Unix socket's path may have {SOCKET_PATH_MAX}", socket.len());
         faults.add(path, Cause::TooLong, message);
@@ -214,6 +218,17 @@ fn oci(faults: &mut FieldErrors, path: &str, oci: &Value) {
 
 fn is_absolute(path: &str) -> bool {
     path.starts_with('/') && !path.split('/').any(|part| part == "..") && !path.contains('\0')
+}
+
+/// How long a driver may take to be ready.
+pub(super) fn health_timeout(faults: &mut FieldErrors, path: &str, value: &Value) {
+    check_duration(faults, path, value);
+    if value.as_str().and_then(quantity::duration).is_some_and(|timeout| timeout < LEAST_HEALTH_TIMEOUT) {
+        faults.invalid(
+            path,
+            "must be at least 100ms: no driver is ready sooner, and it would be ended for ever",
+        );
+    }
 }
 
 /// A driver listens where it is told to.

@@ -72,7 +72,8 @@ fn size(faults: &mut FieldErrors, size: &Value) {
     if size.is_null() {
         return;
     }
-    let (required, limit) = (size["requiredBytes"].as_i64().unwrap_or(0), size["limitBytes"].as_i64().unwrap_or(0));
+    let (required, limit) =
+        (size["requiredBytes"].as_i64().unwrap_or(0), size["limitBytes"].as_i64().unwrap_or(0));
     if required <= 0 {
         faults.invalid("spec.size.requiredBytes", "must be more than nothing");
     }
@@ -111,17 +112,21 @@ mod tests {
 
     #[test]
     fn a_size_is_a_range() {
-        let of = |size: Value| {
-            json!({ "spec": { "plugin": "a", "accessModes": ["SingleNodeWriter"], "size": size,
-            "source": { "existing": { "handle": "h" } } } })
+        let of = |required: i64, limit: i64| {
+            json!({ "spec": { "plugin": "a", "accessModes": ["SingleNodeWriter"],
+                "size": { "requiredBytes": required, "limitBytes": limit },
+                "source": { "existing": { "handle": "h" } } } })
         };
-        let faults = |required: i64, limit: i64| {
-            paths(&volume(&of(json!({ "requiredBytes": required, "limitBytes": limit })), None))
-        };
-        assert!(faults(1, 0).is_empty() && faults(2, 2).is_empty() && faults(1, 2).is_empty());
-        assert_eq!(faults(0, 0), ["spec.size.requiredBytes"]);
-        assert_eq!(faults(-1, -1), ["spec.size.requiredBytes", "spec.size.limitBytes"]);
-        assert_eq!(faults(2, 1), ["spec.size.limitBytes"]);
+        for (required, limit, faults) in [
+            (1, 0, vec![]),
+            (2, 2, vec![]),
+            (1, 2, vec![]),
+            (0, 0, vec!["spec.size.requiredBytes"]),
+            (-1, -1, vec!["spec.size.requiredBytes", "spec.size.limitBytes"]),
+            (2, 1, vec!["spec.size.limitBytes"]),
+        ] {
+            assert_eq!(paths(&volume(&of(required, limit), None)), faults, "{required} {limit}");
+        }
     }
 
     #[test]

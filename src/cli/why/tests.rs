@@ -269,6 +269,35 @@ fn going_up() -> Vec<Case> {
             advice: "`wharfline describe plugininstance/nfs-a`",
         },
         Case {
+            name: "the plugin went away before there was an attachment",
+            cluster: without(
+                with(&[
+                    ("allocations/0", waiting("")),
+                    ("instances/1", unmet("Connected", "NoSocket", "no socket at /run/x")),
+                ]),
+                "attachments",
+                0,
+            ),
+            asked: "Allocation/web-data",
+            way: &[
+                "allocation/web-data",
+                "volumeclaim/data",
+                "volume/vol-data",
+                "plugin/nfs",
+                "plugininstance/nfs-b",
+            ],
+            says: "not healthy on b: no socket at /run/x",
+            advice: "`wharfline describe plugininstance/nfs-b`",
+        },
+        Case {
+            name: "an instance on a lost node counts for nothing",
+            cluster: with(&[("nodes/1", unmet("Ready", "LeaseExpired", "no sign of life since 12:00"))]),
+            asked: "Plugin/nfs",
+            way: &["plugin/nfs", "plugininstance/nfs-b", "node/b"],
+            says: "not ready: no sign of life since 12:00",
+            advice: "start the node daemon on b",
+        },
+        Case {
             name: "the host is lost",
             cluster: with(&[
                 (

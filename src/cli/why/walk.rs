@@ -15,7 +15,7 @@ use super::{Branch, Kind, Objects, State, Subject};
 use crate::api::allocation::{AllocationPhase, AllocationVolume, TaskState};
 use crate::api::claim::ClaimPhase;
 use crate::api::class::VolumeBindingMode;
-use crate::api::meta::{Call, Condition, ReclaimPolicy, Rung, Truth};
+use crate::api::meta::{Call, Condition, ReclaimPolicy, Rung, Truth, is_true};
 use crate::api::volume::VolumePhase;
 use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass};
 use ending::{add_exit, logs_of};
@@ -176,7 +176,7 @@ impl<'a> Walk<'a> {
         // MountLost, MountStale, MountSilent: it runs, and its volume is not what it was.
         let dead = settled && told.is_some_and(|c| c.kind == "VolumesReady" && c.reason.starts_with("Mount"));
         if settled && !dead && told.is_none_or(|condition| condition.kind != "Ready") {
-            self.add_former(&mut branch, allocation);
+            self.add_serving(&mut branch, allocation);
             return branch;
         }
         branch.state = State::Blocked;
@@ -383,6 +383,8 @@ impl<'a> Walk<'a> {
                 branch.state = State::Blocked;
                 branch.name_reason("NotAttached");
                 branch.add(&format!(", not attached to {node} yet"));
+                let below = self.plugin(&volume.spec.plugin, Service::Node(node));
+                branch.because.extend(Some(below).filter(Branch::blocked));
             }
         }
         branch
@@ -499,12 +501,15 @@ impl<'a> Walk<'a> {
             }
             let of_plugin = self.instances.values().filter(|i| i.spec.plugin == name);
             let serving: Vec<_> = of_plugin.filter(|i| service.fits(i)).collect();
-            let healthy = serving.iter().filter(|i| is_healthy(i)).count();
+            let healthy = serving.iter().filter(|i| self.is_healthy(i)).count();
             let all_needed = matches!(service, Service::Any);
             branch.text = format!("{healthy} of {} instances{} healthy", serving.len(), service.place());
-            if healthy > 0 && !(all_needed && healthy < serving.len()) {
-                let conditions = plugin.status.as_ref().map(|status| status.conditions.as_slice());
-                let told = unmet(conditions.unwrap_or_default(), "Ready").filter(|_| all_needed);
+            let conditions = plugin.status.as_ref().map(|status| status.conditions.as_slice());
+            let conditions = conditions.unwrap_or_default();
+            // One that is about to go, in whose place none comes, is not needed.
+            let missing = all_needed && healthy < serving.len() && !is_true(conditions, "Ready");
+            if healthy > 0 && !missing {
+                let told = unmet(conditions, "Ready").filter(|_| all_needed);
                 if told.is_some() {
                     // Those that are there are well; others are wanted.
                     branch.state = State::Blocked;
@@ -517,7 +522,7 @@ impl<'a> Walk<'a> {
                 return branch;
             }
             branch.state = State::Blocked;
-            let sick = serving.iter().filter(|i| !is_healthy(i)).take(MOST);
+            let sick = serving.iter().filter(|i| !self.is_healthy(i)).take(MOST);
             branch.because.extend(sick.map(|i| self.instance(&i.name_any())));
             if serving.is_empty() {
                 branch.name_reason("NoInstance");
@@ -600,7 +605,7 @@ impl<'a> Walk<'a> {
         let found = self.instances.get(&key(name));
         self.enter(Subject::global(Kind::Instance, name), found, |instance, mut branch| {
             branch.text = format!("healthy on {}", instance.spec.node_name);
-            if is_healthy(instance) {
+            if self.is_healthy(instance) {
                 return branch;
             }
             branch.state = State::Blocked;
@@ -706,10 +711,6 @@ impl Service<'_> {
 
 fn key(name: &str) -> (String, String) {
     (String::new(), name.to_owned())
-}
-
-fn is_healthy(instance: &PluginInstance) -> bool {
-    instance.status.as_ref().is_some_and(|s| crate::api::meta::is_true(&s.conditions, "Ready"))
 }
 
 fn is_published(volumes: &[crate::api::allocation::VolumePublication], name: &str) -> bool {

@@ -1,4 +1,4 @@
-//! PluginInstances: gone after their task, and the Plugin of one that nobody declared.
+//! PluginInstances: gone after their task, or while it is stopped, and the Plugin of one that nobody declared.
 use std::sync::Arc;
 
 use kube::Resource;
@@ -10,6 +10,7 @@ use super::super::drive::Outcome;
 use super::super::facts::{deleting, uid};
 use super::super::ledger::PATIENCE;
 use super::super::write::Failure;
+use super::tasks::is_stopped;
 use crate::api::meta::{ObjectRef, READY, is_true};
 use crate::api::{Allocation, Plugin, PluginInstance, PluginSpec};
 use crate::plan::marks::UNDECLARED_FROM;
@@ -18,7 +19,8 @@ use crate::plan::marks::UNDECLARED_FROM;
 pub(crate) async fn reconcile(object: Arc<PluginInstance>, context: Arc<Context>) -> Outcome {
     let of = &object.spec.allocation;
     let allocation = context.world.allocations.get(&(of.namespace.clone(), of.name.clone()));
-    if allocation.is_none_or(|a| uid(&*a) != of.uid) {
+    let healthy = object.status.as_ref().is_some_and(|s| is_true(&s.conditions, READY));
+    if allocation.as_ref().is_none_or(|a| uid(&**a) != of.uid) {
         if deleting(&*object) {
             return Ok(None);
         }
@@ -29,7 +31,10 @@ pub(crate) async fn reconcile(object: Arc<PluginInstance>, context: Arc<Context>
         context.delete(&*object).await?;
         return Ok(None);
     }
-    let healthy = object.status.as_ref().is_some_and(|s| is_true(&s.conditions, READY));
+    if !healthy && !deleting(&*object) && allocation.is_some_and(|a| is_stopped(&a)) {
+        context.delete_as_seen(&*object).await?;
+        return Ok(None);
+    }
     if healthy && context.world.plugins.named(&object.spec.plugin).is_none() {
         context.create(&undeclared(&object)).await?;
     }

@@ -8,7 +8,7 @@ mod wanted;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::context::Context;
@@ -48,9 +48,11 @@ pub(crate) async fn reconcile(plugin: Arc<Plugin>, context: Arc<Context>) -> Out
         } else {
             rollout::place_again(&context, &plugin, &own, &wanted).await?;
         }
-    } else if undeclared(&plugin).is_some() && unused(&context, &name) {
-        context.delete(&*plugin).await?;
-        return Ok(None);
+    } else if undeclared(&plugin).is_some() && unused(&context, &plugin) {
+        if let Some(seen) = untouched(&context, &plugin).await? {
+            context.delete_as_seen(&seen).await?;
+            return Ok(None);
+        }
     } else {
         rollout::place(&context, &plugin, &own, &wanted).await?;
     }
@@ -67,12 +69,27 @@ pub(crate) fn undeclared(plugin: &Plugin) -> Option<&String> {
     plugin.annotations().get(UNDECLARED_FROM).filter(|_| empty)
 }
 
-fn unused(context: &Context, plugin: &str) -> bool {
-    let (world, of_it) = (&context.world, format!("plugin:{plugin}"));
+fn unused(context: &Context, plugin: &Plugin) -> bool {
+    let (world, name) = (&context.world, plugin.name_any());
+    let of_it = format!("plugin:{name}");
+    // One that may not serve it waits for it in vain, and for its end.
+    let may =
+        |a: &Arc<Allocation>| tasks::allowed(context, a, Some(plugin), &a.namespace().unwrap_or_default());
     world.instances.names(&of_it).is_empty()
         && world.volumes.names(&of_it).is_empty()
         && world.attachments.names(&of_it).is_empty()
-        && world.allocations.names(&format!("serves:{plugin}")).is_empty()
+        && !world.allocations.by(&format!("serves:{name}")).iter().any(may)
+}
+
+/// An undeclared Plugin as the server itself has it, if it is as we made it: a declaration may be as young as the reason to
+/// delete, and who applied it or gave it a label means it to stay, although its spec says nothing.
+async fn untouched(context: &Context, plugin: &Plugin) -> Result<Option<Plugin>, Failure> {
+    let found: Option<Plugin> = context.read(&Plugin::url_path(&(), None), &plugin.name_any()).await?;
+    Ok(found.filter(|found| {
+        let bare = found.managed_fields().is_empty() && found.labels().is_empty();
+        let ours = found.annotations().keys().all(|name| name == UNDECLARED_FROM);
+        found.uid() == plugin.uid() && undeclared(found).is_some() && bare && ours
+    }))
 }
 
 /// The allocations that were made for this plugin.
@@ -97,7 +114,7 @@ async fn status(
 ) -> Value {
     let old = plugin.status.clone().unwrap_or_default();
     let instances = Instances::of(&context.world, &plugin.name_any());
-    let list = rollout::counted(&instances, own, wanted);
+    let list = rollout::counted(context, &instances, own, wanted);
     let (controllers, nodes) = registry::health(&list);
     let provider = provider(&instances).or_else(|| old.provider.clone());
     let has_volumes = context.world.volumes.count(&format!("plugin:{}", plugin.name_any())) > 0;

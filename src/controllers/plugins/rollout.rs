@@ -7,8 +7,8 @@ use kube::ResourceExt;
 use super::super::context::Context;
 use super::super::facts::{Instances, deleting, node_down, node_ready, uid};
 use super::super::write::Failure;
-use super::fault;
 use super::wanted::{Slot, Wanted, slot};
+use super::{fault, tasks};
 use crate::api::meta::{Condition, ObjectRef, Truth};
 use crate::api::{Allocation, Plugin, PluginInstance, Volume};
 use crate::plan::registry::{self, Instance};
@@ -120,21 +120,33 @@ fn pace(plugin: &Plugin) -> Pace {
 }
 
 /// The instances that are and those that shall be, so that one that has not come up yet counts as missing. While one is
-/// replaced the two count as one, which is there if either of them is.
-pub(super) fn counted(instances: &Instances, own: &[Arc<Allocation>], wanted: &[Wanted]) -> Vec<Instance> {
+/// replaced the two count as one, which is there if either of them is. One that goes, and in whose place none comes, counts
+/// only while a volume needs it: its node may be lost, and be a long time away.
+pub(super) fn counted(
+    context: &Context,
+    instances: &Instances,
+    own: &[Arc<Allocation>],
+    wanted: &[Wanted],
+) -> Vec<Instance> {
     let by_uid: BTreeMap<String, &Arc<Allocation>> = own.iter().map(|a| (uid(&**a), a)).collect();
-    let slot_of = |instance: &Instance| {
-        let of = &instances.objects.get(&instance.id)?.spec.allocation.uid;
-        by_uid.get(of).map(|allocation| slot(allocation))
+    let places: BTreeSet<Slot> = wanted.iter().map(Wanted::slot).collect();
+    let allocation_of =
+        |instance: &Instance| by_uid.get(&instances.objects.get(&instance.id)?.spec.allocation.uid);
+    let over = |instance: &&Instance| {
+        allocation_of(instance).is_some_and(|allocation| {
+            deleting(&***allocation)
+                && !places.contains(&slot(allocation))
+                && tasks::may_stop(context, allocation).is_ok()
+        })
     };
     let mut list: Vec<Instance> = Vec::new();
     let mut known: BTreeMap<Slot, usize> = BTreeMap::new();
-    for instance in &instances.list {
+    for instance in instances.list.iter().filter(|instance| !over(instance)) {
         let better = |other: &Instance| {
             let rank = |i: &Instance| (i.healthy_since.is_some(), i.born, i.healthy_since);
             rank(instance) > rank(other)
         };
-        let slot = slot_of(instance);
+        let slot = allocation_of(instance).map(|allocation| slot(allocation));
         match slot.as_ref().and_then(|slot| known.get(slot)) {
             Some(at) if better(&list[*at]) => list[*at] = instance.clone(),
             Some(_) => {}

@@ -6,6 +6,7 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use serde_json::json;
 
+use super::super::allocations::over;
 use super::super::cache::{Name, name_of};
 use super::super::context::Context;
 use super::super::drive::Outcome;
@@ -37,10 +38,18 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
         return Ok(None);
     }
     let status = object.status.clone().unwrap_or_default();
-    if !status.node_name.is_empty() && !deleting(&*object) {
+    let mut refused = String::new();
+    if !status.node_name.is_empty() && !deleting(&*object) && !is_stopped(&object) {
         for (task, plugin) in &tasks {
-            make_instance(&context, &object, task, plugin, &status.node_name).await?;
+            let why = make_instance(&context, &object, task, plugin, &status.node_name).await?;
+            if let Some(why) = why.filter(|_| refused.is_empty()) {
+                refused = format!("task {} serves nobody: {why}", task.name);
+            }
         }
+    }
+    if status.plugin_refused != refused {
+        let refused = Some(refused).filter(|refused| !refused.is_empty());
+        context.merge(&*object, json!({ "status": { "pluginRefused": refused } })).await?;
     }
     let may_stop = may_stop(&context, &object) == Ok(true);
     // One that was let go stays let go: its node may have begun to stop it.
@@ -51,14 +60,19 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     Ok(None)
 }
 
-/// Makes the PluginInstance of a task, or takes one back that is of something else by now.
+/// Whether a person stopped it, and its node said that nothing of it is left: it is no instance until it is wanted again.
+pub(super) fn is_stopped(allocation: &Allocation) -> bool {
+    allocation.spec.stop && allocation.status.as_ref().is_some_and(|status| over(status, true))
+}
+
+/// Makes the PluginInstance of a task, or takes one back that is of something else by now. Returns why it has none.
 async fn make_instance(
     context: &Context,
     object: &Allocation,
     task: &Task,
     csi: &CsiPlugin,
     node: &str,
-) -> Result<(), super::Failure> {
+) -> Result<Option<String>, super::Failure> {
     let (namespace, name) = name_of(object);
     let of = ObjectRef { namespace: namespace.clone(), name: name.clone(), uid: uid(object) };
     let instance = joined(&[&namespace, &name, &task.name], 240);
@@ -73,11 +87,11 @@ async fn make_instance(
                 theirs.namespace, theirs.name
             );
             context.tell::<Allocation>(&of, "NameTaken", &message).await;
-            return Ok(());
+            return Ok(Some(message));
         }
         let plugin = context.world.plugins.named(&known.spec.plugin);
         if !allowed(context, object, plugin.as_deref(), &namespace) {
-            return revoke(context, object, known).await;
+            return revoke(context, object, known).await.map(|()| None);
         }
     }
     if !allowed(context, object, plugin.as_deref(), &namespace) {
@@ -86,15 +100,15 @@ async fn make_instance(
             csi.plugin_name
         );
         context.tell::<Allocation>(&of, "InstanceRefused", &message).await;
-        return Ok(());
+        return Ok(Some(message));
     }
     if uses(context, object, &csi.plugin_name) {
         let reason = Reason::OwnPlugin { plugin: csi.plugin_name.clone() };
         context.tell::<Allocation>(&of, reason.word(), &reason.to_string()).await;
-        return Ok(());
+        return Ok(Some(reason.to_string()));
     }
     if let Some(known) = known {
-        return change(context, object, csi, &known).await;
+        return change(context, object, csi, &known).await.map(|()| None);
     }
     context
         .create(&PluginInstance {
@@ -105,12 +119,11 @@ async fn make_instance(
                 node_name: node.to_owned(),
                 allocation: of,
                 task: task.name.clone(),
-                driver_name: plugin.map(|p| p.spec.driver_name.clone()).unwrap_or_default(),
             },
             status: None,
         })
         .await
-        .map(drop)
+        .map(|_| None)
 }
 
 /// Whether a volume of the allocation is of this plugin.
@@ -194,12 +207,16 @@ fn change_waits(context: &Context, object: &Allocation, instance: &PluginInstanc
     released(&facts(context, object, of, &instance.spec.node_name, Going::Deleted)).err()
 }
 
-/// The plugin that a task serves, and in which role: as it was admitted, until a change of that is.
+/// The plugin that a task serves, and in which role: as it was admitted, until a change of that is. One that was never
+/// admitted, and may not be, serves none: no volume needs it.
 fn served(context: &Context, object: &Allocation, task: &Task) -> Option<(String, Role)> {
     let written = task.csi_plugin.as_ref()?;
-    let admitted = instance_of(context, object, task);
-    let admitted = admitted.map(|instance| (instance.spec.plugin.clone(), instance.spec.role));
-    Some(admitted.unwrap_or_else(|| (written.plugin_name.clone(), written.role)))
+    if let Some(instance) = instance_of(context, object, task) {
+        return Some((instance.spec.plugin.clone(), instance.spec.role));
+    }
+    let plugin = context.world.plugins.named(&written.plugin_name);
+    let may = allowed(context, object, plugin.as_deref(), &object.namespace().unwrap_or_default());
+    may.then(|| (written.plugin_name.clone(), written.role))
 }
 
 /// Takes back what was allowed once, as soon as no volume needs that instance.
@@ -227,7 +244,12 @@ async fn revoke(
 }
 
 /// Whether a task of this namespace may serve the plugin.
-fn allowed(context: &Context, object: &Allocation, plugin: Option<&Plugin>, namespace: &str) -> bool {
+pub(super) fn allowed(
+    context: &Context,
+    object: &Allocation,
+    plugin: Option<&Plugin>,
+    namespace: &str,
+) -> bool {
     let Some(plugin) = plugin else { return true };
     if ours(context, object) {
         return true;
@@ -279,12 +301,13 @@ fn former_waits(context: &Context, name: &Name, plugin: &str) -> Option<Reason> 
 }
 
 /// Whether the allocation's instances may stop; if they shall but may not, why.
-fn may_stop(context: &Context, object: &Allocation) -> Result<bool, Reason> {
+pub(super) fn may_stop(context: &Context, object: &Allocation) -> Result<bool, Reason> {
     let node = object.status.as_ref().map(|s| s.node_name.clone()).unwrap_or_default();
-    let mut may = true;
+    let stops = deleting(object) || object.spec.stop;
+    // One that serves no plugin yet is not let go before it shall.
+    let mut may = stops || !node.is_empty() && node_down(&context.world, &node);
     for (plugin, role) in object.spec.tasks.iter().filter_map(|task| served(context, object, task)) {
         // Only of one that shall stop it matters what is wanted in its place.
-        let stops = deleting(object) || object.spec.stop;
         let wanted = if stops { again(context, &plugin) } else { HashMap::new() };
         let next = comes(context, object, &wanted);
         let going = going(context, object, &node, next.is_some());

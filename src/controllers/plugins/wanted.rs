@@ -1,5 +1,4 @@
 //! The allocations that a Plugin's `instances` ask for.
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -39,8 +38,11 @@ pub(super) fn wanted(context: &Context, plugin: &Plugin, own: &[Arc<Allocation>]
     for entry in &plugin.spec.instances {
         let hash = hash(entry);
         let of_it = |a: &&Arc<Allocation>| a.annotations().get(ENTRY) == Some(&entry.name);
-        let present: BTreeSet<_> = own.iter().filter(of_it).map(|a| a.spec.node_name.clone()).collect();
-        for node in wanted_nodes(&entry.placement, &nodes, &present) {
+        // One that stays says more than one that goes, whichever of the two comes last.
+        let mut present: Vec<_> =
+            own.iter().filter(of_it).map(|a| (a.spec.node_name.clone(), !deleting(&**a))).collect();
+        present.sort();
+        for node in wanted_nodes(&entry.placement, &nodes, &present.into_iter().collect()) {
             let uid = plugin.uid().unwrap_or_default();
             let stem = joined(&[&plugin.name_any(), &entry.name], 200);
             all.push(Wanted {
@@ -143,6 +145,8 @@ impl Wanted {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+
+    use std::collections::BTreeSet;
 
     use super::*;
 

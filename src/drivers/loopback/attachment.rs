@@ -12,6 +12,9 @@ use crate::drivers::request::{AccessMode, Capability, VolumeId};
 pub(super) struct Attachments {
     #[serde(default)]
     pub(super) attachments: Vec<Attachment>,
+    /// Its image shares blocks with another one, or did: what is written to it may all need room once more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) shares: bool,
 }
 
 /// One volume on one node.
@@ -143,7 +146,7 @@ mod tests {
     }
 
     fn held(attachments: &[Attachment]) -> Attachments {
-        Attachments { attachments: attachments.to_vec() }
+        Attachments { attachments: attachments.to_vec(), shares: false }
     }
 
     #[test]

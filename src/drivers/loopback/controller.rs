@@ -1,4 +1,4 @@
-//! The Controller service: volumes are made, attached, detached, listed and deleted.
+//! The Controller service: volumes and snapshots are made, listed and deleted, and volumes attached, detached and grown.
 use tonic::{Request, Response, Status, async_trait};
 
 use super::Core;
@@ -10,8 +10,9 @@ use crate::csi::proto::controller_server::Controller;
 use crate::csi::proto::controller_service_capability::rpc::Type as Rpc;
 use crate::drivers::listing::{self, wire};
 use crate::drivers::refusal::Refusal;
-use crate::drivers::request::{self, Capability, CapabilityFault};
+use crate::drivers::request::{self, Capability, CapabilityFault, Source};
 use crate::drivers::service::Driver;
+use crate::drivers::snapshots;
 use crate::sys::Random as _;
 use crate::sys::random::RealRandom;
 
@@ -104,6 +105,12 @@ impl Controller for Driver<Core> {
             Rpc::ListVolumes,
             Rpc::ListVolumesPublishedNodes,
             Rpc::GetCapacity,
+            Rpc::CreateDeleteSnapshot,
+            Rpc::ListSnapshots,
+            Rpc::GetSnapshot,
+            Rpc::CloneVolume,
+            Rpc::ExpandVolume,
+            Rpc::GetVolume,
             Rpc::SingleNodeMultiWriter,
         ];
         let capability = |rpc: Rpc| proto::ControllerServiceCapability {
@@ -115,44 +122,50 @@ impl Controller for Driver<Core> {
 
     async fn create_snapshot(
         &self,
-        _: Request<proto::CreateSnapshotRequest>,
+        request: Request<proto::CreateSnapshotRequest>,
     ) -> Result<Response<proto::CreateSnapshotResponse>, Status> {
-        Err(Status::unimplemented("there are no snapshots"))
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| core.snapshot(&request)).await
     }
 
     async fn delete_snapshot(
         &self,
-        _: Request<proto::DeleteSnapshotRequest>,
+        request: Request<proto::DeleteSnapshotRequest>,
     ) -> Result<Response<proto::DeleteSnapshotResponse>, Status> {
-        Err(Status::unimplemented("there are no snapshots"))
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| snapshots::delete(&core.volumes.snapshots, &request)).await
     }
 
     async fn list_snapshots(
         &self,
-        _: Request<proto::ListSnapshotsRequest>,
+        request: Request<proto::ListSnapshotsRequest>,
     ) -> Result<Response<proto::ListSnapshotsResponse>, Status> {
-        Err(Status::unimplemented("there are no snapshots"))
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| snapshots::list(&core.volumes.snapshots, &request)).await
     }
 
     async fn get_snapshot(
         &self,
-        _: Request<proto::GetSnapshotRequest>,
+        request: Request<proto::GetSnapshotRequest>,
     ) -> Result<Response<proto::GetSnapshotResponse>, Status> {
-        Err(Status::unimplemented("there are no snapshots"))
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| snapshots::get(&core.volumes.snapshots, &request)).await
     }
 
     async fn controller_expand_volume(
         &self,
-        _: Request<proto::ControllerExpandVolumeRequest>,
+        request: Request<proto::ControllerExpandVolumeRequest>,
     ) -> Result<Response<proto::ControllerExpandVolumeResponse>, Status> {
-        Err(Status::unimplemented("volumes do not grow"))
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| core.expand(&request)).await
     }
 
     async fn controller_get_volume(
         &self,
-        _: Request<proto::ControllerGetVolumeRequest>,
+        request: Request<proto::ControllerGetVolumeRequest>,
     ) -> Result<Response<proto::ControllerGetVolumeResponse>, Status> {
-        Err(Status::unimplemented("volumes are listed, not asked for one by one"))
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| core.get(&request)).await
     }
 
     async fn controller_modify_volume(
@@ -170,17 +183,61 @@ impl Core {
         let size = request::size(asked.capacity_range.as_ref())?;
         request::no_parameters("parameters", asked.parameters.keys())?;
         request::no_parameters("mutable_parameters", asked.mutable_parameters.keys())?;
-        request::no_source(asked.volume_content_source.as_ref())?;
-        if asked.accessibility_requirements.is_some() {
-            return Err(Refusal::Invalid {
-                field: "accessibility_requirements",
-                problem: "are not supported: every node of the backend reaches every volume".into(),
-            });
-        }
+        let source = request::source(asked.volume_content_source.as_ref())?;
+        let requirement = asked.accessibility_requirements.as_ref();
+        let here = match (requirement, self.topology()) {
+            (None, _) => true,
+            (Some(_), Some(topology)) => request::topology_allows(requirement, &topology)?,
+            (Some(_), None) => {
+                return Err(Refusal::Invalid {
+                    field: "accessibility_requirements",
+                    problem: "are not supported: every node of the backend reaches every volume".into(),
+                });
+            }
+        };
         // Any of them may be the one that is used.
         let least = capabilities.iter().map(least).max().unwrap_or(LEAST);
-        let wanted = Wanted { name, size, least, parameters: asked.parameters.clone() };
-        self.volumes.create(&wanted).map(|record| describe(&record))
+        let wanted = Wanted { name, size, least, parameters: asked.parameters.clone(), source, here };
+        self.volumes.create(&wanted, &self.node_id).map(|record| self.describe(&record))
+    }
+
+    fn snapshot(
+        &self,
+        asked: &proto::CreateSnapshotRequest,
+    ) -> Result<proto::CreateSnapshotResponse, Refusal> {
+        let record = self.volumes.snapshot(&snapshots::wanted(asked)?)?;
+        Ok(proto::CreateSnapshotResponse { snapshot: Some(snapshots::describe(&record)) })
+    }
+
+    fn expand(
+        &self,
+        asked: &proto::ControllerExpandVolumeRequest,
+    ) -> Result<proto::ControllerExpandVolumeResponse, Refusal> {
+        let id = request::volume_id(&asked.volume_id)?;
+        let size = request::growth(asked.capacity_range.as_ref())?;
+        let capability = request::any_capability(asked.volume_capability.as_ref(), self)?;
+        let id = id.ok_or_else(|| Refusal::NoVolume { volume: asked.volume_id.clone() })?;
+        let record = self.volumes.expand(&id, size)?;
+        // A device that is made later has the new size; one that is there looks when it is told to.
+        let block = capability.is_some_and(|capability| capability.block);
+        Ok(proto::ControllerExpandVolumeResponse {
+            capacity_bytes: wire(record.capacity),
+            node_expansion_required: !block || !record.state.attachments.is_empty(),
+        })
+    }
+
+    fn get(
+        &self,
+        asked: &proto::ControllerGetVolumeRequest,
+    ) -> Result<proto::ControllerGetVolumeResponse, Refusal> {
+        let missing = || Refusal::NoVolume { volume: asked.volume_id.clone() };
+        let id = request::volume_id(&asked.volume_id)?.ok_or_else(missing)?;
+        let record = self.volumes.homes.find(&id)?.ok_or_else(missing)?;
+        let status = proto::controller_get_volume_response::VolumeStatus {
+            published_node_ids: nodes(&record),
+            ..Default::default()
+        };
+        Ok(proto::ControllerGetVolumeResponse { volume: Some(self.describe(&record)), status: Some(status) })
     }
 
     fn attach(
@@ -237,20 +294,32 @@ impl Core {
     fn list(&self, asked: &proto::ListVolumesRequest) -> Result<proto::ListVolumesResponse, Refusal> {
         use proto::list_volumes_response::{Entry, VolumeStatus};
         let ids = self.volumes.homes.ids()?;
-        let (page, next_token) = listing::page(&ids, asked)?;
+        let (page, next_token) = listing::page(&ids, asked.max_entries, &asked.starting_token)?;
         let entry = |record: &Record| {
-            let nodes = record.state.attachments.iter().map(|attachment| attachment.node.clone());
-            let status = VolumeStatus { published_node_ids: nodes.collect(), ..Default::default() };
-            Entry { volume: Some(describe(record)), status: Some(status) }
+            let status = VolumeStatus { published_node_ids: nodes(record), ..Default::default() };
+            Entry { volume: Some(self.describe(record)), status: Some(status) }
         };
         let entries = page.into_iter().filter_map(|id| self.volumes.homes.find_or_warn(id));
         Ok(proto::ListVolumesResponse { entries: entries.map(|record| entry(&record)).collect(), next_token })
     }
 
+    fn describe(&self, record: &Record) -> proto::Volume {
+        proto::Volume {
+            capacity_bytes: wire(record.capacity),
+            volume_id: record.id.as_str().to_owned(),
+            volume_context: [].into(),
+            content_source: record.source.as_ref().map(Source::wire),
+            accessible_topology: self.topology().into_iter().collect(),
+        }
+    }
+
     fn capacity(&self, asked: &proto::GetCapacityRequest) -> Result<proto::GetCapacityResponse, Refusal> {
         let capabilities: Option<Vec<_>> =
             asked.volume_capabilities.iter().map(|one| request::capability(one, self).ok()).collect();
-        let possible = asked.accessible_topology.is_none()
+        let reachable = |term: &proto::Topology| {
+            self.topology().is_some_and(|topology| request::matches(term, &topology))
+        };
+        let possible = asked.accessible_topology.as_ref().is_none_or(reachable)
             && request::no_parameters("parameters", asked.parameters.keys()).is_ok();
         // Nothing can be made of what cannot be made: that is an answer, not a fault of the caller.
         let (available, least) = match capabilities.filter(|_| possible) {
@@ -265,14 +334,8 @@ impl Core {
     }
 }
 
-fn describe(record: &Record) -> proto::Volume {
-    proto::Volume {
-        capacity_bytes: wire(record.capacity),
-        volume_id: record.id.as_str().to_owned(),
-        volume_context: [].into(),
-        content_source: None,
-        accessible_topology: vec![],
-    }
+fn nodes(record: &Record) -> Vec<String> {
+    record.state.attachments.iter().map(|attachment| attachment.node.clone()).collect()
 }
 
 /// The smallest volume that can be used so.

@@ -3,15 +3,17 @@
 //! Each is labelled with volume, node and token when it is made. So it is known whose it is even when every record is
 //! lost, and which of two attachments of one node it belongs to.
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Statx};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx};
 
 use super::attachment::{Attachment, Attachments};
-use super::image::IMAGE;
+use super::image::{FsType, IMAGE};
 use crate::drivers::refusal::Refusal;
 use crate::drivers::request::VolumeId;
-use crate::sys::kernel::DeviceId;
+use crate::drivers::spot::{FIELDS, table};
+use crate::sys::kernel::{DeviceId, MountId, MountRow};
 use crate::sys::real::loops::{self, LoopDevice};
 
 /// The label of the device of one attachment.
@@ -63,17 +65,51 @@ pub(super) fn stranger<'a>(
 }
 
 /// Whether the root of a mount is the file system on one of these devices, or the device itself.
-pub(super) fn shows(devices: &[DeviceId], root: &Statx) -> bool {
+pub(super) fn shows(devices: &[DeviceId], root: &Statx) -> io::Result<bool> {
     let on = DeviceId { major: root.stx_dev_major, minor: root.stx_dev_minor };
     let is = DeviceId { major: root.stx_rdev_major, minor: root.stx_rdev_minor };
     let block = FileType::from_raw_mode(root.stx_mode.into()) == FileType::BlockDevice;
-    devices.contains(&if block { is } else { on })
+    if devices.contains(&if block { is } else { on }) {
+        return Ok(true);
+    }
+    if block || devices.is_empty() || on.major != 0 {
+        return Ok(false);
+    }
+    let mount = table()?.into_iter().find(|mount| mount.id == MountId(root.stx_mnt_id));
+    Ok(mount.is_some_and(|mount| devices.iter().any(|device| is_on(&mount, *device))))
+}
+
+/// Whether a mount is of the file system on a device. That of a btrfs has a number that no device has.
+fn is_on(mount: &MountRow, device: DeviceId) -> bool {
+    if mount.device == device {
+        return true;
+    }
+    let source = mount.source.as_ref().filter(|_| mount.fs_type == FsType::Btrfs.name());
+    source.and_then(|source| rustix::fs::stat(source.as_str()).ok()).is_some_and(|source| {
+        let number = source.st_rdev;
+        let is = DeviceId { major: rustix::fs::major(number), minor: rustix::fs::minor(number) };
+        FileType::from_raw_mode(source.st_mode) == FileType::BlockDevice && is == device
+    })
 }
 
 /// Where the file system on a device is mounted, as far as this process sees it.
 pub(super) fn mounts(device: DeviceId) -> io::Result<Vec<PathBuf>> {
-    let table = crate::drivers::spot::table()?;
-    Ok(table.into_iter().filter(|mount| mount.device == device).map(|mount| mount.mount_point).collect())
+    let on = |mount: MountRow| is_on(&mount, device).then_some(mount.mount_point);
+    Ok(table()?.into_iter().filter_map(on).collect())
+}
+
+/// The root of the file system on a device, opened where it is mounted; none where this process does not see it.
+pub(super) fn root(device: DeviceId) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    for place in mounts(device)? {
+        // Something else may be mounted over it.
+        let Ok(root) = rustix::fs::open(&place, flags, Mode::empty()) else { continue };
+        let here = rustix::fs::statx(&root, c"", AtFlags::EMPTY_PATH, FIELDS)?;
+        if shows(&[device], &here)? {
+            return Ok(Some(root));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -112,7 +148,7 @@ mod tests {
             label,
             read_only: false,
         };
-        let attachments = Attachments { attachments: vec![now.clone()] };
+        let attachments = Attachments { attachments: vec![now.clone()], shares: false };
         let own = [device(label(&id, &now))];
         assert_eq!(stranger(&id, &attachments, &own), None);
         for other in [label(&id, &before), label(&id, &attachment("m", "now")), "by hand".to_owned()] {

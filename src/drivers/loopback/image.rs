@@ -1,36 +1,31 @@
 //! The data of a volume: one sparse file, blank until somebody writes to it.
-//!
-//! A file system is made in a second file, which then takes the name of the blank one. Whatever stops it in between, the
-//! image is blank or whole.
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
-use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom};
+use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::volumes::LEAST;
 use crate::drivers::refusal::Refusal;
-use crate::sys::real::program::{self, Ended};
+use crate::sys::real::copies::Way;
 
 /// The file in the directory of a volume.
 pub(super) const IMAGE: &str = "image";
-/// What is being formatted.
-const DRAFT: &str = "image.new";
-/// Longer than any image takes, shorter than callers wait.
-const FORMAT_DEADLINE: Duration = Duration::from_secs(100);
 /// What mkfs.xfs demands.
 const LEAST_XFS: u64 = 300 << 20;
+/// What mkfs.btrfs demands, which is 109 MiB and 16 KiB, with some room to be used.
+const LEAST_BTRFS: u64 = 128 << 20;
 
 /// A file system that can be made and mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FsType {
     Ext4,
     Xfs,
+    Btrfs,
 }
 
 impl FsType {
@@ -39,6 +34,7 @@ impl FsType {
         match name {
             "" | "ext4" => Some(Self::Ext4),
             "xfs" => Some(Self::Xfs),
+            "btrfs" => Some(Self::Btrfs),
             _ => None,
         }
     }
@@ -47,6 +43,7 @@ impl FsType {
         match self {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
         }
     }
 
@@ -55,21 +52,23 @@ impl FsType {
         match self {
             Self::Ext4 => LEAST,
             Self::Xfs => LEAST_XFS,
+            Self::Btrfs => LEAST_BTRFS,
         }
     }
 
-    fn program(self) -> &'static str {
+    pub(super) fn program(self) -> &'static str {
         match self {
             Self::Ext4 => "mkfs.ext4",
             Self::Xfs => "mkfs.xfs",
+            Self::Btrfs => "mkfs.btrfs",
         }
     }
 
     /// Quiet, and without the blocks that ext4 keeps back for root.
-    fn arguments(self, image: &Path) -> Vec<OsString> {
+    pub(super) fn arguments(self, image: &Path) -> Vec<OsString> {
         let options: &[&str] = match self {
             Self::Ext4 => &["-q", "-F", "-m", "0"],
-            Self::Xfs => &["-q"],
+            Self::Xfs | Self::Btrfs => &["-q"],
         };
         options.iter().map(OsString::from).chain([image.as_os_str().to_owned()]).collect()
     }
@@ -100,7 +99,7 @@ const SIGNATURES: &[(usize, &[u8], Content)] = &[
     // Of ext2 to ext4, all of which the kernel mounts as ext4.
     (1080, b"\x53\xef", Content::Filesystem(FsType::Ext4)),
     (4086, b"SWAPSPACE2", Content::Other("swap space")),
-    (65_600, b"_BHRfS_M", Content::Other("btrfs")),
+    (65_600, b"_BHRfS_M", Content::Filesystem(FsType::Btrfs)),
 ];
 const HEAD: usize = 65_608;
 
@@ -109,11 +108,38 @@ pub(super) fn make(home: &OwnedFd, capacity: u64) -> io::Result<()> {
     blank(home, IMAGE, capacity)?.sync_all()
 }
 
-fn blank(home: &OwnedFd, name: &str, capacity: u64) -> io::Result<File> {
+pub(super) fn blank(home: &OwnedFd, name: &str, capacity: u64) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(home, name, flags, Mode::RUSR | Mode::WUSR)?;
     rustix::fs::ftruncate(&file, capacity)?;
     Ok(File::from(file))
+}
+
+/// Makes an image of `capacity` bytes in the directory `home`; `fill` puts what is no blank into it.
+pub(super) fn make_from(
+    home: &OwnedFd,
+    capacity: u64,
+    fill: impl FnOnce(&File) -> Result<Way, Refusal>,
+) -> Result<Way, Refusal> {
+    let failed = || Refusal::failed("make a copy of the", Path::new(IMAGE));
+    let file = blank(home, IMAGE, 0).map_err(failed())?;
+    let way = fill(&file)?;
+    file.set_len(capacity).map_err(failed())?;
+    file.sync_all().map_err(failed())?;
+    Ok(way)
+}
+
+/// Makes the image in the directory `home` as large as its volume is, if it is smaller.
+pub(super) fn settle_size(home: &OwnedFd, path: &Path, capacity: u64) -> Result<(), Refusal> {
+    let image = open(home, path, false)?;
+    let failed = || Refusal::failed("grow the image in", path);
+    let has = rustix::fs::fstat(&image).map_err(failed())?.st_size;
+    if u64::try_from(has).is_ok_and(|has| has < capacity) {
+        rustix::fs::ftruncate(&image, capacity).map_err(failed())?;
+        rustix::fs::fsync(&image).map_err(failed())?;
+        effect!("csi image: grown");
+    }
+    Ok(())
 }
 
 /// Opens the image in the directory `home`, whose path is for messages.
@@ -152,6 +178,27 @@ pub(super) fn probe(image: &OwnedFd) -> io::Result<Content> {
     Ok(if is_blank(&file)? { Content::Blank } else { Content::Unknown })
 }
 
+/// Bytes that the file system in an image of that kind has, by its own word.
+pub(super) fn filesystem_bytes(image: &OwnedFd, fs: FsType) -> io::Result<u64> {
+    let file = File::from(image.try_clone()?);
+    let mut head = vec![0; HEAD + 64];
+    file.read_exact_at(&mut head, 0)?;
+    let bytes = |at: usize, count: usize| head[at..at + count].iter().map(|&byte| u64::from(byte));
+    let little = |at, count| bytes(at, count).rev().fold(0_u64, |sum, byte| sum << 8 | byte);
+    let big = |at, count| bytes(at, count).fold(0_u64, |sum, byte| sum << 8 | byte);
+    Ok(match fs {
+        // s_blocks_count, whose upper half counts with the feature 64bit alone, and s_log_block_size.
+        FsType::Ext4 => {
+            let upper = if little(1024 + 0x60, 4) & 0x80 == 0 { 0 } else { little(1024 + 0x150, 4) };
+            (upper << 32 | little(1024 + 4, 4)) << (10 + little(1024 + 0x18, 4).min(6))
+        }
+        // sb_dblocks, sb_blocksize.
+        FsType::Xfs => big(8, 8).saturating_mul(big(4, 4)),
+        // total_bytes
+        FsType::Btrfs => little(65_536 + 0x70, 8),
+    })
+}
+
 /// Whether there is nothing but holes and zeros. Ends at the first byte that is none.
 fn is_blank(file: &File) -> io::Result<bool> {
     let mut bytes = vec![0; 1 << 20];
@@ -167,84 +214,6 @@ fn is_blank(file: &File) -> io::Result<bool> {
             count if bytes[..count].iter().any(|&byte| byte != 0) => return Ok(false),
             count => at += count as u64,
         }
-    }
-}
-
-/// The directory of a volume whose blank image gets a file system.
-pub(super) struct Formatting<'a> {
-    pub(super) volume: &'a str,
-    pub(super) home: &'a OwnedFd,
-    pub(super) path: &'a Path,
-    pub(super) capacity: u64,
-    /// Where programs are looked for.
-    pub(super) programs: &'a OsStr,
-}
-
-impl Formatting<'_> {
-    /// Puts an image with an empty file system in the place of the blank one, behind which no device may be.
-    pub(super) fn format(&self, fs: FsType) -> Result<(), Refusal> {
-        if self.capacity < fs.least() {
-            let problem = format!("has {} bytes; {} needs {} at least", self.capacity, fs.name(), fs.least());
-            return Err(Refusal::Unfit { volume: self.volume.to_owned(), problem });
-        }
-        self.remove_draft().map_err(self.failed("remove"))?;
-        let draft = blank(self.home, DRAFT, self.capacity).map_err(self.failed("make"))?;
-        let made = self.run(fs).and_then(|()| self.take_over(&draft, fs));
-        if made.is_err() {
-            // It would be removed before the next attempt too.
-            let _kept = self.remove_draft();
-        }
-        made
-    }
-
-    fn failed<E: Into<io::Error>>(&self, step: &'static str) -> impl FnOnce(E) -> Refusal {
-        move |error| Refusal::failed(step, &self.path.join(DRAFT))(error)
-    }
-
-    fn remove_draft(&self) -> rustix::io::Result<()> {
-        match rustix::fs::unlinkat(self.home, DRAFT, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn run(&self, fs: FsType) -> Result<(), Refusal> {
-        let name = fs.program();
-        let refused = |problem| Err(Refusal::Program { program: name, problem });
-        let Some(program): Option<PathBuf> = program::find(name, self.programs) else {
-            let searched = self.programs.display();
-            return refused(format!(
-                "it is in none of the directories {searched}; is its package installed?"
-            ));
-        };
-        let started = std::time::Instant::now();
-        effect!("csi format");
-        let ended = program::run(&program, &fs.arguments(&self.path.join(DRAFT)), FORMAT_DEADLINE);
-        effect!("csi format: made");
-        match ended {
-            Ok(Ended::Exited { status, .. }) if status.success() => {
-                let millis = started.elapsed().as_millis();
-                tracing::info!(volume = self.volume, fs_type = fs.name(), millis, "formatted");
-                Ok(())
-            }
-            Ok(Ended::Exited { status, words }) => refused(format!("{status}: {words}")),
-            Ok(Ended::Killed) => refused(format!("killed after {} s", FORMAT_DEADLINE.as_secs())),
-            Err(error) => Err(Refusal::failed("run", &program)(error)),
-        }
-    }
-
-    fn take_over(&self, draft: &File, fs: FsType) -> Result<(), Refusal> {
-        let copy = draft.try_clone().map_err(self.failed("open"))?;
-        let whole = draft.metadata().map_err(self.failed("look at"))?.len() == self.capacity
-            && probe(&copy.into()).map_err(self.failed("read"))? == Content::Filesystem(fs);
-        if !whole {
-            let problem = format!("it left no {} of the size of the volume", fs.name());
-            return Err(Refusal::Program { program: fs.program(), problem });
-        }
-        draft.sync_all().map_err(self.failed("sync"))?;
-        rustix::fs::renameat(self.home, DRAFT, self.home, IMAGE).map_err(self.failed("rename"))?;
-        effect!("csi format: in place");
-        rustix::fs::fsync(self.home).map_err(self.failed("sync"))
     }
 }
 

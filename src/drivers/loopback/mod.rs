@@ -26,10 +26,18 @@
 //! What this driver cannot do: take a device away from a node that uses it. `ControllerUnpublishVolume` ends the token,
 //! not the mount; until the node is unstaged or the machine restarted, no other node gets to stage the volume.
 //!
-//! Not there yet: snapshots, clones, growth.
+//! **A volume grows** in its record and its image first. A node has its device look at the image again, and its file system
+//! take what is new, both while they are in use; and a file system that is smaller than its volume when it is staged is
+//! grown then.
+//!
+//! **A snapshot is a copy** of the image (`D/snapshots/<id>/image`), and so is a volume from one or from another volume.
 mod attachment;
 mod controller;
+mod cut;
 mod device;
+mod expand;
+mod format;
+mod grow;
 mod image;
 mod node;
 mod nodes;
@@ -47,8 +55,9 @@ use self::volumes::Volumes;
 use super::endpoint::{Endpoint, socket_path};
 use super::refusal::Refusal;
 use super::request::{Capability, Offer};
-use super::service::{self, Driver, check_node_id};
+use super::service::{self, Driver, check_node_id, check_topology};
 pub use super::service::{Mode, ServeError, StartError};
+use crate::csi::proto;
 use crate::csi::proto::plugin_capability::service::Type as Offered;
 
 /// What the driver calls itself.
@@ -57,6 +66,8 @@ pub const NAME: &str = "loop.csi.wharfline.dev";
 pub const TOKEN_KEY: &str = "attachment";
 /// The key of the publish context whose value is the path of the image beneath the data directory.
 pub const IMAGE_KEY: &str = "image";
+/// The one topology key, where there are several backends.
+pub const TOPOLOGY_KEY: &str = "loop.csi.wharfline.dev/backend";
 /// Volumes attached to one node at a time, unless it is started with another number.
 pub const DEFAULT_LIMIT: u16 = 128;
 
@@ -89,8 +100,10 @@ pub struct Settings {
     pub mode: Mode,
     /// Volumes that may be attached to this node at a time.
     pub max_volumes: u16,
-    /// Where `mkfs.ext4` and `mkfs.xfs` are looked for, as in `PATH`.
+    /// Where `mkfs.ext4`, `mkfs.xfs` and `mkfs.btrfs` are looked for, as in `PATH`.
     pub programs: OsString,
+    /// What tells this backend from those of other machines, if there are any: the value of [`TOPOLOGY_KEY`].
+    pub topology: Option<String>,
 }
 
 /// An instance that listens. Calls are answered while [`Server::run`] runs; until then they wait.
@@ -108,6 +121,7 @@ impl Server {
     /// See [`StartError`]; nothing listens then.
     pub fn bind(settings: &Settings) -> Result<Self, StartError> {
         check_node_id(&settings.node_id)?;
+        settings.topology.as_deref().map_or(Ok(()), check_topology)?;
         let path = socket_path(&settings.endpoint)?;
         let volumes = Volumes::open(&settings.data_dir)?;
         let nodes = Nodes::open(volumes.homes.root())?;
@@ -120,6 +134,7 @@ impl Server {
             node_id: settings.node_id.clone(),
             max_volumes: settings.max_volumes,
             programs: settings.programs.clone(),
+            topology: settings.topology.clone(),
             volumes,
             nodes,
         };
@@ -140,13 +155,26 @@ struct Core {
     node_id: String,
     max_volumes: u16,
     programs: OsString,
+    topology: Option<String>,
     volumes: Volumes,
     nodes: Nodes,
 }
 
+impl Core {
+    /// Where its volumes can be reached; none where there is no other place.
+    fn topology(&self) -> Option<proto::Topology> {
+        let segment = |value: &String| [(TOPOLOGY_KEY.to_owned(), value.clone())].into();
+        self.topology.as_ref().map(|value| proto::Topology { segments: segment(value) })
+    }
+}
+
 impl service::Core for Core {
     const NAME: &'static str = NAME;
-    const OFFERED: &'static [Offered] = &[Offered::ControllerService];
+
+    fn offered(&self) -> Vec<Offered> {
+        let constraints = self.topology.as_ref().map(|_| Offered::VolumeAccessibilityConstraints);
+        [Offered::ControllerService].into_iter().chain(constraints).collect()
+    }
 
     fn probe(&self) -> Result<(), Refusal> {
         self.volumes.homes.directory().map(drop)
@@ -163,7 +191,9 @@ impl Offer for Core {
         }
         match FsType::parse(&capability.fs_type) {
             Some(_) => Ok(()),
-            None => Err(format!("fs_type {:?} is not supported: ext4 and xfs are", capability.fs_type)),
+            None => {
+                Err(format!("fs_type {:?} is not supported: ext4, xfs and btrfs are", capability.fs_type))
+            }
         }
     }
 

@@ -71,7 +71,9 @@ impl Node for Driver<Core> {
         let capability = |rpc: Rpc| proto::NodeServiceCapability {
             r#type: Some(Type::Rpc(Wrapped { r#type: rpc.into() })),
         };
-        let capabilities = [Rpc::StageUnstageVolume, Rpc::SingleNodeMultiWriter].map(capability).to_vec();
+        let served =
+            [Rpc::StageUnstageVolume, Rpc::GetVolumeStats, Rpc::ExpandVolume, Rpc::SingleNodeMultiWriter];
+        let capabilities = served.map(capability).to_vec();
         Ok(Response::new(proto::NodeGetCapabilitiesResponse { capabilities }))
     }
 
@@ -82,22 +84,24 @@ impl Node for Driver<Core> {
         Ok(Response::new(proto::NodeGetInfoResponse {
             node_id: self.core.node_id.clone(),
             max_volumes_per_node: self.core.max_volumes.into(),
-            accessible_topology: None,
+            accessible_topology: self.core.topology(),
         }))
     }
 
     async fn node_get_volume_stats(
         &self,
-        _: Request<proto::NodeGetVolumeStatsRequest>,
+        request: Request<proto::NodeGetVolumeStatsRequest>,
     ) -> Result<Response<proto::NodeGetVolumeStatsResponse>, Status> {
-        Err(Status::unimplemented("there are no statistics"))
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| core.stats(&request)).await
     }
 
     async fn node_expand_volume(
         &self,
-        _: Request<proto::NodeExpandVolumeRequest>,
+        request: Request<proto::NodeExpandVolumeRequest>,
     ) -> Result<Response<proto::NodeExpandVolumeResponse>, Status> {
-        Err(Status::unimplemented("volumes do not grow"))
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| core.expand_here(&request)).await
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Asked {
 /// Publishes a volume that is staged. The same request again is success.
 pub(super) fn publish(core: &Core, volume: &VolumeId, asked: &Asked) -> Result<(), Refusal> {
     let missing = || Refusal::NoVolume { volume: volume.as_str().to_owned() };
-    let locked = core.volumes.homes.lock(volume)?.ok_or_else(missing)?;
+    let locked = core.volumes.lock(volume)?.ok_or_else(missing)?;
     let attachment = locked.record.state.called(volume, &core.node_id, &asked.context)?;
     let not_staged = || Refusal::NotStaged {
         volume: volume.as_str().to_owned(),
@@ -51,7 +51,7 @@ pub(super) fn publish(core: &Core, volume: &VolumeId, asked: &Asked) -> Result<(
         return Err(Refusal::Unfit { volume: volume.as_str().to_owned(), problem });
     }
     let ids = file.device_ids(std::slice::from_ref(&device));
-    let is_here = |root: &_| Ok(device::shows(&ids, root));
+    let is_here = |root: &_| device::shows(&ids, root);
     let sought = Sought { volume: volume.as_str(), is_here: &is_here };
     let what = if capability.block {
         device_node(&device)?
@@ -90,7 +90,7 @@ fn staged(staging: &TargetPath, sought: &Sought<'_>) -> Result<Option<OwnedFd>, 
 /// Takes the volume away from `target`. Nothing there is success, whatever is known of the volume.
 pub(super) fn unpublish(core: &Core, volume: &VolumeId, target: &TargetPath) -> Result<(), Refusal> {
     // Teardown must work without the records too: the kernel knows whose device is whose.
-    let _locked = match core.volumes.homes.lock(volume) {
+    let _locked = match core.volumes.lock(volume) {
         Err(Refusal::Gone { .. } | Refusal::Damaged { .. }) => None,
         other => other?,
     };
@@ -103,7 +103,7 @@ pub(super) fn unpublish(core: &Core, volume: &VolumeId, target: &TargetPath) -> 
         Some(file) => file.device_ids(&devices),
         None => devices.iter().map(|device| device.device).collect(),
     };
-    let is_here = |root: &_| Ok(device::shows(&ids, root));
+    let is_here = |root: &_| device::shows(&ids, root);
     let sought = Sought { volume: volume.as_str(), is_here: &is_here };
     let leaf = |block: bool| if block { Leaf::File } else { Leaf::Directory };
     let expected = match &file {

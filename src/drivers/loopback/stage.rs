@@ -14,9 +14,10 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::attachment::Attachment;
-use super::image::{self, Content, Formatting, FsType};
+use super::format::Formatting;
+use super::image::{self, Content, FsType};
 use super::volumes::Locked;
-use super::{Core, device};
+use super::{Core, device, grow};
 use crate::drivers::publish::{Ledger, published_elsewhere};
 use crate::drivers::record::{self, FORMAT, Publications};
 use crate::drivers::refusal::Refusal;
@@ -139,7 +140,7 @@ struct View<'a> {
 /// Stages a volume as asked. The same request again is success.
 pub(super) fn stage(core: &Core, volume: &VolumeId, asked: &Asked) -> Result<(), Refusal> {
     let missing = || Refusal::NoVolume { volume: volume.as_str().to_owned() };
-    let locked = core.volumes.homes.lock(volume)?.ok_or_else(missing)?;
+    let locked = core.volumes.lock(volume)?.ok_or_else(missing)?;
     let attachment = locked.record.state.called(volume, &core.node_id, &asked.context)?;
     fits(volume, attachment, &asked.capability)?;
     let devices = device::all(volume)?;
@@ -182,6 +183,8 @@ pub(super) fn stage(core: &Core, volume: &VolumeId, asked: &Asked) -> Result<(),
     if next == Next::Remember {
         return Ok(());
     }
+    // Where the call that let it grow was cut short.
+    image::settle_size(&locked.home, &locked.path, locked.record.capacity)?;
     let at = Here { core, volume, locked: &locked, attachment, label: &label };
     if asked.capability.block {
         let device = at.device(own, Until::Detached)?.0;
@@ -225,7 +228,7 @@ fn seen(
     own: Option<&LoopDevice>,
 ) -> Result<Seen, Refusal> {
     let ids: Vec<_> = own.iter().map(|device| device.device).collect();
-    let is_here = |root: &_| Ok(device::shows(&ids, root));
+    let is_here = |root: &_| device::shows(&ids, root);
     let seen = spot.look(&Sought { volume: volume.as_str(), is_here: &is_here })?;
     // Nothing is mounted there for a block volume.
     Ok(match (seen, own) {
@@ -247,7 +250,7 @@ fn is_elsewhere(
     if known.capability.block {
         return Ok(true);
     }
-    let is_here = |root: &_| Ok(device::shows(&[own.device], root));
+    let is_here = |root: &_| device::shows(&[own.device], root);
     let sought = Sought { volume: volume.as_str(), is_here: &is_here };
     let seen = Spot::open(&known.staging)?.map(|spot| spot.look(&sought)).transpose()?;
     Ok(matches!(seen, Some(Seen::Volume(_))))
@@ -309,18 +312,28 @@ impl Here<'_> {
             Some(_) => self.filesystem(asked)?.ok_or_else(|| self.unfit("lost its file system".into()))?,
             None => self.formatted(asked)?,
         };
-        let (device, _held) = self.device(own, Until::Unused)?;
-        effect!("csi stage: device");
         let flags = &asked.capability.mount_flags;
         let reads = self.attachment.is_read_only() || flags.iter().any(|flag| flag == "ro");
         let access = if reads { Access::ReadOnly } else { Access::ReadWrite };
-        let own_options: Vec<_> = flags.iter().map(String::as_str).filter(|flag| is_own(flag)).collect();
+        if own.is_none() && access == Access::ReadWrite && !grow::is_online(fs) && self.is_small(fs)? {
+            self.formatting().grow_ext4()?;
+        }
+        let (device, _held) = self.device(own, Until::Unused)?;
+        effect!("csi stage: device");
+        let mut own_options: Vec<_> = flags.iter().map(String::as_str).filter(|flag| is_own(flag)).collect();
+        if fs == FsType::Xfs {
+            // A clone has the id of what it was made from, and both may be mounted here.
+            own_options.push("nouuid");
+        }
         let mount = mounts::filesystem(fs.name(), &device.path, &own_options, access).map_err(|refused| {
             let error = std::io::Error::from(refused.errno);
             let told = if refused.words.is_empty() { String::new() } else { format!(": {}", refused.words) };
             let source = std::io::Error::new(error.kind(), format!("{error}{told}"));
             Refusal::Failed { step: "mount the file system of", path: self.locked.path.clone(), source }
         })?;
+        if access == Access::ReadWrite {
+            self.grow(fs, &mount)?;
+        }
         spot.put(&mount)?;
         effect!("csi stage: mounted");
         match seen(self.volume, spot, asked, Some(&device))? {
@@ -333,6 +346,35 @@ impl Here<'_> {
         let (volume, device) = (self.volume.as_str(), device.path.display());
         tracing::info!(volume, %device, fs_type = fs.name(), staging = %asked.staging.as_path().display(), "staged");
         Ok(())
+    }
+
+    /// Whether the file system may have been made smaller: in what this is a copy of, or before the volume grew.
+    fn is_small(&self, fs: FsType) -> Result<bool, Refusal> {
+        let has = image::filesystem_bytes(&self.locked.image(true)?, fs);
+        let has = has.map_err(Refusal::failed("read the image in", &self.locked.path))?;
+        Ok(grow::is_small(has, self.locked.record.capacity))
+    }
+
+    /// Lets the file system have all of the volume.
+    fn grow(&self, fs: FsType, mount: &OwnedFd) -> Result<(), Refusal> {
+        if grow::is_online(fs) && self.is_small(fs)? {
+            let bytes = self.locked.record.capacity;
+            let grown = grow::root(mount).and_then(|root| grow::filesystem(fs, root, bytes));
+            grown.map_err(Refusal::failed("grow the file system of", &self.locked.path))?;
+            effect!("csi stage: grown");
+            tracing::info!(volume = self.volume.as_str(), bytes, "grown");
+        }
+        Ok(())
+    }
+
+    fn formatting(&self) -> Formatting<'_> {
+        Formatting {
+            volume: self.volume.as_str(),
+            home: &self.locked.home,
+            path: &self.locked.path,
+            capacity: self.locked.record.capacity,
+            programs: &self.core.programs,
+        }
     }
 
     fn unfit(&self, problem: String) -> Refusal {
@@ -364,14 +406,7 @@ impl Here<'_> {
         }
         let name = &asked.capability.fs_type;
         let fs = FsType::parse(name).ok_or_else(|| self.unfit(format!("cannot be formatted as {name:?}")))?;
-        let formatting = Formatting {
-            volume: self.volume.as_str(),
-            home: &self.locked.home,
-            path: &self.locked.path,
-            capacity: self.locked.record.capacity,
-            programs: &self.core.programs,
-        };
-        formatting.format(fs)?;
+        self.formatting().format(fs)?;
         Ok(fs)
     }
 }
@@ -385,7 +420,7 @@ fn is_own(option: &str) -> bool {
 /// volume and of its attachment.
 pub(super) fn unstage(core: &Core, volume: &VolumeId, staging: &TargetPath) -> Result<(), Refusal> {
     // Teardown must work without the records too: the kernel knows whose device is whose.
-    let _locked = match core.volumes.homes.lock(volume) {
+    let _locked = match core.volumes.lock(volume) {
         Err(Refusal::Gone { .. } | Refusal::Damaged { .. }) => None,
         other => other?,
     };
@@ -401,7 +436,7 @@ pub(super) fn unstage(core: &Core, volume: &VolumeId, staging: &TargetPath) -> R
         || devices.iter().map(|device| device.device).collect(),
         |file| file.device_ids(&devices),
     );
-    let is_here = |root: &_| Ok(device::shows(&ids, root));
+    let is_here = |root: &_| device::shows(&ids, root);
     let sought = Sought { volume: volume.as_str(), is_here: &is_here };
     let in_use = |by| Err(Refusal::InUse { volume: volume.as_str().to_owned(), by });
     if let Some(file) = &file

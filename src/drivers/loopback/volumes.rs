@@ -4,12 +4,14 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use super::attachment::{Attachment, Attachments, Next};
-use super::device;
 use super::image;
-use crate::drivers::homes::{self, Homes};
+use super::{cut, device};
+use crate::drivers::homes::{self, All, Homes, VOLUMES};
 use crate::drivers::record;
 use crate::drivers::refusal::Refusal;
-use crate::drivers::request::{Size, VolumeId};
+use crate::drivers::request::{self, Size, Source, VolumeId};
+use crate::drivers::snapshots::{self, Cut, Snapshots};
+use crate::sys::real::copies::Way;
 
 /// The record of a volume.
 pub(super) type Record = record::Record<Attachments>;
@@ -28,6 +30,7 @@ const BLOCK: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct Volumes {
     pub(super) homes: Homes<Attachments>,
+    pub(super) snapshots: Snapshots,
 }
 
 /// What a new volume is made from.
@@ -38,6 +41,9 @@ pub(super) struct Wanted<'a> {
     /// The smallest size that serves the capabilities asked for.
     pub(super) least: u64,
     pub(super) parameters: BTreeMap<String, String>,
+    pub(super) source: Option<Source>,
+    /// Whether the requirement of the request, if it has one, includes this backend.
+    pub(super) here: bool,
 }
 
 /// Bytes of the file system below the data directory.
@@ -49,47 +55,148 @@ pub(super) struct Room {
 }
 
 impl Volumes {
-    /// Makes the directories that are missing and finishes deletions that were cut short.
+    /// Makes the directories that are missing and finishes what was cut short.
     pub(super) fn open(root: &Path) -> Result<Self, Refusal> {
-        Ok(Self { homes: Homes::open(root)? })
+        let homes = Homes::open(root, &VOLUMES, None)?;
+        let snapshots = snapshots::open(homes.root(), None)?;
+        let volumes = Self { homes, snapshots };
+        for id in volumes.homes.ids()? {
+            match volumes.lock(&id) {
+                // Another driver on this directory has it, and so knows of it.
+                Ok(_) | Err(Refusal::Pending { .. }) => {}
+                Err(error) => tracing::warn!(volume = id.as_str(), ?error, "not looked at"),
+            }
+        }
+        Ok(volumes)
+    }
+
+    /// The volume for this call alone, if there is one, with what a driver that was killed left frozen of it thawed.
+    pub(super) fn lock(&self, id: &VolumeId) -> Result<Option<Locked>, Refusal> {
+        let locked = self.homes.lock(id)?;
+        if let Some(locked) = &locked {
+            cut::settle(locked)?;
+        }
+        Ok(locked)
     }
 
     /// What can be promised now.
     pub(super) fn room(&self) -> Result<Room, Refusal> {
-        self.room_beside(&self.homes.all()?)
+        self.room_beside(&self.homes.lock_all()?)
     }
 
-    /// Images are sparse: what a volume has written is used already, the rest of it is owed.
-    fn room_beside(&self, records: &[Record]) -> Result<Room, Refusal> {
+    /// Images are sparse: what a volume has written is used already, the rest of it is owed. What it shares with another
+    /// one is not its own yet.
+    fn room_beside(&self, all: &All<'_, Attachments>) -> Result<Room, Refusal> {
         let room = self.homes.room()?;
-        let owed = records.iter().fold(0_u64, |sum, record| {
-            let used = image::used(&self.homes.home_path(&record.id)).unwrap_or(0);
-            sum.saturating_add(record.capacity.saturating_sub(used))
+        let owed = all.records.iter().map(|record| {
+            let used = if record.state.shares { 0 } else { self.used(&record.id) };
+            record.capacity.saturating_sub(used)
         });
+        let drafts = all.drafts.iter().map(|record| record.capacity);
+        let owed = owed.chain(drafts).fold(0_u64, u64::saturating_add);
         Ok(Room { total: room.total, available: room.free.saturating_sub(owed) / BLOCK * BLOCK })
     }
 
+    fn used(&self, id: &VolumeId) -> u64 {
+        image::used(&self.homes.home_path(id)).unwrap_or(0)
+    }
+
+    fn place(&self) -> String {
+        format!("data directory {}", self.homes.root().display())
+    }
+
+    fn check_room(&self, total: u64, more: u64, room: Room) -> Result<(), Refusal> {
+        if total > room.total {
+            Err(Refusal::TooLarge { required: total, total: room.total, place: self.place() })
+        } else if more > room.available {
+            Err(Refusal::NoRoom { required: more, available: room.available, place: self.place() })
+        } else {
+            Ok(())
+        }
+    }
+
     /// The volume of this name, made if there is none. A repeated request gets the same one.
-    pub(super) fn create(&self, wanted: &Wanted<'_>) -> Result<Record, Refusal> {
+    pub(super) fn create(&self, wanted: &Wanted<'_>, node: &str) -> Result<Record, Refusal> {
         // One at a time, or two would be promised the same bytes.
         let all = self.homes.lock_all()?;
         if let Some(record) = all.records.iter().find(|record| record.name == wanted.name) {
             return compatible(record, wanted).map(|()| record.clone());
         }
-        let capacity = fit(wanted.size, wanted.least)?;
-        let room = self.room_beside(&all.records)?;
-        let place = || format!("data directory {}", self.homes.root().display());
-        if capacity > room.total {
-            return Err(Refusal::TooLarge { required: capacity, total: room.total, place: place() });
+        if !wanted.here {
+            return Err(Refusal::Elsewhere { node: node.to_owned() });
         }
-        if capacity > room.available {
-            return Err(Refusal::NoRoom { required: capacity, available: room.available, place: place() });
-        }
+        // Nobody changes or removes it until the copy is whole.
+        let held = match &wanted.source {
+            None => None,
+            Some(source) => Some(self.held(source)?.ok_or_else(|| source.missing())?),
+        };
+        let size =
+            held.as_ref().map_or(Ok(wanted.size), |held| request::size_from(wanted.size, held.capacity()))?;
+        let capacity = fit(size, wanted.least)?;
+        self.check_room(capacity, capacity, self.room_beside(&all)?)?;
         let id = VolumeId::of("", self.homes.root(), wanted.name);
-        let record = Record::new(id, wanted.name, capacity, wanted.parameters.clone());
-        all.make(&record, |home| image::make(home, capacity))?;
-        tracing::info!(volume = record.id.as_str(), name = record.name, capacity, "created");
-        Ok(record)
+        let mut record = Record::new(id, wanted.name, capacity, wanted.parameters.clone());
+        record.source.clone_from(&wanted.source);
+        let mut draft = all.begin(record)?;
+        let Some(held) = held else {
+            image::make(&draft.home, capacity).map_err(Refusal::failed("make the data of", &draft.path()))?;
+            return draft.place_in(&all);
+        };
+        // The copy may take its time, and others are made meanwhile.
+        drop(all);
+        draft.record.state.shares = held.copy(&draft.home, capacity)? == Way::Shared;
+        draft.place()
+    }
+
+    fn held(&self, source: &Source) -> Result<Option<Held>, Refusal> {
+        Ok(match source {
+            Source::Snapshot(id) => self.snapshots.share(id)?.map(Held::Snapshot),
+            Source::Volume(id) => self.lock(id)?.map(Held::Volume),
+        })
+    }
+
+    /// The snapshot of this name, taken if there is none. A repeated request gets the same one.
+    pub(super) fn snapshot(&self, wanted: &snapshots::Wanted<'_>) -> Result<record::Record<Cut>, Refusal> {
+        let all = self.snapshots.lock_all()?;
+        if let Some(known) = snapshots::known(&all, wanted)? {
+            return Ok(known);
+        }
+        let missing = || Refusal::NoVolume { volume: wanted.source.as_str().to_owned() };
+        let mut volume = self.lock(&wanted.source)?.ok_or_else(missing)?;
+        let capacity = volume.record.capacity;
+        let draft = all.begin(snapshots::record(self.homes.root(), wanted, capacity))?;
+        drop(all);
+        let may_copy = || {
+            let used = self.used(&volume.record.id);
+            self.check_room(used, used, self.room()?)
+        };
+        if cut::copy(&volume, &draft.home, capacity, may_copy)? == Way::Shared {
+            shares(&mut volume)?;
+        }
+        draft.place()
+    }
+
+    /// Lets a volume have more bytes. As many already is success.
+    pub(super) fn expand(&self, id: &VolumeId, size: Size) -> Result<Record, Refusal> {
+        // All of them, or two would be promised the same bytes.
+        let all = self.homes.lock_all()?;
+        let missing = || Refusal::NoVolume { volume: id.as_str().to_owned() };
+        let mut locked = self.lock(id)?.ok_or_else(missing)?;
+        if request::grown(id, size, locked.record.capacity)?.is_some() {
+            let capacity = fit(size, LEAST)?;
+            let more = capacity - locked.record.capacity;
+            self.check_room(capacity, more, self.room_beside(&all)?)?;
+            locked.record.capacity = capacity;
+            effect!("csi expand");
+            locked.save()?;
+            locked.sync()?;
+            effect!("csi expand: recorded");
+            tracing::info!(volume = id.as_str(), capacity, "expanded");
+        }
+        // Also where an earlier call was cut short.
+        image::settle_size(&locked.home, &locked.path, locked.record.capacity)?;
+        effect!("csi expand: done");
+        Ok(locked.record)
     }
 
     /// Removes a volume with its data. One that is not there, or no more, is success.
@@ -108,7 +215,7 @@ impl Volumes {
         // All of them, or two calls would both take the last place on the node.
         let all = self.homes.lock_all()?;
         let missing = || Refusal::NoVolume { volume: id.as_str().to_owned() };
-        let mut locked = self.homes.lock(id)?.ok_or_else(missing)?;
+        let mut locked = self.lock(id)?.ok_or_else(missing)?;
         match locked.record.state.next(id, asked)? {
             Next::Attached => {
                 let known = locked.record.state.on(&asked.node).cloned();
@@ -131,7 +238,7 @@ impl Volumes {
 
     /// Ends the attachment to a node, or to all of them. None there is success.
     pub(super) fn detach(&self, id: &VolumeId, node: Option<&str>) -> Result<(), Refusal> {
-        let Some(mut locked) = self.homes.lock(id)? else { return Ok(()) };
+        let Some(mut locked) = self.lock(id)? else { return Ok(()) };
         let goes = |attachment: &Attachment| node.is_none_or(|node| attachment.node == node);
         let all = std::mem::take(&mut locked.record.state.attachments);
         let (gone, kept): (Vec<_>, Vec<_>) = all.into_iter().partition(goes);
@@ -154,6 +261,48 @@ impl Volumes {
         }
         Ok(())
     }
+}
+
+/// What a volume is made from, while it cannot go away.
+enum Held {
+    Snapshot(homes::Locked<Cut>),
+    Volume(Locked),
+}
+
+impl Held {
+    fn capacity(&self) -> u64 {
+        match self {
+            Self::Snapshot(snapshot) => snapshot.record.capacity,
+            Self::Volume(volume) => volume.record.capacity,
+        }
+    }
+
+    fn copy(self, home: &OwnedFd, capacity: u64) -> Result<Way, Refusal> {
+        match self {
+            Self::Snapshot(snapshot) => {
+                let image = image::open(&snapshot.home, &snapshot.path, true)?;
+                cut::restore(&image, (&snapshot.path, snapshot.record.capacity), home, capacity)
+            }
+            Self::Volume(mut volume) => {
+                // All of it is promised already.
+                let way = cut::copy(&volume, home, capacity, || Ok(()))?;
+                if way == Way::Shared {
+                    shares(&mut volume)?;
+                }
+                Ok(way)
+            }
+        }
+    }
+}
+
+/// Remembers that the volume has blocks that are another's too, before anybody else knows of that one.
+fn shares(volume: &mut Locked) -> Result<(), Refusal> {
+    if volume.record.state.shares {
+        return Ok(());
+    }
+    volume.record.state.shares = true;
+    volume.save()?;
+    volume.sync()
 }
 
 impl Locked {
@@ -186,8 +335,12 @@ fn is_unused(volume: &Locked) -> Result<(), Refusal> {
 
 /// Whether the volume is what the request would have made.
 fn compatible(record: &Record, wanted: &Wanted<'_>) -> Result<(), Refusal> {
-    let taken = |what| Err(Refusal::NameTaken { name: wanted.name.to_owned(), what });
-    if !wanted.size.allows(record.capacity) || record.capacity < wanted.least {
+    let taken = |what| Err(Refusal::NameTaken { kind: "volume", name: wanted.name.to_owned(), what });
+    if record.source != wanted.source {
+        taken("source")
+    } else if !wanted.here {
+        taken("topology")
+    } else if !wanted.size.allows(record.capacity) || record.capacity < wanted.least {
         taken("capacity")
     } else if record.parameters != wanted.parameters {
         taken("set of parameters")

@@ -140,13 +140,11 @@ fn target_paths() {
 }
 
 #[test]
-fn parameters_and_sources_are_refused() {
+fn parameters_are_refused() {
     let keys = |keys: &[&str]| keys.iter().map(|&key| key.to_owned()).collect::<Vec<_>>();
     assert!(no_parameters("parameters", &keys(&[])).is_ok());
     assert!(no_parameters("parameters", &keys(&["csi.storage.k8s.io/pvc/name"])).is_ok());
     assert!(no_parameters("parameters", &keys(&["csi.storage.k8s.io/pvc/name", "tier"])).is_err());
-    assert!(no_source(None).is_ok());
-    assert!(no_source(Some(&proto::VolumeContentSource::default())).is_err());
 }
 
 #[test]

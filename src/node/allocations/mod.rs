@@ -14,7 +14,7 @@ use super::context::{Key, Node};
 use super::events::{Tone, about_allocation};
 use super::journal::{Change, Entry, InstanceEntry, TaskEntry, task_key};
 use super::mounts::{healing, stopping};
-use super::registry::{InstanceKey, Progress};
+use super::registry::{Instance, InstanceKey, Progress};
 use super::runtime::{Asked, Kind};
 use super::supervisor::{HEALTH_TIMED_OUT, HEALTH_TIMEOUT, instance_object, tell as tell_edge};
 use super::tasks::exit_message;
@@ -25,8 +25,8 @@ use crate::api::quantity;
 use crate::plan::supervise::{self, Healing, Process, Step, Wanted};
 use crate::plan::{Next, Reason};
 use crate::sys::process::Outcome;
+use plugins::{Care, drain, keep_watch, patience, watch_over, withdraw, withdraw_stopped};
 pub use plugins::{admit, refuse, register};
-use plugins::{drain, keep_watch, patience, watch_over, withdraw};
 pub(super) use prepare::note as runtime_note;
 use start::{publications, start};
 
@@ -78,7 +78,8 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
                         node.queue.wake(Key::Plugin(plugin.plugin.clone()));
                     }
                     // Nobody could start it again: it is not killed for being slow.
-                    watch_over(node, uid, name, plugin, (false, HEALTH_TIMEOUT));
+                    let care = Care { ours: false, health_timeout: HEALTH_TIMEOUT, grace: GRACE };
+                    watch_over(node, (uid, name), plugin, care);
                 }
             }
             Next::Do(Step::Prepare | Step::Start | Step::Restart) | Next::Wait(_) | Next::Converged => {}
@@ -117,7 +118,7 @@ fn is_needed(node: &Node, uid: &str, instance: &InstanceEntry) -> bool {
     supervise::is_needed(supervise::Orphan {
         serves_nodes: instance.role.node(),
         volumes_up: node.journal.attachments().iter().any(|a| a.plugin == *plugin),
-        another_here: node.registry.others(plugin, uid).iter().any(|other| other.role.node()),
+        another_here: node.registry.others(plugin, uid).iter().any(Instance::makes_node_calls),
     })
 }
 
@@ -137,13 +138,14 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
     let held = serving::held(allocation, &served);
     let allocation = &*served;
     let plugin = allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
-    let wanted = wanted(node, allocation, plugin);
+    let (wanted, let_go) = wanted(node, allocation, plugin);
     let mut again: Option<Duration> = None;
     let idle_before = node.tasks.idle(&uid);
     let healing = healing(node, allocation);
     tell_of_healing(node, allocation, healing);
     for task in &allocation.spec.tasks {
-        let delay = run_task(node, allocation, task, (wanted, healing)).await;
+        let of_task = supervise::wanted_of(wanted, task.csi_plugin.is_some(), let_go);
+        let delay = run_task(node, allocation, task, (of_task, healing)).await;
         again = [again, delay].into_iter().flatten().min();
     }
     // Only when that is news: a volume that cannot go yet wakes this allocation each time that it is looked at.
@@ -151,7 +153,7 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
         wake_volumes(node, &uid);
     }
     let mut told = status::status(node, allocation, wanted);
-    told.note(held);
+    told.note(held.or_else(|| serving::refused(allocation)).or_else(|| serving::unwell(node, allocation)));
     if told.nothing_begun(allocation) {
         return again;
     }
@@ -174,7 +176,8 @@ fn tell_of_healing(node: &Node, allocation: &Allocation, healing: Healing) {
     }
 }
 
-fn wanted(node: &Node, allocation: &Allocation, plugin: bool) -> Wanted {
+/// What is wanted of the allocation, and whether it is to stop, whatever became of its tasks.
+fn wanted(node: &Node, allocation: &Allocation, plugin: bool) -> (Wanted, bool) {
     let uid = allocation.uid().unwrap_or_default();
     let stop = if plugin {
         let asked = allocation.meta().deletion_timestamp.is_some() || allocation.spec.stop || node.stopped();
@@ -183,8 +186,8 @@ fn wanted(node: &Node, allocation: &Allocation, plugin: bool) -> Wanted {
         stopping(node, allocation)
     };
     let tasks: Vec<_> =
-        allocation.spec.tasks.iter().map(|t| (node.tasks.process(&uid, &t.name), t.restart_policy)).collect();
-    supervise::wanted(stop, &tasks)
+        allocation.spec.tasks.iter().map(|t| (node.tasks.process(&uid, &t.name), t.restarts())).collect();
+    (supervise::wanted(stop, &tasks), stop)
 }
 
 fn seen(
@@ -220,7 +223,7 @@ async fn run_task(
     let ready = (volumes, prepare::readiness(node, allocation, task));
     let outdated = serving::is_outdated(node, &uid, task);
     let now = supervise::while_healing(wanted, healing);
-    let what = supervise::Seen { outdated, ..seen(node, &uid, &task.name, task.restart_policy, ready) };
+    let what = supervise::Seen { outdated, ..seen(node, &uid, &task.name, task.restarts(), ready) };
     let next = supervise::next(now, what);
     if outdated && next != Next::Do(Step::Stop) {
         keep_watch(node, allocation, task);
@@ -231,6 +234,9 @@ async fn run_task(
             // One that still ends runs from what was made for it.
             if wanted == Wanted::Stopped && node.tasks.idle(&uid) {
                 prepare::let_go(node, &uid, false);
+            }
+            if wanted == Wanted::Stopped {
+                withdraw_stopped(node, &uid, task).await;
             }
             keep_watch(node, allocation, task);
             None
@@ -329,7 +335,7 @@ fn recall(node: &Node, allocation: &Allocation, task: &Task) {
     let status = allocation.status.as_ref();
     let told = status.and_then(|s| s.tasks.iter().find(|t| t.name == task.name));
     let ended = supervise::ended_before(supervise::Traceless {
-        policy: task.restart_policy,
+        policy: task.restarts(),
         phase: status.and_then(|s| s.phase),
         state: told.map(|t| t.state),
         code: told.and_then(|t| t.exit_code),
@@ -386,11 +392,13 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
     }
     let pause = node.retry.failed(step, "run".to_owned());
     node.tasks.wait_until(uid, &task.name, node.later(pause));
-    let message = exit_message(&record);
+    let unwell = node.tasks.is_unwell(uid, &task.name);
+    let why = timed_out.as_ref().filter(|_| unwell).map(|(_, why)| format!(": {why}")).unwrap_or_default();
+    let message = format!("{}{why}", exit_message(&record));
     tracing::info!(allocation = allocation.name_any(), task = task.name, message, "task is over");
     node.tasks.event(uid, &task.name, event(node, "Exited", &message));
-    let tone =
-        if record.outcome == Outcome::Code(0) || record.stopped { Tone::Normal } else { Tone::Warning };
+    let well = (record.outcome == Outcome::Code(0) || record.stopped) && !unwell;
+    let tone = if well { Tone::Normal } else { Tone::Warning };
     let note = format!("task {} {message}", task.name);
     let reason =
         if matches!(record.outcome, Outcome::NotStarted(_)) { "TaskNotStarted" } else { "TaskExited" };
@@ -406,6 +414,7 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
         let last = node.tasks.last_words(uid, &task.name).unwrap_or_default();
         let wrote = last.lines().last().map_or_else(String::new, |line| format!("; it wrote last: {line}"));
         let ended = || ("ProcessEnded".into(), format!("its process {message}{wrote}"));
+        let timed_out = timed_out.map(|(word, why)| (word, format!("{why}{wrote}")));
         let fault = timed_out.unwrap_or_else(ended);
         let changed = node.registry.progress(&key, |p| {
             *p = Progress { fingerprint: p.fingerprint.take(), fault: Some(fault), ..Progress::default() };

@@ -11,7 +11,7 @@ use super::super::mounts::hash;
 use super::super::registry::{Instance, InstanceKey, Progress};
 use super::super::runtime::Kind;
 use super::super::supervisor::{HEALTH_TIMEOUT, Watched};
-use super::wake_orphans;
+use super::{grace, wake_orphans};
 use crate::api::allocation::{CsiPlugin, Task};
 use crate::api::meta::Time;
 use crate::api::quantity;
@@ -19,13 +19,31 @@ use crate::api::{Allocation, PluginInstance};
 use crate::csi;
 use crate::plan::supervise::Process;
 
+/// Where the socket of an instance is that is run here: in a directory of its own.
+fn own_socket(node: &Node, uid: &str, task: &str) -> PathBuf {
+    node.options.run_dir.join(&hash(&["instance", uid, task])[..12]).join("csi.sock")
+}
+
 /// Where the instance's socket is: a directory of its own, or where something else made it.
 pub(super) fn socket(node: &Node, uid: &str, task: &Task) -> PathBuf {
-    let own = node.options.run_dir.join(&hash(&["instance", uid, &task.name])[..12]).join("csi.sock");
+    let own = own_socket(node, uid, &task.name);
     match Kind::of(&task.runtime) {
         Some(kind) => node.runtimes.get(kind).socket(task, own, &node.variables("")),
         None => own,
     }
+}
+
+/// What something else runs has its socket anywhere but where those are that are made, and removed, here.
+pub(super) fn elsewhere(node: &Node, socket: &Path) -> Result<(), String> {
+    let run_dir = &node.options.run_dir;
+    if !socket.starts_with(run_dir) {
+        return Ok(());
+    }
+    Err(format!(
+        "its socket {} lies beneath {}, where the sockets are of the plugins that are run here; have it listen elsewhere",
+        socket.display(),
+        run_dir.display()
+    ))
 }
 
 /// What the journal keeps of a task that serves a plugin.
@@ -118,7 +136,7 @@ pub fn register(node: &Arc<Node>, uid: &str, task: &str, entry: &InstanceEntry) 
             admitted: entry.admitted || known,
             born: born.or(entry.born),
             view: entry.view(),
-            ours: entry.socket.starts_with(&node.options.run_dir),
+            ours: entry.socket == own_socket(node, uid, task),
             draining: false,
             progress: Progress::default(),
         },
@@ -128,7 +146,15 @@ pub fn register(node: &Arc<Node>, uid: &str, task: &str, entry: &InstanceEntry) 
     Ok(())
 }
 
-/// Takes an instance out of the registry and removes its socket's directory.
+/// A task that was stopped serves nothing any more. One that is not registered was taken out already.
+pub(super) async fn withdraw_stopped(node: &Arc<Node>, uid: &str, task: &Task) {
+    let key = InstanceKey { allocation: uid.to_owned(), task: task.name.clone() };
+    if node.registry.get(&key).is_some() && node.tasks.process(uid, &task.name).idle() {
+        withdraw(node, uid, &task.name, entry(node, uid, task).as_ref()).await;
+    }
+}
+
+/// Takes an instance out of the registry and removes the directory of its socket, if that was made here.
 pub(super) async fn withdraw(node: &Arc<Node>, uid: &str, task: &str, plugin: Option<&InstanceEntry>) {
     let Some(entry) = plugin else { return };
     let key = InstanceKey { allocation: uid.to_owned(), task: task.to_owned() };
@@ -136,7 +162,7 @@ pub(super) async fn withdraw(node: &Arc<Node>, uid: &str, task: &str, plugin: Op
     if let Some(plugin) = node.registry.deregister(&key) {
         node.queue.wake(Key::Plugin(plugin));
     }
-    if entry.socket.starts_with(&node.options.run_dir) {
+    if entry.socket == own_socket(node, uid, task) {
         node.machine.dial.discard(&entry.socket).await;
     }
     node.queue.wake(Key::Instance(key));
@@ -165,7 +191,8 @@ pub(super) fn keep_watch(node: &Arc<Node>, allocation: &Allocation, task: &Task)
         node.queue.wake(Key::Plugin(plugin.plugin_name.clone()));
     }
     if let Some(entry) = entry(node, &uid, task) {
-        watch_over(node, &uid, &task.name, &entry, (node.runtimes.runs(&task.runtime), patience(plugin)));
+        let (ours, health_timeout) = (node.runtimes.runs(&task.runtime), patience(plugin));
+        watch_over(node, (&uid, &task.name), &entry, Care { ours, health_timeout, grace: grace(task) });
     }
 }
 
@@ -174,14 +201,18 @@ pub(super) fn patience(plugin: &CsiPlugin) -> Duration {
     plugin.health_timeout.as_deref().and_then(quantity::duration).unwrap_or(HEALTH_TIMEOUT)
 }
 
-/// As [`keep_watch`], for what is known from the journal alone; `ours` if it is to be killed when it stays silent.
-pub(super) fn watch_over(
-    node: &Arc<Node>,
-    uid: &str,
-    task: &str,
-    entry: &InstanceEntry,
-    (ours, health_timeout): (bool, Duration),
-) {
+/// How an instance is looked after.
+pub(super) struct Care {
+    /// It is to be ended when it stays silent, so that it is started again.
+    pub(super) ours: bool,
+    /// After so long.
+    pub(super) health_timeout: Duration,
+    /// It then has so long to end.
+    pub(super) grace: Duration,
+}
+
+/// As [`keep_watch`], for what is known from the journal alone.
+pub(super) fn watch_over(node: &Arc<Node>, (uid, task): (&str, &str), entry: &InstanceEntry, care: Care) {
     if node.tasks.process(uid, task) != Process::Running {
         return;
     }
@@ -189,5 +220,6 @@ pub(super) fn watch_over(
     if node.registry.get(&key).is_none() && register(node, uid, task, entry).is_err() {
         return;
     }
-    node.supervisors.ensure(node, Watched { key, ours, health_timeout });
+    let Care { ours, health_timeout, grace } = care;
+    node.supervisors.ensure(node, Watched { key, ours, health_timeout, grace });
 }

@@ -1,10 +1,12 @@
-//! A csiPlugin block that changed: which one a task serves by, and whether its process has to make room.
+//! Which csiPlugin block a task serves by when that has changed, whether its process has to make room, and what keeps it
+//! from serving.
 use std::borrow::Cow;
 
 use kube::ResourceExt;
 
 use super::super::context::Node;
 use super::super::journal::{Entry, InstanceEntry, task_key};
+use super::super::registry::InstanceKey;
 use crate::api::Allocation;
 use crate::api::allocation::{CsiPlugin, Task};
 use crate::plan::plugins::{in_force, outdated};
@@ -40,6 +42,22 @@ pub(super) fn held(written: &Allocation, served: &Allocation) -> Option<String> 
                 written.name
             )
         })
+    })
+}
+
+/// Why a task of it serves nobody, by the word of the controllers.
+pub(super) fn refused(allocation: &Allocation) -> Option<String> {
+    let status = allocation.status.as_ref()?;
+    Some(status.plugin_refused.clone()).filter(|why| !why.is_empty())
+}
+
+/// What is wrong with an instance of it that its process alone does not tell.
+pub(super) fn unwell(node: &Node, allocation: &Allocation) -> Option<String> {
+    let uid = allocation.uid().unwrap_or_default();
+    allocation.spec.tasks.iter().filter(|task| task.csi_plugin.is_some()).find_map(|task| {
+        let key = InstanceKey { allocation: uid.clone(), task: task.name.clone() };
+        let progress = node.registry.get(&key)?.progress;
+        progress.trouble().map(|why| format!("task {} serves nobody: {why}", task.name))
     })
 }
 

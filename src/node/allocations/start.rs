@@ -65,6 +65,9 @@ pub(super) async fn start_marked(
     let runtime = node.runtimes.allowed(&task.runtime).map_err(|error| error.to_string())?;
     let volumes = publications(node, allocation).ok_or("a volume went away")?;
     let instance = plugins::entry(node, &uid, task);
+    if let Some(instance) = instance.as_ref().filter(|_| !runtime.runs()) {
+        plugins::elsewhere(node, &instance.socket)?;
+    }
     let restarts = restarts(node, &uid, &task.name) + u32::from(again);
     let entry = TaskEntry {
         allocation: reference(allocation),

@@ -133,7 +133,7 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         })
         .collect();
     let processes: Vec<_> =
-        allocation.spec.tasks.iter().map(|t| (node.tasks.process(&uid, &t.name), t.restart_policy)).collect();
+        allocation.spec.tasks.iter().map(|t| (node.tasks.process(&uid, &t.name), t.restarts())).collect();
     let gone = published.is_empty();
     let over = before.phase.filter(|p| matches!(p, AllocationPhase::Complete | AllocationPhase::Failed));
     let phase = match over {
@@ -156,6 +156,10 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         .answered::<_, ConditionsPart>(allocation, &NODE)
         .map_or_else(|| before.conditions.clone(), |written| written.conditions);
     let generation = allocation.meta().generation;
+    // Without an attachment nothing is known here: the controllers say why there is none.
+    let unattached = !volumes.is_empty() && volumes.iter().all(|v| v.volume.is_empty());
+    let obstacle = before.obstacle.as_ref().filter(|_| unattached);
+    notes.extend(obstacle.map(|obstacle| (obstacle.reason.clone(), obstacle.message.clone())));
     let (word, message) = notes.into_iter().next().unwrap_or_default();
     let volumes_ready = volumes_ready(ready, (&word, &message), troubles.first());
     set_condition(&mut conditions, volumes_ready.of_generation(generation), node.now());
@@ -366,7 +370,7 @@ pub(super) fn task_status(
         Process::Stopping => TaskState::Stopping,
         Process::Lost => TaskState::Stopping,
         process @ (Process::Stopped | Process::Exited { .. }) => {
-            let again = match (process, task.restart_policy) {
+            let again = match (process, task.restarts()) {
                 (Process::Exited { ok }, RestartPolicy::OnFailure) => !ok,
                 (Process::Exited { .. }, RestartPolicy::Never) => false,
                 _ => true,

@@ -16,7 +16,7 @@ use crate::api::Volume;
 use crate::api::meta::Host;
 use crate::api::quantity;
 use crate::api::volume::{Expansion, WantedSize};
-use crate::csi::{self, check};
+use crate::csi;
 use crate::plan::expand::{self, Hosted, Step};
 use crate::plan::registry::Service;
 use crate::plan::{Next, Reason};
@@ -90,7 +90,8 @@ pub(super) async fn step(
     if Blocked::is_unsent(&outcome) {
         look_again(node, &volume.name_any(), &outcome);
     } else {
-        let condition = outcome.err().map(|blocked| blocked.condition_of("Expanded", volume.meta().generation));
+        let condition =
+            outcome.err().map(|blocked| blocked.condition_of("Expanded", volume.meta().generation));
         let expansion = part.expansion.get_or_insert_default();
         expansion.condition = condition;
         part.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
@@ -135,16 +136,11 @@ async fn ask(
     let expansion = part.expansion.get_or_insert_default();
     match answer {
         Ok(answer) => {
-            if let Err(fault) = check::expanded(size.required_bytes, size.limit_bytes, answer.capacity_bytes) {
-                // An OK is a final answer, however wrong; what is there now nobody knows better than the plugin.
-                expansion.asked = None;
-                return Err(Blocked::Answer(format!("ControllerExpandVolume: {fault}")));
-            }
             expansion.asked = None;
             if answer.node_expansion_required {
                 expansion.node_bytes = expansion.node_bytes.max(size.required_bytes);
             }
-            part.capacity = quantity::display(answer.capacity_bytes);
+            part.capacity = quantity::display(answer.bytes);
             tracing::info!(volume = volume.name_any(), capacity = part.capacity, "expanded");
             Ok(())
         }

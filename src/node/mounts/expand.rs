@@ -46,9 +46,7 @@ impl Unit {
         let staged = if spec.stage_required { plugin.told(node, &staging) } else { String::new() };
         let published = self.users.iter().find(|user| user.level() == Level::Up);
         let path = match published.and_then(|user| user.entry.as_ref()) {
-            Some(entry) => {
-                plugin.told(node, &TreePath::new(["publish", entry.directory.as_str(), TARGET])?)
-            }
+            Some(entry) => plugin.told(node, &TreePath::new(["publish", entry.directory.as_str(), TARGET])?),
             None => staged.clone(),
         };
         let newer_modes = entry.newer_modes.unwrap_or(plugin.newer_modes);

@@ -28,7 +28,7 @@ use super::TARGET;
 use crate::api::allocation::OnStaleMount;
 use crate::plan::mount::Level;
 use crate::plan::stale::{self, Health, Look, Mount, sentence, settle};
-use crate::sys::kernel::{Checked, Dead, KernelError, MountId, PathFacts, Present};
+use crate::sys::kernel::{Checked, Dead, KernelError, MountId, PathFacts, Present, beneath};
 use crate::sys::path::{HostPath, Place, TreePath};
 
 /// Hints that come so close together are one.
@@ -117,6 +117,14 @@ impl Seen {
             Mount::AtHost => self.at_host.as_ref(),
         }
     }
+
+    /// What is wrong with those mounts, and with which.
+    fn worst(&self, mounts: &[(Mount, Present)]) -> Option<(Mount, Look)> {
+        stale::worst(mounts.iter().filter_map(|(mount, of)| {
+            let sighting = self.get(*mount).filter(|sighting| sighting.of == *of)?;
+            sighting.look.map(|look| (*mount, look))
+        }))
+    }
 }
 
 /// A look that is under way.
@@ -171,13 +179,7 @@ impl Sightings {
     }
 
     fn unwell(&self, key: &str, mounts: &[(Mount, Present)]) -> Option<(Mount, Look)> {
-        let seen = self.seen();
-        let seen = seen.get(key)?;
-        // Who goes by a path of the host is hurt where a task is not.
-        mounts.iter().rev().find_map(|(mount, of)| {
-            let sighting = seen.get(*mount).filter(|sighting| sighting.of == *of)?;
-            sighting.look.filter(|look| look.health() != Health::Well).map(|look| (*mount, look))
-        })
+        self.seen().get(key)?.worst(mounts)
     }
 
     /// What was seen of the mounts of an entry says nothing any more: they were made anew.
@@ -263,12 +265,12 @@ pub(crate) async fn follow(node: Arc<Node>) {
                 }
             }
             Some((subject, found)) = looks.next() => {
-                let silent = matches!(&found, Err(KernelError::Hung { .. }));
                 let overloaded = matches!(&found, Err(KernelError::Overloaded { .. }));
+                let (id, found) = found.unwrap_or_else(|error| failed(&error));
+                let silent = found.is_some_and(|look| look.health() == Health::Silent);
                 if silent || overloaded {
                     again = again.or(Some(Instant::now() + AGAIN));
                 }
-                let (id, found) = read(found, &subject.of);
                 record(&node, &subject, id, found);
                 let hinted = asked.remove(&(subject.key.clone(), subject.mount)).unwrap_or_default();
                 if overloaded {
@@ -341,7 +343,7 @@ async fn suspects(node: &Node, mut asked: Asked) -> Vec<Subject> {
                     // It is no mount, or was one without a number.
                     None => true,
                 });
-                let unsure = last.is_none_or(|look| look == Look::Silent);
+                let unsure = last.is_none_or(|look| look.health() == Health::Silent);
                 let hinted = asked.all
                     || asked.unsure && unsure
                     || asked.changed && stale::suspect(last, there)
@@ -399,7 +401,10 @@ fn place_of(entry: &PublicationEntry, mount: Mount) -> Option<Place> {
     }
 }
 
-async fn look(node: &Node, subject: Subject) -> (Subject, Result<Checked, KernelError>) {
+/// Which mount is there, and what was seen; none of what is not known.
+type Found = (Option<MountId>, Option<Look>);
+
+async fn look(node: &Node, subject: Subject) -> (Subject, Result<Found, KernelError>) {
     // Begun first, then asked whether it is up still: who takes it down says that first, and then waits for looks.
     let under_way = node.sightings.begin(&subject.key);
     let found = if is_up(node, &subject) {
@@ -409,6 +414,12 @@ async fn look(node: &Node, subject: Subject) -> (Subject, Result<Checked, Kernel
         Err(KernelError::NotFound { path: PathBuf::new() })
     };
     drop(under_way);
+    let found = match found {
+        Ok(Checked::Alive(PathFacts::Present(present))) => Ok(read(node, &present, &subject.of).await),
+        Ok(Checked::Alive(PathFacts::Absent { .. })) => Ok((None, Some(Look::Nothing))),
+        Ok(Checked::Dead(dead)) => Ok((None, Some(dead_look(dead)))),
+        Err(error) => Err(error),
+    };
     (subject, found)
 }
 
@@ -420,41 +431,52 @@ fn is_up(node: &Node, subject: &Subject) -> bool {
     })
 }
 
-/// What an answer of the kernel means for what was verified, and which mount it is about. None: it could not be asked.
-fn read(found: Result<Checked, KernelError>, of: &Present) -> (Option<MountId>, Option<Look>) {
-    let dead = |look| (None, Some(look));
-    let present = match found {
-        Ok(Checked::Alive(PathFacts::Present(present))) => present,
-        Ok(Checked::Alive(PathFacts::Absent { .. })) | Err(KernelError::NotFound { .. }) => {
-            return dead(Look::Nothing);
-        }
-        Ok(Checked::Dead(Dead::NoServer)) => return dead(Look::NoServer),
-        Ok(Checked::Dead(Dead::Unknown)) => return dead(Look::Unknown),
-        Ok(Checked::Dead(Dead::Failing)) => return dead(Look::Failing),
-        Ok(Checked::Dead(Dead::NoDevice)) => return dead(Look::NoDevice),
-        Err(KernelError::Hung { .. }) => return dead(Look::Silent),
-        // The way there leads elsewhere by now.
-        Err(KernelError::Outside { .. }) => return dead(Look::Other),
-        Err(error) => {
-            tracing::debug!(error = &error as &dyn std::error::Error, "a mount could not be looked at");
-            return (None, None);
-        }
-    };
+/// What is there means for what was verified. The same file system mounted anew is as good.
+async fn read(node: &Node, present: &Present, of: &Present) -> Found {
     match (&of.mount, &present.mount) {
-        (Some(_), None) => dead(Look::Nothing),
-        // The same file system mounted anew is as good.
-        (Some(was), Some(is)) if was.device == is.device && same_inode(of, &present) => {
-            (Some(is.id), Some(Look::Well))
-        }
+        (Some(_), None) => (None, Some(Look::Nothing)),
+        (Some(_), Some(is)) if present.shows(of) => (Some(is.id), Some(Look::Well)),
         (None, _) if of.kind == present.kind => (None, Some(Look::Well)),
-        (Some(_) | None, _) => dead(Look::Other),
+        (Some(_), Some(top)) => {
+            let table = node.machine.kernel.mount_table().await.unwrap_or_default();
+            let covered = beneath(&table, top.id).any(|row| row.shows(of));
+            (None, Some(if covered { Look::Covered } else { Look::Other }))
+        }
+        (None, _) => (None, Some(Look::Other)),
     }
 }
 
-/// What a file system without a device says is the number of its root may change with the first answer of its server; its own
-/// number is no other's, though.
-fn same_inode(of: &Present, present: &Present) -> bool {
-    of.device.major == 0 || of.inode == present.inode
+fn dead_look(dead: Dead) -> Look {
+    match dead {
+        Dead::NoServer => Look::NoServer,
+        Dead::Unknown => Look::Unknown,
+        Dead::Failing => Look::Failing,
+        Dead::Unreachable => Look::Unreachable,
+        Dead::NoDevice => Look::NoDevice,
+    }
+}
+
+/// What a look that failed has shown.
+fn failed(error: &KernelError) -> Found {
+    let look = match error {
+        KernelError::NotFound { .. } => Look::Nothing,
+        // The way there leads elsewhere by now.
+        KernelError::Outside { .. } => Look::Other,
+        KernelError::Hung { .. } => Look::Silent,
+        // Nobody was asked.
+        KernelError::Overloaded { .. } => return (None, None),
+        KernelError::MayNotMount
+        | KernelError::InUse { .. }
+        | KernelError::NotEmpty { .. }
+        | KernelError::IsMountPoint { .. }
+        | KernelError::Changed { .. }
+        | KernelError::Occupied { .. }
+        | KernelError::Refused { .. } => {
+            tracing::debug!(error = error as &dyn std::error::Error, "a mount could not be looked at");
+            Look::Refused
+        }
+    };
+    (None, Some(look))
 }
 
 /// Keeps what was seen, if it is about what the journal says still, and tells who has to know.
@@ -463,14 +485,18 @@ fn record(node: &Node, subject: &Subject, id: Option<MountId>, found: Option<Loo
     if !is_up(node, subject) {
         return;
     }
-    let (before, after) = {
+    let mounts = node.journal.look(|all| all.get(&subject.key).map(mounts_of)).unwrap_or_default();
+    let health = |worst: Option<(Mount, Look)>| worst.map(|(_, look)| look.health());
+    let (before, after, told, worst) = {
         let mut seen = node.sightings.seen();
-        let slot = seen.entry(subject.key.clone()).or_default().slot(subject.mount);
+        let seen = seen.entry(subject.key.clone()).or_default();
+        let told = health(seen.worst(&mounts));
+        let slot = seen.slot(subject.mount);
         let before = slot.as_ref().and_then(|sighting| sighting.look);
         let known = slot.as_ref().filter(|sighting| sighting.of == subject.of).and_then(|s| s.look);
         let after = settle(known, found);
         *slot = Some(Sighting { of: subject.of.clone(), id, look: after });
-        (before.unwrap_or(Look::Well), after)
+        (before.unwrap_or(Look::Well), after, told, health(seen.worst(&mounts)))
     };
     let Some(after) = after.filter(|after| *after != before) else { return };
     tracing::info!(volume = subject.volume, mount = ?subject.mount, ?before, ?after, "a mount changed");
@@ -479,30 +505,31 @@ fn record(node: &Node, subject: &Subject, id: Option<MountId>, found: Option<Loo
     if let Who::Allocation(allocation) = &subject.who {
         node.queue.wake(Key::Allocation(allocation.uid.clone()));
     }
-    if before.health() != after.health() {
-        tell(node, subject, after);
+    if told != worst {
+        tell(node, subject);
     }
 }
 
-/// One event for each change of health.
-fn tell(node: &Node, subject: &Subject, look: Look) {
+/// One event for each change of health, which is that of the worst mount.
+fn tell(node: &Node, subject: &Subject) {
     let Some(about) = about(node, subject) else { return };
-    let path = node.machine.kernel.absolute(&subject.place);
-    let policy = match &subject.who {
-        Who::Attachment { .. } => OnStaleMount::None,
-        Who::Allocation(allocation) => {
-            let name = node.journal.look(|entries| match entries.get(&subject.key) {
-                Some(Entry::Publication(entry)) => entry.name.clone(),
-                _ => String::new(),
-            });
-            policy(node, &allocation.uid, &name)
+    let entry = node.journal.look(|all| all.get(&subject.key).cloned());
+    let trouble = match &entry {
+        Some(Entry::Attachment(entry)) => staging_trouble(node, entry),
+        Some(Entry::Publication(entry)) => {
+            publication_trouble(node, entry).map(|(_, health, note)| (health, note))
         }
+        Some(Entry::Task(_) | Entry::Create(_) | Entry::Asked(_) | Entry::Store(_)) | None => None,
     };
-    let text = sentence(subject.mount, look, &path.to_string_lossy(), (&subject.plugin, policy));
-    let note = format!("volume \"{}\": {text}", subject.volume);
-    match look.health().word() {
-        Some(word) => node.events.tell(about, Tone::Warning, word, "Check", &note),
-        None => node.events.tell(about, Tone::Normal, "MountWell", "Check", &note),
+    match trouble.and_then(|(health, note)| Some((health.word()?, note))) {
+        Some((word, note)) => node.events.tell(about, Tone::Warning, word, "Check", &note),
+        None => {
+            let path = node.machine.kernel.absolute(&subject.place);
+            let nothing = (subject.plugin.as_str(), OnStaleMount::None);
+            let text = sentence(subject.mount, Look::Well, &path.to_string_lossy(), nothing);
+            let note = format!("volume \"{}\": {text}", subject.volume);
+            node.events.tell(about, Tone::Normal, "MountWell", "Check", &note);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use kube::Resource;
 
+mod at_host;
 mod expand;
 mod healing;
 pub(super) mod health;
@@ -15,9 +16,10 @@ mod report;
 mod steps;
 mod unit;
 
+pub use at_host::allowed_host_path;
 pub use healing::healing;
 pub use health::Sightings;
-pub use unit::{allowed_host_path, user_note};
+pub use unit::user_note;
 
 use super::context::{Key, Node};
 use super::hosting::UNSENT;

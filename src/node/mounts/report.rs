@@ -39,7 +39,8 @@ impl Unit {
             (!s.attach_required || self.attached() == Rung::Up) && (!s.stage_required || staged == Rung::Up)
         });
         // Who has the volume has it, whatever its size.
-        let size_alone = ready && self.wanted == Attachment::Open && reason.starts_with(Rpc::NodeExpandVolume.name());
+        let size_alone =
+            ready && self.wanted == Attachment::Open && reason.starts_with(Rpc::NodeExpandVolume.name());
         let (truth, word) = match (ready, self.wanted, reason.is_empty()) {
             _ if size_alone => (Truth::True, reason),
             (true, Attachment::Open, true) => (Truth::True, "Ready".to_owned()),

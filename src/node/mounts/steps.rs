@@ -6,20 +6,18 @@ use std::sync::Arc;
 use super::super::allocations::wake_orphans;
 use super::super::context::{Key, Node};
 use super::super::events::{Tone, about_allocation};
-use super::super::journal::{
-    AttachmentEntry, Change, Entry, HostPublication, PublicationEntry, publication_key,
-};
+use super::super::journal::{AttachmentEntry, Change, Entry, PublicationEntry, publication_key};
 use super::super::requests;
 use super::unit::{Unit, User};
-use super::{NODE, TARGET, Trouble, chain, hash};
+use super::{NODE, TARGET, Trouble, at_host, chain, hash};
 use crate::api::meta::VolumeMode;
 use crate::csi::{self, Failure, Gate, Terms};
 use crate::plan::Reason;
 use crate::plan::mount::{Level, Step};
 use crate::plan::registry::Service;
 use crate::plan::view;
-use crate::sys::kernel::{Access, DeviceId, FileKind, PathFacts, Present};
-use crate::sys::path::{HostPath, Place, TreePath};
+use crate::sys::kernel::{DeviceId, FileKind, MountId, PathFacts, Present};
+use crate::sys::path::{Place, TreePath};
 use kube::ResourceExt;
 
 /// An unpublish that the plugin answers with NOT_FOUND counts as done after so many times, if the kernel agrees.
@@ -61,14 +59,18 @@ impl Unit {
         let place = TreePath::new(["staging", &entry.staging])?;
         node.machine.kernel.make_dir(&place).await?;
         let path = plugin.told(node, &place);
+        let foreign = foreign(node, &place, entry.seen.as_ref()).await?;
         let request = requests::stage(spec, &self.publish_context(), &path, secrets, newer_modes);
         let call = |terms| plugin.client.node_stage_volume(request, terms);
         match self.call(node, &plugin, ("NodeStageVolume", step), call).await {
             Ok(_) => {
-                let seen = match node.machine.kernel.mount_facts(&Place::Tree(place)).await? {
+                let seen = match node.machine.kernel.mount_facts(&Place::Tree(place.clone())).await? {
                     PathFacts::Present(present) => Some(present),
                     PathFacts::Absent { .. } => None,
                 };
+                if seen.as_ref().is_some_and(|seen| is_still(foreign, seen)) {
+                    return Err(not_the_volume(node, &place));
+                }
                 // Once it mounted there, and was never asked to unstage: an OK without a mount says nothing.
                 if device(entry.seen.as_ref()).is_some() && device(seen.as_ref()).is_none() {
                     return Err(Trouble::Kernel(
@@ -132,6 +134,9 @@ impl Unit {
         let spec = &object.spec;
         let plugin = serving(node, &spec.plugin, &spec.handle)?;
         let host = user.host_path(node)?;
+        if let Some(host) = &host {
+            self.free_at_host(node, user, host)?;
+        }
         let asker = format!("volumeattachments/{}", object.name_any());
         let secrets =
             node.secrets(&asker, spec.secrets.node_publish.as_ref()).await.map_err(Trouble::Wait)?;
@@ -167,6 +172,7 @@ impl Unit {
             },
             newer_modes,
         );
+        let foreign = foreign(node, &target, entry.verified.as_ref()).await?;
         let call = |terms| plugin.client.node_publish_volume(request, terms);
         match self.call(node, &plugin, ("NodePublishVolume", step), call).await {
             Ok(_) => {}
@@ -182,20 +188,31 @@ impl Unit {
             }
         }
         let staged = spec.stage_required.then(|| (&staging, device(attachment.seen.as_ref())));
-        let verified = match self.verify(node, &target, staged).await {
+        let verified = match self.verify(node, &target, staged, entry.verified.as_ref()).await {
+            Ok(verified) if is_still(foreign, &verified) => return Err(not_the_volume(node, &target)),
             Ok(verified) => verified,
             Err(trouble) => return Err(self.by_word_alone(node, entry, &target, trouble).await),
         };
         if let Some(host) = &host {
-            self.publish_at_host(node, &target, &verified, host, &mut entry).await?;
+            self.publish_at_host(node, user, (&target, &verified, host), &mut entry).await?;
         }
         entry.verified = Some(verified);
+        self.published(node, user, &attachment, entry).await
+    }
+
+    /// It is up: that is told and remembered.
+    async fn published(
+        &self,
+        node: &Arc<Node>,
+        user: &User,
+        attachment: &AttachmentEntry,
+        mut entry: PublicationEntry,
+    ) -> Result<(), Trouble> {
         entry.level = Level::Up;
         node.sightings.forget(&publication_key(&self.uid, &user.allocation.uid, &user.name));
         tracing::info!(volume = attachment.volume, allocation = user.allocation.name, "published");
         let note = format!("volume {} is published as {}", attachment.volume, user.name);
-        let about = about_allocation(&user.allocation);
-        node.events.tell(about, Tone::Normal, "Published", "Publish", &note);
+        node.events.tell(about_allocation(&user.allocation), Tone::Normal, "Published", "Publish", &note);
         // Should the daemon end before this is durable, it looks at the mount again, as if it had ended in the call.
         node.journal.put_beside(Entry::Publication(entry)).await?;
         node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
@@ -225,9 +242,13 @@ impl Unit {
     /// What was mounted at the staging path must be there still: a plugin that does not look would publish the directory
     /// beneath it. If it is not, staging is in doubt, and is repeated before the next publish.
     async fn still_staged(&self, node: &Node, attachment: &AttachmentEntry) -> Result<(), Trouble> {
-        let Some(staged) = device(attachment.seen.as_ref()) else { return Ok(()) };
+        let Some(staged) = attachment.seen.as_ref().filter(|seen| seen.mount.is_some()) else {
+            return Ok(());
+        };
         let place = Place::Tree(TreePath::new(["staging", &attachment.staging])?);
-        if node.machine.kernel.mount_facts(&place).await?.mount().map(|m| m.device) == Some(staged) {
+        if let PathFacts::Present(present) = node.machine.kernel.mount_facts(&place).await?
+            && present.shows(staged)
+        {
             return Ok(());
         }
         let mut doubted = attachment.clone();
@@ -262,12 +283,14 @@ impl Unit {
         })
     }
 
-    /// What is at the target must be what was asked for: a mount, of the staged file system if there is one; or a device.
+    /// What is at the target must be what was asked for: a mount, of the staged file system if there is one, and the same
+    /// directory of it as before; or a device.
     pub(super) async fn verify(
         &self,
         node: &Node,
         target: &TreePath,
         staging: Option<(&TreePath, Option<DeviceId>)>,
+        before: Option<&Present>,
     ) -> Result<Present, Trouble> {
         let mode = self.object.as_ref().map(|o| o.spec.capability.volume_mode).unwrap_or_default();
         let wrong = |message: &str| Trouble::Kernel("NotMounted", message.to_owned());
@@ -290,6 +313,13 @@ impl Unit {
                  namespace",
             ));
         };
+        // One that was made anew may have another device. Another directory of the same one somebody else has mounted.
+        let former = before.and_then(|before| before.mount.as_ref());
+        if former.is_some_and(|former| former.device == mount.device)
+            && !before.is_some_and(|before| present.shows(before))
+        {
+            return Err(wrong("what is mounted at the target is another directory than the volume"));
+        }
         let Some((staging, seen)) = staging else { return Ok(present) };
         let facts = node.machine.kernel.mount_facts(&Place::Tree(staging.clone())).await?;
         let staged = facts.mount().map(|staged| staged.device);
@@ -297,29 +327,6 @@ impl Unit {
             return Err(wrong("what is mounted at the target is not the file system that was staged"));
         }
         Ok(present)
-    }
-
-    pub(super) async fn publish_at_host(
-        &self,
-        node: &Node,
-        target: &TreePath,
-        verified: &Present,
-        host: &HostPath,
-        entry: &mut PublicationEntry,
-    ) -> Result<(), Trouble> {
-        let before = node.machine.kernel.mount_facts(&Place::Host(host.clone())).await?;
-        let made = match before {
-            PathFacts::Absent { missing } => missing,
-            PathFacts::Present(_) => entry.host.as_ref().map_or(0, |h| h.made),
-        };
-        entry.host =
-            Some(HostPublication { allowed: host.allowed().to_owned(), path: host.absolute(), made });
-        entry.verified = Some(verified.clone());
-        // Written before the mount is made: a crash between the two must not leave one that nobody knows.
-        node.journal.put(Entry::Publication(entry.clone())).await?;
-        let access = if entry.read_only { Access::ReadOnly } else { Access::ReadWrite };
-        node.machine.kernel.publish_at_host(target, verified, host, access).await?;
-        Ok(())
     }
 
     pub(super) async fn unpublish(&self, node: &Arc<Node>, user: &User, step: &str) -> Result<(), Trouble> {
@@ -360,31 +367,15 @@ impl Unit {
         }
         let key = publication_key(&self.uid, &user.allocation.uid, &user.name);
         node.journal.commit(vec![Change::Forget(key)]).await?;
+        if let Some(host) = &entry.host {
+            at_host::wake_for(node, &host.path);
+        }
         tracing::info!(volume = attachment.volume, allocation = user.allocation.name, "unpublished");
         let note = format!("volume {} is unpublished", attachment.volume);
         let about = about_allocation(&user.allocation);
         node.events.tell(about, Tone::Normal, "Unpublished", "Unpublish", &note);
         node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
         Ok(())
-    }
-
-    async fn unpublish_at_host(
-        &self,
-        node: &Node,
-        entry: &PublicationEntry,
-        target: &TreePath,
-    ) -> Result<(), Trouble> {
-        let Some(host) = &entry.host else { return Ok(()) };
-        let verified = match &entry.verified {
-            Some(verified) => verified.clone(),
-            // The journal was lost: what is at the target now is what was mounted at the host.
-            None => match node.machine.kernel.mount_facts(&Place::Tree(target.clone())).await? {
-                PathFacts::Present(present) => present,
-                PathFacts::Absent { .. } => return Ok(()),
-            },
-        };
-        let place = HostPath::new(&host.allowed, &host.path)?;
-        Ok(node.machine.kernel.unpublish_at_host(&place, &verified, host.made).await?)
     }
 
     /// NOT_FOUND to a reverse call is no success by itself. Repeated, and with nothing mounted there, it is as much as
@@ -469,6 +460,27 @@ impl Unit {
 }
 
 /// The device of the mount, if there is one.
+/// The mount at a path of ours that is of another kind of file system than what was seen there of the volume. A driver that
+/// goes by what it remembers says OK to it.
+async fn foreign(node: &Node, place: &TreePath, seen: Option<&Present>) -> Result<Option<MountId>, Trouble> {
+    let Some(known) = seen.and_then(|present| present.mount.as_ref()) else { return Ok(None) };
+    let facts = node.machine.kernel.mount_facts(&Place::Tree(place.clone())).await?;
+    Ok(facts.mount().filter(|mount| mount.magic != known.magic).map(|mount| mount.id))
+}
+
+/// Whether what is there after a call is what was foreign before it: no doing of the driver's.
+fn is_still(foreign: Option<MountId>, seen: &Present) -> bool {
+    foreign.is_some() && seen.mount.as_ref().map(|mount| mount.id) == foreign
+}
+
+fn not_the_volume(node: &Node, place: &TreePath) -> Trouble {
+    let at = at_node(node, place);
+    let message = format!(
+        "somebody mounted something else at {at}: unmount it there, and the volume is seen again or mounted anew"
+    );
+    Trouble::Kernel("ForeignMount", message)
+}
+
 fn device(seen: Option<&Present>) -> Option<DeviceId> {
     seen.and_then(|present| present.mount.as_ref()).map(|mount| mount.device)
 }

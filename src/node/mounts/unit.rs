@@ -6,6 +6,7 @@ use kube::{Resource, ResourceExt};
 use super::super::context::{Key, Node, Note};
 use super::super::hosting::attach::{CONTROLLER, ControllerPart};
 use super::super::journal::{AttachmentEntry, PublicationEntry};
+use super::at_host::allowed_host_path;
 use super::{Trouble, staging_name, stopping};
 use crate::api::VolumeAttachment;
 use crate::api::allocation::OnStaleMount;
@@ -118,7 +119,9 @@ impl Unit {
             Step::Publish(i) | Step::Unpublish(i) => {
                 user_note(&self.uid, &self.users[i].allocation.uid, &self.users[i].name)
             }
-            Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release | Step::Expand => self.key(),
+            Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release | Step::Expand => {
+                self.key()
+            }
         }
     }
 
@@ -194,13 +197,13 @@ impl Unit {
     pub(super) fn cures(&self, node: &Node) -> (bool, Vec<Cure>) {
         let staging = self.entry.as_ref().and_then(|entry| node.sightings.staging(entry));
         let staging = staging.map_or(Health::Well, Look::health);
-        let health = |user: &User| {
+        let look = |user: &User| {
             let seen = user.entry.as_ref().and_then(|entry| node.sightings.publication(entry));
-            seen.map_or(Health::Well, |(_, look)| look.health())
+            seen.map_or(Look::Well, |(_, look)| look)
         };
         let patient = |user: &User| {
             let up = user.wanted && user.level() != Level::Down;
-            Patient { policy: user.policy, health: health(user), up }
+            Patient { policy: user.policy, look: look(user), up }
         };
         let patients: Vec<_> = self.users.iter().map(patient).collect();
         let wanted_by = self.users.iter().filter(|user| user.wanted).map(|user| user.policy);
@@ -271,33 +274,6 @@ impl User {
 
     pub(super) fn host_path(&self, node: &Node) -> Result<Option<HostPath>, Trouble> {
         allowed_host_path(node, &self.host_path).map_err(|why| Trouble::Kernel("HostPathNotAllowed", why))
-    }
-}
-
-/// The place on the host that an allocation asks for, if it asks; an error in words if this node does not allow it.
-pub fn allowed_host_path(node: &Node, path: &str) -> Result<Option<HostPath>, String> {
-    if path.is_empty() {
-        return Ok(None);
-    }
-    let wanted = std::path::Path::new(path);
-    for own in [&node.options.data_dir, &node.options.run_dir] {
-        if wanted.starts_with(own) || own.starts_with(wanted) {
-            let own = own.display();
-            return Err(format!(
-                "hostPath {path} would cover or lie in {own}, which is the daemon's own; choose another"
-            ));
-        }
-    }
-    let allowed = node.options.host_paths.iter().filter_map(|allowed| HostPath::new(allowed, wanted).ok());
-    match allowed.max_by_key(|h| h.allowed().as_os_str().len()) {
-        Some(path) => Ok(Some(path)),
-        None => {
-            let list: Vec<_> = node.options.host_paths.iter().map(|p| p.display().to_string()).collect();
-            let list = list.join(", ");
-            Err(format!(
-                "hostPath {path} is not beneath one that this node allows: {list}; `up --host-path` allows others"
-            ))
-        }
     }
 }
 

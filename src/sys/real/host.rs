@@ -2,12 +2,12 @@
 //!
 //! Others may write in those directories, so nothing is done by name that was checked by name: every step works
 //! on a handle that was opened without following a link.
-use crate::sys::kernel::{FileKind, KernelError, PathFacts, Present};
+use crate::sys::kernel::{FileKind, KernelError, PathFacts, Present, beneath};
 use crate::sys::path::HostPath;
 use crate::sys::real::facts::{self, Asking};
 use crate::sys::real::kernel::{look, remove, unmount};
-use crate::sys::real::mounts;
-use crate::sys::real::open::{Confined, failure};
+use crate::sys::real::open::{Confined, failure, io_failure};
+use crate::sys::real::{mounts, table};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -55,8 +55,12 @@ pub(crate) fn unpublish(
     };
     match look(&confined, asking)? {
         PathFacts::Present(seen) if same(&seen, verified) => unmount(&confined)?,
-        PathFacts::Present(seen) if seen.mount.is_some() => {
-            return Err(KernelError::Changed { path: confined.absolute });
+        PathFacts::Present(Present { mount: Some(top), .. }) => {
+            let failed = |error| io_failure("read the mount table for", &confined.absolute, error);
+            let table = table::read(asking).map_err(failed)?;
+            if beneath(&table, top.id).any(|row| row.shows(verified)) {
+                return Err(KernelError::Changed { path: confined.absolute });
+            }
         }
         PathFacts::Present(_) | PathFacts::Absent { .. } => {}
     }
@@ -77,11 +81,9 @@ pub(crate) fn unpublish(
     Ok(())
 }
 
-/// Whether this is a mount of the very inode that was verified; the mount's own id differs for each clone. A file system
-/// without a device (FUSE, NFS) may give its root another number once its server has answered.
+/// Whether this is a mount of what was verified; the mount's own id differs for each clone.
 fn same(seen: &Present, verified: &Present) -> bool {
-    let kinds = (seen.kind, seen.device) == (verified.kind, verified.device);
-    seen.mount.is_some() && kinds && (seen.device.major == 0 || seen.inode == verified.inode)
+    seen.mount.is_some() && seen.shows(verified)
 }
 
 fn make(at: &Confined, kind: FileKind) -> Result<(), Errno> {

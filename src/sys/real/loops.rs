@@ -3,6 +3,7 @@
 //! Each is made with a label that only the kernel keeps; whoever lost his memory finds what is his by it. Everything
 //! that changes a device is done on one descriptor on which the label was read before: a number that another process
 //! took meanwhile is left alone.
+use crate::sys::ffi::filesystems::loop_set_capacity;
 use crate::sys::ffi::{
     LoopStatus, loop_clear, loop_configure, loop_get_free, loop_status, set_block_read_only,
 };
@@ -171,6 +172,19 @@ pub(crate) fn detach(seen: &LoopDevice) -> io::Result<()> {
 pub(crate) fn set_writable(seen: &LoopDevice, writable: bool) -> io::Result<()> {
     let device = reopen(seen)?.ok_or(io::ErrorKind::NotFound)?;
     set_block_read_only(device, !writable)
+}
+
+/// Has the device look at the size of its file again, and tells how many bytes it has then.
+pub(crate) fn reread_capacity(seen: &LoopDevice) -> io::Result<u64> {
+    let device = reopen(seen)?.ok_or(io::ErrorKind::NotFound)?;
+    loop_set_capacity(&device)?;
+    Ok(rustix::fs::seek(&device, rustix::fs::SeekFrom::End(0))?)
+}
+
+/// Bytes of the device.
+pub(crate) fn capacity(seen: &LoopDevice) -> io::Result<u64> {
+    let device = reopen(seen)?.ok_or(io::ErrorKind::NotFound)?;
+    Ok(rustix::fs::seek(&device, rustix::fs::SeekFrom::End(0))?)
 }
 
 #[cfg(test)]

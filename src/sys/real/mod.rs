@@ -1,9 +1,13 @@
 //! The real kernel behind the traits of [`crate::sys`].
 mod binds;
+pub(crate) mod btrfs;
 pub(crate) mod containerd;
 mod containers;
+pub(crate) mod copies;
+pub(crate) mod copy_tree;
 mod facts;
 mod files;
+pub(crate) mod filesystems;
 mod host;
 mod kernel;
 mod leftovers;

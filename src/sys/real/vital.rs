@@ -17,13 +17,10 @@ const DEVICES: &str = "/sys/dev/block";
 
 /// Asks what is at the path whether it is alive. May hang.
 pub(crate) fn check(confined: &Confined, asking: Asking) -> Result<Checked, KernelError> {
-    let asked = |errno| match errno {
-        Errno::NOTCONN | Errno::CONNABORTED => Ok(Checked::Dead(Dead::NoServer)),
-        Errno::STALE => Ok(Checked::Dead(Dead::Unknown)),
-        Errno::IO => Ok(Checked::Dead(Dead::Failing)),
-        Errno::NODEV | Errno::NXIO => Ok(Checked::Dead(Dead::NoDevice)),
-        Errno::NOENT => Ok(Checked::Alive(PathFacts::Absent { missing: 1 })),
-        other => Err(failure("check the mount at", &confined.absolute, other)),
+    let asked = |errno| match (errno, dead(errno)) {
+        (_, Some(dead)) => Ok(Checked::Dead(dead)),
+        (Errno::NOENT, None) => Ok(Checked::Alive(PathFacts::Absent { missing: 1 })),
+        (other, None) => Err(failure("check the mount at", &confined.absolute, other)),
     };
     // The handle keeps the mount busy: it goes before anything that does not need it.
     let seen = confined.handle().and_then(|handle| {
@@ -35,6 +32,23 @@ pub(crate) fn check(confined: &Confined, asking: Asking) -> Result<Checked, Kern
         Ok(seen) if has_no_device(&seen, asking) => Ok(Checked::Dead(Dead::NoDevice)),
         Ok(seen) => Ok(Checked::Alive(PathFacts::Present(seen))),
         Err(errno) => asked(errno),
+    }
+}
+
+/// What an error says of the file system, if it says that it is dead.
+fn dead(errno: Errno) -> Option<Dead> {
+    match errno {
+        Errno::NOTCONN | Errno::CONNABORTED | Errno::CONNRESET | Errno::SHUTDOWN => Some(Dead::NoServer),
+        Errno::STALE => Some(Dead::Unknown),
+        Errno::IO => Some(Dead::Failing),
+        Errno::HOSTDOWN
+        | Errno::HOSTUNREACH
+        | Errno::NETDOWN
+        | Errno::NETUNREACH
+        | Errno::CONNREFUSED
+        | Errno::TIMEDOUT => Some(Dead::Unreachable),
+        Errno::NODEV | Errno::NXIO => Some(Dead::NoDevice),
+        _ => None,
     }
 }
 
@@ -79,6 +93,24 @@ pub(crate) fn changes(table: OwnedFd) -> io::Result<BoxStream<'static, ()>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Errors of FUSE, of NFS mounted soft, and of SMB. To be refused is not to be dead.
+    #[test]
+    fn each_error_of_a_dead_file_system_is_known() {
+        for (errno, wanted) in [
+            (Errno::NOTCONN, Some(Dead::NoServer)),
+            (Errno::SHUTDOWN, Some(Dead::NoServer)),
+            (Errno::STALE, Some(Dead::Unknown)),
+            (Errno::IO, Some(Dead::Failing)),
+            (Errno::HOSTDOWN, Some(Dead::Unreachable)),
+            (Errno::TIMEDOUT, Some(Dead::Unreachable)),
+            (Errno::NODEV, Some(Dead::NoDevice)),
+            (Errno::ACCESS, None),
+            (Errno::NOENT, None),
+        ] {
+            assert_eq!(dead(errno), wanted, "{errno:?}");
+        }
+    }
 
     #[test]
     fn a_device_without_an_entry_or_a_size_is_gone() {

@@ -48,7 +48,9 @@ async fn a_claim_that_asks_for_more_shows_it_when_its_node_has_done_its_part() {
     bench.until("told", |seen| expanded(seen)["reason"] == "Expanding").await;
     assert_eq!(bench.quiet().await.len(), 0, "waiting costs nothing");
     bench.behave("a", |b| b.expands = true);
-    bench.until("the node is told", |seen| seen.only("volumeattachments")["spec"]["expandBytes"] == 2 * GIB).await;
+    bench
+        .until("the node is told", |seen| seen.only("volumeattachments")["spec"]["expandBytes"] == 2 * GIB)
+        .await;
     bench.until("told", |seen| expanded(seen)["reason"] == "NodeExpansionPending").await;
     assert_eq!(capacity(&bench.seen), GIB, "its users have no more yet");
     assert_eq!(bench.seen.only("volumeclaims")["status"]["allocated"], "2Gi");
@@ -99,7 +101,9 @@ async fn a_plugin_that_expands_on_nodes_alone_is_asked_there() {
     let bench = with(growing(&["node/EXPAND_VOLUME"]), true).await;
     ask_for(&bench, 2 * GIB).await;
     bench.until("asked for", |seen| seen.only("volumes")["spec"]["size"]["nodeOnly"] == true).await;
-    bench.until("the node is told", |seen| seen.only("volumeattachments")["spec"]["expandBytes"] == 2 * GIB).await;
+    bench
+        .until("the node is told", |seen| seen.only("volumeattachments")["spec"]["expandBytes"] == 2 * GIB)
+        .await;
     bench.until("shown", |seen| capacity(seen) == 2 * GIB).await;
     bench.end().await;
 }

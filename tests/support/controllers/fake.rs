@@ -304,27 +304,11 @@ impl FakeNode {
             if let Some(first) = spec["source"]["create"]["requisite"].get(0) {
                 said["topology"] = json!([first]);
             }
-            self.expand(behaviour, volume, &mut said);
+            grow(behaviour, volume, &mut said);
             push(patches, "volumes", volume, said);
         } else if create && !held && !shared && spec["reclaimPolicy"] != "Retain" {
             self.ledger.delete(name);
             push(patches, "volumes", volume, json!({ "exists": "Down", "observedEpoch": epoch }));
-        }
-    }
-
-    /// What is made has the size asked for; what is expanded, the size that the nodes go on with.
-    fn expand(&self, behaviour: &Behaviour, volume: &Value, said: &mut Value) {
-        let can = behaviour.capabilities.contains(&"controller/EXPAND_VOLUME");
-        let made = volume["spec"]["source"]["create"]["requiredBytes"].as_i64().unwrap_or(0);
-        let wanted = volume["spec"]["size"]["requiredBytes"].as_i64().unwrap_or(0);
-        if !can || made == 0 {
-            return;
-        }
-        if wanted > made && behaviour.expands {
-            said["capacity"] = json!(wanted.to_string());
-            said["expansion"] = json!({ "nodeBytes": wanted });
-        } else if volume["status"]["capacity"].is_null() {
-            said["capacity"] = json!(made.to_string());
         }
     }
 
@@ -511,5 +495,21 @@ fn push(patches: &mut Vec<Patch>, plural: &str, object: &Value, said: Value) {
     json_patch::merge(&mut after, &said);
     if after != object["status"] {
         patches.push((path_of(&key_of(plural, object)), said));
+    }
+}
+
+/// What is made has the size asked for; what is expanded, the size that the nodes go on with.
+fn grow(behaviour: &Behaviour, volume: &Value, said: &mut Value) {
+    let can = behaviour.capabilities.contains(&"controller/EXPAND_VOLUME");
+    let made = volume["spec"]["source"]["create"]["requiredBytes"].as_i64().unwrap_or(0);
+    let wanted = volume["spec"]["size"]["requiredBytes"].as_i64().unwrap_or(0);
+    if !can || made == 0 {
+        return;
+    }
+    if wanted > made && behaviour.expands {
+        said["capacity"] = json!(wanted.to_string());
+        said["expansion"] = json!({ "nodeBytes": wanted });
+    } else if volume["status"]["capacity"].is_null() {
+        said["capacity"] = json!(made.to_string());
     }
 }

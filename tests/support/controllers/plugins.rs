@@ -6,7 +6,7 @@ use crate::fake::{Behaviour, DISK};
 use crate::manifests::{claim, class, disk, phase, plugin, ready, user, why};
 use crate::quickstart::nothing_left;
 
-fn disks() -> Behaviour {
+pub(crate) fn disks() -> Behaviour {
     Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() }
 }
 
@@ -331,7 +331,7 @@ async fn with_max_unavailable_the_former_one_is_gone_before_the_next_one_is_made
     bench.end().await;
 }
 
-fn by_hand(namespace: &str) -> serde_json::Value {
+pub(crate) fn by_hand(namespace: &str) -> serde_json::Value {
     json!({ "metadata": { "name": "driver", "namespace": namespace }, "spec": { "nodeName": "a", "tasks": [
         { "name": "driver", "runtime": { "process": { "command": ["driver"] } },
           "csiPlugin": { "pluginName": "by-hand", "role": "Monolith" } }] } })
@@ -353,8 +353,11 @@ async fn a_plugin_that_nobody_declared_comes_and_goes_with_its_task() {
     let refused = |seen: &Seen| seen.all("events").iter().any(|e| e["reason"] == "InstanceRefused");
     bench.until("another namespace is refused", refused).await;
     assert_eq!(bench.seen.all("plugininstances").len(), 1);
-    bench.delete("allocations", "other", "driver").await;
+    // It goes with the last that may serve it; who asked for it in vain has it then.
     bench.delete("allocations", "default", "driver").await;
+    let from = |seen: &Seen| seen.get("plugins", "", "by-hand")["status"]["undeclaredFrom"].clone();
+    bench.until("the other namespace has it", |seen| from(seen) == "other").await;
+    bench.delete("allocations", "other", "driver").await;
     bench.until("nothing is left", nothing_left).await;
     bench.end().await;
 }
@@ -442,6 +445,72 @@ async fn tasks_that_all_come_to_serve_another_plugin_hold_each_other() {
     bench.end().await;
 }
 
+/// Whether a task's instance of a plugin is ready.
+fn task_serves(seen: &Seen, task: &str, plugin: &str) -> bool {
+    let all = seen.all("plugininstances");
+    all.iter().any(|i| i["spec"]["task"] == task && i["spec"]["plugin"] == plugin && ready(i))
+}
+
+/// Of two tasks of one allocation that serve a plugin one may change at once: the other one is there. That one may not.
+#[tokio::test(start_paused = true)]
+async fn of_the_tasks_of_an_allocation_each_counts_on_the_others_that_stay() {
+    let bench = Bench::with(&["a"], disks()).await;
+    let mut many = by_hand("default");
+    let task = |name: &str, plugin: &str| {
+        let mut task = many["spec"]["tasks"][0].clone();
+        (task["name"], task["csiPlugin"]["pluginName"]) = (json!(name), json!(plugin));
+        task
+    };
+    let tasks =
+        |first: &str, second: &str| json!([task("d1", first), task("d2", second), task("d3", "third")]);
+    let (both, one, none) = (tasks("by-hand", "by-hand"), tasks("other", "by-hand"), tasks("other", "other"));
+    many["spec"]["tasks"] = both;
+    bench.make("allocations", many).await;
+    let all = |seen: &Seen| {
+        task_serves(seen, "d1", "by-hand")
+            && task_serves(seen, "d2", "by-hand")
+            && task_serves(seen, "d3", "third")
+    };
+    bench.until("all serve", all).await;
+    let nodes = bench.seen.get("plugins", "", "by-hand")["status"]["nodes"].clone();
+    assert_eq!(nodes, json!({ "healthy": 2, "expected": 2 }));
+    bench.make("volumeclasses", class("disk", "by-hand")).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.patch("allocations", "default", "driver", json!({ "spec": { "tasks": one } })).await;
+    bench.until("the first serves the other", |seen| task_serves(seen, "d1", "other")).await;
+    bench.patch("allocations", "default", "driver", json!({ "spec": { "tasks": none } })).await;
+    bench.until("held", |seen| why(&seen.get("plugins", "", "by-hand")) == "InUse").await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    assert!(task_serves(&bench.seen, "d2", "by-hand"), "the volume needs it");
+    bench.delete("allocations", "default", "one").await;
+    bench.delete("volumeclaims", "default", "c").await;
+    bench.until("the second serves the other", |seen| task_serves(seen, "d2", "other")).await;
+    assert!(task_serves(&bench.seen, "d3", "third"));
+    bench.delete("volumeclasses", "", "disk").await;
+    bench.delete("allocations", "default", "driver").await;
+    bench.until("nothing is left", nothing_left).await;
+    bench.end().await;
+}
+
+/// One that a person stopped is no instance: it is not counted, and is back when it is wanted again.
+#[tokio::test(start_paused = true)]
+async fn a_stopped_instance_is_not_counted() {
+    let bench = Bench::with(&["a"], disks()).await;
+    bench.make("allocations", by_hand("default")).await;
+    let nodes = |seen: &Seen| seen.get("plugins", "", "by-hand")["status"]["nodes"].clone();
+    bench.until("it serves", |seen| nodes(seen) == json!({ "healthy": 1, "expected": 1 })).await;
+    bench.patch("allocations", "default", "driver", json!({ "spec": { "stop": true } })).await;
+    bench.until("it is not counted", |seen| seen.all("plugininstances").is_empty()).await;
+    assert_eq!(phase(&bench.seen, "driver"), "Stopped");
+    bench.until("nobody misses it", |seen| nodes(seen) == json!({ "healthy": 0, "expected": 0 })).await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.patch("allocations", "default", "driver", json!({ "spec": { "stop": false } })).await;
+    bench.until("it is back", |seen| nodes(seen) == json!({ "healthy": 1, "expected": 1 })).await;
+    bench.end().await;
+}
+
 /// Scenario A8.
 #[tokio::test(start_paused = true)]
 async fn of_two_specifications_of_one_plugin_one_goes_and_the_other_stays() {
@@ -502,13 +571,20 @@ async fn a_declared_plugin_says_which_namespaces_may_serve_it() {
     bench.make("allocations", by_hand("default")).await;
     bench.until("refused", |seen| seen.all("events").iter().any(|e| e["reason"] == "InstanceRefused")).await;
     assert!(bench.seen.all("plugininstances").is_empty());
+    let refusal =
+        |seen: &Seen| seen.get("allocations", "default", "driver")["status"]["pluginRefused"].clone();
+    let sentence = "task driver serves nobody: Plugin \"by-hand\" takes no instances from namespace \"default\"; its \
+                    allowInstancesFrom does not name it";
+    bench.until("it stands in the status", |seen| refusal(seen) == sentence).await;
+    assert_eq!(bench.quiet().await.len(), 0);
     let allow = json!({ "spec": { "allowInstancesFrom": ["default"] } });
     bench.patch("plugins", "", "by-hand", allow).await;
     bench.until("ready", |seen| ready(&seen.get("plugins", "", "by-hand"))).await;
-    assert_eq!(bench.seen.only("plugininstances")["spec"]["driverName"], "fake.csi");
+    bench.until("nothing is refused", |seen| refusal(seen).is_null()).await;
     let none = json!({ "spec": { "allowInstancesFrom": [] } });
     bench.patch("plugins", "", "by-hand", none).await;
     bench.until("revoked", |seen| seen.all("plugininstances").is_empty()).await;
+    bench.until("it stands in the status again", |seen| refusal(seen) == sentence).await;
     let allow = json!({ "spec": { "allowInstancesFrom": ["default"] } });
     bench.patch("plugins", "", "by-hand", allow).await;
     bench.until("ready again", |seen| ready(&seen.get("plugins", "", "by-hand"))).await;
@@ -540,12 +616,29 @@ async fn replicas_leave_a_lost_node_and_selectors_choose() {
     );
     bench.behave("a", |b| b.alive = false);
     bench.until("its replica is on b", |seen| on(seen, "Controller").contains(&"b".to_owned())).await;
-    bench
-        .until("ready", |seen| {
-            let status = &seen.get("plugins", "", "p")["status"];
-            status["controllers"]["healthy"] == 1 && status["nodes"] == json!({ "healthy": 1, "expected": 1 })
-        })
-        .await;
+    let well = |seen: &Seen| {
+        let plugin = seen.get("plugins", "", "p");
+        let one = json!({ "healthy": 1, "expected": 1 });
+        plugin["status"]["controllers"] == one && plugin["status"]["nodes"] == one && ready(&plugin)
+    };
+    bench.until("what is lost is not waited for", well).await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    let moved = |seen: &Seen| {
+        let all = seen.all("plugininstances").into_iter();
+        all.filter(|i| i["spec"]["nodeName"] == "b")
+            .map(|i| i["metadata"]["uid"].to_string())
+            .collect::<Vec<_>>()
+    };
+    let before = moved(&bench.seen);
+    bench.behave("a", |b| b.alive = true);
+    bench.until("nothing is left on a", |seen| on(seen, "Controller") == ["b"]).await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    assert_eq!(
+        (on(&bench.seen, "Controller"), moved(&bench.seen)),
+        (vec!["b".into()], before),
+        "the healthy one stays"
+    );
+    assert!(well(&bench.seen));
     bench.end().await;
 }
 

@@ -223,6 +223,52 @@ impl Rig {
         self.world.create(&self.attachments, object).await
     }
 
+    /// Another volume like that of `att-1`, attached as `att-2` for the claim `other`.
+    pub async fn give_second(&self, user: &Allocation) {
+        self.ask("vol-2", &Special::default()).await;
+        let volume = self.volume_up("vol-2").await;
+        let first = self.attachments.get("att-1").await.unwrap();
+        let mut spec = serde_json::to_value(&first.spec).unwrap();
+        let changed = json!({ "volume": "vol-2", "volumeUid": uid(&volume), "allocations": [uid(user)],
+            "handle": volume.status.clone().unwrap().handle,
+            "claim": { "namespace": "default", "name": "other", "uid": "c2" } });
+        merge(&mut spec, &changed);
+        let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeAttachment",
+            "metadata": { "name": "att-2" }, "spec": spec });
+        let _made: VolumeAttachment = self.world.create(&self.attachments, object).await;
+    }
+
+    /// The allocation `second` and the volume that it has go.
+    pub async fn end_second(&self) {
+        self.end_alloc("second").await;
+        self.end_second_volume().await;
+    }
+
+    pub async fn end_second_volume(&self) {
+        self.world.delete(&self.attachments, "att-2").await;
+        let attaches = self.attaches;
+        let down = move |a: &Value| {
+            a["status"]["node"]["releasedUID"] == a["metadata"]["uid"]
+                && (!attaches || a["status"]["controller"]["attached"] == "Down")
+        };
+        self.world.until(&self.attachments, "att-2", "released and detached", down).await;
+        self.world.let_go(&self.attachments, "att-2").await;
+        self.end_volume("vol-2").await;
+    }
+
+    /// What volumes are made from now on are directories of one tmpfs.
+    pub fn on_tmpfs(&self) {
+        let at = self.files.path().join("volumes");
+        std::fs::create_dir_all(&at).unwrap();
+        rustix::mount::mount("volumes", at, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+    }
+
+    /// The end of [`Rig::on_tmpfs`].
+    pub fn off_tmpfs(&self) {
+        let at = self.files.path().join("volumes");
+        rustix::mount::unmount(at, rustix::mount::UnmountFlags::empty()).unwrap();
+    }
+
     /// A volume made and attached for the allocations; not waited for beyond its creation.
     pub async fn give(&self, allocations: &[&Allocation], special: &Special) {
         self.ask("vol-1", special).await;

@@ -18,6 +18,13 @@ macro_rules! asks {
                 }
             }
 
+            /// The request as it travels.
+            pub fn encode(&self) -> Vec<u8> {
+                match self {
+                    $(Self::$rpc(request) => request.encode_to_vec(),)*
+                }
+            }
+
             /// Which call it is.
             pub fn rpc(&self) -> Rpc {
                 match self {
@@ -49,10 +56,25 @@ asks! {
     ListVolumes(ListVolumesRequest);
     GetCapacity(GetCapacityRequest);
     ControllerGetCapabilities(ControllerGetCapabilitiesRequest);
+    CreateSnapshot(CreateSnapshotRequest) source_volume_id;
+    DeleteSnapshot(DeleteSnapshotRequest);
+    ListSnapshots(ListSnapshotsRequest);
+    GetSnapshot(GetSnapshotRequest);
+    ControllerExpandVolume(ControllerExpandVolumeRequest) volume_id;
+    ControllerGetVolume(ControllerGetVolumeRequest) volume_id;
+    ControllerModifyVolume(ControllerModifyVolumeRequest) volume_id;
+    GroupControllerGetCapabilities(GroupControllerGetCapabilitiesRequest);
+    CreateVolumeGroupSnapshot(CreateVolumeGroupSnapshotRequest);
+    DeleteVolumeGroupSnapshot(DeleteVolumeGroupSnapshotRequest);
+    GetVolumeGroupSnapshot(GetVolumeGroupSnapshotRequest);
+    GetMetadataAllocated(GetMetadataAllocatedRequest);
+    GetMetadataDelta(GetMetadataDeltaRequest);
     NodeStageVolume(NodeStageVolumeRequest) volume_id;
     NodeUnstageVolume(NodeUnstageVolumeRequest) volume_id;
     NodePublishVolume(NodePublishVolumeRequest) volume_id;
     NodeUnpublishVolume(NodeUnpublishVolumeRequest) volume_id;
+    NodeGetVolumeStats(NodeGetVolumeStatsRequest) volume_id;
+    NodeExpandVolume(NodeExpandVolumeRequest) volume_id;
     NodeGetCapabilities(NodeGetCapabilitiesRequest);
     NodeGetInfo(NodeGetInfoRequest);
 }
@@ -67,5 +89,19 @@ impl Ask {
     /// A call of the Node service about a volume.
     pub fn is_node_call(&self) -> bool {
         self.volume().is_some() && self.rpc().name().starts_with("Node")
+    }
+
+    /// What a script may choose its answer by: the volume, else the snapshot, else the group, by id or name.
+    pub fn subject(&self) -> Option<&str> {
+        match self {
+            Self::DeleteSnapshot(request) => Some(&request.snapshot_id),
+            Self::GetSnapshot(request) => Some(&request.snapshot_id),
+            Self::GetMetadataAllocated(request) => Some(&request.snapshot_id),
+            Self::GetMetadataDelta(request) => Some(&request.target_snapshot_id),
+            Self::CreateVolumeGroupSnapshot(request) => Some(&request.name),
+            Self::DeleteVolumeGroupSnapshot(request) => Some(&request.group_snapshot_id),
+            Self::GetVolumeGroupSnapshot(request) => Some(&request.group_snapshot_id),
+            _ => self.volume(),
+        }
     }
 }

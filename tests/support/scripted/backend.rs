@@ -10,7 +10,7 @@ use super::ask::Ask;
 use super::config::Config;
 use super::log::{End, Logged};
 use super::model::{Leftover, Model, Refusal};
-use super::script::{Answer, Effect, Finale, Pause, Script};
+use super::script::{Answer, Effect, Finale, Parts, Pause, Script};
 
 /// How long [`Backend::until`] waits.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,6 +21,14 @@ pub trait Witness: Send + Sync {
     fn arrived(&self, number: usize, ask: &Ask);
     /// What was asked is done, or refused; nothing is sent yet.
     fn performed(&self, number: usize, ask: &Ask, done: bool);
+    /// A call is about to come: what other processes of the plugin did since can be told to the backend now.
+    fn catch_up(&self, _backend: &Backend) {}
+    /// What the next call gets, if it is not the backend's own script that says so.
+    fn prompt(&self, _ask: &Ask) -> Option<Answer> {
+        None
+    }
+    /// A call is over.
+    fn ended(&self, _backend: &Backend, _number: usize, _how: End) {}
 }
 
 /// One instance of the plugin.
@@ -60,10 +68,17 @@ pub struct Wire {
 }
 
 /// What to send.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Ending {
     /// OK with this message.
     Reply(Vec<u8>),
+    /// A stream. Its call is in flight until [`Backend::finished`].
+    Stream {
+        /// The call's place in the log.
+        number: usize,
+        /// What is sent.
+        parts: Parts,
+    },
     /// A status.
     Status {
         /// Its number.
@@ -145,9 +160,10 @@ impl Backend {
         self.state().script.push(rpc, None, answer, false);
     }
 
-    /// Queues an answer for the next call of `rpc` about `volume`, by handle or, for `CreateVolume`, name.
-    pub fn next_for(&self, rpc: Rpc, volume: &str, answer: Answer) {
-        self.state().script.push(rpc, Some(volume.to_owned()), answer, false);
+    /// Queues an answer for the next call of `rpc` about this volume, snapshot or group, by its id or, where it gets one
+    /// yet, name.
+    pub fn next_for(&self, rpc: Rpc, subject: &str, answer: Answer) {
+        self.state().script.push(rpc, Some(subject.to_owned()), answer, false);
     }
 
     /// Gives this answer to every call of `rpc` once the queue before it is empty.
@@ -193,6 +209,11 @@ impl Backend {
         self.state().model.forget_publications(node);
     }
 
+    /// The plugin looks at its machine: it knows of nothing staged or published where nothing is mounted.
+    pub fn look_at_mounts(&self) {
+        self.state().model.keep_at(&super::mounts::beneath(std::path::Path::new("/")));
+    }
+
     /// The node cannot write any more: its attachments may be taken without its doing.
     pub fn fence(&self, node: &str) {
         self.state().model.fence(node);
@@ -201,6 +222,26 @@ impl Backend {
     /// Handles of the volumes that exist.
     pub fn volumes(&self) -> Vec<String> {
         self.state().model.volume_ids()
+    }
+
+    /// What a volume has now, in bytes.
+    pub fn capacity(&self, volume: &str) -> Option<i64> {
+        self.state().model.volumes.get(volume).map(|volume| volume.capacity)
+    }
+
+    /// What may be changed of a volume, as it is now.
+    pub fn mutable_parameters(&self, volume: &str) -> std::collections::BTreeMap<String, String> {
+        self.state().model.volumes.get(volume).map(|volume| volume.mutable.clone()).unwrap_or_default()
+    }
+
+    /// Where a volume is used and its file system is smaller than the volume: volume and node.
+    pub fn expansion_debts(&self) -> Vec<(String, String)> {
+        self.state().model.debts()
+    }
+
+    /// Ids of the snapshots that exist.
+    pub fn snapshots(&self) -> Vec<String> {
+        self.state().model.snapshots.keys().cloned().collect()
     }
 
     /// The handle of the volume that was made under this name, if it exists.
@@ -270,12 +311,25 @@ impl Backend {
         assert!(flying.is_empty(), "still in flight: {flying:#?}");
     }
 
+    /// Another process of the plugin did this: the ledger has it, and nothing is done.
+    pub fn replay(&self, site: &Site, ask: &Ask) {
+        let config = Config { effects: super::config::Effects::Ledger, ..Config::full() };
+        let mut faults = Vec::new();
+        let mut state = self.state();
+        state.model.see_node(site);
+        let done = state.model.perform(site, &config, ask, &mut faults);
+        assert!(done.is_ok(), "it was done there: {ask:?}: {faults:?}");
+    }
+
     /// One call from its arrival to what is sent back. Dropping the future means that the caller has gone.
     pub async fn handle(self: &Arc<Self>, site: &Site, rpc: Rpc, bytes: &[u8], wire: Wire) -> Ending {
         let ask = match Ask::decode(rpc, bytes) {
             Ok(ask) => ask,
             Err(error) => return refused(&Refusal::new(Code::Internal, error.to_string())),
         };
+        if let Some(witness) = &site.witness {
+            witness.catch_up(self);
+        }
         let (number, answer) = self.begin(site, &ask, wire);
         let mut call = Flying {
             backend: self,
@@ -302,10 +356,12 @@ impl Backend {
         }
         let ending = match answer.finale {
             Finale::Model => match done.unwrap_or_else(|| self.perform(site, number, &ask)) {
-                Ok(reply) => Ending::Reply(reply),
+                Ok(messages) if rpc.streams() => Ending::Stream { number, parts: Parts::of(messages) },
+                Ok(messages) => Ending::Reply(messages.concat()),
                 Err(refusal) => refused(&refusal),
             },
             Finale::Reply(reply) => Ending::Reply(reply),
+            Finale::Stream(parts) => Ending::Stream { number, parts },
             Finale::Status { code, message } => Ending::Status { code, message },
             Finale::BrokenDetails { code, message } => Ending::BrokenDetails { code, message },
             Finale::Oversize(bytes) => Ending::Oversize(bytes),
@@ -336,16 +392,16 @@ impl Backend {
             at: (config.clock)(),
             ended: None,
         };
-        if let Some(volume) = model.subject(ask) {
-            let shared = model.is_shared(&volume);
-            let about_it = |other: &Logged| model.subject(&other.ask).as_ref() == Some(&volume);
+        for subject in model.subjects(ask) {
+            let shared = model.is_shared(&subject);
+            let about_it = |other: &Logged| model.subjects(&other.ask).contains(&subject);
             let over = |other: &Logged| log.iter().any(|later| later.is_last_word(other) && about_it(later));
             let at_work =
                 |other: &&Logged| other.in_flight() || call.meets(other, config.works_on) && !over(other);
             for other in log.iter().filter(at_work) {
                 if about_it(other) && call.excludes(other, shared) {
                     faults.push(format!(
-                        "#{} {} on {} overlaps #{} {} on {}, both about {volume}",
+                        "#{} {} on {} overlaps #{} {} on {}, both about {subject}",
                         call.number, call.rpc, call.node, other.number, other.rpc, other.node
                     ));
                 }
@@ -356,13 +412,20 @@ impl Backend {
         if let Some(witness) = &site.witness {
             witness.arrived(number, ask);
         }
-        let answer = script.next(ask.rpc(), ask.volume());
+        let prompted = site.witness.as_ref().and_then(|witness| witness.prompt(ask));
+        let answer = prompted.unwrap_or_else(|| script.next(ask.rpc(), ask.subject()));
         drop(state);
         self.tell();
         (number, answer)
     }
 
-    fn perform(&self, site: &Site, number: usize, ask: &Ask) -> Result<Vec<u8>, Refusal> {
+    /// A stream has come to its end, or its caller has gone.
+    pub(super) fn finished(&self, number: usize, how: End) {
+        self.state().log[number].ended = Some((Instant::now(), how));
+        self.tell();
+    }
+
+    fn perform(&self, site: &Site, number: usize, ask: &Ask) -> Result<Vec<Vec<u8>>, Refusal> {
         let mut state = self.state();
         let State { config, model, faults, .. } = &mut *state;
         let before = faults.len();
@@ -394,6 +457,10 @@ struct Flying<'a> {
 impl Flying<'_> {
     fn end(&mut self, ending: &Ending) {
         let how = match ending {
+            Ending::Stream { .. } => {
+                self.over = true;
+                return;
+            }
             Ending::Reply(_) => End::Answered(Code::Ok),
             Ending::Status { code, .. } => End::Answered(Code::from_i32(*code)),
             Ending::BrokenDetails { code, .. } => End::Answered(*code),
@@ -406,6 +473,9 @@ impl Flying<'_> {
 
     fn book(&self, how: End) {
         self.backend.state().log[self.number].ended = Some((Instant::now(), how));
+        if let Some(witness) = &self.site.witness {
+            witness.ended(self.backend, self.number, how);
+        }
         self.backend.tell();
     }
 }

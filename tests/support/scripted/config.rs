@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wharfline::csi::proto::controller_service_capability::rpc::Type as Controller;
+use wharfline::csi::proto::group_controller_service_capability::rpc::Type as Group;
 use wharfline::csi::proto::node_service_capability::rpc::Type as Node;
 use wharfline::csi::proto::plugin_capability::service::Type as Service;
 
@@ -48,8 +49,24 @@ pub struct Config {
     pub expansion: Vec<i32>,
     /// Numbers of `ControllerServiceCapability.RPC`.
     pub controller: Vec<i32>,
+    /// Numbers of `GroupControllerServiceCapability.RPC`.
+    pub group: Vec<i32>,
     /// Numbers of `NodeServiceCapability.RPC`.
     pub node: Vec<i32>,
+    /// The caller may send what the contract calls alpha; else that is a violation.
+    pub alpha: bool,
+    /// So many answers about a new snapshot or group say that it is not ready yet.
+    pub ready_after: u32,
+    /// `ControllerExpandVolume` leaves the file system to the nodes.
+    pub node_expansion: bool,
+    /// A volume with snapshots cannot be deleted.
+    pub dependent_snapshots: bool,
+    /// Volumes with something wrong, and what.
+    pub ill: BTreeMap<String, String>,
+    /// Ranges of each snapshot that hold something: offset and size.
+    pub allocated: Vec<(i64, i64)>,
+    /// Ranges in which any two snapshots differ; none: nobody keeps account of it.
+    pub changed: Option<Vec<(i64, i64)>>,
     /// `NodeGetInfo`; also kept to when volumes are attached.
     pub max_volumes: i64,
     /// The time since the beginning, the same for all nodes. Only what `works_on` measures asks for it.
@@ -96,6 +113,19 @@ impl Config {
         }
     }
 
+    /// A plugin with everything that the contract has, and a caller who may use what is alpha.
+    pub fn everything() -> Self {
+        Self {
+            services: (1..=4).collect(),
+            expansion: vec![1],
+            controller: (1..=15).collect(),
+            group: vec![Group::CreateDeleteGetVolumeGroupSnapshot as i32],
+            node: (1..=6).collect(),
+            alpha: true,
+            ..Self::full()
+        }
+    }
+
     /// A plugin that creates and publishes, and neither attaches nor stages.
     pub fn without_attach_and_stage() -> Self {
         let mut config = Self::full();
@@ -114,7 +144,15 @@ impl Config {
             services: Vec::new(),
             expansion: Vec::new(),
             controller: Vec::new(),
+            group: Vec::new(),
             node: Vec::new(),
+            alpha: false,
+            ready_after: 0,
+            node_expansion: false,
+            dependent_snapshots: false,
+            ill: BTreeMap::new(),
+            allocated: Vec::new(),
+            changed: None,
             max_volumes: 0,
             clock: || std::time::Duration::ZERO,
             works_on: std::time::Duration::ZERO,
@@ -138,6 +176,10 @@ impl Config {
 
     pub(super) fn controller_can(&self, capability: Controller) -> bool {
         self.controller.contains(&(capability as i32))
+    }
+
+    pub(super) fn group_can(&self, capability: Group) -> bool {
+        self.group.contains(&(capability as i32))
     }
 
     pub(super) fn node_can(&self, capability: Node) -> bool {

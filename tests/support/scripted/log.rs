@@ -68,6 +68,9 @@ impl Logged {
     /// calls on their node; a controller call excludes the node calls, except those of a volume that may be on
     /// several nodes when they are on another node than the one it names.
     pub(super) fn excludes(&self, other: &Self, shared_volume: bool) -> bool {
+        if self.rpc.streams() && other.rpc.streams() {
+            return false; // they only read, for minutes
+        }
         match (self.ask.is_node_call(), other.ask.is_node_call()) {
             (true, true) => self.node == other.node,
             (false, false) => true,

@@ -55,7 +55,11 @@ pub(super) fn publish(effects: &Effects, request: &NodePublishVolumeRequest, bar
     } else {
         PathBuf::from(&request.staging_target_path)
     };
-    fs::create_dir(&request.target_path)?;
+    match fs::create_dir(&request.target_path) {
+        // What was mounted there was taken away behind the plugin's back.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
     mount_bind(&source, &request.target_path)?;
     if request.readonly {
         mount_remount(&request.target_path, MountFlags::BIND | MountFlags::RDONLY, c"")?;

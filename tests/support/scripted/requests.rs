@@ -32,6 +32,73 @@ pub fn delete(id: &str) -> proto::DeleteVolumeRequest {
     proto::DeleteVolumeRequest { volume_id: id.into(), secrets: BTreeMap::new() }
 }
 
+/// A snapshot of a volume.
+pub fn snapshot(volume: &str, name: &str) -> proto::CreateSnapshotRequest {
+    proto::CreateSnapshotRequest {
+        source_volume_id: volume.into(),
+        name: name.into(),
+        secrets: BTreeMap::new(),
+        parameters: BTreeMap::new(),
+    }
+}
+
+/// The end of a snapshot.
+pub fn delete_snapshot(id: &str) -> proto::DeleteSnapshotRequest {
+    proto::DeleteSnapshotRequest { snapshot_id: id.into(), secrets: BTreeMap::new() }
+}
+
+/// A snapshot of each of these volumes.
+pub fn group(volumes: &[&str], name: &str) -> proto::CreateVolumeGroupSnapshotRequest {
+    proto::CreateVolumeGroupSnapshotRequest {
+        name: name.into(),
+        source_volume_ids: volumes.iter().map(|volume| (*volume).to_owned()).collect(),
+        secrets: BTreeMap::new(),
+        parameters: BTreeMap::new(),
+    }
+}
+
+/// The end of a group snapshot.
+pub fn delete_group(id: &str, members: &[&str]) -> proto::DeleteVolumeGroupSnapshotRequest {
+    proto::DeleteVolumeGroupSnapshotRequest {
+        group_snapshot_id: id.into(),
+        snapshot_ids: members.iter().map(|member| (*member).to_owned()).collect(),
+        secrets: BTreeMap::new(),
+    }
+}
+
+/// A look at a group snapshot.
+pub fn get_group(id: &str, members: &[&str]) -> proto::GetVolumeGroupSnapshotRequest {
+    proto::GetVolumeGroupSnapshotRequest {
+        group_snapshot_id: id.into(),
+        snapshot_ids: members.iter().map(|member| (*member).to_owned()).collect(),
+        secrets: BTreeMap::new(),
+    }
+}
+
+/// What a snapshot holds.
+pub fn allocated(snapshot: &str, from: i64) -> proto::GetMetadataAllocatedRequest {
+    proto::GetMetadataAllocatedRequest {
+        snapshot_id: snapshot.into(),
+        starting_offset: from,
+        ..Default::default()
+    }
+}
+
+/// What differs between two snapshots.
+pub fn delta(base: &str, target: &str, from: i64) -> proto::GetMetadataDeltaRequest {
+    proto::GetMetadataDeltaRequest {
+        base_snapshot_id: base.into(),
+        target_snapshot_id: target.into(),
+        starting_offset: from,
+        ..Default::default()
+    }
+}
+
+/// At least so many bytes.
+pub fn at_least(bytes: i64) -> proto::CapacityRange {
+    proto::CapacityRange { required_bytes: bytes, limit_bytes: 0 }
+}
+
 /// A volume on its way through a node: what later requests repeat of earlier answers.
 #[derive(Clone, Debug, Default)]
 pub struct Way {
@@ -136,5 +203,50 @@ impl Way {
     /// `NodeUnpublishVolume`
     pub fn unpublish(&self, target: &str) -> proto::NodeUnpublishVolumeRequest {
         proto::NodeUnpublishVolumeRequest { volume_id: self.volume.clone(), target_path: target.into() }
+    }
+
+    /// `ControllerExpandVolume`
+    pub fn expand(&self, bytes: i64) -> proto::ControllerExpandVolumeRequest {
+        proto::ControllerExpandVolumeRequest {
+            volume_id: self.volume.clone(),
+            capacity_range: Some(at_least(bytes)),
+            secrets: self.secrets.clone(),
+            volume_capability: self.capability(),
+        }
+    }
+
+    /// `NodeExpandVolume`
+    pub fn node_expand(&self, path: &str, bytes: i64) -> proto::NodeExpandVolumeRequest {
+        proto::NodeExpandVolumeRequest {
+            volume_id: self.volume.clone(),
+            volume_path: path.into(),
+            capacity_range: Some(at_least(bytes)),
+            staging_target_path: self.staging.clone(),
+            volume_capability: self.capability(),
+            secrets: self.secrets.clone(),
+        }
+    }
+
+    /// `ControllerModifyVolume`
+    pub fn modify(&self, key: &str, value: &str) -> proto::ControllerModifyVolumeRequest {
+        proto::ControllerModifyVolumeRequest {
+            volume_id: self.volume.clone(),
+            secrets: self.secrets.clone(),
+            mutable_parameters: BTreeMap::from([(key.to_owned(), value.to_owned())]),
+        }
+    }
+
+    /// `ControllerGetVolume`
+    pub fn get(&self) -> proto::ControllerGetVolumeRequest {
+        proto::ControllerGetVolumeRequest { volume_id: self.volume.clone() }
+    }
+
+    /// `NodeGetVolumeStats`
+    pub fn stats(&self, path: &str) -> proto::NodeGetVolumeStatsRequest {
+        proto::NodeGetVolumeStatsRequest {
+            volume_id: self.volume.clone(),
+            volume_path: path.into(),
+            staging_target_path: self.staging.clone(),
+        }
     }
 }

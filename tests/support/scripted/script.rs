@@ -61,6 +61,7 @@ pub(super) enum Pause {
 pub(super) enum Finale {
     Model,
     Reply(Vec<u8>),
+    Stream(Parts),
     Status { code: i32, message: String },
     BrokenDetails { code: Code, message: String },
     Oversize(u32),
@@ -69,6 +70,33 @@ pub(super) enum Finale {
     Http(u16),
     Cut,
     Exit,
+}
+
+/// How a stream ends.
+#[derive(Clone, Debug)]
+pub(super) enum Last {
+    Ok,
+    Fail(Code, String),
+    NoStatus,
+    Cut,
+}
+
+/// What is sent as a stream.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    pub(super) messages: Vec<Vec<u8>>,
+    /// Before each message but the first.
+    pub(super) pause: Duration,
+    /// Before the end.
+    pub(super) gate: Option<Gate>,
+    pub(super) last: Last,
+}
+
+impl Parts {
+    /// These messages and a clean end.
+    pub(super) fn of(messages: Vec<Vec<u8>>) -> Self {
+        Self { messages, pause: Duration::ZERO, gate: None, last: Last::Ok }
+    }
 }
 
 /// The answer to one call.
@@ -92,6 +120,50 @@ impl Answer {
     /// This message, whatever the model would say. Nothing is done.
     pub fn reply(message: &impl Message) -> Self {
         Self::of(Effect::Skipped, Finale::Reply(message.encode_to_vec()))
+    }
+
+    /// A message of these bytes, which may hold what no version of ours knows. Nothing is done.
+    pub fn raw(bytes: Vec<u8>) -> Self {
+        Self::of(Effect::Skipped, Finale::Reply(bytes))
+    }
+
+    /// A stream of these messages with a clean end, whatever the model would say.
+    pub fn stream<M: Message>(messages: impl IntoIterator<Item = M>) -> Self {
+        let messages = messages.into_iter().map(|message| message.encode_to_vec()).collect();
+        Self::of(Effect::Skipped, Finale::Stream(Parts::of(messages)))
+    }
+
+    fn streamed(mut self, change: impl FnOnce(&mut Parts)) -> Self {
+        match &mut self.finale {
+            Finale::Stream(parts) => change(parts),
+            _ => panic!("only a stream has parts"),
+        }
+        self
+    }
+
+    /// The stream ends with a status.
+    pub fn then_fail(self, code: Code, message: impl Into<String>) -> Self {
+        self.streamed(|parts| parts.last = Last::Fail(code, message.into()))
+    }
+
+    /// The stream ends with the connection.
+    pub fn then_cut(self) -> Self {
+        self.streamed(|parts| parts.last = Last::Cut)
+    }
+
+    /// The stream ends without a word.
+    pub fn then_no_status(self) -> Self {
+        self.streamed(|parts| parts.last = Last::NoStatus)
+    }
+
+    /// The stream says nothing between its last message and its end until the gate is opened.
+    pub fn then_hang(self, gate: &Gate) -> Self {
+        self.streamed(|parts| parts.gate = Some(gate.clone()))
+    }
+
+    /// So long passes before each message of the stream but the first.
+    pub fn trickling(self, pause: Duration) -> Self {
+        self.streamed(|parts| parts.pause = pause)
     }
 
     /// A status. Nothing is done.
@@ -166,7 +238,7 @@ impl Answer {
 
 #[derive(Debug)]
 struct Planned {
-    volume: Option<String>,
+    subject: Option<String>,
     answer: Answer,
     forever: bool,
 }
@@ -178,8 +250,8 @@ pub(super) struct Script {
 }
 
 impl Script {
-    pub(super) fn push(&mut self, rpc: Rpc, volume: Option<String>, answer: Answer, forever: bool) {
-        self.queues.entry(rpc).or_default().push_back(Planned { volume, answer, forever });
+    pub(super) fn push(&mut self, rpc: Rpc, subject: Option<String>, answer: Answer, forever: bool) {
+        self.queues.entry(rpc).or_default().push_back(Planned { subject, answer, forever });
     }
 
     pub(super) fn clear(&mut self, rpc: Rpc) {
@@ -187,8 +259,8 @@ impl Script {
     }
 
     /// The first answer meant for this call.
-    pub(super) fn next(&mut self, rpc: Rpc, volume: Option<&str>) -> Answer {
-        let meant = |planned: &Planned| planned.volume.is_none() || planned.volume.as_deref() == volume;
+    pub(super) fn next(&mut self, rpc: Rpc, subject: Option<&str>) -> Answer {
+        let meant = |planned: &Planned| planned.subject.is_none() || planned.subject.as_deref() == subject;
         let Some(queue) = self.queues.get_mut(&rpc) else { return Answer::honest() };
         let Some(at) = queue.iter().position(meant) else { return Answer::honest() };
         if queue[at].forever {

@@ -21,6 +21,8 @@ use wharfline::csi::{Code, Connection};
 
 use super::ask::Ask;
 use super::backend::{Backend, Ending, Site, Wire};
+use super::log::End;
+use super::script::{Last, Parts};
 
 /// Where connections come from.
 #[async_trait]
@@ -130,6 +132,10 @@ impl Call {
                 }
                 answer
             }
+            Ending::Stream { number, parts } => {
+                let running = Running { backend: Arc::clone(&self.backend), number, how: End::Left };
+                streaming(running, parts, self.cut.clone())
+            }
             Ending::Status { code, message } => trailers_only(code, &message),
             Ending::BrokenDetails { code, message } => {
                 let mut answer = trailers_only(code as i32, &message);
@@ -182,8 +188,69 @@ impl Call {
     }
 }
 
+/// A stream under way. Dropped before its end, it books that the caller has gone.
+struct Running {
+    backend: Arc<Backend>,
+    number: usize,
+    how: End,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.backend.finished(self.number, self.how);
+    }
+}
+
+/// Sends a stream, as fast as it is read.
+fn streaming(running: Running, parts: Parts, cut: CancellationToken) -> Answered {
+    let Parts { messages, pause, gate, last } = parts;
+    let frames = futures::stream::unfold(
+        (running, messages.into_iter().enumerate(), Some(last)),
+        move |(mut running, mut messages, last)| {
+            let (gate, cut) = (gate.clone(), cut.clone());
+            async move {
+                if let Some((at, message)) = messages.next() {
+                    if at > 0 && !pause.is_zero() {
+                        tokio::time::sleep(pause).await;
+                    }
+                    return Some((Ok(Frame::data(framed(0, &message))), (running, messages, last)));
+                }
+                let last = last?;
+                if let Some(gate) = &gate {
+                    gate.passed().await;
+                }
+                running.how = match &last {
+                    Last::Ok => End::Answered(Code::Ok),
+                    Last::Fail(code, _) => End::Answered(*code),
+                    Last::NoStatus => End::Broken,
+                    Last::Cut => End::Gone,
+                };
+                match last {
+                    Last::Ok => Some((Ok(status(0, "")), (running, messages, None))),
+                    Last::Fail(code, text) => {
+                        Some((Ok(status(code as i32, &text)), (running, messages, None)))
+                    }
+                    Last::NoStatus => None,
+                    Last::Cut => {
+                        // What came before is on its way first: the connection writes while this one waits.
+                        for _ in 0..100 {
+                            tokio::task::yield_now().await;
+                        }
+                        cut.cancel();
+                        std::future::pending().await
+                    }
+                }
+            }
+        },
+    );
+    respond_with(Box::pin(frames))
+}
+
 fn respond(frames: Vec<io::Result<Frame<Bytes>>>) -> Answered {
-    let frames: Frames = Box::pin(futures::stream::iter(frames));
+    respond_with(Box::pin(futures::stream::iter(frames)))
+}
+
+fn respond_with(frames: Frames) -> Answered {
     let mut answer = Response::new(StreamBody::new(frames));
     answer.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
     answer

@@ -127,3 +127,37 @@ fn a_task_that_is_to_serve_another_plugin_says_what_holds_it() {
         assert!(held == blocked && (!blocked || found == way), "{plugin}: {found:?} {}", page.tree.text);
     }
 }
+
+/// It runs, and that is not all that is wanted of it.
+#[test]
+fn an_allocation_that_runs_and_serves_nobody_says_so() {
+    let refusal = "task driver serves nobody: Plugin \"nfs\" takes no instances from namespace \"shop\"";
+    let unwell = unmet("Ready", "HealthTimeout", "within 2 s its socket did not answer");
+    for (refused, sick, way, says) in [
+        ("", false, vec![], "Running on a"),
+        (refusal, false, vec!["allocation/web-data"], refusal),
+        (
+            "",
+            true,
+            vec!["allocation/web-data", "plugininstance/nfs-a"],
+            "within 2 s its socket did not answer",
+        ),
+    ] {
+        let here = json!({ "namespace": "shop", "name": "web-data" });
+        let mut cluster = healthy();
+        cluster["allocations"][0] = cluster["allocations"][2].take();
+        cluster["allocations"].as_array_mut().unwrap().remove(2);
+        cluster["allocations"][0]["metadata"] = here.clone();
+        cluster["allocations"][0]["status"]["pluginRefused"] = json!(refused);
+        cluster["instances"][0]["spec"]["allocation"] = here;
+        if sick {
+            json_patch::merge(&mut cluster["instances"][0], &unwell);
+        }
+        let page = explain(&objects(&cluster), &subject("Allocation/web-data")).unwrap();
+        let found: Vec<_> = page.tree.path().iter().map(|branch| branch.subject.to_string()).collect();
+        assert_eq!(page.root.is_some(), !way.is_empty(), "{refused} {sick}");
+        assert!(way.is_empty() || found == way, "{refused} {sick}: {found:?}");
+        let root = page.root.map_or(page.tree.text, |root| root.text);
+        assert!(root.contains(says), "{root}");
+    }
+}

@@ -14,7 +14,7 @@ pub(super) fn demand_service(bench: &mut Bench<'_>) -> Result<(), Refusal> {
     bench.demand(there, Code::Unimplemented, "CONTROLLER_SERVICE is not reported")
 }
 
-fn demand(bench: &mut Bench<'_>, capability: Can) -> Result<(), Refusal> {
+pub(super) fn demand(bench: &mut Bench<'_>, capability: Can) -> Result<(), Refusal> {
     demand_service(bench)?;
     let there = bench.config.controller_can(capability);
     bench.demand(there, Code::Unimplemented, &format!("{} is not reported", capability.as_str_name()))
@@ -54,6 +54,7 @@ impl Model {
         if bytes > bench.config.total_bytes - self.used() {
             return Err(Refusal::new(Code::ResourceExhausted, "no space left"));
         }
+        self.check_source(bench, request)?;
         self.made += 1;
         let id = format!("backend/{:04}", self.made);
         let topology = match &request.accessibility_requirements {
@@ -63,7 +64,9 @@ impl Model {
             None => Vec::new(),
         };
         let context = bench.config.volume_context.clone();
-        let volume = Volume { request: Some(frozen), capacity: bytes, context, topology };
+        let mutable = request.mutable_parameters.clone();
+        let volume =
+            Volume { request: Some(frozen), capacity: bytes, context, topology, mutable, owed_bytes: 0 };
         let described = describe(&id, &volume, request);
         mounts::make(&bench.config.effects, &id).map_err(broken)?;
         self.names.insert(request.name.clone(), id.clone());
@@ -71,7 +74,32 @@ impl Model {
         Ok(proto::CreateVolumeResponse { volume: Some(described) })
     }
 
-    fn used(&self) -> i64 {
+    /// What a volume is to be filled from has to be there, usable, and no larger than the volume.
+    fn check_source(
+        &self,
+        bench: &mut Bench<'_>,
+        request: &proto::CreateVolumeRequest,
+    ) -> Result<(), Refusal> {
+        use proto::volume_content_source::Type;
+        let source = request.volume_content_source.as_ref().and_then(|source| source.r#type.as_ref());
+        let bytes = match source {
+            None => return Ok(()),
+            Some(Type::Volume(source)) => self.volumes.get(&source.volume_id).map(|volume| volume.capacity),
+            Some(Type::Snapshot(source)) => match self.snapshots.get(&source.snapshot_id) {
+                None => None,
+                Some(taken) => {
+                    let ready = taken.ready_after == 0;
+                    bench.demand(ready, Code::FailedPrecondition, "the snapshot is not ready")?;
+                    Some(taken.snapshot.size_bytes)
+                }
+            },
+        };
+        let Some(bytes) = bytes else { return Err(Refusal::new(Code::NotFound, "there is no such source")) };
+        let required = request.capacity_range.as_ref().map_or(0, |range| range.required_bytes);
+        bench.demand(required == 0 || required >= bytes, Code::OutOfRange, "smaller than its source")
+    }
+
+    pub(super) fn used(&self) -> i64 {
         self.volumes.values().map(|volume| volume.capacity).sum()
     }
 
@@ -87,6 +115,11 @@ impl Model {
         let held = held.chain(self.publications.keys().map(|(place, _)| place));
         if let Some((_, node)) = held.into_iter().find(|(volume, _)| volume == id) {
             return Err(bench.violated(Code::FailedPrecondition, format!("{id} is in use on {node}")));
+        }
+        let snapshot = self.snapshots.values().find(|taken| taken.snapshot.source_volume_id == *id);
+        if let Some(taken) = snapshot.filter(|_| bench.config.dependent_snapshots) {
+            let message = format!("{} is a snapshot of it", taken.snapshot.snapshot_id);
+            return Err(Refusal::new(Code::FailedPrecondition, message));
         }
         if self.volumes.remove(id).is_some() {
             mounts::destroy(&bench.config.effects, id).map_err(broken)?;
@@ -218,7 +251,8 @@ impl Model {
             let published_node_ids = nodes.map(|(_, node)| node.clone()).collect();
             Entry {
                 volume: Some(describe(id, volume, &volume.request.clone().unwrap_or_default())),
-                status: told.then_some(VolumeStatus { published_node_ids, volume_condition: None }),
+                status: told
+                    .then(|| VolumeStatus { published_node_ids, volume_condition: condition(bench, id) }),
             }
         };
         let entries = self.volumes.iter().skip(from).take(most).map(entry).collect::<Vec<_>>();
@@ -273,7 +307,17 @@ fn check_create(bench: &mut Bench<'_>, request: &proto::CreateVolumeRequest) -> 
     Ok(())
 }
 
-fn describe(id: &str, volume: &Volume, request: &proto::CreateVolumeRequest) -> proto::Volume {
+/// What is told of how a volume is; nothing where that is not reported.
+pub(super) fn condition(bench: &Bench<'_>, volume: &str) -> Option<proto::VolumeCondition> {
+    bench.config.controller_can(Can::VolumeCondition).then(|| ill(bench, volume))
+}
+
+pub(super) fn ill(bench: &Bench<'_>, volume: &str) -> proto::VolumeCondition {
+    let wrong = bench.config.ill.get(volume);
+    proto::VolumeCondition { abnormal: wrong.is_some(), message: wrong.cloned().unwrap_or_default() }
+}
+
+pub(super) fn describe(id: &str, volume: &Volume, request: &proto::CreateVolumeRequest) -> proto::Volume {
     proto::Volume {
         capacity_bytes: volume.capacity,
         volume_id: id.to_owned(),

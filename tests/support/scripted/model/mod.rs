@@ -2,9 +2,13 @@
 //!
 //! Every call is answered as the specification says. What a caller must never do is noted as a violation as well,
 //! even where the specification only has an error code for it.
+mod blocks;
 mod controller;
+mod groups;
+mod growth;
 mod node;
 mod rules;
+mod snapshots;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,6 +66,10 @@ pub enum Leftover {
         /// Where.
         target: String,
     },
+    /// A snapshot, by its id.
+    Snapshot(String),
+    /// A group of snapshots, by its id.
+    Group(String),
 }
 
 pub(super) struct Volume {
@@ -70,6 +78,10 @@ pub(super) struct Volume {
     pub(super) capacity: i64,
     pub(super) context: Map,
     pub(super) topology: Vec<proto::Topology>,
+    /// What was set by `CreateVolume` and changed by `ControllerModifyVolume`.
+    pub(super) mutable: Map,
+    /// The file system has to be as large as this wherever the volume is used; zero for no matter.
+    pub(super) owed_bytes: i64,
 }
 
 pub(super) struct Attachment {
@@ -91,6 +103,23 @@ pub(super) struct Publication {
 /// (volume, node)
 pub(super) type Place = (String, String);
 
+/// A snapshot.
+pub(super) struct Taken {
+    /// The request that made it, without secrets; none if a group did.
+    pub(super) request: Option<proto::CreateSnapshotRequest>,
+    pub(super) snapshot: proto::Snapshot,
+    /// So many more answers say that it is not ready.
+    pub(super) ready_after: u32,
+}
+
+/// A group of snapshots.
+pub(super) struct TakenGroup {
+    /// The request that made it, without secrets.
+    pub(super) request: proto::CreateVolumeGroupSnapshotRequest,
+    pub(super) members: Vec<String>,
+    pub(super) ready_after: u32,
+}
+
 /// The ledger.
 #[derive(Default)]
 pub(super) struct Model {
@@ -103,6 +132,10 @@ pub(super) struct Model {
     pub(super) stages: BTreeMap<Place, Stage>,
     /// By place and target.
     pub(super) publications: BTreeMap<(Place, String), Publication>,
+    /// How large the file system was made on a node.
+    pub(super) grown: BTreeMap<Place, i64>,
+    pub(super) snapshots: BTreeMap<String, Taken>,
+    pub(super) groups: BTreeMap<String, TakenGroup>,
 }
 
 /// What one call is judged with.
@@ -132,7 +165,8 @@ impl Model {
     }
 
     pub(super) fn add_existing(&mut self, id: &str, context: Map) {
-        let volume = Volume { request: None, capacity: 0, context, topology: Vec::new() };
+        let (topology, mutable) = (Vec::new(), Map::new());
+        let volume = Volume { request: None, capacity: 0, context, topology, mutable, owed_bytes: 0 };
         self.volumes.insert(id.to_owned(), volume);
     }
 
@@ -159,6 +193,13 @@ impl Model {
         self.publications.retain(|((_, on), _), _| on != node);
     }
 
+    /// Forgets what is staged or published elsewhere than at these paths.
+    pub(super) fn keep_at(&mut self, points: &[std::path::PathBuf]) {
+        let there = |path: &str| points.iter().any(|point| point.as_os_str() == path);
+        self.publications.retain(|(_, target), _| there(target));
+        self.stages.retain(|_, stage| there(&stage.request.staging_target_path));
+    }
+
     pub(super) fn fence(&mut self, node: &str) {
         self.fenced.insert(node.to_owned());
     }
@@ -171,15 +212,37 @@ impl Model {
         self.volumes.keys().cloned().collect()
     }
 
-    /// The volume that a call is about, under one name for both handle and name.
-    pub(super) fn subject(&self, ask: &Ask) -> Option<String> {
-        let volume = ask.volume()?;
-        Some(match ask {
-            Ask::CreateVolume(_) => {
-                self.names.get(volume).cloned().unwrap_or_else(|| format!("the volume to be named {volume}"))
+    /// What a call is about, each thing under one name for both its id and the name that it was made under.
+    pub(super) fn subjects(&self, ask: &Ask) -> Vec<String> {
+        let snapshot = |id: &String| format!("snapshot {id}");
+        match ask {
+            Ask::CreateVolume(request) => {
+                let unmade = || format!("the volume to be named {}", request.name);
+                vec![self.names.get(&request.name).cloned().unwrap_or_else(unmade)]
             }
-            _ => volume.to_owned(),
-        })
+            Ask::CreateSnapshot(request) => {
+                let unmade = || format!("the snapshot to be named {}", request.name);
+                let known = self.snapshot_named(&request.name).map_or_else(unmade, |id| snapshot(&id));
+                vec![request.source_volume_id.clone(), known]
+            }
+            Ask::DeleteSnapshot(request) => vec![snapshot(&request.snapshot_id)],
+            Ask::GetSnapshot(request) => vec![snapshot(&request.snapshot_id)],
+            Ask::GetMetadataAllocated(request) => vec![snapshot(&request.snapshot_id)],
+            Ask::GetMetadataDelta(request) => {
+                vec![snapshot(&request.base_snapshot_id), snapshot(&request.target_snapshot_id)]
+            }
+            Ask::CreateVolumeGroupSnapshot(request) => {
+                let unmade = || format!("the group to be named {}", request.name);
+                let known = self.group_named(&request.name).map_or_else(unmade, |id| format!("group {id}"));
+                request.source_volume_ids.iter().cloned().chain([known]).collect()
+            }
+            Ask::DeleteVolumeGroupSnapshot(request) => {
+                let group = format!("group {}", request.group_snapshot_id);
+                request.snapshot_ids.iter().map(snapshot).chain([group]).collect()
+            }
+            Ask::GetVolumeGroupSnapshot(request) => vec![format!("group {}", request.group_snapshot_id)],
+            _ => ask.volume().map(str::to_owned).into_iter().collect(),
+        }
     }
 
     /// Whether the volume may be on several nodes.
@@ -214,19 +277,36 @@ impl Model {
             node: node.clone(),
             target: target.clone(),
         }));
+        left.extend(self.snapshots.keys().cloned().map(Leftover::Snapshot));
+        left.extend(self.groups.keys().cloned().map(Leftover::Group));
         left
     }
 
-    /// Does what is asked, or refuses.
+    /// Does what is asked, or refuses. The messages of the answer: one, but for calls that are answered by a stream.
     pub(super) fn perform(
         &mut self,
         site: &Site,
         config: &Config,
         ask: &Ask,
         faults: &mut Vec<String>,
-    ) -> Result<Vec<u8>, Refusal> {
+    ) -> Result<Vec<Vec<u8>>, Refusal> {
         let bench = &mut Bench { site, config, faults };
-        Ok(match ask {
+        let message = match ask {
+            Ask::GetMetadataAllocated(request) => return self.allocated(bench, request),
+            Ask::GetMetadataDelta(request) => return self.delta(bench, request),
+            Ask::CreateSnapshot(request) => self.create_snapshot(bench, request)?.encode_to_vec(),
+            Ask::DeleteSnapshot(request) => self.delete_snapshot(bench, request)?.encode_to_vec(),
+            Ask::ListSnapshots(request) => self.list_snapshots(bench, request)?.encode_to_vec(),
+            Ask::GetSnapshot(request) => self.get_snapshot(bench, request)?.encode_to_vec(),
+            Ask::ControllerExpandVolume(request) => self.expand(bench, request)?.encode_to_vec(),
+            Ask::ControllerGetVolume(request) => self.get_volume(bench, request)?.encode_to_vec(),
+            Ask::ControllerModifyVolume(request) => self.modify(bench, request)?.encode_to_vec(),
+            Ask::GroupControllerGetCapabilities(_) => group_capabilities(bench)?.encode_to_vec(),
+            Ask::CreateVolumeGroupSnapshot(request) => self.create_group(bench, request)?.encode_to_vec(),
+            Ask::DeleteVolumeGroupSnapshot(request) => self.delete_group(bench, request)?.encode_to_vec(),
+            Ask::GetVolumeGroupSnapshot(request) => self.get_group(bench, request)?.encode_to_vec(),
+            Ask::NodeGetVolumeStats(request) => self.stats(bench, request)?.encode_to_vec(),
+            Ask::NodeExpandVolume(request) => self.node_expand(bench, request)?.encode_to_vec(),
             Ask::GetPluginInfo(_) => info(config).encode_to_vec(),
             Ask::GetPluginCapabilities(_) => plugin_capabilities(config).encode_to_vec(),
             Ask::Probe(_) => proto::ProbeResponse { ready: config.ready }.encode_to_vec(),
@@ -244,7 +324,8 @@ impl Model {
             Ask::NodeUnpublishVolume(request) => self.unpublish(bench, request)?.encode_to_vec(),
             Ask::NodeGetCapabilities(_) => node_capabilities(config).encode_to_vec(),
             Ask::NodeGetInfo(_) => node_info(site, config).encode_to_vec(),
-        })
+        };
+        Ok(vec![message])
     }
 }
 
@@ -276,6 +357,18 @@ fn controller_capabilities(
     };
     let capabilities = bench.config.controller.iter().map(one).collect();
     Ok(proto::ControllerGetCapabilitiesResponse { capabilities })
+}
+
+fn group_capabilities(
+    bench: &mut Bench<'_>,
+) -> Result<proto::GroupControllerGetCapabilitiesResponse, Refusal> {
+    use proto::group_controller_service_capability::{Rpc, Type};
+    groups::demand_service(bench)?;
+    let one = |number: &i32| proto::GroupControllerServiceCapability {
+        r#type: Some(Type::Rpc(Rpc { r#type: *number })),
+    };
+    let capabilities = bench.config.group.iter().map(one).collect();
+    Ok(proto::GroupControllerGetCapabilitiesResponse { capabilities })
 }
 
 fn node_capabilities(config: &Config) -> proto::NodeGetCapabilitiesResponse {

@@ -70,3 +70,40 @@ pub(super) fn capability(
     }
     Ok(())
 }
+
+/// What the contract calls alpha is sent only by a caller who may.
+pub(super) fn alpha(bench: &mut Bench<'_>, what: &str) -> Result<(), Refusal> {
+    let may = bench.config.alpha;
+    bench.demand(may, Code::Unimplemented, &format!("{what}: alpha, and that is switched off"))
+}
+
+/// A required range of sizes: at least one bound, none negative, in order.
+pub(super) fn range(
+    bench: &mut Bench<'_>,
+    range: Option<&wharfline::csi::proto::CapacityRange>,
+) -> Result<(i64, i64), Refusal> {
+    let (required, limit) = range.map_or((0, 0), |range| (range.required_bytes, range.limit_bytes));
+    let sane =
+        required >= 0 && limit >= 0 && (required > 0 || limit > 0) && (limit == 0 || limit >= required);
+    bench.demand(sane, Code::InvalidArgument, "capacity_range is missing or makes no sense")?;
+    Ok((required, limit))
+}
+
+/// One page of `ids`, and the token of the next.
+pub(super) fn page<'a>(
+    bench: &mut Bench<'_>,
+    token: &str,
+    most: i32,
+    ids: &'a [String],
+) -> Result<(&'a [String], String), Refusal> {
+    let most = usize::try_from(most);
+    bench.demand(most.is_ok(), Code::InvalidArgument, "max_entries is negative")?;
+    let from = if token.is_empty() { Some(0) } else { token.parse().ok() };
+    let Some(rest) = from.and_then(|from: usize| ids.get(from..)) else {
+        return Err(Refusal::new(Code::Aborted, "no such token"));
+    };
+    let most = most.ok().filter(|most| *most > 0).unwrap_or(usize::MAX);
+    let page = &rest[..rest.len().min(most)];
+    let end = ids.len() - rest.len() + page.len();
+    Ok((page, if end < ids.len() { end.to_string() } else { String::new() }))
+}

@@ -1,17 +1,23 @@
 //! What publishing a directory means: its bind mount is the volume, and the kernel knows whose directory is mounted.
-use super::mounts;
-use super::volumes::Volumes;
+use std::os::fd::OwnedFd;
+
+use super::volumes::{Volumes, open_data};
+use super::{Backing, mounts};
 use crate::drivers::publish::{self, Expected, Source, take_off, take_off_unknown};
 use crate::drivers::record::Publication;
 use crate::drivers::refusal::Refusal;
 use crate::drivers::request::{TargetPath, VolumeId};
-use crate::drivers::spot::{Leaf, Sought, Spot};
+use crate::drivers::spot::{Leaf, Seen, Sought, Spot};
 
 /// Publishes `volume` as asked. The same request again is success.
-pub(super) fn publish(volumes: &Volumes, volume: &VolumeId, asked: &Publication) -> Result<(), Refusal> {
+pub(super) fn publish<B: Backing>(
+    volumes: &Volumes<B>,
+    volume: &VolumeId,
+    asked: &Publication,
+) -> Result<(), Refusal> {
     let missing = || Refusal::NoVolume { volume: volume.as_str().to_owned() };
     let mut locked = volumes.homes.lock(volume)?.ok_or_else(missing)?;
-    let data = locked.data()?;
+    let data = open_data(&locked.home, &locked.path)?;
     let sought =
         Sought { volume: volume.as_str(), is_here: &|here| mounts::is_here(volume, Some(&data), here) };
     let source = Source { sought, what: &data, leaf: Leaf::Directory, prepare: &|_| Ok(()) };
@@ -19,7 +25,11 @@ pub(super) fn publish(volumes: &Volumes, volume: &VolumeId, asked: &Publication)
 }
 
 /// Takes the volume away from `target`. Nothing there is success, whatever is known of the volume.
-pub(super) fn unpublish(volumes: &Volumes, id: &str, target: &TargetPath) -> Result<(), Refusal> {
+pub(super) fn unpublish<B: Backing>(
+    volumes: &Volumes<B>,
+    id: &str,
+    target: &TargetPath,
+) -> Result<(), Refusal> {
     let Some(volume) = VolumeId::parse(id) else { return take_off_unknown(id, target) };
     // Teardown must work without the records too: the kernel knows whose directory is mounted.
     let mut locked = match volumes.homes.lock(&volume) {
@@ -27,7 +37,7 @@ pub(super) fn unpublish(volumes: &Volumes, id: &str, target: &TargetPath) -> Res
         other => other?,
     };
     if let Some(spot) = Spot::open(target)? {
-        let data = locked.as_ref().and_then(|locked| locked.data().ok());
+        let data = locked.as_ref().and_then(|locked| open_data(&locked.home, &locked.path).ok());
         let is_here = |here: &_| mounts::is_here(&volume, data.as_ref(), here);
         let expected = match locked {
             Some(_) => Expected::Recorded(Some(Leaf::Directory)),
@@ -41,4 +51,12 @@ pub(super) fn unpublish(volumes: &Volumes, id: &str, target: &TargetPath) -> Res
         return locked.save();
     }
     Ok(())
+}
+
+/// Whether the volume, whose directory is `data`, is to be seen at `path`.
+pub(super) fn is_at(volume: &VolumeId, data: &OwnedFd, path: &TargetPath) -> Result<bool, Refusal> {
+    let Some(spot) = Spot::open(path)? else { return Ok(false) };
+    let is_here = |here: &_| mounts::is_here(volume, Some(data), here);
+    let seen = spot.look(&Sought { volume: volume.as_str(), is_here: &is_here })?;
+    Ok(matches!(seen, Seen::Volume(_)))
 }

@@ -1,18 +1,19 @@
-//! The Controller service: volumes are made, listed and deleted. There is nothing to attach.
+//! The Controller service: volumes and snapshots are made, listed and deleted, and volumes grow. There is nothing to attach.
 use tonic::{Request, Response, Status, async_trait};
 
-use super::Core;
 use super::volumes::{Placement, Record, Wanted};
+use super::{Backing, Core};
 use crate::csi::proto;
 use crate::csi::proto::controller_server::Controller;
 use crate::csi::proto::controller_service_capability::rpc::Type as Rpc;
 use crate::drivers::listing::{self, wire};
 use crate::drivers::refusal::Refusal;
-use crate::drivers::request::{self, CapabilityFault};
+use crate::drivers::request::{self, CapabilityFault, Source};
 use crate::drivers::service::Driver;
+use crate::drivers::snapshots;
 
 #[async_trait]
-impl Controller for Driver<Core> {
+impl<B: Backing> Controller for Driver<Core<B>> {
     async fn create_volume(
         &self,
         request: Request<proto::CreateVolumeRequest>,
@@ -69,8 +70,18 @@ impl Controller for Driver<Core> {
         _: Request<proto::ControllerGetCapabilitiesRequest>,
     ) -> Result<Response<proto::ControllerGetCapabilitiesResponse>, Status> {
         use proto::controller_service_capability::{Rpc as Wrapped, Type};
-        let served =
-            [Rpc::CreateDeleteVolume, Rpc::GetCapacity, Rpc::ListVolumes, Rpc::SingleNodeMultiWriter];
+        let served = [
+            Rpc::CreateDeleteVolume,
+            Rpc::GetCapacity,
+            Rpc::ListVolumes,
+            Rpc::CreateDeleteSnapshot,
+            Rpc::ListSnapshots,
+            Rpc::GetSnapshot,
+            Rpc::CloneVolume,
+            Rpc::ExpandVolume,
+            Rpc::GetVolume,
+            Rpc::SingleNodeMultiWriter,
+        ];
         let capability = |rpc: Rpc| proto::ControllerServiceCapability {
             r#type: Some(Type::Rpc(Wrapped { r#type: rpc.into() })),
         };
@@ -94,44 +105,50 @@ impl Controller for Driver<Core> {
 
     async fn create_snapshot(
         &self,
-        _: Request<proto::CreateSnapshotRequest>,
+        request: Request<proto::CreateSnapshotRequest>,
     ) -> Result<Response<proto::CreateSnapshotResponse>, Status> {
-        Err(Status::unimplemented("there are no snapshots"))
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| core.snapshot(&request)).await
     }
 
     async fn delete_snapshot(
         &self,
-        _: Request<proto::DeleteSnapshotRequest>,
+        request: Request<proto::DeleteSnapshotRequest>,
     ) -> Result<Response<proto::DeleteSnapshotResponse>, Status> {
-        Err(Status::unimplemented("there are no snapshots"))
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| snapshots::delete(&core.volumes.snapshots, &request)).await
     }
 
     async fn list_snapshots(
         &self,
-        _: Request<proto::ListSnapshotsRequest>,
+        request: Request<proto::ListSnapshotsRequest>,
     ) -> Result<Response<proto::ListSnapshotsResponse>, Status> {
-        Err(Status::unimplemented("there are no snapshots"))
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| snapshots::list(&core.volumes.snapshots, &request)).await
     }
 
     async fn get_snapshot(
         &self,
-        _: Request<proto::GetSnapshotRequest>,
+        request: Request<proto::GetSnapshotRequest>,
     ) -> Result<Response<proto::GetSnapshotResponse>, Status> {
-        Err(Status::unimplemented("there are no snapshots"))
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| snapshots::get(&core.volumes.snapshots, &request)).await
     }
 
     async fn controller_expand_volume(
         &self,
-        _: Request<proto::ControllerExpandVolumeRequest>,
+        request: Request<proto::ControllerExpandVolumeRequest>,
     ) -> Result<Response<proto::ControllerExpandVolumeResponse>, Status> {
-        Err(Status::unimplemented("volumes do not grow"))
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| core.expand(&request)).await
     }
 
     async fn controller_get_volume(
         &self,
-        _: Request<proto::ControllerGetVolumeRequest>,
+        request: Request<proto::ControllerGetVolumeRequest>,
     ) -> Result<Response<proto::ControllerGetVolumeResponse>, Status> {
-        Err(Status::unimplemented("volumes are listed, not asked for one by one"))
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| core.get(&request)).await
     }
 
     async fn controller_modify_volume(
@@ -142,21 +159,21 @@ impl Controller for Driver<Core> {
     }
 }
 
-impl Core {
+impl<B: Backing> Core<B> {
     fn create(&self, asked: &proto::CreateVolumeRequest) -> Result<proto::Volume, Refusal> {
         let name = request::name(&asked.name)?;
         request::capabilities(&asked.volume_capabilities, self)?;
         let size = request::size(asked.capacity_range.as_ref())?;
         request::no_parameters("parameters", asked.parameters.keys())?;
         request::no_parameters("mutable_parameters", asked.mutable_parameters.keys())?;
-        request::no_source(asked.volume_content_source.as_ref())?;
+        let source = request::source(asked.volume_content_source.as_ref())?;
         let requirement = asked.accessibility_requirements.as_ref();
         let here = match request::topology_allows(requirement, &self.topology())? {
             false => Placement::Elsewhere,
             true if requirement.is_some() => Placement::Here,
             true => Placement::Anywhere,
         };
-        let wanted = Wanted { name, size, parameters: asked.parameters.clone(), here };
+        let wanted = Wanted { name, size, parameters: asked.parameters.clone(), source, here };
         self.volumes.create(&wanted).map(|record| self.describe(&record))
     }
 
@@ -165,7 +182,7 @@ impl Core {
             capacity_bytes: wire(record.capacity),
             volume_id: record.id.as_str().to_owned(),
             volume_context: [].into(),
-            content_source: None,
+            content_source: record.source.as_ref().map(Source::wire),
             accessible_topology: vec![self.topology()],
         }
     }
@@ -197,7 +214,7 @@ impl Core {
 
     fn list(&self, asked: &proto::ListVolumesRequest) -> Result<proto::ListVolumesResponse, Refusal> {
         let ids = self.volumes.homes.ids()?;
-        let (page, next_token) = listing::page(&ids, asked)?;
+        let (page, next_token) = listing::page(&ids, asked.max_entries, &asked.starting_token)?;
         let entries = page.into_iter().filter_map(|id| self.volumes.homes.find_or_warn(id));
         Ok(proto::ListVolumesResponse {
             entries: entries.map(|record| self.entry(&record)).collect(),
@@ -207,6 +224,41 @@ impl Core {
 
     fn entry(&self, record: &Record) -> proto::list_volumes_response::Entry {
         proto::list_volumes_response::Entry { volume: Some(self.describe(record)), status: None }
+    }
+
+    fn get(
+        &self,
+        asked: &proto::ControllerGetVolumeRequest,
+    ) -> Result<proto::ControllerGetVolumeResponse, Refusal> {
+        let missing = || Refusal::NoVolume { volume: asked.volume_id.clone() };
+        let id = request::volume_id(&asked.volume_id)?.ok_or_else(missing)?;
+        let record = self.volumes.homes.find(&id)?.ok_or_else(missing)?;
+        // There is nothing to attach; the contract wants the message all the same.
+        let status = proto::controller_get_volume_response::VolumeStatus::default();
+        Ok(proto::ControllerGetVolumeResponse { volume: Some(self.describe(&record)), status: Some(status) })
+    }
+
+    fn snapshot(
+        &self,
+        asked: &proto::CreateSnapshotRequest,
+    ) -> Result<proto::CreateSnapshotResponse, Refusal> {
+        let record = self.volumes.snapshot(&snapshots::wanted(asked)?)?;
+        Ok(proto::CreateSnapshotResponse { snapshot: Some(snapshots::describe(&record)) })
+    }
+
+    fn expand(
+        &self,
+        asked: &proto::ControllerExpandVolumeRequest,
+    ) -> Result<proto::ControllerExpandVolumeResponse, Refusal> {
+        let id = request::volume_id(&asked.volume_id)?;
+        let size = request::growth(asked.capacity_range.as_ref())?;
+        request::any_capability(asked.volume_capability.as_ref(), self)?;
+        let id = id.ok_or_else(|| Refusal::NoVolume { volume: asked.volume_id.clone() })?;
+        let record = self.volumes.expand(&id, size)?;
+        Ok(proto::ControllerExpandVolumeResponse {
+            capacity_bytes: wire(record.capacity),
+            node_expansion_required: false,
+        })
     }
 
     fn capacity(&self, asked: &proto::GetCapacityRequest) -> Result<proto::GetCapacityResponse, Refusal> {

@@ -39,7 +39,7 @@ pub(super) fn uses(volume: &VolumeId, home: impl AsFd) -> io::Result<Vec<PathBuf
 }
 
 /// The type of the file system that `dir` is on.
-pub(super) fn fs_type(dir: impl AsFd) -> io::Result<String> {
+pub(in crate::drivers) fn fs_type(dir: impl AsFd) -> io::Result<String> {
     let here = rustix::fs::statx(dir, c"", AtFlags::EMPTY_PATH, FIELDS)?;
     let mount = table()?.into_iter().find(|mount| mount.id == MountId(here.stx_mnt_id));
     Ok(mount.map(|mount| mount.fs_type).unwrap_or_default())

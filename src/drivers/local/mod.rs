@@ -1,10 +1,10 @@
-//! The CSI driver `dir.csi.wharfline.dev`: a volume is a directory of this node, published by a bind mount.
+//! What the drivers have in common whose volume is a directory of this node, published by a bind mount.
 //!
-//! It serves Identity, Controller and Node over a unix socket. There is no attach, no staging, no quota: a size is a
-//! promise that is counted, not enforced. Volumes are reachable on their own node only, as their topology says.
-//! State is on disk and in the kernel alone, so the process may be killed at any moment. It starts no other process,
-//! never follows a symbolic link inside a volume, and removes nothing outside its own data directory but the
-//! directories it made as targets.
+//! They serve Identity, Controller and Node over a unix socket. There is no attach and no staging. Volumes are reachable on
+//! their own node only, as their topology says. State is on disk and in the kernel alone, so the process may be killed at
+//! any moment. It starts no other process, never follows a symbolic link inside a volume, and removes nothing outside its
+//! own data directory but the directories it made as targets.
+mod backing;
 mod controller;
 mod mounts;
 mod node;
@@ -14,19 +14,15 @@ mod volumes;
 use std::future::Future;
 use std::path::PathBuf;
 
+pub(super) use self::backing::{Backing, DATA, Purpose};
+pub(super) use self::mounts::fs_type;
 use self::volumes::Volumes;
 use super::endpoint::{Endpoint, socket_path};
 use super::refusal::Refusal;
 use super::request::{Capability, MOUNT_OPTIONS, Offer};
-use super::service::{self, Driver, check_node_id};
-pub use super::service::{Mode, ServeError, StartError};
+use super::service::{self, Driver, Mode, ServeError, StartError, check_node_id};
 use crate::csi::proto;
 use crate::csi::proto::plugin_capability::service::Type as Offered;
-
-/// What the driver calls itself.
-pub const NAME: &str = "dir.csi.wharfline.dev";
-/// The one topology key; its value is the node id.
-pub const TOPOLOGY_KEY: &str = "dir.csi.wharfline.dev/node";
 
 /// What an instance is started with.
 #[derive(Clone, Debug)]
@@ -41,20 +37,17 @@ pub struct Settings {
     pub mode: Mode,
 }
 
-/// An instance that listens. Calls are answered while [`Server::run`] runs; until then they wait.
+/// An instance that listens.
 #[derive(Debug)]
-pub struct Server {
+pub(super) struct Server<B> {
     endpoint: Endpoint,
-    driver: Driver<Core>,
+    driver: Driver<Core<B>>,
     mode: Mode,
 }
 
-impl Server {
-    /// Prepares the data directory, finishes deletions that were cut short, and listens.
-    ///
-    /// # Errors
-    /// See [`StartError`]; nothing listens then.
-    pub fn bind(settings: &Settings) -> Result<Self, StartError> {
+impl<B: Backing> Server<B> {
+    /// Prepares the data directory, finishes what was cut short, and listens.
+    pub(super) fn bind(settings: &Settings) -> Result<Self, StartError> {
         check_node_id(&settings.node_id)?;
         let path = socket_path(&settings.endpoint)?;
         let volumes = Volumes::open(&settings.data_dir, &settings.node_id)?;
@@ -66,32 +59,31 @@ impl Server {
     }
 
     /// Serves until `stop` is ready, then lets calls under way end for at most five seconds. The socket is removed.
-    ///
-    /// # Errors
-    /// When the runtime cannot take the socket or the server breaks.
-    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
+    pub(super) async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
         service::serve(self.endpoint, self.driver, self.mode, stop).await
     }
 }
 
 #[derive(Debug)]
-struct Core {
+struct Core<B> {
     node_id: String,
     /// The type of the file system below the data directory.
     fs_type: String,
-    volumes: Volumes,
+    volumes: Volumes<B>,
 }
 
-impl Core {
+impl<B: Backing> Core<B> {
     fn topology(&self) -> proto::Topology {
-        proto::Topology { segments: [(TOPOLOGY_KEY.to_owned(), self.node_id.clone())].into() }
+        proto::Topology { segments: [(B::TOPOLOGY_KEY.to_owned(), self.node_id.clone())].into() }
     }
 }
 
-impl service::Core for Core {
-    const NAME: &'static str = NAME;
-    const OFFERED: &'static [Offered] =
-        &[Offered::ControllerService, Offered::VolumeAccessibilityConstraints];
+impl<B: Backing> service::Core for Core<B> {
+    const NAME: &'static str = B::NAME;
+
+    fn offered(&self) -> Vec<Offered> {
+        vec![Offered::ControllerService, Offered::VolumeAccessibilityConstraints]
+    }
 
     fn probe(&self) -> Result<(), Refusal> {
         self.volumes.fs_type().map(drop)
@@ -99,7 +91,7 @@ impl service::Core for Core {
 }
 
 /// One node is all that a directory can serve, and the file system below it is the only one to be had.
-impl Offer for Core {
+impl<B: Backing> Offer for Core<B> {
     fn includes(&self, capability: &Capability) -> Result<(), String> {
         if capability.mode.is_for_nodes() {
             let name = capability.mode.name();

@@ -1,7 +1,8 @@
 //! The Node service: volumes are put on target paths and taken away. There is nothing to stage.
 use tonic::{Request, Response, Status, async_trait};
 
-use super::{Core, publish};
+use super::volumes::open_data;
+use super::{Backing, Core, publish};
 use crate::csi::proto;
 use crate::csi::proto::node_server::Node;
 use crate::csi::proto::node_service_capability::rpc::Type as Rpc;
@@ -9,9 +10,10 @@ use crate::drivers::record::Publication;
 use crate::drivers::refusal::Refusal;
 use crate::drivers::request;
 use crate::drivers::service::Driver;
+use crate::drivers::stats;
 
 #[async_trait]
-impl Node for Driver<Core> {
+impl<B: Backing> Node for Driver<Core<B>> {
     async fn node_publish_volume(
         &self,
         request: Request<proto::NodePublishVolumeRequest>,
@@ -39,8 +41,10 @@ impl Node for Driver<Core> {
         _: Request<proto::NodeGetCapabilitiesRequest>,
     ) -> Result<Response<proto::NodeGetCapabilitiesResponse>, Status> {
         use proto::node_service_capability::{Rpc as Wrapped, Type};
-        let rpc = Wrapped { r#type: Rpc::SingleNodeMultiWriter.into() };
-        let capabilities = vec![proto::NodeServiceCapability { r#type: Some(Type::Rpc(rpc)) }];
+        let capability = |rpc: Rpc| proto::NodeServiceCapability {
+            r#type: Some(Type::Rpc(Wrapped { r#type: rpc.into() })),
+        };
+        let capabilities = [Rpc::GetVolumeStats, Rpc::SingleNodeMultiWriter].map(capability).to_vec();
         Ok(Response::new(proto::NodeGetCapabilitiesResponse { capabilities }))
     }
 
@@ -71,20 +75,21 @@ impl Node for Driver<Core> {
 
     async fn node_get_volume_stats(
         &self,
-        _: Request<proto::NodeGetVolumeStatsRequest>,
+        request: Request<proto::NodeGetVolumeStatsRequest>,
     ) -> Result<Response<proto::NodeGetVolumeStatsResponse>, Status> {
-        Err(Status::unimplemented("a directory has no size of its own"))
+        let request = request.into_inner();
+        self.off_the_runtime(move |core| core.stats(&request)).await
     }
 
     async fn node_expand_volume(
         &self,
         _: Request<proto::NodeExpandVolumeRequest>,
     ) -> Result<Response<proto::NodeExpandVolumeResponse>, Status> {
-        Err(Status::unimplemented("volumes do not grow"))
+        Err(Status::unimplemented("the node has no part in growing a volume"))
     }
 }
 
-impl Core {
+impl<B: Backing> Core<B> {
     fn publish(
         &self,
         asked: &proto::NodePublishVolumeRequest,
@@ -96,5 +101,23 @@ impl Core {
         let publication = Publication { target, capability, read_only: asked.readonly };
         publish::publish(&self.volumes, &id, &publication)?;
         Ok(proto::NodePublishVolumeResponse {})
+    }
+    /// Looks without waiting for a call on the volume, and keeps none waiting.
+    fn stats(
+        &self,
+        asked: &proto::NodeGetVolumeStatsRequest,
+    ) -> Result<proto::NodeGetVolumeStatsResponse, Refusal> {
+        let (id, path) = stats::asked(asked)?;
+        let missing = || Refusal::NoVolume { volume: id.as_str().to_owned() };
+        self.volumes.homes.find(&id)?.ok_or_else(missing)?;
+        let home_path = self.volumes.homes.home_path(&id);
+        let home = self.volumes.homes.home(&id)?.ok_or_else(missing)?;
+        let data = open_data(&home, &home_path)?;
+        if !publish::is_at(&id, &data, &path)? {
+            let path = path.as_path().to_owned();
+            return Err(Refusal::NotThere { volume: id.as_str().to_owned(), path });
+        }
+        let failed = || Refusal::failed("look at", &home_path);
+        Ok(stats::answer(B::usage(&data).map_err(failed())?, B::entries(&data).map_err(failed())?))
     }
 }

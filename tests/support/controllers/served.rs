@@ -1,0 +1,202 @@
+//! Who serves a Plugin and who may not, what a Plugin without a declaration is worth, and who waits for one.
+use std::time::Duration;
+
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use wharfline::api::Plugin;
+
+use crate::bench::{Bench, Seen, condition};
+use crate::fake::Behaviour;
+use crate::manifests::{claim, class, disk, phase, ready, user, why};
+use crate::plugins::{by_hand, disks};
+use crate::quickstart::nothing_left;
+
+/// A volume is in use whose driver is away, and somebody else asked to serve its plugin in vain.
+#[tokio::test(start_paused = true)]
+async fn who_was_never_admitted_holds_nothing() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    let mut intruder = by_hand("default");
+    intruder["spec"]["tasks"][0]["csiPlugin"]["pluginName"] = json!("disk");
+    bench.make("allocations", intruder).await;
+    let refused = |seen: &Seen| seen.all("events").iter().any(|e| e["reason"] == "InstanceRefused");
+    bench.until("it is refused", refused).await;
+    bench.behave("a", |b| b.healthy = false);
+    bench.until("the driver is away", |seen| why(&seen.get("plugins", "", "disk")) == "Probed").await;
+    assert_ne!(bench.seen.get("allocations", "default", "driver")["status"]["pluginReleased"], true);
+    bench.delete("allocations", "default", "driver").await;
+    let gone = |seen: &Seen| {
+        // What is wrong with the plugin is told all the while.
+        assert_ne!(why(&seen.get("plugins", "", "disk")), "InUse");
+        seen.get("allocations", "default", "driver").is_null()
+    };
+    bench.until("it goes at once", gone).await;
+    bench.end().await;
+}
+
+/// An undeclared Plugin, served and then no more.
+async fn served(bench: &Bench) {
+    bench.make("allocations", by_hand("default")).await;
+    bench.until("the plugin is there", |seen| ready(&seen.get("plugins", "", "by-hand"))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_person_wrote_stays_though_it_says_nothing() {
+    for applies in [false, true] {
+        let bench = Bench::with(&["a"], disks()).await;
+        served(&bench).await;
+        if applies {
+            let plugins: Api<Plugin> = Api::all(bench.admin.clone());
+            let empty = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Plugin",
+                "metadata": { "name": "by-hand" }, "spec": {} });
+            plugins.patch("by-hand", &PatchParams::apply("person"), &Patch::Apply(empty)).await.unwrap();
+        } else {
+            let mine = json!({ "metadata": { "labels": { "mine": "yes" } } });
+            bench.patch("plugins", "", "by-hand", mine).await;
+        }
+        bench.quiet().await;
+        assert!(ready(&bench.seen.get("plugins", "", "by-hand")), "that takes no instance away");
+        bench.delete("allocations", "default", "driver").await;
+        bench.until("no instance", |seen| seen.all("plugininstances").is_empty()).await;
+        bench.quiet().await;
+        assert!(!bench.seen.get("plugins", "", "by-hand").is_null(), "applied: {applies}");
+        assert_eq!(bench.quiet().await.len(), 0);
+        bench.delete("plugins", "", "by-hand").await;
+        bench.until("nothing is left", nothing_left).await;
+        bench.end().await;
+    }
+}
+
+/// The cache shows the declaration later than the end of the last instance.
+#[tokio::test(start_paused = true)]
+async fn what_is_declared_at_the_last_moment_stays() {
+    let bench = Bench::with(&["a"], disks()).await;
+    served(&bench).await;
+    bench.quiet().await;
+    bench.delay("plugins", Duration::from_secs(20));
+    bench.patch("plugins", "", "by-hand", json!({ "spec": { "driverName": "fake.csi" } })).await;
+    bench.delete("allocations", "default", "driver").await;
+    bench.until("no instance", |seen| seen.all("plugininstances").is_empty()).await;
+    bench.quiet().await;
+    assert_eq!(bench.seen.get("plugins", "", "by-hand")["spec"]["driverName"], "fake.csi");
+    bench.end().await;
+}
+
+/// An allocation on node `a` that was stopped, and whose plugin is away when it is started again.
+async fn started_without_its_plugin(bench: &Bench) {
+    disk(bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.patch("allocations", "default", "one", json!({ "spec": { "stop": true } })).await;
+    bench.until("nothing of it is left", |seen| seen.all("volumeattachments").is_empty()).await;
+    bench.behave("a", |b| b.healthy = false);
+    bench.until("the plugin is away", |seen| !ready(&seen.get("plugins", "", "disk"))).await;
+    bench.patch("allocations", "default", "one", json!({ "spec": { "stop": false } })).await;
+    bench.until("it waits for its plugin", |seen| obstacle(seen, "one")["reason"] == "PluginNotReady").await;
+    let message = obstacle(&bench.seen, "one")["message"].clone();
+    assert_eq!(message, "waits for a healthy instance of plugin \"disk\" on node \"a\"");
+    assert_eq!(bench.quiet().await.len(), 0, "waiting is free");
+}
+
+/// What its node is told of what it waits for.
+fn obstacle(seen: &Seen, name: &str) -> Value {
+    seen.get("allocations", "default", name)["status"]["obstacle"].clone()
+}
+
+fn one(seen: &Seen) -> Value {
+    seen.get("allocations", "default", "one")
+}
+
+/// Obligation CO-PLUG-17.
+#[tokio::test(start_paused = true)]
+async fn a_bound_allocation_says_that_it_waits_for_its_plugin_and_goes_on_with_it() {
+    let bench = Bench::with(&["a"], disks()).await;
+    started_without_its_plugin(&bench).await;
+    bench.behave("a", |b| b.healthy = true);
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    assert_eq!(bench.ledger.count("publish"), 2);
+    bench.until("nothing is said of before", |seen| obstacle(seen, "one").is_null()).await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.end().await;
+}
+
+/// It waited for another user when the plugin of its node went, which changes nothing of the allocation itself.
+#[tokio::test(start_paused = true)]
+async fn who_gets_its_turn_while_its_plugin_is_away_says_so() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.make("allocations", user("two", "c", "b")).await;
+    bench.until("it waits", |seen| phase(seen, "two") == "WaitingVolumes").await;
+    bench.behave("b", |b| b.healthy = false);
+    bench.until("the plugin is away", |seen| !ready(&seen.get("plugins", "", "disk"))).await;
+    bench.quiet().await;
+    assert!(obstacle(&bench.seen, "two").is_null(), "it waits for the other one");
+    bench.delete("allocations", "default", "one").await;
+    bench.until("it waits for its plugin", |seen| obstacle(seen, "two")["reason"] == "PluginNotReady").await;
+    assert_eq!(bench.quiet().await.len(), 0, "waiting is free");
+    bench.behave("b", |b| b.healthy = true);
+    bench.until("it runs", |seen| phase(seen, "two") == "Running").await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ends_while_it_waits_for_its_plugin_leaves_no_claim() {
+    for delete in [false, true] {
+        let bench = Bench::with(&["a"], disks()).await;
+        started_without_its_plugin(&bench).await;
+        if delete {
+            bench.delete("allocations", "default", "one").await;
+            bench.until("it is gone", |seen| one(seen).is_null()).await;
+        } else {
+            bench.patch("allocations", "default", "one", json!({ "spec": { "stop": true } })).await;
+            bench.until("it is stopped", |seen| phase(seen, "one") == "Stopped").await;
+        }
+        bench.behave("a", |b| b.healthy = true);
+        bench.until("the plugin is back", |seen| ready(&seen.get("plugins", "", "disk"))).await;
+        bench.quiet().await;
+        assert!(bench.seen.all("volumeattachments").is_empty());
+        let holders = bench.seen.only("volumes")["status"]["holders"].clone();
+        assert!(holders.as_array().is_none_or(Vec::is_empty), "{holders}");
+        assert_eq!(bench.ledger.count("publish"), 1);
+        bench.end().await;
+    }
+}
+
+/// On first start: nothing is bound or made, and nothing is after the end.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_plugin_from_the_first_on_leaves_nothing_either() {
+    for delete in [false, true] {
+        let bench = Bench::with(&["a"], Behaviour { healthy: false, ..disks() }).await;
+        bench.make("plugins", crate::manifests::plugin("disk", "Cluster")).await;
+        bench.make("volumeclasses", class("disk", "disk")).await;
+        bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+        bench.make("allocations", user("one", "c", "a")).await;
+        let waits = |seen: &Seen| {
+            let said = condition(&one(seen), "Ready");
+            said["reason"] == "VolumeNotReady"
+                && said["message"].as_str().unwrap_or_default().contains("disk")
+        };
+        bench.until("it waits and says for what", waits).await;
+        if delete {
+            bench.delete("allocations", "default", "one").await;
+            bench.until("it is gone", |seen| one(seen).is_null()).await;
+        } else {
+            bench.patch("allocations", "default", "one", json!({ "spec": { "stop": true } })).await;
+            bench.until("it is stopped", |seen| phase(seen, "one") == "Stopped").await;
+        }
+        bench.behave("a", |b| b.healthy = true);
+        bench.until("the claim is bound", |seen| ready(&seen.get("volumeclaims", "default", "c"))).await;
+        bench.quiet().await;
+        assert!(bench.seen.all("volumeattachments").is_empty());
+        assert_eq!((bench.ledger.count("attach"), bench.ledger.count("publish")), (0, 0));
+        bench.end().await;
+    }
+}
