@@ -67,7 +67,7 @@ pub struct VolumeClaimStatus {
     /// The size that its users have, once the nodes have done their part of an expansion.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub capacity: String,
-    /// The size that the backend was asked for and may have given by now; empty while it is `capacity`.
+    /// The size that the backend has, where its users have less yet; empty while that is `capacity`. It is not taken back.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub allocated: String,
     /// Late binding: the node of the first consumer. Written by placement alone, by compare-and-swap.
@@ -81,9 +81,6 @@ pub struct VolumeClaimStatus {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
-
-/// The condition of a claim that asks for more than it has: False, with the reason. It is not there while none is owed.
-pub const EXPANDED: &str = "Expanded";
 
 /// Where a claim stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -201,6 +201,10 @@ pub struct Expansion {
     pub condition: Option<Condition>,
 }
 
+/// The condition of a claim, or of an attachment, that is to have more than it has: False, with the reason. It is not there
+/// while nothing is owed.
+pub const EXPANDED: &str = "Expanded";
+
 /// The reason of an attachment whose plugin said that the node can have no more volumes (RESOURCE_EXHAUSTED).
 pub const ATTACH_LIMIT: &str = "AttachLimitExceeded";
 

@@ -5,13 +5,12 @@ use serde_json::json;
 use super::claims::requested;
 use super::context::Context;
 use super::facts::{Instances, uid};
-use super::wake::{expanded, up};
+use super::wake::{expanded, refusal, up};
 use super::write::Failure;
-use crate::api::claim::EXPANDED;
 use crate::api::meta::{Condition, Truth};
 use crate::api::plugin::capability;
 use crate::api::quantity;
-use crate::api::volume::WantedSize;
+use crate::api::volume::{EXPANDED, WantedSize};
 use crate::api::{Plugin, Volume, VolumeClaim, VolumeClass, VolumeStatus};
 use crate::plan::expand::{self, Ability, Claimed, Having};
 use crate::plan::registry::Service;
@@ -22,7 +21,7 @@ pub(crate) struct Look {
     pub(crate) claimed: Claimed,
     /// What its users have.
     pub(crate) capacity: String,
-    /// What the backend was asked for, if that is another size.
+    /// What the backend has, if its users have less yet.
     pub(crate) allocated: String,
     /// Why it has less than it asks for, if it has.
     pub(crate) condition: Option<Condition>,
@@ -66,20 +65,18 @@ pub(crate) fn look(
     });
     let node_bytes = volume.node_bytes();
     let attachments = world.attachments.by(&format!("volume:{}", volume.name_any()));
-    let ours = attachments.iter().filter(|a| a.spec.volume_uid == uid(volume));
-    let nodes: Vec<Having> = ours.map(|a| Having { up: up(a), expanded: expanded(a) }).collect();
+    let ours = || attachments.iter().filter(|a| a.spec.volume_uid == uid(volume));
+    let nodes: Vec<Having> = ours().map(|a| Having { up: up(a), expanded: expanded(a) }).collect();
+    let mut behind = ours().filter(|a| up(a) && expanded(a) < node_bytes);
+    let why = behind.find_map(|a| Some((a.spec.node_name.clone(), refusal(a)?)));
     let seen = expand::seen(backend, node_bytes, shown, &nodes);
-    let allocated = status
-        .expansion
-        .as_ref()
-        .and_then(|e| e.asked)
-        .map_or(backend.max(node_bytes), |size| size.required_bytes.max(backend));
     let text = |bytes: i64| if bytes == 0 { String::new() } else { quantity::display(bytes) };
     Look {
-        condition: (seen < wanted).then(|| condition(&claimed, &status, (backend, node_bytes), wanted)),
+        condition: (seen < wanted)
+            .then(|| condition(&claimed, &status, (backend.max(node_bytes), why), wanted)),
         claimed,
         capacity: text(seen),
-        allocated: text(if allocated == seen { 0 } else { allocated }),
+        allocated: text(if backend > seen { backend } else { 0 }),
     }
 }
 
@@ -87,7 +84,7 @@ pub(crate) fn look(
 fn condition(
     claimed: &Claimed,
     status: &VolumeStatus,
-    (backend, node_bytes): (i64, i64),
+    (given, on_a_node): (i64, Option<(String, Condition)>),
     wanted: i64,
 ) -> Condition {
     let waits = |word: &str, sentence: String| Condition::new(EXPANDED, Truth::False, word, sentence);
@@ -95,13 +92,16 @@ fn condition(
         return waits(reason.word(), reason.to_string());
     }
     let told = status.expansion.as_ref().and_then(|expansion| expansion.condition.as_ref());
-    match told {
-        Some(told) => waits(&told.reason, told.message.clone()),
-        None if backend >= wanted || node_bytes >= wanted => waits(
+    match (told, on_a_node) {
+        (Some(told), _) => waits(&told.reason, told.message.clone()),
+        (None, _) if given < wanted => {
+            waits("Expanding", format!("is expanded to {}", quantity::display(wanted)))
+        }
+        (None, Some((node, why))) => waits(&why.reason, format!("node \"{node}\": {}", why.message)),
+        (None, None) => waits(
             "NodeExpansionPending",
             "the node that has the volume expands it next; without one, the next one that gets it".to_owned(),
         ),
-        None => waits("Expanding", format!("is expanded to {}", quantity::display(wanted))),
     }
 }
 

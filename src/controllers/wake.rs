@@ -11,7 +11,9 @@ use super::context::Context;
 use super::facts::{deleting, node_ready};
 use super::garbage::holds_for_dependents;
 use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default};
+use crate::api::meta::Condition;
 use crate::api::meta::{ObjectRef, READY, Rung, is_true};
+use crate::api::volume::EXPANDED;
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
 };
@@ -250,7 +252,7 @@ impl Wakes for VolumeAttachment {
     fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>) {
         context.queues.attachments.add(name.clone());
         attach_limit(context, old, new);
-        if differs(old, new, |a| (a.spec.expand_bytes != 0).then(|| (expanded(a), up(a)))) {
+        if differs(old, new, |a| (a.spec.expand_bytes != 0).then(|| (expanded(a), up(a), refusal(a)))) {
             let claims = [old, new].into_iter().flatten().map(|a| name_in(&a.spec.claim));
             context.queues.claims.add_all(claims);
         }
@@ -278,6 +280,11 @@ impl Wakes for VolumeAttachment {
 /// The size that its node has brought a volume to, in bytes.
 pub(super) fn expanded(attachment: &VolumeAttachment) -> i64 {
     attachment.status.as_ref().and_then(|s| s.node.as_ref()).map_or(0, |node| node.expanded_bytes)
+}
+
+/// Why its node has not brought the volume to its size, if that was tried.
+pub(super) fn refusal(attachment: &VolumeAttachment) -> Option<Condition> {
+    attachment.status.as_ref()?.conditions.iter().find(|c| c.kind == EXPANDED).cloned()
 }
 
 /// Whether the node has the volume, or may have it.

@@ -11,7 +11,8 @@ use kube::{Resource, ResourceExt};
 use super::cache::{Cache, Kind};
 use super::facts::Found;
 use crate::api::allocation::AllocationPhase;
-use crate::api::claim::{ClaimPhase, EXPANDED};
+use crate::api::claim::ClaimPhase;
+use crate::api::volume::EXPANDED;
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
 };

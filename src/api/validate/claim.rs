@@ -38,14 +38,16 @@ pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
 /// A request may be raised, and taken back as long as the volume does not have it yet.
 fn claim_size_change(faults: &mut FieldErrors, old: &Value, new: &Value) {
     let requested = |o: &Value| quantity::bytes(text(&o["spec"]["resources"]["requests"]["storage"])).ok();
-    let capacity = text(&old["status"]["capacity"]);
     let (Some(before), Some(now)) = (requested(old), requested(new)) else { return };
-    if now >= before || quantity::bytes(capacity).is_ok_and(|has| now >= has) {
+    let status = &old["status"];
+    let has = [text(&status["allocated"]), text(&status["capacity"])].into_iter().find(|has| !has.is_empty());
+    let bytes = has.and_then(|has| quantity::bytes(has).ok());
+    if now >= before || bytes.is_some_and(|bytes| now >= bytes) {
         return;
     }
-    let message = match capacity {
-        "" => "a volume cannot shrink, and this one may have been asked for already".to_owned(),
-        capacity => format!("a volume cannot shrink: it has {capacity}"),
+    let message = match has {
+        None => "a volume cannot shrink, and this one may have been asked for already".to_owned(),
+        Some(has) => format!("a volume cannot shrink: it has {has}"),
     };
     faults.forbidden("spec.resources.requests.storage", message);
 }
@@ -105,5 +107,13 @@ mod tests {
         );
         assert_eq!(size(claim(&of("1Gi"), Some(&asked("3Gi", "2Gi")))), refused);
         assert_eq!(size(claim(&of("2Gi"), Some(&asked("3Gi", "3Gi")))), refused);
+        let mut half = asked("4Gi", "1Gi");
+        half["status"]["allocated"] = json!("3Gi");
+        assert!(claim(&of("3Gi"), Some(&half)).is_empty());
+        assert_eq!(
+            size(claim(&of("2Gi"), Some(&half))),
+            refused,
+            "its backend has it, though its users do not yet"
+        );
     }
 }

@@ -52,7 +52,6 @@ pub(super) async fn step(
     };
     let key = format!("vol/{}", volume.uid().unwrap_or_default());
     let retry = format!("{key}/Expand");
-    node.retry.renew(&retry, &format!("{:?}/{held}", seen.wanted));
     let mut part = HostPart { observed_epoch: host.epoch, ..before.clone() };
     let asked = match expand::hosted(&seen) {
         // What was refused is not asked for any more.

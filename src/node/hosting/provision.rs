@@ -162,7 +162,9 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
         shared: is_true(&status.conditions, HANDLE_SHARED),
     };
     let generation = volume.meta().generation.unwrap_or_default();
-    node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}/{:?}", host.epoch, status.phase));
+    // What cannot grow while it is used may when that is over (CO-CTRL-111).
+    let used = volume.spec.size.map(|_| seen.held);
+    node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}/{:?}/{used:?}", host.epoch, status.phase));
     let step = match provision::next(wanted, source, seen) {
         Next::Do(step) => step,
         Next::Converged

@@ -6,8 +6,8 @@ use super::NODE;
 use super::health::staging_trouble;
 use super::unit::Unit;
 use crate::api::meta::{Call, Condition, READY, Rung, Truth, set_condition};
-use crate::api::volume::StageStatus;
-use crate::csi::Rpc;
+use crate::api::volume::{EXPANDED, StageStatus};
+use crate::plan::expand::Growth;
 use crate::plan::mount::Attachment;
 
 impl Unit {
@@ -38,11 +38,7 @@ impl Unit {
         let ready = spec.is_some_and(|s| {
             (!s.attach_required || self.attached() == Rung::Up) && (!s.stage_required || staged == Rung::Up)
         });
-        // Who has the volume has it, whatever its size.
-        let size_alone =
-            ready && self.wanted == Attachment::Open && reason.starts_with(Rpc::NodeExpandVolume.name());
         let (truth, word) = match (ready, self.wanted, reason.is_empty()) {
-            _ if size_alone => (Truth::True, reason),
             (true, Attachment::Open, true) => (Truth::True, "Ready".to_owned()),
             (_, Attachment::Leaving, true) => (Truth::False, "Leaving".to_owned()),
             (_, _, true) => (Truth::False, "Waiting".to_owned()),
@@ -57,6 +53,13 @@ impl Unit {
         let generation = self.object.as_ref().and_then(|o| o.meta().generation);
         let condition = Condition::new(READY, truth, &word, message).of_generation(generation);
         set_condition(&mut conditions, condition, node.now());
+        let (word, message, _) = node.notes.get(&self.size_note());
+        if self.growth() == Growth::Done {
+            conditions.retain(|condition| condition.kind != EXPANDED);
+        } else if !word.is_empty() {
+            let condition = Condition::new(EXPANDED, Truth::False, &word, message).of_generation(generation);
+            set_condition(&mut conditions, condition, node.now());
+        }
         NodePart { node: stage, conditions }
     }
 }

@@ -83,6 +83,7 @@ impl Unit {
                 entry.staged = Level::Up;
                 // It may take an expansion now that it did not take as it was staged before.
                 entry.tried = None;
+                node.retry.succeeded(&format!("{}/{}", self.key(), self.step_name(Step::Expand)));
                 node.sightings.forget(&Entry::Attachment(entry.clone()).key());
                 tracing::info!(volume = entry.volume, plugin = entry.plugin, "staged");
                 let entry = Entry::Attachment(entry);

@@ -119,10 +119,15 @@ impl Unit {
             Step::Publish(i) | Step::Unpublish(i) => {
                 user_note(&self.uid, &self.users[i].allocation.uid, &self.users[i].name)
             }
-            Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release | Step::Expand => {
-                self.key()
-            }
+            // Who has the volume has it, whatever its size.
+            Step::Expand => self.size_note(),
+            Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release => self.key(),
         }
+    }
+
+    /// Where it is noted why it does not grow.
+    pub(super) fn size_note(&self) -> String {
+        format!("{}/size", self.key())
     }
 
     /// What is noted of it, or else of one of its users.
