@@ -217,7 +217,9 @@ async fn what_grows_while_nobody_uses_it_waits_for_that_and_is_ready_for_its_nex
     rig.running().await;
     hold(&rig, true).await;
     want(&rig, 2 * MIB).await;
-    told(&rig, "InUse").await;
+    let volume = told(&rig, "InUse").await;
+    let message = volume["status"]["expansion"]["condition"]["message"].as_str().unwrap();
+    assert!(message.starts_with("still in use by allocation default/app on node-a, and"), "{message}");
     rig.end_alloc("app").await;
     rig.end_attachment().await;
     assert_eq!(rig.count(EXPAND), 0, "it was used until now");

@@ -15,7 +15,7 @@ use super::{Attempt, Blocked, call, look_again, serving, settle};
 use crate::api::Volume;
 use crate::api::meta::Host;
 use crate::api::quantity;
-use crate::api::volume::{Expansion, WantedSize};
+use crate::api::volume::{Expansion, Holder, WantedSize};
 use crate::csi;
 use crate::plan::expand::{self, Hosted, Step};
 use crate::plan::registry::Service;
@@ -28,6 +28,8 @@ pub(super) struct Known<'a> {
     pub(super) before: HostPart,
     /// Whether anything holds or may hold the volume.
     pub(super) held: bool,
+    /// Who does.
+    pub(super) holders: &'a [Holder],
 }
 
 /// Brings one volume to the size that it shall have. None if there is nothing to do about it.
@@ -37,7 +39,7 @@ pub(super) async fn step(
     lease: &csi::Lease,
     known: Known<'_>,
 ) -> Option<Option<Duration>> {
-    let Known { host, before, held } = known;
+    let Known { host, before, held, holders } = known;
     let expansion = before.expansion.clone().unwrap_or_default();
     let known = node.registry.serving(&volume.spec.plugin, Service::Controller);
     let when = known.and_then(|instance| instance.progress.fingerprint).map(|print| print.plugin.expansion);
@@ -60,7 +62,8 @@ pub(super) async fn step(
             return Some(write(node, volume, &part).await);
         }
         Next::Converged => return None,
-        Next::Wait(reason) => {
+        Next::Wait(_) => {
+            let reason = Reason::InUse { by: names(holders) };
             part.expansion.get_or_insert_default().condition =
                 Some(Blocked::Wait(reason).condition_of("Expanded", volume.meta().generation));
             return Some(write(node, volume, &part).await);
@@ -96,6 +99,18 @@ pub(super) async fn step(
         part.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
     }
     Some([delay, write(node, volume, &part).await].into_iter().flatten().min())
+}
+
+/// Those who have to let go of a volume before it grows.
+fn names(holders: &[Holder]) -> String {
+    let name = |holder: &Holder| {
+        format!(
+            "allocation {}/{} on {}",
+            holder.allocation.namespace, holder.allocation.name, holder.node_name
+        )
+    };
+    let names: Vec<_> = holders.iter().map(name).collect();
+    format!("{}, and its plugin expands volumes only while nobody does", names.join(", "))
 }
 
 /// Says what is asked for, asks, and puts into the host's part what came of it.

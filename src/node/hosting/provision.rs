@@ -171,7 +171,7 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
             if (wanted, seen.exists) == (provision::Wanted::Present, Rung::Up)
                 && (volume.spec.size.is_some() || before.expansion.is_some()) =>
         {
-            let known = expand::Known { host, before, held: seen.held };
+            let known = expand::Known { host, before, held: seen.held, holders: &status.holders };
             match expand::step(node, volume, lease, known).await {
                 Some(again) => return again,
                 None => return write(node, volume, &said?).await,
