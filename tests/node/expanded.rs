@@ -76,7 +76,7 @@ async fn end(rig: Rig) {
     rig.finish().await;
 }
 
-/// CO-CTRL-105, CO-CTRL-107, CO-NODE-81, CO-NODE-82, CO-NODE-83.
+/// Obligations CO-CTRL-105, CO-CTRL-107, CO-NODE-82, CO-NODE-83.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_grows_under_its_user_at_its_backend_and_then_on_its_node() {
     let mut rig = Rig::new(growing()).await;
@@ -131,7 +131,7 @@ async fn a_volume_grows_under_its_user_at_its_backend_and_then_on_its_node() {
     end(rig).await;
 }
 
-/// CO-CTRL-108, CO-CTRL-110, CO-CTRL-113: the same size again, whatever is wanted by then.
+/// Obligations CO-CTRL-108, CO-CTRL-110, CO-CTRL-113: the same size again, whatever is wanted by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_in_doubt_is_asked_for_again_before_anything_else_is() {
     for killed in [false, true] {
@@ -178,7 +178,7 @@ async fn what_is_in_doubt_is_asked_for_again_before_anything_else_is() {
     }
 }
 
-/// CO-CTRL-109, CO-CTRL-112, scenario B107.
+/// Obligations CO-CTRL-109, CO-CTRL-112. Scenario B107.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_refused_is_not_asked_for_again_and_can_be_taken_back() {
     for (code, reason) in [(Code::OutOfRange, "OUT_OF_RANGE"), (Code::InvalidArgument, "INVALID_ARGUMENT")] {
@@ -208,7 +208,7 @@ async fn what_is_refused_is_not_asked_for_again_and_can_be_taken_back() {
     }
 }
 
-/// CO-CTRL-106, CO-NODE-81, scenario B106.
+/// Obligations CO-CTRL-106, CO-CTRL-107, CO-NODE-81. Scenario B106.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_grows_while_nobody_uses_it_waits_for_that_and_is_ready_for_its_next_user() {
     let mut config = growing();
@@ -236,7 +236,7 @@ async fn what_grows_while_nobody_uses_it_waits_for_that_and_is_ready_for_its_nex
     end(rig).await;
 }
 
-/// CO-CTRL-111: a plugin that does not say so beforehand.
+/// Obligation CO-CTRL-111: a plugin that does not say so beforehand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_cannot_while_a_volume_is_used_is_asked_when_that_is_over() {
     let rig = Rig::new(growing()).await;
@@ -256,7 +256,7 @@ async fn a_plugin_that_cannot_while_a_volume_is_used_is_asked_when_that_is_over(
     rig.finish().await;
 }
 
-/// CO-NODE-87: a file system that cannot grow as it is staged.
+/// Obligations CO-NODE-84, CO-NODE-87: a file system that cannot grow as it is staged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_file_system_is_left_alone_until_it_is_staged_anew() {
     let mut rig = Rig::new(growing()).await;
@@ -281,7 +281,7 @@ async fn a_refused_file_system_is_left_alone_until_it_is_staged_anew() {
     end(rig).await;
 }
 
-/// CO-NODE-85, CO-NODE-86, and no user waits for more than the first try.
+/// Obligations CO-NODE-85, CO-NODE-86; and no user waits for more than the first try.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_waits_for_one_try_and_the_rest_is_made_behind_it() {
     for code in [Code::NotFound, Code::Internal, Code::ResourceExhausted] {
@@ -314,7 +314,8 @@ async fn a_user_waits_for_one_try_and_the_rest_is_made_behind_it() {
     }
 }
 
-/// Whatever becomes of the daemon meanwhile, the same is asked again, and once it is answered, never.
+/// Obligation CO-CTRL-107. Scenario A36: whatever becomes of the daemon meanwhile, the same is asked again, and once it is
+/// answered, never.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_dies_while_a_file_system_grows_asks_again() {
     let mut rig = Rig::new(growing()).await;
@@ -333,10 +334,19 @@ async fn a_node_that_dies_while_a_file_system_grows_asks_again() {
     assert_eq!(calls.len(), 2);
     assert_eq!(calls[0].ask, calls[1].ask);
     gate.open();
+    // What is owed while nobody is there is owed when somebody is.
+    want(&rig, 3 * MIB).await;
+    has(&rig, 3 * MIB).await;
+    rig.stop().await;
+    owe(&rig, 3 * MIB).await;
+    rig.start().await;
+    rig.ready().await;
+    shows(&rig, 3 * MIB).await;
+    assert_eq!(asked(&rig, NODE_EXPAND), [2, 2, 3]);
     end(rig).await;
 }
 
-/// CO-NODE-80, A-29: who is asked at all.
+/// Obligation CO-NODE-80: who is asked at all (of volumes that are only read: A-29).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_who_can_is_asked() {
     // On nodes alone.
@@ -378,7 +388,7 @@ async fn only_who_can_is_asked() {
     end(rig).await;
 }
 
-/// CO-NODE-81: without staging, what is published grows.
+/// Obligation CO-NODE-81: without staging, what is published grows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_staging_it_grows_once_it_is_published() {
     let mut config = Config::without_attach_and_stage();

@@ -71,7 +71,7 @@ fn ended(mut rig: Rig) {
     rig.assert_nothing_left();
 }
 
-/// Scenarios B35, B105: and no daemon that dies meanwhile makes a difference.
+/// Scenarios A35, B105, B108; and no daemon that dies meanwhile makes a difference.
 #[test]
 fn a_volume_grows_under_its_running_task() {
     let mut rig = started("xfs", true);
@@ -89,14 +89,14 @@ fn a_volume_grows_under_its_running_task() {
     assert!(ask_for(&rig, "800Mi").status.success());
     shows(&rig, "800Mi");
     assert!(size(&rig) > 650, "{}", size(&rig));
-    // Scenario B108: it has that now.
+    // It has that now.
     let refused = ask_for(&rig, "650Mi");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("a volume cannot shrink: it has 800Mi"), "{said}");
     ended(rig);
 }
 
-/// Scenario B104; and a person who allows it need do nothing else.
+/// Scenarios B104, B106; and a person who allows it need do nothing else.
 #[test]
 fn a_class_that_does_not_let_volumes_grow_says_so_until_it_does() {
     let rig = started("ext4", false);

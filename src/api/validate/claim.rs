@@ -87,6 +87,7 @@ mod tests {
         );
     }
 
+    /// Obligation CO-CTRL-105.
     #[test]
     fn sizes_do_not_shrink() {
         let of = |s: &str| json!({ "spec": { "accessModes": ["SingleNodeWriter"], "resources": { "requests": { "storage": s } } } });

@@ -81,6 +81,7 @@ async fn what_keeps_a_claim_from_growing_is_told_and_goes_on_by_itself() {
     bench.end().await;
 }
 
+/// Scenario B107.
 #[tokio::test(start_paused = true)]
 async fn what_was_not_given_is_taken_back() {
     let mut behaviour = growing(&["controller/EXPAND_VOLUME"]);
@@ -105,5 +106,43 @@ async fn a_plugin_that_expands_on_nodes_alone_is_asked_there() {
         .until("the node is told", |seen| seen.only("volumeattachments")["spec"]["expandBytes"] == 2 * GIB)
         .await;
     bench.until("shown", |seen| capacity(seen) == 2 * GIB).await;
+    bench.end().await;
+}
+
+/// Obligation CO-NODE-84: those that have it, those that are slow, and those that come later.
+#[tokio::test(start_paused = true)]
+async fn each_node_that_has_a_volume_or_gets_it_later_owes_its_part() {
+    let bench =
+        Bench::with(&["a", "b", "c"], growing(&["controller/EXPAND_VOLUME", "node/EXPAND_VOLUME"])).await;
+    disk(&bench).await;
+    bench.patch("volumeclasses", "", "disk", json!({ "spec": { "allowVolumeExpansion": true } })).await;
+    bench.make("volumeclaims", claim("c", "disk", "MultiNodeMultiWriter")).await;
+    for (name, node) in [("one", "a"), ("two", "b")] {
+        bench.make("allocations", user(name, "c", node)).await;
+        bench.until("it runs", |seen| phase(seen, name) == "Running").await;
+    }
+    bench.behave("b", |b| b.node_expands = false);
+    ask_for(&bench, 2 * GIB).await;
+    let done = |seen: &Seen| {
+        let sizes = seen
+            .all("volumeattachments")
+            .into_iter()
+            .map(|a| a["status"]["node"]["expandedBytes"] == 2 * GIB);
+        sizes.filter(|done| *done).count()
+    };
+    bench.until("one of two has done its part", |seen| done(seen) == 1).await;
+    bench.quiet().await;
+    assert_eq!(capacity(&bench.seen), GIB, "the other has not");
+    assert_eq!(expanded(&bench.seen)["reason"], "NodeExpansionPending");
+    bench.behave("b", |b| b.node_expands = true);
+    bench.until("shown", |seen| capacity(seen) == 2 * GIB).await;
+    bench.make("allocations", user("three", "c", "c")).await;
+    bench.until("a third one has, too", |seen| done(seen) == 3).await;
+    bench.quiet().await;
+    assert_eq!(
+        (capacity(&bench.seen), expanded(&bench.seen)),
+        (2 * GIB, Value::Null),
+        "nothing is taken back"
+    );
     bench.end().await;
 }
