@@ -178,7 +178,8 @@ async fn what_is_in_doubt_is_asked_for_again_before_anything_else_is() {
     }
 }
 
-/// Obligations CO-CTRL-109, CO-CTRL-112. Scenario B107.
+/// Scenario B107.
+/// Obligations CO-CTRL-109, CO-CTRL-112.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_refused_is_not_asked_for_again_and_can_be_taken_back() {
     for (code, reason) in [(Code::OutOfRange, "OUT_OF_RANGE"), (Code::InvalidArgument, "INVALID_ARGUMENT")] {
@@ -208,7 +209,8 @@ async fn what_is_refused_is_not_asked_for_again_and_can_be_taken_back() {
     }
 }
 
-/// Obligations CO-CTRL-106, CO-CTRL-107, CO-NODE-81. Scenario B106.
+/// Scenario B106.
+/// Obligations CO-CTRL-106, CO-CTRL-107, CO-NODE-81.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_grows_while_nobody_uses_it_waits_for_that_and_is_ready_for_its_next_user() {
     let mut config = growing();
@@ -281,7 +283,8 @@ async fn a_refused_file_system_is_left_alone_until_it_is_staged_anew() {
     end(rig).await;
 }
 
-/// Obligations CO-NODE-85, CO-NODE-86; and no user waits for more than the first try.
+/// Obligations CO-NODE-85, CO-NODE-86.
+/// No user waits for more than the first try.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_waits_for_one_try_and_the_rest_is_made_behind_it() {
     for code in [Code::NotFound, Code::Internal, Code::ResourceExhausted] {
@@ -314,8 +317,8 @@ async fn a_user_waits_for_one_try_and_the_rest_is_made_behind_it() {
     }
 }
 
-/// Obligation CO-CTRL-107. Scenario A36: whatever becomes of the daemon meanwhile, the same is asked again, and once it is
-/// answered, never.
+/// Scenario A36.
+/// Obligation CO-CTRL-107: whatever becomes of the daemon meanwhile, the same is asked again, and once it is answered, never.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_dies_while_a_file_system_grows_asks_again() {
     let mut rig = Rig::new(growing()).await;

@@ -71,7 +71,8 @@ fn ended(mut rig: Rig) {
     rig.assert_nothing_left();
 }
 
-/// Scenarios A35, B105, B108; and no daemon that dies meanwhile makes a difference.
+/// Scenarios A35, B105, B108.
+/// No daemon that dies meanwhile makes a difference.
 #[test]
 fn a_volume_grows_under_its_running_task() {
     let mut rig = started("xfs", true);
@@ -96,7 +97,8 @@ fn a_volume_grows_under_its_running_task() {
     ended(rig);
 }
 
-/// Scenarios B104, B106; and a person who allows it need do nothing else.
+/// Scenarios B104, B106.
+/// A person who allows it need do nothing else.
 #[test]
 fn a_class_that_does_not_let_volumes_grow_says_so_until_it_does() {
     let rig = started("ext4", false);
