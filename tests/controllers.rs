@@ -10,6 +10,8 @@ mod support {
 mod bench;
 #[path = "support/controllers/drained.rs"]
 mod drained;
+#[path = "support/controllers/expansion.rs"]
+mod expansion;
 #[path = "support/controllers/fake.rs"]
 mod fake;
 #[path = "support/controllers/garbage.rs"]

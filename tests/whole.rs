@@ -15,6 +15,8 @@ mod fingerprints;
 #[path = "support/fuse.rs"]
 #[allow(dead_code, unreachable_pub)] // each binary uses its own part of it
 mod fuse;
+#[path = "whole/growth.rs"]
+mod growth;
 #[path = "support/image.rs"]
 #[expect(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod image;

@@ -64,16 +64,19 @@ pub struct VolumeClaimStatus {
     /// How many volumes were begun for this claim; part of the volume's name.
     #[serde(default)]
     pub series: u32,
-    /// The volume's size.
+    /// The size that its users have, once the nodes have done their part of an expansion.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub capacity: String,
+    /// The size that the backend has, where its users have less yet; empty while that is `capacity`. It is not taken back.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub allocated: String,
     /// Late binding: the node of the first consumer. Written by placement alone, by compare-and-swap.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub selected_node: String,
     /// The allocations that use it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub used_by: Vec<ObjectRef>,
-    /// `Ready` = bound.
+    /// `Ready` = bound; `Expanded` False = it asks for more than it has, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -130,6 +130,7 @@ pub const VOLUME_PART: &[&str] = &[
     "observedEpoch",
     "releasedEpoch",
     "provisioning",
+    "expansion",
 ];
 
 const PLUGIN: &[Column] = &[

@@ -180,6 +180,12 @@ pub struct SecretRefs {
     /// For NodePublishVolume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_publish: Option<SecretRef>,
+    /// For ControllerExpandVolume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller_expand: Option<SecretRef>,
+    /// For NodeExpandVolume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_expand: Option<SecretRef>,
 }
 
 impl SecretRefs {
@@ -190,7 +196,9 @@ impl SecretRefs {
 
     /// Every reference that is set.
     pub fn all(&self) -> impl Iterator<Item = &SecretRef> {
-        [&self.provision, &self.controller_publish, &self.node_stage, &self.node_publish]
+        let Self { provision, controller_publish, node_stage, node_publish, controller_expand, node_expand } =
+            self;
+        [provision, controller_publish, node_stage, node_publish, controller_expand, node_expand]
             .into_iter()
             .flatten()
     }

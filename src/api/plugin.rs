@@ -293,6 +293,10 @@ pub mod capability {
     pub const CREATE_DELETE: &str = "controller/CREATE_DELETE_VOLUME";
     /// The controller attaches and detaches.
     pub const PUBLISH_UNPUBLISH: &str = "controller/PUBLISH_UNPUBLISH_VOLUME";
+    /// The controller expands volumes.
+    pub const CONTROLLER_EXPAND: &str = "controller/EXPAND_VOLUME";
+    /// The node expands volumes.
+    pub const NODE_EXPAND: &str = "node/EXPAND_VOLUME";
     /// The node stages.
     pub const STAGE_UNSTAGE: &str = "node/STAGE_UNSTAGE_VOLUME";
     /// Topology must be used when placing.

@@ -39,6 +39,24 @@ pub struct VolumeSpec {
     /// The claim it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_ref: Option<ObjectRef>,
+    /// The size that it shall have by now, if another than it was made with. Of a volume with a claim the claims controller
+    /// writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<WantedSize>,
+}
+
+/// A size that a volume shall be expanded to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WantedSize {
+    /// At least so many bytes.
+    pub required_bytes: i64,
+    /// At most so many bytes; 0 = no bound.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub limit_bytes: i64,
+    /// The plugin expands on nodes alone: its controller is not asked.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub node_only: bool,
 }
 
 impl VolumeSpec {
@@ -157,14 +175,47 @@ pub struct VolumeStatus {
     /// The host's word on a failure or wait, folded into the `Ready` condition by the volumes controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioning: Option<Condition>,
+    /// What its host knows of its expansion. Absent = none was ever begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expansion: Option<Expansion>,
     /// `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
+/// What a host knows of the expansion of a volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Expansion {
+    /// What ControllerExpandVolume is asked for, or was without a final answer: the same is asked again until there is one
+    /// (CO-CTRL-108).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<WantedSize>,
+    /// The size that each node that has the volume, or gets it, shall bring it to by NodeExpandVolume; 0 = none
+    /// (CO-CTRL-107).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub node_bytes: i64,
+    /// Why it waits or fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<Condition>,
+}
+
+/// The condition of a claim, or of an attachment, that is to have more than it has: False, with the reason. It is not there
+/// while nothing is owed.
+pub const EXPANDED: &str = "Expanded";
+
 /// The reason of an attachment whose plugin said that the node can have no more volumes (RESOURCE_EXHAUSTED).
 pub const ATTACH_LIMIT: &str = "AttachLimitExceeded";
+
+impl Volume {
+    /// The size that nodes shall bring it to; 0 = they have nothing to do.
+    pub fn node_bytes(&self) -> i64 {
+        let told = self.status.as_ref().and_then(|s| s.expansion.as_ref()).map_or(0, |e| e.node_bytes);
+        let alone = self.spec.size.filter(|size| size.node_only).map_or(0, |size| size.required_bytes);
+        told.max(alone)
+    }
+}
 
 impl VolumeStatus {
     /// The host that may make calls: none after it let go.
@@ -270,6 +321,10 @@ pub struct VolumeAttachmentSpec {
     /// A fence stands for the node's release: it cannot write any more, though it has not said so.
     #[serde(default)]
     pub fenced: bool,
+    /// The size that the node shall bring the volume to by NodeExpandVolume, in bytes; 0 = it has nothing to do. Kept equal to
+    /// what the Volume says.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub expand_bytes: i64,
     /// Secrets per family of calls.
     #[serde(default, skip_serializing_if = "SecretRefs::is_empty")]
     pub secrets: SecretRefs,
@@ -360,7 +415,10 @@ pub struct StageStatus {
     /// The attachment's uid once the node has nothing of the volume any more.
     #[serde(default, rename = "releasedUID", skip_serializing_if = "String::is_empty")]
     pub released_uid: String,
-    /// The last calls, stage and publish.
+    /// The size that NodeExpandVolume was last answered OK for, in bytes; 0 = it never was under this attachment.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub expanded_bytes: i64,
+    /// The last calls, stage, publish and expand.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Call>,
     /// When it is tried again.

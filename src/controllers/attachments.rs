@@ -1,5 +1,5 @@
-//! One attachment: its host is kept equal to the volume's, a fence is entered once it is sure, one without its volume is
-//! closed, its finalizer goes last.
+//! One attachment: its host and the size that its node shall bring it to are kept equal to the volume's, a fence is entered
+//! once it is sure, one without its volume is closed, its finalizer goes last.
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
@@ -52,6 +52,11 @@ pub(crate) async fn reconcile(object: Arc<VolumeAttachment>, context: Arc<Contex
     let epoch = |host: &Option<Host>| host.as_ref().map_or(0, |host| host.epoch);
     if epoch(&status.controller) > epoch(&object.spec.host) {
         fields(&context, &object, json!({ "host": status.controller })).await?;
+        return Ok(None);
+    }
+    // A size that no backend has yet may be taken back.
+    if volume.node_bytes() != object.spec.expand_bytes && !deleting(&*object) {
+        fields(&context, &object, json!({ "expandBytes": volume.node_bytes() })).await?;
     }
     Ok(None)
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::cache::name_of;
 use super::context::Context;
 use super::drive::Outcome;
+use super::expansions;
 use super::facts::{Instances, deleting, uid, with_condition};
 use super::volumes;
 use super::world::{World, namespace_or_default};
@@ -18,9 +19,10 @@ use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{Condition, ObjectRef, READY, ReclaimPolicy, Segments, Truth, is_true};
 use crate::api::plugin::{ControllerScope, capability};
 use crate::api::quantity;
-use crate::api::volume::{CreateSource, VolumeSource};
+use crate::api::volume::{CreateSource, EXPANDED, VolumeSource};
 use crate::api::{Volume, VolumeClaim, VolumeClaimStatus, VolumeClass, VolumeSpec};
 use crate::plan::claim::{self as plan, Class, Facts, Owner, Plugin, Step, Verdict};
+use crate::plan::expand::Claimed;
 use crate::plan::place;
 use crate::plan::registry::Service;
 
@@ -30,6 +32,10 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
     let volume = volume_of(&context.world, &object);
     let facts = gather(&context.world, &object, volume.as_deref(), class.as_deref());
     let verdict = plan::next(&facts);
+    let size = volume
+        .as_deref()
+        .filter(|_| verdict.phase == ClaimPhase::Bound)
+        .map(|volume| expansions::look(&context, &object, volume, class.as_deref()));
     match (&verdict.step, &volume, &class) {
         (Some(Step::Create { node }), _, Some(class)) => {
             let volume = new_volume(&context.world, &object, class, node);
@@ -57,13 +63,16 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         }
         (Some(_) | None, _, _) => {}
     }
+    if let (Some(Claimed::Set(wanted)), Some(volume)) = (size.as_ref().map(|size| &size.claimed), &volume) {
+        expansions::set(&context, volume, *wanted).await?;
+    }
     if let (Err((word, _)), Some(volume)) = (&verdict.ready, &volume)
         && [plan::PROVISIONING, plan::BINDING].contains(&word.as_str())
         && let Some(left) = context.soon(&**volume)
     {
         return Ok(Some(left));
     }
-    match status(&context, &object, volume.as_deref(), &verdict) {
+    match status(&context, &object, volume.as_deref(), (&verdict, size.as_ref())) {
         Some(News { users: Some(left), .. }) => Ok(Some(left)),
         Some(News { status, .. }) => {
             context.merge(&*object, json!({ "status": status })).await?;
@@ -195,8 +204,14 @@ fn mismatch(claim: &VolumeClaim, volume: &Volume) -> String {
     if claim.spec.volume_mode != volume.spec.volume_mode {
         faults.push(format!("its mode is {:?}", volume.spec.volume_mode));
     }
+    // One that is bound may ask for more, and is given it.
+    let bound = claim
+        .status
+        .as_ref()
+        .is_some_and(|s| s.volume_name == volume.name_any() && s.phase == Some(ClaimPhase::Bound));
     let capacity = volume.status.as_ref().and_then(|s| quantity::bytes(&s.capacity).ok());
-    if let (Some(wanted), Some(has)) = (requested(claim), capacity)
+    if let (Some(wanted), Some(has), false) =
+        (requested(claim), capacity, bound || volume.spec.source.create.is_some())
         && has > 0
         && has < wanted
     {
@@ -205,7 +220,7 @@ fn mismatch(claim: &VolumeClaim, volume: &Volume) -> String {
     faults.join(", ")
 }
 
-fn requested(claim: &VolumeClaim) -> Option<i64> {
+pub(super) fn requested(claim: &VolumeClaim) -> Option<i64> {
     claim.spec.resources.requests.as_ref().and_then(|s| quantity::bytes(&s.storage).ok())
 }
 
@@ -271,6 +286,7 @@ fn new_volume(world: &World, claim: &VolumeClaim, class: &VolumeClass, node: &st
             secrets: class.spec.secrets.clone(),
             reclaim_policy: class.spec.reclaim_policy,
             claim_ref: Some(reference(claim)),
+            size: None,
         },
         status: None,
     }
@@ -288,7 +304,7 @@ fn status(
     context: &Context,
     claim: &VolumeClaim,
     volume: Option<&Volume>,
-    verdict: &Verdict,
+    (verdict, size): (&Verdict, Option<&expansions::Look>),
 ) -> Option<News> {
     let old = claim.status.clone().unwrap_or_default();
     let smooth =
@@ -300,7 +316,10 @@ fn status(
     new.phase = Some(verdict.phase);
     if let Some(volume) = volume.filter(|v| owner(&context.world, claim, v) == Owner::Mine) {
         new.volume_name = volume.name_any();
-        new.capacity = volume.status.as_ref().map(|s| s.capacity.clone()).unwrap_or_default();
+        match size {
+            Some(size) => (new.capacity, new.allocated) = (size.capacity.clone(), size.allocated.clone()),
+            None => new.capacity = volume.status.as_ref().map(|s| s.capacity.clone()).unwrap_or_default(),
+        }
         if volume.spec.source.create.is_some() && claim.spec.volume_name.is_empty() {
             new.series = old.series.max(series_of(&new.volume_name));
         }
@@ -317,6 +336,13 @@ fn status(
     };
     let condition = condition.of_generation(claim.metadata.generation);
     new.conditions = with_condition(context, &old.conditions, condition);
+    match size.and_then(|size| size.condition.clone()) {
+        Some(condition) => {
+            let condition = condition.of_generation(claim.metadata.generation);
+            new.conditions = with_condition(context, &new.conditions, condition);
+        }
+        None => new.conditions.retain(|condition| condition.kind != EXPANDED),
+    }
     // Who waits for a claim with them is written with the next news.
     let users_only = VolumeClaimStatus { used_by: old.used_by.clone(), ..new.clone() } == old;
     if users_only && (new.used_by == old.used_by || verdict.phase != ClaimPhase::Bound) {
@@ -325,6 +351,7 @@ fn status(
     let lately = || by.iter().filter_map(|user| context.soon(&**user)).max();
     let status = json!({
         "phase": new.phase, "volumeName": new.volume_name, "series": new.series, "capacity": new.capacity,
+        "allocated": Some(&new.allocated).filter(|size| !size.is_empty()),
         "usedBy": new.used_by, "conditions": new.conditions,
     });
     Some(News { status, users: if users_only { lately() } else { None } })

@@ -383,6 +383,7 @@ fn new_attachment(
         read_only,
         allocations: Vec::new(),
         fenced: false,
+        expand_bytes: volume.node_bytes(),
         secrets: volume.spec.secrets.clone(),
     };
     let metadata = ObjectMeta { name: Some(attachment_name(volume, node)), ..ObjectMeta::default() };

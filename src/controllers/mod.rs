@@ -21,6 +21,7 @@ mod cache;
 mod claims;
 mod context;
 mod drive;
+mod expansions;
 mod facts;
 mod garbage;
 mod holders;

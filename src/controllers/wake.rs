@@ -11,7 +11,9 @@ use super::context::Context;
 use super::facts::{deleting, node_ready};
 use super::garbage::holds_for_dependents;
 use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default};
+use crate::api::meta::Condition;
 use crate::api::meta::{ObjectRef, READY, Rung, is_true};
+use crate::api::volume::EXPANDED;
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
 };
@@ -73,6 +75,7 @@ pub(super) fn users_of_plugin(context: &Context, plugin: &str) {
     queues.volumes.add_all(volumes.clone());
     queues.holders.add_all(volumes);
     queues.claims.add_all(world.claims.names("unbound"));
+    queues.claims.add_all(world.claims.names("expanding"));
     queues.placement.add_all(world.allocations.names("unplaced"));
     queues.allocations.add_all(world.allocations.names("waiting"));
 }
@@ -176,6 +179,7 @@ impl Wakes for PluginInstance {
 impl Wakes for VolumeClass {
     fn wake(context: &Context, _: &Name, _: Option<&Self>, _: Option<&Self>) {
         context.queues.claims.add_all(context.world.claims.names("unbound"));
+        context.queues.claims.add_all(context.world.claims.names("expanding"));
         context.queues.placement.add_all(context.world.allocations.names("unplaced"));
     }
 }
@@ -248,6 +252,10 @@ impl Wakes for VolumeAttachment {
     fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>) {
         context.queues.attachments.add(name.clone());
         attach_limit(context, old, new);
+        if differs(old, new, |a| (a.spec.expand_bytes != 0).then(|| (expanded(a), up(a), refusal(a)))) {
+            let claims = [old, new].into_iter().flatten().map(|a| name_in(&a.spec.claim));
+            context.queues.claims.add_all(claims);
+        }
         for attachment in [old, new].into_iter().flatten() {
             let spec = &attachment.spec;
             context.queues.holders.add(cluster(&spec.volume));
@@ -267,6 +275,22 @@ impl Wakes for VolumeAttachment {
             }
         }
     }
+}
+
+/// The size that its node has brought a volume to, in bytes.
+pub(super) fn expanded(attachment: &VolumeAttachment) -> i64 {
+    attachment.status.as_ref().and_then(|s| s.node.as_ref()).map_or(0, |node| node.expanded_bytes)
+}
+
+/// Why its node has not brought the volume to its size, if that was tried.
+pub(super) fn refusal(attachment: &VolumeAttachment) -> Option<Condition> {
+    attachment.status.as_ref()?.conditions.iter().find(|c| c.kind == EXPANDED).cloned()
+}
+
+/// Whether the node has the volume, or may have it.
+pub(super) fn up(attachment: &VolumeAttachment) -> bool {
+    let node = attachment.status.as_ref().and_then(|s| s.node.as_ref());
+    !attachment.spec.allocations.is_empty() && node.is_none_or(|node| node.released_uid.is_empty())
 }
 
 /// A node that can have no more volumes of a plugin, or may have one again.

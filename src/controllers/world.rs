@@ -12,6 +12,7 @@ use super::cache::{Cache, Kind};
 use super::facts::Found;
 use crate::api::allocation::AllocationPhase;
 use crate::api::claim::ClaimPhase;
+use crate::api::volume::EXPANDED;
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
 };
@@ -48,6 +49,9 @@ impl Kind for VolumeClaim {
         }
         if status.and_then(|s| s.phase) != Some(ClaimPhase::Bound) {
             words.push("unbound".to_owned());
+        }
+        if status.is_some_and(|s| s.conditions.iter().any(|c| c.kind == EXPANDED)) {
+            words.push("expanding".to_owned());
         }
         words
     }

@@ -16,6 +16,7 @@ use super::runtime::Kind;
 use crate::api::allocation::CsiPlugin;
 use crate::api::meta::{Capability, ObjectRef, Time};
 use crate::api::plugin::Role;
+use crate::plan::expand::Tried;
 use crate::plan::mount::Level;
 use crate::plan::view;
 use crate::sys::Files;
@@ -82,6 +83,12 @@ pub struct AttachmentEntry {
     /// What was at the staging path after NodeStage; a plugin need not mount there.
     #[serde(default)]
     pub seen: Option<Present>,
+    /// The size that NodeExpandVolume was last answered OK for, in bytes; 0 = it never was.
+    #[serde(default)]
+    pub expanded: i64,
+    /// The last expansion since it was staged that did not succeed.
+    #[serde(default)]
+    pub tried: Option<Tried>,
     /// Never staged again under this uid.
     pub closed: bool,
     /// The release was reported.

@@ -171,6 +171,8 @@ pub(super) async fn rebuild(node: &Node) -> Result<(), Error> {
             newer_modes: None,
             staged,
             seen: None,
+            expanded: said.map_or(0, |s| s.expanded_bytes),
+            tried: None,
             closed: said.is_some_and(|s| s.closed),
             released: false,
         })));

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use crate::api::VolumeSpec;
 use crate::api::meta::{AccessMode, Call, Capability, Map, Segments, Time, VolumeMode};
-use crate::api::volume::{CreateSource, VolumeAttachmentSpec};
+use crate::api::volume::{CreateSource, VolumeAttachmentSpec, WantedSize};
 use crate::csi::proto::volume_capability::{AccessType, BlockVolume, MountVolume, access_mode::Mode};
 use crate::csi::proto::{self, VolumeCapability};
 use crate::csi::{self, Failure};
@@ -99,6 +99,53 @@ pub fn validate(
 /// DeleteVolume.
 pub fn delete(handle: &str, secrets: Secrets) -> proto::DeleteVolumeRequest {
     proto::DeleteVolumeRequest { volume_id: handle.to_owned(), secrets }
+}
+
+/// ControllerExpandVolume, with the capability that the volume is attached with (CO-CTRL-105).
+pub fn expand(
+    spec: &VolumeSpec,
+    handle: &str,
+    size: WantedSize,
+    secrets: Secrets,
+    newer_modes: bool,
+) -> proto::ControllerExpandVolumeRequest {
+    proto::ControllerExpandVolumeRequest {
+        volume_id: handle.to_owned(),
+        capacity_range: Some(proto::CapacityRange {
+            required_bytes: size.required_bytes,
+            limit_bytes: size.limit_bytes,
+        }),
+        secrets,
+        volume_capability: Some(capability(&spec.capability(), newer_modes)),
+    }
+}
+
+/// Where a volume is that a node shall expand, and to what.
+pub struct Expand<'a> {
+    /// Where it is published, or else staged.
+    pub path: &'a str,
+    /// The staging path, empty without staging.
+    pub staging: &'a str,
+    /// To what size, in bytes.
+    pub bytes: i64,
+    /// The secrets.
+    pub secrets: Secrets,
+}
+
+/// NodeExpandVolume.
+pub fn node_expand(
+    of: &VolumeAttachmentSpec,
+    with: Expand<'_>,
+    newer_modes: bool,
+) -> proto::NodeExpandVolumeRequest {
+    proto::NodeExpandVolumeRequest {
+        volume_id: of.handle.clone(),
+        volume_path: with.path.to_owned(),
+        capacity_range: Some(proto::CapacityRange { required_bytes: with.bytes, limit_bytes: 0 }),
+        staging_target_path: with.staging.to_owned(),
+        volume_capability: Some(capability(&of.capability, newer_modes)),
+        secrets: with.secrets,
+    }
 }
 
 /// ControllerPublishVolume. `readonly` only where the controller knows it (CO-CTRL-32).

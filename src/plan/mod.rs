@@ -8,6 +8,7 @@
 //! | [`provision`] | create, validate, delete: the backend's volume, on its host |
 //! | [`attach`] | ControllerPublish and its reverse, on the volume's host |
 //! | [`mount`] | close, stage, publish and their reverses, on the node |
+//! | [`expand`] | who is asked for a larger size next, and which size is shown |
 //! | [`stale`] | what became of a mount that was up, and what is told of it |
 //! | [`supervise`] | start, stop, start again: the tasks of an allocation |
 //! | [`registry`] | which instance of a plugin serves, and the counts |
@@ -31,6 +32,7 @@ pub mod backoff;
 pub mod claim;
 pub mod container;
 pub mod containerd;
+pub mod expand;
 pub mod holders;
 pub mod host;
 pub mod keys;

@@ -7,8 +7,11 @@
 //! Closing is written first and lasts: under a closed attachment nothing is staged or published again.
 //! What two Volumes of one handle share is the staging path: the first to leave passes the unstaging on to the other, and
 //! neither is released before both are down, for a detach by the one would be a detach of both.
+//! What is to grow is expanded between the stage and the first publish, and if that does not succeed, behind what users wait for
+//! (`plan::expand`).
 //! What died while it was up comes down and goes up anew where its user asks for that (`plan::stale`).
 //! Coming down goes before going up. A reverse call that is in doubt is finished before the forward call is made again.
+use super::expand::Growth;
 use super::stale::Cure;
 use super::{Next, Reason};
 use crate::api::meta::Rung;
@@ -82,6 +85,8 @@ pub struct Seen {
     pub publications: Vec<Publication>,
     /// The attachments here of other Volumes with the same plugin and handle.
     pub others: Others,
+    /// Whether it has to be brought to another size here.
+    pub growth: Growth,
 }
 
 /// What other Volumes of the same plugin and handle have on this node. There should be none.
@@ -104,6 +109,8 @@ pub enum Step {
     Stage,
     /// NodePublishVolume, then verify.
     Publish(usize),
+    /// NodeExpandVolume.
+    Expand,
     /// NodeUnpublishVolume.
     Unpublish(usize),
     /// NodeUnstageVolume.
@@ -177,7 +184,7 @@ fn up(seen: &Seen) -> Next<Step> {
         Level::Sinking => false,
     };
     let user = seen.publications.iter().position(|p| p.wanted && rises(p) && !p.held);
-    let Some(user) = user else { return Next::Converged };
+    let Some(user) = user else { return expand(seen) };
     if seen.attach_required
         && seen.attached != Rung::Up
         && !(planted!("staged-unattached") && seen.attached == Rung::Unknown)
@@ -192,6 +199,10 @@ fn up(seen: &Seen) -> Next<Step> {
             Next::Do(unstage(seen))
         }
         (Level::Up, _) if seen.dead => Next::Wait(Reason::StageDead),
+        // Some file systems grow only while nobody uses them. Once: no user waits for what does not succeed.
+        (Level::Up, _) if seen.growth == Growth::Owed && !seen.publications.iter().copied().any(is_up) => {
+            Next::Do(Step::Expand)
+        }
         (Level::Up, _) => Next::Do(Step::Publish(user)),
         (Level::Down | Level::Rising, Some(volume)) => {
             Next::Wait(Reason::HandleShared { volume: volume.clone() })
@@ -204,6 +215,23 @@ fn up(seen: &Seen) -> Next<Step> {
         }
         // Cannot come about by these steps; staging again repeats what the user relies on.
         (Level::Sinking, _) => Next::Do(Step::Stage),
+    }
+}
+
+fn is_up(publication: Publication) -> bool {
+    publication.level == Level::Up
+}
+
+/// What is left to do about the size, once everybody who wants the volume has it.
+fn expand(seen: &Seen) -> Next<Step> {
+    let here = if seen.stage_required {
+        seen.staged == Level::Up && !seen.dead
+    } else {
+        seen.publications.iter().any(|p| p.wanted && is_up(*p) && p.cure == Cure::Nothing)
+    };
+    match seen.growth {
+        Growth::Owed | Growth::Tried if here => Next::Do(Step::Expand),
+        Growth::Owed | Growth::Tried | Growth::Done | Growth::Refused => Next::Converged,
     }
 }
 
@@ -261,6 +289,7 @@ mod tests {
                                         staged,
                                         publications: vec![a, b],
                                         others: Others::default(),
+                                        growth: Growth::Done,
                                     },
                                 ));
                             }
@@ -282,6 +311,7 @@ mod tests {
                     Publication { level: Level::Up, cure: Cure::Nothing, ..seen.publications[i] };
             }
             Step::Unpublish(i) => seen.publications[i].level = Level::Down,
+            Step::Expand => seen.growth = Growth::Done,
             Step::Release => seen.released = true,
         }
     }
@@ -339,6 +369,34 @@ mod tests {
                     assert!(!seen.attach_required || seen.attached == Rung::Up, "{seen:?}");
                 }
                 Step::Close => assert!(attachment == Attachment::Leaving),
+                Step::Expand => panic!("nothing is owed: {seen:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_expansion_is_tried_once_before_users_and_then_behind_them_and_holds_up_nothing() {
+        for (attachment, done) in states() {
+            let before = next(attachment, &done);
+            let here = done.stage_required && done.staged == Level::Up && !done.dead
+                || !done.stage_required
+                    && done.publications.iter().any(|p| p.wanted && is_up(*p) && p.cure == Cure::Nothing);
+            for growth in [Growth::Owed, Growth::Tried, Growth::Refused] {
+                let seen = Seen { growth, ..done.clone() };
+                let nobody = done.stage_required && !done.publications.iter().copied().any(is_up);
+                let wanted = match (&before, growth) {
+                    (Next::Converged, Growth::Owed | Growth::Tried) if here && !done.closed => {
+                        Next::Do(Step::Expand)
+                    }
+                    (Next::Do(Step::Publish(_)), Growth::Owed) if nobody => Next::Do(Step::Expand),
+                    (same, _) => same.clone(),
+                };
+                let step = next(attachment, &seen);
+                // Who waits for a process to end waits for that, whether or not there is something to expand meanwhile.
+                let meanwhile = growth == Growth::Owed && nobody || growth != Growth::Refused && here;
+                let same = before == Next::Wait(Reason::TasksRunning)
+                    && (step == before || step == Next::Do(Step::Expand) && meanwhile && !done.closed);
+                assert!(step == wanted || same, "{attachment:?} {seen:?}: {step:?}, not {wanted:?}");
             }
         }
     }
@@ -357,7 +415,7 @@ mod tests {
                 Next::Do(Step::Unstage | Step::PassOn | Step::Release) => {
                     assert_eq!(seen.publications[i].level, Level::Down, "{seen:?}");
                 }
-                Next::Do(Step::Close | Step::Stage) | Next::Wait(_) | Next::Converged => {}
+                Next::Do(Step::Close | Step::Stage | Step::Expand) | Next::Wait(_) | Next::Converged => {}
             }
             // What the other needs is what it would need alone.
             let mut alone = seen.clone();
@@ -365,7 +423,9 @@ mod tests {
             let other = |step: Next<Step>| match step {
                 Next::Do(Step::Publish(_)) => Some("publish"),
                 Next::Do(Step::Unpublish(_)) => Some("unpublish"),
-                Next::Do(Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release)
+                Next::Do(
+                    Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release | Step::Expand,
+                )
                 | Next::Wait(_)
                 | Next::Converged => None,
             };
@@ -393,6 +453,7 @@ mod tests {
             released: false,
             publications: vec![user],
             others: Others::default(),
+            growth: Growth::Done,
         };
         assert_eq!(next(Attachment::Open, &seen), Next::Converged);
     }

@@ -150,6 +150,11 @@ pub enum Reason {
     },
     /// What is staged is dead, and others have it published still.
     StageDead,
+    /// The class of a claim does not let its volumes expand.
+    ExpansionNotAllowed {
+        /// The class.
+        class: String,
+    },
     /// An allocation asks for a volume of the plugin that it serves itself.
     OwnPlugin {
         /// The plugin.
@@ -195,6 +200,7 @@ impl Reason {
             Self::HandleShared { .. } => "HandleShared",
             Self::HostPathTaken { .. } => "HostPathTaken",
             Self::StageDead => "StageDead",
+            Self::ExpansionNotAllowed { .. } => "ExpansionNotAllowed",
             Self::OwnPlugin { .. } => "OwnPlugin",
             Self::Stopped => "Stopped",
         }
@@ -273,6 +279,9 @@ impl std::fmt::Display for Reason {
                 f,
                 "what is staged is dead: it is staged anew once nobody else here has the volume published"
             ),
+            Self::ExpansionNotAllowed { class } => {
+                write!(f, "class \"{class}\" does not allow expansion (allowVolumeExpansion)")
+            }
             Self::OwnPlugin { plugin } => {
                 write!(f, "serves plugin \"{plugin}\" and can use no volume of it")
             }

@@ -1,5 +1,6 @@
 //! What the node daemons and the host's daemon do, on what they have seen.
 use wharfline::api::meta::Rung;
+use wharfline::plan::expand::Growth;
 use wharfline::plan::mount::{self, Level, Publication};
 use wharfline::plan::{Next, Wanted, attach};
 
@@ -43,6 +44,7 @@ impl Protocol {
                 }
             }
             mount::Step::PassOn => unreachable!("there is one volume here"),
+            mount::Step::Expand => unreachable!("nothing grows here"),
             mount::Step::Release => {
                 journal.released = true;
                 next.attachments[node].released |= next.attachments[node].uid == before.journal.uid;
@@ -70,6 +72,7 @@ impl Protocol {
             released: journal.released,
             publications: BOTH.map(publication).to_vec(),
             others: mount::Others::default(),
+            growth: Growth::Done,
         }
     }
 

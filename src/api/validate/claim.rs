@@ -35,14 +35,21 @@ pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     faults.into_vec()
 }
 
+/// A request may be raised, and taken back as long as the volume does not have it yet.
 fn claim_size_change(faults: &mut FieldErrors, old: &Value, new: &Value) {
-    let of = |o: &Value| quantity::bytes(text(&o["spec"]["resources"]["requests"]["storage"])).ok();
-    let path = "spec.resources.requests.storage";
-    match (of(old), of(new)) {
-        (Some(old), Some(new)) if new < old => faults.forbidden(path, "a volume cannot shrink"),
-        (Some(old), Some(new)) if new > old => not_yet(faults, path, "Growing a volume"),
-        _ => {}
+    let requested = |o: &Value| quantity::bytes(text(&o["spec"]["resources"]["requests"]["storage"])).ok();
+    let (Some(before), Some(now)) = (requested(old), requested(new)) else { return };
+    let status = &old["status"];
+    let has = [text(&status["allocated"]), text(&status["capacity"])].into_iter().find(|has| !has.is_empty());
+    let bytes = has.and_then(|has| quantity::bytes(has).ok());
+    if now >= before || bytes.is_some_and(|bytes| now >= bytes) {
+        return;
     }
+    let message = match has {
+        None => "a volume cannot shrink, and this one may have been asked for already".to_owned(),
+        Some(has) => format!("a volume cannot shrink: it has {has}"),
+    };
+    faults.forbidden("spec.resources.requests.storage", message);
 }
 
 fn size(faults: &mut FieldErrors, path: &str, value: &Value) -> Option<i64> {
@@ -67,7 +74,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::super::field::Cause;
-    use super::super::{NOT_SUPPORTED_YET, paths};
+    use super::super::paths;
     use super::*;
 
     #[test]
@@ -80,11 +87,34 @@ mod tests {
         );
     }
 
+    /// Obligation CO-CTRL-105.
     #[test]
     fn sizes_do_not_shrink() {
         let of = |s: &str| json!({ "spec": { "accessModes": ["SingleNodeWriter"], "resources": { "requests": { "storage": s } } } });
         assert!(claim(&of("1Gi"), Some(&of("1024Mi"))).is_empty());
-        assert_eq!(claim(&of("1Gi"), Some(&of("2Gi")))[0].cause, Cause::Forbidden);
-        assert!(claim(&of("3Gi"), Some(&of("2Gi")))[0].message.contains(NOT_SUPPORTED_YET));
+        let size =
+            |faults: Vec<FieldError>| faults.into_iter().map(|f| (f.path, f.cause)).collect::<Vec<_>>();
+        let refused = vec![("spec.resources.requests.storage".to_owned(), Cause::Forbidden)];
+        assert_eq!(size(claim(&of("1Gi"), Some(&of("2Gi")))), refused, "it may have been asked for");
+        assert!(claim(&of("3Gi"), Some(&of("2Gi"))).is_empty(), "it may grow");
+        let asked = |requested: &str, has: &str| {
+            let mut claim = of(requested);
+            claim["status"] = json!({ "capacity": has });
+            claim
+        };
+        assert!(
+            claim(&of("2Gi"), Some(&asked("3Gi", "2Gi"))).is_empty(),
+            "what it did not get is taken back"
+        );
+        assert_eq!(size(claim(&of("1Gi"), Some(&asked("3Gi", "2Gi")))), refused);
+        assert_eq!(size(claim(&of("2Gi"), Some(&asked("3Gi", "3Gi")))), refused);
+        let mut half = asked("4Gi", "1Gi");
+        half["status"]["allocated"] = json!("3Gi");
+        assert!(claim(&of("3Gi"), Some(&half)).is_empty());
+        assert_eq!(
+            size(claim(&of("2Gi"), Some(&half))),
+            refused,
+            "its backend has it, though its users do not yet"
+        );
     }
 }

@@ -59,11 +59,27 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         }
         map_size(&mut faults, "spec.source.create.parameters", &spec["source"]["create"]["parameters"]);
     }
+    size(&mut faults, &spec["size"]);
     if let Some(old) = old {
         let fields = ["plugin", "source", "accessModes", "volumeMode", "fsType"];
         unchanged(&mut faults, old, new, &fields, "what a volume is cannot change; make another one");
     }
     faults.into_vec()
+}
+
+/// A size that a volume shall be expanded to.
+fn size(faults: &mut FieldErrors, size: &Value) {
+    if size.is_null() {
+        return;
+    }
+    let (required, limit) =
+        (size["requiredBytes"].as_i64().unwrap_or(0), size["limitBytes"].as_i64().unwrap_or(0));
+    if required <= 0 {
+        faults.invalid("spec.size.requiredBytes", "must be more than nothing");
+    }
+    if limit < 0 || limit != 0 && limit < required {
+        faults.invalid("spec.size.limitBytes", "must be 0, for no bound, or at least requiredBytes");
+    }
 }
 
 /// Faults of a Snapshot: the kind is known but not built yet.
@@ -91,6 +107,25 @@ mod tests {
         assert!(volume(&of("projects/p/zones/[z]/disks/a b"), None).is_empty());
         for bad in ["", "a\nb", &"x".repeat(CSI_STRING_MAX + 1)] {
             assert_eq!(paths(&volume(&of(bad), None)), ["spec.source.existing.handle"], "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_size_is_a_range() {
+        let of = |required: i64, limit: i64| {
+            json!({ "spec": { "plugin": "a", "accessModes": ["SingleNodeWriter"],
+                "size": { "requiredBytes": required, "limitBytes": limit },
+                "source": { "existing": { "handle": "h" } } } })
+        };
+        for (required, limit, faults) in [
+            (1, 0, vec![]),
+            (2, 2, vec![]),
+            (1, 2, vec![]),
+            (0, 0, vec!["spec.size.requiredBytes"]),
+            (-1, -1, vec!["spec.size.requiredBytes", "spec.size.limitBytes"]),
+            (2, 1, vec!["spec.size.limitBytes"]),
+        ] {
+            assert_eq!(paths(&volume(&of(required, limit), None)), faults, "{required} {limit}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! From one object to what it waits for, kind by kind. Going up and coming down are told apart by the deletion mark.
 mod ending;
+mod expanding;
 mod holders;
 mod placing;
 mod serving;
@@ -19,6 +20,7 @@ use crate::api::meta::{Call, Condition, ReclaimPolicy, Rung, Truth, is_true};
 use crate::api::volume::VolumePhase;
 use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass};
 use ending::{add_exit, logs_of};
+use expanding::add_size;
 
 /// How many users of one kind a branch names.
 const MOST: usize = 3;
@@ -265,6 +267,8 @@ impl<'a> Walk<'a> {
         if !bound {
             branch.state = State::Blocked;
             add_told(&mut branch, unmet(&status.conditions, "Ready"));
+        } else if node.is_empty() {
+            add_size(&mut branch, claim, &status);
         }
         if !volume.is_empty() {
             branch.because.push(self.volume(volume, node));
@@ -373,6 +377,7 @@ impl<'a> Walk<'a> {
             return branch;
         }
         if node.is_empty() {
+            self.add_expansion(&mut branch, volume, &status);
             return branch;
         }
         if self.add_holders(&mut branch, volume, node) {

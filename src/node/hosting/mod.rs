@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 pub(super) mod attach;
 mod doubts;
+mod expand;
 mod provision;
 
 pub use doubts::Doubts;
@@ -93,6 +94,10 @@ impl Blocked {
     }
 
     fn condition(&self, generation: Option<i64>) -> Condition {
+        self.condition_of("Provisioned", generation)
+    }
+
+    fn condition_of(&self, kind: &str, generation: Option<i64>) -> Condition {
         let (word, sentence) = match self {
             Self::Wait(reason) => (reason.word().to_owned(), reason.to_string()),
             Self::Call(failure) => (reason_word(failure), sentence(failure)),
@@ -102,7 +107,7 @@ impl Blocked {
                 ("NotWritten".to_owned(), "the server cannot be told of the call".to_owned())
             }
         };
-        Condition::new("Provisioned", Truth::False, &word, sentence).of_generation(generation)
+        Condition::new(kind, Truth::False, &word, sentence).of_generation(generation)
     }
 }
 

@@ -10,19 +10,20 @@ use super::super::journal::{Change, CreateEntry, Entry};
 use super::super::mounts::BLOCKED;
 use super::super::writes::{Guard, Part};
 use super::super::{requests, supervisor};
-use super::{Attempt, Blocked, Serving, call, look_again, serving, settle};
+use super::{Attempt, Blocked, Serving, call, expand, look_again, serving, settle};
 use crate::api::definitions::VOLUME_PART;
 use crate::api::meta::{
     Call, Condition, HANDLE_SHARED, Host, Map, ReclaimPolicy, Rung, Segments, Time, is_true,
 };
 use crate::api::quantity;
+use crate::api::volume::Expansion;
 use crate::api::{Volume, VolumeStatus};
 use crate::csi::{self, check};
 use crate::plan::registry::Service;
 use crate::plan::{Next, Reason, provision};
 
 /// The fields of a Volume's status that its host writes.
-const HOST: Part =
+pub(super) const HOST: Part =
     Part { name: "host", fields: VOLUME_PART, epoch: Some(&["observedEpoch"]), guard: Guard::Any };
 /// The same for the word that the volume is not there and no create is under way: late, it would take back that one is.
 const ABSENT: Part = Part { guard: Guard::Newest, ..HOST };
@@ -30,27 +31,29 @@ const ABSENT: Part = Part { guard: Guard::Newest, ..HOST };
 /// The host's part of a Volume's status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct HostPart {
+pub(super) struct HostPart {
     #[serde(skip_serializing_if = "Option::is_none")]
-    exists: Option<Rung>,
+    pub(super) exists: Option<Rung>,
     #[serde(skip_serializing_if = "String::is_empty")]
-    handle: String,
+    pub(super) handle: String,
     #[serde(skip_serializing_if = "Map::is_empty")]
-    context: Map,
+    pub(super) context: Map,
     #[serde(skip_serializing_if = "String::is_empty")]
-    capacity: String,
+    pub(super) capacity: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    topology: Vec<Segments>,
-    calls: Vec<Call>,
+    pub(super) topology: Vec<Segments>,
+    pub(super) calls: Vec<Call>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    next_attempt_time: Option<Time>,
+    pub(super) next_attempt_time: Option<Time>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    attempting: bool,
-    observed_epoch: i64,
+    pub(super) attempting: bool,
+    pub(super) observed_epoch: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    released_epoch: Option<i64>,
+    pub(super) released_epoch: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    provisioning: Option<Condition>,
+    pub(super) provisioning: Option<Condition>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) expansion: Option<Expansion>,
 }
 
 impl HostPart {
@@ -67,6 +70,7 @@ impl HostPart {
             observed_epoch: status.observed_epoch,
             released_epoch: Some(status.released_epoch).filter(|epoch| *epoch != 0),
             provisioning: status.provisioning.clone(),
+            expansion: status.expansion.clone(),
         }
     }
 
@@ -99,7 +103,7 @@ fn existence(node: &Node, volume: &Volume, host: &Host, part: &HostPart) -> Rung
 }
 
 /// Writes the host's part, and says when to try again if it could not be written.
-async fn write(node: &Arc<Node>, volume: &Volume, part: &HostPart) -> Option<Duration> {
+pub(super) async fn write(node: &Arc<Node>, volume: &Volume, part: &HostPart) -> Option<Duration> {
     let absent = part.exists == Some(Rung::Down) && !part.attempting;
     let written = node.write_status(volume, if absent { &ABSENT } else { &HOST }, part).await;
     node.after_write(&format!("vol/{}/report", volume.uid().unwrap_or_default()), written)
@@ -158,9 +162,21 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
         shared: is_true(&status.conditions, HANDLE_SHARED),
     };
     let generation = volume.meta().generation.unwrap_or_default();
-    node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}/{:?}", host.epoch, status.phase));
+    // What cannot grow while it is used may when that is over (CO-CTRL-111).
+    let used = volume.spec.size.map(|_| seen.held);
+    node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}/{:?}/{used:?}", host.epoch, status.phase));
     let step = match provision::next(wanted, source, seen) {
         Next::Do(step) => step,
+        Next::Converged
+            if (wanted, seen.exists) == (provision::Wanted::Present, Rung::Up)
+                && (volume.spec.size.is_some() || before.expansion.is_some()) =>
+        {
+            let known = expand::Known { host, before, held: seen.held, holders: &status.holders };
+            match expand::step(node, volume, lease, known).await {
+                Some(again) => return again,
+                None => return write(node, volume, &said?).await,
+            }
+        }
         // What could not be written before is written now.
         Next::Wait(_) | Next::Converged => {
             let absent = (wanted, create, seen.exists) == (provision::Wanted::Deleted, true, Rung::Down);

@@ -196,6 +196,8 @@ fn entries_are_found_by_volume_and_allocation() {
             newer_modes: None,
             staged,
             seen: None,
+            expanded: 0,
+            tried: None,
             closed: false,
             released: false,
         })

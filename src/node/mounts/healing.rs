@@ -54,6 +54,6 @@ pub(super) fn cures(step: Step, seen: &Seen) -> bool {
             seen.publications[i].level == Level::Up && seen.publications[i].cure == Cure::Anew
         }
         Step::Publish(i) => seen.publications[i].level == Level::Up,
-        Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release => false,
+        Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release | Step::Expand => false,
     }
 }

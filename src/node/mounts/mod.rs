@@ -8,6 +8,7 @@ use std::time::Duration;
 use kube::Resource;
 
 mod at_host;
+mod expand;
 mod healing;
 pub(super) mod health;
 mod look;
@@ -159,6 +160,8 @@ async fn one_step(node: &Arc<Node>, (volume, unit): (&str, &Unit), held: &mut Ve
             held.push(name);
             match step {
                 Step::Publish(_) | Step::Unpublish(_) => Moved::On(delay),
+                // It is tried before users, and behind them from then on.
+                Step::Expand => Moved::On(delay),
                 Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release => Moved::Not(delay),
             }
         }
@@ -205,7 +208,7 @@ fn choose(node: &Node, unit: &Unit, held: &mut Vec<String>) -> Result<Chosen, Mo
         match step {
             // One user's trouble is no other's.
             Step::Publish(i) | Step::Unpublish(i) => seen.publications[i].held = true,
-            Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release => {
+            Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release | Step::Expand => {
                 return Err(Moved::Not(soonest));
             }
         }

@@ -6,7 +6,8 @@ use super::NODE;
 use super::health::staging_trouble;
 use super::unit::Unit;
 use crate::api::meta::{Call, Condition, READY, Rung, Truth, set_condition};
-use crate::api::volume::StageStatus;
+use crate::api::volume::{EXPANDED, StageStatus};
+use crate::plan::expand::Growth;
 use crate::plan::mount::Attachment;
 
 impl Unit {
@@ -27,6 +28,7 @@ impl Unit {
             staged,
             closed: self.entry.as_ref().is_some_and(|e| e.closed),
             released_uid: if released { self.uid.clone() } else { String::new() },
+            expanded_bytes: self.entry.as_ref().map_or(0, |e| e.expanded),
             calls: node.calls.get(&self.key(), known),
             next_attempt_time: next,
             reason: reason.clone(),
@@ -51,6 +53,13 @@ impl Unit {
         let generation = self.object.as_ref().and_then(|o| o.meta().generation);
         let condition = Condition::new(READY, truth, &word, message).of_generation(generation);
         set_condition(&mut conditions, condition, node.now());
+        let (word, message, _) = node.notes.get(&self.size_note());
+        if self.growth() == Growth::Done {
+            conditions.retain(|condition| condition.kind != EXPANDED);
+        } else if !word.is_empty() {
+            let condition = Condition::new(EXPANDED, Truth::False, &word, message).of_generation(generation);
+            set_condition(&mut conditions, condition, node.now());
+        }
         NodePart { node: stage, conditions }
     }
 }

@@ -40,6 +40,7 @@ impl Unit {
                 Ok(node.journal.put(Entry::Attachment(entry)).await?)
             }
             Step::Publish(i) => self.publish(node, &self.users[i], name).await,
+            Step::Expand => self.expand(node, name).await,
             Step::Unpublish(i) => self.unpublish(node, &self.users[i], name).await,
             Step::Release => self.release(node).await,
         }
@@ -76,6 +77,9 @@ impl Unit {
                 }
                 entry.seen = seen;
                 entry.staged = Level::Up;
+                // It may take an expansion now that it did not take as it was staged before.
+                entry.tried = None;
+                node.retry.succeeded(&format!("{}/{}", self.key(), self.step_name(Step::Expand)));
                 node.sightings.forget(&Entry::Attachment(entry.clone()).key());
                 tracing::info!(volume = entry.volume, plugin = entry.plugin, "staged");
                 let entry = Entry::Attachment(entry);
@@ -158,6 +162,9 @@ impl Unit {
             self.still_staged(node, &attachment).await?;
         }
         let newer_modes = *attachment.newer_modes.get_or_insert(plugin.newer_modes);
+        if !spec.stage_required && self.users.iter().all(|user| user.level() == Level::Down) {
+            attachment.tried = None;
+        }
         let mut entry = self.publication(user);
         entry.level = Level::Rising;
         let mut changes = vec![Change::Put(Entry::Publication(entry.clone()))];
@@ -495,16 +502,18 @@ fn device(seen: Option<&Present>) -> Option<DeviceId> {
 }
 
 pub(super) struct Serving {
-    client: csi::Plugin,
+    pub(super) client: csi::Plugin,
     gate: Arc<dyn Gate>,
-    newer_modes: bool,
+    pub(super) newer_modes: bool,
+    /// Whether it expands volumes on nodes.
+    pub(super) expands: bool,
     /// Where the instance has the tree, if not where the node has it.
     view: Option<PathBuf>,
 }
 
 impl Serving {
     /// A path of the tree as it is told to this instance. No path goes into a request but by this.
-    fn told(&self, node: &Node, path: &TreePath) -> String {
+    pub(super) fn told(&self, node: &Node, path: &TreePath) -> String {
         let tree = node.machine.kernel.absolute(&Place::Tree(TreePath::root()));
         view::told(&tree, self.view.as_deref(), &path.relative()).to_string_lossy().into_owned()
     }
@@ -512,12 +521,16 @@ impl Serving {
 
 pub(super) fn serving(node: &Node, plugin: &str, handle: &str) -> Result<Serving, Trouble> {
     match node.registry.serving_volume(plugin, Service::Node, handle) {
-        Some((of, instance)) => Ok(Serving {
-            gate: node.gate(of, (plugin, Service::Node), handle),
-            client: instance.client,
-            view: instance.view,
-            newer_modes: instance.progress.fingerprint.is_some_and(|f| f.node.single_node_multi_writer),
-        }),
+        Some((of, instance)) => {
+            let can = instance.progress.fingerprint.map(|known| known.node).unwrap_or_default();
+            Ok(Serving {
+                gate: node.gate(of, (plugin, Service::Node), handle),
+                client: instance.client,
+                view: instance.view,
+                newer_modes: can.single_node_multi_writer,
+                expands: can.expand_volume,
+            })
+        }
         None => Err(Trouble::Wait(Reason::PluginNotReady {
             plugin: plugin.to_owned(),
             node: node.options.name.clone(),

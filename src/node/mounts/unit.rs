@@ -121,8 +121,15 @@ impl Unit {
             Step::Publish(i) | Step::Unpublish(i) => {
                 user_note(&self.uid, &self.users[i].allocation.uid, &self.users[i].name)
             }
+            // Who has the volume has it, whatever its size.
+            Step::Expand => self.size_note(),
             Step::Close | Step::Stage | Step::Unstage | Step::PassOn | Step::Release => self.key(),
         }
+    }
+
+    /// Where it is noted why it does not grow.
+    pub(super) fn size_note(&self) -> String {
+        format!("{}/size", self.key())
     }
 
     /// What is noted of it, or else of one of its users.
@@ -189,6 +196,7 @@ impl Unit {
                 })
                 .collect(),
             others: self.others(node),
+            growth: self.growth(),
         }
     }
 
@@ -223,6 +231,7 @@ impl Unit {
             Step::Unstage => "unstage".to_owned(),
             Step::PassOn => "passOn".to_owned(),
             Step::Release => "release".to_owned(),
+            Step::Expand => "expand".to_owned(),
             Step::Publish(i) => format!("publish/{}/{}", self.users[i].allocation.uid, self.users[i].name),
             Step::Unpublish(i) => {
                 format!("unpublish/{}/{}", self.users[i].allocation.uid, self.users[i].name)
@@ -248,6 +257,8 @@ impl Unit {
             newer_modes: None,
             staged: Level::Down,
             seen: None,
+            expanded: 0,
+            tried: None,
             closed: false,
             released: false,
         })
@@ -320,6 +331,7 @@ fn action(step: &str) -> &'static str {
         Some("unpublish") => "Unpublish",
         Some("passOn") => "PassOn",
         Some("release") => "Release",
+        Some("expand") => "Expand",
         Some(_) | None => "Close",
     }
 }

@@ -37,6 +37,10 @@ pub(crate) struct Behaviour {
     pub(crate) node_id: String,
     /// The driver that its plugin instances are of.
     pub(crate) driver: &'static str,
+    /// As host it expands what is asked for, and the nodes have to go on.
+    pub(crate) expands: bool,
+    /// As a node it does.
+    pub(crate) node_expands: bool,
 }
 
 impl Default for Behaviour {
@@ -54,6 +58,8 @@ impl Default for Behaviour {
             max_volumes: 0,
             node_id: String::new(),
             driver: "fake.csi",
+            expands: true,
+            node_expands: true,
         }
     }
 }
@@ -298,6 +304,7 @@ impl FakeNode {
             if let Some(first) = spec["source"]["create"]["requisite"].get(0) {
                 said["topology"] = json!([first]);
             }
+            grow(behaviour, volume, &mut said);
             push(patches, "volumes", volume, said);
         } else if create && !held && !shared && spec["reclaimPolicy"] != "Retain" {
             self.ledger.delete(name);
@@ -429,7 +436,11 @@ impl FakeNode {
         let volume = text(&spec["volume"]);
         if attachment["metadata"]["deletionTimestamp"].is_null() {
             if used(spec) {
-                push(patches, "volumeattachments", attachment, json!({ "node": { "staged": "Up" } }));
+                let mut said = json!({ "node": { "staged": "Up" } });
+                if let Some(bytes) = spec["expandBytes"].as_i64().filter(|_| behaviour.node_expands) {
+                    said["node"]["expandedBytes"] = json!(bytes);
+                }
+                push(patches, "volumeattachments", attachment, said);
             }
         } else if behaviour.releases && self.ledger.users(volume, &self.name).is_empty() {
             let said = json!({ "node": { "staged": "Down", "closed": true, "releasedUID": uid } });
@@ -484,5 +495,21 @@ fn push(patches: &mut Vec<Patch>, plural: &str, object: &Value, said: Value) {
     json_patch::merge(&mut after, &said);
     if after != object["status"] {
         patches.push((path_of(&key_of(plural, object)), said));
+    }
+}
+
+/// What is made has the size asked for; what is expanded, the size that the nodes go on with.
+fn grow(behaviour: &Behaviour, volume: &Value, said: &mut Value) {
+    let can = behaviour.capabilities.contains(&"controller/EXPAND_VOLUME");
+    let made = volume["spec"]["source"]["create"]["requiredBytes"].as_i64().unwrap_or(0);
+    let wanted = volume["spec"]["size"]["requiredBytes"].as_i64().unwrap_or(0);
+    if !can || made == 0 {
+        return;
+    }
+    if wanted > made && behaviour.expands {
+        said["capacity"] = json!(wanted.to_string());
+        said["expansion"] = json!({ "nodeBytes": wanted });
+    } else if volume["status"]["capacity"].is_null() {
+        said["capacity"] = json!(made.to_string());
     }
 }

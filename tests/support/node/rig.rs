@@ -45,6 +45,8 @@ pub struct Special {
     pub spec: Value,
     pub mode: Option<&'static str>,
     pub secrets: Value,
+    /// What of its attachment is special.
+    pub attachment: Value,
 }
 
 impl Rig {
@@ -218,6 +220,7 @@ impl Rig {
         if special.secrets.is_object() {
             spec["secrets"] = special.secrets.clone();
         }
+        merge(&mut spec, &special.attachment);
         let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeAttachment",
             "metadata": { "name": "att-1" }, "spec": spec });
         self.world.create(&self.attachments, object).await

@@ -161,3 +161,23 @@ fn an_allocation_that_runs_and_serves_nobody_says_so() {
         assert!(root.contains(says), "{root}");
     }
 }
+
+/// Who uses it is not blocked by its size, and is not told of it.
+#[test]
+fn what_is_to_have_more_says_why_it_has_not_and_blocks_nobody() {
+    let size =
+        |message: &str| json!({ "type": "Expanded", "status": "False", "reason": "R", "message": message });
+    let ready = json!({ "type": "Ready", "status": "True" });
+    let claim = json!({ "spec": { "resources": { "requests": { "storage": "2Gi" } } },
+        "status": { "capacity": "1Gi", "conditions": [ready, size("it is slow")] } });
+    let host = json!({ "status": { "expansion": { "condition": size("the host says so") } } });
+    let node = json!({ "status": { "conditions": [size("the node says so")] } });
+    let cluster = with(&[("claims/0", claim.clone()), ("volumes/0", host)]);
+    let asked = explain(&objects(&cluster), &subject("VolumeClaim/data")).unwrap();
+    assert_eq!(asked.tree.text, "bound to vol-data, and has 1Gi of 2Gi: it is slow");
+    assert_eq!(text(&cluster, "Volume/vol-data"), "Ready, not expanded: the host says so");
+    let cluster = with(&[("claims/0", claim), ("attachments/0", node)]);
+    assert_eq!(text(&cluster, "Volume/vol-data"), "Ready, not expanded on b: the node says so");
+    let asked = explain(&objects(&cluster), &subject("Allocation/web-data")).unwrap();
+    assert_eq!(asked.root, None);
+}

@@ -1,0 +1,39 @@
+//! What has less than it asks for. Who uses it has it all the same: it is told where it is asked about, and of nobody else.
+use super::super::{Branch, State};
+use super::{Walk, unmet};
+use crate::api::volume::EXPANDED;
+use crate::api::{Volume, VolumeClaim, VolumeClaimStatus, VolumeStatus};
+
+/// A claim that is bound, and is to have more.
+pub(super) fn add_size(branch: &mut Branch, claim: &VolumeClaim, status: &VolumeClaimStatus) {
+    let Some(told) = unmet(&status.conditions, EXPANDED) else { return };
+    branch.state = State::Blocked;
+    let asked = claim.spec.resources.requests.as_ref().map(|size| size.storage.as_str()).unwrap_or_default();
+    branch.add(&format!(", and has {} of {asked}: {}", status.capacity, told.message));
+    branch.name_reason(&told.reason);
+}
+
+impl Walk<'_> {
+    /// A volume that its host, or a node that has it, cannot bring to its size.
+    pub(super) fn add_expansion(&self, branch: &mut Branch, volume: &Volume, status: &VolumeStatus) {
+        let told = status.expansion.as_ref().and_then(|expansion| expansion.condition.as_ref());
+        if let Some(told) = told {
+            branch.state = State::Blocked;
+            branch.add(&format!(", not expanded: {}", told.message));
+            branch.name_reason(&told.reason);
+            self.add_calls(branch, volume, &status.calls);
+            branch.next = status.next_attempt_time;
+            return;
+        }
+        let there =
+            self.attached.get(volume.metadata.name.as_deref().unwrap_or_default()).into_iter().flatten();
+        let unmet_there = there.filter_map(|a| Some((a, unmet(&a.status.as_ref()?.conditions, EXPANDED)?)));
+        for (attachment, told) in unmet_there {
+            branch.state = State::Blocked;
+            branch.add(&format!(", not expanded on {}: {}", attachment.spec.node_name, told.message));
+            branch.name_reason(&told.reason);
+            let node = attachment.status.as_ref().and_then(|status| status.node.as_ref());
+            branch.next = branch.next.or(node.and_then(|node| node.next_attempt_time));
+        }
+    }
+}

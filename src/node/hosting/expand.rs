@@ -1,0 +1,168 @@
+//! ControllerExpandVolume of the volumes whose host this node is. docs/design/expansion.md.
+//!
+//! What is asked for stands at the server before the call, and goes from there with its final answer: whoever is host after
+//! this one asks for the same (CO-CTRL-108).
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::{Resource, ResourceExt};
+
+use super::super::context::Node;
+use super::super::mounts::BLOCKED;
+use super::super::requests;
+use super::provision::{HOST, HostPart, write};
+use super::{Attempt, Blocked, call, look_again, serving, settle};
+use crate::api::Volume;
+use crate::api::meta::Host;
+use crate::api::quantity;
+use crate::api::volume::{Expansion, Holder, WantedSize};
+use crate::csi;
+use crate::plan::expand::{self, Hosted, Step};
+use crate::plan::registry::Service;
+use crate::plan::{Next, Reason};
+
+/// What is known of the volume under this epoch.
+pub(super) struct Known<'a> {
+    pub(super) host: &'a Host,
+    /// The host's part as it was said or stands.
+    pub(super) before: HostPart,
+    /// Whether anything holds or may hold the volume.
+    pub(super) held: bool,
+    /// Who does.
+    pub(super) holders: &'a [Holder],
+}
+
+/// Brings one volume to the size that it shall have. None if there is nothing to do about it.
+pub(super) async fn step(
+    node: &Arc<Node>,
+    volume: &Volume,
+    lease: &csi::Lease,
+    known: Known<'_>,
+) -> Option<Option<Duration>> {
+    let Known { host, before, held, holders } = known;
+    let expansion = before.expansion.clone().unwrap_or_default();
+    let known = node.registry.serving(&volume.spec.plugin, Service::Controller);
+    let when = known.and_then(|instance| instance.progress.fingerprint).map(|print| print.plugin.expansion);
+    // A plugin that says neither may do both: its answer tells.
+    let online = when.is_none_or(|when| when.online || !when.offline);
+    let seen = Hosted {
+        wanted: volume.spec.size,
+        capacity: quantity::bytes(&before.capacity).unwrap_or(0),
+        asked: expansion.asked,
+        online,
+        held,
+    };
+    let key = format!("vol/{}", volume.uid().unwrap_or_default());
+    let retry = format!("{key}/Expand");
+    let mut part = HostPart { observed_epoch: host.epoch, ..before.clone() };
+    let asked = match expand::hosted(&seen) {
+        // What was refused is not asked for any more.
+        Next::Converged if expansion.condition.is_some() => {
+            part.expansion = Some(Expansion { condition: None, ..expansion });
+            return Some(write(node, volume, &part).await);
+        }
+        Next::Converged => return None,
+        Next::Wait(_) => {
+            let reason = Reason::InUse { by: names(holders) };
+            part.expansion.get_or_insert_default().condition =
+                Some(Blocked::Wait(reason).condition_of("Expanded", volume.meta().generation));
+            return Some(write(node, volume, &part).await);
+        }
+        Next::Do(Step::Ask(size) | Step::Expand(size)) => size,
+    };
+    if let Some(left) = node.retry.remaining(&retry) {
+        return Some(Some(left));
+    }
+    let outcome = if Node::may_host(lease, &node.caches.volumes) {
+        ask(node, volume, (&key, &retry, lease), asked, &mut part).await
+    } else {
+        Err(Blocked::Wait(Reason::LeaseNotRenewed))
+    };
+    let about = (retry.as_str(), volume.object_ref(&()), "ExpandVolume");
+    let mut delay = settle(node, about, false, &outcome);
+    // It cannot while it is in use: asked again when that has changed (CO-CTRL-111).
+    if held && matches!(&outcome, Err(Blocked::Call(failure)) if failure.is_failed_precondition()) {
+        node.retry.block(&retry, BLOCKED);
+        delay = None;
+    }
+    if matches!(outcome, Err(Blocked::Unannounced)) {
+        return Some(delay);
+    }
+    part.calls = node.calls.get(&key, &before.calls);
+    if Blocked::is_unsent(&outcome) {
+        look_again(node, &volume.name_any(), &outcome);
+    } else {
+        let condition =
+            outcome.err().map(|blocked| blocked.condition_of("Expanded", volume.meta().generation));
+        let expansion = part.expansion.get_or_insert_default();
+        expansion.condition = condition;
+        part.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
+    }
+    Some([delay, write(node, volume, &part).await].into_iter().flatten().min())
+}
+
+/// Those who have to let go of a volume before it grows.
+fn names(holders: &[Holder]) -> String {
+    let name = |holder: &Holder| {
+        format!(
+            "allocation {}/{} on {}",
+            holder.allocation.namespace, holder.allocation.name, holder.node_name
+        )
+    };
+    let names: Vec<_> = holders.iter().map(name).collect();
+    format!("{}, and its plugin expands volumes only while nobody does", names.join(", "))
+}
+
+/// Says what is asked for, asks, and puts into the host's part what came of it.
+async fn ask(
+    node: &Arc<Node>,
+    volume: &Volume,
+    (key, retry, lease): (&str, &str, &csi::Lease),
+    size: WantedSize,
+    part: &mut HostPart,
+) -> Result<(), Blocked> {
+    let plugin = serving(node, &volume.spec.plugin, &part.handle)?;
+    if !plugin.controller.expand_volume {
+        let plugin = volume.spec.plugin.clone();
+        return Err(Blocked::Wait(Reason::PluginLacks { plugin, capability: "EXPAND_VOLUME" }));
+    }
+    let asker = format!("volumes/{}", volume.name_any());
+    let secrets =
+        node.secrets(&asker, volume.spec.secrets.controller_expand.as_ref()).await.map_err(Blocked::Wait)?;
+    let expansion = part.expansion.get_or_insert_default();
+    if expansion.asked != Some(size) {
+        expansion.asked = Some(size);
+        let written = node.assert_status(volume, &HOST, part).await;
+        let stands = matches!(written, Ok(true));
+        node.after_write(&format!("{key}/report"), written.map(drop));
+        if !stands {
+            return Err(Blocked::Unannounced);
+        }
+    }
+    let newer_modes = plugin.controller.single_node_multi_writer;
+    let request = requests::expand(&volume.spec, &part.handle, size, secrets, newer_modes);
+    let (about, uid) = (&volume.object_ref(&()), volume.uid().unwrap_or_default());
+    let names = Attempt { key, volume: &uid, step: retry, serving: &plugin, lease, about };
+    let answer = call(node, names, "ControllerExpandVolume", |terms| {
+        plugin.client.controller_expand_volume(request, terms)
+    })
+    .await;
+    let expansion = part.expansion.get_or_insert_default();
+    match answer {
+        Ok(answer) => {
+            expansion.asked = None;
+            if answer.node_expansion_required {
+                expansion.node_bytes = expansion.node_bytes.max(size.required_bytes);
+            }
+            part.capacity = quantity::display(answer.bytes);
+            tracing::info!(volume = volume.name_any(), capacity = part.capacity, "expanded");
+            Ok(())
+        }
+        Err(failure) => {
+            if !failure.is_uncertain() && !failure.is_unsent() {
+                expansion.asked = None;
+            }
+            Err(Blocked::Call(failure))
+        }
+    }
+}
