@@ -266,6 +266,25 @@ async fn a_path_in_or_above_the_daemons_own_directories_is_refused() {
     rig.finish().await;
 }
 
+/// Who shares the volume is in order, and is not told for ever of somebody who gave up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_trouble_of_who_stopped_asking_is_told_no_more() {
+    let (rig, _) = allowing().await;
+    let app = rig.user("app").await;
+    let volumes = json!([{ "name": "data", "claimName": "data", "hostPath": "/nowhere/allowed" }]);
+    let second = rig.alloc("second", json!({ "volumes": volumes })).await;
+    rig.give(&[&app, &second], &Special { mode: Some("SingleNodeMultiWriter"), ..Special::default() }).await;
+    rig.published("app").await;
+    let told = |a: &Value| condition_reason(a, "Ready") == Some("HostPathNotAllowed");
+    rig.world.until(&rig.attachments, "att-1", "told of the second one", told).await;
+    rig.world.patch(&rig.allocs, "second", json!({ "spec": { "stop": true } })).await;
+    let well = |a: &Value| condition_reason(a, "Ready") == Some("Ready");
+    rig.world.until(&rig.attachments, "att-1", "told no more", well).await;
+    rig.end_alloc("second").await;
+    rig.end_all().await;
+    rig.finish().await;
+}
+
 /// Scenario B123.
 /// A new boot: no mount is left, and everything that was up is made again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -30,8 +30,11 @@ pub(crate) fn again_inside(test: &str) {
     boot.args([tree.as_os_str(), source.as_os_str(), built.as_os_str(), program.as_os_str()]);
     // While this end is open: whatever ends this test ends the container.
     let (input, lives) = std::io::pipe().unwrap();
+    let settings = || std::fs::read_to_string("/proc/sys/fs/protected_regular").unwrap();
+    let before = settings();
     let booted = boot.args([test, INSIDE]).stdin(input).output().unwrap();
     drop(lives);
+    assert_eq!(settings(), before, "it changed what is the machine's");
     let read = |name: &str| std::fs::read_to_string(base.path().join(name)).unwrap_or_default();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let said = read("said");

@@ -114,6 +114,8 @@ impl Unit {
             Err(error @ KernelError::Occupied { .. }) if former.is_none() && made == 0 => {
                 entry.host = None;
                 node.journal.put(Entry::Publication(entry.clone())).await?;
+                // Somebody may have seen the claim meanwhile, and waits for its end.
+                wake_for(node, &host.absolute());
                 Err(error.into())
             }
             Err(error) => Err(error.into()),

@@ -571,6 +571,8 @@ mod tests {
                 newer_modes: None,
                 staged: Level::Up,
                 seen: None,
+                expanded: 0,
+                tried: None,
                 closed: false,
                 released: false,
             })

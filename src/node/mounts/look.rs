@@ -1,4 +1,6 @@
 //! What one look at a mount has shown, of what was verified there.
+use rustix::io::Errno;
+
 use super::super::context::Node;
 use crate::plan::stale::Look;
 use crate::sys::kernel::{Checked, Dead, KernelError, MountId, PathFacts, Present, beneath};
@@ -18,7 +20,8 @@ pub(super) async fn read(node: &Node, checked: Checked, of: &Present) -> Found {
         (Some(_), Some(is)) if present.shows(of) => (Some(is.id), Some(Look::Well)),
         (None, _) if of.kind == present.kind => (None, Some(Look::Well)),
         (Some(_), Some(top)) => {
-            let table = node.machine.kernel.mount_table().await.unwrap_or_default();
+            // Which of the two it is decides whether it is mended.
+            let Ok(table) = node.machine.kernel.mount_table().await else { return (None, None) };
             let covered = beneath(&table, top.id).any(|row| row.shows(of));
             (None, Some(if covered { Look::Covered } else { Look::Other }))
         }
@@ -45,6 +48,8 @@ pub(super) fn failed(error: &KernelError) -> Found {
         KernelError::Hung { .. } => Look::Silent,
         // Nobody was asked.
         KernelError::Overloaded { .. } => return (None, None),
+        // This process lacks what asking takes, which says nothing of the mount.
+        KernelError::Refused { source, .. } if is_shortage(source) => return (None, None),
         KernelError::MayNotMount
         | KernelError::InUse { .. }
         | KernelError::NotEmpty { .. }
@@ -57,4 +62,33 @@ pub(super) fn failed(error: &KernelError) -> Found {
         }
     };
     (None, Some(look))
+}
+
+fn is_shortage(error: &std::io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn what_this_process_lacks_says_nothing_of_a_mount() {
+        let refused = |source: Errno| {
+            failed(&KernelError::Refused { action: "open", path: PathBuf::from("p"), source: source.into() })
+        };
+        for shortage in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN] {
+            assert_eq!(refused(shortage), (None, None), "{shortage}");
+        }
+        for told in [Errno::ACCESS, Errno::PERM, Errno::INVAL] {
+            assert_eq!(refused(told), (None, Some(Look::Refused)), "{told}");
+        }
+        assert_eq!(failed(&KernelError::Overloaded { path: PathBuf::from("p") }), (None, None));
+        assert_eq!(failed(&KernelError::Hung { path: PathBuf::from("p") }), (None, Some(Look::Silent)));
+    }
 }

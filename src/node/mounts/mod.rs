@@ -278,6 +278,7 @@ pub fn sentence(failure: &Failure) -> String {
 async fn record(node: &Arc<Node>, units: &[Unit]) -> Option<Duration> {
     let mut retry: Option<Duration> = None;
     for unit in units {
+        unit.forget_the_done(node);
         unit.tell_users(node);
         let Some(object) = &unit.object else { continue };
         if unit.entry.is_none() && not_worth_a_word(node, unit, object) {

@@ -140,6 +140,13 @@ impl Unit {
         if own.0.is_empty() { of_users().find(|note| !note.0.is_empty()).unwrap_or(own) } else { own }
     }
 
+    /// Of who wants nothing here any more and has nothing, nothing is told.
+    pub(super) fn forget_the_done(&self, node: &Node) {
+        for user in self.users.iter().filter(|user| !user.wanted && user.level() == Level::Down) {
+            node.notes.clear(&user_note(&self.uid, &user.allocation.uid, &user.name));
+        }
+    }
+
     /// Its users say what is known of it.
     pub(super) fn tell_users(&self, node: &Node) {
         for user in &self.users {
