@@ -16,6 +16,8 @@ mod containers;
 mod crash;
 #[path = "node/duties.rs"]
 mod duties;
+#[path = "node/fickle.rs"]
+mod fickle;
 #[path = "node/full.rs"]
 mod full;
 #[path = "node/handover.rs"]
