@@ -227,10 +227,10 @@ fn served_alone(context: &Context, object: &Allocation, (plugin, role): (&str, R
     let mine = uid(object);
     let instances = Instances::of(&context.world, plugin);
     let alone = |service| {
-        let another = |o: &&Arc<PluginInstance>| {
+        let another = |o: &Arc<PluginInstance>| {
             o.spec.node_name == node && o.spec.allocation.uid != mine && serves(o.spec.role, service)
         };
-        serves(role, service) && instances.objects.values().find(another).is_none()
+        serves(role, service) && !instances.objects.values().any(another)
     };
     let there = facts(context, object, (plugin, role, None), &node, Going::Deleted);
     !node.is_empty()

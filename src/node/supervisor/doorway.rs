@@ -48,6 +48,7 @@ impl Doorway {
 
     /// Whether another socket may be at the path, where events were lost. None at all is none yet.
     pub(super) async fn is_another(&mut self, node: &Node, socket: &Path) -> bool {
+        // In two steps: what is told meanwhile is for one task alone, and cannot be lent across the wait.
         let now = node.machine.dial.which(socket).await;
         self.differs(now)
     }
