@@ -18,6 +18,8 @@ mod crash;
 mod duties;
 #[path = "node/expanded.rs"]
 mod expanded;
+#[path = "node/fickle.rs"]
+mod fickle;
 #[path = "node/full.rs"]
 mod full;
 #[path = "node/handover.rs"]

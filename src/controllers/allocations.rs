@@ -31,15 +31,12 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
         }
     }
     let over = status.phase.is_some_and(AllocationPhase::terminal);
-    // A plugin's own allocation stays with its node, whatever becomes of that.
-    if node.is_empty() || over || serves(&object) {
-        return Ok(None);
-    }
     let lost = match context.world.nodes.named(node) {
         None => true,
         Some(node) => silent(&node),
     };
-    if !lost {
+    // A plugin's own allocation stays with its node, whatever becomes of that.
+    if !lost || node.is_empty() || over || serves(&object) {
         return unattached(&context, &object, &status).await;
     }
     let mut new = status.clone();
@@ -67,8 +64,8 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
 
 /// Says what keeps an allocation from its volumes before its node has an attachment for it, in a field that the node reads.
 async fn unattached(context: &Context, object: &Allocation, status: &AllocationStatus) -> Outcome {
-    let waits =
-        status.phase == Some(AllocationPhase::WaitingVolumes) && !object.spec.stop && !deleting(object);
+    let bound = !status.node_name.is_empty() && status.phase == Some(AllocationPhase::WaitingVolumes);
+    let waits = bound && !object.spec.stop && !deleting(object);
     let reason = if waits { obstacle(context, object, &status.node_name) } else { None };
     let obstacle =
         reason.map(|reason| Obstacle { reason: reason.word().to_owned(), message: reason.to_string() });

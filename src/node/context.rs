@@ -71,6 +71,10 @@ pub enum AtSocket {
     Other(&'static str),
 }
 
+/// Tells a socket from every other one that was at its path: device, inode, and when that came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SocketId(pub [u64; 4]);
+
 /// How plugin sockets are prepared and reached.
 #[async_trait]
 pub trait Dial: Send + Sync + std::fmt::Debug {
@@ -80,6 +84,10 @@ pub trait Dial: Send + Sync + std::fmt::Debug {
     async fn discard(&self, socket: &Path);
     /// What is at the path of a socket.
     async fn look(&self, socket: &Path) -> AtSocket;
+    /// Which file is at the path of a socket; none while there is none, or where nobody can tell.
+    async fn which(&self, _: &Path) -> Option<SocketId> {
+        None
+    }
     /// A plugin behind a socket; connects when it is first called.
     fn plugin(&self, socket: &Path, options: csi::PluginOptions) -> Result<csi::Plugin, SocketPathError>;
 }

@@ -77,6 +77,11 @@ impl Events {
         }
     }
 
+    /// A step failed, which was told already.
+    pub fn known(&self, step: &str) {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner).insert(step.to_owned());
+    }
+
     /// A step succeeded: told when it failed before.
     pub fn recovered(&self, about: ObjectReference, step: &str, action: &str) {
         if self.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(step) {

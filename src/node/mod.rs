@@ -47,6 +47,6 @@ pub mod turns;
 pub mod watches;
 mod writes;
 
-pub use context::{AtSocket, Dial, Machine, Options};
+pub use context::{AtSocket, Dial, Machine, Options, SocketId};
 pub use daemon::{Error, Looked, Prepared, run};
 pub use runtime::Grants;

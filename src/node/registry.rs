@@ -54,6 +54,8 @@ pub struct Progress {
     pub healthy_since: Option<Time>,
     /// What is wrong: a word and a sentence.
     pub fault: Option<(String, String)>,
+    /// What was wrong when it was looked at last, while `fault` says that it took too long.
+    pub latest: Option<(String, String)>,
     /// What it answered to a call about a volume that no driver may answer. It is not Ready until it has answered such a
     /// call as it should, or has come anew; what it serves already goes on.
     pub accused: Option<(String, String)>,

@@ -23,7 +23,7 @@ mod doorway;
 
 use super::context::{AtSocket, Key, Node};
 use super::events::Tone;
-use super::registry::{Fingerprint, InstanceKey};
+use super::registry::{Fingerprint, Instance, InstanceKey, Progress};
 use crate::api::PluginInstance;
 use crate::api::meta::{READY, Time, is_true};
 use crate::api::plugin::{OTHER_DRIVER, Provider};
@@ -209,7 +209,7 @@ fn note_timeout(node: &Node, watched: &Watched) {
             (false, false) if taken => "it took the connection and did not answer",
             (false, false) => "its socket did not answer",
         };
-        let last = p.fault.take().filter(|(word, _)| word != HEALTH_TIMED_OUT);
+        let last = p.latest.take().or_else(|| p.fault.take().filter(|(word, _)| word != HEALTH_TIMED_OUT));
         let last = last.map(|(_, last)| format!(" ({last})")).unwrap_or_default();
         sentence = format!("within {patience} s {missing}{last}; it is started again");
         p.fault = Some((HEALTH_TIMED_OUT.to_owned(), sentence.clone()));
@@ -226,7 +226,7 @@ pub(super) fn instance_object(node: &Node, key: &InstanceKey) -> Option<Arc<Plug
 }
 
 /// Changes the instance's progress and wakes whoever cares.
-fn change(node: &Node, watched: &Watched, change: impl FnOnce(&mut super::registry::Progress)) {
+fn change(node: &Node, watched: &Watched, change: impl FnOnce(&mut Progress)) {
     // As it was before anybody could report the change: what is written after it says "well since" with the same time.
     let object = instance_object(node, &watched.key);
     let Some((before, after)) = node.registry.progress(&watched.key, change) else { return };
@@ -252,7 +252,7 @@ pub(super) fn tell(
     node: &Node,
     object: Option<&PluginInstance>,
     (key, plugin): (&InstanceKey, &str),
-    now: &super::registry::Progress,
+    now: &Progress,
 ) {
     let Some(object) = object else { return };
     let about = object.object_ref(&());
@@ -318,48 +318,31 @@ async fn become_ready(
         let watched = &watched.borrow().clone();
         let doorway = Doorway::watch(node, &instance.socket).await;
         renewed |= before.as_ref().is_some_and(|before| before.renewed);
-        if before.take().is_some_and(Doorway::replaced) {
+        if before.take().is_some_and(|before| before.replaced(&doorway)) {
             renewed = true;
             instance.client.hang_up();
         }
         let ends = *instance.client.ends().borrow();
-        match fingerprint(node, watched, &instance.client).await {
+        let answer = fingerprint(node, watched, &instance.client).await;
+        // Its Plugin may have changed while it was asked.
+        let answer = answer.and_then(|found| {
+            let taken = of_plugin(node, &instance.plugin, &found.provider.name);
+            taken.map(|()| found).map_err(Unready::Refused)
+        });
+        match answer {
             Ok(found) => {
-                // To a daemon that has just begun it is new; nobody need be told if it was well before.
-                let known = instance_object(node, &key).and_then(|object| known_well_since(&object));
-                let known = known.filter(|_| instance.progress.is_undecided() && !renewed);
-                let now = known.unwrap_or_else(|| node.now());
-                // First: who is woken by the change calls at once.
-                instance.client.vouch(ends);
-                change(node, watched, |p| {
-                    p.connected = true;
-                    p.probed = true;
-                    p.fingerprint = Some(found);
-                    // Who only closed a connection was healthy all the time, and nobody need be told.
-                    p.healthy_since = p.healthy_since.filter(|_| !renewed).or(Some(now));
-                    p.fault = None;
-                    p.accused = None;
-                });
-                node.vouched();
-                node.events.gone(&step(watched, ""));
+                let before = (&instance, if renewed { Asked::Another } else { Asked::TheSame });
+                well(node, watched, before, (ends, found));
                 return Met::Ready(doorway);
             }
             Err(Unready::Refused(fault)) => {
-                change(node, watched, |p| {
-                    p.healthy_since = None;
-                    p.fault = Some(fault);
-                });
+                note_refused(node, watched, &instance.progress, fault);
                 return Met::Refused(doorway);
             }
             Err(Unready::Unwell((word, sentence))) if word == "NotASocket" => {
                 note_fault(node, watched, (word, sentence));
             }
-            Err(Unready::Unwell((word, sentence))) => {
-                change(node, watched, |p| {
-                    p.healthy_since = None;
-                    p.fault = Some((word, sentence));
-                });
-            }
+            Err(Unready::Unwell(fault)) => change(node, watched, |p| blame(p, watched, fault)),
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PROBE_PAUSE.1);
@@ -367,8 +350,74 @@ async fn become_ready(
     }
 }
 
-/// Returns when an instance that was refused may say something else: another one listens in its place, its connection has
-/// ended, its Plugin changed, or the pause is over.
+/// Who has answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// Who was asked before, if anybody was.
+    TheSame,
+    /// It may be another process, even another driver.
+    Another,
+}
+
+/// Writes down that an instance may be called. `before`: as it was when it was asked; `ends`: of its connections up to then.
+fn well(
+    node: &Node,
+    watched: &Watched,
+    (before, asked): (&Instance, Asked),
+    (ends, found): (u64, Fingerprint),
+) {
+    let name = found.provider.name.clone();
+    // To a daemon that has just begun it is new; nobody need be told if it was well before.
+    let known = instance_object(node, &watched.key).and_then(|object| known_well_since(&object));
+    let known = known.filter(|_| before.progress.is_undecided() && asked == Asked::TheSame);
+    let now = known.unwrap_or_else(|| node.now());
+    // First: who is woken by the change calls at once.
+    before.client.vouch(ends);
+    change(node, watched, |p| {
+        p.connected = true;
+        p.probed = true;
+        p.fingerprint = Some(found);
+        // Who only closed a connection was healthy all the time, and nobody need be told.
+        p.healthy_since = p.healthy_since.filter(|_| asked == Asked::TheSame).or(Some(now));
+        (p.fault, p.latest, p.accused) = (None, None, None);
+    });
+    // A Plugin that changed in this very moment found it neither well nor refused.
+    if of_plugin(node, &before.plugin, &name).is_err() {
+        before.client.hang_up();
+    }
+    node.vouched();
+    node.events.gone(&step(watched, ""));
+}
+
+/// Writes down why an instance that has answered may not be called, and tells it once. `before`: as it was when it was asked.
+fn note_refused(node: &Node, watched: &Watched, before: &Progress, fault: Fault) {
+    let (word, sentence) = fault.clone();
+    change(node, watched, |p| {
+        (p.healthy_since, p.latest) = (None, None);
+        p.fault = Some(fault);
+    });
+    let Some(object) = instance_object(node, &watched.key) else { return };
+    let step = step(watched, &word);
+    if before.healthy_since.is_some() {
+        // That was told as the end of its health.
+        node.events.known(&step);
+    } else {
+        node.events.failed(object.object_ref(&()), &step, &word, "Probe", &sentence);
+    }
+}
+
+/// What is wrong with an instance now. That it took too long says more, and stays while it is started again.
+fn blame(p: &mut Progress, watched: &Watched, fault: Fault) {
+    p.healthy_since = None;
+    if watched.ours && p.fault.as_ref().is_some_and(|(word, _)| word == HEALTH_TIMED_OUT) {
+        p.latest = Some(fault);
+    } else {
+        (p.fault, p.latest) = (Some(fault), None);
+    }
+}
+
+/// Returns when an instance that was refused may say something else: another one listens in its place, its Plugin changed,
+/// or the pause is over.
 async fn wait_for_news(
     node: &Arc<Node>,
     watched: &Watched,
@@ -376,23 +425,25 @@ async fn wait_for_news(
     (ask, pause): (&Notify, Duration),
 ) -> Option<Doorway> {
     let instance = node.registry.get(&watched.key)?;
-    let mut ends = instance.client.ends();
-    ends.mark_unchanged();
     let over = tokio::time::sleep(pause);
     tokio::pin!(over);
     loop {
         tokio::select! {
             event = doorway.changes.next() => match event {
                 Some(DirEvent::Appeared(new)) if new == doorway.name => doorway.renewed = true,
-                Some(DirEvent::Overflow) => doorway.renewed = true,
+                Some(DirEvent::Overflow) => {
+                    if !doorway.is_another(node, &instance.socket).await {
+                        continue;
+                    }
+                    doorway.renewed = true;
+                }
                 Some(DirEvent::Gone) | None => {
                     doorway.changes = next_socket(node, &instance.socket);
                     continue;
                 }
                 Some(DirEvent::Appeared(_) | DirEvent::Vanished(_) | DirEvent::Written(_)) => continue,
             },
-            // There are drivers that close each connection after a call.
-            _ = ends.changed() => tokio::time::sleep(pause.min(PROBE_PAUSE.1)).await,
+            // That its connection ended is no news: there are drivers that close each one after a call.
             () = ask.notified() => {}
             () = &mut over => {}
         }
@@ -405,16 +456,26 @@ async fn wait_for_news(
 
 /// Waits for the socket, and says so when that takes longer than a moment.
 async fn socket_there(node: &Arc<Node>, watched: &watch::Receiver<Watched>, socket: &Path) {
-    let (tell, refused) = watch::channel(None);
+    let (tell, mut refused) = watch::channel(None);
     let there = doorway::wait_for_socket(node, socket, &tell);
     tokio::pin!(there);
-    let mut told = false;
     // Said before the time is up, whatever that is: an instance that took too long is told of with this.
     let moment = MOMENT.min(watched.borrow().health_timeout / 2);
-    while tokio::time::timeout(if told { FOREVER } else { moment }, &mut there).await.is_err() {
-        let refused = refused.borrow().clone();
-        let fault = refused.map_or_else(|| no_socket(socket), |why| watch_refused(socket, &why));
-        told = note_fault(node, &watched.borrow(), fault);
+    let (mut told, mut due) = (None, Instant::now() + moment);
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut there => return,
+            () = tokio::time::sleep_until(due) => {}
+            // Whether its directory is watched is told anew when that changes.
+            _ = refused.changed(), if told.is_some() => {}
+        }
+        let why = refused.borrow_and_update().clone();
+        let fault = why.map_or_else(|| no_socket(socket), |why| watch_refused(socket, &why));
+        if told.as_ref() != Some(&fault) {
+            told = note_fault(node, &watched.borrow(), fault.clone()).then_some(fault);
+        }
+        due = Instant::now() + if told.is_some() { FOREVER } else { moment };
     }
 }
 
@@ -425,10 +486,7 @@ fn note_fault(node: &Node, watched: &Watched, fault: Fault) -> bool {
     change(node, watched, |p| {
         p.connected = false;
         p.probed = false;
-        p.healthy_since = None;
-        // That it took too long says more, and stays while it is started again.
-        let kept = p.fault.take().filter(|(word, _)| watched.ours && word == HEALTH_TIMED_OUT);
-        p.fault = kept.or(Some(fault));
+        blame(p, watched, fault);
     });
     if watched.ours {
         // It is started again if it takes too long, and that is told then.
@@ -638,10 +696,10 @@ async fn stay_healthy(
                     (anew, doorway.renewed) = (true, true);
                 }
                 // The new one may have been among the events that were lost.
-                Some(DirEvent::Overflow) => {
+                Some(DirEvent::Overflow) => if doorway.is_another(node, &instance.socket).await {
                     instance.client.hang_up();
                     (anew, doorway.renewed) = (true, true);
-                }
+                },
                 Some(DirEvent::Vanished(gone)) if gone == doorway.name => {}
                 // Whoever is connected may serve on. Who comes to the path now is another.
                 Some(DirEvent::Gone) | None => doorway.changes = next_socket(node, &instance.socket),

@@ -373,8 +373,11 @@ async fn take_down(client: Client, name: &str, delete_volumes: bool) -> anyhow::
         // One that serves a plugin ends after the volumes of that, and may have volumes of another one itself.
         ask_for_end(&client, allocations).await?;
         ask_for_end::<VolumeClaim>(&client, |_| true).await?;
-        gone::<VolumeClaim>(&client, |_| true).await?;
+        // Now, for such a one may have a claim that waits for it, and be held by a volume that no claim takes along.
         ask_for_end::<Volume>(&client, |_| true).await?;
+        gone::<VolumeClaim>(&client, |_| true).await?;
+        // One that was being made for a claim when the others were asked.
+        ask_for_end::<Volume>(&client, |v| v.metadata.deletion_timestamp.is_none()).await?;
         gone::<Volume>(&client, |_| true).await?;
         gone(&client, allocations).await?;
     }

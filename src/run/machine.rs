@@ -1,5 +1,5 @@
 //! The real machine behind the daemon's traits.
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use crate::csi::{self, SocketPathError, UnixConnector};
 use crate::node::runtime::containerd::Reached;
-use crate::node::{AtSocket, Dial, Machine};
+use crate::node::{AtSocket, Dial, Machine, SocketId};
 use crate::sys::clock::RealClock;
 use crate::sys::kernel::KernelError;
 use crate::sys::random::RealRandom;
@@ -24,6 +24,8 @@ const TASKS: &str = "tasks";
 /// How often containerd is looked through until nothing of ours is in it, and between two looks.
 const TRIES: u32 = 40;
 const AWHILE: Duration = Duration::from_millis(50);
+/// How long a look at the path of a socket may take.
+const LOOK: Duration = Duration::from_secs(1);
 /// Threads for path calls; more wait.
 const THREADS: usize = 8;
 /// How long one path call may hang.
@@ -131,6 +133,15 @@ impl Dial for UnixDial {
     async fn look(&self, socket: &Path) -> AtSocket {
         let socket = socket.to_owned();
         tokio::task::spawn_blocking(move || look(&socket)).await.unwrap_or(AtSocket::Nothing)
+    }
+
+    async fn which(&self, socket: &Path) -> Option<SocketId> {
+        let socket = socket.to_owned();
+        let found = tokio::task::spawn_blocking(move || std::fs::metadata(socket));
+        let found = tokio::time::timeout(LOOK, found).await.ok()?.ok()?.ok()?;
+        // An inode's number is given to the next file at once, which was made at another time.
+        let born = [found.ctime(), found.ctime_nsec()].map(i64::cast_unsigned);
+        Some(SocketId([found.dev(), found.ino(), born[0], born[1]]))
     }
 
     fn plugin(&self, socket: &Path, options: csi::PluginOptions) -> Result<csi::Plugin, SocketPathError> {

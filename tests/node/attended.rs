@@ -2,6 +2,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::StreamExt;
 use futures::stream::BoxStream;
 use serde_json::{Value, json};
 use wharfline::api::Plugin;
@@ -14,7 +15,7 @@ use crate::changed::change;
 use crate::duties::{answered, restarts};
 use crate::instances::{driver, end_own, own_instance, ready, told, user_of_own};
 use crate::support::node::{NODE_ID, Rig, condition, condition_message, condition_reason, uid, until};
-use crate::support::scripted::{Answer, Config, Scripted, Site};
+use crate::support::scripted::{Answer, Config, Gate, Scripted, Site};
 
 /// Whether the process of a task that was started here is there.
 fn runs(rig: &Rig, allocation: &str) -> bool {
@@ -99,6 +100,100 @@ async fn a_driver_of_another_name_is_left_alone_until_the_wish_changes() {
     let put_right = tokio::time::Instant::now();
     ready(&rig, "own", "True").await;
     assert!(put_right.elapsed() < std::time::Duration::from_secs(2), "it was not asked at once");
+    end_own(&rig).await;
+}
+
+/// It is told while it is refused for the first time, too, and once however often it is asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_of_another_name_from_the_first_on_is_told_once_as_an_event() {
+    let mut rig = Rig::idle(Config { goes_away: true, ..Config::full() }).await;
+    rig.plugin_object(json!({ "driverName": "typo.csi.example" })).await;
+    rig.start().await;
+    rig.register().await;
+    rig.not_ready("OtherDriver").await;
+    let events = rig.events_until("OtherDriver").await;
+    assert!(
+        events.iter().any(|(_, note)| note.contains("spec.driverName wants \"typo.csi.example\"")),
+        "{events:?}"
+    );
+    // At growing pauses, though it closes its connection after each call: from 50 ms, each twice the one before.
+    rig.called(Rpc::GetPluginInfo, 8).await;
+    let asked = rig.backend.calls_of(Rpc::GetPluginInfo);
+    let gaps: Vec<_> = asked.windows(2).map(|w| w[1].started - w[0].started).collect();
+    assert!(gaps.iter().any(|gap| *gap >= std::time::Duration::from_millis(1600)), "{gaps:?}");
+    assert_eq!(told(&rig, "p", "OtherDriver").await, 1);
+    let plugins: kube::Api<Plugin> = rig.world.all();
+    rig.world.patch(&plugins, "scripted", json!({ "spec": { "driverName": "scripted.csi.example" } })).await;
+    rig.ready().await;
+    rig.finish().await;
+}
+
+/// The wish changes in the middle of the questions, when it is neither well nor refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_is_refused_while_it_is_asked_who_it_is_does_not_serve() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.plugin_object(json!({ "driverName": "scripted.csi.example" })).await;
+    let gate = Gate::new();
+    rig.backend.next(Rpc::NodeGetInfo, Answer::honest().hang(&gate));
+    rig.start().await;
+    rig.register().await;
+    rig.in_flight(Rpc::NodeGetInfo, 1).await;
+    let plugins: kube::Api<Plugin> = rig.world.all();
+    rig.world.patch(&plugins, "scripted", json!({ "spec": { "driverName": "typo.csi.example" } })).await;
+    // What the daemon is told after it has seen that.
+    let second = rig.files.path().join("second.sock");
+    rig.register_as("other", "q", second.clone()).await;
+    let known = |i: &Value| condition_reason(i, "Ready") == Some("NoSocket");
+    rig.world.until(&rig.instances, "q", "known", known).await;
+    gate.open();
+    rig.not_ready("OtherDriver").await;
+    rig.world.patch(&plugins, "scripted", json!({ "spec": { "driverName": "scripted.csi.example" } })).await;
+    rig.ready().await;
+    rig.release_plugin("q").await;
+    rig.finish().await;
+}
+
+/// While it is started again and does not say that it is ready, that it took too long stands.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_never_says_ready_is_told_so_all_the_time() {
+    let mut rig = Rig::idle(Config { ready: Some(false), ..Config::full() }).await;
+    rig.start().await;
+    let (mut plugin, at) = answered(&rig, "1s").await;
+    let late = |i: &Value| condition_reason(i, "Ready") == Some("HealthTimeout");
+    rig.world.until(&rig.instances, "own", "too late", late).await;
+    let events = kube::runtime::watcher(rig.instances.clone(), kube::runtime::watcher::Config::default());
+    let (seen, stop) =
+        (Arc::<std::sync::Mutex<Vec<Value>>>::default(), tokio::sync::oneshot::channel::<()>());
+    let watching = tokio::spawn({
+        let seen = Arc::clone(&seen);
+        events.take_until(stop.1).for_each(move |event| {
+            let object = match event.unwrap() {
+                kube::runtime::watcher::Event::Apply(object)
+                | kube::runtime::watcher::Event::InitApply(object) => Some(object),
+                _ => None,
+            };
+            seen.lock().unwrap().extend(object.map(|object| serde_json::to_value(object).unwrap()));
+            std::future::ready(())
+        })
+    });
+    for again in 1..=2 {
+        plugin.kill().await;
+        until(|| at.exists(), "it runs again").await;
+        std::fs::remove_file(&at).unwrap();
+        let asked = rig.count(Rpc::Probe);
+        plugin.serve();
+        rig.called(Rpc::Probe, asked + 1).await;
+        let restarted = |a: &Value| a["status"]["tasks"][0]["restarts"].as_i64() > Some(again);
+        rig.world.until(&rig.allocs, "own", "started again", restarted).await;
+    }
+    let instance = serde_json::to_value(rig.instances.get("own").await.unwrap()).unwrap();
+    let why = "within 1 s Probe did not say ready (the plugin answers that it is not ready yet)";
+    assert!(condition_message(&instance, "Ready").is_some_and(|m| m.contains(why)), "{instance:#}");
+    drop(stop.0);
+    watching.await.unwrap();
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    let reasons: Vec<_> = seen.iter().map(|i| condition_reason(i, "Ready")).collect();
+    assert!(reasons.iter().all(|reason| *reason == Some("HealthTimeout")), "{reasons:?}");
     end_own(&rig).await;
 }
 

@@ -1,5 +1,5 @@
 //! Durable files, locks and watches.
-use crate::support::soon;
+use crate::support::{Dead, Host, soon};
 use futures::StreamExt;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -191,4 +191,30 @@ async fn all_directories_are_watched_with_one_instance_and_each_is_told_its_own(
     assert_eq!(soon(anew.next()).await, appeared("there"));
     drop(anew);
     assert_eq!(kept(&inodes), (0, 0));
+}
+
+/// The call for a path that hangs has no answer, and keeps nobody from giving back what is watched no more.
+#[tokio::test]
+async fn a_watch_that_hangs_keeps_no_other_one() {
+    let host = Host::new();
+    let (dead, alive) = (host.data.join("dead"), host.data.join("alive"));
+    for path in [&dead, &alive] {
+        std::fs::create_dir(path).unwrap();
+    }
+    let server = Dead::mount(&dead);
+    let watches = RealWatches::new(Pool::new(4, Duration::from_millis(200)));
+    let hung = soon(watches.changes(&dead.join("x"))).await.err();
+    assert!(matches!(hung, Some(WatchError::Refused { .. })), "{hung:?}");
+    let inode = [std::os::unix::fs::MetadataExt::ino(&alive.metadata().unwrap())];
+    for n in 0..3 {
+        let mut changes = watches.changes(&alive).await.unwrap();
+        assert_eq!(kept(&inode), (1, 1));
+        std::fs::create_dir(alive.join(n.to_string())).unwrap();
+        assert_eq!(soon(changes.next()).await, Some(DirEvent::Appeared(n.to_string())));
+        drop(changes);
+        assert_eq!(kept(&inode), (0, 0), "it is watched for nobody");
+    }
+    drop(server);
+    rustix::mount::unmount(&dead, rustix::mount::UnmountFlags::DETACH).unwrap();
+    host.assert_clean();
 }

@@ -20,11 +20,29 @@ const ANOTHER: &str = "delete the allocation and make another one";
 pub fn allocation(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut faults = FieldErrors::new();
     let spec = &new["spec"];
-    names(&mut faults, "spec.volumes", &spec["volumes"]);
-    names(&mut faults, "spec.tasks", &spec["tasks"]);
-    reference(&mut faults, "spec.nodeName", &spec["nodeName"]);
+    // What cannot change is no reason to refuse a change of something else: it was taken before this was refused.
+    let differs = |field: &str| old.is_none_or(|old| old["spec"][field] != spec[field]);
+    if differs("volumes") {
+        volumes(&mut faults, &spec["volumes"]);
+    }
+    if differs("nodeName") {
+        reference(&mut faults, "spec.nodeName", &spec["nodeName"]);
+    }
+    if differs("tasks") {
+        tasks(&mut faults, spec, old);
+    }
+    if let Some(old) = old {
+        let fields = ["nodeName", "nodeSelector", "volumes"];
+        unchanged(&mut faults, old, new, &fields, ANOTHER);
+        tasks_stay(&mut faults, old, new);
+    }
+    faults.into_vec()
+}
+
+fn volumes(faults: &mut FieldErrors, volumes: &Value) {
+    names(faults, "spec.volumes", volumes);
     let mut claims = HashSet::new();
-    for (i, volume) in list(&spec["volumes"]).enumerate() {
+    for (i, volume) in list(volumes).enumerate() {
         let claim = text(&volume["claimName"]);
         if claim.is_empty() {
             faults.required(format!("spec.volumes[{i}].claimName"), "is needed");
@@ -35,35 +53,39 @@ pub fn allocation(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
                 format!("claim \"{claim}\" is listed already; mount one entry several times instead"),
             );
         }
-        reference(&mut faults, &format!("spec.volumes[{i}].claimName"), &volume["claimName"]);
+        reference(faults, &format!("spec.volumes[{i}].claimName"), &volume["claimName"]);
     }
-    host_paths(&mut faults, &spec["volumes"]);
+    host_paths(faults, volumes);
+}
+
+fn tasks(faults: &mut FieldErrors, spec: &Value, old: Option<&Value>) {
+    names(faults, "spec.tasks", &spec["tasks"]);
     let known: HashSet<_> = list(&spec["volumes"]).map(|v| text(&v["name"])).collect();
     for (i, one) in list(&spec["tasks"]).enumerate() {
-        task(&mut faults, &format!("spec.tasks[{i}]"), one, &known);
-        // Those of before this was refused cannot be changed.
-        if old.is_none() {
-            driver_stays(&mut faults, &format!("spec.tasks[{i}].restartPolicy"), one);
+        let path = format!("spec.tasks[{i}]");
+        let former = old.map(|old| &old["spec"]["tasks"][i]);
+        if former.is_none_or(|former| but_for_block(former) != but_for_block(one)) {
+            task(faults, &path, one, &known);
+        }
+        if former.is_none_or(|former| former["csiPlugin"] != one["csiPlugin"]) {
+            block(faults, &path, one);
+        }
+        if former.is_none_or(|former| former != one) {
+            mounts(faults, &path, one, "csiPlugin");
         }
     }
-    if let Some(old) = old {
-        let fields = ["nodeName", "nodeSelector", "volumes"];
-        unchanged(&mut faults, old, new, &fields, ANOTHER);
-        tasks_stay(&mut faults, old, new);
-    }
-    faults.into_vec()
+}
+
+/// A task with nothing in its csiPlugin block but that it has one.
+fn but_for_block(task: &Value) -> Value {
+    let mut task = task.clone();
+    task["csiPlugin"] = Value::Bool(task["csiPlugin"].is_object());
+    task
 }
 
 /// Of tasks only what is in their csiPlugin blocks may change; where the allocation is a Plugin's own, not even that.
 fn tasks_stay(faults: &mut FieldErrors, old: &Value, new: &Value) {
-    let tasks = |of: &Value| -> Vec<Value> {
-        let mut tasks: Vec<Value> = list(&of["spec"]["tasks"]).cloned().collect();
-        for task in &mut tasks {
-            let serves = task["csiPlugin"].is_object();
-            task["csiPlugin"] = Value::Bool(serves);
-        }
-        tasks
-    };
+    let tasks = |of: &Value| list(&of["spec"]["tasks"]).map(but_for_block).collect::<Vec<_>>();
     if tasks(old) != tasks(new) {
         let message = format!("cannot change, but for what is in their csiPlugin blocks; {ANOTHER}");
         faults.forbidden("spec.tasks", message);
@@ -79,6 +101,18 @@ fn tasks_stay(faults: &mut FieldErrors, old: &Value, new: &Value) {
     }
 }
 
+/// What is in a task's csiPlugin block, which may change.
+fn block(faults: &mut FieldErrors, path: &str, task: &Value) {
+    let plugin = &task["csiPlugin"];
+    if plugin.is_object() {
+        required(faults, &format!("{path}.csiPlugin.pluginName"), &plugin["pluginName"]);
+        reference(faults, &format!("{path}.csiPlugin.pluginName"), &plugin["pluginName"]);
+        health_timeout(faults, &format!("{path}.csiPlugin.healthTimeout"), &plugin["healthTimeout"]);
+        driver_paths(faults, &format!("{path}.csiPlugin"), plugin, &task["runtime"]);
+    }
+}
+
+/// All else of a task, which cannot.
 fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&str>) {
     runtime(faults, &format!("{path}.runtime"), &task["runtime"]);
     resources(faults, path, task);
@@ -94,10 +128,7 @@ fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&s
     }
     let plugin = &task["csiPlugin"];
     if plugin.is_object() {
-        required(faults, &format!("{path}.csiPlugin.pluginName"), &plugin["pluginName"]);
-        reference(faults, &format!("{path}.csiPlugin.pluginName"), &plugin["pluginName"]);
-        health_timeout(faults, &format!("{path}.csiPlugin.healthTimeout"), &plugin["healthTimeout"]);
-        driver_paths(faults, &format!("{path}.csiPlugin"), plugin, &task["runtime"]);
+        driver_stays(faults, &format!("{path}.restartPolicy"), task);
         driver_is_root(faults, path, task);
         own_endpoint(faults, path, task);
     } else if task["runtime"]["external"].is_object() {
@@ -122,7 +153,6 @@ fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&s
             faults.invalid(format!("{at}.subPath"), message);
         }
     }
-    mounts(faults, path, task, "csiPlugin");
 }
 
 /// A driver whose volumes are mounted is needed to take them down, however it ended.
@@ -191,9 +221,9 @@ mod tests {
                 "spec.tasks[0].runtime.process.command",
                 "spec.tasks[0].runtime.oci.archive",
                 "spec.tasks[0].stopGracePeriod",
-                "spec.tasks[0].csiPlugin.mountDir",
                 "spec.tasks[0].volumeMounts[0]",
                 "spec.tasks[0].volumeMounts[0].name",
+                "spec.tasks[0].csiPlugin.mountDir",
                 "spec.tasks[0].volumeMounts[0].mountPath",
             ]
         );
@@ -251,6 +281,43 @@ mod tests {
             assert_eq!(found, wanted.into_iter().collect::<Vec<_>>(), "{task} {owner}");
             let back = allocation(&old, Some(&new));
             assert_eq!(back.is_empty(), wanted.is_none(), "{task} {owner}");
+        }
+    }
+
+    /// They were taken before each of these was refused, and none of it can change.
+    #[test]
+    fn what_cannot_change_holds_up_no_stop() {
+        let of = |task: &Value, volumes: &Value| {
+            let mut all = json!({ "name": "t", "runtime": { "process": { "command": ["x"] } },
+                "csiPlugin": { "pluginName": "p", "role": "Node" } });
+            all.as_object_mut().unwrap().extend(task.as_object().unwrap().clone());
+            json!({ "spec": { "tasks": [all], "volumes": volumes } })
+        };
+        let at = |path: &str| {
+            json!([{ "name": "a", "claimName": "c", "hostPath": "/srv/a" },
+            { "name": "b", "claimName": "d", "hostPath": path }])
+        };
+        let process = |more: Value| json!({ "runtime": { "process": more } });
+        for (task, volumes) in [
+            (json!({ "stopGracePeriod": "48h" }), json!([])),
+            (json!({ "env": { "A=B": "x" } }), json!([])),
+            (process(json!({ "command": ["x"], "workingDir": "rel" })), json!([])),
+            (json!({ "runtime": { "external": { "socket": "/run/../x.sock" } } }), json!([])),
+            (json!({ "csiPlugin": { "pluginName": "p", "role": "Node", "healthTimeout": "0s" } }), json!([])),
+            (json!({}), at("/srv/a/in")),
+            (json!({}), at("/srv/./b")),
+        ] {
+            let old = of(&task, &volumes);
+            assert_eq!(allocation(&old, None).len(), 1, "{old}");
+            let mut new = old.clone();
+            new["spec"]["stop"] = json!(true);
+            assert_eq!(paths(&allocation(&new, Some(&old))), [""; 0], "{old}");
+            // What may change is looked at when it does.
+            new["spec"]["tasks"][0]["csiPlugin"] = json!({ "pluginName": "q", "role": "Node" });
+            assert_eq!(paths(&allocation(&new, Some(&old))), [""; 0], "{old}");
+            new["spec"]["tasks"][0]["csiPlugin"]["healthTimeout"] = json!("99ms");
+            let faults = allocation(&new, Some(&old));
+            assert_eq!(paths(&faults), ["spec.tasks[0].csiPlugin.healthTimeout"], "{old}");
         }
     }
 

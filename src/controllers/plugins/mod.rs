@@ -29,6 +29,8 @@ use wanted::Wanted;
 
 /// What is said of instances of one version that tell different capabilities.
 const DIFFER: &str = "CapabilitiesDiffer";
+/// What is said while the API does not take the allocation of an instance, such as one of before what it says was refused.
+const NOT_MADE: &str = "InstanceNotMade";
 
 /// One look at one Plugin.
 pub(crate) async fn reconcile(plugin: Arc<Plugin>, context: Arc<Context>) -> Outcome {
@@ -36,6 +38,7 @@ pub(crate) async fn reconcile(plugin: Arc<Plugin>, context: Arc<Context>) -> Out
     let own = own_allocations(&context, &name);
     let needed = tasks::needing(&context, &name);
     let wanted = wanted::wanted(&context, &plugin, &own);
+    let mut made = Ok(());
     if deleting(&*plugin) {
         if needed.is_empty() && own.is_empty() {
             context.release(&*plugin).await?;
@@ -46,7 +49,7 @@ pub(crate) async fn reconcile(plugin: Arc<Plugin>, context: Arc<Context>) -> Out
                 context.delete(&**allocation).await?;
             }
         } else {
-            rollout::place_again(&context, &plugin, &own, &wanted).await?;
+            made = rollout::place_again(&context, &plugin, &own, &wanted).await;
         }
     } else if undeclared(&plugin).is_some() && unused(&context, &plugin) {
         if let Some(seen) = untouched(&context, &plugin).await? {
@@ -54,13 +57,21 @@ pub(crate) async fn reconcile(plugin: Arc<Plugin>, context: Arc<Context>) -> Out
             return Ok(None);
         }
     } else {
-        rollout::place(&context, &plugin, &own, &wanted).await?;
+        made = rollout::place(&context, &plugin, &own, &wanted).await;
     }
-    let patch = status(&context, &plugin, (&own, &wanted), &needed).await;
+    let refusal = match &made {
+        Ok(()) => None,
+        Err(Failure::Refused { message, .. }) => Some(message.as_str()),
+        Err(Failure::Conflict | Failure::Gone | Failure::Unsaid(_) | Failure::NoAnswer(_)) => {
+            return made.map(|()| None);
+        }
+    };
+    let patch = status(&context, &plugin, (&own, &wanted), (&needed, refusal)).await;
     if !patch.is_null() {
         context.merge(&*plugin, json!({ "status": patch })).await?;
     }
-    Ok(None)
+    // Tried again, at growing pauses.
+    made.map(|()| None)
 }
 
 /// The namespace that an undeclared Plugin belongs to. A person who writes anything into its spec declares it.
@@ -110,7 +121,7 @@ async fn status(
     context: &Context,
     plugin: &Plugin,
     (own, wanted): (&[Arc<Allocation>], &[Wanted]),
-    needed: &BTreeSet<String>,
+    (needed, refusal): (&BTreeSet<String>, Option<&str>),
 ) -> Value {
     let old = plugin.status.clone().unwrap_or_default();
     let instances = Instances::of(&context.world, &plugin.name_any());
@@ -135,7 +146,10 @@ async fn status(
         undeclared_from: undeclared(plugin).cloned().unwrap_or_default(),
         conditions: Vec::new(),
     };
-    let condition = ready(context, plugin, &list, (controllers, nodes), needed);
+    let condition = match refusal {
+        Some(refusal) => not_made(refusal),
+        None => ready(context, plugin, &list, (controllers, nodes), needed),
+    };
     let condition = condition.of_generation(plugin.metadata.generation);
     if condition.reason == DIFFER {
         let (name, uid) = (plugin.name_any(), plugin.uid().unwrap_or_default());
@@ -156,6 +170,12 @@ async fn status(
         "capabilities": new.capabilities, "topologyKeys": new.topology_keys,
         "undeclaredFrom": undeclared, "conditions": new.conditions,
     })
+}
+
+/// What is said of a Plugin of which an instance was refused; no volume that others have is the worse for it.
+fn not_made(refusal: &str) -> Condition {
+    let message = format!("the API refuses its next instance, correct spec.instances: {refusal}");
+    Condition::new(READY, Truth::False, NOT_MADE, message)
 }
 
 fn ready(

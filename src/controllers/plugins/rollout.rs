@@ -52,7 +52,7 @@ fn slots(context: &Context, instances: &Instances, own: &[Arc<Allocation>], want
     all
 }
 
-/// Makes what is missing, and asks for the end of what is too many or of a former spec.
+/// Makes what is missing, and asks for the end of what is too many or of a former spec. What is refused holds up nothing else.
 pub(super) async fn place(
     context: &Context,
     plugin: &Plugin,
@@ -67,6 +67,7 @@ pub(super) async fn place(
     let instances = Instances::of(&context.world, &plugin.name_any());
     let (all, pace) = (slots(context, &instances, own, wanted), pace(plugin));
     let mut under_way: usize = all.values().map(|nodes| begun(pace, nodes)).sum();
+    let mut refused = Ok(());
     for (entry, nodes) in all {
         let now = steps(pace, &nodes, under_way - begun(pace, &nodes));
         under_way += now.begun;
@@ -75,10 +76,10 @@ pub(super) async fn place(
         }
         let made = |one: &&Wanted| one.slot().0 == entry && now.make.contains(&one.node);
         for one in wanted.iter().filter(made) {
-            make(context, one).await?;
+            refused = refused.and(make(context, one).await?);
         }
     }
-    Ok(())
+    refused
 }
 
 /// What volumes of a Plugin that is being deleted need comes back where it is missing: one that was just being replaced, say.
@@ -100,17 +101,20 @@ pub(super) async fn place_again(
     let none = !there.iter().any(|(entry, _)| controllers.contains(entry));
     let needed = |one: &&Wanted| nodes.contains(&one.node) || none && one.role.controller();
     let missing = |one: &&Wanted| needed(one) && !there.contains(&one.slot());
+    let mut refused = Ok(());
     for one in wanted.iter().filter(missing) {
-        make(context, one).await?;
+        refused = refused.and(make(context, one).await?);
     }
-    Ok(())
+    refused
 }
 
-async fn make(context: &Context, one: &Wanted) -> Result<(), Failure> {
+/// Makes an instance. That it was refused is no reason to make no other one: the inner result says so.
+async fn make(context: &Context, one: &Wanted) -> Result<Result<(), Failure>, Failure> {
     match context.create(&one.allocation(&context.options.system_namespace)).await {
         // It is there already, and on its way into the cache.
-        Ok(_) | Err(Failure::Conflict) => Ok(()),
-        Err(failure) => Err(failure),
+        Ok(_) | Err(Failure::Conflict) => Ok(Ok(())),
+        Err(refusal @ Failure::Refused { .. }) => Ok(Err(refusal)),
+        Err(failure @ (Failure::Gone | Failure::Unsaid(_) | Failure::NoAnswer(_))) => Err(failure),
     }
 }
 

@@ -207,8 +207,8 @@ fn change_waits(context: &Context, object: &Allocation, instance: &PluginInstanc
     released(&facts(context, object, of, &instance.spec.node_name, Going::Deleted)).err()
 }
 
-/// The plugin that a task serves, and in which role: as it was admitted, until a change of that is. One that was never
-/// admitted, and may not be, serves none: no volume needs it.
+/// The plugin that a task serves, and in which role: as it was admitted, until a change of that is. One that may not be
+/// admitted serves none, unless it once was: its instance may be gone before the volumes.
 fn served(context: &Context, object: &Allocation, task: &Task) -> Option<(String, Role)> {
     let written = task.csi_plugin.as_ref()?;
     if let Some(instance) = instance_of(context, object, task) {
@@ -216,7 +216,26 @@ fn served(context: &Context, object: &Allocation, task: &Task) -> Option<(String
     }
     let plugin = context.world.plugins.named(&written.plugin_name);
     let may = allowed(context, object, plugin.as_deref(), &object.namespace().unwrap_or_default());
-    may.then(|| (written.plugin_name.clone(), written.role))
+    let pair = (written.plugin_name.clone(), written.role);
+    (may || served_alone(context, object, (&pair.0, pair.1))).then_some(pair)
+}
+
+/// Whether nobody but this allocation can have brought up what its node has of a plugin: no other one has an instance there,
+/// well or not. Who was never admitted is let go where the one that was stays.
+fn served_alone(context: &Context, object: &Allocation, (plugin, role): (&str, Role)) -> bool {
+    let node = object.status.as_ref().map(|s| s.node_name.clone()).unwrap_or_default();
+    let mine = uid(object);
+    let instances = Instances::of(&context.world, plugin);
+    let alone = |service| {
+        let another = |o: &Arc<PluginInstance>| {
+            o.spec.node_name == node && o.spec.allocation.uid != mine && serves(o.spec.role, service)
+        };
+        serves(role, service) && !instances.objects.values().any(another)
+    };
+    let there = facts(context, object, (plugin, role, None), &node, Going::Deleted);
+    !node.is_empty()
+        && (alone(Service::Node) && !there.on_node.is_empty()
+            || alone(Service::Controller) && !there.hosted.is_empty())
 }
 
 /// Takes back what was allowed once, as soon as no volume needs that instance.

@@ -46,21 +46,40 @@ impl Formatting<'_> {
         self.unless_made(made)
     }
 
-    /// Puts an image whose ext4 has all of it in the place of one whose ext4 is smaller. No device may be behind it.
+    /// Puts an image whose ext4 has all of it in the place of one whose ext4 is smaller. No device may be behind it. Where there
+    /// is no room for a second image it stays as it is, which is no reason not to use it; that it is damaged is one.
     pub(super) fn grow_ext4(&self) -> Result<(), Refusal> {
         self.remove_draft().map_err(self.failed("remove"))?;
         let image = image::open(self.home, self.path, true)?;
-        let draft = blank(self.home, DRAFT, 0).map_err(self.failed("make"))?;
-        let copied = copies::file(&image, &draft, self.capacity)
-            .and_then(|_| draft.set_len(self.capacity))
-            .map_err(self.failed("copy the image to"));
+        let draft = match self.copied(&image) {
+            Ok(draft) => draft,
+            Err(error) => {
+                let _kept = self.remove_draft();
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(
+                    error,
+                    volume = self.volume,
+                    "its ext4 stays as small as it is: no copy to grow"
+                );
+                return Ok(());
+            }
+        };
         let path = self.path.join(DRAFT).into_os_string();
-        let made = copied
-            // 1: there was something to be mended, and it was.
-            .and_then(|()| self.run("e2fsck", &["-f".into(), "-p".into(), path.clone()], &[0, 1]))
+        // 1: there was something to be mended, and it was.
+        let made = self
+            .run("e2fsck", &["-f".into(), "-p".into(), path.clone()], &[0, 1])
             .and_then(|()| self.run("resize2fs", &[path], &[0]))
             .and_then(|()| self.take_over(&draft, FsType::Ext4));
         self.unless_made(made)
+    }
+
+    /// A copy of the image, of the size of the volume.
+    fn copied(&self, image: &OwnedFd) -> Result<File, Refusal> {
+        let draft = blank(self.home, DRAFT, 0).map_err(self.failed("make"))?;
+        copies::file(image, &draft, self.capacity)
+            .and_then(|_| draft.set_len(self.capacity))
+            .map_err(self.failed("copy the image to"))?;
+        Ok(draft)
     }
 
     fn unless_made(&self, made: Result<(), Refusal>) -> Result<(), Refusal> {
@@ -118,5 +137,35 @@ impl Formatting<'_> {
         rustix::fs::renameat(self.home, DRAFT, self.home, IMAGE).map_err(self.failed("rename"))?;
         effect!("csi format: in place");
         rustix::fs::fsync(self.home).map_err(self.failed("sync"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt as _;
+
+    use super::*;
+
+    /// There is no file as large as this volume: what happens on a full disk, too.
+    #[test]
+    fn an_image_that_cannot_be_copied_is_used_as_it_is() {
+        let home = tempfile::tempdir().unwrap();
+        let image = File::create_new(home.path().join(IMAGE)).unwrap();
+        image.write_all_at(b"an ext4", 0).unwrap();
+        let open = OwnedFd::from(File::open(home.path()).unwrap());
+        let of = |capacity| Formatting {
+            volume: "v",
+            home: &open,
+            path: home.path(),
+            capacity,
+            programs: OsStr::new("/nowhere"),
+        };
+        of(u64::MAX).grow_ext4().unwrap();
+        assert!(!home.path().join(DRAFT).exists());
+        assert_eq!(std::fs::read(home.path().join(IMAGE)).unwrap(), b"an ext4");
+        // Whether it is whole has to be known before anybody uses it.
+        let refused = of(1 << 20).grow_ext4().unwrap_err();
+        assert!(matches!(refused, Refusal::Program { program: "e2fsck", .. }), "{refused:?}");
+        assert!(!home.path().join(DRAFT).exists());
     }
 }

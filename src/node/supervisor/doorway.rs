@@ -9,7 +9,7 @@ use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 
-use super::super::context::{AtSocket, Node};
+use super::super::context::{AtSocket, Node, SocketId};
 use crate::sys::watch::{DirEvent, WatchError};
 
 /// Between two looks at a directory that cannot be watched.
@@ -22,14 +22,20 @@ pub(super) struct Doorway {
     /// Another socket came, and who listens there is not yet asked.
     pub(super) renewed: bool,
     pub(super) changes: BoxStream<'static, DirEvent>,
+    /// Which socket was there when the watch began, where that is known.
+    socket: Option<SocketId>,
 }
 
 impl Doorway {
     pub(super) async fn watch(node: &Arc<Node>, socket: &Path) -> Self {
         let directory = socket.parent().unwrap_or(Path::new("/"));
         let name = socket.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let mut there = None;
         let changes = match node.machine.watches.changes(directory).await {
-            Ok(changes) => changes,
+            Ok(changes) => {
+                there = node.machine.dial.which(socket).await;
+                changes
+            }
             Err(WatchError::Gone { .. }) => next_socket(node, socket),
             Err(error @ WatchError::Refused { .. }) => {
                 let error: &dyn std::error::Error = &error;
@@ -37,16 +43,30 @@ impl Doorway {
                 once_watched(node, socket)
             }
         };
-        Self { name, renewed: false, changes }
+        Self { name, renewed: false, changes, socket: there }
     }
 
-    /// Whether another socket came up to now.
-    pub(super) fn replaced(mut self) -> bool {
-        let mut seen = std::iter::from_fn(|| self.changes.next().now_or_never().flatten());
-        seen.any(|event| match event {
+    /// Whether another socket may be at the path, where events were lost. None at all is none yet.
+    pub(super) async fn is_another(&mut self, node: &Node, socket: &Path) -> bool {
+        // In two steps: what is told meanwhile is for one task alone, and cannot be lent across the wait.
+        let now = node.machine.dial.which(socket).await;
+        self.differs(now)
+    }
+
+    fn differs(&self, now: Option<SocketId>) -> bool {
+        self.socket.is_none() || now.is_some_and(|now| self.socket != Some(now))
+    }
+
+    /// Whether another socket came up to now, when the next doorway is there.
+    pub(super) fn replaced(mut self, next: &Self) -> bool {
+        let mut seen = Vec::new();
+        while let Some(event) = self.changes.next().now_or_never().flatten() {
+            seen.push(event);
+        }
+        seen.into_iter().any(|event| match event {
             DirEvent::Appeared(new) => new == self.name,
             // It may have been among those that were lost.
-            DirEvent::Overflow => true,
+            DirEvent::Overflow => self.differs(next.socket),
             DirEvent::Vanished(_) | DirEvent::Written(_) | DirEvent::Gone => false,
         })
     }
@@ -89,10 +109,7 @@ pub(super) async fn wait_for_socket(node: &Node, socket: &Path, refused: &watch:
     // The usual case first: the directory is there and only the socket is missing.
     directory.extend(&names[..at]);
     loop {
-        let appeared = node.machine.watches.appeared(&directory, &names[at]).await;
-        if appeared.is_ok() {
-            refused.send_replace(None);
-        }
+        let appeared = appeared(node, &directory, &names[at], refused).await;
         match appeared {
             Ok(()) if at + 1 == names.len() => return,
             Ok(()) => {
@@ -116,4 +133,19 @@ pub(super) async fn wait_for_socket(node: &Node, socket: &Path, refused: &watch:
             }
         }
     }
+}
+
+/// Returns when a name is in a directory. Once the kernel gives a watch again, `refused` says so before that is over.
+async fn appeared(
+    node: &Node,
+    directory: &Path,
+    name: &str,
+    refused: &watch::Sender<Option<String>>,
+) -> Result<(), WatchError> {
+    let was = refused.borrow().is_some();
+    if was {
+        let _begun = node.machine.watches.changes(directory).await?;
+        refused.send_replace(None);
+    }
+    node.machine.watches.appeared(directory, name).await
 }

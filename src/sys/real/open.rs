@@ -1,8 +1,9 @@
 //! Opening paths so that nothing on the way can lead elsewhere.
 use crate::sys::kernel::KernelError;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, StatxFlags, Uid};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags, Uid};
 use rustix::io::Errno;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 /// Nothing on the way may be a symbolic or magic link, or lead above the start.
@@ -109,24 +110,57 @@ impl Confined {
 pub(crate) fn within(volume: OwnedFd, parts: &[String], make: bool) -> Result<OwnedFd, Errno> {
     let mut at = volume;
     for part in parts {
-        let made = make && make_within(&at, part)?;
-        let flags = CONFINED.union(ResolveFlags::NO_XDEV);
-        if made {
-            let read = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY;
-            like(&rustix::fs::openat2(&at, part.as_str(), read, Mode::empty(), flags)?, &at)?;
-        }
-        at = rustix::fs::openat2(&at, part.as_str(), DIRECTORY, Mode::empty(), flags)?;
+        at = match open_within(&at, part, DIRECTORY) {
+            Err(Errno::NOENT) if make => {
+                make_within(&at, part)?;
+                open_within(&at, part, DIRECTORY)?
+            }
+            opened => opened?,
+        };
     }
     Ok(at)
 }
 
-/// Whether it was not there.
-fn make_within(at: &OwnedFd, part: &str) -> Result<bool, Errno> {
-    match rustix::fs::mkdirat(at, part, Mode::from_raw_mode(0o700)) {
-        Ok(()) => Ok(true),
-        Err(Errno::EXIST) => Ok(false),
+fn open_within(at: &OwnedFd, part: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat2(at, part, flags, Mode::empty(), CONFINED.union(ResolveFlags::NO_XDEV))
+}
+
+/// Makes a directory whole: were it at its place before it is as it shall be, a crash would leave it so for good.
+fn make_within(at: &OwnedFd, part: &str) -> Result<(), Errno> {
+    let draft = draft_of(part);
+    // One that a crash left, or that another call is making: whichever of them is first has the place.
+    match rustix::fs::mkdirat(at, &*draft, Mode::from_raw_mode(0o700)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    let read = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY;
+    match open_within(at, &draft, read) {
+        Ok(new) => like(&new, at)?,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(errno),
+    }
+    let put = match rustix::fs::renameat_with(at, &*draft, at, part, RenameFlags::NOREPLACE) {
+        // NFS has no such rename. What came meanwhile is replaced while it is an empty directory, and otherwise stays.
+        Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::renameat(at, &*draft, at, part),
+        put => put,
+    };
+    match put {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {
+            match rustix::fs::unlinkat(at, &*draft, AtFlags::REMOVEDIR) {
+                Ok(()) | Err(Errno::NOENT) => Ok(()),
+                Err(errno) => Err(errno),
+            }
+        }
         Err(errno) => Err(errno),
     }
+}
+
+/// What a directory is called while it is made: the same for each attempt, and of a length that any file system takes.
+fn draft_of(part: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    part.hash(&mut hasher);
+    format!(".wharfline-{:016x}", hasher.finish())
 }
 
 /// Gives a directory the owner, the group and the mode of another one. A file system that knows no owners is left as it is.
@@ -166,4 +200,43 @@ pub(crate) fn ask_anew(fd: impl AsFd) -> Result<(), Errno> {
 pub(crate) fn statx(fd: impl AsFd, wanted: StatxFlags) -> Result<rustix::fs::Statx, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     rustix::fs::statx(fd, c"", flags, wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// A crash before it is whole leaves nothing at its place, and the next attempt makes it whole.
+    #[test]
+    fn a_directory_in_a_volume_is_at_its_place_when_it_is_as_it_shall_be() {
+        let volume = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
+        std::fs::set_permissions(volume.path(), std::fs::Permissions::from_mode(0o2775)).unwrap();
+        let open = || rustix::fs::open(volume.path(), DIRECTORY, Mode::empty()).unwrap();
+        let names = |at: &Path| {
+            let mut names: Vec<_> = at.read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        let long = "x".repeat(255);
+        for part in ["app", &long] {
+            let left = volume.path().join(draft_of(part));
+            std::fs::create_dir(&left).unwrap();
+            std::fs::set_permissions(&left, std::fs::Permissions::from_mode(0o700)).unwrap();
+            within(open(), &[part.to_owned(), "data".to_owned()], true).unwrap();
+            assert_eq!(
+                (mode(&volume.path().join(part)), names(&volume.path().join(part))),
+                (0o2775, vec!["data".into()])
+            );
+            assert_eq!(mode(&volume.path().join(part).join("data")), 0o2775);
+        }
+        assert_eq!(names(volume.path()), ["app", &long], "something is left");
+        // Who came first has the place.
+        std::fs::set_permissions(volume.path().join("app"), std::fs::Permissions::from_mode(0o711)).unwrap();
+        make_within(&open(), "app").unwrap();
+        assert_eq!((mode(&volume.path().join("app")), names(volume.path()).len()), (0o711, 2));
+        assert_eq!(within(open(), &["none".to_owned()], false).unwrap_err(), Errno::NOENT);
+    }
 }

@@ -10,7 +10,7 @@ use futures::stream::{BoxStream, StreamExt};
 use rustix::fd::OwnedFd;
 use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -20,6 +20,10 @@ use tokio::sync::Notify;
 
 /// Events that wait for one that watches; of more it is told that some were lost.
 const PENDING: usize = 4096;
+/// Numbers that ended last and are remembered, for calls that were under way.
+const ENDED: usize = 1024;
+/// How often a call is made whose number ended before its answer was here.
+const TRIES: usize = 16;
 
 /// Watches directories of this machine. Clones share the instance of inotify.
 #[derive(Debug, Clone)]
@@ -50,13 +54,9 @@ impl RealWatches {
         let refused = |source| WatchError::Refused { path: directory.to_owned(), source };
         let gone = || WatchError::Gone { path: directory.to_owned() };
         let instance = self.instance().map_err(refused)?;
-        let adding = Adding::begin(instance);
         let path = directory.to_owned();
         // Whoever gives up here leaves it to the thread to end what it has begun.
-        let added = self.pool.run(directory, move || {
-            let number = add(&adding.0.fd, &path);
-            number.map(|number| Adding::join(&adding, number))
-        });
+        let added = self.pool.run(directory, move || join(&instance, &path));
         match added.await {
             Ok(Ok(Some(events))) => Ok(events),
             // It went away meanwhile.
@@ -128,12 +128,9 @@ struct State {
     /// By the directory's number: those that watch it, each with a number of its own.
     watching: HashMap<i32, HashMap<u64, Pending>>,
     next: u64,
-    /// Calls under way that may answer any number: none is given back meanwhile.
-    adding: usize,
-    /// Numbers that nobody watches any more.
-    idle: HashSet<i32>,
-    /// Numbers that the kernel took back while calls were under way, which may answer them still.
-    ended: HashSet<i32>,
+    /// How many numbers the kernel has taken back, and the last of them: a call that was under way may answer one still.
+    ends: u64,
+    ended: VecDeque<i32>,
     /// Nothing can be read any more.
     failed: bool,
 }
@@ -183,12 +180,16 @@ impl Instance {
 
 impl State {
     fn tell(&mut self, Told { number, event, given_back }: Told) {
-        if given_back && self.adding > 0 {
-            self.ended.insert(number);
+        if given_back {
+            self.ends += 1;
+            self.ended.truncate(ENDED - 1);
+            self.ended.push_front(number);
         }
         match event {
-            // That is of all of them.
+            // That is of all of them, and any number may have ended.
             DirEvent::Overflow => {
+                self.ends += 1;
+                self.ended.clear();
                 let all = self.watching.values_mut().flat_map(HashMap::values_mut);
                 all.for_each(|one| one.push(DirEvent::Overflow));
             }
@@ -205,53 +206,50 @@ impl State {
         all.for_each(|one| one.push(DirEvent::Gone));
     }
 
-    /// Gives back the numbers that nobody watches, unless one of them may just be answered to somebody.
-    fn give_back(&mut self, fd: &OwnedFd) {
-        if self.adding > 0 {
-            return;
-        }
-        self.ended.clear();
-        for number in self.idle.drain() {
+    /// Whether a number that was answered to a call has not ended since so many had; of too many ends nobody knows. None is
+    /// given out twice before all others were.
+    fn stands(&self, number: i32, ends: u64) -> bool {
+        let since = usize::try_from(self.ends - ends).unwrap_or(usize::MAX);
+        since <= self.ended.len() && !self.ended.iter().take(since).any(|ended| *ended == number)
+    }
+
+    /// Gives back a number that nobody watches. To a call that was just answered it, it has ended then.
+    fn give_back(&self, fd: &OwnedFd, number: i32) {
+        if !self.watching.contains_key(&number) {
             // With its directory it may have gone by itself.
             let _gone = rustix::fs::inotify::remove_watch(fd, number);
         }
     }
 }
 
-/// A call that adds a watch.
-struct Adding(Arc<Instance>);
-
-impl Adding {
-    fn begin(instance: Arc<Instance>) -> Self {
-        instance.lock().adding += 1;
-        Self(instance)
-    }
-
-    /// Has what happens in the directory of this number from now on told; none if it went away already.
-    fn join(&self, number: i32) -> Option<Events> {
-        let mut state = self.0.lock();
+/// Has what happens in a directory from now on told; none if it went away already. The path may hang, and keeps nobody else
+/// from anything.
+fn join(instance: &Arc<Instance>, directory: &Path) -> Result<Option<Events>, Errno> {
+    for _ in 0..TRIES {
+        let ends = {
+            let mut state = instance.lock();
+            instance.read_all(&mut state);
+            state.ends
+        };
+        let number = add(&instance.fd, directory)?;
+        let mut state = instance.lock();
         // What happened before is told to those that were there before.
-        self.0.read_all(&mut state);
-        if state.failed || state.ended.contains(&number) {
-            state.idle.insert(number);
-            return None;
+        instance.read_all(&mut state);
+        if state.failed || !state.stands(number, ends) {
+            state.give_back(instance.fd.get_ref(), number);
+            if state.failed {
+                return Ok(None);
+            }
+            continue;
         }
-        state.idle.remove(&number);
         let (pending, own) = (Pending::default(), state.next);
         state.next += 1;
         let news = Arc::clone(&pending.news);
         state.watching.entry(number).or_default().insert(own, pending);
         drop(state);
-        Some(Events { instance: Arc::clone(&self.0), number, own, news, over: false })
+        return Ok(Some(Events { instance: Arc::clone(instance), number, own, news, over: false }));
     }
-}
-
-impl Drop for Adding {
-    fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.adding -= 1;
-        state.give_back(self.0.fd.get_ref());
-    }
+    Ok(None)
 }
 
 /// The events of one that watches, in order.
@@ -305,8 +303,7 @@ impl Drop for Events {
         all.remove(&self.own);
         if all.is_empty() {
             state.watching.remove(&self.number);
-            state.idle.insert(self.number);
-            state.give_back(self.instance.fd.get_ref());
+            state.give_back(self.instance.fd.get_ref(), self.number);
         }
     }
 }

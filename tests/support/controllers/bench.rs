@@ -153,6 +153,8 @@ pub(crate) struct Bench {
     /// After how many more writes the controllers are killed; 0 = never.
     fuse: Arc<Mutex<usize>>,
     delays: Delays,
+    /// Of what nothing new is taken, by the plural of the kind; empty for nothing.
+    refused: Arc<Mutex<&'static str>>,
     /// More controllers beside the first ones.
     others: Vec<Running>,
 }
@@ -196,6 +198,7 @@ impl Bench {
             behaviours: BTreeMap::new(),
             fuse: Arc::default(),
             delays: Arc::default(),
+            refused: Arc::default(),
             others: Vec::new(),
         };
         bench.watch();
@@ -254,8 +257,10 @@ impl Bench {
         let inner = self.server.client(Identity::controllers());
         let shared =
             (Arc::clone(&self.writes), Arc::clone(&self.fuse), self.controllers.clone(), Arc::clone(delays));
+        let refused = Arc::clone(&self.refused);
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
             let (inner, (writes, fuse, kill, delays)) = (inner.clone(), shared.clone());
+            let refused = Arc::clone(&refused);
             async move {
                 let (parts, body) = request.into_parts();
                 let bytes = body.collect_bytes().await.expect("the body of a request is at hand");
@@ -271,8 +276,10 @@ impl Bench {
                 if let Some(latency) = latency {
                     let _sent = tokio::time::timeout(latency, std::future::pending::<()>()).await;
                 }
+                let of = parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
+                let taken = parts.method != "POST" || of != *refused.lock().unwrap();
                 let request = Request::from_parts(parts, kube::client::Body::from(bytes.to_vec()));
-                let answer = inner.send(request).await;
+                let answer = if taken { inner.send(request).await } else { Ok(refusal()) };
                 if let (Some(write), Ok(answer)) = (write, &answer) {
                     writes.lock().unwrap()[write].code = answer.status().as_u16();
                 }
@@ -297,6 +304,11 @@ impl Bench {
     /// From now on the controllers see changes of a kind so much later.
     pub(crate) fn delay(&self, plural: &'static str, by: Duration) {
         self.delays.lock().unwrap().insert(plural, by);
+    }
+
+    /// From now on the controllers are refused every new object of a kind; of none with an empty name.
+    pub(crate) fn refuse(&self, plural: &'static str) {
+        *self.refused.lock().unwrap() = plural;
     }
 
     /// Stops the controllers.
@@ -425,6 +437,14 @@ impl Bench {
         self.server.shutdown().await;
         self.ledger.check_end();
     }
+}
+
+/// What the server says of an object that it does not take.
+fn refusal() -> http::Response<kube::client::Body> {
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Invalid", "code": 422,
+        "message": "spec.tasks[0].env[A=B]: cannot be the name of a variable" });
+    let body = kube::client::Body::from(serde_json::to_vec(&status).unwrap());
+    http::Response::builder().status(422).header("content-type", "application/json").body(body).unwrap()
 }
 
 type Body = UnsyncBoxBody<bytes::Bytes, kube::Error>;

@@ -200,3 +200,95 @@ async fn what_waits_for_a_plugin_from_the_first_on_leaves_nothing_either() {
         bench.end().await;
     }
 }
+
+/// A driver of a person, allowed once, with a volume in use on its node `a`.
+async fn used_by_hand(bench: &Bench) {
+    let spec = json!({ "driverName": "fake.csi", "allowInstancesFrom": ["default"] });
+    bench.make("plugins", json!({ "metadata": { "name": "by-hand" }, "spec": spec })).await;
+    bench.make("allocations", by_hand("default")).await;
+    bench.until("the plugin is there", |seen| ready(&seen.get("plugins", "", "by-hand"))).await;
+    bench.make("volumeclasses", class("by-hand", "by-hand")).await;
+    bench.make("volumeclaims", claim("c", "by-hand", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+}
+
+/// Its admission is taken back, then its instance is deleted by hand: nobody else could take down what it has brought up.
+#[tokio::test(start_paused = true)]
+async fn who_was_admitted_once_is_held_by_its_volumes_without_an_instance() {
+    let bench = Bench::with(&["a"], disks()).await;
+    used_by_hand(&bench).await;
+    let allow = |from: Value| json!({ "spec": { "allowInstancesFrom": from } });
+    bench.patch("plugins", "", "by-hand", allow(json!([]))).await;
+    let stays = |seen: &Seen| seen.all("events").iter().any(|e| e["reason"] == "InstanceStays");
+    bench.until("it serves on", stays).await;
+    let instance = bench.seen.only("plugininstances")["metadata"]["name"].clone();
+    bench.delete("plugininstances", "", instance.as_str().unwrap()).await;
+    bench.patch("allocations", "default", "driver", json!({ "spec": { "stop": true } })).await;
+    bench.quiet().await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    let driver = |seen: &Seen| seen.get("allocations", "default", "driver")["status"].clone();
+    assert_ne!(driver(&bench.seen)["pluginReleased"], true, "{}", driver(&bench.seen));
+    assert_eq!(why(&bench.seen.get("plugins", "", "by-hand")), "InUse");
+    bench.delete("allocations", "default", "one").await;
+    bench.delete("volumeclaims", "default", "c").await;
+    bench.until("it is let go after them", |seen| driver(seen)["phase"] == "Stopped").await;
+    assert!(bench.seen.all("volumes").is_empty() && bench.seen.all("volumeattachments").is_empty());
+    bench.end().await;
+}
+
+/// One of before something in it was refused, say, when another node joins.
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_the_api_refuses_is_told_and_holds_up_nothing_else() {
+    let mut bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    bench.refuse("allocations");
+    bench.join("b", disks()).await;
+    let plugin = |seen: &Seen| seen.get("plugins", "", "disk");
+    bench.until("it says so", |seen| why(&plugin(seen)) == "InstanceNotMade").await;
+    let message = condition(&plugin(&bench.seen), "Ready")["message"].clone();
+    let expected = "the API refuses its next instance, correct spec.instances: spec.tasks[0].env[A=B]: cannot be the name \
+                    of a variable";
+    assert_eq!(message, expected);
+    assert_eq!(plugin(&bench.seen)["status"]["nodes"], json!({ "healthy": 1, "expected": 2 }));
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    let driver = |seen: &Seen| plugin(seen)["status"]["driverName"] == "fake.csi";
+    bench.until("the rest of its status goes on", driver).await;
+    bench.refuse("");
+    bench.until("it is tried again", |seen| ready(&plugin(seen))).await;
+    bench.end().await;
+}
+
+/// It serves one plugin, and has a volume of another one.
+#[tokio::test(start_paused = true)]
+async fn who_serves_a_plugin_says_that_it_waits_for_another_one() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    let mut both = by_hand("default");
+    both["metadata"]["name"] = json!("one");
+    both["spec"]["volumes"] = json!([{ "name": "v", "claimName": "c" }]);
+    bench.make("allocations", both).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.patch("allocations", "default", "one", json!({ "spec": { "stop": true } })).await;
+    bench.until("nothing of it is left", |seen| seen.all("volumeattachments").is_empty()).await;
+    let away = |seen: &Seen| !ready(&seen.get("plugins", "", "disk"));
+    bench.behave("a", |b| b.healthy = false);
+    bench.until("the plugin is away", away).await;
+    bench.patch("allocations", "default", "one", json!({ "spec": { "stop": false } })).await;
+    bench.until("it waits for its plugin", |seen| obstacle(seen, "one")["reason"] == "PluginNotReady").await;
+    bench.end().await;
+}
+
+/// Its end is the first that is seen after it began to wait.
+#[tokio::test(start_paused = true)]
+async fn what_is_over_waits_for_nothing() {
+    let bench = Bench::with(&["a"], disks()).await;
+    started_without_its_plugin(&bench).await;
+    bench.patch("allocations", "default", "one", json!({ "status": { "phase": "Failed" } })).await;
+    bench.until("nothing is said of before", |seen| obstacle(seen, "one").is_null()).await;
+    assert_eq!(phase(&bench.seen, "one"), "Failed");
+    bench.end().await;
+}
