@@ -98,6 +98,8 @@ pub struct Instance {
     pub draining: bool,
     /// How far it has come.
     pub progress: Progress,
+    /// It has become well, or ceased to be, while there was no PluginInstance to tell it of.
+    pub untold: bool,
 }
 
 impl Instance {
@@ -153,6 +155,21 @@ impl Registry {
         let mut all = self.all();
         let waiting = all.get_mut(key).filter(|i| i.plugin == plugin && (!i.admitted || i.born != born));
         waiting.map(|instance| (instance.admitted, instance.born) = (true, born)).is_some()
+    }
+
+    /// There is no PluginInstance yet to tell of it.
+    pub fn not_told(&self, key: &InstanceKey) {
+        if let Some(instance) = self.all().get_mut(key) {
+            instance.untold = true;
+        }
+    }
+
+    /// How far an instance has come of which something is to be told still, now that it can be.
+    pub fn to_tell(&self, key: &InstanceKey) -> Option<Progress> {
+        let mut all = self.all();
+        let instance = all.get_mut(key).filter(|instance| instance.untold)?;
+        instance.untold = false;
+        Some(instance.progress.clone())
     }
 
     /// Takes the admission of an instance back; returns its plugin if that is news.
@@ -318,6 +335,7 @@ mod tests {
             view: None,
             ours: true,
             draining: false,
+            untold: false,
             progress: Progress::default(),
         }
     }

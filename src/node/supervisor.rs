@@ -254,7 +254,8 @@ pub(super) fn tell(
     (key, plugin): (&InstanceKey, &str),
     now: &Progress,
 ) {
-    let Some(object) = object else { return };
+    // A driver may be faster than the controllers: it is told once it can be.
+    let Some(object) = object else { return node.registry.not_told(key) };
     let about = object.object_ref(&());
     let asked =
         matches!(node.tasks.process(&key.allocation, &key.task), Process::Stopping | Process::Stopped);

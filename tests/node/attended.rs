@@ -417,6 +417,23 @@ async fn a_heartbeat_sees_who_falls_ill_and_each_edge_is_told_once() {
     rig.finish().await;
 }
 
+/// A driver may be faster than the controllers, which make the object that it is told of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_is_well_before_it_is_admitted_is_told_of_once_it_is() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.start().await;
+    let alloc = rig.serve_as("scripted", "p", rig.plugin.socket().to_owned()).await;
+    rig.called(Rpc::NodeGetInfo, 1).await;
+    // That it is known by then is seen by what its allocation says.
+    let serves = |a: &Value| a["status"]["phase"] == "Running";
+    rig.world.until(&rig.allocs, "p", "runs", serves).await;
+    rig.admit_as("scripted", "p", &alloc).await;
+    rig.ready().await;
+    rig.events_until("PluginHealthy").await;
+    assert_eq!(told(&rig, "p", "PluginHealthy").await, 1);
+    rig.finish().await;
+}
+
 /// As `held` is: the allocation runs, and says what it does not do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_controllers_refuse_stands_in_what_the_allocation_says() {

@@ -10,7 +10,7 @@ use super::super::journal::{Entry, InstanceEntry, task_key};
 use super::super::mounts::hash;
 use super::super::registry::{Instance, InstanceKey, Progress};
 use super::super::runtime::Kind;
-use super::super::supervisor::{HEALTH_TIMEOUT, Watched};
+use super::super::supervisor::{HEALTH_TIMEOUT, Watched, tell};
 use super::{grace, wake_orphans};
 use crate::api::allocation::{CsiPlugin, Task};
 use crate::api::meta::Time;
@@ -95,6 +95,9 @@ pub async fn admit(node: &Arc<Node>, key: &InstanceKey, object: &PluginInstance)
     if news {
         node.queue.wake(Key::Plugin(plugin.to_owned()));
     }
+    if let Some(progress) = node.registry.to_tell(key) {
+        tell(node, Some(object), (key, plugin), &progress);
+    }
 }
 
 /// Its PluginInstance is gone though its allocation is not: the controllers do not admit it any more.
@@ -138,6 +141,7 @@ pub fn register(node: &Arc<Node>, uid: &str, task: &str, entry: &InstanceEntry) 
             view: entry.view(),
             ours: entry.socket == own_socket(node, uid, task),
             draining: false,
+            untold: false,
             progress: Progress::default(),
         },
     );
