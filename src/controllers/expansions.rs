@@ -41,7 +41,8 @@ pub(crate) fn look(
     let made_with = volume.spec.source.create.as_ref().map_or(backend, |create| create.required_bytes);
     let asked = volume.spec.size.map_or(made_with, |size| size.required_bytes);
     let wanted = requested(claim).unwrap_or(asked);
-    if wanted == asked && volume.spec.size.is_none() {
+    // Nothing was ever asked for beyond what it was made or registered with, whatever that is.
+    if (wanted == asked || asked == 0) && volume.spec.size.is_none() {
         let capacity = status.capacity;
         return Look { claimed: Claimed::AsAsked, capacity, allocated: String::new(), condition: None };
     }

@@ -16,7 +16,7 @@ pub struct Claim {
     pub requested: i64,
     /// Its upper bound, in bytes; 0 = none.
     pub limit: i64,
-    /// What its volume was asked for last, in bytes.
+    /// What its volume was asked for last, in bytes; 0 = nobody knows: it was registered, and its size was never told.
     pub asked: i64,
     /// The size that its volume has, in bytes; 0 = nobody said.
     pub capacity: i64,
@@ -54,7 +54,8 @@ pub enum Claimed {
 
 /// What is to be done about the size that a bound claim asks for.
 pub fn claimed(claim: &Claim) -> Claimed {
-    if claim.requested == claim.asked || claim.requested < claim.capacity {
+    // Of a volume whose size nobody told, what its claim asks for is taken for what it has.
+    if claim.asked == 0 || claim.requested == claim.asked || claim.requested < claim.capacity {
         return Claimed::AsAsked;
     }
     // What is there already, or is taken back, needs nobody's leave.
@@ -206,8 +207,9 @@ mod tests {
                 Claimed::Refused(reason) => reason.word().to_owned(),
             }
         };
-        let cases: [(Edit, &str); 12] = [
+        let cases: [(Edit, &str); 13] = [
             (|_| {}, "as asked"),
+            (|c| (c.asked, c.capacity, c.class) = (0, 0, None), "as asked"),
             (|c| c.requested = 20, "20..0 false"),
             (|c| (c.requested, c.limit) = (20, 30), "20..30 false"),
             // A bound from before the request was raised is none.

@@ -146,3 +146,25 @@ async fn each_node_that_has_a_volume_or_gets_it_later_owes_its_part() {
     );
     bench.end().await;
 }
+
+/// A volume that a person registered: no driver tells how large it is, and nobody asked for more.
+#[tokio::test(start_paused = true)]
+async fn a_registered_volume_is_not_expanded_for_what_its_claim_says() {
+    let bench = Bench::with(&["a"], growing(&["controller/EXPAND_VOLUME", "node/EXPAND_VOLUME"])).await;
+    disk(&bench).await;
+    let volume = json!({ "metadata": { "name": "v" }, "spec": { "plugin": "disk", "accessModes": ["SingleNodeWriter"],
+        "source": { "existing": { "handle": "h" } }, "reclaimPolicy": "Retain" } });
+    bench.make("volumes", volume).await;
+    bench.ledger_exists("v");
+    let mut of_it = claim("c", "", "SingleNodeWriter");
+    of_it["spec"] = json!({ "volumeName": "v", "accessModes": ["SingleNodeWriter"],
+        "resources": { "requests": { "storage": "1Gi" } } });
+    bench.make("volumeclaims", of_it).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.quiet().await;
+    let (volume, attachment) = (bench.seen.only("volumes"), bench.seen.only("volumeattachments"));
+    assert_eq!((&volume["spec"]["size"], &attachment["spec"]["expandBytes"]), (&Value::Null, &Value::Null));
+    assert_eq!(expanded(&bench.seen), Value::Null);
+    bench.end().await;
+}
