@@ -125,7 +125,7 @@ async fn status(
 ) -> Value {
     let old = plugin.status.clone().unwrap_or_default();
     let instances = Instances::of(&context.world, &plugin.name_any());
-    let list = rollout::counted(context, &instances, own, wanted);
+    let list = rollout::counted(context, plugin, &instances, (own, wanted));
     let (controllers, nodes) = registry::health(&list);
     let provider = provider(&instances).or_else(|| old.provider.clone());
     let has_volumes = context.world.volumes.count(&format!("plugin:{}", plugin.name_any())) > 0;
@@ -223,9 +223,16 @@ fn ready(
     {
         return not(&reason, message);
     }
-    let missing: BTreeSet<_> =
-        list.iter().filter(|i| i.healthy_since.is_none()).map(|i| i.node.as_str()).collect();
-    let nodes = missing.into_iter().take(5).collect::<Vec<_>>().join(", ");
+    let missing = || list.iter().filter(|i| i.healthy_since.is_none()).map(|i| i.node.as_str());
+    let nodes: BTreeSet<_> = missing().filter(|node| !node.is_empty()).collect();
+    let nowhere = missing().filter(|node| node.is_empty()).count();
+    if nodes.is_empty() {
+        let message = format!(
+            "replicas asks for {nowhere} more than there are nodes that are ready, and a node has one of each entry"
+        );
+        return not(Reason::NoNodes.word(), message);
+    }
+    let nodes = nodes.into_iter().take(5).collect::<Vec<_>>().join(", ");
     not("PluginNotReady", format!("waits for a healthy instance on {nodes}"))
 }
 

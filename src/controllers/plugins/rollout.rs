@@ -125,12 +125,12 @@ fn pace(plugin: &Plugin) -> Pace {
 
 /// The instances that are and those that shall be, so that one that has not come up yet counts as missing. While one is
 /// replaced the two count as one, which is there if either of them is. One that goes, and in whose place none comes, counts
-/// only while a volume needs it: its node may be lost, and be a long time away.
+/// only while a volume needs it: its node may be lost, and be a long time away. One that no node is left for is missing, too.
 pub(super) fn counted(
     context: &Context,
+    plugin: &Plugin,
     instances: &Instances,
-    own: &[Arc<Allocation>],
-    wanted: &[Wanted],
+    (own, wanted): (&[Arc<Allocation>], &[Wanted]),
 ) -> Vec<Instance> {
     let by_uid: BTreeMap<String, &Arc<Allocation>> = own.iter().map(|a| (uid(&**a), a)).collect();
     let places: BTreeSet<Slot> = wanted.iter().map(Wanted::slot).collect();
@@ -170,7 +170,25 @@ pub(super) fn counted(
             node_id: String::new(),
         });
     }
+    list.extend(nowhere(plugin, wanted));
     list
+}
+
+/// What `replicas` asks for and no node is there for, an instance each, on no node: one node has one of each entry.
+fn nowhere<'a>(plugin: &'a Plugin, wanted: &'a [Wanted]) -> impl Iterator<Item = Instance> + 'a {
+    let entries = plugin.spec.instances.iter().filter(|_| !deleting(plugin));
+    entries.flat_map(|entry| {
+        let placed = wanted.iter().filter(|one| one.slot().0 == entry.name).count();
+        let asked = entry.placement.replicas.map_or(0, |replicas| replicas as usize);
+        (placed..asked).map(|nth| Instance {
+            id: format!("{}/{nth}", entry.name),
+            role: entry.role,
+            node: String::new(),
+            born: None,
+            healthy_since: None,
+            node_id: String::new(),
+        })
+    })
 }
 
 /// Whether every instance is of the spec that is wanted; nothing before the first change. Once that was so, an instance

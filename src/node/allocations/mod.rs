@@ -156,7 +156,8 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
         wake_volumes(node, &uid);
     }
     let mut told = status::status(node, allocation, wanted);
-    told.note(held.or_else(|| serving::refused(allocation)).or_else(|| serving::unwell(node, allocation)));
+    let note = serving::needed(node, allocation).or(held).or_else(|| serving::refused(allocation));
+    told.note(note.or_else(|| serving::unwell(node, allocation)));
     if told.nothing_begun(allocation) {
         return again;
     }

@@ -2,7 +2,7 @@
 //! from serving.
 use std::borrow::Cow;
 
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 
 use super::super::context::Node;
 use super::super::journal::{Entry, InstanceEntry, task_key};
@@ -42,6 +42,20 @@ pub(super) fn held(written: &Allocation, served: &Allocation) -> Option<String> 
                 written.name
             )
         })
+    })
+}
+
+/// That it was asked to stop, and runs on for those who need its plugin.
+pub(super) fn needed(node: &Node, allocation: &Allocation) -> Option<String> {
+    let serves = allocation.spec.tasks.iter().any(|task| task.csi_plugin.is_some());
+    let let_go = allocation.status.as_ref().is_some_and(|status| status.plugin_released);
+    let asked = allocation.meta().deletion_timestamp.is_some() || allocation.spec.stop || node.stopped();
+    (serves && asked && !let_go).then(|| {
+        let (namespace, name) = (allocation.namespace().unwrap_or_default(), allocation.name_any());
+        format!(
+            "it is to stop, and does once nothing needs the plugin here any more: \
+             `wharfline why alloc/{name} -n {namespace}` names what does"
+        )
     })
 }
 
