@@ -377,7 +377,7 @@ async fn a_call_that_waited_longer_than_its_lease_is_not_sent() {
     let tenure = watch::Sender::new(Tenure { term: 1, renewed });
     let under = |lasts| {
         let lease = Lease { tenure: tenure.subscribe(), lasts, term: tenure.borrow().term };
-        Terms { deadline: LONG, attempt: 1, lease: Some(lease), gate: None }
+        Terms { deadline: LONG, attempt: 1, lease: Some(lease), gate: None, alpha: Alpha::Off }
     };
     let first = bench.plugin.delete_volume(delete("a"), Duration::from_millis(400));
     let second = bench.plugin.delete_volume(delete("b"), under(Duration::ZERO));
@@ -399,7 +399,7 @@ async fn a_dropped_call_is_reported_and_frees_its_volume() {
     let bench = Bench::new();
     bench.backend.next(Rpc::DeleteVolume, Answer::honest().hang(&Gate::new()));
     {
-        let terms = Terms { deadline: LONG, attempt: 3, lease: None, gate: None };
+        let terms = Terms { deadline: LONG, attempt: 3, lease: None, gate: None, alpha: Alpha::Off };
         let pending = bench.plugin.delete_volume(delete("a"), terms);
         let arrived = bench.backend.until("the call is there", |log| !log.is_empty());
         tokio::select! {

@@ -38,6 +38,8 @@ mod life;
 mod lost;
 #[path = "node/many.rs"]
 mod many;
+#[path = "node/measured.rs"]
+mod measured;
 #[path = "node/plugins.rs"]
 mod plugins;
 #[path = "node/refused.rs"]

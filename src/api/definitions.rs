@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::kind::{Cell, Column, KindDefinition, NodeRight};
 use super::meta::AccessMode;
 use super::validate;
+use super::volume::Figures;
 use super::{
     Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim,
     VolumeClass,
@@ -187,6 +188,7 @@ const ATTACHMENT: &[Column] = &[
         rung(o, "attachRequired", "controller", "attached")
     }),
     computed("STAGED", ".status.node.staged", |o| rung(o, "stageRequired", "node", "staged")),
+    computed("USED", ".status.node.usage.bytes.used", fullness),
     Column { name: "NEXT", kind: "string", wide: true, cell: Cell::Path(".status.node.nextAttemptTime") },
     wide("MESSAGE", ".status.node.message"),
 ];
@@ -292,6 +294,13 @@ fn rung(object: &Value, required: &str, side: &str, field: &str) -> Value {
         return json!("-");
     }
     object["status"][side].get(field).cloned().unwrap_or_else(|| json!("Unknown"))
+}
+
+/// What is used of a volume, in per cent, on the node of its attachment.
+fn fullness(object: &Value) -> Value {
+    let bytes = serde_json::from_value::<Figures>(object["status"]["node"]["usage"]["bytes"].clone());
+    let part = bytes.ok().and_then(|bytes| bytes.per_cent());
+    part.map_or(Value::Null, |part| json!(format!("{part}%")))
 }
 
 fn published(object: &Value) -> Value {

@@ -33,6 +33,10 @@ pub struct PluginSpec {
     /// Deadlines per RPC, such as `NodePublishVolume: 2m`; at most 2m but for calls of the node service.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub deadlines: Map,
+    /// Whether what CSI calls alpha is used with this driver: secrets of NodeExpandVolume, and how volumes are by the word of a
+    /// driver that does not tell how full they are. It may change with each release of CSI.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alpha: bool,
     /// The processes that serve it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]

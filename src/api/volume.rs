@@ -205,6 +205,10 @@ pub struct Expansion {
 /// while nothing is owed.
 pub const EXPANDED: &str = "Expanded";
 
+/// The condition of an attachment whose plugin tells how the volume is on its node: False when it says that something is wrong
+/// with it, Unknown when it cannot say. It is not there where nothing is told. Nothing is done because of it.
+pub const VOLUME_HEALTHY: &str = "VolumeHealthy";
+
 /// The reason of an attachment whose plugin said that the node can have no more volumes (RESOURCE_EXHAUSTED).
 pub const ATTACH_LIMIT: &str = "AttachLimitExceeded";
 
@@ -418,6 +422,9 @@ pub struct StageStatus {
     /// The size that NodeExpandVolume was last answered OK for, in bytes; 0 = it never was under this attachment.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub expanded_bytes: i64,
+    /// How full it is here, as far as its plugin tells. Told anew when it has moved by a twentieth, so it may be that much off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<VolumeUsage>,
     /// The last calls, stage, publish and expand.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Call>,
@@ -432,9 +439,74 @@ pub struct StageStatus {
     pub message: String,
 }
 
+/// How full a volume is (NodeGetVolumeStats).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeUsage {
+    /// Space, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<Figures>,
+    /// Inodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inodes: Option<Figures>,
+    /// When it was so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
+}
+
+/// How much there is of something, and what is left of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Figures {
+    /// All of it.
+    pub total: i64,
+    /// What is used; absent where the plugin does not say, as for block volumes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<i64>,
+    /// What may be used still, which need not be all that is left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available: Option<i64>,
+}
+
+impl VolumeUsage {
+    /// Whether it has no figures.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_none() && self.inodes.is_none()
+    }
+}
+
+impl Figures {
+    /// What is used of it, in per cent, as `df` counts it: of what is used and what may be used still; absent where it is not
+    /// told.
+    pub fn per_cent(&self) -> Option<i64> {
+        let used = self.used?;
+        let all = used.saturating_add(self.available.unwrap_or_else(|| self.total.saturating_sub(used)));
+        let (used, all) = (i128::from(used), i128::from(all));
+        // What is begun of a per cent counts as one.
+        (all > 0).then(|| i64::try_from((used * 100 + all - 1) / all).unwrap_or(100))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fullness_is_of_what_may_be_used() {
+        let of = |total, used, available| Figures { total, used, available }.per_cent();
+        for (figures, expected) in [
+            ((100, Some(50), Some(50)), Some(50)),
+            // Five are kept for root.
+            ((100, Some(90), Some(5)), Some(95)),
+            ((100, Some(100), None), Some(100)),
+            ((100, Some(0), Some(0)), None),
+            ((100, None, Some(10)), None),
+            ((1000, Some(1), Some(999)), Some(1)),
+            ((i64::MAX, Some(i64::MAX), Some(i64::MAX)), Some(100)),
+        ] {
+            assert_eq!(of(figures.0, figures.1, figures.2), expected, "{figures:?}");
+        }
+    }
 
     fn volume(host: i64, of: i64, exists: &str) -> Value {
         json!({ "status": { "controller": { "nodeName": "n", "epoch": host }, "exists": exists, "observedEpoch": of } })

@@ -44,6 +44,8 @@ pub struct Terms {
     pub lease: Option<Lease>,
     /// Who lets it through when its turn has come.
     pub gate: Option<Arc<dyn Gate>>,
+    /// Whether what the contract calls alpha may be sent, even where the plugin's options do not say so.
+    pub alpha: Alpha,
 }
 
 /// Lets a call about a volume through to one process of a driver, or not. The process is chosen before the call waits for
@@ -88,7 +90,7 @@ impl Lease {
 
 impl From<Duration> for Terms {
     fn from(deadline: Duration) -> Self {
-        Self { deadline, attempt: 1, lease: None, gate: None }
+        Self { deadline, attempt: 1, lease: None, gate: None, alpha: Alpha::Off }
     }
 }
 
@@ -266,9 +268,9 @@ impl Plugin {
         self.attempt(&self.shared.probes, request, terms.into(), |_| Ok(())).await
     }
 
-    /// Whether what the contract calls alpha is sent.
-    pub(crate) fn alpha(&self) -> Alpha {
-        self.shared.alpha
+    /// Whether what the contract calls alpha is sent in such a call.
+    pub(crate) fn alpha(&self, terms: &Terms) -> Alpha {
+        if terms.alpha == Alpha::On { Alpha::On } else { self.shared.alpha }
     }
 
     /// A connection of its own, whose end says nothing of the others: for what is read for long, or not fast enough.
@@ -278,7 +280,7 @@ impl Plugin {
 
     /// Waits until the call may be sent, or says why it is not.
     pub(crate) async fn admit<Q: Question>(&self, request: &Q, terms: &Terms) -> Result<Admitted, Failure> {
-        if Q::RPC.is_alpha() && self.shared.alpha == Alpha::Off {
+        if Q::RPC.is_alpha() && self.alpha(terms) == Alpha::Off {
             return Err(Failure::switched_off(Q::RPC));
         }
         let asked = Instant::now();

@@ -29,7 +29,7 @@ use super::turns::Turns;
 use super::writes::{Said, Written};
 use crate::api::meta::{CALLS_KEPT, Call, SecretRef, Time};
 use crate::api::{Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim};
-use crate::csi::{self, SocketPathError, Tenure};
+use crate::csi::{self, Alpha, SocketPathError, Tenure};
 use crate::plan::Reason;
 use crate::plan::marks::STOPPED;
 use crate::plan::registry::Service;
@@ -111,6 +111,10 @@ pub struct Options {
     pub lease: Duration,
     /// Between two Probes of a plugin that is well.
     pub heartbeat: Duration,
+    /// Between two measurements of how full volumes are; none are made where it is absent.
+    pub stats_period: Option<Duration>,
+    /// What tells how it stands here.
+    pub figures: super::figures::Figures,
     /// At the latest so long after a controller call began the plugin is done with it.
     pub longest_call: Duration,
     /// What was brought up for another store than the server's is taken down, and not a reason to refuse the start.
@@ -245,6 +249,8 @@ pub struct Node {
     pub turns: Turns,
     /// What was seen of mounts beyond what the journal says.
     pub sightings: super::mounts::Sightings,
+    /// How full volumes are, as it was measured last.
+    pub usages: super::mounts::Usages,
     /// How tasks are run here.
     pub runtimes: Runtimes,
     /// Ends the daemon; workloads and mounts stay.
@@ -404,6 +410,7 @@ impl Node {
             amnesia: parts.amnesia,
             turns: Turns::default(),
             sightings: super::mounts::Sightings::default(),
+            usages: super::mounts::Usages::default(),
             stop: parts.stop,
             tenure: watch::Sender::default(),
             synced: AtomicBool::new(false),
@@ -477,6 +484,12 @@ impl Node {
         } else {
             own.unwrap_or(Duration::from_secs(60)).min(longest)
         }
+    }
+
+    /// Whether what CSI calls alpha is used with a plugin, as its Plugin says now.
+    pub fn alpha(&self, plugin: &str) -> Alpha {
+        let on = self.caches.plugins.one(plugin).is_some_and(|plugin| plugin.spec.alpha);
+        if on { Alpha::On } else { Alpha::Off }
     }
 
     /// The content of a Secret, read now. `None` reference = no secrets.

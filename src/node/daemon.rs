@@ -189,6 +189,7 @@ impl Started {
         let parts =
             Parts { options, machine, client, journal, boot_id: facts.boot_id, events, amnesia: lost, stop };
         let node = Arc::new(Node::new(parts));
+        node.options.figures.of(&node);
         recover::doubt_missing_mounts(&node, &table).await?;
         recover::adopt(&node).await;
         let (mounts, known) = (table.len(), node.journal.look(std::collections::BTreeMap::len));
@@ -210,6 +211,7 @@ async fn serve(
     let (client, name, stop) = (node.client.0.clone(), node.options.name.clone(), node.stop.clone());
     following.spawn(events::write(client, name, told, stop));
     following.spawn(mounts::health::follow(Arc::clone(node)));
+    following.spawn(mounts::usage::follow(Arc::clone(node)));
     let mut lease = tokio::spawn(agent::renew(Arc::clone(node), identity.incarnation.clone()));
     let begin = begin(node, ready);
     let mut going = false;

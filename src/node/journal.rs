@@ -588,7 +588,7 @@ impl Entry {
             Self::Publication(_) | Self::Task(_) | Self::Create(_) | Self::Asked(_) | Self::Store(_) => None,
         }
     }
-    fn as_publication(&self) -> Option<&PublicationEntry> {
+    pub(super) fn as_publication(&self) -> Option<&PublicationEntry> {
         match self {
             Self::Publication(entry) => Some(entry),
             Self::Attachment(_) | Self::Task(_) | Self::Create(_) | Self::Asked(_) | Self::Store(_) => None,

@@ -22,7 +22,7 @@
 //! | [`caches`], [`queue`], [`retry`] | what the API says, what to do next, and when again |
 //! | [`requests`], [`objects`] | CSI requests from records, and where the objects are |
 //! | [`agent`] | lease and NodeAgent |
-//! | [`events`] | what happened, for people |
+//! | [`events`], [`figures`] | what happened, for people; how it stands, in figures |
 pub mod agent;
 pub mod allocations;
 mod asked;
@@ -30,6 +30,7 @@ pub mod caches;
 pub mod context;
 pub mod daemon;
 pub mod events;
+pub mod figures;
 pub mod hosting;
 pub mod instances;
 pub mod journal;
@@ -49,4 +50,5 @@ mod writes;
 
 pub use context::{AtSocket, Dial, Machine, Options, SocketId};
 pub use daemon::{Error, Looked, Prepared, run};
+pub use figures::{Figures, Names as FigureNames};
 pub use runtime::Grants;

@@ -199,6 +199,11 @@ impl Registry {
         all.values().filter(|i| i.plugin == plugin).cloned().collect()
     }
 
+    /// Every instance here.
+    pub fn everything(&self) -> Vec<(InstanceKey, Instance)> {
+        self.all().iter().map(|(key, instance)| (key.clone(), instance.clone())).collect()
+    }
+
     /// Their keys.
     pub fn keys_of(&self, plugin: &str) -> Vec<InstanceKey> {
         let all = self.all();

@@ -10,6 +10,7 @@
 //! | [`mount`] | close, stage, publish and their reverses, on the node |
 //! | [`expand`] | who is asked for a larger size next, and which size is shown |
 //! | [`stale`] | what became of a mount that was up, and what is told of it |
+//! | [`usage`] | when it is told anew how full a volume is |
 //! | [`supervise`] | start, stop, start again: the tasks of an allocation |
 //! | [`registry`] | which instance of a plugin serves, and the counts |
 //! | [`place`] | which node an allocation and a late-bound claim go to |
@@ -50,6 +51,7 @@ pub mod stale;
 pub mod supervise;
 pub mod unit;
 pub mod update;
+pub mod usage;
 pub mod view;
 pub mod volume;
 

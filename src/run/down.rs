@@ -81,7 +81,7 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
         let work = async {
             match &member {
                 Some(member) => node::leave(member.name(), &data_dir).await,
-                None => run(args, &data_dir, stop.clone()).await,
+                None => Box::pin(run(args, &data_dir, stop.clone())).await,
             }
         };
         let work = tokio::time::timeout(whole, work);

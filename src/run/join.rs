@@ -14,12 +14,14 @@ use crate::api::NodeAgent;
 use crate::api::node_agent::NodeAgentSpec;
 use crate::api::plugin::LONGEST_CONTROLLER_CALL;
 use crate::node::supervisor::HEARTBEAT;
-use crate::node::{Grants, Options};
+use crate::node::{Figures, Grants, Options};
 use crate::plan::marks::STOPPED;
 use crate::server::{Identity, KEY, LOCAL, Server};
 
 /// How long a node's lease lasts.
 pub const LEASE: Duration = Duration::from_secs(10);
+/// Between two measurements of how full a node's volumes are.
+pub const STATS_PERIOD: Duration = Duration::from_secs(60);
 /// Between two times that a node joins again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Beneath which directories volumes may be published on the host, unless `up --host-path` says otherwise.
@@ -36,6 +38,8 @@ pub fn options(name: &str, data_dir: PathBuf, run_dir: PathBuf) -> Options {
         runtimes: allows::RUNTIMES.map(str::to_owned).to_vec(),
         lease: LEASE,
         heartbeat: HEARTBEAT,
+        stats_period: Some(STATS_PERIOD),
+        figures: Figures::default(),
         longest_call: LONGEST_CONTROLLER_CALL + Duration::from_secs(30),
         any_store: false,
     }

@@ -13,6 +13,7 @@ pub mod cluster;
 pub mod csi;
 pub mod down;
 mod enroll;
+pub mod figures;
 pub mod join;
 pub mod machine;
 pub mod moving;

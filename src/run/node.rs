@@ -13,7 +13,7 @@ use super::enroll::{Membership, host_and_port};
 use super::patience::patient;
 use super::servers::Servers;
 use super::up::{host_name, named, prepare, stop_on_signal};
-use super::{allows, join, machine};
+use super::{allows, figures, join, machine};
 use crate::api::token::JoinToken;
 use crate::node::{self, Looked, Options, Prepared};
 use crate::sys::process::Adopted;
@@ -40,6 +40,9 @@ pub struct Args {
     /// What the node allows
     #[command(flatten)]
     pub allows: allows::Args,
+    /// What it tells of itself in figures
+    #[command(flatten)]
+    pub figures: figures::Args,
 }
 
 /// Runs until SIGTERM or SIGINT. Workloads and mounts stay as they are.
@@ -81,10 +84,13 @@ async fn run(
     }
     // The machine first: what runs here belongs to a name, and a token is for a machine that can be a node.
     let allows = args.allows.allows(data_dir)?;
+    let told = args.figures.listen().await?;
     let options = Options {
         host_paths: allows.host_paths,
         containers: allows.containers,
         runtimes: allows.runtimes,
+        stats_period: args.figures.period(),
+        figures: told.figures(),
         ..join::options("", data_dir.to_owned(), machine::run_dir(data_dir))
     };
     let machine = machine::machine(data_dir, &allows.containerd)?;
@@ -130,6 +136,7 @@ async fn run(
     tokio::select! {
         result = &mut daemon => Ok(result?),
         () = announce => Ok(()),
+        () = told.serve() => Ok(()),
         error = stay(&mut membership, &servers) => {
             stop.cancel();
             daemon.await?;

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::audit::Audit;
-use super::{allows, cluster, down, join, machine};
+use super::{allows, cluster, down, figures, join, machine};
 use crate::node::journal::Journal;
 use crate::node::runtime::containerd::Reached;
 use crate::node::{Looked, Options};
@@ -39,6 +39,9 @@ pub struct Args {
     /// What the node allows
     #[command(flatten)]
     pub allows: allows::Args,
+    /// What it tells of itself in figures
+    #[command(flatten)]
+    pub figures: figures::Args,
 }
 
 /// Runs until SIGTERM or SIGINT. Workloads and mounts stay as they are.
@@ -188,6 +191,7 @@ struct Up {
     pki: Arc<Pki>,
     store: Arc<dyn Store>,
     server: Server,
+    told: figures::Told,
     _audit: Audit,
 }
 
@@ -204,12 +208,15 @@ impl Up {
             .await
             .with_context(|| format!("cannot listen on {listen}; give another address with --listen"))?;
         let address = listener.local_addr()?;
+        let told = args.figures.listen().await?;
         let machine = machine::machine(&data_dir, &allows.containerd)?;
         let (kernel, containerd) = (Arc::clone(&machine.kernel), machine.containerd.clone());
         let options = Options {
             host_paths: allows.host_paths,
             containers: allows.containers,
             runtimes: allows.runtimes,
+            stats_period: args.figures.period(),
+            figures: told.figures(),
             ..join::options("", data_dir.clone(), machine::run_dir(&data_dir))
         };
         // The machine and the store know nothing of one another.
@@ -232,6 +239,7 @@ impl Up {
             pki,
             store,
             server,
+            told,
             _audit: audit,
         })
     }
@@ -242,6 +250,7 @@ impl Up {
         let kubeconfig = self.pki.admin_kubeconfig(&url, &[])?;
         write_private(&self.data_dir.join("kubeconfig"), &kubeconfig)?;
         let serving = tokio::spawn(serve(self.listener, tls, self.server.clone(), stop.clone()));
+        let telling = tokio::spawn(self.told.serve());
         let compactor = tokio::spawn(run_compactor(self.store, KeepPolicy::default()));
         let (tell, ready) = oneshot::channel();
         let announce = async {
@@ -268,6 +277,7 @@ impl Up {
         };
         stop.cancel();
         compactor.abort();
+        telling.abort();
         serving.await?;
         self.server.shutdown().await;
         result?;

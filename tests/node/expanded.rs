@@ -446,3 +446,42 @@ async fn who_uses_what_does_not_grow_is_not_troubled() {
     rig.end_alloc("more").await;
     end(rig).await;
 }
+
+/// Obligation CO-GEN-30.
+/// Scenario B109: the one field of a request that is alpha is sent where its Plugin switches alpha on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secrets_of_a_nodes_expansion_are_sent_where_alpha_is_on() {
+    let mut config = growing();
+    // The plugin complains of what is alpha where that is not so.
+    config.alpha = false;
+    let rig = Rig::new(config).await;
+    rig.secret("s", "hunter22").await;
+    let secrets = json!({ "nodeExpand": { "namespace": "default", "name": "s" } });
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special { secrets, ..Special::default() }).await;
+    rig.published("app").await;
+    let sent = |rig: &Rig| match rig.backend.calls_of(NODE_EXPAND).pop().unwrap().ask {
+        Ask::NodeExpandVolume(of) => of.secrets,
+        other => panic!("{other:?}"),
+    };
+    want(&rig, 2 * MIB).await;
+    has(&rig, 2 * MIB).await;
+    owe(&rig, 2 * MIB).await;
+    shows(&rig, 2 * MIB).await;
+    assert!(sent(&rig).is_empty(), "alpha is off unless it is switched on");
+    rig.backend.configure(|config| config.alpha = true);
+    rig.plugin_object(json!({ "alpha": true })).await;
+    // Its daemon sees that on its own time.
+    for size in 3.. {
+        want(&rig, size * MIB).await;
+        has(&rig, size * MIB).await;
+        owe(&rig, size * MIB).await;
+        shows(&rig, size * MIB).await;
+        if !sent(&rig).is_empty() {
+            break;
+        }
+        assert!(size < 30, "alpha was switched on, and nothing is sent");
+    }
+    assert_eq!(sent(&rig).get("password").map(String::as_str), Some("hunter22"));
+    end(rig).await;
+}

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::events;
+use super::{events, fullness};
 use crate::cli::age::{millis, since, time_of};
 use crate::cli::args::Describe;
 use crate::cli::failure::{Exit, Failure};
@@ -46,10 +46,11 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &Describe) -> Result<()
         for object in objects {
             let object = with_kind(object, &resource);
             let happened = events_of(session, &object).await?;
+            let attachments = fullness::attachments(session, &object).await?;
             if described > 0 {
                 session.say("\n")?;
             }
-            let text = render(&object, &happened, Timestamp::now());
+            let text = render(&object, &happened, &attachments, Timestamp::now());
             session.terminal.out.write_all(text.as_bytes())?;
             described += 1;
         }
@@ -83,7 +84,7 @@ async fn events_of(session: &mut Session<'_>, object: &Value) -> Result<Vec<Valu
 }
 
 /// The whole page about one object.
-pub(crate) fn render(object: &Value, happened: &[Value], now: Timestamp) -> String {
+pub(crate) fn render(object: &Value, happened: &[Value], attachments: &[Value], now: Timestamp) -> String {
     let mut page = String::new();
     header(&mut page, object, now);
     section(&mut page, "Spec", &object["spec"]);
@@ -98,7 +99,14 @@ pub(crate) fn render(object: &Value, happened: &[Value], now: Timestamp) -> Stri
         Some(Value::Array(conditions)) => conditions,
         _ => Vec::new(),
     };
+    if let Some(node) = status.get_mut("node").and_then(Value::as_object_mut) {
+        node.remove("usage");
+    }
     section(&mut page, "Status", &prune(status));
+    let full = fullness::rows(attachments, now);
+    if !full.is_empty() {
+        grid(&mut page, "Usage", &fullness::HEADINGS, &full);
+    }
     self::conditions(&mut page, &conditions, now);
     call_table(&mut page, calls, &next, now);
     let rows: Vec<Vec<String>> = happened
@@ -317,7 +325,7 @@ mod tests {
             },
         });
         let event = json!({ "type": "Warning", "reason": "StageFailed", "message": "no", "lastTimestamp": "2026-01-01T00:00:50Z" });
-        let page = render(&object, &[event], "2026-01-01T00:01:00Z".parse().unwrap());
+        let page = render(&object, &[event], &[], "2026-01-01T00:01:00Z".parse().unwrap());
         assert_eq!(
             page,
             "\
@@ -353,7 +361,7 @@ Events:
     #[test]
     fn a_secret_keeps_its_values() {
         let secret = json!({ "kind": "Secret", "apiVersion": "v1", "metadata": { "name": "s" }, "data": { "password": "Y29ycmVjdA==" }, "type": "Opaque" });
-        let page = render(&secret, &[], Timestamp::UNIX_EPOCH);
+        let page = render(&secret, &[], &[], Timestamp::UNIX_EPOCH);
         assert!(!page.contains("Y29y"), "{page}");
         assert!(page.contains("password: 7 bytes"), "{page}");
     }

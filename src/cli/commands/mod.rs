@@ -7,6 +7,7 @@ pub(crate) mod describe;
 pub(crate) mod drain;
 pub(crate) mod edit;
 pub(crate) mod events;
+mod fullness;
 pub(crate) mod get;
 pub(crate) mod logs;
 pub(crate) mod token;

@@ -77,7 +77,8 @@ impl Plugin {
         mut request: proto::NodeExpandVolumeRequest,
         terms: impl Into<Terms>,
     ) -> Answer<Option<i64>> {
-        if self.alpha() == Alpha::Off {
+        let terms = terms.into();
+        if self.alpha(&terms) == Alpha::Off {
             request.secrets.clear();
         }
         let asked = proto::NodeExpandVolumeRequest {

@@ -240,7 +240,7 @@ where
     let lease = Some(lease.clone());
     let deadline = node.deadline(&serving.name, method);
     let gate = Some(Arc::clone(&serving.gate));
-    let answer = make(Terms { deadline, attempt, lease, gate });
+    let answer = make(Terms { deadline, attempt, lease, gate, alpha: node.alpha(&serving.name) });
     let result = node.events.follow(Some(about.clone()), (method, deadline), answer).await;
     node.doubts.ended(volume, began, &result);
     if !result.as_ref().is_err_and(Failure::is_unsent) {

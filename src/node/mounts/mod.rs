@@ -16,11 +16,13 @@ mod others;
 mod report;
 mod steps;
 mod unit;
+pub(super) mod usage;
 
 pub use at_host::allowed_host_path;
 pub use healing::healing;
 pub use health::Sightings;
 pub use unit::user_note;
+pub use usage::{Measured, Usages};
 
 use super::context::{Key, Node};
 use super::hosting::UNSENT;

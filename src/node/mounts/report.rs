@@ -6,7 +6,7 @@ use super::NODE;
 use super::health::staging_trouble;
 use super::unit::Unit;
 use crate::api::meta::{Call, Condition, READY, Rung, Truth, set_condition};
-use crate::api::volume::{EXPANDED, StageStatus};
+use crate::api::volume::{EXPANDED, StageStatus, VOLUME_HEALTHY};
 use crate::plan::expand::Growth;
 use crate::plan::mount::Attachment;
 
@@ -24,11 +24,20 @@ impl Unit {
                 (reason, message) = (word.to_owned(), sentence);
             }
         }
+        // Of what is not up nothing is told. A daemon that has measured nothing yet leaves what stands there.
+        let up = self.is_up();
+        let measured = node.usages.told(&self.uid).filter(|_| up);
+        let stands = before.and_then(|s| s.node.as_ref()).and_then(|n| n.usage.clone()).filter(|_| up);
+        let (usage, state) = match measured {
+            Some((usage, state)) => (Some(usage), Some(state)),
+            None => (stands, None),
+        };
         let stage = StageStatus {
             staged,
             closed: self.entry.as_ref().is_some_and(|e| e.closed),
             released_uid: if released { self.uid.clone() } else { String::new() },
             expanded_bytes: self.entry.as_ref().map_or(0, |e| e.expanded),
+            usage: usage.filter(|usage| !usage.is_empty()),
             calls: node.calls.get(&self.key(), known),
             next_attempt_time: next,
             reason: reason.clone(),
@@ -59,6 +68,15 @@ impl Unit {
         } else if !word.is_empty() {
             let condition = Condition::new(EXPANDED, Truth::False, &word, message).of_generation(generation);
             set_condition(&mut conditions, condition, node.now());
+        }
+        match state {
+            Some(Some(state)) => {
+                let condition = super::usage::condition(&state).of_generation(generation);
+                set_condition(&mut conditions, condition, node.now());
+            }
+            Some(None) => conditions.retain(|condition| condition.kind != VOLUME_HEALTHY),
+            None if !up => conditions.retain(|condition| condition.kind != VOLUME_HEALTHY),
+            None => {}
         }
         NodePart { node: stage, conditions }
     }

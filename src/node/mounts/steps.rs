@@ -11,7 +11,7 @@ use super::super::requests;
 use super::unit::{Unit, User};
 use super::{NODE, TARGET, Trouble, at_host, chain, hash};
 use crate::api::meta::VolumeMode;
-use crate::csi::{self, Failure, Gate, Terms};
+use crate::csi::{self, Alpha, Failure, Gate, Terms};
 use crate::plan::Reason;
 use crate::plan::mount::{Level, Step};
 use crate::plan::registry::Service;
@@ -461,12 +461,13 @@ impl Unit {
             .as_ref()
             .map(|o| o.spec.plugin.clone())
             .or(self.entry.as_ref().map(|e| e.plugin.clone()));
-        let deadline = node.deadline(&plugin.unwrap_or_default(), method);
+        let plugin = plugin.unwrap_or_default();
+        let (deadline, alpha) = (node.deadline(&plugin, method), node.alpha(&plugin));
         let attempt = node.retry.attempt(step);
         let started = node.now();
         let about = self.object.as_ref().map(|object| object.object_ref(&()));
         let gate = Some(Arc::clone(&serving.gate));
-        let answer = make(Terms { deadline, attempt, lease: None, gate });
+        let answer = make(Terms { deadline, attempt, lease: None, gate, alpha });
         let result = node.events.follow(about, (method, deadline), answer).await;
         if !result.as_ref().is_err_and(Failure::is_unsent) {
             node.calls.add(&self.key(), requests::call(method, &result, attempt, started, node.now()));
@@ -507,11 +508,18 @@ pub(super) struct Serving {
     pub(super) newer_modes: bool,
     /// Whether it expands volumes on nodes.
     pub(super) expands: bool,
+    /// Whether it tells how full volumes are, or how they are.
+    pub(super) measures: bool,
     /// Where the instance has the tree, if not where the node has it.
     view: Option<PathBuf>,
 }
 
 impl Serving {
+    /// Whom it may be asked about the volume.
+    pub(super) fn gate(&self) -> Arc<dyn Gate> {
+        Arc::clone(&self.gate)
+    }
+
     /// A path of the tree as it is told to this instance. No path goes into a request but by this.
     pub(super) fn told(&self, node: &Node, path: &TreePath) -> String {
         let tree = node.machine.kernel.absolute(&Place::Tree(TreePath::root()));
@@ -529,6 +537,7 @@ pub(super) fn serving(node: &Node, plugin: &str, handle: &str) -> Result<Serving
                 view: instance.view,
                 newer_modes: can.single_node_multi_writer,
                 expands: can.expand_volume,
+                measures: can.get_volume_stats || can.volume_condition && node.alpha(plugin) == Alpha::On,
             })
         }
         None => Err(Trouble::Wait(Reason::PluginNotReady {

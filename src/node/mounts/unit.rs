@@ -111,6 +111,12 @@ impl Unit {
         Self { uid, object, entry, users, wanted, host }
     }
 
+    /// Whether it is staged or published here, by the journal.
+    pub(super) fn is_up(&self) -> bool {
+        let staged = |entry: &AttachmentEntry| entry.stage_required && entry.staged == Level::Up;
+        self.entry.as_ref().is_some_and(staged) || self.users.iter().any(|user| user.level() == Level::Up)
+    }
+
     pub(super) fn key(&self) -> String {
         format!("att/{}", self.uid)
     }

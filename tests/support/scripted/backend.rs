@@ -171,6 +171,13 @@ impl Backend {
         self.state().script.push(rpc, None, answer, true);
     }
 
+    /// Gives this answer to every call of `rpc` from now on, in place of what is queued.
+    pub fn instead(&self, rpc: Rpc, answer: Answer) {
+        let mut state = self.state();
+        state.script.clear(rpc);
+        state.script.push(rpc, None, answer, true);
+    }
+
     /// Forgets what is queued for `rpc`.
     pub fn honest(&self, rpc: Rpc) {
         self.state().script.clear(rpc);

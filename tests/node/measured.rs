@@ -1,0 +1,221 @@
+//! How full volumes are: measured in rounds beside everything else, and told when a person would read something else from it.
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use wharfline::csi::{Code, Rpc, proto};
+use wharfline::node::{FigureNames, Figures};
+
+use crate::support::node::{Rig, condition, condition_message, uid, until};
+use crate::support::scripted::{Answer, Ask, Config, Gate, Logged};
+
+const STATS: Rpc = Rpc::NodeGetVolumeStats;
+/// GET_VOLUME_STATS and VOLUME_CONDITION of the node service.
+const TELLS_FIGURES: i32 = 2;
+const TELLS_HEALTH: i32 = 4;
+
+fn telling(capabilities: &[i32]) -> Config {
+    let mut config = Config::full();
+    config.node.retain(|can| ![TELLS_FIGURES, TELLS_HEALTH].contains(can));
+    config.node.extend(capabilities);
+    config
+}
+
+/// A daemon whose rounds follow one another closely.
+async fn measuring(config: Config) -> Rig {
+    let mut rig = Rig::idle(config).await;
+    rig.options.stats_period = Some(Duration::from_millis(50));
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    rig
+}
+
+fn filled(used: i64, available: i64) -> proto::NodeGetVolumeStatsResponse {
+    let total = used + available;
+    let usage = proto::VolumeUsage { available, total, used, unit: 1 };
+    proto::NodeGetVolumeStatsResponse { usage: vec![usage], volume_condition: None }
+}
+
+/// It was asked so many times more.
+async fn rounds(rig: &Rig, more: usize) {
+    let so_far = rig.count(STATS);
+    rig.called(STATS, so_far + more).await;
+}
+
+async fn shows(rig: &Rig, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    serde_json::to_value(rig.world.until(&rig.attachments, "att-1", what, holds).await).unwrap()
+}
+
+async fn end(rig: Rig) {
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+/// Obligation CO-NODE-70.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_up_is_measured_and_told_when_it_has_moved() {
+    let rig = measuring(telling(&[TELLS_FIGURES])).await;
+    rig.backend.instead(STATS, Answer::reply(&filled(100, 900)));
+    rig.running().await;
+    let used = |bytes: i64| move |a: &Value| a["status"]["node"]["usage"]["bytes"]["used"] == bytes;
+    let told = shows(&rig, "measured", used(100)).await;
+    assert!(told["status"]["node"]["usage"]["time"].is_string(), "{told}");
+    let publish = rig.backend.calls_of(Rpc::NodePublishVolume).remove(0).ask;
+    let Ask::NodePublishVolume(publish) = publish else { panic!("{publish:?}") };
+    let golden = proto::NodeGetVolumeStatsRequest {
+        volume_id: publish.volume_id,
+        volume_path: publish.target_path,
+        staging_target_path: publish.staging_target_path,
+    };
+    // At first it may have been staged alone.
+    let last = rig.backend.calls_of(STATS).pop().unwrap().ask;
+    assert_eq!(last, Ask::NodeGetVolumeStats(golden));
+    // A little more is no news, and no write.
+    rig.backend.instead(STATS, Answer::reply(&filled(149, 851)));
+    rounds(&rig, 3).await;
+    let now = shows(&rig, "as before", |_| true).await;
+    assert_eq!(now["metadata"]["resourceVersion"], told["metadata"]["resourceVersion"]);
+    rig.backend.instead(STATS, Answer::reply(&filled(150, 850)));
+    shows(&rig, "moved", used(150)).await;
+    rig.backend.instead(STATS, Answer::reply(&filled(1000, 0)));
+    shows(&rig, "full", used(1000)).await;
+    end(rig).await;
+}
+
+/// Obligation CO-NODE-70.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_tells_nothing_is_not_asked() {
+    let mut rig = measuring(telling(&[])).await;
+    let app = rig.running().await;
+    // What is told is told by who can: the same driver in its next version.
+    let figures = rig.options.figures.clone();
+    until(|| figures.text(FigureNames::Own).contains("wharfline_mounts{node=\"node-a\"} 1\n"), "one mount")
+        .await;
+    assert!(!figures.text(FigureNames::Own).contains("wharfline_volume_"));
+    rig.stop().await;
+    assert_eq!(figures.text(FigureNames::Own), "", "the daemon has ended");
+    assert_eq!(rig.count(STATS), 0);
+    rig.options.figures = Figures::default();
+    rig.backend.configure(|config| config.node.push(TELLS_FIGURES));
+    rig.start().await;
+    rig.called(STATS, 1).await;
+    assert_eq!(uid(&rig.published("app").await), uid(&app));
+    let metrics = rig.options.figures.clone();
+    let line = "\nkubelet_volume_stats_capacity_bytes{namespace=\"default\",persistentvolumeclaim=\"data\"} ";
+    until(|| metrics.text(FigureNames::AndKubelets).contains(line), line).await;
+    let text = metrics.text(FigureNames::Own);
+    assert!(text.contains("\nwharfline_plugin_up{plugin=\"scripted\",role=\"Monolith\","), "{text}");
+    end(rig).await;
+}
+
+/// Obligation CO-NODE-71.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_measurement_that_hangs_holds_up_its_volume_for_one_deadline_and_no_other() {
+    let rig = measuring(telling(&[TELLS_FIGURES])).await;
+    rig.deadline(STATS, "2s").await;
+    rig.running().await;
+    let other = rig.alloc("second", json!({ "volumes": [{ "name": "data", "claimName": "other" }] })).await;
+    rig.give_second(&other).await;
+    rig.world.until(&rig.allocs, "second", "runs", |a| a["status"]["phase"] == "Running").await;
+    let handle = |of: &Value| of["spec"]["handle"].as_str().unwrap().to_owned();
+    let hangs = handle(&shows(&rig, "there", |_| true).await);
+    let gate = Gate::new();
+    rig.backend.next_for(STATS, &hangs, Answer::honest().hang(&gate));
+    let asked_of = |rig: &Rig, hangs: &str| {
+        let of = |ask: &Ask| matches!(ask, Ask::NodeGetVolumeStats(of) if of.volume_id == hangs);
+        rig.backend.calls_of(STATS).into_iter().filter(|call| of(&call.ask)).collect::<Vec<_>>()
+    };
+    until(|| asked_of(&rig, &hangs).last().is_some_and(Logged::in_flight), "it hangs").await;
+    // The other one comes down meanwhile.
+    rig.end_second().await;
+    assert!(asked_of(&rig, &hangs).last().unwrap().in_flight(), "the other volume waited for it");
+    let asked = asked_of(&rig, &hangs).len();
+    rig.end_alloc("app").await;
+    let last = asked_of(&rig, &hangs);
+    assert_eq!(last.len(), asked, "it was measured on its way down");
+    gate.open();
+    rig.end_attachment().await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// Obligation CO-NODE-72.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn figures_that_make_no_sense_are_not_told() {
+    let rig = measuring(telling(&[TELLS_FIGURES])).await;
+    let entry = |unit: i32, total: i64, used: i64| proto::VolumeUsage { available: 1, total, used, unit };
+    let strange = proto::NodeGetVolumeStatsResponse {
+        usage: vec![entry(99, 10, 1), entry(1, -5, 1), entry(1, 10, -1), entry(2, 7, 6)],
+        volume_condition: None,
+    };
+    rig.backend.instead(STATS, Answer::reply(&strange));
+    rig.running().await;
+    let told = shows(&rig, "inodes", |a| a["status"]["node"]["usage"]["inodes"]["used"] == 6).await;
+    assert_eq!(told["status"]["node"]["usage"]["bytes"], Value::Null, "{told}");
+    // A driver may have nothing to tell at all.
+    rig.backend.instead(STATS, Answer::reply(&proto::NodeGetVolumeStatsResponse::default()));
+    shows(&rig, "nothing", |a| a["status"]["node"]["usage"].is_null()).await;
+    end(rig).await;
+}
+
+/// Obligation CO-NODE-73.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_its_driver_does_not_find_is_told_of_and_left_alone() {
+    let mut rig = measuring(telling(&[TELLS_FIGURES])).await;
+    rig.running().await;
+    rounds(&rig, 1).await;
+    rig.backend.instead(STATS, Answer::fail(Code::NotFound, "no such volume, request 1"));
+    let unknown = |a: &Value| condition(a, "VolumeHealthy", "Unknown");
+    let told = shows(&rig, "not found", unknown).await;
+    let message = condition_message(&told, "VolumeHealthy").unwrap();
+    assert!(message.contains("NOT_FOUND") && message.contains("no such volume"), "{message}");
+    // Another daemon goes on from what the status says.
+    rig.kill().await;
+    rig.options.figures = Figures::default();
+    rig.backend.instead(STATS, Answer::fail(Code::NotFound, "no such volume, request 2"));
+    rig.start().await;
+    rounds(&rig, 3).await;
+    let now = shows(&rig, "as before", |_| true).await;
+    assert_eq!(condition_message(&now, "VolumeHealthy"), Some(message));
+    rig.published("app").await;
+    assert_eq!((rig.count(Rpc::NodeUnpublishVolume), rig.count(Rpc::NodeUnstageVolume)), (0, 0));
+    rig.backend.honest(STATS);
+    shows(&rig, "found", |a| condition_message(a, "VolumeHealthy").is_none()).await;
+    end(rig).await;
+}
+
+/// Obligation CO-CTRL-69: nothing is done because of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_its_driver_says_is_unwell_is_shown_and_used_on() {
+    let rig = measuring(telling(&[TELLS_FIGURES, TELLS_HEALTH])).await;
+    rig.running().await;
+    shows(&rig, "well", |a| condition(a, "VolumeHealthy", "True")).await;
+    let handle = rig.backend.volumes().remove(0);
+    rig.backend.configure(|config| {
+        config.ill.insert(handle.clone(), "two of three disks are gone".to_owned());
+    });
+    let told = shows(&rig, "unwell", |a| condition(a, "VolumeHealthy", "False")).await;
+    assert_eq!(condition_message(&told, "VolumeHealthy"), Some("two of three disks are gone"));
+    assert!(condition(&told, "Ready", "True"), "{told}");
+    rig.events_until("VolumeAbnormal").await;
+    rig.published("app").await;
+    rig.backend.configure(|config| config.ill.clear());
+    shows(&rig, "well again", |a| condition(a, "VolumeHealthy", "True")).await;
+    end(rig).await;
+}
+
+/// Obligation CO-GEN-30.
+/// How a volume is is alpha by itself: a driver that tells nothing else of volumes is asked where that is switched on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_tells_only_how_volumes_are_is_asked_where_alpha_is_on() {
+    let mut config = telling(&[TELLS_HEALTH]);
+    config.alpha = true;
+    let rig = measuring(config).await;
+    rig.running().await;
+    let figures = rig.options.figures.clone();
+    until(|| figures.text(FigureNames::Own).contains("wharfline_mounts{"), "the daemon works").await;
+    assert_eq!(rig.count(STATS), 0);
+    rig.plugin_object(json!({ "alpha": true })).await;
+    shows(&rig, "well", |a| condition(a, "VolumeHealthy", "True")).await;
+    end(rig).await;
+}
