@@ -33,7 +33,7 @@ enum Command {
     Restore(run::moving::RestoreArgs),
     /// Move an embedded store to etcd; no server may run on either
     Migrate(run::moving::MigrateArgs),
-    /// Serve one of the built-in CSI drivers
+    /// Serve one of the built-in CSI drivers, or stand before any one and misbehave
     Csi(run::csi::Args),
 }
 
