@@ -33,8 +33,10 @@ enum Command {
     Restore(run::moving::RestoreArgs),
     /// Move an embedded store to etcd; no server may run on either
     Migrate(run::moving::MigrateArgs),
-    /// Serve one of the built-in CSI drivers
+    /// Serve one of the built-in CSI drivers, or stand before any one and misbehave
     Csi(run::csi::Args),
+    /// Examine CSI drivers
+    Plugin(run::plugin::Args),
 }
 
 fn main() -> ExitCode {
@@ -52,5 +54,6 @@ fn main() -> ExitCode {
         Command::Restore(args) => run::report(run::moving::restore(&args, &options.data_dir)),
         Command::Migrate(args) => run::report(run::moving::migrate(&args, &options.data_dir)),
         Command::Csi(args) => run::report(run::csi::main(args)),
+        Command::Plugin(args) => run::plugin::main(&args),
     }
 }

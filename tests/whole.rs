@@ -4,6 +4,8 @@
 mod booted;
 #[path = "whole/by_hand.rs"]
 mod by_hand;
+#[path = "whole/chaos.rs"]
+mod chaos;
 #[path = "whole/containerd.rs"]
 mod containerd;
 #[path = "whole/containers.rs"]

@@ -114,7 +114,7 @@ impl Drop for Endpoint {
     }
 }
 
-fn clear_stale(path: &Path) -> Result<(), EndpointError> {
+pub(super) fn clear_stale(path: &Path) -> Result<(), EndpointError> {
     let meta = match std::fs::symlink_metadata(path) {
         Ok(meta) => meta,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -4,6 +4,7 @@
 //! and what the kernel is asked. What is the same for all of them is here; what a volume is, each says itself.
 mod authority;
 pub mod btrfs;
+pub mod chaos;
 pub mod dir;
 pub mod endpoint;
 mod faults;

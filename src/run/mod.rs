@@ -19,6 +19,7 @@ pub mod machine;
 pub mod moving;
 pub mod node;
 pub mod patience;
+pub mod plugin;
 pub mod server;
 pub mod servers;
 pub mod up;

@@ -22,7 +22,7 @@ fn parse(arguments: &[&str]) -> Result<wharfline::run::csi::CommonArgs, clap::Er
     let all = ["csi", "dir"].iter().chain(arguments);
     Command::try_parse_from(all).map(|command| match command.csi.driver {
         Driver::Dir(arguments) => arguments,
-        other @ (Driver::Loop(_) | Driver::Btrfs(_)) => panic!("{other:?}"),
+        other @ (Driver::Loop(_) | Driver::Btrfs(_) | Driver::Chaos(_)) => panic!("{other:?}"),
     })
 }
 

@@ -18,7 +18,7 @@ fn parse(arguments: &[&str]) -> Result<LoopArgs, clap::Error> {
     let all = ["csi", "loop"].iter().chain(arguments);
     Command::try_parse_from(all).map(|command| match command.csi.driver {
         Driver::Loop(arguments) => arguments,
-        other @ (Driver::Dir(_) | Driver::Btrfs(_)) => panic!("{other:?}"),
+        other @ (Driver::Dir(_) | Driver::Btrfs(_) | Driver::Chaos(_)) => panic!("{other:?}"),
     })
 }
 

@@ -1,6 +1,7 @@
 //! The real kernel behind the traits of [`crate::sys`].
 mod binds;
 pub(crate) mod btrfs;
+pub(crate) mod companion;
 pub(crate) mod containerd;
 mod containers;
 pub(crate) mod copies;

@@ -1,0 +1,396 @@
+//! Questions that change nothing: what is listed, and calls that a driver has to refuse. A driver that does not refuse to
+//! make something is asked to delete it at once.
+use super::card::point;
+use super::examiner::{Examiner, MISSING, OK};
+use crate::csi::proto::{self, CapacityRange};
+use crate::csi::{Code, Plugin, Rpc, check};
+
+const REQUIRED: &str = "A required field that is missing is INVALID_ARGUMENT.";
+const GONE: &str = "What is not there is deleted: OK.";
+const UNKNOWN: &str = "What is not there is NOT_FOUND.";
+const LISTS: &str = "Whoever lists answers each question for a list.";
+const STALE: &str = "A token that is no token of a page is ABORTED.";
+/// A page that no driver has given out.
+const NO_TOKEN: &str = "wharfline-probe-no-such-page";
+/// A path at which nothing is.
+const NOWHERE: &str = "/nonexistent/wharfline-probe";
+
+macro_rules! lacks {
+    ($examiner:ident: $($rpc:ident($method:ident, $request:ident);)*) => {
+        $($examiner.lacks(Rpc::$rpc, async |p, t| p.$method(proto::$request::default(), t).await).await;)*
+    };
+}
+
+impl Examiner {
+    /// Everything that can be asked without a volume.
+    pub(super) async fn harmless(&mut self) {
+        self.node_info().await;
+        self.making().await;
+        self.deleting().await;
+        self.attaching().await;
+        self.validating().await;
+        self.listing().await;
+        self.snapshots().await;
+        self.growing().await;
+        self.groups().await;
+        self.staging().await;
+        self.publishing().await;
+        self.looking().await;
+        self.unreported().await;
+    }
+
+    async fn making(&mut self) {
+        let whole = proto::CreateVolumeRequest {
+            name: self.name("refused"),
+            volume_capabilities: vec![self.capability()],
+            parameters: self.parameters.clone(),
+            secrets: self.secrets.clone(),
+            ..Default::default()
+        };
+        let unnamed = proto::CreateVolumeRequest { name: String::new(), ..whole.clone() };
+        let incapable = proto::CreateVolumeRequest { volume_capabilities: Vec::new(), ..whole };
+        for (case, request) in [("without a name", unnamed), ("without a capability", incapable)] {
+            let secrets = self.secrets.clone();
+            self.ask(Rpc::CreateVolume, (case, REQUIRED), MISSING, async move |plugin, deadline| {
+                let made = plugin.create_volume(request, deadline).await?;
+                let volume_id = made.volume_id.clone();
+                // It should not be there; the answer is judged all the same.
+                let _ =
+                    plugin.delete_volume(proto::DeleteVolumeRequest { volume_id, secrets }, deadline).await;
+                Ok(made)
+            })
+            .await;
+        }
+    }
+
+    async fn deleting(&mut self) {
+        let request = proto::DeleteVolumeRequest { volume_id: self.nobody(), secrets: self.secrets.clone() };
+        let empty = proto::DeleteVolumeRequest { volume_id: String::new(), ..request.clone() };
+        for (case, contract, wanted, request) in [
+            ("without an id", REQUIRED, MISSING, empty),
+            ("of a volume that is not there", GONE, OK, request),
+        ] {
+            self.ask(Rpc::DeleteVolume, (case, contract), wanted, async |p, t| {
+                p.delete_volume(request, t).await
+            })
+            .await;
+        }
+    }
+
+    async fn attaching(&mut self) {
+        let node_id = self.node_id();
+        let whole = proto::ControllerPublishVolumeRequest {
+            volume_id: self.nobody(),
+            node_id: node_id.clone(),
+            volume_capability: Some(self.capability()),
+            secrets: self.secrets.clone(),
+            ..Default::default()
+        };
+        let without_id = proto::ControllerPublishVolumeRequest { volume_id: String::new(), ..whole.clone() };
+        let without_node = proto::ControllerPublishVolumeRequest { node_id: String::new(), ..whole.clone() };
+        let incapable = proto::ControllerPublishVolumeRequest { volume_capability: None, ..whole.clone() };
+        for (case, contract, wanted, request) in [
+            ("without a volume", REQUIRED, MISSING, without_id),
+            ("without a node", REQUIRED, MISSING, without_node),
+            ("without a capability", REQUIRED, MISSING, incapable),
+            ("of a volume that is not there", UNKNOWN, &[Code::NotFound][..], whole),
+        ] {
+            let asking = async |p: &Plugin, t| p.controller_publish_volume(request, t).await;
+            self.ask(Rpc::ControllerPublishVolume, (case, contract), wanted, asking).await;
+        }
+        let request = proto::ControllerUnpublishVolumeRequest {
+            node_id,
+            secrets: self.secrets.clone(),
+            ..Default::default()
+        };
+        let asking = async |p: &Plugin, t| p.controller_unpublish_volume(request, t).await;
+        self.ask(Rpc::ControllerUnpublishVolume, ("without a volume", REQUIRED), MISSING, asking).await;
+    }
+
+    async fn validating(&mut self) {
+        let whole = proto::ValidateVolumeCapabilitiesRequest {
+            volume_id: self.nobody(),
+            volume_capabilities: vec![self.capability()],
+            secrets: self.secrets.clone(),
+            ..Default::default()
+        };
+        let without_id =
+            proto::ValidateVolumeCapabilitiesRequest { volume_id: String::new(), ..whole.clone() };
+        let incapable =
+            proto::ValidateVolumeCapabilitiesRequest { volume_capabilities: Vec::new(), ..whole.clone() };
+        for (case, contract, wanted, request) in [
+            ("without a volume", REQUIRED, MISSING, without_id),
+            ("without a capability", REQUIRED, MISSING, incapable),
+            ("of a volume that is not there", UNKNOWN, &[Code::NotFound][..], whole),
+        ] {
+            let asking = async |p: &Plugin, t| p.validate_volume_capabilities(request, t).await;
+            self.ask(Rpc::ValidateVolumeCapabilities, (case, contract), wanted, asking).await;
+        }
+    }
+
+    async fn listing(&mut self) {
+        let page = proto::ListVolumesRequest { max_entries: 1, starting_token: String::new() };
+        let asking = async |p: &Plugin, t| p.list_volumes(page, t).await;
+        if let Some(answer) = self.ask(Rpc::ListVolumes, ("a page of one", LISTS), OK, asking).await {
+            let at = point(
+                Rpc::ListVolumes.name(),
+                "what it lists",
+                "A page has no more than was asked for, of volumes with ids.",
+            );
+            let judged = check::Pages::new().took(&answer.next_token, answer.entries.len(), 1);
+            let each = answer.entries.iter().try_for_each(|entry| check::listed(entry).map(drop));
+            self.legal(at, judged.and(each), &format!("{} entries", answer.entries.len()));
+        }
+        let stale = proto::ListVolumesRequest { starting_token: NO_TOKEN.to_owned(), max_entries: 0 };
+        let asking = async |p: &Plugin, t| p.list_volumes(stale, t).await;
+        self.ask(Rpc::ListVolumes, ("a token that is none", STALE), &[Code::Aborted], asking).await;
+        let room = proto::GetCapacityRequest {
+            volume_capabilities: vec![self.capability()],
+            parameters: self.parameters.clone(),
+            accessible_topology: self.topology(),
+        };
+        let asking = async |p: &Plugin, t| p.get_capacity(room, t).await;
+        let says = "Whoever tells the room that is left tells it.";
+        if let Some(answer) = self.ask(Rpc::GetCapacity, ("answers", says), OK, asking).await {
+            let at = point(Rpc::GetCapacity.name(), "what it tells", "No size is negative.");
+            self.legal(at, check::room(&answer), &format!("{} bytes", answer.available_capacity));
+        }
+        let asking = async |p: &Plugin, t| {
+            p.controller_get_volume(proto::ControllerGetVolumeRequest::default(), t).await
+        };
+        self.ask(Rpc::ControllerGetVolume, ("without a volume", REQUIRED), MISSING, asking).await;
+        let unknown = proto::ControllerGetVolumeRequest { volume_id: self.nobody() };
+        let asking = async |p: &Plugin, t| p.controller_get_volume(unknown, t).await;
+        let case = ("of a volume that is not there", UNKNOWN);
+        self.ask(Rpc::ControllerGetVolume, case, &[Code::NotFound], asking).await;
+    }
+
+    async fn snapshots(&mut self) {
+        let unnamed = proto::CreateSnapshotRequest {
+            source_volume_id: self.nobody(),
+            secrets: self.secrets.clone(),
+            ..Default::default()
+        };
+        let of_nothing = proto::CreateSnapshotRequest {
+            name: self.name("refused"),
+            source_volume_id: String::new(),
+            ..unnamed.clone()
+        };
+        for (case, request) in [("without a name", unnamed), ("without a volume", of_nothing)] {
+            let secrets = self.secrets.clone();
+            self.ask(Rpc::CreateSnapshot, (case, REQUIRED), MISSING, async move |plugin, deadline| {
+                let made = plugin.create_snapshot(request, deadline).await?;
+                let request = proto::DeleteSnapshotRequest { snapshot_id: made.snapshot_id.clone(), secrets };
+                // As with a volume.
+                let _ = plugin.delete_snapshot(request, deadline).await;
+                Ok(made)
+            })
+            .await;
+        }
+        let request =
+            proto::DeleteSnapshotRequest { snapshot_id: self.nobody(), secrets: self.secrets.clone() };
+        let empty = proto::DeleteSnapshotRequest { snapshot_id: String::new(), ..request.clone() };
+        for (case, contract, wanted, request) in [
+            ("without an id", REQUIRED, MISSING, empty),
+            ("of a snapshot that is not there", GONE, OK, request),
+        ] {
+            let asking = async |p: &Plugin, t| p.delete_snapshot(request, t).await;
+            self.ask(Rpc::DeleteSnapshot, (case, contract), wanted, asking).await;
+        }
+        let list = proto::ListSnapshotsRequest { secrets: self.secrets.clone(), ..Default::default() };
+        let one = proto::ListSnapshotsRequest { max_entries: 1, ..list.clone() };
+        let asking = async |p: &Plugin, t| p.list_snapshots(one, t).await;
+        self.ask(Rpc::ListSnapshots, ("a page of one", LISTS), OK, asking).await;
+        let stale = proto::ListSnapshotsRequest { starting_token: NO_TOKEN.to_owned(), ..list.clone() };
+        let asking = async |p: &Plugin, t| p.list_snapshots(stale, t).await;
+        self.ask(Rpc::ListSnapshots, ("a token that is none", STALE), &[Code::Aborted], asking).await;
+        let unknown = proto::ListSnapshotsRequest { snapshot_id: self.nobody(), ..list };
+        let asking = async |p: &Plugin, t| p.list_snapshots(unknown, t).await;
+        let empty = "A list of what is not there is empty, and OK.";
+        if let Some(answer) =
+            self.ask(Rpc::ListSnapshots, ("of an id that is not there", empty), OK, asking).await
+        {
+            let at = point(Rpc::ListSnapshots.name(), "which is empty", empty);
+            self.card.holds(at, answer.entries.is_empty(), format!("{} entries", answer.entries.len()));
+        }
+        let asking = async |p: &Plugin, t| p.get_snapshot(proto::GetSnapshotRequest::default(), t).await;
+        self.ask(Rpc::GetSnapshot, ("without an id", REQUIRED), MISSING, asking).await;
+    }
+
+    async fn growing(&mut self) {
+        let range = Some(CapacityRange { required_bytes: 1 << 30, limit_bytes: 0 });
+        let whole = proto::ControllerExpandVolumeRequest {
+            volume_id: self.nobody(),
+            capacity_range: range,
+            secrets: self.secrets.clone(),
+            volume_capability: Some(self.capability()),
+        };
+        let without_id = proto::ControllerExpandVolumeRequest { volume_id: String::new(), ..whole.clone() };
+        let without_size = proto::ControllerExpandVolumeRequest { capacity_range: None, ..whole.clone() };
+        for (case, contract, wanted, request) in [
+            ("without a volume", REQUIRED, MISSING, without_id),
+            ("without a size", REQUIRED, MISSING, without_size),
+            ("of a volume that is not there", UNKNOWN, &[Code::NotFound][..], whole),
+        ] {
+            let asking = async |p: &Plugin, t| p.controller_expand_volume(request, t).await;
+            self.ask(Rpc::ControllerExpandVolume, (case, contract), wanted, asking).await;
+        }
+        let request = proto::ControllerModifyVolumeRequest {
+            secrets: self.secrets.clone(),
+            mutable_parameters: [("wharfline-probe".to_owned(), "x".to_owned())].into(),
+            ..Default::default()
+        };
+        let asking = async |p: &Plugin, t| p.controller_modify_volume(request, t).await;
+        self.ask(Rpc::ControllerModifyVolume, ("without a volume", REQUIRED), MISSING, asking).await;
+    }
+
+    async fn groups(&mut self) {
+        let unnamed = proto::CreateVolumeGroupSnapshotRequest {
+            source_volume_ids: vec![self.nobody()],
+            secrets: self.secrets.clone(),
+            ..Default::default()
+        };
+        let asking = async |p: &Plugin, t| p.create_volume_group_snapshot(unnamed, t).await;
+        self.ask(Rpc::CreateVolumeGroupSnapshot, ("without a name", REQUIRED), MISSING, asking).await;
+        let empty = proto::DeleteVolumeGroupSnapshotRequest::default();
+        let asking = async |p: &Plugin, t| p.delete_volume_group_snapshot(empty, t).await;
+        self.ask(Rpc::DeleteVolumeGroupSnapshot, ("without an id", REQUIRED), MISSING, asking).await;
+    }
+
+    async fn node_info(&mut self) {
+        let says = "A node says what its driver calls it.";
+        let asking = async |p: &Plugin, t| p.node_get_info(t).await;
+        if let Some(info) = self.ask(Rpc::NodeGetInfo, ("answers", says), OK, asking).await {
+            let form = "An id of 256 bytes at most, no negative limit, topology of letters and digits.";
+            let at = point(Rpc::NodeGetInfo.name(), "what it says", form);
+            self.legal(at, check::node_info(&info), &info.node_id);
+            self.node = Some(info);
+        }
+    }
+
+    async fn staging(&mut self) {
+        let whole = proto::NodeStageVolumeRequest {
+            volume_id: self.nobody(),
+            staging_target_path: NOWHERE.to_owned(),
+            volume_capability: Some(self.capability()),
+            secrets: self.secrets.clone(),
+            ..Default::default()
+        };
+        let without_id = proto::NodeStageVolumeRequest { volume_id: String::new(), ..whole.clone() };
+        let without_path =
+            proto::NodeStageVolumeRequest { staging_target_path: String::new(), ..whole.clone() };
+        let incapable = proto::NodeStageVolumeRequest { volume_capability: None, ..whole };
+        for (case, request) in [
+            ("without a volume", without_id),
+            ("without a path", without_path),
+            ("without a capability", incapable),
+        ] {
+            let asking = async |p: &Plugin, t| p.node_stage_volume(request, t).await;
+            self.ask(Rpc::NodeStageVolume, (case, REQUIRED), MISSING, asking).await;
+        }
+        let (volume_id, path) = (self.nobody(), NOWHERE.to_owned());
+        let without_id = proto::NodeUnstageVolumeRequest { staging_target_path: path, ..Default::default() };
+        let without_path = proto::NodeUnstageVolumeRequest { volume_id, ..Default::default() };
+        for (case, request) in [("without a volume", without_id), ("without a path", without_path)] {
+            let asking = async |p: &Plugin, t| p.node_unstage_volume(request, t).await;
+            self.ask(Rpc::NodeUnstageVolume, (case, REQUIRED), MISSING, asking).await;
+        }
+    }
+
+    async fn publishing(&mut self) {
+        let staged = if self.can.node.stage_unstage_volume { NOWHERE.to_owned() } else { String::new() };
+        let whole = proto::NodePublishVolumeRequest {
+            volume_id: self.nobody(),
+            staging_target_path: staged,
+            target_path: format!("{NOWHERE}/target"),
+            volume_capability: Some(self.capability()),
+            secrets: self.secrets.clone(),
+            ..Default::default()
+        };
+        let without_id = proto::NodePublishVolumeRequest { volume_id: String::new(), ..whole.clone() };
+        let without_path = proto::NodePublishVolumeRequest { target_path: String::new(), ..whole.clone() };
+        let incapable = proto::NodePublishVolumeRequest { volume_capability: None, ..whole };
+        for (case, request) in [
+            ("without a volume", without_id),
+            ("without a path", without_path),
+            ("without a capability", incapable),
+        ] {
+            let asking = async |p: &Plugin, t| p.node_publish_volume(request, t).await;
+            self.ask(Rpc::NodePublishVolume, (case, REQUIRED), MISSING, asking).await;
+        }
+        let (volume_id, target_path) = (self.nobody(), format!("{NOWHERE}/target"));
+        let without_id = proto::NodeUnpublishVolumeRequest { target_path, ..Default::default() };
+        let without_path = proto::NodeUnpublishVolumeRequest { volume_id, ..Default::default() };
+        for (case, request) in [("without a volume", without_id), ("without a path", without_path)] {
+            let asking = async |p: &Plugin, t| p.node_unpublish_volume(request, t).await;
+            self.ask(Rpc::NodeUnpublishVolume, (case, REQUIRED), MISSING, asking).await;
+        }
+    }
+
+    async fn looking(&mut self) {
+        let whole = proto::NodeGetVolumeStatsRequest {
+            volume_id: self.nobody(),
+            volume_path: NOWHERE.to_owned(),
+            staging_target_path: String::new(),
+        };
+        let without_id = proto::NodeGetVolumeStatsRequest { volume_id: String::new(), ..whole.clone() };
+        let without_path = proto::NodeGetVolumeStatsRequest { volume_path: String::new(), ..whole.clone() };
+        for (case, contract, wanted, request) in [
+            ("without a volume", REQUIRED, MISSING, without_id),
+            ("without a path", REQUIRED, MISSING, without_path),
+            ("of a volume that is not there", UNKNOWN, &[Code::NotFound][..], whole),
+        ] {
+            let asking = async |p: &Plugin, t| p.node_get_volume_stats(request, t).await;
+            self.ask(Rpc::NodeGetVolumeStats, (case, contract), wanted, asking).await;
+        }
+        let whole = proto::NodeExpandVolumeRequest {
+            volume_id: self.nobody(),
+            volume_path: NOWHERE.to_owned(),
+            volume_capability: Some(self.capability()),
+            ..Default::default()
+        };
+        let without_id = proto::NodeExpandVolumeRequest { volume_id: String::new(), ..whole.clone() };
+        let without_path = proto::NodeExpandVolumeRequest { volume_path: String::new(), ..whole.clone() };
+        for (case, contract, wanted, request) in [
+            ("without a volume", REQUIRED, MISSING, without_id),
+            ("without a path", REQUIRED, MISSING, without_path),
+            ("of a volume that is not there", UNKNOWN, &[Code::NotFound][..], whole),
+        ] {
+            let asking = async |p: &Plugin, t| p.node_expand_volume(request, t).await;
+            self.ask(Rpc::NodeExpandVolume, (case, contract), wanted, asking).await;
+        }
+    }
+
+    /// The calls that are not reported, each with a request that names nothing.
+    async fn unreported(&mut self) {
+        lacks! { self:
+            CreateVolume(create_volume, CreateVolumeRequest);
+            DeleteVolume(delete_volume, DeleteVolumeRequest);
+            ControllerPublishVolume(controller_publish_volume, ControllerPublishVolumeRequest);
+            ControllerUnpublishVolume(controller_unpublish_volume, ControllerUnpublishVolumeRequest);
+            ListVolumes(list_volumes, ListVolumesRequest);
+            GetCapacity(get_capacity, GetCapacityRequest);
+            CreateSnapshot(create_snapshot, CreateSnapshotRequest);
+            DeleteSnapshot(delete_snapshot, DeleteSnapshotRequest);
+            ListSnapshots(list_snapshots, ListSnapshotsRequest);
+            ControllerExpandVolume(controller_expand_volume, ControllerExpandVolumeRequest);
+            ControllerModifyVolume(controller_modify_volume, ControllerModifyVolumeRequest);
+            NodeStageVolume(node_stage_volume, NodeStageVolumeRequest);
+            NodeUnstageVolume(node_unstage_volume, NodeUnstageVolumeRequest);
+            NodeGetVolumeStats(node_get_volume_stats, NodeGetVolumeStatsRequest);
+            NodeExpandVolume(node_expand_volume, NodeExpandVolumeRequest);
+        }
+    }
+
+    /// What the driver calls this node, or a name that it calls none.
+    pub(super) fn node_id(&self) -> String {
+        let id = self.node.as_ref().map(|node| node.node_id.clone()).filter(|id| !id.is_empty());
+        id.unwrap_or_else(|| self.nobody())
+    }
+
+    /// Where this node is, if volumes are bound to places.
+    pub(super) fn topology(&self) -> Option<proto::Topology> {
+        let bound = self.can.plugin.services.volume_accessibility_constraints;
+        self.node.as_ref().filter(|_| bound).and_then(|node| node.accessible_topology.clone())
+    }
+}

@@ -1,0 +1,147 @@
+//! What is made for an examination, and how it is taken away again: by the record alone, in mirror order, whatever happened.
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::examiner::Examiner;
+use crate::csi::{Failure, proto};
+
+/// How often something is asked to be undone.
+const TRIES: u32 = 5;
+/// Between two of them.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What was made, or may have been: it is noted before the call that makes it.
+#[derive(Debug, Clone)]
+pub(super) enum Debt {
+    /// A volume, by its request; its id once that is known.
+    Volume(Box<proto::CreateVolumeRequest>, Option<String>),
+    /// A snapshot, likewise.
+    Snapshot(proto::CreateSnapshotRequest, Option<String>),
+    /// A volume on this node.
+    Attached(proto::ControllerUnpublishVolumeRequest),
+    Staged(proto::NodeUnstageVolumeRequest),
+    Published(proto::NodeUnpublishVolumeRequest),
+}
+
+impl Debt {
+    fn words(&self) -> String {
+        match self {
+            Self::Volume(request, id) => {
+                format!("the volume {} ({})", request.name, id.as_deref().unwrap_or("its id is not known"))
+            }
+            Self::Snapshot(request, id) => {
+                format!("the snapshot {} ({})", request.name, id.as_deref().unwrap_or("its id is not known"))
+            }
+            Self::Attached(request) => format!("{} attached to {}", request.volume_id, request.node_id),
+            Self::Staged(request) => {
+                format!("{} staged at {}", request.volume_id, request.staging_target_path)
+            }
+            Self::Published(request) => format!("{} published at {}", request.volume_id, request.target_path),
+        }
+    }
+}
+
+impl Examiner {
+    /// Takes away all that is left, the last first. A line for each thing that stays.
+    pub(super) async fn clean(&mut self) -> Vec<String> {
+        let mut left = Vec::new();
+        while let Some(debt) = self.debts.pop() {
+            let mut failure = None;
+            for attempt in 1..=TRIES {
+                failure = self.pay(&debt).await.err();
+                if failure.is_none() {
+                    break;
+                }
+                if attempt < TRIES {
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+            left.extend(failure.map(|failure| format!("{}: {failure}", debt.words())));
+        }
+        left
+    }
+
+    async fn pay(&self, debt: &Debt) -> Result<(), Failure> {
+        let (plugin, deadline) = (&self.plugin, self.deadline);
+        let secrets = self.secrets.clone();
+        match debt {
+            Debt::Published(request) => {
+                plugin.node_unpublish_volume(request.clone(), deadline).await.map(drop)
+            }
+            Debt::Staged(request) => plugin.node_unstage_volume(request.clone(), deadline).await.map(drop),
+            Debt::Attached(request) => {
+                plugin.controller_unpublish_volume(request.clone(), deadline).await.map(drop)
+            }
+            Debt::Snapshot(request, id) => {
+                let snapshot_id = match id {
+                    Some(id) => id.clone(),
+                    // A failure says nothing of what it left. Asked for again, it says its id; what is refused is not there.
+                    None => match plugin.create_snapshot(request.clone(), deadline).await {
+                        Ok(snapshot) => snapshot.snapshot_id,
+                        Err(failure) if failure.is_uncertain() => return Err(failure),
+                        Err(_) => return Ok(()),
+                    },
+                };
+                let request = proto::DeleteSnapshotRequest { snapshot_id, secrets };
+                plugin.delete_snapshot(request, deadline).await.map(drop)
+            }
+            Debt::Volume(request, id) => {
+                let volume_id = match id {
+                    Some(id) => id.clone(),
+                    None => match plugin.create_volume((**request).clone(), deadline).await {
+                        Ok(volume) => volume.volume_id,
+                        Err(failure) if failure.is_uncertain() => return Err(failure),
+                        Err(_) => return Ok(()),
+                    },
+                };
+                let request = proto::DeleteVolumeRequest { volume_id, secrets };
+                plugin.delete_volume(request, deadline).await.map(drop)
+            }
+        }
+    }
+
+    /// What was owed last is done.
+    pub(super) fn paid(&mut self) {
+        self.debts.pop();
+    }
+}
+
+/// The directories where a volume is used. Removed when they are empty, and never otherwise.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    root: PathBuf,
+}
+
+impl Scratch {
+    /// Makes them beneath `parent`.
+    pub(super) fn new(parent: &Path, token: &str) -> io::Result<Self> {
+        let root = parent.join(format!("wharfline-probe-{token}"));
+        std::fs::DirBuilder::new().mode(0o750).create(&root)?;
+        let scratch = Self { root };
+        std::fs::DirBuilder::new().mode(0o750).create(scratch.staging())?;
+        Ok(scratch)
+    }
+
+    /// Where a volume is staged.
+    pub(super) fn staging(&self) -> PathBuf {
+        self.root.join("staging")
+    }
+
+    /// Where it is published; the driver makes it.
+    pub(super) fn target(&self) -> PathBuf {
+        self.root.join("target")
+    }
+
+    /// Takes them away. What cannot be removed holds something.
+    pub(super) fn remove(self) -> Result<(), String> {
+        let gone = |path: &Path| match std::fs::remove_dir(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(format!("{}: {error}", path.display()))
+            }
+            _ => Ok(()),
+        };
+        gone(&self.target()).and_then(|()| gone(&self.staging())).and_then(|()| gone(&self.root))
+    }
+}
