@@ -8,6 +8,8 @@ mod support {
 }
 #[path = "support/controllers/bench.rs"]
 mod bench;
+#[path = "support/controllers/copies.rs"]
+mod copies;
 #[path = "support/controllers/drained.rs"]
 mod drained;
 #[path = "support/controllers/expansion.rs"]

@@ -12,6 +12,8 @@ mod between;
 mod changed;
 #[path = "node/containers.rs"]
 mod containers;
+#[path = "node/copied.rs"]
+mod copied;
 #[path = "node/crash.rs"]
 mod crash;
 #[path = "node/duties.rs"]

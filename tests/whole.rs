@@ -8,6 +8,8 @@ mod by_hand;
 mod containerd;
 #[path = "whole/containers.rs"]
 mod containers;
+#[path = "whole/copies.rs"]
+mod copies;
 #[path = "whole/external.rs"]
 mod external;
 #[path = "whole/fingerprints.rs"]

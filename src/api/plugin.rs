@@ -299,6 +299,8 @@ pub mod capability {
     pub const PUBLISH_UNPUBLISH: &str = "controller/PUBLISH_UNPUBLISH_VOLUME";
     /// The controller expands volumes.
     pub const CONTROLLER_EXPAND: &str = "controller/EXPAND_VOLUME";
+    /// The controller makes volumes out of volumes.
+    pub const CLONE: &str = "controller/CLONE_VOLUME";
     /// The node expands volumes.
     pub const NODE_EXPAND: &str = "node/EXPAND_VOLUME";
     /// The node stages.

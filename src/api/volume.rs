@@ -106,6 +106,22 @@ pub struct CreateSource {
     /// With `controllerScope: Node`, the node whose instance must make it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node_name: String,
+    /// What it is filled from; it begins empty when this is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Content>,
+}
+
+/// What a volume is filled from when it is made. Found once, and never looked up again by its name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Content {
+    /// The Volume that it is a copy of.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub volume: String,
+    /// Its uid.
+    pub uid: String,
+    /// What the plugin calls it.
+    pub handle: String,
 }
 
 /// A volume that exists already.
@@ -145,6 +161,10 @@ pub struct VolumeStatus {
     /// The allocations that may use it. Written by the attachments controller, by compare-and-swap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<Holder>,
+    /// The Volumes that are being made as copies of this one. Written by the volumes controller, on the state that it was
+    /// decided on: a copy gets its first host once it is named here, and nothing is deleted while a copy is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<String>,
     /// Whether the backend has it, as the host knows. Absent = the host has said nothing yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exists: Option<Rung>,

@@ -10,7 +10,7 @@ use super::context::Context;
 use super::facts::{Instances, deleting, node_down, serves};
 use super::nodes::pulse;
 use super::plugins::leaving;
-use super::volumes::only;
+use super::volumes::{held_back, only};
 use super::world::namespace_or_default;
 use crate::api::meta::Host;
 use crate::api::{Volume, VolumeStatus};
@@ -69,6 +69,9 @@ pub(crate) fn decide(
         return (Decision::Wait(Reason::NoHost), None);
     }
     let world = &context.world;
+    if let Some(reason) = current.is_none().then(|| held_back(world, object)).flatten() {
+        return (Decision::Wait(reason), None);
+    }
     let plugin = world.plugins.named(&object.spec.plugin);
     if plugin.is_none() && current.is_none() {
         let reason = Reason::NotFound { kind: "Plugin", name: object.spec.plugin.clone() };

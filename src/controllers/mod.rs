@@ -33,6 +33,7 @@ mod nodes;
 mod placement;
 mod plugins;
 mod queue;
+mod sources;
 mod tell;
 mod volumes;
 mod wake;

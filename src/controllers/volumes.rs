@@ -13,7 +13,7 @@ use super::write::Failure;
 use crate::api::meta::{HANDLE_SHARED, READY, Truth, is_true};
 use crate::api::{Volume, VolumeClaim, VolumeStatus};
 use crate::plan::Reason;
-use crate::plan::claim::RELEASING;
+use crate::plan::claim::{RELEASING, SOURCE_NOT_READY};
 use crate::plan::host::Decision;
 use crate::plan::volume::{self, Claim, Facts};
 
@@ -23,6 +23,14 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     // Before anybody else is made host of what is not there any more.
     if deleting(&*object) && volume::gone(&gather(&context.world, &object, &status, None)) {
         context.release(&*object).await?;
+        return Ok(None);
+    }
+    let copies = copies(&context.world, &object, &status);
+    if copies != status.copies {
+        // On this very state: who decided on it that nothing is filled from this volume is refused then.
+        let metadata = json!({ "resourceVersion": object.metadata.resource_version });
+        let copies = Some(&copies).filter(|copies| !copies.is_empty());
+        context.merge(&*object, json!({ "metadata": metadata, "status": { "copies": copies } })).await?;
         return Ok(None);
     }
     let (decision, again) = hosts::decide(&context, &object, &status);
@@ -56,7 +64,7 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         return Ok(None);
     }
     let (phase, condition) = volume::standing(&facts);
-    if condition.reason == RELEASING
+    if [RELEASING, SOURCE_NOT_READY].contains(&condition.reason.as_str())
         && !told
         && let Some(left) = context.soon(&*object)
     {
@@ -82,6 +90,24 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         context.merge(&*object, patch).await?;
     }
     Ok(again)
+}
+
+/// What is named as being filled from this volume. One that is on its way out takes no new ones.
+fn copies(world: &World, object: &Volume, status: &VolumeStatus) -> Vec<String> {
+    let mut copies: Vec<_> =
+        world.volumes.by(&format!("copy:{}", uid(object))).iter().map(|copy| copy.name_any()).collect();
+    copies.retain(|copy| !deleting(object) || status.copies.contains(copy));
+    copies
+}
+
+/// Why a volume that is filled from another gets no host yet.
+pub(super) fn held_back(world: &World, object: &Volume) -> Option<Reason> {
+    let content = object.spec.source.create.as_ref()?.content.as_ref()?;
+    let source = world.volumes.named(&content.volume).filter(|source| uid(&**source) == content.uid);
+    let named = |source: &Volume| {
+        source.status.as_ref().is_some_and(|status| status.copies.contains(&object.name_any()))
+    };
+    volume::held_back(&content.volume, source.map(|source| (deleting(&*source), named(&source))))
 }
 
 /// Asks the server itself for the claim: a cache that shows none may be older than the volume.
@@ -156,6 +182,7 @@ fn alone<'a>(
         attempting: status.attempting,
         provisioning: status.provisioning.as_ref(),
         held: attached || !status.holders.is_empty(),
+        copy: status.copies.first().map(String::as_str),
         before: None,
         shared: None,
     }

@@ -190,6 +190,12 @@ impl Wakes for VolumeClaim {
         queues.claims.add(name.clone());
         let claim = format!("claim:{}/{}", name.0, name.1);
         queues.placement.add_all(world.allocations.names(&claim));
+        // Those that shall be filled from it, and where they are wanted.
+        for copy in world.claims.names(&format!("source:{}/{}", name.0, name.1)) {
+            let users = format!("claim:{}/{}", copy.0, copy.1);
+            queues.placement.add_all(world.allocations.names(&users));
+            queues.claims.add(copy);
+        }
         let volumes = world.volumes.names(&claim);
         queues.volumes.add_all(volumes.clone());
         queues.holders.add_all(volumes);
@@ -213,6 +219,7 @@ impl Wakes for Volume {
         queues.attachments.add_all(world.attachments.names(&format!("volume:{}", name.1)));
         for volume in [old, new].into_iter().flatten() {
             queues.volumes.add_all(world.twins(volume).iter().map(|twin| cluster(&twin.name_any())));
+            copies_of(context, volume);
             if let Some(claim) = &volume.spec.claim_ref {
                 let claim = name_in(claim);
                 queues.placement.add_all(world.allocations.names(&format!("claim:{}/{}", claim.0, claim.1)));
@@ -245,6 +252,23 @@ impl Wakes for Volume {
                 leaving_plugin(context, &volume.spec.plugin);
             }
         }
+    }
+}
+
+/// What a volume is filled from, and what is filled from it: each waits for the other.
+fn copies_of(context: &Context, volume: &Volume) {
+    let (world, queues) = (&context.world, &context.queues);
+    if let Some(content) = volume.spec.source.create.as_ref().and_then(|create| create.content.as_ref()) {
+        queues.volumes.add(cluster(&content.volume));
+        let of = world.volumes.named(&content.volume).and_then(|source| source.spec.claim_ref.clone());
+        queues.claims.add_all(of.iter().map(name_in));
+    }
+    if let Some(uid) = &volume.metadata.uid {
+        queues.volumes.add_all(world.volumes.names(&format!("copy:{uid}")));
+    }
+    if let Some(claim) = &volume.spec.claim_ref {
+        let of = name_in(claim);
+        queues.claims.add_all(world.claims.names(&format!("source:{}/{}", of.0, of.1)));
     }
 }
 

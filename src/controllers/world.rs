@@ -12,7 +12,8 @@ use super::cache::{Cache, Kind};
 use super::facts::Found;
 use crate::api::allocation::AllocationPhase;
 use crate::api::claim::ClaimPhase;
-use crate::api::volume::EXPANDED;
+use crate::api::meta::Rung;
+use crate::api::volume::{Content, EXPANDED};
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
 };
@@ -50,6 +51,11 @@ impl Kind for VolumeClaim {
         if status.and_then(|s| s.phase) != Some(ClaimPhase::Bound) {
             words.push("unbound".to_owned());
         }
+        let source =
+            self.spec.data_source.as_ref().map(|source| source.claim_name.as_str()).unwrap_or_default();
+        if !source.is_empty() && status.and_then(|s| s.phase) != Some(ClaimPhase::Bound) {
+            words.push(format!("source:{}/{source}", self.namespace().unwrap_or_default()));
+        }
         if status.is_some_and(|s| s.conditions.iter().any(|c| c.kind == EXPANDED)) {
             words.push("expanding".to_owned());
         }
@@ -64,6 +70,7 @@ impl Kind for Volume {
         if let Some(claim) = &self.spec.claim_ref {
             words.push(format!("claim:{}/{}", namespace_or_default(&claim.namespace), claim.name));
         }
+        words.extend(unfinished(self).map(|content| format!("copy:{}", content.uid)));
         if let Some(status) = &self.status {
             words.extend(status.controller.iter().map(|host| format!("host:{}", host.node_name)));
             words.extend(status.holders.iter().map(|h| format!("user:{}", h.allocation.uid)));
@@ -71,6 +78,15 @@ impl Kind for Volume {
         }
         words
     }
+}
+
+/// What a volume is filled from, as long as it is not made or its deletion may have to make it once more.
+pub(crate) fn unfinished(volume: &Volume) -> Option<&Content> {
+    let content = volume.spec.source.create.as_ref()?.content.as_ref()?;
+    let status = volume.status.as_ref();
+    let made = status.is_some_and(|s| s.exists == Some(Rung::Up));
+    let known = status.is_some_and(|s| !s.handle.is_empty());
+    (!made && !(volume.metadata.deletion_timestamp.is_some() && known)).then_some(content)
 }
 
 /// What the plugin knows it by, as soon as that is known.

@@ -155,6 +155,27 @@ pub enum Reason {
         /// The class.
         class: String,
     },
+    /// What a new volume is to be filled from cannot be used yet.
+    SourceNotReady {
+        /// Such as `claim "data"`.
+        from: String,
+        /// What it waits for.
+        why: String,
+    },
+    /// What a new volume is to be filled from does not fit what is asked for.
+    SourceMismatch {
+        /// Such as `claim "data"`.
+        from: String,
+        /// What differs, and what to do.
+        details: String,
+    },
+    /// What a new volume is to be filled from is where that volume shall not be.
+    SourceElsewhere {
+        /// Such as `claim "data"`.
+        from: String,
+        /// Where it is, and where the new one shall be.
+        details: String,
+    },
     /// An allocation asks for a volume of the plugin that it serves itself.
     OwnPlugin {
         /// The plugin.
@@ -201,6 +222,9 @@ impl Reason {
             Self::HostPathTaken { .. } => "HostPathTaken",
             Self::StageDead => "StageDead",
             Self::ExpansionNotAllowed { .. } => "ExpansionNotAllowed",
+            Self::SourceNotReady { .. } => "SourceNotReady",
+            Self::SourceMismatch { .. } => "SourceMismatch",
+            Self::SourceElsewhere { .. } => "SourceElsewhere",
             Self::OwnPlugin { .. } => "OwnPlugin",
             Self::Stopped => "Stopped",
         }
@@ -281,6 +305,13 @@ impl std::fmt::Display for Reason {
             ),
             Self::ExpansionNotAllowed { class } => {
                 write!(f, "class \"{class}\" does not allow expansion (allowVolumeExpansion)")
+            }
+            Self::SourceNotReady { from, why } => {
+                write!(f, "waits for {from}, which it is filled from: {why}")
+            }
+            Self::SourceMismatch { from, details } => write!(f, "cannot be filled from {from}: {details}"),
+            Self::SourceElsewhere { from, details } => {
+                write!(f, "cannot be filled from {from} where it shall be: {details}")
             }
             Self::OwnPlugin { plugin } => {
                 write!(f, "serves plugin \"{plugin}\" and can use no volume of it")

@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod filling;
 mod placing;
 mod telling;
 

@@ -1,6 +1,7 @@
 //! From one object to what it waits for, kind by kind. Going up and coming down are told apart by the deletion mark.
 mod ending;
 mod expanding;
+mod filling;
 mod holders;
 mod placing;
 mod serving;
@@ -274,6 +275,7 @@ impl<'a> Walk<'a> {
             branch.because.push(self.volume(volume, node));
             return branch;
         }
+        branch.because.extend(self.source_of(claim));
         let class = claim.spec.volume_class_name.as_str();
         branch.because.push(self.class(class));
         let late = self.classes.get(&key(class)).map(|class| class.spec.volume_binding_mode);
@@ -303,6 +305,7 @@ impl<'a> Walk<'a> {
         let (namespace, name) = (&branch.subject.namespace, &branch.subject.name);
         let users: Vec<&Allocation> = self.users_of(namespace, name).take(MOST).collect();
         branch.because.extend(users.into_iter().map(|user| self.user(user)));
+        branch.because.extend(self.copies_of(&status.volume_name));
         let leaving = self.volumes.get(&key(&status.volume_name));
         if leaving.is_some_and(|volume| volume.metadata.deletion_timestamp.is_some()) {
             branch.because.push(self.volume(&status.volume_name, ""));
@@ -408,6 +411,7 @@ impl<'a> Walk<'a> {
         for attachment in self.attached.get(name.as_str()).into_iter().flatten() {
             branch.because.push(self.attachment(&attachment.name_any()));
         }
+        branch.because.extend(self.copies_of(&name));
         let users = status.holders.iter().map(|holder| &holder.allocation);
         for user in users.filter_map(|u| self.allocations.get(&(u.namespace.clone(), u.name.clone()))) {
             branch.because.push(self.user(user));

@@ -123,6 +123,15 @@ impl Ledger {
         }
     }
 
+    /// It has this one, filled from another, which must be there.
+    fn fill(&self, volume: &str, from: &str) {
+        let book = self.0.lock().unwrap();
+        let there = book.exists.contains(volume) || book.exists.contains(from);
+        assert!(there, "{volume} is filled from {from}, which does not exist");
+        drop(book);
+        self.create(volume);
+    }
+
     fn delete(&self, volume: &str) {
         let mut book = self.0.lock().unwrap();
         assert!(
@@ -290,8 +299,12 @@ impl FakeNode {
         let shared = crate::bench::condition(volume, "HandleShared")["status"] == "True";
         let leaving = !volume["metadata"]["deletionTimestamp"].is_null();
         let create = spec["source"]["create"].is_object();
+        let copied = status["copies"].as_array().is_some_and(|c| !c.is_empty());
         if !leaving {
-            self.ledger.create(name);
+            match spec["source"]["create"]["content"]["volume"].as_str() {
+                Some(from) => self.ledger.fill(name, from),
+                None => self.ledger.create(name),
+            }
             let handle =
                 if create { format!("h-{name}") } else { text(&spec["source"]["existing"]["handle"]).into() };
             let context = if create {
@@ -306,7 +319,7 @@ impl FakeNode {
             }
             grow(behaviour, volume, &mut said);
             push(patches, "volumes", volume, said);
-        } else if create && !held && !shared && spec["reclaimPolicy"] != "Retain" {
+        } else if create && !held && !shared && !copied && spec["reclaimPolicy"] != "Retain" {
             self.ledger.delete(name);
             push(patches, "volumes", volume, json!({ "exists": "Down", "observedEpoch": epoch }));
         }
