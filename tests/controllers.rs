@@ -32,6 +32,8 @@ mod plugins;
 mod quickstart;
 #[path = "support/controllers/served.rs"]
 mod served;
+#[path = "support/controllers/snapshots.rs"]
+mod snapshots;
 #[path = "support/controllers/twins.rs"]
 mod twins;
 #[path = "support/controllers/volumes.rs"]

@@ -42,6 +42,8 @@ mod lost;
 mod many;
 #[path = "node/measured.rs"]
 mod measured;
+#[path = "node/pictured.rs"]
+mod pictured;
 #[path = "node/plugins.rs"]
 mod plugins;
 #[path = "node/refused.rs"]

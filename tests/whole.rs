@@ -50,6 +50,8 @@ mod scene;
 mod scripted;
 #[path = "whole/sharing.rs"]
 mod sharing;
+#[path = "whole/snapshots.rs"]
+mod snapshots;
 #[path = "whole/systemd.rs"]
 mod systemd;
 #[path = "whole/tasks.rs"]

@@ -15,7 +15,8 @@ use crate::api::claim::ClaimPhase;
 use crate::api::meta::Rung;
 use crate::api::volume::{Content, EXPANDED};
 use crate::api::{
-    Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
+    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim,
+    VolumeClass,
 };
 use crate::plan::marks::{PLUGIN_NAME, STOPPED};
 
@@ -51,10 +52,13 @@ impl Kind for VolumeClaim {
         if status.and_then(|s| s.phase) != Some(ClaimPhase::Bound) {
             words.push("unbound".to_owned());
         }
-        let source =
-            self.spec.data_source.as_ref().map(|source| source.claim_name.as_str()).unwrap_or_default();
-        if !source.is_empty() && status.and_then(|s| s.phase) != Some(ClaimPhase::Bound) {
-            words.push(format!("source:{}/{source}", self.namespace().unwrap_or_default()));
+        if let Some(source) = &self.spec.data_source
+            && status.and_then(|s| s.phase) != Some(ClaimPhase::Bound)
+        {
+            let namespace = self.namespace().unwrap_or_default();
+            for (word, name) in [("source", &source.claim_name), ("snapshot", &source.snapshot_name)] {
+                words.extend((!name.is_empty()).then(|| format!("{word}:{namespace}/{name}")));
+            }
         }
         if status.is_some_and(|s| s.conditions.iter().any(|c| c.kind == EXPANDED)) {
             words.push("expanding".to_owned());
@@ -86,7 +90,8 @@ pub(crate) fn unfinished(volume: &Volume) -> Option<&Content> {
     let status = volume.status.as_ref();
     let made = status.is_some_and(|s| s.exists == Some(Rung::Up));
     let known = status.is_some_and(|s| !s.handle.is_empty());
-    (!made && !(volume.metadata.deletion_timestamp.is_some() && known)).then_some(content)
+    let ended = made || volume.metadata.deletion_timestamp.is_some() && known;
+    (!ended).then_some(content)
 }
 
 /// What the plugin knows it by, as soon as that is known.
@@ -108,6 +113,31 @@ impl World {
         let mut all = self.volumes.by(&handle_word(&volume.spec.plugin, handle));
         all.retain(|other| other.name_any() != volume.name_any());
         all
+    }
+}
+
+impl Kind for Snapshot {
+    fn index(&self) -> Vec<String> {
+        let status = self.status.as_ref();
+        let namespace = self.namespace().unwrap_or_default();
+        let mut words = Vec::new();
+        let of = status.and_then(|status| status.of.as_ref());
+        match of {
+            Some(of) => {
+                words.push(format!("plugin:{}", of.plugin));
+                words.push(format!("of:{}", of.uid));
+            }
+            // It waits for its source.
+            None => {
+                words.push("unfrozen".to_owned());
+                words.push(format!("claim:{namespace}/{}", self.spec.source.claim_name));
+            }
+        }
+        words.extend(of.filter(|_| self.needs_volume()).map(|of| format!("cut:{}", of.uid)));
+        words.extend(
+            status.and_then(|s| s.controller.as_ref()).map(|host| format!("host:{}", host.node_name)),
+        );
+        words
     }
 }
 
@@ -279,6 +309,7 @@ world! {
     classes: VolumeClass, Cluster;
     claims: VolumeClaim, Namespaced;
     volumes: Volume, Cluster;
+    snapshots: Snapshot, Namespaced;
     attachments: VolumeAttachment, Cluster;
     allocations: Allocation, Namespaced;
     agents: NodeAgent, Cluster;

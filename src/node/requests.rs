@@ -3,9 +3,10 @@ use std::collections::BTreeMap;
 
 use crate::api::VolumeSpec;
 use crate::api::meta::{AccessMode, Call, Capability, Map, Segments, Time, VolumeMode};
+use crate::api::snapshot::SnapshotOf;
 use crate::api::volume::{Content, CreateSource, VolumeAttachmentSpec, WantedSize};
 use crate::csi::proto::volume_capability::{AccessType, BlockVolume, MountVolume, access_mode::Mode};
-use crate::csi::proto::volume_content_source::{Type as ContentKind, VolumeSource};
+use crate::csi::proto::volume_content_source::{SnapshotSource, Type as ContentKind, VolumeSource};
 use crate::csi::proto::{self, VolumeCapability, VolumeContentSource};
 use crate::csi::{self, Failure};
 
@@ -53,8 +54,34 @@ fn topologies(terms: &[Segments]) -> Vec<proto::Topology> {
 }
 
 fn content(of: &Content) -> VolumeContentSource {
-    let volume = VolumeSource { volume_id: of.handle.clone() };
-    VolumeContentSource { r#type: Some(ContentKind::Volume(volume)) }
+    let handle = of.handle.clone();
+    let kind = if of.snapshot.is_empty() {
+        ContentKind::Volume(VolumeSource { volume_id: handle })
+    } else {
+        ContentKind::Snapshot(SnapshotSource { snapshot_id: handle })
+    };
+    VolumeContentSource { r#type: Some(kind) }
+}
+
+/// CreateSnapshot of what was frozen, under a name that is made of the Snapshot's uid (CO-CTRL-85).
+pub fn snapshot(of: &SnapshotOf, uid: &str, secrets: Secrets) -> proto::CreateSnapshotRequest {
+    proto::CreateSnapshotRequest {
+        source_volume_id: of.handle.clone(),
+        name: format!("snap-{uid}"),
+        secrets,
+        parameters: of.parameters.clone(),
+    }
+}
+
+/// One page of ListSnapshots, of a snapshot by its handle.
+pub fn list_snapshot(handle: &str, token: &str, secrets: Secrets) -> proto::ListSnapshotsRequest {
+    proto::ListSnapshotsRequest {
+        max_entries: 0,
+        starting_token: token.to_owned(),
+        source_volume_id: String::new(),
+        snapshot_id: handle.to_owned(),
+        secrets,
+    }
 }
 
 /// CreateVolume from the frozen request.

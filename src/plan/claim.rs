@@ -116,8 +116,8 @@ pub struct Origin {
     pub plugin: String,
     /// Its size in bytes; 0 = nobody said.
     pub bytes: i64,
-    /// Whether it is a block volume; a file system otherwise.
-    pub block: bool,
+    /// Whether it is a block volume or a file system, where that is known.
+    pub block: Option<bool>,
     /// With `controllerScope: Node`, the only node that knows it.
     pub node: String,
     /// Where it can be reached from; anywhere when empty.
@@ -162,7 +162,7 @@ pub struct Facts {
     pub source: Option<Source>,
     /// What it asks of it.
     pub wish: Wish,
-    /// Who is being filled from its volume, such as `claim default/copy`.
+    /// What is being made of its volume, such as `claim default/copy` and `snapshot default/nightly`.
     pub copies: Vec<String>,
 }
 
@@ -229,7 +229,7 @@ fn leaving(facts: &Facts) -> Verdict {
     let being_deleted = |kind, name: &str| why(&Reason::BeingDeleted { kind, name: name.to_owned() });
     match &facts.volume {
         Some(volume) if volume.owner == Owner::Mine && !volume.kept && !facts.copies.is_empty() => {
-            let by = format!("{}, which is being filled from its volume", facts.copies.join(", "));
+            let by = format!("{}, which is being made of its volume", facts.copies.join(", "));
             Verdict { phase, ready: why(&Reason::InUse { by }), step: None }
         }
         Some(volume) if volume.owner == Owner::Mine && !volume.kept => Verdict {
@@ -365,8 +365,8 @@ fn mismatch(origin: &Origin, wish: &Wish, plugin: &str) -> Option<String> {
         ));
     }
     let mode = |block| if block { "Block" } else { "Filesystem" };
-    if origin.block != wish.block {
-        return Some(format!("its volumeMode is {}; ask for that", mode(origin.block)));
+    if let Some(block) = origin.block.filter(|block| *block != wish.block) {
+        return Some(format!("its volumeMode is {}; ask for that", mode(block)));
     }
     let has = quantity::display(origin.bytes);
     if wish.bytes != 0 && wish.bytes < origin.bytes {

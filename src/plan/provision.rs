@@ -40,7 +40,7 @@ pub struct Seen {
     pub handle_known: bool,
     /// Whether anything holds or may hold it.
     pub held: bool,
-    /// Whether another volume is being made as a copy of it.
+    /// Whether a copy or a snapshot is being made of it.
     pub copied: bool,
     /// Whether another Volume has the same plugin and handle: deleting this one would delete that one's data.
     pub shared: bool,
@@ -126,7 +126,7 @@ pub fn next(wanted: Wanted, source: Source, seen: Seen) -> Next<Step> {
             Next::Wait(Reason::InUse { by: "another volume of the same handle".to_owned() })
         }
         (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known && seen.copied => {
-            Next::Wait(Reason::InUse { by: "a volume that is being made as a copy of it".to_owned() })
+            Next::Wait(Reason::InUse { by: "what is being made of it".to_owned() })
         }
         (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known => Next::Do(Step::Delete),
         (Wanted::Deleted, Source::Create, Up | Unknown) => Next::Do(Step::Create),

@@ -176,6 +176,15 @@ pub enum Reason {
         /// Where it is, and where the new one shall be.
         details: String,
     },
+    /// A snapshot is cut, and not ready yet.
+    SnapshotProcessing,
+    /// The plugin lists no snapshot of that handle.
+    SnapshotNotFound {
+        /// The handle.
+        handle: String,
+    },
+    /// A snapshot is of a group, which alone can be deleted.
+    PartOfGroup,
     /// An allocation asks for a volume of the plugin that it serves itself.
     OwnPlugin {
         /// The plugin.
@@ -225,6 +234,9 @@ impl Reason {
             Self::SourceNotReady { .. } => "SourceNotReady",
             Self::SourceMismatch { .. } => "SourceMismatch",
             Self::SourceElsewhere { .. } => "SourceElsewhere",
+            Self::SnapshotProcessing => "Processing",
+            Self::SnapshotNotFound { .. } => "SnapshotNotFound",
+            Self::PartOfGroup => "PartOfGroup",
             Self::OwnPlugin { .. } => "OwnPlugin",
             Self::Stopped => "Stopped",
         }
@@ -313,6 +325,12 @@ impl std::fmt::Display for Reason {
             Self::SourceElsewhere { from, details } => {
                 write!(f, "cannot be filled from {from} where it shall be: {details}")
             }
+            Self::SnapshotProcessing => write!(f, "is cut; the plugin makes it ready to be used"),
+            Self::SnapshotNotFound { handle } => write!(f, "the plugin lists no snapshot \"{handle}\""),
+            Self::PartOfGroup => write!(
+                f,
+                "it is one of a group of snapshots, which alone can be deleted: set deletionPolicy Retain to leave it there"
+            ),
             Self::OwnPlugin { plugin } => {
                 write!(f, "serves plugin \"{plugin}\" and can use no volume of it")
             }

@@ -37,8 +37,8 @@ pub struct Facts<'a> {
     pub provisioning: Option<&'a Condition>,
     /// A holder is entered, or an attachment is there.
     pub held: bool,
-    /// A Volume that is being made as a copy of it.
-    pub copy: Option<&'a str>,
+    /// What is being made of it: a copy, or a snapshot.
+    pub copy: Option<String>,
     /// Another Volume of the same plugin and handle, which is used in this one's place.
     pub before: Option<String>,
     /// Another Volume of the same plugin and handle, which would lose its data with this one.
@@ -95,18 +95,18 @@ pub fn unwanted(facts: &Facts<'_>) -> bool {
     !facts.deleting && facts.claim == Claim::Gone && !kept(facts) && facts.copy.is_none()
 }
 
-/// Why a Volume that is made as a copy of another gets no first host yet; nothing if it may. `source` is the other one, if
+/// Why what is made of another object, a volume or a snapshot, gets no first host yet; nothing if it may. `source` is the other one, if
 /// it is there: whether it is on its way out, and whether it names this copy.
 ///
 /// Who decides to delete the other one does so on the state that it saw. A state in which this copy is named comes after
 /// this copy was made, and so nobody who saw it overlooks the copy; on any earlier one the deletion is refused.
-pub fn held_back(from: &str, source: Option<(bool, bool)>) -> Option<Reason> {
+pub fn held_back(kind: &'static str, from: &str, source: Option<(bool, bool)>) -> Option<Reason> {
     match source {
-        None => Some(Reason::NotFound { kind: "Volume", name: from.to_owned() }),
-        Some((true, _)) => Some(Reason::BeingDeleted { kind: "Volume", name: from.to_owned() }),
+        None => Some(Reason::NotFound { kind, name: from.to_owned() }),
+        Some((true, _)) => Some(Reason::BeingDeleted { kind, name: from.to_owned() }),
         Some((false, false)) => Some(Reason::SourceNotReady {
-            from: format!("volume \"{from}\""),
-            why: "it is entered there as a copy first".to_owned(),
+            from: format!("{kind} \"{from}\""),
+            why: "it is entered there first".to_owned(),
         }),
         Some((false, true)) => None,
     }
@@ -118,7 +118,7 @@ pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
         |phase, reason: &str, message: String| (phase, Condition::new(READY, Truth::False, reason, message));
     let failing = facts.provisioning.filter(|c| c.status != Truth::True);
     if facts.deleting {
-        return match (failing, facts.copy.filter(|_| !kept(facts))) {
+        return match (failing, facts.copy.as_ref().filter(|_| !kept(facts))) {
             (Some(c), _) => not_ready(VolumePhase::Releasing, &c.reason, c.message.clone()),
             (None, _) if facts.held => {
                 not_ready(VolumePhase::Releasing, "InUse", "waits until no allocation has it any more".into())
@@ -126,7 +126,7 @@ pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
             (None, Some(copy)) => not_ready(
                 VolumePhase::Releasing,
                 "InUse",
-                format!("waits until volume \"{copy}\", a copy of it, is made or deleted"),
+                format!("waits until {copy}, which is made of it, is made or deleted"),
             ),
             (None, None) => match facts.shared.as_ref().filter(|_| !kept(facts)) {
                 Some(other) => not_ready(
@@ -296,11 +296,11 @@ mod tests {
         let (host, why) = (host(), Reason::NoHost);
         for facts in all(&host, &why) {
             let alone = Facts { claim: Claim::Gone, ..facts };
-            let copied = Facts { copy: Some("vol-2"), ..alone.clone() };
+            let copied = Facts { copy: Some("vol-2".to_owned()), ..alone.clone() };
             assert!(!unwanted(&copied), "{copied:?}");
             let waits = alone.deleting && !alone.held && !kept(&alone);
             let message = standing(&copied).1.message;
-            assert_eq!(message.contains("\"vol-2\", a copy of it"), waits, "{message}");
+            assert_eq!(message.contains("vol-2, which is made of it"), waits, "{message}");
         }
         for (source, word) in [
             (None, Some("NotFound")),
@@ -308,7 +308,7 @@ mod tests {
             (Some((false, false)), Some("SourceNotReady")),
             (Some((false, true)), None),
         ] {
-            assert_eq!(held_back("vol-1", source).map(|reason| reason.word()), word);
+            assert_eq!(held_back("Volume", "vol-1", source).map(|reason| reason.word()), word);
         }
     }
 

@@ -3,7 +3,7 @@ use serde_json::Value;
 
 use super::super::field::{FieldError, FieldErrors};
 use super::super::quantity;
-use super::{access_modes, not_yet, one_of, reference, text, unchanged};
+use super::{access_modes, one_of, reference, text, unchanged};
 
 /// Faults of a VolumeClaim.
 pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
@@ -47,7 +47,11 @@ fn source(faults: &mut FieldErrors, claim: &Value, named: bool) {
         );
     }
     if !source["snapshotName"].is_null() {
-        not_yet(faults, "spec.dataSource.snapshotName", "Starting from a Snapshot");
+        let path = "spec.dataSource.snapshotName";
+        reference(faults, path, &source["snapshotName"]);
+        if text(&source["snapshotName"]).is_empty() {
+            faults.required(path, "names the Snapshot that the volume is filled from, in the same namespace");
+        }
     }
     if source["claimName"].is_null() {
         return;
@@ -129,11 +133,9 @@ mod tests {
             (json!({ "dataSource": { "claimName": "" } }), vec!["spec.dataSource.claimName"]),
             (json!({ "dataSource": { "claimName": "a/b" } }), vec!["spec.dataSource.claimName"]),
             (json!({ "dataSource": { "claimName": "copy" } }), vec!["spec.dataSource.claimName"]),
-            (json!({ "dataSource": { "snapshotName": "s" } }), vec!["spec.dataSource.snapshotName"]),
-            (
-                json!({ "dataSource": { "claimName": "data", "snapshotName": "s" } }),
-                vec!["spec.dataSource", "spec.dataSource.snapshotName"],
-            ),
+            (json!({ "dataSource": { "snapshotName": "copy" } }), vec![]),
+            (json!({ "dataSource": { "snapshotName": "" } }), vec!["spec.dataSource.snapshotName"]),
+            (json!({ "dataSource": { "claimName": "data", "snapshotName": "s" } }), vec!["spec.dataSource"]),
             (json!({ "volumeName": "v", "dataSource": { "claimName": "data" } }), vec!["spec.dataSource"]),
         ] {
             assert_eq!(paths(&claim(&of(spec.clone()), None)), faults, "{spec}");

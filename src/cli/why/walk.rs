@@ -19,7 +19,9 @@ use crate::api::claim::ClaimPhase;
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{Call, Condition, ReclaimPolicy, Rung, Truth, is_true};
 use crate::api::volume::VolumePhase;
-use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass};
+use crate::api::{
+    Allocation, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
+};
 use ending::{add_exit, logs_of};
 use expanding::add_size;
 
@@ -36,6 +38,7 @@ pub(super) struct Walk<'a> {
     claims: Named<'a, VolumeClaim>,
     classes: Named<'a, VolumeClass>,
     volumes: Named<'a, Volume>,
+    snapshots: Named<'a, Snapshot>,
     attachments: Named<'a, VolumeAttachment>,
     /// By volume, then by attachment.
     attached: BTreeMap<&'a str, Vec<&'a VolumeAttachment>>,
@@ -88,6 +91,7 @@ impl<'a> Walk<'a> {
             claims: by_name(&objects.claims),
             classes: by_name(&objects.classes),
             volumes: by_name(&objects.volumes),
+            snapshots: by_name(&objects.snapshots),
             attachments: by_name(&objects.attachments),
             attached,
             plugins: by_name(&objects.plugins),
@@ -105,6 +109,7 @@ impl<'a> Walk<'a> {
             Kind::Claim => self.claims.contains_key(key),
             Kind::Class => self.classes.contains_key(key),
             Kind::Volume => self.volumes.contains_key(key),
+            Kind::Snapshot => self.snapshots.contains_key(key),
             Kind::Attachment => self.attachments.contains_key(key),
             Kind::Plugin => self.plugins.contains_key(key),
             Kind::Instance => self.instances.contains_key(key),
@@ -119,6 +124,7 @@ impl<'a> Walk<'a> {
             Kind::Claim => self.claim(&subject.namespace, &subject.name, ""),
             Kind::Class => self.class(&subject.name),
             Kind::Volume => self.volume(&subject.name, ""),
+            Kind::Snapshot => self.snapshot(&subject.namespace, &subject.name),
             Kind::Attachment => self.attachment(&subject.name),
             Kind::Plugin => self.plugin(&subject.name, Service::Any),
             Kind::Instance => self.instance(&subject.name),

@@ -159,7 +159,7 @@ fn seen(node: &Node, volume: &Volume, host: &Host, before: &HostPart) -> provisi
         exists: if never { Rung::Down } else { existence(node, volume, host, before) },
         handle_known: !before.handle.is_empty(),
         held: !status.holders.is_empty(),
-        copied: !status.copies.is_empty(),
+        copied: !(status.copies.is_empty() && status.snapshots.is_empty()),
         shared: is_true(&status.conditions, HANDLE_SHARED),
     }
 }
@@ -335,11 +335,17 @@ async fn create(
 /// A plugin is asked to fill a volume only from what it says it can. One that may have begun to is asked to the end.
 fn may_fill(volume: &Volume, source: &CreateSource, plugin: &Serving) -> Result<(), Blocked> {
     let leaving = volume.meta().deletion_timestamp.is_some();
-    if leaving || source.content.is_none() || plugin.controller.clone_volume {
+    let can = &plugin.controller;
+    let (able, capability) = match &source.content {
+        None => return Ok(()),
+        Some(content) if content.snapshot.is_empty() => (can.clone_volume, "CLONE_VOLUME"),
+        Some(_) => (can.create_delete_snapshot, "CREATE_DELETE_SNAPSHOT"),
+    };
+    if leaving || able {
         return Ok(());
     }
     let plugin = volume.spec.plugin.clone();
-    Err(Blocked::Wait(Reason::PluginLacks { plugin, capability: "CLONE_VOLUME" }))
+    Err(Blocked::Wait(Reason::PluginLacks { plugin, capability }))
 }
 
 /// As an event says it.

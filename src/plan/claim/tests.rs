@@ -140,11 +140,13 @@ fn what_keeps_a_volume_from_being_filled_is_told() {
         facts.source.as_mut().unwrap().state = SourceState::There(origin);
         next(&facts)
     };
-    let cases: [(Edit, &str); 13] = [
+    let cases: [(Edit, &str); 14] = [
         (|_, _| {}, "Provisioning"),
         (|f, _| f.source.as_mut().unwrap().able = false, "PluginLacksCapability"),
         (|_, o| o.plugin = "q".into(), "SourceMismatch"),
-        (|_, o| o.block = true, "SourceMismatch"),
+        (|_, o| o.block = Some(true), "SourceMismatch"),
+        // Of a snapshot that was there before nobody knows.
+        (|f, o| (f.wish.block, o.block) = (true, None), "Provisioning"),
         (|f, _| f.wish.bytes = 1 << 30, "SourceMismatch"),
         (|f, _| f.wish.bytes = 3 << 30, "Provisioning"),
         (|f, _| f.wish.limit = 1 << 30, "SourceMismatch"),
@@ -202,7 +204,7 @@ fn a_volume_stays_until_what_is_filled_from_it_is_made() {
     };
     let verdict = next(&leaving);
     assert_eq!((word(&verdict), verdict.step.clone()), ("InUse", None));
-    assert!(verdict.ready.unwrap_err().1.contains("claim d/copy, which is being filled from its volume"));
+    assert!(verdict.ready.unwrap_err().1.contains("claim d/copy, which is being made of its volume"));
     let kept = Facts { volume: Some(Volume { kept: true, ..volume() }), ..leaving.clone() };
     assert_eq!(next(&kept).step, Some(Step::Release), "its volume outlives it anyway");
     assert_eq!(next(&Facts { copies: Vec::new(), ..leaving }).step, Some(Step::DeleteVolume));

@@ -49,3 +49,37 @@ fn who_stays_for_a_copy_leads_to_it() {
     assert_eq!(cause, "volume/vol-logs");
     assert!(said.contains("no room"), "{said}");
 }
+
+#[test]
+fn a_snapshot_leads_to_what_holds_it_up() {
+    let snapshot = |status: Value, deleted: Option<&str>| {
+        json!([{ "metadata": { "namespace": "shop", "name": "nightly", "deletionTimestamp": deleted },
+            "spec": { "source": { "claimName": "data" } }, "status": status }])
+    };
+    let of = json!({ "plugin": "nfs", "volume": "vol-data", "uid": "uid-data", "handle": "data" });
+    let told =
+        json!({ "type": "Taken", "status": "False", "reason": "CreateSnapshotFailed", "message": "no room" });
+    let failing = json!({ "of": of, "exists": "Unknown", "controller": { "nodeName": "a", "epoch": 1 }, "taking": told });
+    let mut cluster = healthy();
+    cluster["snapshots"] = snapshot(failing, None);
+    assert_eq!(text(&cluster, "Snapshot/nightly"), ("snapshot/nightly".into(), "not ready: no room".into()));
+    // Its volume stays for it, and says so.
+    let going = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+    json_patch::merge(&mut cluster["claims"][0], &going);
+    json_patch::merge(&mut cluster["allocations"][0], &json!({ "spec": { "volumes": [] } }));
+    assert_eq!(text(&cluster, "VolumeClaim/data").0, "snapshot/nightly");
+    // A claim that is filled from it, and what it waits for itself.
+    let mut cluster = with(&[(
+        "claims/1",
+        json!({ "spec": { "dataSource": { "snapshotName": "nightly" } },
+            "status": { "phase": "Pending", "volumeName": "" } }),
+    )]);
+    cluster["snapshots"] = snapshot(json!({}), None);
+    cluster["claims"].as_array_mut().unwrap().remove(0);
+    assert_eq!(text(&cluster, "VolumeClaim/logs"), ("volumeclaim/data".into(), "does not exist".into()));
+    let ready = json!({ "of": of, "exists": "Up", "ready": true });
+    cluster["snapshots"] = snapshot(ready, None);
+    assert_eq!(text(&cluster, "VolumeClaim/logs").0, "volumeclaim/logs");
+    let explained = explain(&objects(&cluster), &subject("Snapshot/nightly")).unwrap();
+    assert_eq!(explained.root, None);
+}
