@@ -8,6 +8,8 @@ mod support {
 }
 #[path = "support/controllers/bench.rs"]
 mod bench;
+#[path = "support/controllers/copies.rs"]
+mod copies;
 #[path = "support/controllers/drained.rs"]
 mod drained;
 #[path = "support/controllers/expansion.rs"]
@@ -30,6 +32,8 @@ mod plugins;
 mod quickstart;
 #[path = "support/controllers/served.rs"]
 mod served;
+#[path = "support/controllers/snapshots.rs"]
+mod snapshots;
 #[path = "support/controllers/twins.rs"]
 mod twins;
 #[path = "support/controllers/volumes.rs"]

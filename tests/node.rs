@@ -12,6 +12,8 @@ mod between;
 mod changed;
 #[path = "node/containers.rs"]
 mod containers;
+#[path = "node/copied.rs"]
+mod copied;
 #[path = "node/crash.rs"]
 mod crash;
 #[path = "node/duties.rs"]
@@ -40,6 +42,8 @@ mod lost;
 mod many;
 #[path = "node/measured.rs"]
 mod measured;
+#[path = "node/pictured.rs"]
+mod pictured;
 #[path = "node/plugins.rs"]
 mod plugins;
 #[path = "node/refused.rs"]

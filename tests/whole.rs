@@ -10,6 +10,8 @@ mod chaos;
 mod containerd;
 #[path = "whole/containers.rs"]
 mod containers;
+#[path = "whole/copies.rs"]
+mod copies;
 #[path = "whole/external.rs"]
 mod external;
 #[path = "whole/fingerprints.rs"]
@@ -50,6 +52,8 @@ mod scene;
 mod scripted;
 #[path = "whole/sharing.rs"]
 mod sharing;
+#[path = "whole/snapshots.rs"]
+mod snapshots;
 #[path = "whole/systemd.rs"]
 mod systemd;
 #[path = "whole/tasks.rs"]

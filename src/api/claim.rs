@@ -26,9 +26,21 @@ pub struct VolumeClaimSpec {
     /// The size.
     #[serde(default)]
     pub resources: Resources,
-    /// A snapshot or claim to start from. Not built yet.
+    /// What the volume is filled from when it is made; empty when not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data_source: Option<super::plugin::Nothing>,
+    pub data_source: Option<DataSource>,
+}
+
+/// What a new volume is filled from: exactly one of these, in the claim's own namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DataSource {
+    /// A claim, whose volume is copied as it is then.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub claim_name: String,
+    /// A Snapshot.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub snapshot_name: String,
 }
 
 /// The size wanted and its upper bound.

@@ -16,6 +16,9 @@ pub struct VolumeClassSpec {
     /// Opaque parameters for CreateVolume, at most 4 KiB.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub parameters: Map,
+    /// Opaque parameters for CreateSnapshot, at most 4 KiB.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub snapshot_parameters: Map,
     /// Secrets per family of calls.
     #[serde(default, skip_serializing_if = "SecretRefs::is_empty")]
     pub secrets: SecretRefs,

@@ -78,9 +78,11 @@ pub fn definitions() -> Vec<KindDefinition> {
         },
         KindDefinition {
             columns: SNAPSHOT,
+            nodes: const { &[NodeRight::of("status.controller.nodeName", SNAPSHOT_PART)] },
             finalizer: Some(FINALIZER),
             validate: validate::snapshot,
-            ..of::<Snapshot>("snapshot", &["snap"], &[])
+            late: super::snapshot::late_snapshot,
+            ..of::<Snapshot>("snapshot", &["snap"], &["status.controller.nodeName"])
         },
         KindDefinition {
             columns: ALLOCATION,
@@ -117,6 +119,20 @@ pub const AGENT_PART: &[&str] = &[
     "leftovers",
     "stopped",
     "conditions",
+];
+/// The fields of a Snapshot's status that its host writes.
+pub const SNAPSHOT_PART: &[&str] = &[
+    "exists",
+    "handle",
+    "size",
+    "creationTime",
+    "ready",
+    "groupID",
+    "calls",
+    "nextAttemptTime",
+    "observedEpoch",
+    "releasedEpoch",
+    "taking",
 ];
 /// The fields of a Volume's status that its host writes.
 pub const VOLUME_PART: &[&str] = &[
@@ -192,8 +208,14 @@ const ATTACHMENT: &[Column] = &[
     Column { name: "NEXT", kind: "string", wide: true, cell: Cell::Path(".status.node.nextAttemptTime") },
     wide("MESSAGE", ".status.node.message"),
 ];
-const SNAPSHOT: &[Column] =
-    &[column("READY", ".status.ready"), column("SOURCE", ".spec.claimName"), column("SIZE", ".status.size")];
+const SNAPSHOT: &[Column] = &[
+    column("READY", ".status.ready"),
+    computed("SOURCE", ".spec.source.claimName", pictured),
+    column("SIZE", ".status.size"),
+    Column { name: "TAKEN", kind: "date", wide: false, cell: Cell::Path(".status.creationTime") },
+    wide("HANDLE", ".status.handle"),
+    MESSAGE,
+];
 const ALLOCATION: &[Column] = &[
     column("STATUS", ".status.phase"),
     column("NODE", ".status.nodeName"),
@@ -280,6 +302,15 @@ fn names(list: &Value, field: &str) -> Value {
 fn modes(list: &Value) -> Value {
     let short = |v: &Value| serde_json::from_value::<AccessMode>(v.clone()).ok().map(AccessMode::short);
     json!(items(list).filter_map(short).collect::<Vec<_>>().join(","))
+}
+
+/// What a snapshot is of: its claim, or that it was there before.
+fn pictured(snapshot: &Value) -> Value {
+    let source = &snapshot["spec"]["source"];
+    match source["claimName"].as_str() {
+        Some(claim) => json!(claim),
+        None => source["handle"].clone(),
+    }
 }
 
 fn claim_of(claim: &Value) -> Value {

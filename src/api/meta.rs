@@ -186,6 +186,9 @@ pub struct SecretRefs {
     /// For NodeExpandVolume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_expand: Option<SecretRef>,
+    /// For CreateSnapshot, ListSnapshots and DeleteSnapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SecretRef>,
 }
 
 impl SecretRefs {
@@ -196,9 +199,16 @@ impl SecretRefs {
 
     /// Every reference that is set.
     pub fn all(&self) -> impl Iterator<Item = &SecretRef> {
-        let Self { provision, controller_publish, node_stage, node_publish, controller_expand, node_expand } =
-            self;
-        [provision, controller_publish, node_stage, node_publish, controller_expand, node_expand]
+        let Self {
+            provision,
+            controller_publish,
+            node_stage,
+            node_publish,
+            controller_expand,
+            node_expand,
+            snapshot,
+        } = self;
+        [provision, controller_publish, node_stage, node_publish, controller_expand, node_expand, snapshot]
             .into_iter()
             .flatten()
     }

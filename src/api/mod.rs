@@ -15,6 +15,7 @@ pub mod node_agent;
 pub mod plugin;
 pub mod quantity;
 pub mod runtime;
+pub mod snapshot;
 pub mod token;
 pub mod validate;
 pub mod volume;
@@ -25,10 +26,11 @@ pub use class::{VolumeClass, VolumeClassSpec};
 pub use definitions::definitions;
 pub use field::{FieldError, FieldErrors};
 pub use kind::{Cell, Column, KindDefinition, NodeRight};
-pub use node_agent::{NodeAgent, NodeAgentSpec, NodeAgentStatus, Snapshot};
+pub use node_agent::{NodeAgent, NodeAgentSpec, NodeAgentStatus};
 pub use plugin::{
     Plugin, PluginInstance, PluginInstanceSpec, PluginInstanceStatus, PluginSpec, PluginStatus,
 };
+pub use snapshot::{Snapshot, SnapshotSpec, SnapshotStatus};
 pub use volume::{
     Volume, VolumeAttachment, VolumeAttachmentSpec, VolumeAttachmentStatus, VolumeSpec, VolumeStatus,
 };

@@ -299,6 +299,10 @@ pub mod capability {
     pub const PUBLISH_UNPUBLISH: &str = "controller/PUBLISH_UNPUBLISH_VOLUME";
     /// The controller expands volumes.
     pub const CONTROLLER_EXPAND: &str = "controller/EXPAND_VOLUME";
+    /// The controller makes volumes out of volumes.
+    pub const CLONE: &str = "controller/CLONE_VOLUME";
+    /// The controller takes and deletes snapshots, and makes volumes out of them.
+    pub const SNAPSHOT: &str = "controller/CREATE_DELETE_SNAPSHOT";
     /// The node expands volumes.
     pub const NODE_EXPAND: &str = "node/EXPAND_VOLUME";
     /// The node stages.

@@ -106,6 +106,25 @@ pub struct CreateSource {
     /// With `controllerScope: Node`, the node whose instance must make it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node_name: String,
+    /// What it is filled from; it begins empty when this is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Content>,
+}
+
+/// What a volume is filled from when it is made. Found once, and never looked up again by its name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Content {
+    /// The Volume that it is a copy of; empty where it is filled from a Snapshot.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub volume: String,
+    /// The Snapshot, as `namespace/name`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub snapshot: String,
+    /// The uid of the one or the other.
+    pub uid: String,
+    /// What the plugin calls it.
+    pub handle: String,
 }
 
 /// A volume that exists already.
@@ -145,6 +164,13 @@ pub struct VolumeStatus {
     /// The allocations that may use it. Written by the attachments controller, by compare-and-swap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<Holder>,
+    /// The Volumes that are being made as copies of this one. Written by the volumes controller, on the state that it was
+    /// decided on: a copy gets its first host once it is named here, and nothing is deleted while a copy is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<String>,
+    /// The Snapshots that are being cut of this volume, likewise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub snapshots: Vec<ObjectRef>,
     /// Whether the backend has it, as the host knows. Absent = the host has said nothing yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exists: Option<Rung>,
@@ -238,7 +264,7 @@ impl VolumeAttachment {
 
 /// Whether a number was never set.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
-fn is_zero(number: &i64) -> bool {
+pub(super) fn is_zero(number: &i64) -> bool {
     *number == 0
 }
 
@@ -392,13 +418,13 @@ pub(super) fn late_attachment(new: &Value, old: &Value) -> Option<String> {
         .filter(|_| says_other(&WORDS, said, &old["status"]["controller"]))
 }
 
-fn late(host: &Value, said: &Value) -> Option<String> {
+pub(super) fn late(host: &Value, said: &Value) -> Option<String> {
     let (host, said) = (host.as_i64()?, said.as_i64()?);
     (said < host).then(|| format!("the host of epoch {said} says so, and the volume has one of epoch {host}"))
 }
 
 /// Whether one of these differs; what is left out is the same as what is empty.
-fn says_other(words: &[&str], new: &Value, old: &Value) -> bool {
+pub(super) fn says_other(words: &[&str], new: &Value, old: &Value) -> bool {
     let said = |part: &Value, word: &str| {
         let value = part[word].clone();
         let empty = [Value::Null, json!(0), json!(""), json!({}), json!([])].contains(&value);

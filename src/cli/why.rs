@@ -12,7 +12,9 @@ use std::fmt;
 use k8s_openapi::api::core::v1::{Event, Node};
 
 use crate::api::meta::{Call, Time};
-use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass};
+use crate::api::{
+    Allocation, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
+};
 use walk::Walk;
 
 /// All objects that can be part of a cause.
@@ -28,6 +30,8 @@ pub struct Objects {
     pub claims: Vec<VolumeClaim>,
     /// Volumes.
     pub volumes: Vec<Volume>,
+    /// Snapshots of all namespaces.
+    pub snapshots: Vec<Snapshot>,
     /// Attachments.
     pub attachments: Vec<VolumeAttachment>,
     /// Allocations of all namespaces.
@@ -52,6 +56,8 @@ pub enum Kind {
     Class,
     /// A volume.
     Volume,
+    /// A picture of a volume.
+    Snapshot,
     /// A volume on a node.
     Attachment,
     /// A driver.
@@ -70,6 +76,7 @@ impl Kind {
             ("VolumeClaim", Self::Claim),
             ("VolumeClass", Self::Class),
             ("Volume", Self::Volume),
+            ("Snapshot", Self::Snapshot),
             ("VolumeAttachment", Self::Attachment),
             ("Plugin", Self::Plugin),
             ("PluginInstance", Self::Instance),
@@ -84,6 +91,7 @@ impl Kind {
             Self::Claim => "volumeclaim",
             Self::Class => "volumeclass",
             Self::Volume => "volume",
+            Self::Snapshot => "snapshot",
             Self::Attachment => "volumeattachment",
             Self::Plugin => "plugin",
             Self::Instance => "plugininstance",

@@ -12,16 +12,16 @@ use super::context::Context;
 use super::drive::Outcome;
 use super::expansions;
 use super::facts::{Instances, deleting, uid, with_condition};
-use super::volumes;
 use super::world::{World, namespace_or_default};
+use super::{sources, volumes};
 use crate::api::claim::ClaimPhase;
 use crate::api::class::VolumeBindingMode;
-use crate::api::meta::{Condition, ObjectRef, READY, ReclaimPolicy, Segments, Truth, is_true};
+use crate::api::meta::{Condition, ObjectRef, READY, ReclaimPolicy, Segments, Truth, VolumeMode, is_true};
 use crate::api::plugin::{ControllerScope, capability};
 use crate::api::quantity;
 use crate::api::volume::{CreateSource, EXPANDED, VolumeSource};
 use crate::api::{Volume, VolumeClaim, VolumeClaimStatus, VolumeClass, VolumeSpec};
-use crate::plan::claim::{self as plan, Class, Facts, Owner, Plugin, Step, Verdict};
+use crate::plan::claim::{self as plan, Class, Facts, Owner, Plugin, Step, Verdict, Wish};
 use crate::plan::expand::Claimed;
 use crate::plan::place;
 use crate::plan::registry::Service;
@@ -30,7 +30,9 @@ use crate::plan::registry::Service;
 pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -> Outcome {
     let class = class_of(&context.world, &object);
     let volume = volume_of(&context.world, &object);
-    let facts = gather(&context.world, &object, volume.as_deref(), class.as_deref());
+    let plugin = class.as_ref().map(|class| class.spec.plugin.as_str()).unwrap_or_default();
+    let source = if volume.is_none() { sources::of(&context.world, &object, plugin) } else { None };
+    let facts = gather(&context.world, &object, (volume.as_deref(), class.as_deref()), source.as_ref());
     let verdict = plan::next(&facts);
     let size = volume
         .as_deref()
@@ -38,7 +40,7 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         .map(|volume| expansions::look(&context, &object, volume, class.as_deref()));
     match (&verdict.step, &volume, &class) {
         (Some(Step::Create { node }), _, Some(class)) => {
-            let volume = new_volume(&context.world, &object, class, node);
+            let volume = new_volume(&context.world, &object, (class, node), source.as_ref());
             if let Some(wait) = context.behind::<Volume>(&name_of(&volume)) {
                 return Ok(Some(wait));
             }
@@ -86,7 +88,7 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
 pub(crate) fn usable(world: &World, claim: &VolumeClaim, volume: &Volume) -> bool {
     let ready = volumes::ready(world, volume);
     let bound = || claim.status.as_ref().is_some_and(|s| is_true(&s.conditions, READY));
-    ready && (bound() || plan::next(&gather(world, claim, Some(volume), None)).ready.is_ok())
+    ready && (bound() || plan::next(&gather(world, claim, (Some(volume), None), None)).ready.is_ok())
 }
 
 fn reference(claim: &VolumeClaim) -> ObjectRef {
@@ -120,15 +122,30 @@ fn series_of(volume: &str) -> u32 {
     volume.rsplit('-').next().and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-fn gather(world: &World, claim: &VolumeClaim, volume: Option<&Volume>, class: Option<&VolumeClass>) -> Facts {
+fn gather(
+    world: &World,
+    claim: &VolumeClaim,
+    (volume, class): (Option<&Volume>, Option<&VolumeClass>),
+    source: Option<&sources::Found>,
+) -> Facts {
     let status = claim.status.clone().unwrap_or_default();
     let plugin_name = class.map(|c| c.spec.plugin.clone()).unwrap_or_default();
     let instances = Instances::of(world, &plugin_name);
     let serves_there = instances.serving(Service::Node, &status.selected_node).is_some();
     let wanted_class = &claim.spec.volume_class_name;
+    let wish = Wish {
+        bytes: requested(claim).unwrap_or(0),
+        limit: limit(claim).unwrap_or(0),
+        block: claim.spec.volume_mode == VolumeMode::Block,
+        allowed: class.map(|c| c.spec.allowed_topologies.clone()).unwrap_or_default(),
+        here: segments(&instances, &status.selected_node),
+    };
     Facts {
         deleting: deleting(claim),
         users: users(world, claim, volume),
+        source: source.map(|found| found.source.clone()),
+        wish,
+        copies: volume.map(|volume| sources::copies(world, volume)).unwrap_or_default(),
         named: claim.spec.volume_name.clone(),
         volume: volume.map(|v| known(world, claim, v)),
         phase: status.phase,
@@ -179,7 +196,7 @@ fn known(world: &World, claim: &VolumeClaim, volume: &Volume) -> plan::Volume {
     }
 }
 
-fn owner(world: &World, claim: &VolumeClaim, volume: &Volume) -> Owner {
+pub(super) fn owner(world: &World, claim: &VolumeClaim, volume: &Volume) -> Owner {
     let Some(of) = &volume.spec.claim_ref else { return Owner::Free };
     let (namespace, name) = name_of(claim);
     let by_name = namespace_or_default(&of.namespace) == namespace && of.name == name;
@@ -224,6 +241,10 @@ pub(super) fn requested(claim: &VolumeClaim) -> Option<i64> {
     claim.spec.resources.requests.as_ref().and_then(|s| quantity::bytes(&s.storage).ok())
 }
 
+fn limit(claim: &VolumeClaim) -> Option<i64> {
+    claim.spec.resources.limits.as_ref().and_then(|s| quantity::bytes(&s.storage).ok())
+}
+
 fn plugin_of(world: &World, class: &VolumeClass, instances: &Instances) -> Option<Plugin> {
     let plugin = world.plugins.named(&class.spec.plugin)?;
     let controllers = || instances.nodes(Service::Controller);
@@ -252,7 +273,12 @@ fn segments(instances: &Instances, node: &str) -> Segments {
 }
 
 /// The Volume with everything that CreateVolume will be sent, frozen.
-fn new_volume(world: &World, claim: &VolumeClaim, class: &VolumeClass, node: &str) -> Volume {
+fn new_volume(
+    world: &World,
+    claim: &VolumeClaim,
+    (class, node): (&VolumeClass, &str),
+    source: Option<&sources::Found>,
+) -> Volume {
     let status = claim.status.clone().unwrap_or_default();
     let name = format!("vol-{}-{}", uid(claim), status.series + 1);
     let instances = Instances::of(world, &class.spec.plugin);
@@ -260,19 +286,22 @@ fn new_volume(world: &World, claim: &VolumeClaim, class: &VolumeClass, node: &st
     let here = Some(segments(&instances, selected)).filter(|s| !s.is_empty());
     let topology = instances.all_can(Service::Controller, capability::TOPOLOGY);
     let (requisite, preferred) = if topology {
-        place::requirement(&class.spec.allowed_topologies, here.as_ref(), &instances.topologies())
+        // What is filled from another volume is made where that one is.
+        let reached = source.and_then(sources::Found::origin).map(|origin| &origin.topology);
+        let allowed = reached.filter(|terms| !terms.is_empty()).unwrap_or(&class.spec.allowed_topologies);
+        place::requirement(allowed, here.as_ref(), &instances.topologies())
     } else {
         (Vec::new(), Vec::new())
     };
-    let limit = claim.spec.resources.limits.as_ref().and_then(|s| quantity::bytes(&s.storage).ok());
     let create = CreateSource {
         name: name.clone(),
-        required_bytes: requested(claim).unwrap_or(0),
-        limit_bytes: limit.unwrap_or(0),
+        required_bytes: requested(claim).or(source.map(|found| found.bytes)).unwrap_or(0),
+        limit_bytes: limit(claim).unwrap_or(0),
         parameters: class.spec.parameters.clone(),
         requisite,
         preferred,
         node_name: node.to_owned(),
+        content: source.map(|found| found.content.clone()),
     };
     Volume {
         metadata: ObjectMeta { name: Some(name), ..ObjectMeta::default() },

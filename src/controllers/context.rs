@@ -22,7 +22,7 @@ use super::world::{Cached, World};
 use super::write::{Failure, Writable, Write};
 use crate::api::definitions::FINALIZER;
 use crate::api::meta::{Time, Unrenewed};
-use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim};
+use crate::api::{Allocation, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim};
 
 /// The namespace of leases and of the allocations that plugins run in.
 pub const SYSTEM_NAMESPACE: &str = "wharfline-system";
@@ -84,6 +84,7 @@ pub(crate) struct Queues {
     pub(crate) claims: Queue<VolumeClaim>,
     pub(crate) placement: Queue<Allocation>,
     pub(crate) volumes: Queue<Volume>,
+    pub(crate) snapshots: Queue<Snapshot>,
     pub(crate) holders: Queue<Volume>,
     pub(crate) attachments: Queue<VolumeAttachment>,
     pub(crate) allocations: Queue<Allocation>,
@@ -327,8 +328,12 @@ impl Context {
     }
 
     /// The same as long as `silent` says nothing: else a conflict.
-    pub(crate) async fn replace_while(&self, object: &Volume, silent: Unrenewed) -> Result<Volume, Failure> {
-        self.write.replace_status((&self.world.volumes, &self.ledger), object, Some(silent)).await
+    pub(crate) async fn replace_while<K: Cached + Writable>(
+        &self,
+        object: &K,
+        silent: Unrenewed,
+    ) -> Result<K, Failure> {
+        self.write.replace_status((K::cache(&self.world), &self.ledger), object, Some(silent)).await
     }
 
     /// Replaces all but the status by compare-and-swap.

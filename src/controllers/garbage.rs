@@ -142,6 +142,7 @@ pub(crate) async fn namespace(object: Arc<Namespace>, context: Arc<Context>) -> 
     let world = &context.world;
     let mut left = empty(&context, &world.allocations, &name).await?;
     left += empty(&context, &world.claims, &name).await?;
+    left += empty(&context, &world.snapshots, &name).await?;
     if left == 0 {
         // What the volumes of the claims may have needed goes after them.
         left += empty(&context, &world.secrets, &name).await?;

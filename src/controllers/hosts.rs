@@ -10,7 +10,7 @@ use super::context::Context;
 use super::facts::{Instances, deleting, node_down, serves};
 use super::nodes::pulse;
 use super::plugins::leaving;
-use super::volumes::only;
+use super::volumes::{held_back, only};
 use super::world::namespace_or_default;
 use crate::api::meta::Host;
 use crate::api::{Volume, VolumeStatus};
@@ -57,52 +57,99 @@ impl Absences {
     }
 }
 
-/// The decision, and when to ask again if nothing changes.
-pub(crate) fn decide(
+/// What has a host, and what is known of it.
+pub(crate) struct Hosted<'a> {
+    /// Its plugin.
+    pub(crate) plugin: &'a str,
+    /// Its object is being deleted.
+    pub(crate) deleting: bool,
+    /// The present host.
+    pub(crate) current: Option<&'a Host>,
+    /// The same, unless it let go.
+    pub(crate) calling: Option<&'a Host>,
+    /// The epoch of the host that was asked to let go.
+    pub(crate) asked: Option<i64>,
+    /// The epoch for which a host said that it makes no more calls.
+    pub(crate) released: i64,
+    /// The only node that will do.
+    pub(crate) only: Option<&'a str>,
+    /// That node is the host of what it is of: it goes with it.
+    pub(crate) follows: bool,
+    /// The node of the first consumer.
+    pub(crate) preferred: Option<String>,
+    /// It cannot do without a host.
+    pub(crate) needed: bool,
+}
+
+/// The same for a volume, and when to ask again if nothing changes.
+pub(crate) fn of_volume(
     context: &Context,
     object: &Volume,
     status: &VolumeStatus,
 ) -> (Decision, Option<Duration>) {
     let current = status.controller.as_ref();
+    if let Some(reason) = current.is_none().then(|| held_back(&context.world, object)).flatten() {
+        return (Decision::Wait(reason), None);
+    }
+    let of = Hosted {
+        plugin: &object.spec.plugin,
+        deleting: deleting(object),
+        current,
+        calling: status.calling_host(),
+        asked: status.asked_to_release,
+        released: status.released_epoch,
+        only: only(object),
+        follows: false,
+        preferred: consumer(context, object, status),
+        needed: object.spec.source.create.is_some(),
+    };
+    decide(context, &of)
+}
+
+/// The decision, and when to ask again if nothing changes.
+pub(crate) fn decide(context: &Context, of: &Hosted<'_>) -> (Decision, Option<Duration>) {
+    let current = of.current;
     // What was never attempted needs nobody to undo it.
-    if deleting(object) && current.is_none() {
+    if of.deleting && current.is_none() {
         return (Decision::Wait(Reason::NoHost), None);
     }
     let world = &context.world;
-    let plugin = world.plugins.named(&object.spec.plugin);
+    let plugin = world.plugins.named(of.plugin);
     if plugin.is_none() && current.is_none() {
-        let reason = Reason::NotFound { kind: "Plugin", name: object.spec.plugin.clone() };
+        let reason = Reason::NotFound { kind: "Plugin", name: of.plugin.to_owned() };
         return (Decision::Wait(reason), None);
     }
-    let instances = Instances::of(world, &object.spec.plugin);
+    let instances = Instances::of(world, of.plugin);
     let (node, silence) = current.map_or((HostNode::Gone, None), |host| pulse(context, &host.node_name));
-    let staying = Staying::of(context, &instances, &object.spec.plugin);
-    let (serving, absence) =
+    let staying = Staying::of(context, &instances, of.plugin);
+    let (mut serving, absence) =
         current.map_or((Serving::Gone, None), |host| standing(context, &staying, host, node));
-    let candidates = match (status.calling_host(), node, serving) {
+    if of.follows && current.is_some_and(|host| of.only != Some(host.node_name.as_str())) {
+        serving = Serving::Leaving;
+    }
+    let candidates = match (of.calling, node, serving) {
         // While it makes the calls and is to go on with them, nobody else is asked for.
         (Some(_), HostNode::Alive | HostNode::Silent, Serving::Well | Serving::Away) => Vec::new(),
         (None, _, _) | (Some(_), HostNode::Gone, _) | (Some(_), _, Serving::Leaving | Serving::Gone) => {
             candidates(context, &staying)
         }
     };
-    let preferred = consumer(context, object, status);
     let decision = host::decide(&host::Facts {
         current,
         current_node: node,
         serving,
-        asked: status.asked_to_release,
-        released: status.released_epoch,
+        asked: of.asked,
+        released: of.released,
         node_goes: current.is_some_and(|host| goes(context, &host.node_name)),
         candidates: &candidates,
-        only: only(object),
-        preferred: preferred.as_deref(),
-        plugin: &object.spec.plugin,
+        only: of.only,
+        preferred: of.preferred.as_deref(),
+        plugin: of.plugin,
         has_controllers: instances.has_controllers(plugin.as_deref()),
     });
     let decision = match decision {
-        Decision::Unneeded if object.spec.source.create.is_some() => Decision::Wait(Reason::PluginLacks {
-            plugin: object.spec.plugin.clone(),
+        Decision::Unneeded if of.needed => Decision::Wait(Reason::PluginLacks {
+            plugin: of.plugin.to_owned(),
             capability: "CREATE_DELETE_VOLUME",
         }),
         Decision::Keep

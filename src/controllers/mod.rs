@@ -11,6 +11,7 @@
 //! | `claims` | Volumes of claims, claim status |
 //! | `placement` | `nodeName` of allocations, `selectedNode` of claims |
 //! | `volumes` | a volume's host, phase and conditions |
+//! | `snapshots` | what a snapshot is of, its host and conditions, and what is filled from it |
 //! | `holders` | a volume's holders, its attachments |
 //! | `attachments` | an attachment's host, its fence, its end |
 //! | `allocations` | the end of allocations; what becomes of those of a lost node |
@@ -33,6 +34,8 @@ mod nodes;
 mod placement;
 mod plugins;
 mod queue;
+mod snapshots;
+mod sources;
 mod tell;
 mod volumes;
 mod wake;
@@ -159,6 +162,7 @@ fn start(tasks: &mut Tasks, context: &Arc<Context>) {
     control!(claims, claims, claims::reconcile);
     control!(placement, allocations, placement::reconcile);
     control!(volumes, volumes, volumes::reconcile);
+    control!(snapshots, snapshots, snapshots::reconcile);
     control!(holders, volumes, holders::reconcile);
     control!(attachments, attachments, attachments::reconcile);
     control!(allocations, allocations, allocations::reconcile);

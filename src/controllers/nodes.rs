@@ -18,7 +18,7 @@ use super::volumes;
 use super::wake::users_of_node;
 use super::write::Failure;
 use crate::api::meta::READY;
-use crate::api::{Volume, VolumeStatus};
+use crate::api::{Snapshot, Volume, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::host::{HostNode, Pulse, host_node, must_ask};
 use crate::plan::release::Fence;
@@ -98,9 +98,16 @@ fn unused(context: &Context, node: &str) -> bool {
         let host = v.status.as_ref().and_then(VolumeStatus::calling_host);
         host.is_some_and(|host| host.node_name == node) && volumes::only(v) != Some(node)
     };
+    // One that its node alone knows goes with it.
+    let calls_here = |s: &Snapshot| {
+        let status = s.status.clone().unwrap_or_default();
+        let host = status.calling_host().is_some_and(|host| host.node_name == node);
+        host && status.of.is_none_or(|of| of.node_name != node)
+    };
     world.attachments.count(&word) == 0
         && world.allocations.count(&word) == 0
         && !world.volumes.by(&format!("host:{node}")).iter().any(|v| calls(v))
+        && !world.snapshots.by(&format!("host:{node}")).iter().any(|s| calls_here(s))
         && !world.attachments.all().iter().any(|a| hosted_alone(world, a, node))
 }
 

@@ -11,15 +11,15 @@ use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, deleting, draining, with_condition};
 use super::holders::held;
-use super::volumes;
 use super::world::World;
+use super::{sources, volumes};
 use crate::api::allocation::{AllocationPhase, OnNodeLost};
 use crate::api::class::VolumeBindingMode;
-use crate::api::meta::{AccessMode, Condition, READY, Truth};
+use crate::api::meta::{AccessMode, Condition, READY, Truth, VolumeMode};
 use crate::api::plugin::ControllerScope;
 use crate::api::{Allocation, AllocationStatus, Volume, VolumeClaim, VolumeClass};
 use crate::plan::Reason;
-use crate::plan::claim;
+use crate::plan::claim::{self, Origin};
 use crate::plan::place::{self, Claim, Node, NodePlugin, Place, Placed, Wish};
 use crate::plan::registry::Service;
 
@@ -158,6 +158,8 @@ struct Found {
     class: Option<Arc<VolumeClass>>,
     late: bool,
     plugin: String,
+    /// What its volume will be filled from.
+    origin: Option<Origin>,
 }
 
 /// The same with what is known of where it can be used.
@@ -240,14 +242,31 @@ fn look_up(context: &Context, object: &Allocation, name: &str) -> Result<Found, 
     if object.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref()).any(|p| p.plugin_name == plugin) {
         return Err(Reason::OwnPlugin { plugin });
     }
-    Ok(Found { claim, volume, class, late, plugin })
+    let mut origin = None;
+    if late
+        && volume.is_none()
+        && let Some(found) = sources::of(world, &claim, &plugin)
+    {
+        // The place is where that is, so it has to be known first.
+        let allowed = class.as_ref().map(|class| class.spec.allowed_topologies.clone()).unwrap_or_default();
+        let wish = claim::Wish {
+            allowed,
+            block: claim.spec.volume_mode == VolumeMode::Block,
+            ..claim::Wish::default()
+        };
+        let usable = claim::usable(&found.source, &wish, &plugin);
+        let message = |reason: Reason| reason.to_string();
+        let why = |message| Reason::VolumeNotReady { claim: name.to_owned(), message };
+        origin = Some(usable.map_err(message).map_err(why)?.clone());
+    }
+    Ok(Found { claim, volume, class, late, plugin, origin })
 }
 
 /// What is known of where a claim can be used: of every node, so it is asked only where that is decided.
 fn places(
     context: &Context,
     object: &Allocation,
-    Found { claim, volume, class, late, plugin }: Found,
+    Found { claim, volume, class, late, plugin, origin }: Found,
 ) -> Wanted {
     let world = &context.world;
     let instances = Instances::of(world, &plugin);
@@ -262,11 +281,15 @@ fn places(
     let unselected = late && volume.is_none() && !usable(&selected);
     let only = match &volume {
         Some(volume) => held_on(volume).or_else(|| met_on(context, object, &claim, volume)),
-        None => Some(selected).filter(|node| late && !unselected && !node.is_empty()),
+        None => Some(selected)
+            .filter(|node| late && !unselected && !node.is_empty())
+            .or_else(|| origin.as_ref().map(|o| o.node.clone()).filter(|node| !node.is_empty())),
     };
-    let topology = match &volume {
-        Some(volume) => reachable_from(volume),
-        None => class.map(|c| c.spec.allowed_topologies.clone()).unwrap_or_default(),
+    let reached = origin.map(|o| o.topology).filter(|terms| !terms.is_empty());
+    let topology = match (&volume, reached) {
+        (Some(volume), _) => reachable_from(volume),
+        (None, Some(terms)) => terms,
+        (None, None) => class.map(|c| c.spec.allowed_topologies.clone()).unwrap_or_default(),
     };
     let mut nodes = serving_nodes(context, &plugin, &instances);
     if volume.is_none() {
@@ -336,7 +359,8 @@ fn held_on(volume: &Volume) -> Option<String> {
     holder.map(|h| h.node_name.clone()).or(local.map(ToOwned::to_owned))
 }
 
-fn reachable_from(volume: &Volume) -> Vec<crate::api::meta::Segments> {
+/// Where a volume can be reached from; anywhere when empty.
+pub(super) fn reachable_from(volume: &Volume) -> Vec<crate::api::meta::Segments> {
     let seen = volume.status.as_ref().map(|s| s.topology.clone()).unwrap_or_default();
     let told = volume.spec.source.existing.as_ref().map(|e| e.topology.clone()).unwrap_or_default();
     if seen.is_empty() { told } else { seen }

@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{deleting, uid, with_condition};
-use super::hosts;
+use super::ledger::PATIENCE;
 use super::world::{World, namespace_or_default};
 use super::write::Failure;
-use crate::api::meta::{HANDLE_SHARED, READY, Truth, is_true};
-use crate::api::{Volume, VolumeClaim, VolumeStatus};
+use super::{hosts, snapshots};
+use crate::api::meta::{HANDLE_SHARED, ObjectRef, READY, Truth, is_true};
+use crate::api::{Snapshot, Volume, VolumeClaim, VolumeStatus};
 use crate::plan::Reason;
-use crate::plan::claim::RELEASING;
+use crate::plan::claim::{RELEASING, SOURCE_NOT_READY};
 use crate::plan::host::Decision;
 use crate::plan::volume::{self, Claim, Facts};
 
@@ -25,7 +26,12 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         context.release(&*object).await?;
         return Ok(None);
     }
-    let (decision, again) = hosts::decide(&context, &object, &status);
+    let doubt = match enter(&context, &object, &status).await? {
+        Entered::Now => return Ok(None),
+        Entered::Before { doubt } => doubt,
+    };
+    let (decision, again) = hosts::of_volume(&context, &object, &status);
+    let again = [again, doubt.then_some(PATIENCE)].into_iter().flatten().min();
     let waits = match &decision {
         Decision::Wait(reason) if status.calling_host().is_none() => Some(reason),
         Decision::Wait(_)
@@ -56,7 +62,7 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         return Ok(None);
     }
     let (phase, condition) = volume::standing(&facts);
-    if condition.reason == RELEASING
+    if [RELEASING, SOURCE_NOT_READY].contains(&condition.reason.as_str())
         && !told
         && let Some(left) = context.soon(&*object)
     {
@@ -82,6 +88,88 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         context.merge(&*object, patch).await?;
     }
     Ok(again)
+}
+
+/// Whether all that is being made of a volume is named in it.
+enum Entered {
+    /// It was written just now.
+    Now,
+    /// It was; some of it may be gone all the same.
+    Before { doubt: bool },
+}
+
+/// Names in a volume what is being made of it, and nothing else.
+async fn enter(context: &Context, object: &Volume, status: &VolumeStatus) -> Result<Entered, Failure> {
+    let copies = copies(&context.world, object, status);
+    let (cut, doubt) = snapshots(context, object, status).await?;
+    if copies == status.copies && cut == status.snapshots {
+        return Ok(Entered::Before { doubt });
+    }
+    // On this very state: who decided on it that nothing is made of this volume is refused then.
+    let metadata = json!({ "resourceVersion": object.metadata.resource_version });
+    let copies = Some(&copies).filter(|copies| !copies.is_empty());
+    let status = json!({ "copies": copies, "snapshots": Some(&cut).filter(|cut| !cut.is_empty()) });
+    context.merge(object, json!({ "metadata": metadata, "status": status })).await?;
+    Ok(Entered::Now)
+}
+
+/// What is named as being filled from this volume. One that is on its way out takes no new ones.
+fn copies(world: &World, object: &Volume, status: &VolumeStatus) -> Vec<String> {
+    let mut copies: Vec<_> =
+        world.volumes.by(&format!("copy:{}", uid(object))).iter().map(|copy| copy.name_any()).collect();
+    copies.retain(|copy| !deleting(object) || status.copies.contains(copy));
+    copies
+}
+
+/// What is named as being cut of this volume, and whether that is in doubt: what our cache does not show is asked for at the
+/// server, for it may only be late.
+async fn snapshots(
+    context: &Context,
+    object: &Volume,
+    status: &VolumeStatus,
+) -> Result<(Vec<ObjectRef>, bool), Failure> {
+    let mut cut = snapshots::of_volume(&context.world, object);
+    cut.retain(|one| !deleting(object) || status.snapshots.contains(one));
+    let mut doubt = false;
+    let unseen = |one: &&ObjectRef| {
+        let found = context.world.snapshots.get(&(one.namespace.clone(), one.name.clone()));
+        found.is_none_or(|found| uid(&*found) != one.uid)
+    };
+    for one in status.snapshots.iter().filter(unseen) {
+        let path = Snapshot::url_path(&(), Some(&one.namespace));
+        let found: Option<Value> = context.read(&path, &one.name).await?;
+        if found.is_some_and(|found| found["metadata"]["uid"].as_str() == Some(&one.uid)) {
+            cut.push(one.clone());
+            doubt = true;
+        }
+    }
+    cut.sort();
+    Ok((cut, doubt))
+}
+
+/// Why a volume that is filled from another, or from a snapshot, gets no host yet.
+pub(super) fn held_back(world: &World, object: &Volume) -> Option<Reason> {
+    let content = object.spec.source.create.as_ref()?.content.as_ref()?;
+    if let Some((namespace, name)) = content.snapshot.split_once('/') {
+        let source = world.snapshots.get(&(namespace.to_owned(), name.to_owned()));
+        let source = source.filter(|source| uid(&**source) == content.uid);
+        let named = |source: &Snapshot| {
+            source.status.as_ref().is_some_and(|status| status.copies.contains(&object.name_any()))
+        };
+        let seen = source.map(|source| (deleting(&*source), named(&source)));
+        return volume::held_back("Snapshot", name, seen);
+    }
+    let source = world.volumes.named(&content.volume).filter(|source| uid(&**source) == content.uid);
+    let named = |source: &Volume| {
+        source.status.as_ref().is_some_and(|status| status.copies.contains(&object.name_any()))
+    };
+    volume::held_back("Volume", &content.volume, source.map(|source| (deleting(&*source), named(&source))))
+}
+
+/// Something that is being made of a volume, for people.
+fn made_of(status: &VolumeStatus) -> Option<String> {
+    let snapshot = status.snapshots.first().map(|one| format!("snapshot {}/{}", one.namespace, one.name));
+    status.copies.first().map(|copy| format!("volume \"{copy}\"")).or(snapshot)
 }
 
 /// Asks the server itself for the claim: a cache that shows none may be older than the volume.
@@ -156,6 +244,7 @@ fn alone<'a>(
         attempting: status.attempting,
         provisioning: status.provisioning.as_ref(),
         held: attached || !status.holders.is_empty(),
+        copy: made_of(status),
         before: None,
         shared: None,
     }

@@ -10,12 +10,14 @@ use super::cache::{Name, name_of};
 use super::context::Context;
 use super::facts::{deleting, node_ready};
 use super::garbage::holds_for_dependents;
+use super::plugins::known_to_driver;
 use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default};
 use crate::api::meta::Condition;
 use crate::api::meta::{ObjectRef, READY, Rung, is_true};
 use crate::api::volume::EXPANDED;
 use crate::api::{
-    Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
+    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim,
+    VolumeClass,
 };
 use crate::plan::marks::{PLUGIN_NAME, STOPPED};
 
@@ -74,6 +76,8 @@ pub(super) fn users_of_plugin(context: &Context, plugin: &str) {
     let volumes = world.volumes.names(&format!("plugin:{plugin}"));
     queues.volumes.add_all(volumes.clone());
     queues.holders.add_all(volumes);
+    queues.snapshots.add_all(world.snapshots.names(&format!("plugin:{plugin}")));
+    queues.snapshots.add_all(world.snapshots.names("unfrozen"));
     queues.claims.add_all(world.claims.names("unbound"));
     queues.claims.add_all(world.claims.names("expanding"));
     queues.placement.add_all(world.allocations.names("unplaced"));
@@ -111,6 +115,7 @@ pub(crate) fn users_of_node(context: &Context, node: &str) {
     queues.placement.add_all(world.allocations.names("unplaced"));
     queues.claims.add_all(world.claims.names("unbound"));
     queues.volumes.add_all(world.volumes.names(&format!("host:{node}")));
+    queues.snapshots.add_all(world.snapshots.names(&format!("host:{node}")));
     queues.holders.add_all(world.volumes.names(&format!("holder:{node}")));
     for attachment in world.attachments.by(&format!("node:{node}")) {
         queues.attachments.add(name_of(&*attachment));
@@ -178,6 +183,7 @@ impl Wakes for PluginInstance {
 
 impl Wakes for VolumeClass {
     fn wake(context: &Context, _: &Name, _: Option<&Self>, _: Option<&Self>) {
+        context.queues.snapshots.add_all(context.world.snapshots.names("unfrozen"));
         context.queues.claims.add_all(context.world.claims.names("unbound"));
         context.queues.claims.add_all(context.world.claims.names("expanding"));
         context.queues.placement.add_all(context.world.allocations.names("unplaced"));
@@ -190,6 +196,8 @@ impl Wakes for VolumeClaim {
         queues.claims.add(name.clone());
         let claim = format!("claim:{}/{}", name.0, name.1);
         queues.placement.add_all(world.allocations.names(&claim));
+        waiting_for(context, &format!("source:{}/{}", name.0, name.1));
+        queues.snapshots.add_all(world.snapshots.names(&claim));
         let volumes = world.volumes.names(&claim);
         queues.volumes.add_all(volumes.clone());
         queues.holders.add_all(volumes);
@@ -213,6 +221,7 @@ impl Wakes for Volume {
         queues.attachments.add_all(world.attachments.names(&format!("volume:{}", name.1)));
         for volume in [old, new].into_iter().flatten() {
             queues.volumes.add_all(world.twins(volume).iter().map(|twin| cluster(&twin.name_any())));
+            copies_of(context, volume);
             if let Some(claim) = &volume.spec.claim_ref {
                 let claim = name_in(claim);
                 queues.placement.add_all(world.allocations.names(&format!("claim:{}/{}", claim.0, claim.1)));
@@ -222,13 +231,7 @@ impl Wakes for Volume {
             queues.allocations.add_all(holders.map(|h| name_in(&h.allocation)));
         }
         for volume in [old, new].into_iter().flatten() {
-            // Their driver is known from the first on, and may be another after the last.
-            let plugin = &volume.spec.plugin;
-            let count = world.volumes.count(&format!("plugin:{plugin}"));
-            let of = world.plugins.named(plugin).and_then(|p| p.status.clone()).unwrap_or_default();
-            if of.driver_name.is_empty() != (count == 0) {
-                queues.plugins.add(cluster(plugin));
-            }
+            driver_of(context, &volume.spec.plugin);
         }
         let needs = |v: &Self| {
             let status = v.status.clone().unwrap_or_default();
@@ -245,6 +248,70 @@ impl Wakes for Volume {
                 leaving_plugin(context, &volume.spec.plugin);
             }
         }
+    }
+}
+
+/// The driver of volumes and snapshots is known from the first on, and may be another after the last.
+fn driver_of(context: &Context, plugin: &str) {
+    let of = context.world.plugins.named(plugin).and_then(|p| p.status.clone()).unwrap_or_default();
+    if of.driver_name.is_empty() == known_to_driver(context, plugin) {
+        context.queues.plugins.add(cluster(plugin));
+    }
+}
+
+/// What a volume is filled from, and what is filled from it: each waits for the other.
+fn copies_of(context: &Context, volume: &Volume) {
+    let (world, queues) = (&context.world, &context.queues);
+    if let Some(content) = volume.spec.source.create.as_ref().and_then(|create| create.content.as_ref()) {
+        if let Some((namespace, name)) = content.snapshot.split_once('/') {
+            queues.snapshots.add((namespace.to_owned(), name.to_owned()));
+        }
+        queues.volumes.add(cluster(&content.volume));
+        let of = world.volumes.named(&content.volume).and_then(|source| source.spec.claim_ref.clone());
+        queues.claims.add_all(of.iter().map(name_in));
+    }
+    if let Some(uid) = &volume.metadata.uid {
+        queues.volumes.add_all(world.volumes.names(&format!("copy:{uid}")));
+        queues.snapshots.add_all(world.snapshots.names(&format!("of:{uid}")));
+    }
+    if let Some(claim) = &volume.spec.claim_ref {
+        let of = name_in(claim);
+        queues.claims.add_all(world.claims.names(&format!("source:{}/{}", of.0, of.1)));
+        queues.snapshots.add_all(world.snapshots.names(&format!("claim:{}/{}", of.0, of.1)));
+    }
+}
+
+/// Claims that shall be filled from what is under this word, and where they are wanted.
+fn waiting_for(context: &Context, word: &str) {
+    let (world, queues) = (&context.world, &context.queues);
+    for claim in world.claims.names(word) {
+        let users = format!("claim:{}/{}", claim.0, claim.1);
+        queues.placement.add_all(world.allocations.names(&users));
+        queues.claims.add(claim);
+    }
+}
+
+impl Wakes for Snapshot {
+    fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>) {
+        let (world, queues) = (&context.world, &context.queues);
+        queues.snapshots.add(name.clone());
+        waiting_for(context, &format!("snapshot:{}/{}", name.0, name.1));
+        for snapshot in [old, new].into_iter().flatten() {
+            if let Some(uid) = &snapshot.metadata.uid {
+                queues.volumes.add_all(world.volumes.names(&format!("copy:{uid}")));
+            }
+            let status = snapshot.status.as_ref();
+            let Some(of) = status.and_then(|status| status.of.as_ref()) else { continue };
+            queues.volumes.add(cluster(&of.volume));
+            let claim = world.volumes.named(&of.volume).and_then(|volume| volume.spec.claim_ref.clone());
+            queues.claims.add_all(claim.iter().map(name_in));
+            leaving_plugin(context, &of.plugin);
+            driver_of(context, &of.plugin);
+            let host = status.and_then(|status| status.controller.as_ref());
+            let going = host.filter(|h| world.nodes.named(&h.node_name).is_some_and(|n| deleting(&*n)));
+            queues.nodes.add_all(going.map(|host| cluster(&host.node_name)));
+        }
+        queues.namespaces.add(cluster(&name.0));
     }
 }
 

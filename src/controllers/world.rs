@@ -12,9 +12,11 @@ use super::cache::{Cache, Kind};
 use super::facts::Found;
 use crate::api::allocation::AllocationPhase;
 use crate::api::claim::ClaimPhase;
-use crate::api::volume::EXPANDED;
+use crate::api::meta::Rung;
+use crate::api::volume::{Content, EXPANDED};
 use crate::api::{
-    Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
+    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim,
+    VolumeClass,
 };
 use crate::plan::marks::{PLUGIN_NAME, STOPPED};
 
@@ -50,6 +52,14 @@ impl Kind for VolumeClaim {
         if status.and_then(|s| s.phase) != Some(ClaimPhase::Bound) {
             words.push("unbound".to_owned());
         }
+        if let Some(source) = &self.spec.data_source
+            && status.and_then(|s| s.phase) != Some(ClaimPhase::Bound)
+        {
+            let namespace = self.namespace().unwrap_or_default();
+            for (word, name) in [("source", &source.claim_name), ("snapshot", &source.snapshot_name)] {
+                words.extend((!name.is_empty()).then(|| format!("{word}:{namespace}/{name}")));
+            }
+        }
         if status.is_some_and(|s| s.conditions.iter().any(|c| c.kind == EXPANDED)) {
             words.push("expanding".to_owned());
         }
@@ -64,6 +74,7 @@ impl Kind for Volume {
         if let Some(claim) = &self.spec.claim_ref {
             words.push(format!("claim:{}/{}", namespace_or_default(&claim.namespace), claim.name));
         }
+        words.extend(unfinished(self).map(|content| format!("copy:{}", content.uid)));
         if let Some(status) = &self.status {
             words.extend(status.controller.iter().map(|host| format!("host:{}", host.node_name)));
             words.extend(status.holders.iter().map(|h| format!("user:{}", h.allocation.uid)));
@@ -71,6 +82,16 @@ impl Kind for Volume {
         }
         words
     }
+}
+
+/// What a volume is filled from, as long as it is not made or its deletion may have to make it once more.
+pub(crate) fn unfinished(volume: &Volume) -> Option<&Content> {
+    let content = volume.spec.source.create.as_ref()?.content.as_ref()?;
+    let status = volume.status.as_ref();
+    let made = status.is_some_and(|s| s.exists == Some(Rung::Up));
+    let known = status.is_some_and(|s| !s.handle.is_empty());
+    let ended = made || volume.metadata.deletion_timestamp.is_some() && known;
+    (!ended).then_some(content)
 }
 
 /// What the plugin knows it by, as soon as that is known.
@@ -92,6 +113,31 @@ impl World {
         let mut all = self.volumes.by(&handle_word(&volume.spec.plugin, handle));
         all.retain(|other| other.name_any() != volume.name_any());
         all
+    }
+}
+
+impl Kind for Snapshot {
+    fn index(&self) -> Vec<String> {
+        let status = self.status.as_ref();
+        let namespace = self.namespace().unwrap_or_default();
+        let mut words = Vec::new();
+        let of = status.and_then(|status| status.of.as_ref());
+        match of {
+            Some(of) => {
+                words.push(format!("plugin:{}", of.plugin));
+                words.push(format!("of:{}", of.uid));
+            }
+            // It waits for its source.
+            None => {
+                words.push("unfrozen".to_owned());
+                words.push(format!("claim:{namespace}/{}", self.spec.source.claim_name));
+            }
+        }
+        words.extend(of.filter(|_| self.needs_volume()).map(|of| format!("cut:{}", of.uid)));
+        words.extend(
+            status.and_then(|s| s.controller.as_ref()).map(|host| format!("host:{}", host.node_name)),
+        );
+        words
     }
 }
 
@@ -263,6 +309,7 @@ world! {
     classes: VolumeClass, Cluster;
     claims: VolumeClaim, Namespaced;
     volumes: Volume, Cluster;
+    snapshots: Snapshot, Namespaced;
     attachments: VolumeAttachment, Cluster;
     allocations: Allocation, Namespaced;
     agents: NodeAgent, Cluster;

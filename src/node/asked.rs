@@ -112,6 +112,11 @@ fn hosted(node: &Node) -> BTreeSet<(String, String)> {
         let words = [name, existing, handle].into_iter().flatten().filter(|word| !word.is_empty());
         all.extend(words.map(|word| (volume.spec.plugin.clone(), word)));
     }
+    for snapshot in node.caches.snapshots.all() {
+        let of = snapshot.status.as_ref().and_then(|status| status.of.as_ref());
+        let about = of.filter(|of| !of.handle.is_empty());
+        all.extend(about.map(|of| (of.plugin.clone(), of.handle.clone())));
+    }
     for attachment in node.caches.hosted.all() {
         all.insert((attachment.spec.plugin.clone(), attachment.spec.handle.clone()));
     }

@@ -28,7 +28,9 @@ use super::tasks::Tasks;
 use super::turns::Turns;
 use super::writes::{Said, Written};
 use crate::api::meta::{CALLS_KEPT, Call, SecretRef, Time};
-use crate::api::{Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim};
+use crate::api::{
+    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim,
+};
 use crate::csi::{self, Alpha, SocketPathError, Tenure};
 use crate::plan::Reason;
 use crate::plan::marks::STOPPED;
@@ -150,6 +152,8 @@ pub struct Caches {
     pub hosted: Arc<Cache<VolumeAttachment>>,
     /// Whose host this is, by name.
     pub volumes: Arc<Cache<Volume>>,
+    /// Whose host this is, by [`snapshot_word`].
+    pub snapshots: Arc<Cache<Snapshot>>,
     /// On this node, by allocation uid and task.
     pub instances: Arc<Cache<PluginInstance>>,
     /// All, by name.
@@ -168,6 +172,7 @@ impl Caches {
             attachments: Arc::new(Cache::new(attachment_words)),
             hosted: Arc::new(Cache::new(|a| vec![a.spec.volume.clone()])),
             volumes: Arc::new(Cache::new(|v| vec![v.name_any()])),
+            snapshots: Arc::new(Cache::new(|s| vec![snapshot_word(s)])),
             instances: Arc::new(Cache::new(|i| vec![format!("{}/{}", i.spec.allocation.uid, i.spec.task)])),
             plugins: Arc::new(Cache::new(|p| vec![p.name_any()])),
             node: Arc::new(Cache::new(|n| vec![n.name_any()])),
@@ -198,6 +203,16 @@ fn attachment_words(attachment: &VolumeAttachment) -> Vec<String> {
 /// The word for what is one volume to a plugin.
 pub fn handle_word(plugin: &str, handle: &str) -> String {
     format!("handle:{plugin}/{handle}")
+}
+
+/// What a snapshot is worked on with: its volume, of which it is one more matter, or itself where it was there before.
+pub fn snapshot_word(snapshot: &Snapshot) -> String {
+    let of = snapshot.status.as_ref().and_then(|status| status.of.as_ref());
+    match of.map(|of| of.volume.as_str()).filter(|volume| !volume.is_empty()) {
+        Some(volume) => volume.to_owned(),
+        // No name of a Volume has such a letter.
+        None => format!("snapshot/{}/{}", snapshot.namespace().unwrap_or_default(), snapshot.name_any()),
+    }
 }
 
 impl Default for Caches {

@@ -261,6 +261,7 @@ async fn begin(node: &Arc<Node>, ready: oneshot::Sender<()>) -> Result<(), Error
         caches.attachments.ready(),
         caches.hosted.ready(),
         caches.volumes.ready(),
+        caches.snapshots.ready(),
         caches.instances.ready(),
         caches.plugins.ready(),
         caches.node.ready(),
@@ -275,7 +276,9 @@ async fn begin(node: &Arc<Node>, ready: oneshot::Sender<()>) -> Result<(), Error
     if node.tenure.subscribe().wait_for(|tenure| tenure.term > 0).await.is_err() {
         return Err(Error::Ended("lease"));
     }
-    node.doubts.begin_with(caches.volumes.all().iter().filter_map(|volume| volume.metadata.uid.clone()));
+    let (volumes, snapshots) = (caches.volumes.all(), caches.snapshots.all());
+    let volumes = volumes.iter().filter_map(|volume| volume.metadata.uid.clone());
+    node.doubts.begin_with(volumes.chain(snapshots.iter().filter_map(|one| one.metadata.uid.clone())));
     recover::rebuild(node).await?;
     let table = node.machine.kernel.mount_table().await?;
     recover::note_leftovers(node, &table);

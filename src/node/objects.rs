@@ -2,7 +2,7 @@
 use kube::{Api, ResourceExt};
 use serde_json::Value;
 
-use crate::api::{Allocation, NodeAgent, PluginInstance, Volume, VolumeAttachment, VolumeClaim};
+use crate::api::{Allocation, NodeAgent, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim};
 
 /// Where an object's API is.
 pub trait ObjectApi: Sized {
@@ -29,4 +29,4 @@ macro_rules! namespaced {
         fn status(object: &Self) -> serde_json::Result<Value> { serde_json::to_value(&object.status) }
     })* };
 }
-namespaced!(Allocation, VolumeClaim);
+namespaced!(Allocation, Snapshot, VolumeClaim);

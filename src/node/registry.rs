@@ -107,7 +107,8 @@ impl Instance {
     fn process(&self, volume: &str) -> registry::Process {
         let well = self.admitted && !self.draining && self.progress.healthy_since.is_some();
         let awaited = self.ours || self.progress.is_undecided();
-        registry::Process { well, awaited, owes: self.client.owes(volume) }
+        let owes = self.client.owes(volume) || self.client.owes_snapshot(volume);
+        registry::Process { well, awaited, owes }
     }
 
     /// Whether it makes node calls now, so that what another one has brought up can be taken down by it.

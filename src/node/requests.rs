@@ -3,9 +3,11 @@ use std::collections::BTreeMap;
 
 use crate::api::VolumeSpec;
 use crate::api::meta::{AccessMode, Call, Capability, Map, Segments, Time, VolumeMode};
-use crate::api::volume::{CreateSource, VolumeAttachmentSpec, WantedSize};
+use crate::api::snapshot::SnapshotOf;
+use crate::api::volume::{Content, CreateSource, VolumeAttachmentSpec, WantedSize};
 use crate::csi::proto::volume_capability::{AccessType, BlockVolume, MountVolume, access_mode::Mode};
-use crate::csi::proto::{self, VolumeCapability};
+use crate::csi::proto::volume_content_source::{SnapshotSource, Type as ContentKind, VolumeSource};
+use crate::csi::proto::{self, VolumeCapability, VolumeContentSource};
 use crate::csi::{self, Failure};
 
 /// Secrets of one call. Not `Debug`.
@@ -51,6 +53,37 @@ fn topologies(terms: &[Segments]) -> Vec<proto::Topology> {
     terms.iter().map(|segments| proto::Topology { segments: segments.clone() }).collect()
 }
 
+fn content(of: &Content) -> VolumeContentSource {
+    let handle = of.handle.clone();
+    let kind = if of.snapshot.is_empty() {
+        ContentKind::Volume(VolumeSource { volume_id: handle })
+    } else {
+        ContentKind::Snapshot(SnapshotSource { snapshot_id: handle })
+    };
+    VolumeContentSource { r#type: Some(kind) }
+}
+
+/// CreateSnapshot of what was frozen, under a name that is made of the Snapshot's uid (CO-CTRL-85).
+pub fn snapshot(of: &SnapshotOf, uid: &str, secrets: Secrets) -> proto::CreateSnapshotRequest {
+    proto::CreateSnapshotRequest {
+        source_volume_id: of.handle.clone(),
+        name: format!("snap-{uid}"),
+        secrets,
+        parameters: of.parameters.clone(),
+    }
+}
+
+/// One page of ListSnapshots, of a snapshot by its handle.
+pub fn list_snapshot(handle: &str, token: &str, secrets: Secrets) -> proto::ListSnapshotsRequest {
+    proto::ListSnapshotsRequest {
+        max_entries: 0,
+        starting_token: token.to_owned(),
+        source_volume_id: String::new(),
+        snapshot_id: handle.to_owned(),
+        secrets,
+    }
+}
+
 /// CreateVolume from the frozen request.
 pub fn create(
     spec: &VolumeSpec,
@@ -63,16 +96,17 @@ pub fn create(
         preferred: topologies(&source.preferred),
     };
     let asked = !(requirement.requisite.is_empty() && requirement.preferred.is_empty());
+    let range =
+        proto::CapacityRange { required_bytes: source.required_bytes, limit_bytes: source.limit_bytes };
+    let sized = source.content.is_none() || range.required_bytes != 0 || range.limit_bytes != 0;
     proto::CreateVolumeRequest {
         name: source.name.clone(),
-        capacity_range: Some(proto::CapacityRange {
-            required_bytes: source.required_bytes,
-            limit_bytes: source.limit_bytes,
-        }),
+        // Of what it is filled from nobody may have said how large it is: then nothing is asked for.
+        capacity_range: Some(range).filter(|_| sized),
         volume_capabilities: capabilities(spec, newer_modes),
         parameters: source.parameters.clone(),
         secrets,
-        volume_content_source: None,
+        volume_content_source: source.content.as_ref().map(content),
         accessibility_requirements: asked.then_some(requirement),
         mutable_parameters: Map::new(),
     }

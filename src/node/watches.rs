@@ -8,12 +8,12 @@ use tokio::task::JoinSet;
 
 use super::allocations;
 use super::caches::{Cache, follow};
-use super::context::{Key, Node, handle_word};
+use super::context::{Key, Node, handle_word, snapshot_word};
 use super::mounts::has_to_stop;
 use super::registry::InstanceKey;
 use super::supervisor;
 use crate::api::allocation::{AllocationPhase, AllocationVolume};
-use crate::api::{Allocation, NodeAgent, Plugin, PluginInstance, Volume, VolumeAttachment};
+use crate::api::{Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment};
 
 const HOST_OF_ATTACHMENT: &str = "spec.host.nodeName";
 const HOST_OF_VOLUME: &str = "status.controller.nodeName";
@@ -25,6 +25,7 @@ pub fn wake_all(node: &Node) {
     node.journal.attachments().into_iter().for_each(|a| wake(Key::Mount(a.volume)));
     node.caches.hosted.all().iter().for_each(|a| wake(Key::Host(a.spec.volume.clone())));
     node.caches.volumes.all().iter().for_each(|v| wake(Key::Host(v.name_any())));
+    node.caches.snapshots.all().iter().for_each(|s| wake(Key::Host(snapshot_word(s))));
     node.caches.allocations.all().iter().for_each(|a| wake(Key::Allocation(a.uid().unwrap_or_default())));
     node.journal.tasks().into_iter().for_each(|t| wake(Key::Allocation(t.allocation.uid)));
     node.tasks.allocations().into_iter().for_each(|uid| wake(Key::Allocation(uid)));
@@ -101,23 +102,7 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
             }
         }),
     );
-    let hosted = each(|node, a: &VolumeAttachment| {
-        let uid = a.uid().unwrap_or_default();
-        if !node.caches.hosted.has(&uid) {
-            forget(node, &uid, &format!("host/{uid}"));
-        }
-        node.queue.wake(Key::Host(a.spec.volume.clone()));
-    });
-    open(node, watches, Some(HOST_OF_ATTACHMENT), &caches.hosted, hosted);
-    let volumes = each(|node, v: &Volume| {
-        let uid = v.uid().unwrap_or_default();
-        if !node.caches.volumes.has(&uid) {
-            forget(node, &uid, &format!("vol/{uid}"));
-            node.doubts.forget(&uid);
-        }
-        node.queue.wake(Key::Host(v.name_any()));
-    });
-    open(node, watches, Some(HOST_OF_VOLUME), &caches.volumes, volumes);
+    open_hosted(node, watches);
     let instances = each(|node, i: &PluginInstance| {
         let (allocation, task) = (i.spec.allocation.uid.clone(), i.spec.task.clone());
         node.queue.wake(Key::Instance(InstanceKey { allocation, task }));
@@ -143,6 +128,37 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
     });
     // Whether the node is marked stopped concerns everything on it.
     open(node, watches, Some("metadata.name"), &caches.node, each(|node, _| wake_all(node)));
+}
+
+/// What this node is host of.
+fn open_hosted(node: &Arc<Node>, watches: &mut JoinSet<()>) {
+    let caches = &node.caches;
+    let hosted = each(|node, a: &VolumeAttachment| {
+        let uid = a.uid().unwrap_or_default();
+        if !node.caches.hosted.has(&uid) {
+            forget(node, &uid, &format!("host/{uid}"));
+        }
+        node.queue.wake(Key::Host(a.spec.volume.clone()));
+    });
+    open(node, watches, Some(HOST_OF_ATTACHMENT), &caches.hosted, hosted);
+    let volumes = each(|node, v: &Volume| {
+        let uid = v.uid().unwrap_or_default();
+        if !node.caches.volumes.has(&uid) {
+            forget(node, &uid, &format!("vol/{uid}"));
+            node.doubts.forget(&uid);
+        }
+        node.queue.wake(Key::Host(v.name_any()));
+    });
+    open(node, watches, Some(HOST_OF_VOLUME), &caches.volumes, volumes);
+    let snapshots = each(|node, s: &Snapshot| {
+        let uid = s.uid().unwrap_or_default();
+        if !node.caches.snapshots.has(&uid) {
+            forget(node, &uid, &format!("snap/{uid}"));
+            node.doubts.forget(&uid);
+        }
+        node.queue.wake(Key::Host(snapshot_word(s)));
+    });
+    open(node, watches, Some(HOST_OF_VOLUME), &caches.snapshots, snapshots);
 }
 
 /// What of an allocation its volumes here go by.
@@ -177,6 +193,13 @@ pub(super) fn plugin_changed(node: &Node, plugin: &str) {
     for object in node.caches.hosted.all().iter().filter(|a| a.spec.plugin == plugin) {
         node.retry.plugin_back(&format!("host/{}", object.uid().unwrap_or_default()));
         node.queue.wake(Key::Host(object.spec.volume.clone()));
+    }
+    let of_it = |s: &Snapshot| {
+        s.status.as_ref().and_then(|status| status.of.as_ref()).is_some_and(|of| of.plugin == plugin)
+    };
+    for snapshot in node.caches.snapshots.all().iter().filter(|s| of_it(s)) {
+        node.retry.plugin_back(&format!("snap/{}", snapshot.uid().unwrap_or_default()));
+        node.queue.wake(Key::Host(snapshot_word(snapshot)));
     }
     for volume in node.caches.volumes.all().iter().filter(|v| v.spec.plugin == plugin) {
         node.retry.plugin_back(&format!("vol/{}", volume.uid().unwrap_or_default()));

@@ -5,14 +5,20 @@
 //!   Pending ◀                                                        ╲
 //!            named: Adopt ▶ volume ready ▶ Bound                      ╲▶ deleted, no user: DeleteVolume ▶ Release
 //! ```
-//! A volume is begun only when none of the claim's is left, and one that was ever bound is never made anew.
+//! A volume is begun only when none of the claim's is left, and one that was ever bound is never made anew. One that is
+//! filled from another is begun once that one can be used and fits, and that one stays until it is made.
 use super::Reason;
+use super::place::reaches;
 use crate::api::claim::ClaimPhase;
+use crate::api::meta::Segments;
+use crate::api::quantity;
 
 /// The volume is being made.
 pub const PROVISIONING: &str = "Provisioning";
 /// The volume is being deleted.
 pub const RELEASING: &str = "Releasing";
+/// What the volume is filled from is about to be told of it.
+pub const SOURCE_NOT_READY: &str = "SourceNotReady";
 /// The claim's uid is being entered into the volume.
 pub const BINDING: &str = "Binding";
 /// Words of what goes on by itself, step by step: others who wait for it need not repeat each step.
@@ -77,6 +83,62 @@ pub struct Class {
     pub plugin: Option<Plugin>,
 }
 
+/// What a claim's volume is to be filled from, as it is seen.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// How a person calls it, such as `claim "data"`.
+    pub from: String,
+    /// What the class's plugin has to be able to do: CSI's word.
+    pub capability: &'static str,
+    /// Whether it is.
+    pub able: bool,
+    /// How it stands.
+    pub state: SourceState,
+}
+
+/// How the source of a volume stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceState {
+    /// There is no object of that name: its kind, its name.
+    Missing(&'static str, String),
+    /// It is on its way out: its kind, its name.
+    Leaving(&'static str, String),
+    /// It cannot be used yet, and why.
+    NotReady(String),
+    /// It can be used.
+    There(Origin),
+}
+
+/// A source that can be used.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Its plugin.
+    pub plugin: String,
+    /// Its size in bytes; 0 = nobody said.
+    pub bytes: i64,
+    /// Whether it is a block volume or a file system, where that is known.
+    pub block: Option<bool>,
+    /// With `controllerScope: Node`, the only node that knows it.
+    pub node: String,
+    /// Where it can be reached from; anywhere when empty.
+    pub topology: Vec<Segments>,
+}
+
+/// What a claim asks of its volume, as far as its source has to fit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// At least so many bytes; 0 = as many as the source has.
+    pub bytes: i64,
+    /// At most so many; 0 = no bound.
+    pub limit: i64,
+    /// Whether it is a block volume.
+    pub block: bool,
+    /// Where its class lets it be; anywhere when empty.
+    pub allowed: Vec<Segments>,
+    /// What the plugin reports of the place of the selected node; empty for nothing.
+    pub here: Segments,
+}
+
 /// Everything that decides.
 #[derive(Debug, Clone)]
 pub struct Facts {
@@ -96,6 +158,12 @@ pub struct Facts {
     pub selected: (String, bool),
     /// Its class.
     pub class: Class,
+    /// What its volume is filled from; none for nothing.
+    pub source: Option<Source>,
+    /// What it asks of it.
+    pub wish: Wish,
+    /// What is being made of its volume, such as `claim default/copy` and `snapshot default/nightly`.
+    pub copies: Vec<String>,
 }
 
 /// One thing to do about a claim.
@@ -160,6 +228,10 @@ fn leaving(facts: &Facts) -> Verdict {
     }
     let being_deleted = |kind, name: &str| why(&Reason::BeingDeleted { kind, name: name.to_owned() });
     match &facts.volume {
+        Some(volume) if volume.owner == Owner::Mine && !volume.kept && !facts.copies.is_empty() => {
+            let by = format!("{}, which is being made of its volume", facts.copies.join(", "));
+            Verdict { phase, ready: why(&Reason::InUse { by }), step: None }
+        }
         Some(volume) if volume.owner == Owner::Mine && !volume.kept => Verdict {
             phase,
             ready: if volume.deleting {
@@ -215,10 +287,20 @@ fn make(facts: &Facts) -> Verdict {
     let not_ready = |node: &str| {
         pending(&Reason::PluginNotReady { plugin: class.plugin_name.clone(), node: node.to_owned() })
     };
-    if plugin.serves && !plugin.creates {
-        let capability = "CREATE_DELETE_VOLUME";
+    let lacks = match &facts.source {
+        _ if !plugin.serves => None,
+        _ if !plugin.creates => Some("CREATE_DELETE_VOLUME"),
+        Some(source) if !source.able => Some(source.capability),
+        Some(_) | None => None,
+    };
+    if let Some(capability) = lacks {
         return pending(&Reason::PluginLacks { plugin: class.plugin_name.clone(), capability });
     }
+    let origin = match facts.source.as_ref().map(|source| usable(source, &facts.wish, &class.plugin_name)) {
+        None => None,
+        Some(Ok(origin)) => Some(origin),
+        Some(Err(reason)) => return pending(&reason),
+    };
     if class.late && selected.is_empty() {
         return pending(&Reason::WaitingForFirstConsumer);
     }
@@ -228,13 +310,20 @@ fn make(facts: &Facts) -> Verdict {
     if class.late && !selected_serves {
         return not_ready(selected);
     }
-    let node = match &plugin.nodes {
-        None => String::new(),
-        Some(nodes) if class.late => match nodes.iter().find(|(node, _)| node == selected) {
+    let node = match (&plugin.nodes, origin) {
+        (None, _) => String::new(),
+        (Some(nodes), Some(origin)) if !origin.node.is_empty() => {
+            // Nobody else knows what it is filled from.
+            match nodes.iter().find(|(node, _)| *node == origin.node) {
+                Some((node, _)) => node.clone(),
+                None => return not_ready(&origin.node),
+            }
+        }
+        (Some(nodes), _) if class.late => match nodes.iter().find(|(node, _)| node == selected) {
             Some((node, _)) => node.clone(),
             None => return not_ready(selected),
         },
-        Some(nodes) => match nodes.iter().min_by_key(|(node, load)| (*load, node.clone())) {
+        (Some(nodes), _) => match nodes.iter().min_by_key(|(node, load)| (*load, node.clone())) {
             Some((node, _)) => node.clone(),
             None => return not_ready(""),
         },
@@ -243,134 +332,48 @@ fn make(facts: &Facts) -> Verdict {
     Verdict { phase: ClaimPhase::Pending, ready, step: Some(Step::Create { node }) }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn volume() -> Volume {
-        Volume {
-            name: "v".into(),
-            owner: Owner::Mine,
-            mismatch: String::new(),
-            ready: true,
-            why: ("Provisioning".into(), "is on its way".into()),
-            deleting: false,
-            kept: false,
-        }
+/// The source of a volume, if it can be used and fits what is asked for.
+pub fn usable<'s>(source: &'s Source, wish: &Wish, plugin: &str) -> Result<&'s Origin, Reason> {
+    let from = || source.from.clone();
+    let origin = match &source.state {
+        SourceState::Missing(kind, name) => return Err(Reason::NotFound { kind, name: name.clone() }),
+        SourceState::Leaving(kind, name) => return Err(Reason::BeingDeleted { kind, name: name.clone() }),
+        SourceState::NotReady(why) => return Err(Reason::SourceNotReady { from: from(), why: why.clone() }),
+        SourceState::There(origin) => origin,
+    };
+    if let Some(details) = mismatch(origin, wish, plugin) {
+        return Err(Reason::SourceMismatch { from: from(), details });
     }
-
-    fn facts() -> Facts {
-        let plugin = Plugin { serves: true, creates: true, ..Plugin::default() };
-        Facts {
-            deleting: false,
-            users: Vec::new(),
-            named: String::new(),
-            volume: None,
-            phase: None,
-            had: String::new(),
-            selected: (String::new(), false),
-            class: Class {
-                name: "c".into(),
-                found: true,
-                late: false,
-                plugin_name: "p".into(),
-                plugin: Some(plugin),
-            },
-        }
-    }
-
-    fn word(verdict: &Verdict) -> &str {
-        verdict.ready.as_ref().err().map_or("Bound", |(word, _)| word.as_str())
-    }
-
-    #[test]
-    fn what_is_missing_is_named() {
-        type Edit = fn(&mut Facts);
-        let with = |edit: fn(&mut Facts)| {
-            let mut facts = facts();
-            edit(&mut facts);
-            next(&facts)
-        };
-        let cases: [(Edit, &str); 9] = [
-            (|f| f.class.found = false, "NotFound"),
-            (|f| f.class.plugin = None, "NotFound"),
-            (|f| f.class.plugin.as_mut().unwrap().deleting = true, "BeingDeleted"),
-            (|f| f.class.plugin.as_mut().unwrap().creates = false, "PluginLacksCapability"),
-            (|f| f.class.plugin.as_mut().unwrap().serves = false, "PluginNotReady"),
-            (|f| f.class.plugin.as_mut().unwrap().nodes = Some(Vec::new()), "PluginNotReady"),
-            (|f| f.class.late = true, "WaitingForFirstConsumer"),
-            (
-                |f| {
-                    f.class.late = true;
-                    f.selected = ("a".into(), false);
-                },
-                "PluginNotReady",
-            ),
-            (|f| f.named = "x".into(), "NotFound"),
-        ];
-        for (edit, wanted) in cases {
-            let verdict = with(edit);
-            assert_eq!((word(&verdict), verdict.step.clone()), (wanted, None), "{verdict:?}");
-            assert_eq!(verdict.phase, ClaimPhase::Pending);
-        }
-    }
-
-    #[test]
-    fn the_place_is_the_consumers_or_the_least_loaded() {
-        let mut facts = facts();
-        assert_eq!(next(&facts).step, Some(Step::Create { node: String::new() }));
-        facts.class.plugin.as_mut().unwrap().nodes = Some(vec![("a".into(), 2), ("b".into(), 1)]);
-        assert_eq!(next(&facts).step, Some(Step::Create { node: "b".into() }));
-        facts.class.late = true;
-        facts.selected = ("a".into(), true);
-        assert_eq!(next(&facts).step, Some(Step::Create { node: "a".into() }));
-        facts.selected = ("z".into(), true);
-        assert_eq!(next(&facts).step, None);
-    }
-
-    #[test]
-    fn a_volume_that_was_bound_is_never_made_anew() {
-        let gone = |phase| next(&Facts { phase, had: "v".into(), ..facts() });
-        for phase in [ClaimPhase::Bound, ClaimPhase::Lost] {
-            let verdict = gone(Some(phase));
-            assert_eq!((verdict.phase, verdict.step), (ClaimPhase::Lost, None));
-        }
-        assert!(gone(Some(ClaimPhase::Pending)).step.is_some(), "one that was never bound is begun again");
-    }
-
-    #[test]
-    fn a_named_volume_is_taken_only_when_it_is_free_and_fits() {
-        type Edit = fn(&mut Volume);
-        let with = |edit: fn(&mut Volume)| {
-            let mut volume = volume();
-            edit(&mut volume);
-            next(&Facts { named: "v".into(), volume: Some(volume), ..facts() })
-        };
-        assert_eq!(with(|_| {}).phase, ClaimPhase::Bound);
-        let cases: [(Edit, &str, Option<Step>); 5] = [
-            (|v| v.owner = Owner::Other("d/x".into()), "BoundElsewhere", None),
-            (|v| v.owner = Owner::Free, "Binding", Some(Step::Adopt)),
-            (|v| v.mismatch = "mode".into(), "VolumeMismatch", None),
-            (|v| v.deleting = true, "BeingDeleted", None),
-            (|v| v.ready = false, "Provisioning", None),
-        ];
-        for (edit, wanted, step) in cases {
-            let verdict = with(edit);
-            assert_eq!((word(&verdict), verdict.step.clone()), (wanted, step), "{verdict:?}");
-        }
-    }
-
-    #[test]
-    fn a_claim_leaves_after_its_users_and_its_volume() {
-        let leaving = Facts { deleting: true, phase: Some(ClaimPhase::Bound), ..facts() };
-        let used = Facts { users: vec!["d/a".into()], volume: Some(volume()), ..leaving.clone() };
-        assert_eq!((word(&next(&used)), next(&used).step), ("InUse", None));
-        let unused = Facts { volume: Some(volume()), ..leaving.clone() };
-        assert_eq!(next(&unused).step, Some(Step::DeleteVolume));
-        let waiting = Facts { volume: Some(Volume { deleting: true, ..volume() }), ..leaving.clone() };
-        assert_eq!(next(&waiting).step, None);
-        for volume in [None, Some(Volume { kept: true, ..volume() })] {
-            assert_eq!(next(&Facts { volume, ..leaving.clone() }).step, Some(Step::Release));
-        }
-    }
+    let terms = &origin.topology;
+    let allowed = terms.is_empty() || terms.iter().any(|term| reaches(&wish.allowed, term));
+    let details = if !allowed {
+        "the class's allowedTopologies leave out where it is; choose another class"
+    } else if !wish.here.is_empty() && !reaches(terms, &wish.here) {
+        "the node of the first consumer does not reach it; let the consumer go where it is reached"
+    } else {
+        return Ok(origin);
+    };
+    Err(Reason::SourceElsewhere { from: from(), details: details.to_owned() })
 }
+
+/// What of the source does not fit what is asked for.
+fn mismatch(origin: &Origin, wish: &Wish, plugin: &str) -> Option<String> {
+    if origin.plugin != plugin {
+        let its = &origin.plugin;
+        return Some(format!(
+            "it is of plugin \"{its}\", and the class of plugin \"{plugin}\"; choose a class of \"{its}\""
+        ));
+    }
+    let mode = |block| if block { "Block" } else { "Filesystem" };
+    if let Some(block) = origin.block.filter(|block| *block != wish.block) {
+        return Some(format!("its volumeMode is {}; ask for that", mode(block)));
+    }
+    let has = quantity::display(origin.bytes);
+    if wish.bytes != 0 && wish.bytes < origin.bytes {
+        return Some(format!("it has {has}; ask for no less"));
+    }
+    (wish.limit != 0 && wish.limit < origin.bytes).then(|| format!("it has {has}; the limit may not be less"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,7 @@
 //! | [`holders`] | the holders and attachments of one volume, step by step |
 //! | [`host`] | which node makes a volume's controller calls |
 //! | [`claim`] | what a claim needs next: a volume made, found, let go |
+//! | [`snapshot`] | the backend's snapshot, on its host, and where a Snapshot stands |
 //! | [`volume`] | where a volume stands, and when its object may go |
 //! | [`plugins`] | where a plugin's instances run, and when one may stop |
 //! | [`container`] | what a container is: the document that runc is told |
@@ -47,6 +48,7 @@ pub mod provision;
 pub mod reason;
 pub mod registry;
 pub mod release;
+pub mod snapshot;
 pub mod stale;
 pub mod supervise;
 pub mod unit;

@@ -40,6 +40,8 @@ pub struct Seen {
     pub handle_known: bool,
     /// Whether anything holds or may hold it.
     pub held: bool,
+    /// Whether a copy or a snapshot is being made of it.
+    pub copied: bool,
     /// Whether another Volume has the same plugin and handle: deleting this one would delete that one's data.
     pub shared: bool,
 }
@@ -123,6 +125,9 @@ pub fn next(wanted: Wanted, source: Source, seen: Seen) -> Next<Step> {
         (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known && seen.shared => {
             Next::Wait(Reason::InUse { by: "another volume of the same handle".to_owned() })
         }
+        (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known && seen.copied => {
+            Next::Wait(Reason::InUse { by: "what is being made of it".to_owned() })
+        }
         (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known => Next::Do(Step::Delete),
         (Wanted::Deleted, Source::Create, Up | Unknown) => Next::Do(Step::Create),
     }
@@ -148,7 +153,8 @@ mod tests {
             for source in [Source::Create, Source::Existing] {
                 for exists in RUNGS {
                     for handle_known in [false, true] {
-                        let mut seen = Seen { exists, handle_known, held: false, shared: false };
+                        let mut seen =
+                            Seen { exists, handle_known, held: false, copied: false, shared: false };
                         let mut steps = 0;
                         while let Next::Do(step) = next(wanted, source, seen) {
                             seen = after(step, seen);
@@ -217,7 +223,7 @@ mod tests {
         for exists in RUNGS {
             for handle_known in [false, true] {
                 for wanted in [Wanted::Deleted, Wanted::Forgotten] {
-                    let seen = Seen { exists, handle_known, held: true, shared: false };
+                    let seen = Seen { exists, handle_known, held: true, copied: false, shared: false };
                     assert!(matches!(next(wanted, Source::Create, seen), Next::Wait(_)));
                 }
             }
@@ -226,17 +232,20 @@ mod tests {
 
     #[test]
     fn a_create_in_doubt_is_replayed_before_it_is_deleted() {
-        let seen = Seen { exists: Rung::Unknown, handle_known: false, held: false, shared: false };
+        let seen =
+            Seen { exists: Rung::Unknown, handle_known: false, held: false, copied: false, shared: false };
         assert_eq!(next(Wanted::Deleted, Source::Create, seen), Next::Do(Step::Create));
     }
 
+    /// Part of obligation CO-CTRL-05.
     #[test]
-    fn nothing_is_deleted_whose_handle_another_volume_has() {
+    fn nothing_is_deleted_whose_handle_another_volume_has_or_that_is_being_copied() {
         for exists in RUNGS {
-            for handle_known in [false, true] {
+            for (handle_known, copied) in [(false, false), (false, true), (true, false), (true, true)] {
                 for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
-                    let seen = Seen { exists, handle_known, held: false, shared: true };
-                    let (step, alone) = (next(wanted, Source::Create, seen), Seen { shared: false, ..seen });
+                    let seen = Seen { exists, handle_known, held: false, copied, shared: !copied };
+                    let alone = Seen { copied: false, shared: false, ..seen };
+                    let step = next(wanted, Source::Create, seen);
                     let before = next(wanted, Source::Create, alone);
                     if before == Next::Do(Step::Delete) {
                         assert!(matches!(step, Next::Wait(_)), "{seen:?}");

@@ -155,6 +155,36 @@ pub enum Reason {
         /// The class.
         class: String,
     },
+    /// What a new volume is to be filled from cannot be used yet.
+    SourceNotReady {
+        /// Such as `claim "data"`.
+        from: String,
+        /// What it waits for.
+        why: String,
+    },
+    /// What a new volume is to be filled from does not fit what is asked for.
+    SourceMismatch {
+        /// Such as `claim "data"`.
+        from: String,
+        /// What differs, and what to do.
+        details: String,
+    },
+    /// What a new volume is to be filled from is where that volume shall not be.
+    SourceElsewhere {
+        /// Such as `claim "data"`.
+        from: String,
+        /// Where it is, and where the new one shall be.
+        details: String,
+    },
+    /// A snapshot is cut, and not ready yet.
+    SnapshotProcessing,
+    /// The plugin lists no snapshot of that handle.
+    SnapshotNotFound {
+        /// The handle.
+        handle: String,
+    },
+    /// A snapshot is of a group, which alone can be deleted.
+    PartOfGroup,
     /// An allocation asks for a volume of the plugin that it serves itself.
     OwnPlugin {
         /// The plugin.
@@ -201,6 +231,12 @@ impl Reason {
             Self::HostPathTaken { .. } => "HostPathTaken",
             Self::StageDead => "StageDead",
             Self::ExpansionNotAllowed { .. } => "ExpansionNotAllowed",
+            Self::SourceNotReady { .. } => "SourceNotReady",
+            Self::SourceMismatch { .. } => "SourceMismatch",
+            Self::SourceElsewhere { .. } => "SourceElsewhere",
+            Self::SnapshotProcessing => "Processing",
+            Self::SnapshotNotFound { .. } => "SnapshotNotFound",
+            Self::PartOfGroup => "PartOfGroup",
             Self::OwnPlugin { .. } => "OwnPlugin",
             Self::Stopped => "Stopped",
         }
@@ -282,6 +318,19 @@ impl std::fmt::Display for Reason {
             Self::ExpansionNotAllowed { class } => {
                 write!(f, "class \"{class}\" does not allow expansion (allowVolumeExpansion)")
             }
+            Self::SourceNotReady { from, why } => {
+                write!(f, "waits for {from}, which it is filled from: {why}")
+            }
+            Self::SourceMismatch { from, details } => write!(f, "cannot be filled from {from}: {details}"),
+            Self::SourceElsewhere { from, details } => {
+                write!(f, "cannot be filled from {from} where it shall be: {details}")
+            }
+            Self::SnapshotProcessing => write!(f, "is cut; the plugin makes it ready to be used"),
+            Self::SnapshotNotFound { handle } => write!(f, "the plugin lists no snapshot \"{handle}\""),
+            Self::PartOfGroup => write!(
+                f,
+                "it is one of a group of snapshots, which alone can be deleted: set deletionPolicy Retain to leave it there"
+            ),
             Self::OwnPlugin { plugin } => {
                 write!(f, "serves plugin \"{plugin}\" and can use no volume of it")
             }

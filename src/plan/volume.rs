@@ -37,6 +37,8 @@ pub struct Facts<'a> {
     pub provisioning: Option<&'a Condition>,
     /// A holder is entered, or an attachment is there.
     pub held: bool,
+    /// What is being made of it: a copy, or a snapshot.
+    pub copy: Option<String>,
     /// Another Volume of the same plugin and handle, which is used in this one's place.
     pub before: Option<String>,
     /// Another Volume of the same plugin and handle, which would lose its data with this one.
@@ -88,9 +90,26 @@ pub fn gone(facts: &Facts<'_>) -> bool {
 }
 
 /// Whether its object is to be deleted although nobody asked for it: its claim went without it, or it was kept until its
-/// policy was changed. That the claim is gone has to be sure.
+/// policy was changed. That the claim is gone has to be sure. Not while a copy of it is being made.
 pub fn unwanted(facts: &Facts<'_>) -> bool {
-    !facts.deleting && facts.claim == Claim::Gone && !kept(facts)
+    !facts.deleting && facts.claim == Claim::Gone && !kept(facts) && facts.copy.is_none()
+}
+
+/// Why what is made of another object, a volume or a snapshot, gets no first host yet; nothing if it may. `source` is the other one, if
+/// it is there: whether it is on its way out, and whether it names this copy.
+///
+/// Who decides to delete the other one does so on the state that it saw. A state in which this copy is named comes after
+/// this copy was made, and so nobody who saw it overlooks the copy; on any earlier one the deletion is refused.
+pub fn held_back(kind: &'static str, from: &str, source: Option<(bool, bool)>) -> Option<Reason> {
+    match source {
+        None => Some(Reason::NotFound { kind, name: from.to_owned() }),
+        Some((true, _)) => Some(Reason::BeingDeleted { kind, name: from.to_owned() }),
+        Some((false, false)) => Some(Reason::SourceNotReady {
+            from: format!("{kind} \"{from}\""),
+            why: "it is entered there first".to_owned(),
+        }),
+        Some((false, true)) => None,
+    }
 }
 
 /// The phase and the `Ready` condition, without generation and time.
@@ -99,12 +118,17 @@ pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
         |phase, reason: &str, message: String| (phase, Condition::new(READY, Truth::False, reason, message));
     let failing = facts.provisioning.filter(|c| c.status != Truth::True);
     if facts.deleting {
-        return match failing {
-            Some(c) => not_ready(VolumePhase::Releasing, &c.reason, c.message.clone()),
-            None if facts.held => {
+        return match (failing, facts.copy.as_ref().filter(|_| !kept(facts))) {
+            (Some(c), _) => not_ready(VolumePhase::Releasing, &c.reason, c.message.clone()),
+            (None, _) if facts.held => {
                 not_ready(VolumePhase::Releasing, "InUse", "waits until no allocation has it any more".into())
             }
-            None => match facts.shared.as_ref().filter(|_| !kept(facts)) {
+            (None, Some(copy)) => not_ready(
+                VolumePhase::Releasing,
+                "InUse",
+                format!("waits until {copy}, which is made of it, is made or deleted"),
+            ),
+            (None, None) => match facts.shared.as_ref().filter(|_| !kept(facts)) {
                 Some(other) => not_ready(
                     VolumePhase::Releasing,
                     HANDLE_SHARED,
@@ -182,6 +206,7 @@ mod tests {
                         attempting: bits & 16 != 0,
                         provisioning: None,
                         held: bits & 8 != 0,
+                        copy: None,
                         before: None,
                         shared: None,
                     });
@@ -265,6 +290,28 @@ mod tests {
         }
     }
 
+    /// Part of obligation CO-CTRL-05.
+    #[test]
+    fn nothing_goes_by_itself_while_a_copy_of_it_is_made() {
+        let (host, why) = (host(), Reason::NoHost);
+        for facts in all(&host, &why) {
+            let alone = Facts { claim: Claim::Gone, ..facts };
+            let copied = Facts { copy: Some("vol-2".to_owned()), ..alone.clone() };
+            assert!(!unwanted(&copied), "{copied:?}");
+            let waits = alone.deleting && !alone.held && !kept(&alone);
+            let message = standing(&copied).1.message;
+            assert_eq!(message.contains("vol-2, which is made of it"), waits, "{message}");
+        }
+        for (source, word) in [
+            (None, Some("NotFound")),
+            (Some((true, true)), Some("BeingDeleted")),
+            (Some((false, false)), Some("SourceNotReady")),
+            (Some((false, true)), None),
+        ] {
+            assert_eq!(held_back("Volume", "vol-1", source).map(|reason| reason.word()), word);
+        }
+    }
+
     #[test]
     fn the_hosts_reason_is_passed_on() {
         let host = host();
@@ -280,6 +327,7 @@ mod tests {
             attempting: false,
             provisioning: Some(&full),
             held: false,
+            copy: None,
             before: None,
             shared: None,
         };

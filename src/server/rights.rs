@@ -15,7 +15,7 @@ use super::status::Refusal;
 use crate::api::NodeRight;
 
 /// The kinds whose objects may refer to Secrets, as a node names them when it asks for one.
-const REFERRERS: [&str; 2] = ["volumes", "volumeattachments"];
+const REFERRERS: [&str; 3] = ["volumes", "volumeattachments", "snapshots"];
 
 /// Whether a node may make such a request at all, as far as that can be told before an object is read.
 pub(super) async fn of_request(
@@ -107,14 +107,23 @@ async fn may_read_secret(inner: &Inner, node: &str, target: &Target, query: &Que
     let Some(resource) = inner.registry.find(crate::api::GROUP, crate::api::VERSION, plural) else {
         return Ok(false);
     };
-    let Some(found) = inner.objects.get(resource, &resource.key(None, name)).await? else { return Ok(false) };
+    // A Snapshot is named with its namespace.
+    let (namespace, name) = match name.split_once('/') {
+        Some((namespace, name)) if resource.kind.namespaced => (Some(namespace), name),
+        None if !resource.kind.namespaced => (None, name),
+        Some(_) | None => return Ok(false),
+    };
+    let Some(found) = inner.objects.get(resource, &resource.key(namespace, name)).await? else {
+        return Ok(false);
+    };
     let object = found.value(resource)?;
     let refers = |reference: &Value| {
         reference["name"].as_str() == target.name.as_deref()
             && reference["namespace"].as_str() == target.namespace.as_deref()
     };
     let references = object["spec"]["secrets"].as_object();
-    let referred = references.is_some_and(|all| all.values().any(refers));
+    let referred = references.is_some_and(|all| all.values().any(refers))
+        || resource.kind.plural == "snapshots" && refers(&object["status"]["of"]["secret"]);
     Ok(referred && of_object(node, resource, &object).is_ok())
 }
 
@@ -206,6 +215,7 @@ mod tests {
             ("plugins", json!({}), true),
             ("volumeclasses", json!({}), false),
             ("snapshots", json!({}), false),
+            ("snapshots", json!({ "status": { "controller": { "nodeName": "a" } } }), true),
         ] {
             assert_eq!(of_object("a", ours(plural), &object).is_ok(), seen, "{plural} {object}");
         }

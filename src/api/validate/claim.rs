@@ -3,7 +3,7 @@ use serde_json::Value;
 
 use super::super::field::{FieldError, FieldErrors};
 use super::super::quantity;
-use super::{access_modes, not_yet, reference, text, unchanged};
+use super::{access_modes, one_of, reference, text, unchanged};
 
 /// Faults of a VolumeClaim.
 pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
@@ -21,18 +21,49 @@ pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         faults.invalid("spec.resources.limits.storage", "is below the request; raise it or leave it out");
     }
     let named = !text(&spec["volumeName"]).is_empty();
-    if !named && request.is_none() && spec["resources"]["requests"]["storage"].is_null() {
+    let filled = !spec["dataSource"].is_null();
+    if !named && !filled && request.is_none() && spec["resources"]["requests"]["storage"].is_null() {
         faults.required("spec.resources.requests.storage", "is needed to make a volume, such as 10Gi");
     }
-    if !spec["dataSource"].is_null() {
-        not_yet(&mut faults, "spec.dataSource", "Starting from a snapshot or a claim");
+    if filled {
+        source(&mut faults, new, named);
     }
     if let Some(old) = old {
-        let fields = ["volumeClassName", "volumeName", "accessModes", "volumeMode"];
+        let fields = ["volumeClassName", "volumeName", "accessModes", "volumeMode", "dataSource"];
         unchanged(&mut faults, old, new, &fields, "delete the claim and make another one");
         claim_size_change(&mut faults, old, new);
     }
     faults.into_vec()
+}
+
+/// What the volume is filled from.
+fn source(faults: &mut FieldErrors, claim: &Value, named: bool) {
+    let (path, source) = ("spec.dataSource", &claim["spec"]["dataSource"]);
+    one_of(faults, path, source, &["claimName", "snapshotName"], true);
+    if named {
+        faults.invalid(
+            path,
+            "fills a volume that is made, and spec.volumeName names one that is there; leave one out",
+        );
+    }
+    if !source["snapshotName"].is_null() {
+        let path = "spec.dataSource.snapshotName";
+        reference(faults, path, &source["snapshotName"]);
+        if text(&source["snapshotName"]).is_empty() {
+            faults.required(path, "names the Snapshot that the volume is filled from, in the same namespace");
+        }
+    }
+    if source["claimName"].is_null() {
+        return;
+    }
+    let path = "spec.dataSource.claimName";
+    let name = text(&source["claimName"]);
+    reference(faults, path, &source["claimName"]);
+    if name.is_empty() {
+        faults.required(path, "names the claim whose volume is copied, in the same namespace");
+    } else if name == text(&claim["metadata"]["name"]) {
+        faults.invalid(path, "is this claim itself; name the one whose volume is copied");
+    }
 }
 
 /// A request may be raised, and taken back as long as the volume does not have it yet.
@@ -85,6 +116,32 @@ mod tests {
             paths(&super::claim(&claim, None)),
             ["spec.accessModes", "spec.resources.requests.storage", "spec.resources.limits.storage"]
         );
+    }
+
+    #[test]
+    fn what_a_claim_is_filled_from_is_one_other_thing_of_its_namespace() {
+        let of = |spec: Value| {
+            let mut claim =
+                json!({ "metadata": { "name": "copy" }, "spec": { "accessModes": ["SingleNodeWriter"] } });
+            claim["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+            claim
+        };
+        let copy = of(json!({ "dataSource": { "claimName": "data" } }));
+        assert!(claim(&copy, None).is_empty(), "it is as large as what it is a copy of");
+        for (spec, faults) in [
+            (json!({ "dataSource": {} }), vec!["spec.dataSource"]),
+            (json!({ "dataSource": { "claimName": "" } }), vec!["spec.dataSource.claimName"]),
+            (json!({ "dataSource": { "claimName": "a/b" } }), vec!["spec.dataSource.claimName"]),
+            (json!({ "dataSource": { "claimName": "copy" } }), vec!["spec.dataSource.claimName"]),
+            (json!({ "dataSource": { "snapshotName": "copy" } }), vec![]),
+            (json!({ "dataSource": { "snapshotName": "" } }), vec!["spec.dataSource.snapshotName"]),
+            (json!({ "dataSource": { "claimName": "data", "snapshotName": "s" } }), vec!["spec.dataSource"]),
+            (json!({ "volumeName": "v", "dataSource": { "claimName": "data" } }), vec!["spec.dataSource"]),
+        ] {
+            assert_eq!(paths(&claim(&of(spec.clone()), None)), faults, "{spec}");
+        }
+        let other = of(json!({ "dataSource": { "claimName": "other" } }));
+        assert_eq!(paths(&claim(&other, Some(&copy))), ["spec.dataSource"], "it cannot change");
     }
 
     /// Obligation CO-CTRL-105.

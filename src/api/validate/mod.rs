@@ -7,12 +7,14 @@ mod claim;
 mod mounts;
 mod plugin;
 mod runtime;
+mod snapshot;
 mod volume;
 
 pub use allocation::allocation;
 pub use claim::claim;
 pub use plugin::plugin;
-pub use volume::{class, snapshot, volume};
+pub use snapshot::snapshot;
+pub use volume::{class, volume};
 
 use std::fmt::Write;
 
@@ -29,13 +31,6 @@ pub const SOCKET_PATH_MAX: usize = 107;
 pub const CSI_STRING_MAX: usize = 128;
 /// CSI's bound for a map, keys and values together, in bytes (CO-GEN-04, A-36).
 pub const CSI_MAP_MAX: usize = 4096;
-
-/// The machine-readable word for what is known but not built.
-pub const NOT_SUPPORTED_YET: &str = "NotSupportedYet";
-
-fn not_yet(faults: &mut FieldErrors, path: &str, what: &str) {
-    faults.add(path, Cause::NotSupported, format!("{NOT_SUPPORTED_YET}: {what} is not built yet"));
-}
 
 /// Lower case words joined by dots and dashes, as DNS names are and names of objects must be.
 pub fn is_subdomain(name: &str, longest: usize) -> bool {

@@ -1,10 +1,9 @@
-//! Faults of a Volume, of a VolumeClass and of a Snapshot.
+//! Faults of a Volume and of a VolumeClass.
 use serde_json::Value;
 
 use super::super::field::{Cause, FieldError, FieldErrors};
 use super::{
-    CSI_STRING_MAX, access_modes, map_size, mount_options, not_yet, one_of, reference, required, text,
-    unchanged,
+    CSI_STRING_MAX, access_modes, map_size, mount_options, one_of, reference, required, text, unchanged,
 };
 
 /// Faults of a VolumeClass.
@@ -14,6 +13,7 @@ pub fn class(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     required(&mut faults, "spec.plugin", &spec["plugin"]);
     reference(&mut faults, "spec.plugin", &spec["plugin"]);
     map_size(&mut faults, "spec.parameters", &spec["parameters"]);
+    map_size(&mut faults, "spec.snapshotParameters", &spec["snapshotParameters"]);
     mount_options(&mut faults, &spec["mountOptions"]);
     if let Some(old) = old {
         unchanged(&mut faults, old, new, &["plugin", "parameters"], "make another class instead");
@@ -32,24 +32,7 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     one_of(&mut faults, "spec.source", &spec["source"], &["create", "existing"], true);
     mount_options(&mut faults, &spec["mountOptions"]);
     if spec["source"]["existing"].is_object() {
-        let handle = text(&spec["source"]["existing"]["handle"]);
-        if handle.is_empty() {
-            faults.required(
-                "spec.source.existing.handle",
-                "is the plugin's id of the volume and may not be empty",
-            );
-        } else if handle.len() > CSI_STRING_MAX {
-            faults.add(
-                "spec.source.existing.handle",
-                Cause::TooLong,
-                format!("has {} bytes; CSI allows {CSI_STRING_MAX}", handle.len()),
-            );
-        } else if handle.chars().any(char::is_control) {
-            faults.invalid(
-                "spec.source.existing.handle",
-                format!("{handle:?} holds a control character; give the plugin's id as the plugin writes it"),
-            );
-        }
+        handle(&mut faults, "spec.source.existing.handle", ("volume", &spec["source"]["existing"]["handle"]));
         map_size(&mut faults, "spec.source.existing.context", &spec["source"]["existing"]["context"]);
     }
     if spec["source"]["create"].is_object() {
@@ -67,6 +50,21 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     faults.into_vec()
 }
 
+/// A plugin's id of something that was there before.
+pub(super) fn handle(faults: &mut FieldErrors, path: &str, (what, value): (&str, &Value)) {
+    let handle = text(value);
+    if handle.is_empty() {
+        faults.required(path, format!("is the plugin's id of the {what} and may not be empty"));
+    } else if handle.len() > CSI_STRING_MAX {
+        let message = format!("has {} bytes; CSI allows {CSI_STRING_MAX}", handle.len());
+        faults.add(path, Cause::TooLong, message);
+    } else if handle.chars().any(char::is_control) {
+        let message =
+            format!("{handle:?} holds a control character; give the plugin's id as the plugin writes it");
+        faults.invalid(path, message);
+    }
+}
+
 /// A size that a volume shall be expanded to.
 fn size(faults: &mut FieldErrors, size: &Value) {
     if size.is_null() {
@@ -80,15 +78,6 @@ fn size(faults: &mut FieldErrors, size: &Value) {
     if limit < 0 || limit != 0 && limit < required {
         faults.invalid("spec.size.limitBytes", "must be 0, for no bound, or at least requiredBytes");
     }
-}
-
-/// Faults of a Snapshot: the kind is known but not built yet.
-pub fn snapshot(_: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut faults = FieldErrors::new();
-    if old.is_none() {
-        not_yet(&mut faults, "kind", "Snapshot");
-    }
-    faults.into_vec()
 }
 
 #[cfg(test)]

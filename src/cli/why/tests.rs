@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod filling;
 mod placing;
 mod telling;
 
@@ -95,6 +96,7 @@ fn objects(cluster: &Value) -> Objects {
         classes: list(cluster, "classes"),
         claims: list(cluster, "claims"),
         volumes: list(cluster, "volumes"),
+        snapshots: serde_json::from_value(cluster["snapshots"].clone()).unwrap_or_default(),
         attachments: list(cluster, "attachments"),
         allocations: list(cluster, "allocations"),
         nodes: list(cluster, "nodes"),
@@ -121,7 +123,7 @@ fn subject(words: &str) -> Subject {
     let (kind, name) = words.split_once('/').unwrap();
     let kind = Kind::of(kind).unwrap();
     match kind {
-        Kind::Allocation | Kind::Claim => Subject::namespaced(kind, "shop", name),
+        Kind::Allocation | Kind::Claim | Kind::Snapshot => Subject::namespaced(kind, "shop", name),
         _ => Subject::global(kind, name),
     }
 }

@@ -1,6 +1,7 @@
 //! From one object to what it waits for, kind by kind. Going up and coming down are told apart by the deletion mark.
 mod ending;
 mod expanding;
+mod filling;
 mod holders;
 mod placing;
 mod serving;
@@ -18,7 +19,9 @@ use crate::api::claim::ClaimPhase;
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{Call, Condition, ReclaimPolicy, Rung, Truth, is_true};
 use crate::api::volume::VolumePhase;
-use crate::api::{Allocation, Plugin, PluginInstance, Volume, VolumeAttachment, VolumeClaim, VolumeClass};
+use crate::api::{
+    Allocation, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
+};
 use ending::{add_exit, logs_of};
 use expanding::add_size;
 
@@ -35,6 +38,7 @@ pub(super) struct Walk<'a> {
     claims: Named<'a, VolumeClaim>,
     classes: Named<'a, VolumeClass>,
     volumes: Named<'a, Volume>,
+    snapshots: Named<'a, Snapshot>,
     attachments: Named<'a, VolumeAttachment>,
     /// By volume, then by attachment.
     attached: BTreeMap<&'a str, Vec<&'a VolumeAttachment>>,
@@ -87,6 +91,7 @@ impl<'a> Walk<'a> {
             claims: by_name(&objects.claims),
             classes: by_name(&objects.classes),
             volumes: by_name(&objects.volumes),
+            snapshots: by_name(&objects.snapshots),
             attachments: by_name(&objects.attachments),
             attached,
             plugins: by_name(&objects.plugins),
@@ -104,6 +109,7 @@ impl<'a> Walk<'a> {
             Kind::Claim => self.claims.contains_key(key),
             Kind::Class => self.classes.contains_key(key),
             Kind::Volume => self.volumes.contains_key(key),
+            Kind::Snapshot => self.snapshots.contains_key(key),
             Kind::Attachment => self.attachments.contains_key(key),
             Kind::Plugin => self.plugins.contains_key(key),
             Kind::Instance => self.instances.contains_key(key),
@@ -118,6 +124,7 @@ impl<'a> Walk<'a> {
             Kind::Claim => self.claim(&subject.namespace, &subject.name, ""),
             Kind::Class => self.class(&subject.name),
             Kind::Volume => self.volume(&subject.name, ""),
+            Kind::Snapshot => self.snapshot(&subject.namespace, &subject.name),
             Kind::Attachment => self.attachment(&subject.name),
             Kind::Plugin => self.plugin(&subject.name, Service::Any),
             Kind::Instance => self.instance(&subject.name),
@@ -274,6 +281,7 @@ impl<'a> Walk<'a> {
             branch.because.push(self.volume(volume, node));
             return branch;
         }
+        branch.because.extend(self.source_of(claim));
         let class = claim.spec.volume_class_name.as_str();
         branch.because.push(self.class(class));
         let late = self.classes.get(&key(class)).map(|class| class.spec.volume_binding_mode);
@@ -303,6 +311,7 @@ impl<'a> Walk<'a> {
         let (namespace, name) = (&branch.subject.namespace, &branch.subject.name);
         let users: Vec<&Allocation> = self.users_of(namespace, name).take(MOST).collect();
         branch.because.extend(users.into_iter().map(|user| self.user(user)));
+        branch.because.extend(self.copies_of(&status.volume_name));
         let leaving = self.volumes.get(&key(&status.volume_name));
         if leaving.is_some_and(|volume| volume.metadata.deletion_timestamp.is_some()) {
             branch.because.push(self.volume(&status.volume_name, ""));
@@ -408,6 +417,7 @@ impl<'a> Walk<'a> {
         for attachment in self.attached.get(name.as_str()).into_iter().flatten() {
             branch.because.push(self.attachment(&attachment.name_any()));
         }
+        branch.because.extend(self.copies_of(&name));
         let users = status.holders.iter().map(|holder| &holder.allocation);
         for user in users.filter_map(|u| self.allocations.get(&(u.namespace.clone(), u.name.clone()))) {
             branch.because.push(self.user(user));

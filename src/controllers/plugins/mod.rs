@@ -88,6 +88,7 @@ fn unused(context: &Context, plugin: &Plugin) -> bool {
         |a: &Arc<Allocation>| tasks::allowed(context, a, Some(plugin), &a.namespace().unwrap_or_default());
     world.instances.names(&of_it).is_empty()
         && world.volumes.names(&of_it).is_empty()
+        && world.snapshots.names(&of_it).is_empty()
         && world.attachments.names(&of_it).is_empty()
         && !world.allocations.by(&format!("serves:{name}")).iter().any(may)
 }
@@ -128,7 +129,7 @@ async fn status(
     let list = rollout::counted(context, plugin, &instances, (own, wanted));
     let (controllers, nodes) = registry::health(&list);
     let provider = provider(&instances).or_else(|| old.provider.clone());
-    let has_volumes = context.world.volumes.count(&format!("plugin:{}", plugin.name_any())) > 0;
+    let has_volumes = known_to_driver(context, &plugin.name_any());
     let unknown = has_volumes && old.driver_name.is_empty();
     let maker = if unknown { maker(context, plugin, &instances) } else { None };
     let mut new = PluginStatus {
@@ -249,6 +250,12 @@ fn refused(context: &Context, instance: &Instance) -> bool {
     let object = context.world.instances.named(&instance.id);
     let conditions = object.and_then(|o| o.status.clone()).unwrap_or_default().conditions;
     conditions.iter().any(|c| c.kind == READY && c.status == Truth::False && c.reason == OTHER_DRIVER)
+}
+
+/// Whether there is a volume or a snapshot of the plugin, which one driver alone knows.
+pub(super) fn known_to_driver(context: &Context, plugin: &str) -> bool {
+    let (world, of_it) = (&context.world, format!("plugin:{plugin}"));
+    world.volumes.count(&of_it) + world.snapshots.count(&of_it) > 0
 }
 
 fn provider(instances: &Instances) -> Option<Provider> {

@@ -18,9 +18,11 @@ use super::super::world::World;
 use super::wanted::{Slot, Wanted, slot, wanted};
 use super::{ours, own_allocations, undeclared};
 use crate::api::allocation::{CsiPlugin, Task};
-use crate::api::meta::{ObjectRef, READY, Rung, is_true};
+use crate::api::meta::{ObjectRef, READY, ReclaimPolicy, Rung, is_true};
 use crate::api::plugin::Role;
-use crate::api::{Allocation, Plugin, PluginInstance, PluginInstanceSpec, Volume, VolumeAttachment};
+use crate::api::{
+    Allocation, Plugin, PluginInstance, PluginInstanceSpec, Snapshot, Volume, VolumeAttachment,
+};
 use crate::plan::Reason;
 use crate::plan::plugins::{Facts, Going, given_up, released};
 use crate::plan::registry::Service;
@@ -285,7 +287,21 @@ pub(super) fn needing(context: &Context, plugin: &str) -> BTreeSet<String> {
     let volumes = context.world.volumes.by(&of_it);
     let attachments = context.world.attachments.by(&of_it);
     let there = volumes.iter().filter(|v| needs(v)).map(|v| v.name_any());
-    there.chain(attachments.iter().map(|a| a.spec.volume.clone())).collect()
+    let pictured = context.world.snapshots.by(&of_it);
+    let pictured = pictured.iter().filter(|s| needs_deletion(s)).map(|s| snapshot_name(s));
+    there.chain(attachments.iter().map(|a| a.spec.volume.clone())).chain(pictured).collect()
+}
+
+/// A snapshot as people find it among the volumes that need a plugin.
+fn snapshot_name(snapshot: &Snapshot) -> String {
+    format!("snapshot {}/{}", snapshot.namespace().unwrap_or_default(), snapshot.name_any())
+}
+
+/// Whether the plugin has, or may have, the snapshot, and will be asked about it.
+fn needs_deletion(snapshot: &Snapshot) -> bool {
+    let status = snapshot.status.clone().unwrap_or_default();
+    let may_be = matches!(status.exists, Some(Rung::Unknown | Rung::Up));
+    may_be && snapshot.is_cut() && snapshot.spec.deletion_policy == ReclaimPolicy::Delete
 }
 
 fn needs(volume: &Volume) -> bool {
@@ -391,6 +407,13 @@ fn facts(
     let alone = attachments.iter().filter(|a| hosted_alone(world, a, node));
     hosted.extend(alone.map(|a| a.spec.volume.clone()));
     let mut unhosted = names(&|v| needs(v) && host(v).is_none());
+    for snapshot in world.snapshots.by(&of_it).iter().filter(|s| needs_deletion(s)) {
+        match snapshot.status.as_ref().and_then(|status| status.calling_host()) {
+            Some(host) if host.node_name == node => drop(hosted.insert(snapshot_name(snapshot))),
+            Some(_) => {}
+            None => drop(unhosted.insert(snapshot_name(snapshot))),
+        }
+    }
     let instances = Instances::of(world, plugin);
     let mine = uid(object);
     let others = |service: Service| {

@@ -15,6 +15,7 @@ pub struct Doubts {
     until: Mutex<HashMap<String, Instant>>,
     inherited: Mutex<HashSet<String>>,
     released: Mutex<HashMap<String, i64>>,
+    untouched: Mutex<HashSet<String>>,
 }
 
 impl Doubts {
@@ -25,6 +26,7 @@ impl Doubts {
             until: Mutex::default(),
             inherited: Mutex::default(),
             released: Mutex::default(),
+            untouched: Mutex::default(),
         }
     }
 
@@ -46,6 +48,21 @@ impl Doubts {
     pub(super) fn has_let_go(&self, volume: &str, epoch: i64) -> bool {
         let released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
         released.get(volume).is_some_and(|last| epoch <= *last)
+    }
+
+    /// The server was told that a snapshot may be asked for, and nothing was sent yet; or something was.
+    pub(super) fn set_untouched(&self, snapshot: &str, untouched: bool) {
+        let mut all = self.untouched.lock().unwrap_or_else(PoisonError::into_inner);
+        if untouched {
+            all.insert(snapshot.to_owned());
+        } else {
+            all.remove(snapshot);
+        }
+    }
+
+    /// Whether nothing was sent of what the server was told of.
+    pub(super) fn is_untouched(&self, snapshot: &str) -> bool {
+        self.untouched.lock().unwrap_or_else(PoisonError::into_inner).contains(snapshot)
     }
 
     /// Whether an earlier daemon may have made calls about it in the name of this node.
@@ -85,6 +102,7 @@ impl Doubts {
     pub fn forget(&self, volume: &str) {
         self.all().remove(volume);
         self.inherited.lock().unwrap_or_else(PoisonError::into_inner).remove(volume);
+        self.untouched.lock().unwrap_or_else(PoisonError::into_inner).remove(volume);
     }
 
     fn all(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {

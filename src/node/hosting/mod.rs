@@ -14,6 +14,7 @@ pub(super) mod attach;
 mod doubts;
 mod expand;
 mod provision;
+mod snapshots;
 
 pub use doubts::Doubts;
 
@@ -57,6 +58,10 @@ pub async fn reconcile(node: &Arc<Node>, name: &str) -> Option<Duration> {
     }
     for attachment in node.caches.hosted.of(name) {
         let delay = attach::step(node, &attachment, &lease).await;
+        again = [again, delay].into_iter().flatten().min();
+    }
+    for snapshot in node.caches.snapshots.of(name) {
+        let delay = snapshots::step(node, &snapshot, &lease).await;
         again = [again, delay].into_iter().flatten().min();
     }
     again.filter(|d| *d < BLOCKED / 2)
@@ -153,7 +158,11 @@ fn settle(
         }
         // Woken by the lease, the plugin's registration, or (Secrets and claims, which a node does not watch) by time.
         Err(Blocked::Wait(
-            reason @ (Reason::SecretMissing { .. } | Reason::SecretUnreadable { .. } | Reason::InUse { .. }),
+            reason @ (Reason::SecretMissing { .. }
+            | Reason::SecretUnreadable { .. }
+            | Reason::InUse { .. }
+            | Reason::SnapshotProcessing
+            | Reason::SnapshotNotFound { .. }),
         )) => Some(node.retry.failed(step, reason.word().to_owned())),
         Err(Blocked::Wait(_)) => None,
         // The next term asks for new lists, or the driver says who it is: each wakes it, and this if neither does.

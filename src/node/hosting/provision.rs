@@ -16,7 +16,7 @@ use crate::api::meta::{
     Call, Condition, HANDLE_SHARED, Host, Map, ReclaimPolicy, Rung, Segments, Time, is_true,
 };
 use crate::api::quantity;
-use crate::api::volume::Expansion;
+use crate::api::volume::{CreateSource, Expansion};
 use crate::api::{Volume, VolumeStatus};
 use crate::csi::{self, check};
 use crate::plan::registry::Service;
@@ -130,11 +130,9 @@ pub(super) async fn let_go(node: &Arc<Node>, volume: &Volume, host: &Host) -> Op
     let status = volume.status.clone().unwrap_or_default();
     let uid = volume.uid().unwrap_or_default();
     let mut part = said(node, volume, host).unwrap_or_else(|| HostPart::of(&status));
-    let forgotten = node.amnesia && node.doubts.inherited(&uid);
-    let attempted = host.epoch > 1 || forgotten || node.journal.create_attempted(&uid);
     if part.exists.is_some() {
         part.exists = Some(existence(node, volume, host, &part));
-    } else if volume.spec.source.create.is_some() && !attempted {
+    } else if volume.spec.source.create.is_some() && !attempted(node, &uid, host) {
         part.exists = Some(Rung::Down);
         part.provisioning = None;
     }
@@ -143,6 +141,27 @@ pub(super) async fn let_go(node: &Arc<Node>, volume: &Volume, host: &Host) -> Op
     node.doubts.let_go(&uid, host.epoch);
     (part.next_attempt_time, part.attempting) = (None, false);
     write(node, volume, &part).await
+}
+
+/// Whether a create of a volume of which nothing was ever said may have begun.
+fn attempted(node: &Node, uid: &str, host: &Host) -> bool {
+    let forgotten = node.amnesia && node.doubts.inherited(uid);
+    host.epoch > 1 || forgotten || node.journal.create_attempted(uid)
+}
+
+/// What is seen of a volume. One that was never asked for is not there, and is not made for the sake of being deleted.
+fn seen(node: &Node, volume: &Volume, host: &Host, before: &HostPart) -> provision::Seen {
+    let status = volume.status.clone().unwrap_or_default();
+    let never = wanted(volume) == provision::Wanted::Deleted
+        && before.exists.is_none()
+        && !attempted(node, &volume.uid().unwrap_or_default(), host);
+    provision::Seen {
+        exists: if never { Rung::Down } else { existence(node, volume, host, before) },
+        handle_known: !before.handle.is_empty(),
+        held: !status.holders.is_empty(),
+        copied: !(status.copies.is_empty() && status.snapshots.is_empty()),
+        shared: is_true(&status.conditions, HANDLE_SHARED),
+    }
 }
 
 pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) -> Option<Duration> {
@@ -155,12 +174,7 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     let wanted = wanted(volume);
     let said = said(node, volume, host);
     let before = said.clone().unwrap_or_else(|| HostPart::of(&status));
-    let seen = provision::Seen {
-        exists: existence(node, volume, host, &before),
-        handle_known: !before.handle.is_empty(),
-        held: !status.holders.is_empty(),
-        shared: is_true(&status.conditions, HANDLE_SHARED),
-    };
+    let seen = seen(node, volume, host, &before);
     let generation = volume.meta().generation.unwrap_or_default();
     // What cannot grow while it is used may when that is over (CO-CTRL-111).
     let used = volume.spec.size.map(|_| seen.held);
@@ -257,6 +271,7 @@ async fn create(
         let plugin = volume.spec.plugin.clone();
         return Err(Blocked::Wait(Reason::PluginLacks { plugin, capability: "CREATE_DELETE_VOLUME" }));
     }
+    may_fill(volume, source, &plugin)?;
     let uid = volume.uid().unwrap_or_default();
     let key = format!("vol/{uid}");
     let asker = format!("volumes/{}", volume.name_any());
@@ -315,6 +330,22 @@ async fn create(
             Err(Blocked::Call(failure))
         }
     }
+}
+
+/// A plugin is asked to fill a volume only from what it says it can. One that may have begun to is asked to the end.
+fn may_fill(volume: &Volume, source: &CreateSource, plugin: &Serving) -> Result<(), Blocked> {
+    let leaving = volume.meta().deletion_timestamp.is_some();
+    let can = &plugin.controller;
+    let (able, capability) = match &source.content {
+        None => return Ok(()),
+        Some(content) if content.snapshot.is_empty() => (can.clone_volume, "CLONE_VOLUME"),
+        Some(_) => (can.create_delete_snapshot, "CREATE_DELETE_SNAPSHOT"),
+    };
+    if leaving || able {
+        return Ok(());
+    }
+    let plugin = volume.spec.plugin.clone();
+    Err(Blocked::Wait(Reason::PluginLacks { plugin, capability }))
 }
 
 /// As an event says it.

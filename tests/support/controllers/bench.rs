@@ -32,6 +32,7 @@ pub(crate) const KINDS: &[(&str, &str, bool, bool)] = &[
     ("VolumeClass", "volumeclasses", false, true),
     ("VolumeClaim", "volumeclaims", true, true),
     ("Volume", "volumes", false, true),
+    ("Snapshot", "snapshots", true, true),
     ("VolumeAttachment", "volumeattachments", false, true),
     ("Allocation", "allocations", true, true),
     ("NodeAgent", "nodeagents", false, true),

@@ -41,6 +41,10 @@ pub(crate) struct Behaviour {
     pub(crate) expands: bool,
     /// As a node it does.
     pub(crate) node_expands: bool,
+    /// As host it takes snapshots.
+    pub(crate) takes: bool,
+    /// As host it lets go when it is asked to.
+    pub(crate) lets_go: bool,
 }
 
 impl Default for Behaviour {
@@ -60,6 +64,8 @@ impl Default for Behaviour {
             driver: "fake.csi",
             expands: true,
             node_expands: true,
+            takes: true,
+            lets_go: false,
         }
     }
 }
@@ -121,6 +127,15 @@ impl Ledger {
         if book.exists.insert(volume.to_owned()) {
             book.calls.push(format!("create {volume}"));
         }
+    }
+
+    /// It has this one, filled from another, which must be there.
+    fn fill(&self, volume: &str, from: &str) {
+        let book = self.0.lock().unwrap();
+        let there = book.exists.contains(volume) || book.exists.contains(from);
+        assert!(there, "{volume} is filled from {from}, which does not exist");
+        drop(book);
+        self.create(volume);
     }
 
     fn delete(&self, volume: &str) {
@@ -265,6 +280,9 @@ impl FakeNode {
         for volume in self.seen.all("volumes") {
             self.host(&behaviour, &volume, &mut patches);
         }
+        for snapshot in self.seen.all("snapshots") {
+            self.picture(&behaviour, &snapshot, &mut patches);
+        }
         for attachment in self.seen.all("volumeattachments") {
             self.attach(&behaviour, &attachment, &mut patches);
         }
@@ -290,8 +308,15 @@ impl FakeNode {
         let shared = crate::bench::condition(volume, "HandleShared")["status"] == "True";
         let leaving = !volume["metadata"]["deletionTimestamp"].is_null();
         let create = spec["source"]["create"].is_object();
+        let some = |list: &str| status[list].as_array().is_some_and(|c| !c.is_empty());
+        let copied = some("copies") || some("snapshots");
         if !leaving {
-            self.ledger.create(name);
+            let content = &spec["source"]["create"]["content"];
+            let pictured = content["snapshot"].is_string().then(|| format!("snap-{}", text(&content["uid"])));
+            match content["volume"].as_str().map(str::to_owned).or(pictured) {
+                Some(from) => self.ledger.fill(name, &from),
+                None => self.ledger.create(name),
+            }
             let handle =
                 if create { format!("h-{name}") } else { text(&spec["source"]["existing"]["handle"]).into() };
             let context = if create {
@@ -306,9 +331,48 @@ impl FakeNode {
             }
             grow(behaviour, volume, &mut said);
             push(patches, "volumes", volume, said);
-        } else if create && !held && !shared && spec["reclaimPolicy"] != "Retain" {
+        } else if create && !held && !shared && !copied && spec["reclaimPolicy"] != "Retain" {
             self.ledger.delete(name);
             push(patches, "volumes", volume, json!({ "exists": "Down", "observedEpoch": epoch }));
+        }
+    }
+
+    fn picture(&self, behaviour: &Behaviour, snapshot: &Value, patches: &mut Vec<Patch>) {
+        let (status, name) = (&snapshot["status"], text(&snapshot["metadata"]["uid"]));
+        let host = &status["controller"];
+        if host["nodeName"] != self.name.as_str() {
+            return;
+        }
+        let epoch = &host["epoch"];
+        if !epoch.is_null() && status["askedToRelease"] == *epoch {
+            if behaviour.lets_go {
+                push(
+                    patches,
+                    "snapshots",
+                    snapshot,
+                    json!({ "releasedEpoch": epoch, "observedEpoch": epoch }),
+                );
+            }
+            return;
+        }
+        let of = &status["of"];
+        let used = status["copies"].as_array().is_some_and(|c| !c.is_empty());
+        let cut = snapshot["spec"]["source"]["claimName"].is_string();
+        if snapshot["metadata"]["deletionTimestamp"].is_null() {
+            let asked = json!({ "exists": "Unknown", "observedEpoch": epoch });
+            if cut && status["exists"].is_null() {
+                push(patches, "snapshots", snapshot, asked);
+            } else if behaviour.takes && status["ready"] != true {
+                if cut {
+                    self.ledger.fill(&format!("snap-{name}"), text(&of["volume"]));
+                }
+                let said = json!({ "exists": "Up", "handle": format!("s-{name}"), "size": "1Gi", "ready": true,
+                    "observedEpoch": epoch });
+                push(patches, "snapshots", snapshot, said);
+            }
+        } else if cut && !used && behaviour.takes && snapshot["spec"]["deletionPolicy"] != "Retain" {
+            self.ledger.delete(&format!("snap-{name}"));
+            push(patches, "snapshots", snapshot, json!({ "exists": "Down", "observedEpoch": epoch }));
         }
     }
 

@@ -1,0 +1,172 @@
+//! Snapshot: a picture of a volume at one moment.
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::meta::{Call, Condition, Host, Map, ReclaimPolicy, Rung, SecretRef, Time, VolumeMode};
+use super::volume::{is_zero, late, says_other};
+
+/// A picture of a volume at one moment, from which claims can be filled.
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "wharfline.dev",
+    version = "v1alpha1",
+    kind = "Snapshot",
+    plural = "snapshots",
+    shortname = "snap"
+)]
+#[kube(namespaced, status = "SnapshotStatus", derive = "PartialEq")]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotSpec {
+    /// Where it comes from.
+    #[serde(default)]
+    pub source: SnapshotSource,
+    /// The class with the parameters and the Secret for it; that of the claim when it names none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub volume_class_name: String,
+    /// What becomes of the backend's snapshot with the object. One that was there before stays.
+    #[serde(default)]
+    pub deletion_policy: ReclaimPolicy,
+}
+
+/// Where a snapshot comes from: `claimName`, or `handle` with `plugin`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotSource {
+    /// The claim whose volume is pictured, in the same namespace.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub claim_name: String,
+    /// A picture that exists already: the plugin's id for it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub handle: String,
+    /// The Plugin that has it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub plugin: String,
+    /// With `controllerScope: Node`, the node that has it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node_name: String,
+}
+
+/// What a snapshot is of, and all that is asked for with it. Found once, before anything is asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotOf {
+    /// The Plugin.
+    pub plugin: String,
+    /// The Volume; empty for one that was there before.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub volume: String,
+    /// Its uid.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    /// What the plugin calls the volume.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub handle: String,
+    /// Whether that is a file system or a block volume; absent where nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_mode: Option<VolumeMode>,
+    /// With `controllerScope: Node`, the only node that knows it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node_name: String,
+    /// The class's parameters for CreateSnapshot.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub parameters: Map,
+    /// The Secret of its calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<SecretRef>,
+}
+
+/// What is seen of a snapshot.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotStatus {
+    /// What it is of. Written once, by the snapshots controller, on the state that it was decided on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<SnapshotOf>,
+    /// Who makes its calls. Written by the snapshots controller, by compare-and-swap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<Host>,
+    /// The epoch of the host that is asked to make no more calls. Written by the snapshots controller, by compare-and-swap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_to_release: Option<i64>,
+    /// The Volumes that are being filled from it. Written by the snapshots controller, on the state that it was decided on: one
+    /// gets its first host once it is named here, and nothing is deleted while one is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<String>,
+    /// The newest epoch whose host was asked and said that it makes no more calls. Written by that host.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub released_epoch: i64,
+    /// The epoch that the host speaks for.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub observed_epoch: i64,
+    /// Whether the backend has it. It is Unknown from before the first CreateSnapshot until that is answered for good; absent =
+    /// nothing was ever asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exists: Option<Rung>,
+    /// The plugin's id for it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub handle: String,
+    /// How large a volume must be that is filled from it; empty when the plugin did not say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub size: String,
+    /// When it was cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creation_time: Option<Time>,
+    /// Whether claims can be filled from it.
+    #[serde(default)]
+    pub ready: bool,
+    /// The group of snapshots that it is of, which alone can be deleted.
+    #[serde(default, rename = "groupID", skip_serializing_if = "String::is_empty")]
+    pub group_id: String,
+    /// The last calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<Call>,
+    /// When the host tries again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_attempt_time: Option<Time>,
+    /// The host's word on a failure or wait, folded into the `Ready` condition by the snapshots controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taking: Option<Condition>,
+    /// `Ready`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+}
+
+impl SnapshotStatus {
+    /// The host that may make calls: none after it let go.
+    pub fn calling_host(&self) -> Option<&Host> {
+        self.controller.as_ref().filter(|host| host.epoch != self.released_epoch)
+    }
+}
+
+impl Snapshot {
+    /// Whether it has to be cut; one that was there before has not.
+    pub fn is_cut(&self) -> bool {
+        self.spec.source.handle.is_empty()
+    }
+
+    /// Whether its volume has to stay for it: it may be cut still, or may have to be cut once more to be deleted.
+    pub fn needs_volume(&self) -> bool {
+        let status = self.status.clone().unwrap_or_default();
+        let leaving = self.metadata.deletion_timestamp.is_some();
+        self.is_cut()
+            && status.of.is_some()
+            && match status.exists {
+                Some(Rung::Up) => false,
+                Some(Rung::Unknown) => !leaving || status.handle.is_empty(),
+                // What was refused for good is asked for again only when something has changed.
+                Some(Rung::Down) => false,
+                None => !leaving,
+            }
+    }
+}
+
+/// A former host's word of a snapshot, which would cover what the present one says.
+pub(super) fn late_snapshot(new: &Value, old: &Value) -> Option<String> {
+    const WORDS: [&str; 5] = ["exists", "handle", "size", "ready", "observedEpoch"];
+    let status = &new["status"];
+    late(&status["controller"]["epoch"], &status["observedEpoch"])
+        .filter(|_| says_other(&WORDS, status, &old["status"]))
+}

@@ -1,0 +1,85 @@
+//! What a volume is filled from.
+use super::*;
+
+fn text(cluster: &Value, asked: &str) -> (String, String) {
+    let root = explain(&objects(cluster), &subject(asked)).unwrap().root.unwrap();
+    (root.subject.to_string(), root.text)
+}
+
+/// The claim `logs` is to be a copy of the claim `data`.
+fn copying(told: &Value) -> Vec<(&'static str, Value)> {
+    let spec = json!({ "dataSource": { "claimName": "data" } });
+    let status = json!({ "phase": "Pending", "volumeName": "", "conditions": told });
+    vec![("claims/1", json!({ "spec": spec, "status": status }))]
+}
+
+#[test]
+fn who_waits_for_what_it_is_filled_from_leads_there() {
+    let waits =
+        json!([{ "type": "Ready", "status": "False", "reason": "SourceNotReady", "message": "waits" }]);
+    let mut changes = copying(&waits);
+    let full =
+        json!([{ "type": "Ready", "status": "False", "reason": "ResourceExhausted", "message": "no room" }]);
+    changes.push(("claims/0", json!({ "status": { "phase": "Pending" } })));
+    changes.push(("volumes/0", json!({ "status": { "phase": "Pending", "conditions": full } })));
+    let (cause, said) = text(&with(&changes), "VolumeClaim/logs");
+    assert_eq!(cause, "volume/vol-data");
+    assert!(said.contains("no room"), "{said}");
+    // One that is as it should be is no cause of anything.
+    let differs =
+        json!([{ "type": "Ready", "status": "False", "reason": "SourceMismatch", "message": "too small" }]);
+    let (cause, said) = text(&with(&copying(&differs)), "VolumeClaim/logs");
+    assert_eq!((cause.as_str(), said.as_str()), ("volumeclaim/logs", "not bound: too small"));
+}
+
+#[test]
+fn who_stays_for_a_copy_leads_to_it() {
+    let going = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+    let content = json!({ "volume": "vol-data", "uid": "uid-data", "handle": "data" });
+    let copy = json!({ "spec": { "source": { "existing": null,
+            "create": { "name": "vol-logs", "requiredBytes": 1, "content": content } } },
+        "status": { "phase": "Pending", "conditions":
+            [{ "type": "Ready", "status": "False", "reason": "ResourceExhausted", "message": "no room" }] } });
+    let cluster = with(&[
+        ("claims/0", going),
+        ("allocations/0", json!({ "spec": { "volumes": [] } })),
+        ("volumes/1", copy),
+    ]);
+    let (cause, said) = text(&cluster, "VolumeClaim/data");
+    assert_eq!(cause, "volume/vol-logs");
+    assert!(said.contains("no room"), "{said}");
+}
+
+#[test]
+fn a_snapshot_leads_to_what_holds_it_up() {
+    let snapshot = |status: Value, deleted: Option<&str>| {
+        json!([{ "metadata": { "namespace": "shop", "name": "nightly", "deletionTimestamp": deleted },
+            "spec": { "source": { "claimName": "data" } }, "status": status }])
+    };
+    let of = json!({ "plugin": "nfs", "volume": "vol-data", "uid": "uid-data", "handle": "data" });
+    let told =
+        json!({ "type": "Taken", "status": "False", "reason": "CreateSnapshotFailed", "message": "no room" });
+    let failing = json!({ "of": of, "exists": "Unknown", "controller": { "nodeName": "a", "epoch": 1 }, "taking": told });
+    let mut cluster = healthy();
+    cluster["snapshots"] = snapshot(failing, None);
+    assert_eq!(text(&cluster, "Snapshot/nightly"), ("snapshot/nightly".into(), "not ready: no room".into()));
+    // Its volume stays for it, and says so.
+    let going = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+    json_patch::merge(&mut cluster["claims"][0], &going);
+    json_patch::merge(&mut cluster["allocations"][0], &json!({ "spec": { "volumes": [] } }));
+    assert_eq!(text(&cluster, "VolumeClaim/data").0, "snapshot/nightly");
+    // A claim that is filled from it, and what it waits for itself.
+    let mut cluster = with(&[(
+        "claims/1",
+        json!({ "spec": { "dataSource": { "snapshotName": "nightly" } },
+            "status": { "phase": "Pending", "volumeName": "" } }),
+    )]);
+    cluster["snapshots"] = snapshot(json!({}), None);
+    cluster["claims"].as_array_mut().unwrap().remove(0);
+    assert_eq!(text(&cluster, "VolumeClaim/logs"), ("volumeclaim/data".into(), "does not exist".into()));
+    let ready = json!({ "of": of, "exists": "Up", "ready": true });
+    cluster["snapshots"] = snapshot(ready, None);
+    assert_eq!(text(&cluster, "VolumeClaim/logs").0, "volumeclaim/logs");
+    let explained = explain(&objects(&cluster), &subject("Snapshot/nightly")).unwrap();
+    assert_eq!(explained.root, None);
+}

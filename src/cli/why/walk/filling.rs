@@ -1,0 +1,73 @@
+//! What a volume is filled from, what is made of it, and snapshots: each may wait for another.
+use kube::ResourceExt;
+
+use super::super::{Branch, Kind, State, Subject};
+use super::{MOST, Walk, add_told, unmet};
+use crate::api::meta::{Rung, Truth};
+use crate::api::{Snapshot, Volume, VolumeClaim};
+
+impl Walk<'_> {
+    /// What the volume of a claim shall be filled from, where that is not as it should be.
+    pub(super) fn source_of(&self, claim: &VolumeClaim) -> Option<Branch> {
+        let source = claim.spec.data_source.as_ref()?;
+        let namespace = claim.namespace().unwrap_or_default();
+        let branch = if source.snapshot_name.is_empty() {
+            self.claim(&namespace, &source.claim_name, "")
+        } else {
+            self.snapshot(&namespace, &source.snapshot_name)
+        };
+        Some(branch).filter(Branch::blocked)
+    }
+
+    /// What is being made of this volume, which stays for it: copies and snapshots.
+    pub(super) fn copies_of(&self, volume: &str) -> Vec<Branch> {
+        let copies = self.filled(|content| content.volume == volume);
+        let pictured = |snapshot: &&&Snapshot| {
+            let of = snapshot.status.as_ref().and_then(|status| status.of.as_ref());
+            snapshot.needs_volume() && of.is_some_and(|of| of.volume == volume)
+        };
+        let cut = self.snapshots.values().filter(pictured);
+        let cut = cut.map(|one| self.snapshot(&one.namespace().unwrap_or_default(), &one.name_any()));
+        copies.into_iter().chain(cut).take(MOST).collect()
+    }
+
+    /// The volumes that are being filled from such a source.
+    fn filled(&self, from: impl Fn(&crate::api::volume::Content) -> bool) -> Vec<Branch> {
+        let copy = |copy: &&&Volume| {
+            let content = copy.spec.source.create.as_ref().and_then(|create| create.content.as_ref());
+            let made = copy.status.as_ref().is_some_and(|status| status.exists == Some(Rung::Up));
+            !made && content.is_some_and(&from)
+        };
+        self.volumes.values().filter(copy).take(MOST).map(|copy| self.volume(&copy.name_any(), "")).collect()
+    }
+
+    pub(super) fn snapshot(&self, namespace: &str, name: &str) -> Branch {
+        let found = self.snapshots.get(&(namespace.to_owned(), name.to_owned()));
+        self.enter(Subject::namespaced(Kind::Snapshot, namespace, name), found, |snapshot, mut branch| {
+            let status = snapshot.status.clone().unwrap_or_default();
+            let leaving = snapshot.metadata.deletion_timestamp.is_some();
+            if status.ready && !leaving {
+                branch.say("ready");
+                return branch;
+            }
+            branch.state = State::Blocked;
+            branch.say(if leaving { "being deleted" } else { "not ready" });
+            let own = status.taking.as_ref().filter(|told| told.status != Truth::True);
+            add_told(&mut branch, own.or_else(|| unmet(&status.conditions, "Ready")));
+            self.add_calls(&mut branch, snapshot, &status.calls);
+            branch.next = status.next_attempt_time;
+            let full = format!("{namespace}/{name}");
+            if leaving {
+                branch.because = self.filled(|content| content.snapshot == full);
+            } else if status.of.is_none() && snapshot.is_cut() {
+                let source = self.claim(namespace, &snapshot.spec.source.claim_name, "");
+                branch.because.extend(Some(source).filter(Branch::blocked));
+            }
+            if let Some(of) = &status.of {
+                let host = status.controller.as_ref().map(|host| host.node_name.as_str());
+                self.add_host(&mut branch, &of.plugin, host);
+            }
+            branch
+        })
+    }
+}

@@ -1,0 +1,262 @@
+//! Snapshots: what they are of, who makes their calls, where they stand, and when their object goes. docs/design/snapshots.md.
+use std::sync::Arc;
+
+use kube::{Resource as _, ResourceExt};
+use serde_json::{Value, json};
+
+use super::cache::name_of;
+use super::claims::{class_of, owner, usable, volume_of};
+use super::context::Context;
+use super::drive::Outcome;
+use super::facts::{Instances, deleting, uid, with_condition};
+use super::hosts::{self, Hosted};
+use super::ledger::PATIENCE;
+use super::volumes::only;
+use super::world::World;
+use super::write::Failure;
+use crate::api::meta::{ObjectRef, ReclaimPolicy, Truth};
+use crate::api::plugin::capability;
+use crate::api::snapshot::SnapshotOf;
+use crate::api::{Snapshot, SnapshotStatus, Volume, VolumeClass};
+use crate::plan::Reason;
+use crate::plan::claim::{Owner, RELEASING, SOURCE_NOT_READY};
+use crate::plan::host::Decision;
+use crate::plan::registry::Service;
+use crate::plan::snapshot::{self as plan, Facts, Source, TAKING, Wanted};
+use crate::plan::volume;
+
+/// One look at one snapshot.
+pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> Outcome {
+    let status = object.status.clone().unwrap_or_default();
+    if plan::gone(&facts(&object, &status, None)) {
+        context.release(&*object).await?;
+        return Ok(None);
+    }
+    let (copies, doubt) = copies(&context, &object, &status).await?;
+    if copies != status.copies {
+        let metadata = json!({ "resourceVersion": object.metadata.resource_version });
+        let copies = Some(&copies).filter(|copies| !copies.is_empty());
+        context.merge(&*object, json!({ "metadata": metadata, "status": { "copies": copies } })).await?;
+        return Ok(None);
+    }
+    let (new, waits, again) = match source(&context.world, &object, &status) {
+        Err(reason) => (status.clone(), Some(reason), None),
+        Ok(Some(of)) => {
+            let mut object = (*object).clone();
+            object.status = Some(SnapshotStatus { of: Some(of), ..status });
+            context.replace_status(&object).await?;
+            return Ok(None);
+        }
+        Ok(None) => host(&context, &object, &status),
+    };
+    let told = new.controller != status.controller || new.asked_to_release != status.asked_to_release;
+    let again = [again, doubt.then_some(PATIENCE)].into_iter().flatten().min();
+    let condition = plan::standing(&facts(&object, &new, waits.as_ref()));
+    if [RELEASING, SOURCE_NOT_READY, TAKING].contains(&condition.reason.as_str())
+        && !told
+        && let Some(left) = context.soon(&*object)
+    {
+        return Ok(Some(again.map_or(left, |again| again.min(left))));
+    }
+    let condition = condition.of_generation(object.metadata.generation);
+    let conditions = with_condition(&context, &status.conditions, condition);
+    if told {
+        // Who was neither asked to let go nor has done so is judged by its silence.
+        let replaced = status.calling_host().filter(|_| new.controller != status.controller).cloned();
+        let mut object = (*object).clone();
+        object.status = Some(SnapshotStatus { conditions, ..new });
+        match replaced {
+            Some(host) => context.replace_while(&object, context.unrenewed(&host.node_name)).await?,
+            None => context.replace_status(&object).await?,
+        };
+    } else if conditions != status.conditions {
+        context.merge(&*object, json!({ "status": { "conditions": conditions } })).await?;
+    }
+    Ok(again)
+}
+
+/// What is wanted of the backend's snapshot.
+fn wanted(object: &Snapshot) -> Wanted {
+    match (deleting(object), object.is_cut(), object.spec.deletion_policy) {
+        (false, _, _) => Wanted::Present,
+        (true, true, ReclaimPolicy::Delete) => Wanted::Deleted,
+        (true, false, _) | (true, true, ReclaimPolicy::Retain) => Wanted::Forgotten,
+    }
+}
+
+fn facts<'a>(object: &Snapshot, status: &'a SnapshotStatus, waits: Option<&'a Reason>) -> Facts<'a> {
+    Facts {
+        deleting: deleting(object),
+        wanted: wanted(object),
+        exists: status.exists,
+        ready: status.ready,
+        copy: status.copies.first().map(String::as_str),
+        waits,
+        taking: status.taking.as_ref().filter(|told| told.status != Truth::True),
+    }
+}
+
+/// What is named as being filled from this snapshot, and whether that is in doubt. One that is on its way out takes no new ones.
+/// What our cache does not show is asked for at the server: it may only be late.
+async fn copies(
+    context: &Context,
+    object: &Snapshot,
+    status: &SnapshotStatus,
+) -> Result<(Vec<String>, bool), Failure> {
+    let world = &context.world;
+    let mut copies: Vec<_> =
+        world.volumes.by(&format!("copy:{}", uid(object))).iter().map(|copy| copy.name_any()).collect();
+    copies.retain(|copy| !deleting(object) || status.copies.contains(copy));
+    let mut doubt = false;
+    for name in status.copies.iter().filter(|name| world.volumes.named(name).is_none()) {
+        let found: Option<Value> = context.read(&Volume::url_path(&(), None), name).await?;
+        if found.is_some() {
+            copies.push(name.clone());
+            doubt = true;
+        }
+    }
+    copies.sort();
+    Ok((copies, doubt))
+}
+
+/// What is to be frozen; nothing when that is done.
+fn source(world: &World, object: &Snapshot, status: &SnapshotStatus) -> Result<Option<SnapshotOf>, Reason> {
+    if status.of.is_some() || deleting(object) {
+        return Ok(None);
+    }
+    let source = &object.spec.source;
+    if !object.is_cut() {
+        let class = settings(world, object, &object.spec.volume_class_name)?;
+        return Ok(Some(SnapshotOf {
+            plugin: source.plugin.clone(),
+            node_name: source.node_name.clone(),
+            ..with_settings(class.as_deref())
+        }));
+    }
+    let name = &source.claim_name;
+    let claim = world.claims.get(&(name_of(object).0, name.clone()));
+    let volume = claim.as_ref().and_then(|claim| {
+        volume_of(world, claim).filter(|volume| owner(world, claim, volume) == Owner::Mine)
+    });
+    let handle = |v: &Volume| v.status.as_ref().map(|s| s.handle.clone()).unwrap_or_default();
+    let state = match (&claim, &volume) {
+        (None, _) => Source::Missing(name.clone()),
+        (Some(claim), _) if deleting(&**claim) => Source::Leaving("VolumeClaim", name.clone()),
+        (Some(_), None) => Source::NotReady("it has no volume yet".to_owned()),
+        (Some(_), Some(volume)) if deleting(&**volume) => Source::Leaving("Volume", volume.name_any()),
+        (Some(claim), Some(volume)) if handle(volume).is_empty() || !usable(world, claim, volume) => {
+            Source::NotReady(format!("its volume \"{}\" cannot be used yet", volume.name_any()))
+        }
+        (Some(_), Some(_)) => Source::There,
+    };
+    if let Some(reason) = plan::held_up(name, &state) {
+        return Err(reason);
+    }
+    let (Some(claim), Some(volume)) = (claim, volume) else { return Ok(None) };
+    let plugin = &volume.spec.plugin;
+    let instances = Instances::of(world, plugin);
+    if instances.nodes(Service::Controller).len() > 0
+        && !instances.all_can(Service::Controller, capability::SNAPSHOT)
+    {
+        return Err(Reason::PluginLacks { plugin: plugin.clone(), capability: "CREATE_DELETE_SNAPSHOT" });
+    }
+    let named = &object.spec.volume_class_name;
+    let class = if named.is_empty() { class_of(world, &claim) } else { settings(world, object, named)? };
+    // The parameters are those of a driver: another plugin's say nothing to it.
+    let class = class.filter(|class| class.spec.plugin == *plugin);
+    if class.is_none() && !named.is_empty() {
+        let details = format!("class \"{named}\" is not of its plugin \"{plugin}\"; choose one that is");
+        return Err(Reason::SourceMismatch { from: format!("claim \"{name}\""), details });
+    }
+    Ok(Some(SnapshotOf {
+        plugin: plugin.clone(),
+        volume: volume.name_any(),
+        uid: uid(&*volume),
+        handle: handle(&volume),
+        volume_mode: Some(volume.spec.volume_mode),
+        node_name: only(&volume).unwrap_or_default().to_owned(),
+        ..with_settings(class.as_deref())
+    }))
+}
+
+/// The class that a snapshot names itself; none where it names none.
+fn settings(world: &World, _: &Snapshot, name: &str) -> Result<Option<Arc<VolumeClass>>, Reason> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let found = world.classes.named(name);
+    found.map(Some).ok_or_else(|| Reason::NotFound { kind: "VolumeClass", name: name.to_owned() })
+}
+
+fn with_settings(class: Option<&VolumeClass>) -> SnapshotOf {
+    SnapshotOf {
+        parameters: class.map(|class| class.spec.snapshot_parameters.clone()).unwrap_or_default(),
+        secret: class.and_then(|class| class.spec.secrets.snapshot.clone()),
+        ..SnapshotOf::default()
+    }
+}
+
+/// Who shall make its calls, why nobody does, and when to ask again.
+fn host(
+    context: &Context,
+    object: &Snapshot,
+    status: &SnapshotStatus,
+) -> (SnapshotStatus, Option<Reason>, Option<std::time::Duration>) {
+    let Some(of) = &status.of else { return (status.clone(), Some(Reason::NoHost), None) };
+    let volume = context.world.volumes.named(&of.volume).filter(|volume| uid(&**volume) == of.uid);
+    let current = status.controller.as_ref();
+    if object.is_cut() && current.is_none() {
+        let named = |v: &Volume| {
+            v.status.as_ref().is_some_and(|s| s.snapshots.iter().any(|one| one.uid == uid(object)))
+        };
+        let source = volume.as_ref().map(|v| (deleting(&**v), named(v)));
+        if let Some(reason) = volume::held_back("Volume", &of.volume, source) {
+            return (status.clone(), Some(reason), None);
+        }
+    }
+    // Until it is ready its calls are about its volume as well.
+    let with_volume = object.is_cut() && !status.ready && status.exists != Some(crate::api::meta::Rung::Down);
+    let its =
+        volume.as_ref().filter(|_| with_volume).and_then(|v| v.status.as_ref()?.calling_host().cloned());
+    let pinned = its.as_ref().map(|host| host.node_name.as_str());
+    let only = pinned.or(Some(of.node_name.as_str())).filter(|node| !node.is_empty());
+    let (decision, again) = hosts::decide(
+        context,
+        &Hosted {
+            plugin: &of.plugin,
+            deleting: deleting(object),
+            current,
+            calling: status.calling_host(),
+            asked: status.asked_to_release,
+            released: status.released_epoch,
+            only,
+            follows: pinned.is_some(),
+            preferred: None,
+            needed: true,
+        },
+    );
+    let mut new = status.clone();
+    let mut waits = None;
+    match decision {
+        Decision::Assign(host) => {
+            new.controller = Some(host);
+            new.asked_to_release = None;
+        }
+        Decision::AskToRelease => new.asked_to_release = current.map(|host| host.epoch),
+        Decision::Wait(reason) if status.calling_host().is_none() => waits = Some(reason),
+        Decision::Keep | Decision::Wait(_) | Decision::Unneeded => {}
+    }
+    (new, waits, again)
+}
+
+/// The Snapshots that are being cut of this volume, for its status: their names and uids.
+pub(super) fn of_volume(world: &World, volume: &Volume) -> Vec<ObjectRef> {
+    let cut = world.snapshots.by(&format!("cut:{}", uid(volume)));
+    cut.iter().map(|snapshot| reference(snapshot)).collect()
+}
+
+/// How a snapshot is named elsewhere.
+pub(super) fn reference(snapshot: &Snapshot) -> ObjectRef {
+    let (namespace, name) = name_of(snapshot);
+    ObjectRef { namespace, name, uid: uid(snapshot) }
+}

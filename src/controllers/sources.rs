@@ -1,0 +1,139 @@
+//! What a claim's volume is filled from: found by its name, in the claim's own namespace. Reads only.
+use kube::ResourceExt;
+
+use super::cache::name_of;
+use super::claims::{owner, usable, volume_of};
+use super::facts::{Instances, deleting, uid};
+use super::placement::reachable_from;
+use super::snapshots;
+use super::volumes::only;
+use super::world::World;
+use crate::api::meta::VolumeMode;
+use crate::api::plugin::capability;
+use crate::api::quantity;
+use crate::api::volume::Content;
+use crate::api::{Volume, VolumeClaim};
+use crate::plan::claim::{Origin, Owner, Source, SourceState};
+use crate::plan::registry::Service;
+
+/// What was found.
+pub(crate) struct Found {
+    /// For decisions.
+    pub(crate) source: Source,
+    /// What is frozen into the volume; empty while the source cannot be used.
+    pub(crate) content: Content,
+    /// How many bytes are asked for where the claim asks for none.
+    pub(crate) bytes: i64,
+}
+
+impl Found {
+    /// What is known of a source that can be used.
+    pub(crate) fn origin(&self) -> Option<&Origin> {
+        match &self.source.state {
+            SourceState::There(origin) => Some(origin),
+            SourceState::Missing(..) | SourceState::Leaving(..) | SourceState::NotReady(_) => None,
+        }
+    }
+}
+
+/// What the volume of this claim is to be filled from, by a volume of this plugin; none where it begins empty.
+pub(crate) fn of(world: &World, claim: &VolumeClaim, plugin: &str) -> Option<Found> {
+    let source = claim.spec.data_source.as_ref()?;
+    let namespace = name_of(claim).0;
+    let (word, capability, (state, content, bytes)) = if source.snapshot_name.is_empty() {
+        let found = of_claim(world, &namespace, &source.claim_name);
+        (format!("claim \"{}\"", source.claim_name), capability::CLONE, found)
+    } else {
+        let found = of_snapshot(world, &namespace, &source.snapshot_name);
+        (format!("snapshot \"{}\"", source.snapshot_name), capability::SNAPSHOT, found)
+    };
+    let able = Instances::of(world, plugin).all_can(Service::Controller, capability);
+    let capability = capability.rsplit('/').next().unwrap_or(capability);
+    Some(Found { source: Source { from: word, capability, able, state }, content, bytes })
+}
+
+/// How it stands, what is frozen of it, and how many bytes are asked for where the claim asks for none.
+type Look = (SourceState, Content, i64);
+
+fn not_there(state: SourceState) -> Look {
+    (state, Content::default(), 0)
+}
+
+fn of_claim(world: &World, namespace: &str, name: &str) -> Look {
+    let Some(of) = world.claims.get(&(namespace.to_owned(), name.to_owned())) else {
+        return not_there(SourceState::Missing("VolumeClaim", name.to_owned()));
+    };
+    if deleting(&*of) {
+        return not_there(SourceState::Leaving("VolumeClaim", name.to_owned()));
+    }
+    let volume = volume_of(world, &of).filter(|volume| owner(world, &of, volume) == Owner::Mine);
+    let Some(volume) = volume else {
+        return not_there(SourceState::NotReady("it has no volume yet".to_owned()));
+    };
+    if deleting(&*volume) {
+        return not_there(SourceState::Leaving("Volume", volume.name_any()));
+    }
+    let handle = volume.status.as_ref().map(|status| status.handle.clone()).unwrap_or_default();
+    if handle.is_empty() || !usable(world, &of, &volume) {
+        let why = format!("its volume \"{}\" cannot be used yet", volume.name_any());
+        return not_there(SourceState::NotReady(why));
+    }
+    let origin = origin(&volume);
+    let bytes = if origin.bytes == 0 { asked(&volume) } else { origin.bytes };
+    let content = Content { volume: volume.name_any(), uid: uid(&*volume), handle, ..Content::default() };
+    (SourceState::There(origin), content, bytes)
+}
+
+fn of_snapshot(world: &World, namespace: &str, name: &str) -> Look {
+    let Some(of) = world.snapshots.get(&(namespace.to_owned(), name.to_owned())) else {
+        return not_there(SourceState::Missing("Snapshot", name.to_owned()));
+    };
+    if deleting(&*of) {
+        return not_there(SourceState::Leaving("Snapshot", name.to_owned()));
+    }
+    let status = of.status.clone().unwrap_or_default();
+    let Some(pictured) = status.of.filter(|_| status.ready) else {
+        return not_there(SourceState::NotReady("it is not ready".to_owned()));
+    };
+    let bytes = quantity::bytes(&status.size).unwrap_or(0);
+    let origin = Origin {
+        plugin: pictured.plugin,
+        bytes,
+        block: pictured.volume_mode.map(|mode| mode == VolumeMode::Block),
+        node: pictured.node_name,
+        topology: Vec::new(),
+    };
+    let snapshot = format!("{namespace}/{name}");
+    let content = Content { snapshot, uid: uid(&*of), handle: status.handle, ..Content::default() };
+    (SourceState::There(origin), content, bytes)
+}
+
+fn origin(volume: &Volume) -> Origin {
+    let told = volume.status.as_ref().and_then(|status| quantity::bytes(&status.capacity).ok());
+    Origin {
+        plugin: volume.spec.plugin.clone(),
+        bytes: told.unwrap_or(0),
+        block: Some(volume.spec.volume_mode == VolumeMode::Block),
+        node: only(volume).unwrap_or_default().to_owned(),
+        topology: reachable_from(volume),
+    }
+}
+
+/// What a volume was asked for last, where its plugin tells no size.
+fn asked(volume: &Volume) -> i64 {
+    let made_with = volume.spec.source.create.as_ref().map_or(0, |create| create.required_bytes);
+    volume.spec.size.map_or(made_with, |size| size.required_bytes)
+}
+
+/// What is being made of this volume, for people: claims that are filled from it, and snapshots.
+pub(crate) fn copies(world: &World, volume: &Volume) -> Vec<String> {
+    let copies = world.volumes.by(&format!("copy:{}", uid(volume)));
+    let cut = volume.status.iter().flat_map(|status| &status.snapshots).cloned();
+    let cut: std::collections::BTreeSet<_> = cut.chain(snapshots::of_volume(world, volume)).collect();
+    let cut = cut.into_iter().map(|one| format!("snapshot {}/{}", one.namespace, one.name));
+    let name = |copy: &Volume| match &copy.spec.claim_ref {
+        Some(claim) => format!("claim {}/{}", claim.namespace, claim.name),
+        None => format!("volume {}", copy.name_any()),
+    };
+    copies.iter().map(|copy| name(copy)).chain(cut).collect()
+}

@@ -1,0 +1,441 @@
+//! CreateSnapshot, ListSnapshots and DeleteSnapshot of the snapshots whose host this node is. docs/design/snapshots.md.
+//!
+//! That it may have been asked for stands at the server before the first call. Calls are made within the look at the
+//! snapshot's volume, which is the only one at it: so there is one call at a time about both.
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::{Resource, ResourceExt};
+use serde::{Deserialize, Serialize};
+
+use super::super::context::{Node, snapshot_word};
+use super::super::mounts::BLOCKED;
+use super::super::writes::{Guard, Part};
+use super::super::{requests, supervisor};
+use super::{Attempt, Blocked, Serving, call, look_again, serving, settle};
+use crate::api::Snapshot;
+use crate::api::definitions::SNAPSHOT_PART;
+use crate::api::meta::{Call, Condition, Host, ReclaimPolicy, Rung, Time};
+use crate::api::quantity;
+use crate::api::snapshot::{SnapshotOf, SnapshotStatus};
+use crate::csi::proto;
+use crate::csi::{self, Advice, Failure, check};
+use crate::plan::registry::Service;
+use crate::plan::snapshot::{self as plan, Seen, Step, Wanted};
+use crate::plan::{Next, Reason, host};
+
+/// The fields of a Snapshot's status that its host writes.
+const HOST: Part =
+    Part { name: "snapshot", fields: SNAPSHOT_PART, epoch: Some(&["observedEpoch"]), guard: Guard::Any };
+/// The same for the word that it is not there: late, it would take back that it may be asked for.
+const ABSENT: Part = Part { guard: Guard::Newest, ..HOST };
+
+/// The host's part of a Snapshot's status.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct HostPart {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exists: Option<Rung>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    handle: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    size: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    creation_time: Option<Time>,
+    ready: bool,
+    #[serde(rename = "groupID", skip_serializing_if = "String::is_empty")]
+    group_id: String,
+    calls: Vec<Call>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_attempt_time: Option<Time>,
+    observed_epoch: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    released_epoch: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    taking: Option<Condition>,
+}
+
+impl HostPart {
+    fn of(status: &SnapshotStatus) -> Self {
+        Self {
+            exists: status.exists,
+            handle: status.handle.clone(),
+            size: status.size.clone(),
+            creation_time: status.creation_time,
+            ready: status.ready,
+            group_id: status.group_id.clone(),
+            calls: status.calls.clone(),
+            next_attempt_time: status.next_attempt_time,
+            observed_epoch: status.observed_epoch,
+            released_epoch: Some(status.released_epoch).filter(|epoch| *epoch != 0),
+            taking: status.taking.clone(),
+        }
+    }
+
+    /// Takes in what the plugin says of it. What was said before stays where it says nothing.
+    fn told(&mut self, snapshot: &proto::Snapshot) {
+        self.exists = Some(Rung::Up);
+        self.handle.clone_from(&snapshot.snapshot_id);
+        self.ready = snapshot.ready_to_use;
+        if snapshot.size_bytes != 0 {
+            self.size = quantity::display(snapshot.size_bytes);
+        }
+        // As exact as statuses carry it: what comes back from the API compares equal.
+        let time = snapshot.creation_time.and_then(|t| {
+            let time = jiff::Timestamp::new(t.seconds, t.nanos).ok()?;
+            jiff::Timestamp::from_microsecond(time.as_microsecond()).ok()
+        });
+        self.creation_time = self.creation_time.or(time.map(Time));
+        if !snapshot.group_snapshot_id.is_empty() {
+            self.group_id.clone_from(&snapshot.group_snapshot_id);
+        }
+    }
+}
+
+/// One snapshot and what its host goes by.
+struct Look<'a> {
+    snapshot: &'a Snapshot,
+    of: &'a SnapshotOf,
+    host: &'a Host,
+    /// What it is remembered under.
+    key: String,
+    lease: &'a csi::Lease,
+}
+
+fn wanted(snapshot: &Snapshot) -> Wanted {
+    match (snapshot.meta().deletion_timestamp.is_some(), snapshot.is_cut(), snapshot.spec.deletion_policy) {
+        (false, _, _) => Wanted::Present,
+        (true, true, ReclaimPolicy::Delete) => Wanted::Deleted,
+        (true, false, _) | (true, true, ReclaimPolicy::Retain) => Wanted::Forgotten,
+    }
+}
+
+/// Brings one snapshot as far as it goes.
+pub(super) async fn step(node: &Arc<Node>, snapshot: &Snapshot, lease: &csi::Lease) -> Option<Duration> {
+    let status = snapshot.status.clone().unwrap_or_default();
+    let host = status.controller.as_ref().filter(|h| h.node_name == node.options.name)?;
+    let of = status.of.as_ref()?;
+    let uid = snapshot.uid().unwrap_or_default();
+    let look = Look { snapshot, of, host, key: format!("snap/{uid}"), lease };
+    let said = node.said::<HostPart>(&uid, &HOST).filter(|said| said.observed_epoch == host.epoch);
+    let mut before = said.clone().unwrap_or_else(|| HostPart::of(&status));
+    if before.exists == Some(Rung::Unknown) && node.doubts.is_untouched(&uid) {
+        before.exists = Some(Rung::Down);
+    }
+    if host::asked(host, status.asked_to_release) {
+        return let_go(node, &look, before).await;
+    }
+    let wanted = wanted(snapshot);
+    let seen = seen(node, &look, &before);
+    let generation = snapshot.meta().generation.unwrap_or_default();
+    node.retry.renew(&look.key, &format!("{generation}/{wanted:?}/{}/{}", host.epoch, seen.at_source));
+    let step = match plan::next(wanted, seen) {
+        Next::Do(step) => step,
+        Next::Wait(reason) => {
+            let taking = Blocked::Wait(reason).condition_of(TAKEN, snapshot.meta().generation);
+            let part = HostPart { observed_epoch: host.epoch, taking: Some(taking), ..before };
+            return write(node, &look, &part).await;
+        }
+        // What could not be written before is written now.
+        Next::Converged if wanted == Wanted::Deleted && before.exists.is_some() => {
+            let part = HostPart { observed_epoch: host.epoch, ..before };
+            return write(node, &look, &part).await;
+        }
+        Next::Converged => return write(node, &look, &said?).await,
+    };
+    let retry = format!("{}/{step:?}", look.key);
+    if let Some(left) = node.retry.remaining(&retry) {
+        let unwritten = if let Some(said) = &said { write(node, &look, said).await } else { None };
+        return Some(unwritten.map_or(left, |again| again.min(left)));
+    }
+    let mut part = HostPart { observed_epoch: host.epoch, ..before.clone() };
+    let outcome = if Node::may_host(lease, &node.caches.snapshots) {
+        carry_out(node, &look, (step, &retry), &mut part).await
+    } else {
+        Err(Blocked::Wait(Reason::LeaseNotRenewed))
+    };
+    record(node, &look, (step, &retry, wanted), outcome, (part, &before)).await
+}
+
+const TAKEN: &str = "Taken";
+
+/// Says what came of a step, and when it is tried again.
+async fn record(
+    node: &Arc<Node>,
+    look: &Look<'_>,
+    (step, retry, wanted): (Step, &str, Wanted),
+    outcome: Result<(), Blocked>,
+    (mut part, before): (HostPart, &HostPart),
+) -> Option<Duration> {
+    let grouped = matches!(&outcome, Err(Blocked::Call(failure)) if failure.advice() == Advice::DeleteGroup);
+    let about = (retry, look.snapshot.object_ref(&()), action(step));
+    let delay = settle(node, about, wanted != Wanted::Present && !grouped, &outcome);
+    if matches!(outcome, Err(Blocked::Unannounced)) {
+        return node.retry.remaining(&format!("{}/report", look.key)).or(delay);
+    }
+    let processing = matches!(outcome, Err(Blocked::Wait(Reason::SnapshotProcessing)));
+    // That it is not ready yet is no news, however often it is said.
+    if !processing || part.exists != before.exists {
+        part.calls = node.calls.get(&look.key, &before.calls);
+    }
+    if Blocked::is_unsent(&outcome) {
+        look_again(node, &snapshot_word(look.snapshot), &outcome);
+    } else {
+        let generation = look.snapshot.meta().generation;
+        part.taking = outcome.err().map(|blocked| blocked.condition_of(TAKEN, generation));
+        if let (Some(condition), Some(before)) = (&mut part.taking, &before.taking) {
+            condition.last_transition_time = before.last_transition_time;
+        }
+        let next = delay.filter(|d| *d < BLOCKED / 2 && !processing).map(|d| node.later(d));
+        part.next_attempt_time = next;
+    }
+    [delay, write(node, look, &part).await].into_iter().flatten().min()
+}
+
+/// Says that no call about it is under way here, and that none follows under this epoch.
+async fn let_go(node: &Arc<Node>, look: &Look<'_>, before: HostPart) -> Option<Duration> {
+    let uid = look.snapshot.uid().unwrap_or_default();
+    let left = [node.doubts.left(&uid), node.doubts.left(&look.of.uid)].into_iter().flatten().max();
+    if left.is_some() {
+        return left;
+    }
+    let epoch = look.host.epoch;
+    node.doubts.let_go(&uid, epoch);
+    let part =
+        HostPart { observed_epoch: epoch, released_epoch: Some(epoch), next_attempt_time: None, ..before };
+    write(node, look, &part).await
+}
+
+fn seen(node: &Node, look: &Look<'_>, before: &HostPart) -> Seen {
+    let status = look.snapshot.status.as_ref();
+    let instance = node.registry.serving(&look.of.plugin, Service::Controller);
+    let known = instance.and_then(|instance| instance.progress.fingerprint);
+    let source = node.caches.volumes.one(&look.of.volume);
+    Seen {
+        cut: look.snapshot.is_cut(),
+        exists: before.exists,
+        handle_known: !before.handle.is_empty(),
+        ready: before.ready,
+        used: status.is_some_and(|status| !status.copies.is_empty()),
+        grouped: !before.group_id.is_empty(),
+        at_source: source.is_some_and(|volume| volume.uid().as_deref() == Some(&look.of.uid)),
+        lists: known.is_some_and(|known| known.controller.list_snapshots),
+    }
+}
+
+async fn write(node: &Arc<Node>, look: &Look<'_>, part: &HostPart) -> Option<Duration> {
+    let absent = part.exists == Some(Rung::Down);
+    let written = node.write_status(look.snapshot, if absent { &ABSENT } else { &HOST }, part).await;
+    node.after_write(&format!("{}/report", look.key), written)
+}
+
+/// As an event says it.
+fn action(step: Step) -> &'static str {
+    match step {
+        Step::Take => "CreateSnapshot",
+        Step::Find => "ListSnapshots",
+        Step::Delete => "DeleteSnapshot",
+    }
+}
+
+async fn carry_out(
+    node: &Arc<Node>,
+    look: &Look<'_>,
+    (step, retry): (Step, &str),
+    part: &mut HostPart,
+) -> Result<(), Blocked> {
+    let about = if look.of.handle.is_empty() { &look.snapshot.spec.source.handle } else { &look.of.handle };
+    let plugin = serving(node, &look.of.plugin, about)?;
+    let asker =
+        format!("snapshots/{}/{}", look.snapshot.namespace().unwrap_or_default(), look.snapshot.name_any());
+    let secrets = node.secrets(&asker, look.of.secret.as_ref()).await.map_err(Blocked::Wait)?;
+    match step {
+        Step::Take => take(node, look, retry, (&plugin, secrets), part).await,
+        Step::Find => find(node, look, retry, (&plugin, secrets), part).await,
+        Step::Delete => delete(node, look, retry, (&plugin, secrets), part).await,
+    }
+}
+
+/// Before the first call the server has it that one may have been made. False if it has not: then there is none.
+async fn announce(node: &Arc<Node>, look: &Look<'_>, part: &mut HostPart) -> bool {
+    let may_be = |exists: Option<Rung>| matches!(exists, Some(Rung::Unknown | Rung::Up));
+    let shown = look.snapshot.status.as_ref().and_then(|status| status.exists);
+    let answered = node.answered::<_, HostPart>(look.snapshot, &HOST).map(|answer| answer.exists);
+    if may_be(part.exists) && may_be(shown) && answered.is_none_or(may_be) {
+        return true;
+    }
+    part.exists = Some(part.exists.filter(|rung| *rung == Rung::Up).unwrap_or(Rung::Unknown));
+    let written = node.assert_status(look.snapshot, &HOST, part).await;
+    let stands = matches!(written, Ok(true));
+    node.after_write(&format!("{}/report", look.key), written.map(drop));
+    stands
+}
+
+async fn take(
+    node: &Arc<Node>,
+    look: &Look<'_>,
+    retry: &str,
+    (plugin, secrets): (&Serving, requests::Secrets),
+    part: &mut HostPart,
+) -> Result<(), Blocked> {
+    let uid = look.snapshot.uid().unwrap_or_default();
+    let first = matches!(part.exists, None | Some(Rung::Down));
+    if first && !plugin.controller.create_delete_snapshot {
+        let plugin = plugin.name.clone();
+        return Err(Blocked::Wait(Reason::PluginLacks { plugin, capability: "CREATE_DELETE_SNAPSHOT" }));
+    }
+    if !Node::may_host(look.lease, &node.caches.volumes) {
+        return Err(Blocked::Wait(Reason::LeaseNotRenewed));
+    }
+    if first {
+        node.doubts.set_untouched(&uid, true);
+    }
+    if !announce(node, look, part).await {
+        return Err(Blocked::Unannounced);
+    }
+    let request = requests::snapshot(look.of, &uid, secrets.clone());
+    let asked = request.clone();
+    let about = &look.snapshot.object_ref(&());
+    // It is about the volume as well: who lets go of that waits for it.
+    let names = Attempt {
+        key: &look.key,
+        volume: &look.of.uid,
+        step: retry,
+        serving: plugin,
+        lease: look.lease,
+        about,
+    };
+    let answer =
+        call(node, names, "CreateSnapshot", |terms| plugin.client.create_snapshot(request, terms)).await;
+    if !answer.as_ref().is_err_and(Failure::is_unsent) {
+        node.doubts.set_untouched(&uid, false);
+    }
+    match answer {
+        Ok(taken) => {
+            supervisor::judge(node, &plugin.key, None);
+            if let Err(fault) = check::snapshot_taken(&asked, &taken) {
+                return undo(node, plugin, names, (&taken.snapshot_id, secrets), part, &fault).await;
+            }
+            part.told(&taken);
+            tracing::info!(
+                snapshot = look.snapshot.name_any(),
+                handle = part.handle,
+                ready = part.ready,
+                "cut"
+            );
+            if part.ready { Ok(()) } else { Err(Blocked::Wait(Reason::SnapshotProcessing)) }
+        }
+        Err(failure) => {
+            if let Some(word) = failure.breach {
+                let said = format!("{failure}; the driver must be corrected");
+                supervisor::judge(node, &plugin.key, Some((word, said)));
+            }
+            // The very first attempt: then, and only then, does a refusal say that nothing was cut.
+            if first && !failure.is_unsent() && !failure.is_uncertain() {
+                part.exists = Some(Rung::Down);
+            }
+            Err(Blocked::Call(failure))
+        }
+    }
+}
+
+/// The plugin pictured something else than was asked: it is deleted again, and the Snapshot says so.
+async fn undo(
+    node: &Arc<Node>,
+    plugin: &Serving,
+    names: Attempt<'_>,
+    (handle, secrets): (&str, requests::Secrets),
+    part: &mut HostPart,
+    fault: &check::Fault,
+) -> Result<(), Blocked> {
+    let request = proto::DeleteSnapshotRequest { snapshot_id: handle.to_owned(), secrets };
+    match call(node, names, "DeleteSnapshot", |terms| plugin.client.delete_snapshot(request, terms)).await {
+        Ok(_) => {
+            *part = HostPart {
+                exists: Some(Rung::Down),
+                observed_epoch: part.observed_epoch,
+                released_epoch: part.released_epoch,
+                ..HostPart::default()
+            };
+            Err(Blocked::Answer(format!(
+                "the plugin made a snapshot that does not fit and it was deleted again: {fault}"
+            )))
+        }
+        Err(failure) => {
+            part.exists = Some(Rung::Unknown);
+            handle.clone_into(&mut part.handle);
+            Err(Blocked::Call(failure))
+        }
+    }
+}
+
+/// Looks for one by its handle. Where the plugin lists none, one that was there is taken as it is.
+async fn find(
+    node: &Arc<Node>,
+    look: &Look<'_>,
+    retry: &str,
+    (plugin, secrets): (&Serving, requests::Secrets),
+    part: &mut HostPart,
+) -> Result<(), Blocked> {
+    let spec = &look.snapshot.spec.source;
+    let handle = if part.handle.is_empty() { spec.handle.clone() } else { part.handle.clone() };
+    if !plugin.controller.list_snapshots {
+        (part.exists, part.handle, part.ready) = (Some(Rung::Up), handle, true);
+        return Ok(());
+    }
+    let uid = look.snapshot.uid().unwrap_or_default();
+    let about = &look.snapshot.object_ref(&());
+    let names =
+        Attempt { key: &look.key, volume: &uid, step: retry, serving: plugin, lease: look.lease, about };
+    let mut pages = check::Pages::new();
+    loop {
+        let request = requests::list_snapshot(&handle, pages.token(), secrets.clone());
+        let answer =
+            call(node, names, "ListSnapshots", |terms| plugin.client.list_snapshots(request, terms)).await;
+        let page = match answer {
+            Ok(page) => page,
+            Err(failure) if failure.is_aborted() && pages.restart().is_ok() => continue,
+            Err(failure) => return Err(Blocked::Call(failure)),
+        };
+        let fits = |snapshot: &&proto::Snapshot| snapshot.snapshot_id == handle;
+        let entries = page.entries.iter().filter_map(|entry| entry.snapshot.as_ref());
+        if let Some(found) = entries.into_iter().find(fits) {
+            let unusable = |fault: check::Fault| Blocked::Answer(format!("ListSnapshots: {fault}"));
+            part.told(check::snapshot_listed("", &handle, Some(found)).map_err(unusable)?);
+            return if part.ready { Ok(()) } else { Err(Blocked::Wait(Reason::SnapshotProcessing)) };
+        }
+        match pages.took(&page.next_token, page.entries.len(), 0) {
+            Ok(true) => {}
+            Ok(false) => return Err(Blocked::Wait(Reason::SnapshotNotFound { handle })),
+            Err(fault) => return Err(Blocked::Answer(format!("ListSnapshots: {fault}"))),
+        }
+    }
+}
+
+async fn delete(
+    node: &Arc<Node>,
+    look: &Look<'_>,
+    retry: &str,
+    (plugin, secrets): (&Serving, requests::Secrets),
+    part: &mut HostPart,
+) -> Result<(), Blocked> {
+    let uid = look.snapshot.uid().unwrap_or_default();
+    let request = proto::DeleteSnapshotRequest { snapshot_id: part.handle.clone(), secrets };
+    let about = &look.snapshot.object_ref(&());
+    let names =
+        Attempt { key: &look.key, volume: &uid, step: retry, serving: plugin, lease: look.lease, about };
+    part.ready = false;
+    match call(node, names, "DeleteSnapshot", |terms| plugin.client.delete_snapshot(request, terms)).await {
+        Ok(_) => {
+            part.exists = Some(Rung::Down);
+            tracing::info!(snapshot = look.snapshot.name_any(), handle = part.handle, "deleted");
+            Ok(())
+        }
+        Err(failure) => {
+            if !failure.is_unsent() {
+                part.exists = Some(Rung::Unknown);
+            }
+            Err(Blocked::Call(failure))
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The cases of a claim.
+use super::*;
+
+fn volume() -> Volume {
+    Volume {
+        name: "v".into(),
+        owner: Owner::Mine,
+        mismatch: String::new(),
+        ready: true,
+        why: ("Provisioning".into(), "is on its way".into()),
+        deleting: false,
+        kept: false,
+    }
+}
+
+fn facts() -> Facts {
+    let plugin = Plugin { serves: true, creates: true, ..Plugin::default() };
+    Facts {
+        deleting: false,
+        users: Vec::new(),
+        named: String::new(),
+        volume: None,
+        phase: None,
+        had: String::new(),
+        selected: (String::new(), false),
+        class: Class {
+            name: "c".into(),
+            found: true,
+            late: false,
+            plugin_name: "p".into(),
+            plugin: Some(plugin),
+        },
+        source: None,
+        wish: Wish::default(),
+        copies: Vec::new(),
+    }
+}
+
+fn term(zone: &str) -> Segments {
+    Segments::from([("zone".to_owned(), zone.to_owned())])
+}
+
+fn origin() -> Origin {
+    Origin { plugin: "p".into(), bytes: 2 << 30, topology: vec![term("1")], ..Origin::default() }
+}
+
+fn filled_from(state: SourceState) -> Facts {
+    let source = Source { from: "claim \"data\"".into(), capability: "CLONE_VOLUME", able: true, state };
+    Facts { source: Some(source), ..facts() }
+}
+
+fn word(verdict: &Verdict) -> &str {
+    verdict.ready.as_ref().err().map_or("Bound", |(word, _)| word.as_str())
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    type Edit = fn(&mut Facts);
+    let with = |edit: fn(&mut Facts)| {
+        let mut facts = facts();
+        edit(&mut facts);
+        next(&facts)
+    };
+    let cases: [(Edit, &str); 9] = [
+        (|f| f.class.found = false, "NotFound"),
+        (|f| f.class.plugin = None, "NotFound"),
+        (|f| f.class.plugin.as_mut().unwrap().deleting = true, "BeingDeleted"),
+        (|f| f.class.plugin.as_mut().unwrap().creates = false, "PluginLacksCapability"),
+        (|f| f.class.plugin.as_mut().unwrap().serves = false, "PluginNotReady"),
+        (|f| f.class.plugin.as_mut().unwrap().nodes = Some(Vec::new()), "PluginNotReady"),
+        (|f| f.class.late = true, "WaitingForFirstConsumer"),
+        (
+            |f| {
+                f.class.late = true;
+                f.selected = ("a".into(), false);
+            },
+            "PluginNotReady",
+        ),
+        (|f| f.named = "x".into(), "NotFound"),
+    ];
+    for (edit, wanted) in cases {
+        let verdict = with(edit);
+        assert_eq!((word(&verdict), verdict.step.clone()), (wanted, None), "{verdict:?}");
+        assert_eq!(verdict.phase, ClaimPhase::Pending);
+    }
+}
+
+#[test]
+fn the_place_is_the_consumers_or_the_least_loaded() {
+    let mut facts = facts();
+    assert_eq!(next(&facts).step, Some(Step::Create { node: String::new() }));
+    facts.class.plugin.as_mut().unwrap().nodes = Some(vec![("a".into(), 2), ("b".into(), 1)]);
+    assert_eq!(next(&facts).step, Some(Step::Create { node: "b".into() }));
+    facts.class.late = true;
+    facts.selected = ("a".into(), true);
+    assert_eq!(next(&facts).step, Some(Step::Create { node: "a".into() }));
+    facts.selected = ("z".into(), true);
+    assert_eq!(next(&facts).step, None);
+}
+
+#[test]
+fn a_volume_that_was_bound_is_never_made_anew() {
+    let gone = |phase| next(&Facts { phase, had: "v".into(), ..facts() });
+    for phase in [ClaimPhase::Bound, ClaimPhase::Lost] {
+        let verdict = gone(Some(phase));
+        assert_eq!((verdict.phase, verdict.step), (ClaimPhase::Lost, None));
+    }
+    assert!(gone(Some(ClaimPhase::Pending)).step.is_some(), "one that was never bound is begun again");
+}
+
+#[test]
+fn a_named_volume_is_taken_only_when_it_is_free_and_fits() {
+    type Edit = fn(&mut Volume);
+    let with = |edit: fn(&mut Volume)| {
+        let mut volume = volume();
+        edit(&mut volume);
+        next(&Facts { named: "v".into(), volume: Some(volume), ..facts() })
+    };
+    assert_eq!(with(|_| {}).phase, ClaimPhase::Bound);
+    let cases: [(Edit, &str, Option<Step>); 5] = [
+        (|v| v.owner = Owner::Other("d/x".into()), "BoundElsewhere", None),
+        (|v| v.owner = Owner::Free, "Binding", Some(Step::Adopt)),
+        (|v| v.mismatch = "mode".into(), "VolumeMismatch", None),
+        (|v| v.deleting = true, "BeingDeleted", None),
+        (|v| v.ready = false, "Provisioning", None),
+    ];
+    for (edit, wanted, step) in cases {
+        let verdict = with(edit);
+        assert_eq!((word(&verdict), verdict.step.clone()), (wanted, step), "{verdict:?}");
+    }
+}
+
+#[test]
+fn what_keeps_a_volume_from_being_filled_is_told() {
+    type Edit = fn(&mut Facts, &mut Origin);
+    let with = |edit: Edit| {
+        let mut facts = filled_from(SourceState::NotReady(String::new()));
+        let mut origin = origin();
+        edit(&mut facts, &mut origin);
+        facts.source.as_mut().unwrap().state = SourceState::There(origin);
+        next(&facts)
+    };
+    let cases: [(Edit, &str); 14] = [
+        (|_, _| {}, "Provisioning"),
+        (|f, _| f.source.as_mut().unwrap().able = false, "PluginLacksCapability"),
+        (|_, o| o.plugin = "q".into(), "SourceMismatch"),
+        (|_, o| o.block = Some(true), "SourceMismatch"),
+        // Of a snapshot that was there before nobody knows.
+        (|f, o| (f.wish.block, o.block) = (true, None), "Provisioning"),
+        (|f, _| f.wish.bytes = 1 << 30, "SourceMismatch"),
+        (|f, _| f.wish.bytes = 3 << 30, "Provisioning"),
+        (|f, _| f.wish.limit = 1 << 30, "SourceMismatch"),
+        // Nobody said how large it is: the plugin will tell.
+        (|f, o| (f.wish.bytes, o.bytes) = (1, 0), "Provisioning"),
+        (|f, _| f.wish.allowed = vec![term("2")], "SourceElsewhere"),
+        (|f, _| f.wish.allowed = vec![term("2"), term("1")], "Provisioning"),
+        (|f, _| f.wish.here = term("2"), "SourceElsewhere"),
+        (|f, _| f.wish.here = term("1"), "Provisioning"),
+        (|f, o| (f.wish.here, o.topology) = (term("2"), Vec::new()), "Provisioning"),
+    ];
+    for (at, (edit, wanted)) in cases.into_iter().enumerate() {
+        let verdict = with(edit);
+        assert_eq!(
+            (word(&verdict), verdict.step.is_some()),
+            (wanted, wanted == "Provisioning"),
+            "{at}: {verdict:?}"
+        );
+    }
+    let data = || ("VolumeClaim", "data".to_owned());
+    for (state, wanted) in [
+        (SourceState::Missing(data().0, data().1), "NotFound"),
+        (SourceState::Leaving(data().0, data().1), "BeingDeleted"),
+        (SourceState::NotReady("it has no volume yet".into()), "SourceNotReady"),
+    ] {
+        for late in [false, true] {
+            let mut facts = filled_from(state.clone());
+            facts.class.late = late;
+            let verdict = next(&facts);
+            assert_eq!((word(&verdict), verdict.step.clone()), (wanted, None), "{verdict:?}");
+        }
+    }
+}
+
+#[test]
+fn what_one_node_alone_knows_is_filled_there() {
+    let there = |node: &str| SourceState::There(Origin { node: node.into(), ..origin() });
+    for (source, wanted) in [("a", Some("a")), ("b", Some("b")), ("z", None), ("", Some("b"))] {
+        let mut facts = filled_from(there(source));
+        facts.class.plugin.as_mut().unwrap().nodes = Some(vec![("a".into(), 2), ("b".into(), 1)]);
+        let step = wanted.map(|node| Step::Create { node: node.to_owned() });
+        assert_eq!(next(&facts).step, step, "{source}");
+    }
+}
+
+/// Part of obligation CO-CTRL-05.
+#[test]
+fn a_volume_stays_until_what_is_filled_from_it_is_made() {
+    let leaving = Facts {
+        deleting: true,
+        phase: Some(ClaimPhase::Bound),
+        volume: Some(volume()),
+        copies: vec!["claim d/copy".into()],
+        ..facts()
+    };
+    let verdict = next(&leaving);
+    assert_eq!((word(&verdict), verdict.step.clone()), ("InUse", None));
+    assert!(verdict.ready.unwrap_err().1.contains("claim d/copy, which is being made of its volume"));
+    let kept = Facts { volume: Some(Volume { kept: true, ..volume() }), ..leaving.clone() };
+    assert_eq!(next(&kept).step, Some(Step::Release), "its volume outlives it anyway");
+    assert_eq!(next(&Facts { copies: Vec::new(), ..leaving }).step, Some(Step::DeleteVolume));
+}
+
+#[test]
+fn a_claim_leaves_after_its_users_and_its_volume() {
+    let leaving = Facts { deleting: true, phase: Some(ClaimPhase::Bound), ..facts() };
+    let used = Facts { users: vec!["d/a".into()], volume: Some(volume()), ..leaving.clone() };
+    assert_eq!((word(&next(&used)), next(&used).step), ("InUse", None));
+    let unused = Facts { volume: Some(volume()), ..leaving.clone() };
+    assert_eq!(next(&unused).step, Some(Step::DeleteVolume));
+    let waiting = Facts { volume: Some(Volume { deleting: true, ..volume() }), ..leaving.clone() };
+    assert_eq!(next(&waiting).step, None);
+    for volume in [None, Some(Volume { kept: true, ..volume() })] {
+        assert_eq!(next(&Facts { volume, ..leaving.clone() }).step, Some(Step::Release));
+    }
+}

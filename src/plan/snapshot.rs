@@ -1,0 +1,297 @@
+//! The backend's snapshot, as its host sees it, and where a Snapshot stands. docs/design/snapshots.md.
+//!
+//! ```text
+//!         Take (said before: Unknown)         Take, until ready        Delete
+//!   - ───────────────────────────────▶ Up, cut ───────────────▶ ready ───────▶ Down
+//!    ╲──▶ Unknown: Take again ────────╱      Unknown, handle known: Delete ──╱
+//! ```
+use super::{Next, Reason};
+use crate::api::meta::{Condition, READY, Rung, Truth};
+
+/// What shall become of the snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// It shall be there and ready.
+    Present,
+    /// It shall be deleted at the backend.
+    Deleted,
+    /// Its object goes, the backend's snapshot stays.
+    Forgotten,
+}
+
+/// What a host sees of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// It is cut for its object; else it was there before.
+    pub cut: bool,
+    /// Whether the backend has it; none: nothing was ever asked.
+    pub exists: Option<Rung>,
+    /// Whether its handle is recorded.
+    pub handle_known: bool,
+    /// Whether it can be used.
+    pub ready: bool,
+    /// Whether a volume is being filled from it.
+    pub used: bool,
+    /// Whether it is of a group, which alone can be deleted.
+    pub grouped: bool,
+    /// Whether its volume is this node's to make calls for.
+    pub at_source: bool,
+    /// Whether the plugin lists snapshots.
+    pub lists: bool,
+}
+
+/// One call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// CreateSnapshot with the frozen request.
+    Take,
+    /// ListSnapshots by its handle.
+    Find,
+    /// DeleteSnapshot by its handle.
+    Delete,
+}
+
+/// The next step of a host.
+pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
+    use Rung::{Down, Unknown, Up};
+    let take = || if seen.at_source { Next::Do(Step::Take) } else { Next::Wait(Reason::NoHost) };
+    match (wanted, seen.exists) {
+        (Wanted::Forgotten, _) | (Wanted::Deleted, None | Some(Down)) => Next::Converged,
+        (Wanted::Present, Some(Up)) if seen.ready => Next::Converged,
+        (Wanted::Present, _) if !seen.cut => Next::Do(Step::Find),
+        // Its volume may be gone, or another node's: what is cut already can be listed.
+        (Wanted::Present, Some(Up)) if !seen.at_source && seen.lists => Next::Do(Step::Find),
+        (Wanted::Present, _) => take(),
+        (Wanted::Deleted, Some(Unknown | Up)) if !seen.handle_known => take(),
+        (Wanted::Deleted, Some(Unknown | Up)) if seen.used => {
+            Next::Wait(Reason::InUse { by: "a volume that is being filled from it".to_owned() })
+        }
+        (Wanted::Deleted, Some(Unknown | Up)) if seen.grouped => Next::Wait(Reason::PartOfGroup),
+        (Wanted::Deleted, Some(Unknown | Up)) => Next::Do(Step::Delete),
+    }
+}
+
+/// Everything that decides where a Snapshot stands.
+#[derive(Debug, Clone)]
+pub struct Facts<'a> {
+    /// Its object is being deleted.
+    pub deleting: bool,
+    /// What is wanted of the backend.
+    pub wanted: Wanted,
+    /// What the host said of it.
+    pub exists: Option<Rung>,
+    /// Whether it can be used.
+    pub ready: bool,
+    /// A volume that is being filled from it.
+    pub copy: Option<&'a str>,
+    /// Why nothing is asked yet: no source, no host.
+    pub waits: Option<&'a Reason>,
+    /// The host's word on a failure or wait.
+    pub taking: Option<&'a Condition>,
+}
+
+/// Whether its finalizer may be removed. Before the first call the host has the server know that it may have asked, so that
+/// what says nothing of it was never asked for.
+pub fn gone(facts: &Facts<'_>) -> bool {
+    let absent = matches!(facts.exists, None | Some(Rung::Down));
+    facts.deleting && (absent || facts.wanted == Wanted::Forgotten && facts.copy.is_none())
+}
+
+/// The `Ready` condition, without generation and time.
+pub fn standing(facts: &Facts<'_>) -> Condition {
+    let not_ready = |reason: &str, message: &str| Condition::new(READY, Truth::False, reason, message);
+    if facts.deleting {
+        return match (facts.taking, facts.copy) {
+            (_, Some(copy)) => {
+                let message =
+                    format!("waits until volume \"{copy}\", which is filled from it, is made or deleted");
+                not_ready("InUse", &message)
+            }
+            (Some(told), None) => not_ready(&told.reason, &told.message),
+            (None, None) => not_ready(super::claim::RELEASING, "is being deleted"),
+        };
+    }
+    match (facts.ready, facts.taking, facts.waits) {
+        (true, _, _) => Condition::new(READY, Truth::True, "Ready", "claims can be filled from it"),
+        (false, Some(told), _) => not_ready(&told.reason, &told.message),
+        (false, None, Some(reason)) => not_ready(reason.word(), &reason.to_string()),
+        (false, None, None) => not_ready(TAKING, "is being taken"),
+    }
+}
+
+/// It goes on by itself.
+pub const TAKING: &str = "Taking";
+
+/// How a claim's volume stands as what a snapshot is taken of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// There is no claim of that name.
+    Missing(String),
+    /// It, or its volume, is on its way out: kind, name.
+    Leaving(&'static str, String),
+    /// It has no volume that could be used.
+    NotReady(String),
+    /// It can be pictured.
+    There,
+}
+
+/// Why nothing can be frozen yet; nothing if it can.
+pub fn held_up(claim: &str, source: &Source) -> Option<Reason> {
+    match source {
+        Source::Missing(name) => Some(Reason::NotFound { kind: "VolumeClaim", name: name.clone() }),
+        Source::Leaving(kind, name) => Some(Reason::BeingDeleted { kind, name: name.clone() }),
+        Source::NotReady(why) => {
+            Some(Reason::SourceNotReady { from: format!("claim \"{claim}\""), why: why.clone() })
+        }
+        Source::There => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Option<Rung>; 4] = [None, Some(Rung::Down), Some(Rung::Unknown), Some(Rung::Up)];
+
+    fn seen(exists: Option<Rung>, handle_known: bool, ready: bool) -> Seen {
+        Seen {
+            cut: true,
+            exists,
+            handle_known,
+            ready,
+            used: false,
+            grouped: false,
+            at_source: true,
+            lists: false,
+        }
+    }
+
+    fn every() -> Vec<Seen> {
+        let mut all = Vec::new();
+        for exists in ALL {
+            for bits in 0..128_u8 {
+                all.push(Seen {
+                    cut: bits & 1 != 0,
+                    exists,
+                    handle_known: bits & 2 != 0,
+                    ready: bits & 4 != 0,
+                    used: bits & 8 != 0,
+                    grouped: bits & 16 != 0,
+                    at_source: bits & 32 != 0,
+                    lists: bits & 64 != 0,
+                });
+            }
+        }
+        all
+    }
+
+    /// What an OK of the step leaves behind.
+    fn after(step: Step, seen: Seen) -> Seen {
+        match step {
+            Step::Take | Step::Find => {
+                Seen { exists: Some(Rung::Up), handle_known: true, ready: true, ..seen }
+            }
+            Step::Delete => Seen { exists: Some(Rung::Down), ..seen },
+        }
+    }
+
+    #[test]
+    fn every_state_converges_in_two_steps_or_says_why_not() {
+        for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
+            for first in every() {
+                let mut seen = first;
+                let mut steps = 0;
+                while let Next::Do(step) = next(wanted, seen) {
+                    seen = after(step, seen);
+                    steps += 1;
+                    assert!(steps <= 2, "{wanted:?} {first:?}");
+                }
+                match next(wanted, seen) {
+                    Next::Converged if wanted == Wanted::Deleted => {
+                        assert!(matches!(seen.exists, None | Some(Rung::Down)), "{first:?}");
+                    }
+                    Next::Converged if wanted == Wanted::Present => assert!(seen.ready, "{first:?}"),
+                    Next::Wait(_) => assert!(seen.used || seen.grouped || !seen.at_source, "{first:?}"),
+                    Next::Converged | Next::Do(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Part of obligation CO-CTRL-95.
+    #[test]
+    fn nothing_is_deleted_that_is_used_grouped_or_not_ours() {
+        for seen in every() {
+            assert_ne!(next(Wanted::Forgotten, seen), Next::Do(Step::Delete));
+            assert_ne!(next(Wanted::Present, seen), Next::Do(Step::Delete));
+            if seen.used || seen.grouped {
+                assert_ne!(next(Wanted::Deleted, seen), Next::Do(Step::Delete), "{seen:?}");
+            }
+            if !seen.at_source || !seen.cut {
+                assert_ne!(next(Wanted::Present, seen), Next::Do(Step::Take), "{seen:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_may_have_been_cut_is_found_out_before_it_is_deleted() {
+        let doubted = seen(Some(Rung::Unknown), false, false);
+        assert_eq!(next(Wanted::Deleted, doubted), Next::Do(Step::Take));
+        assert_eq!(next(Wanted::Deleted, Seen { handle_known: true, ..doubted }), Next::Do(Step::Delete));
+        assert_eq!(next(Wanted::Deleted, seen(None, false, false)), Next::Converged);
+        let cut = Seen { at_source: false, lists: true, ..seen(Some(Rung::Up), true, false) };
+        assert_eq!(next(Wanted::Present, cut), Next::Do(Step::Find));
+        assert!(matches!(next(Wanted::Present, Seen { lists: false, ..cut }), Next::Wait(_)));
+    }
+
+    #[test]
+    fn it_goes_when_nothing_is_left_or_all_is_to_stay() {
+        for deleting in [false, true] {
+            for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
+                for exists in ALL {
+                    for copy in [None, Some("vol-1")] {
+                        let facts =
+                            Facts { deleting, wanted, exists, ready: false, copy, waits: None, taking: None };
+                        let absent = matches!(exists, None | Some(Rung::Down));
+                        let kept = wanted == Wanted::Forgotten && copy.is_none();
+                        assert_eq!(gone(&facts), deleting && (absent || kept), "{facts:?}");
+                        let word = standing(&facts).reason;
+                        let expected = match (deleting, copy) {
+                            (true, Some(_)) => "InUse",
+                            (true, None) => "Releasing",
+                            (false, _) => "Taking",
+                        };
+                        assert_eq!(word, expected);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_it_waits_for_is_told() {
+        let (why, full) = (Reason::NoHost, Condition::new("Taken", Truth::False, "Full", "no room"));
+        let facts = Facts {
+            deleting: false,
+            wanted: Wanted::Present,
+            exists: None,
+            ready: false,
+            copy: None,
+            waits: Some(&why),
+            taking: None,
+        };
+        assert_eq!(standing(&facts).reason, "NoHost");
+        let told = Facts { taking: Some(&full), ..facts.clone() };
+        assert_eq!(standing(&told).reason, "Full");
+        assert_eq!(standing(&Facts { ready: true, ..told.clone() }).status, Truth::True);
+        assert_eq!(standing(&Facts { deleting: true, ..told }).reason, "Full");
+        for (source, word) in [
+            (Source::Missing("c".into()), Some("NotFound")),
+            (Source::Leaving("Volume", "v".into()), Some("BeingDeleted")),
+            (Source::NotReady("none".into()), Some("SourceNotReady")),
+            (Source::There, None),
+        ] {
+            assert_eq!(held_up("c", &source).map(|reason| reason.word()), word);
+        }
+    }
+}

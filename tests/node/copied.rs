@@ -1,0 +1,139 @@
+//! Volumes that are made as copies of volumes: what the driver is asked, again and again the same, and what it is not asked.
+use serde_json::{Value, json};
+use wharfline::api::Volume;
+use wharfline::csi::proto::volume_content_source::{Type, VolumeSource};
+use wharfline::csi::{Code, Rpc, proto};
+
+use crate::support::node::{Rig, Special, uid};
+use crate::support::scripted::{Answer, Ask, Config, Gate};
+
+const CREATE: Rpc = Rpc::CreateVolume;
+const DELETE: Rpc = Rpc::DeleteVolume;
+/// CLONE_VOLUME of the controller service.
+const CLONE: i32 = 7;
+
+fn copying() -> Config {
+    let mut config = Config::full();
+    config.controller.push(CLONE);
+    config
+}
+
+/// The Volume `vol-2`, to be filled from `vol-1`.
+async fn ask_for_copy(rig: &Rig) {
+    let source = rig.volumes.get("vol-1").await.unwrap();
+    let handle = source.status.clone().unwrap().handle;
+    let content = json!({ "volume": "vol-1", "uid": uid(&source), "handle": handle });
+    let create = json!({ "name": "vol-2", "requiredBytes": 2 << 20, "content": content });
+    let spec = json!({ "source": { "create": create } });
+    rig.ask("vol-2", &Special { spec, ..Special::default() }).await;
+}
+
+/// The volumes controller's word of what is filled from `vol-1`.
+async fn enter(rig: &Rig, copies: &[&str]) {
+    rig.world.status(&rig.volumes, "vol-1", json!({ "copies": copies })).await;
+}
+
+async fn made(config: Config) -> Rig {
+    let rig = Rig::new(config).await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    rig
+}
+
+async fn told(rig: &Rig, reason: &str) -> Volume {
+    let says = |v: &Value| v["status"]["provisioning"]["reason"] == reason;
+    rig.world.until(&rig.volumes, "vol-2", reason, says).await
+}
+
+/// What was asked of volumes by this name.
+fn asked(rig: &Rig, name: &str) -> Vec<proto::CreateVolumeRequest> {
+    let create = |ask: Ask| match ask {
+        Ask::CreateVolume(of) => of,
+        other => panic!("{other:?}"),
+    };
+    let all = rig.backend.calls_of(CREATE).into_iter().map(|call| create(call.ask));
+    all.filter(|create| create.name == name).collect()
+}
+
+async fn end(rig: Rig) {
+    rig.end_volume("vol-2").await;
+    enter(&rig, &[]).await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// Obligation CO-CTRL-05.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_is_asked_for_alike_until_it_is_there_and_its_source_stays_for_it() {
+    for killed in [false, true] {
+        let mut rig = made(copying()).await;
+        rig.deadline(CREATE, "1s").await;
+        let gate = Gate::new();
+        rig.backend.next(CREATE, Answer::honest().after_effect().hang(&gate));
+        enter(&rig, &["vol-2"]).await;
+        ask_for_copy(&rig).await;
+        rig.in_flight(CREATE, 2).await;
+        rig.world.delete(&rig.volumes, "vol-1").await;
+        if killed {
+            rig.kill().await;
+            rig.start().await;
+            rig.ready().await;
+        }
+        rig.volume_up("vol-2").await;
+        let all = asked(&rig, "vol-2");
+        assert!(all.len() > 1 && all.iter().all(|one| *one == all[0]), "{all:?}");
+        let volume_id = rig.volumes.get("vol-1").await.unwrap().status.unwrap().handle;
+        let source = Some(Type::Volume(VolumeSource { volume_id }));
+        assert_eq!(all[0].volume_content_source, Some(proto::VolumeContentSource { r#type: source }));
+        assert_eq!(rig.count(DELETE), 0, "it is being copied");
+        gate.open();
+        enter(&rig, &[]).await;
+        let gone = |v: &Value| v["status"]["exists"] == "Down";
+        rig.world.until(&rig.volumes, "vol-1", "deleted", gone).await;
+        rig.world.let_go(&rig.volumes, "vol-1").await;
+        rig.end_volume("vol-2").await;
+        rig.finish().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_makes_no_copies_is_asked_for_none_and_has_none_to_delete() {
+    let rig = made(Config::full()).await;
+    ask_for_copy(&rig).await;
+    told(&rig, "PluginLacksCapability").await;
+    let before = rig.backend.order().len();
+    rig.end_volume("vol-2").await;
+    assert_eq!(rig.backend.order().len(), before, "what was never asked for is not made to be deleted");
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// Part of obligation CO-CTRL-09.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_said_to_be_a_copy_is_none() {
+    let rig = made(copying()).await;
+    let context = rig.volumes.get("vol-1").await.unwrap().status.unwrap().context;
+    let empty = proto::Volume {
+        volume_id: "backend/0002".to_owned(),
+        capacity_bytes: 2 << 20,
+        volume_context: context,
+        ..proto::Volume::default()
+    };
+    let answer = proto::CreateVolumeResponse { volume: Some(empty) };
+    rig.backend.next(CREATE, Answer::reply(&answer).after_effect());
+    ask_for_copy(&rig).await;
+    told(&rig, "UnusableAnswer").await;
+    assert_eq!(rig.count(DELETE), 1);
+    end(rig).await;
+}
+
+/// Part of obligation CO-CTRL-14.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_that_is_not_found_is_looked_for_again() {
+    let rig = made(copying()).await;
+    rig.backend.next(CREATE, Answer::fail(Code::NotFound, "no such source"));
+    ask_for_copy(&rig).await;
+    rig.volume_up("vol-2").await;
+    assert_eq!(asked(&rig, "vol-2").len(), 2);
+    end(rig).await;
+}

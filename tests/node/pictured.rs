@@ -1,0 +1,300 @@
+//! Snapshots: what their driver is asked, again and again the same until they are ready, and what it is not asked.
+use kube::Api;
+use serde_json::{Value, json};
+use wharfline::api::Snapshot;
+use wharfline::csi::{Code, Plugin, PluginOptions, Rpc, UnixConnector, proto};
+
+use crate::support::node::{NODE, Rig, Special, uid};
+use crate::support::scripted::{Answer, Ask, Config, Gate};
+
+const TAKE: Rpc = Rpc::CreateSnapshot;
+const LIST: Rpc = Rpc::ListSnapshots;
+const DELETE: Rpc = Rpc::DeleteSnapshot;
+/// CREATE_DELETE_SNAPSHOT and LIST_SNAPSHOTS of the controller service.
+const CAN: i32 = 5;
+const LISTS: i32 = 6;
+
+fn picturing() -> Config {
+    let mut config = Config::full();
+    config.controller.extend([CAN, LISTS]);
+    config
+}
+
+/// The driver, asked past the daemon.
+fn client(rig: &Rig) -> Plugin {
+    Plugin::new(UnixConnector::new(rig.plugin.socket()).unwrap(), PluginOptions::default())
+}
+
+struct Scene {
+    rig: Rig,
+    snapshots: Api<Snapshot>,
+}
+
+impl Scene {
+    /// A volume `vol-1` that is there.
+    async fn new(config: Config) -> Self {
+        let rig = Rig::new(config).await;
+        rig.ask("vol-1", &Special::default()).await;
+        rig.volume_up("vol-1").await;
+        let snapshots = rig.world.namespaced();
+        Self { rig, snapshots }
+    }
+
+    /// A Snapshot as its controller has it once its volume says so, with this node as its host.
+    async fn ask(&self, spec: Value, of: Value) -> Snapshot {
+        let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot",
+            "metadata": { "name": "snap" }, "spec": spec });
+        let made = self.rig.world.create(&self.snapshots, object).await;
+        let status = json!({ "of": of, "controller": { "nodeName": NODE, "epoch": 1 } });
+        self.rig.world.status(&self.snapshots, "snap", status).await;
+        made
+    }
+
+    async fn take(&self, more: Value) -> Snapshot {
+        let volume = self.rig.volumes.get("vol-1").await.unwrap();
+        let handle = volume.status.clone().unwrap().handle;
+        let mut of =
+            json!({ "plugin": "scripted", "volume": "vol-1", "uid": uid(&volume), "handle": handle });
+        of.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.ask(json!({ "source": { "claimName": "data" } }), of).await
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        let found = self.rig.world.until(&self.snapshots, "snap", what, holds).await;
+        serde_json::to_value(found).unwrap()
+    }
+
+    async fn ready(&self) -> Value {
+        self.until("ready", |s| s["status"]["ready"] == true).await
+    }
+
+    async fn told(&self, reason: &str) -> Value {
+        self.until(reason, |s| s["status"]["taking"]["reason"] == reason).await
+    }
+
+    fn taken(&self) -> Vec<proto::CreateSnapshotRequest> {
+        let take = |ask: Ask| match ask {
+            Ask::CreateSnapshot(of) => of,
+            other => panic!("{other:?}"),
+        };
+        self.rig.backend.calls_of(TAKE).into_iter().map(|call| take(call.ask)).collect()
+    }
+
+    /// It is deleted, and its host says that it is not there.
+    async fn deleted(&self) {
+        self.rig.world.delete(&self.snapshots, "snap").await;
+        self.until("deleted", |s| s["status"]["exists"] == "Down").await;
+        self.rig.world.let_go(&self.snapshots, "snap").await;
+    }
+
+    async fn end(self) {
+        self.rig.end_volume("vol-1").await;
+        self.rig.finish().await;
+    }
+}
+
+/// Scenario B73.
+/// Obligations CO-CTRL-85, CO-CTRL-86, CO-CTRL-88.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_is_asked_for_alike_until_it_is_ready_and_kept_through_restarts() {
+    let mut config = picturing();
+    config.ready_after = 3;
+    let mut scene = Scene::new(config).await;
+    scene.rig.secret("keys", "s3cret").await;
+    let more =
+        json!({ "parameters": { "tier": "cold" }, "secret": { "namespace": "default", "name": "keys" } });
+    let made = scene.take(more).await;
+    scene.until("cut", |s| s["status"]["exists"] == "Up").await;
+    scene.rig.stop().await;
+    scene.rig.start().await;
+    scene.rig.ready().await;
+    let ready = scene.ready().await;
+    let status = &ready["status"];
+    assert_eq!((&status["handle"], &status["size"]), (&json!("snap/0002"), &json!("1Mi")), "{status}");
+    assert!(status["creationTime"].as_str().unwrap().starts_with("2023-11-14T22:13:22"), "{status}");
+    let all = scene.taken();
+    assert!(all.len() == 4 && all.iter().all(|one| *one == all[0]), "{all:?}");
+    let golden = proto::CreateSnapshotRequest {
+        source_volume_id: "backend/0001".to_owned(),
+        name: format!("snap-{}", uid(&made)),
+        secrets: [("password".to_owned(), "s3cret".to_owned())].into(),
+        parameters: [("tier".to_owned(), "cold".to_owned())].into(),
+    };
+    assert_eq!(all[0], golden);
+    scene.rig.stop().await;
+    scene.rig.start().await;
+    scene.rig.ready().await;
+    scene.deleted().await;
+    let deleted = Ask::DeleteSnapshot(proto::DeleteSnapshotRequest {
+        snapshot_id: "snap/0002".to_owned(),
+        secrets: golden.secrets,
+    });
+    assert_eq!(scene.rig.backend.calls_of(DELETE).into_iter().map(|c| c.ask).collect::<Vec<_>>(), [deleted]);
+    assert_eq!(scene.taken().len(), 4, "what is there is not asked for again");
+    scene.end().await;
+}
+
+/// Scenario B97: what may have been cut is found out, and then deleted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outcome_in_doubt_leaves_nothing_behind() {
+    for effect in [false, true] {
+        let mut scene = Scene::new(picturing()).await;
+        scene.rig.deadline(TAKE, "1s").await;
+        let gate = Gate::new();
+        let answer =
+            if effect { Answer::honest().after_effect() } else { Answer::fail(Code::Internal, "broken") };
+        scene.rig.backend.next(TAKE, answer.hang(&gate));
+        scene.take(json!({})).await;
+        scene.rig.in_flight(TAKE, 1).await;
+        scene.until("said before it is asked", |s| s["status"]["exists"] == "Unknown").await;
+        scene.rig.world.delete(&scene.snapshots, "snap").await;
+        scene.rig.kill().await;
+        gate.open();
+        scene.rig.start().await;
+        scene.rig.ready().await;
+        scene.until("deleted", |s| s["status"]["exists"] == "Down").await;
+        scene.rig.world.let_go(&scene.snapshots, "snap").await;
+        let all = scene.taken();
+        assert!(all.len() > 1 && all.iter().all(|one| *one == all[0]), "{all:?}");
+        assert_eq!(scene.rig.count(DELETE), 1);
+        scene.end().await;
+    }
+}
+
+/// Obligations CO-CTRL-90, CO-CTRL-91, CO-CTRL-92.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_are_told_and_only_what_may_pass_is_asked_again() {
+    for (code, again) in [
+        (Code::AlreadyExists, false),
+        (Code::ResourceExhausted, false),
+        (Code::InvalidArgument, false),
+        (Code::Aborted, true),
+        (Code::Internal, true),
+        (Code::NotFound, true),
+    ] {
+        let scene = Scene::new(picturing()).await;
+        scene.rig.backend.next(TAKE, Answer::fail(code, "no"));
+        scene.take(json!({})).await;
+        if again {
+            scene.ready().await;
+            assert_eq!(scene.taken().len(), 2, "{code:?}");
+        } else {
+            let told = scene.told("CreateSnapshotFailed").await;
+            assert_eq!(told["status"]["exists"], "Down", "it was the first attempt");
+            assert_eq!(told["status"]["nextAttemptTime"], Value::Null, "{told}");
+            assert_eq!(scene.taken().len(), 1, "{code:?}");
+        }
+        scene.deleted().await;
+        assert_eq!(scene.rig.count(DELETE), usize::from(again), "{code:?}");
+        scene.end().await;
+    }
+}
+
+/// Obligation CO-CTRL-89: what is cut and cannot be made ready is deleted by its handle.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_that_fails_after_it_was_cut_is_deleted_by_its_handle() {
+    let mut config = picturing();
+    config.ready_after = 100;
+    let scene = Scene::new(config).await;
+    scene.take(json!({})).await;
+    scene.until("cut", |s| s["status"]["exists"] == "Up").await;
+    scene.rig.backend.always(TAKE, Answer::fail(Code::Internal, "upload failed"));
+    scene.told("CreateSnapshotFailed").await;
+    scene.deleted().await;
+    assert_eq!(scene.rig.count(DELETE), 1);
+    scene.rig.backend.honest(TAKE);
+    scene.end().await;
+}
+
+/// Obligations CO-CTRL-96, CO-CTRL-97.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deletion_is_repeated_unless_it_is_of_a_group() {
+    for code in [Code::FailedPrecondition, Code::Aborted, Code::Internal] {
+        let scene = Scene::new(picturing()).await;
+        scene.take(json!({})).await;
+        scene.ready().await;
+        scene.rig.backend.next(DELETE, Answer::fail(code, "not now"));
+        scene.deleted().await;
+        assert_eq!(scene.rig.count(DELETE), 2, "{code:?}");
+        scene.end().await;
+    }
+    let scene = Scene::new(picturing()).await;
+    scene.take(json!({})).await;
+    scene.ready().await;
+    scene.rig.backend.next(DELETE, Answer::fail(Code::InvalidArgument, "it is of a group"));
+    scene.rig.world.delete(&scene.snapshots, "snap").await;
+    scene.told("DeleteSnapshotFailed").await;
+    assert_eq!(scene.rig.count(DELETE), 1, "not again by itself");
+    // Left there, it goes.
+    scene.rig.world.patch(&scene.snapshots, "snap", json!({ "spec": { "deletionPolicy": "Retain" } })).await;
+    scene.rig.world.let_go(&scene.snapshots, "snap").await;
+    let request = proto::DeleteSnapshotRequest { snapshot_id: "snap/0002".to_owned(), ..Default::default() };
+    client(&scene.rig).delete_snapshot(request, std::time::Duration::from_secs(5)).await.unwrap();
+    scene.end().await;
+}
+
+/// Part of obligations CO-CTRL-100, CO-CTRL-95.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_that_was_there_is_looked_for_and_never_deleted() {
+    for lists in [true, false] {
+        let mut config = picturing();
+        config.controller.retain(|can| lists || *can != LISTS);
+        let scene = Scene::new(config).await;
+        let request = proto::CreateSnapshotRequest {
+            source_volume_id: "backend/0001".to_owned(),
+            name: "by hand".to_owned(),
+            ..Default::default()
+        };
+        let client = client(&scene.rig);
+        let taken = client.create_snapshot(request, std::time::Duration::from_secs(5)).await.unwrap();
+        let source = json!({ "handle": taken.snapshot_id, "plugin": "scripted" });
+        scene.ask(json!({ "source": source }), json!({ "plugin": "scripted" })).await;
+        let ready = scene.ready().await;
+        assert_eq!(ready["status"]["handle"], taken.snapshot_id.as_str());
+        let size = if lists { json!("1Mi") } else { Value::Null };
+        assert_eq!((scene.rig.count(LIST), &ready["status"]["size"]), (usize::from(lists), &size));
+        scene.rig.world.delete(&scene.snapshots, "snap").await;
+        scene.rig.world.let_go(&scene.snapshots, "snap").await;
+        let before = scene.taken().len();
+        let request = proto::DeleteSnapshotRequest { snapshot_id: taken.snapshot_id, ..Default::default() };
+        client.delete_snapshot(request, std::time::Duration::from_secs(5)).await.unwrap();
+        assert_eq!((before, scene.rig.count(DELETE)), (1, 1), "both by hand");
+        scene.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_takes_none_is_asked_for_none() {
+    let scene = Scene::new(Config::full()).await;
+    scene.take(json!({})).await;
+    scene.told("PluginLacksCapability").await;
+    assert_eq!(scene.taken().len(), 0);
+    let now = serde_json::to_value(scene.snapshots.get("snap").await.unwrap()).unwrap();
+    assert_eq!(now["status"]["exists"], Value::Null, "it goes without a word of its host");
+    scene.rig.world.delete(&scene.snapshots, "snap").await;
+    scene.rig.world.let_go(&scene.snapshots, "snap").await;
+    scene.end().await;
+}
+
+/// Scenario B99: a volume that is being pictured stays, whoever deleted it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_is_not_deleted_under_its_snapshot() {
+    let scene = Scene::new(picturing()).await;
+    let gate = Gate::new();
+    scene.rig.backend.next(TAKE, Answer::honest().after_effect().hang(&gate));
+    let made = scene.take(json!({})).await;
+    let entry = json!([{ "namespace": "default", "name": "snap", "uid": uid(&made) }]);
+    scene.rig.world.status(&scene.rig.volumes, "vol-1", json!({ "snapshots": entry })).await;
+    scene.rig.in_flight(TAKE, 1).await;
+    scene.rig.world.delete(&scene.rig.volumes, "vol-1").await;
+    gate.open();
+    scene.ready().await;
+    assert_eq!(scene.rig.count(Rpc::DeleteVolume), 0);
+    scene.rig.world.status(&scene.rig.volumes, "vol-1", json!({ "snapshots": [] })).await;
+    let gone = |v: &Value| v["status"]["exists"] == "Down";
+    scene.rig.world.until(&scene.rig.volumes, "vol-1", "deleted", gone).await;
+    scene.rig.world.let_go(&scene.rig.volumes, "vol-1").await;
+    // It needs its volume no more.
+    scene.deleted().await;
+    scene.rig.finish().await;
+}

@@ -1,0 +1,235 @@
+//! Snapshots of claims, claims that are filled from them, and who waits for whom.
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::bench::{Bench, Seen, condition};
+use crate::fake::{Behaviour, DIR, DISK};
+use crate::manifests::{claim, class, disk, plugin, ready, why};
+
+const SNAPSHOT: &str = "controller/CREATE_DELETE_SNAPSHOT";
+/// Its host tells how large a volume is.
+const SIZED: &str = "controller/EXPAND_VOLUME";
+
+fn picturing(of: &[&'static str]) -> Behaviour {
+    Behaviour { capabilities: [of, &[SNAPSHOT, SIZED]].concat(), ..Behaviour::default() }
+}
+
+fn snapshot(name: &str, claim: &str) -> Value {
+    json!({ "metadata": { "name": name }, "spec": { "source": { "claimName": claim } } })
+}
+
+fn restore(name: &str, snapshot: &str, size: Option<&str>) -> Value {
+    let mut claim = claim(name, "disk", "SingleNodeWriter");
+    claim["spec"]["dataSource"] = json!({ "snapshotName": snapshot });
+    claim["spec"]["resources"] = size.map_or(Value::Null, |size| json!({ "requests": { "storage": size } }));
+    claim
+}
+
+fn snap(seen: &Seen, name: &str) -> Value {
+    seen.get("snapshots", "default", name)
+}
+
+fn told(seen: &Seen, claim: &str) -> Value {
+    condition(&seen.get("volumeclaims", "default", claim), "Ready")
+}
+
+fn bound(seen: &Seen, name: &str) -> bool {
+    seen.get("volumeclaims", "default", name)["status"]["phase"] == "Bound"
+}
+
+fn volume_of(seen: &Seen, claim: &str) -> Value {
+    let all = seen.all("volumes");
+    all.into_iter().find(|v| v["spec"]["claimRef"]["name"] == claim).unwrap_or_default()
+}
+
+fn gone(seen: &Seen, claim: &str) -> bool {
+    seen.get("volumeclaims", "default", claim).is_null()
+}
+
+/// A bound claim `data`; no snapshot is taken.
+async fn halted(behaviour: Behaviour) -> Bench {
+    let bench = Bench::with(&["a", "b"], Behaviour { takes: false, ..behaviour }).await;
+    disk(&bench).await;
+    let settings = json!({ "spec": { "snapshotParameters": { "tier": "cold" },
+        "secrets": { "snapshot": { "namespace": "default", "name": "keys" } } } });
+    bench.patch("volumeclasses", "", "disk", settings).await;
+    bench.make("volumeclaims", claim("data", "disk", "SingleNodeWriter")).await;
+    bench.until("data is bound", |seen| bound(seen, "data")).await;
+    bench
+}
+
+fn take(bench: &Bench, takes: bool) {
+    for node in ["a", "b"] {
+        bench.behave(node, |b| b.takes = takes);
+    }
+}
+
+/// Scenario B99.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_is_made_by_its_volumes_host_and_the_claim_stays_for_it() {
+    let bench = halted(picturing(DISK)).await;
+    let data = volume_of(&bench.seen, "data");
+    bench.make("snapshots", snapshot("nightly", "data")).await;
+    bench.until("it has a host", |seen| snap(seen, "nightly")["status"]["controller"].is_object()).await;
+    let made = snap(&bench.seen, "nightly");
+    let of = json!({ "plugin": "disk", "volume": data["metadata"]["name"], "uid": data["metadata"]["uid"],
+        "handle": data["status"]["handle"], "volumeMode": "Filesystem", "parameters": { "tier": "cold" },
+        "secret": { "namespace": "default", "name": "keys" } });
+    assert_eq!(made["status"]["of"], of);
+    assert_eq!(made["status"]["controller"]["nodeName"], data["status"]["controller"]["nodeName"]);
+    let entered = &volume_of(&bench.seen, "data")["status"]["snapshots"];
+    assert_eq!(entered[0]["uid"], made["metadata"]["uid"], "{entered}");
+    bench.delete("volumeclaims", "default", "data").await;
+    bench.until("who pictures it is told", |seen| told(seen, "data")["reason"] == "InUse").await;
+    let message = told(&bench.seen, "data")["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("snapshot default/nightly"), "{message}");
+    assert_eq!(bench.quiet().await.len(), 0, "waiting costs nothing");
+    take(&bench, true);
+    bench.until("it is ready", |seen| ready(&snap(seen, "nightly"))).await;
+    bench.until("data is gone", |seen| gone(seen, "data")).await;
+    bench.until("and its volume", |seen| seen.all("volumes").is_empty()).await;
+    assert!(ready(&snap(&bench.seen, "nightly")), "it needs its volume no more");
+    // A claim is filled from it, and it stays for that.
+    for node in ["a", "b"] {
+        bench.behave(node, |b| b.creates = false);
+    }
+    bench.make("volumeclaims", restore("back", "nightly", None)).await;
+    bench.until("it has a host", |seen| volume_of(seen, "back")["status"]["controller"].is_object()).await;
+    let made = volume_of(&bench.seen, "back");
+    let create = &made["spec"]["source"]["create"];
+    let content = json!({ "snapshot": "default/nightly", "uid": snap(&bench.seen, "nightly")["metadata"]["uid"],
+        "handle": snap(&bench.seen, "nightly")["status"]["handle"] });
+    assert_eq!((&create["content"], &create["requiredBytes"]), (&content, &json!(1 << 30)));
+    bench.delete("snapshots", "default", "nightly").await;
+    bench.until("who is filled is told", |seen| why(&snap(seen, "nightly")) == "InUse").await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    for node in ["a", "b"] {
+        bench.behave(node, |b| b.creates = true);
+    }
+    bench.until("it is filled", |seen| bound(seen, "back")).await;
+    bench.until("the snapshot is gone", |seen| snap(seen, "nightly").is_null()).await;
+    let last = bench.ledger.calls().pop().unwrap();
+    assert!(last.starts_with("delete snap-"), "{last}");
+    bench.end().await;
+}
+
+/// Scenario B98.
+#[tokio::test(start_paused = true)]
+async fn what_is_waited_for_is_told_and_what_was_never_asked_for_goes_at_once() {
+    let behaviour = Behaviour { capabilities: [DISK, &[SIZED]].concat(), ..Behaviour::default() };
+    let bench = Bench::with(&["a"], behaviour).await;
+    disk(&bench).await;
+    bench.make("snapshots", snapshot("nightly", "data")).await;
+    bench.until("there is no claim", |seen| why(&snap(seen, "nightly")) == "NotFound").await;
+    bench.make("volumeclaims", restore("back", "nightly", Some("2Gi"))).await;
+    bench.until("the plugin cannot", |seen| told(seen, "back")["reason"] == "PluginLacksCapability").await;
+    bench.make("volumeclaims", claim("data", "disk", "SingleNodeWriter")).await;
+    bench.until("the plugin cannot", |seen| why(&snap(seen, "nightly")) == "PluginLacksCapability").await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.make("snapshots", snapshot("never", "data")).await;
+    bench.delete("snapshots", "default", "never").await;
+    bench.until("it goes", |seen| snap(seen, "never").is_null()).await;
+    bench.behave("a", |b| {
+        b.takes = false;
+        b.capabilities.push(SNAPSHOT);
+    });
+    bench.until("it is not ready", |seen| told(seen, "back")["reason"] == "SourceNotReady").await;
+    bench.behave("a", |b| b.takes = true);
+    bench.until("it is filled", |seen| bound(seen, "back")).await;
+    bench.make("volumeclaims", restore("small", "nightly", Some("1Mi"))).await;
+    bench.until("it does not fit", |seen| told(seen, "small")["reason"] == "SourceMismatch").await;
+    // Retain leaves it where it is.
+    bench.patch("snapshots", "default", "nightly", json!({ "spec": { "deletionPolicy": "Retain" } })).await;
+    bench.delete("snapshots", "default", "nightly").await;
+    bench.until("it goes", |seen| snap(seen, "nightly").is_null()).await;
+    assert!(!bench.ledger.calls().iter().any(|call| call.starts_with("delete snap-")));
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_was_there_and_those_of_one_node_are_restored_where_they_are() {
+    let bench = Bench::with(&["a", "b"], picturing(DIR)).await;
+    bench.make("plugins", plugin("disk", "Node")).await;
+    bench.make("volumeclasses", class("disk", "disk")).await;
+    let all = |seen: &Seen| seen.all("plugininstances").iter().filter(|i| ready(i)).count() == 2;
+    bench.until("both are ready", all).await;
+    bench.make("volumeclaims", claim("data", "disk", "SingleNodeWriter")).await;
+    bench.until("data is bound", |seen| bound(seen, "data")).await;
+    let node =
+        |seen: &Seen, claim: &str| volume_of(seen, claim)["spec"]["source"]["create"]["nodeName"].clone();
+    let there = node(&bench.seen, "data");
+    bench.make("snapshots", snapshot("nightly", "data")).await;
+    bench.until("it is ready", |seen| ready(&snap(seen, "nightly"))).await;
+    assert_eq!(snap(&bench.seen, "nightly")["status"]["controller"]["nodeName"], there);
+    for name in ["one", "two"] {
+        bench.make("volumeclaims", restore(name, "nightly", None)).await;
+        bench.until("it is filled", |seen| bound(seen, name)).await;
+        assert_eq!(node(&bench.seen, name), there, "{name}");
+    }
+    let source = json!({ "handle": "by-hand", "plugin": "disk", "nodeName": "b" });
+    bench.make("snapshots", json!({ "metadata": { "name": "found" }, "spec": { "source": source } })).await;
+    bench.until("it is found", |seen| ready(&snap(seen, "found"))).await;
+    assert_eq!(snap(&bench.seen, "found")["status"]["controller"]["nodeName"], "b");
+    bench.delete("snapshots", "default", "found").await;
+    bench.until("it goes", |seen| snap(seen, "found").is_null()).await;
+    bench.end().await;
+}
+
+/// Controllers with old caches beside others, and deletions in the very moment: the ledger refuses what must not be.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_pictured_or_filled_that_is_gone_whoever_decides() {
+    for late in [0, 1, 4] {
+        for after in [0, 300, 1_500, 5_000] {
+            let mut bench = Bench::with(&["a"], picturing(DISK)).await;
+            disk(&bench).await;
+            bench.make("volumeclaims", claim("data", "disk", "SingleNodeWriter")).await;
+            bench.until("data is bound", |seen| bound(seen, "data")).await;
+            let slow = Duration::from_secs(late);
+            bench.start_others(&[("volumes", slow), ("snapshots", slow * 2), ("volumeclaims", slow / 2)]);
+            bench.make("snapshots", snapshot("nightly", "data")).await;
+            crate::bench::pass_millis(after).await;
+            bench.delete("volumeclaims", "default", "data").await;
+            bench.until("data is gone", |seen| gone(seen, "data")).await;
+            let known = |seen: &Seen| {
+                let snap = snap(seen, "nightly");
+                ready(&snap) || ["NotFound", "BeingDeleted"].contains(&why(&snap).as_str())
+            };
+            bench.until("it is ready, or was never begun", known).await;
+            bench.make("volumeclaims", restore("back", "nightly", None)).await;
+            crate::bench::pass_millis(after).await;
+            bench.delete("snapshots", "default", "nightly").await;
+            bench.until("the snapshot is gone", |seen| snap(seen, "nightly").is_null()).await;
+            let settled = |seen: &Seen| bound(seen, "back") || told(seen, "back")["reason"] == "NotFound";
+            bench.until("it is filled, or was never begun", settled).await;
+            bench.quiet().await;
+            bench.delete("volumeclaims", "default", "back").await;
+            bench.until("nothing is left", |seen| seen.all("volumes").is_empty()).await;
+            bench.end().await;
+        }
+    }
+}
+
+/// Until it is ready its calls are about its volume as well, and so it has that one's host.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_is_being_cut_goes_with_its_volume_to_another_host() {
+    let bench = halted(picturing(DISK)).await;
+    for node in ["a", "b"] {
+        bench.behave(node, |b| b.lets_go = true);
+    }
+    bench.make("snapshots", snapshot("nightly", "data")).await;
+    bench.until("it has a host", |seen| snap(seen, "nightly")["status"]["controller"].is_object()).await;
+    let mut volume = volume_of(&bench.seen, "data");
+    let first = volume["status"]["controller"]["nodeName"].as_str().unwrap().to_owned();
+    let other = if first == "a" { "b" } else { "a" };
+    // As if the volume had let go of its host.
+    let host = json!({ "nodeName": other, "epoch": 2 });
+    let name = volume["metadata"]["name"].take();
+    bench.patch("volumes", "", name.as_str().unwrap(), json!({ "status": { "controller": host } })).await;
+    let follows = |seen: &Seen| snap(seen, "nightly")["status"]["controller"]["nodeName"] == other;
+    bench.until("the snapshot follows", follows).await;
+    assert_eq!(snap(&bench.seen, "nightly")["status"]["controller"]["epoch"], 2);
+    take(&bench, true);
+    bench.until("it is ready", |seen| ready(&snap(seen, "nightly"))).await;
+    bench.end().await;
+}

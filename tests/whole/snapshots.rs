@@ -1,0 +1,70 @@
+//! Snapshots of claims and claims that begin with them, with `csi dir` and `csi loop`.
+use serde_json::{Value, json};
+
+use crate::copies::{ended, filled, greeting_of};
+use crate::quickstart::started;
+use crate::rig::{Rig, until};
+
+fn snapshot(name: &str, policy: &str) -> String {
+    json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot", "metadata": { "name": name },
+        "spec": { "source": { "claimName": "data" }, "deletionPolicy": policy } })
+    .to_string()
+}
+
+fn write(rig: &Rig, text: &str) {
+    let path = rig.get("allocation", "hello")["status"]["volumes"][0]["path"].as_str().unwrap().to_owned();
+    std::fs::write(std::path::Path::new(&path).join("greeting"), text).unwrap();
+}
+
+fn at_the_driver(rig: &Rig) -> usize {
+    let snapshots = rig.data.path().join("drivers/dir/snapshots");
+    std::fs::read_dir(snapshots).map_or(0, Iterator::count)
+}
+
+/// Scenarios B96, B98, B99.
+/// No daemon that dies meanwhile makes a difference.
+#[test]
+fn a_claim_begins_with_what_was_there_when_its_snapshot_was_taken() {
+    let mut rig = Rig::new();
+    rig.up();
+    started(&rig);
+    rig.apply(&snapshot("monday", "Delete"));
+    rig.wait_ready("snapshot/monday");
+    write(&rig, "later\n");
+    rig.apply(&snapshot("tuesday", "Retain"));
+    rig.wait_ready("snapshot/tuesday");
+    let monday = rig.get("snapshot", "monday");
+    assert_eq!((&monday["status"]["size"], &monday["status"]["ready"]), (&json!("64Mi"), &json!(true)));
+    assert!(monday["status"]["creationTime"].is_string(), "{monday}");
+    let table = rig.run(&["get", "snapshots"]);
+    for word in ["READY", "SOURCE", "SIZE", "true", "data", "64Mi"] {
+        assert!(table.contains(word), "{word} is missing in\n{table}");
+    }
+    rig.kill();
+    rig.up();
+    rig.apply(&filled("restored", &json!({ "snapshotName": "monday" }), "100Mi"));
+    rig.wait_ready("allocation/restored");
+    assert_eq!(greeting_of(&rig, "restored"), "hello from wharfline\n", "not what was written later");
+    // The claim and its volume go, and the pictures stay.
+    rig.run(&["delete", "allocation", "hello"]);
+    rig.run(&["delete", "volumeclaim", "data"]);
+    rig.apply(&filled("second", &json!({ "snapshotName": "tuesday" }), ""));
+    rig.wait_ready("allocation/second");
+    assert_eq!(greeting_of(&rig, "second"), "later\n");
+    rig.apply(&filled("small", &json!({ "snapshotName": "monday" }), "1Mi"));
+    let why = |what: &str| String::from_utf8_lossy(&rig.try_run(&["why", what]).stdout).into_owned();
+    until("why is told", || why("volumeclaim/small").contains("it has 64Mi; ask for no less"));
+    rig.apply(&snapshot("late", "Delete"));
+    until("why is told", || why("snapshot/late").contains("does not exist"));
+    assert_eq!(at_the_driver(&rig), 2);
+    for name in ["monday", "tuesday", "late"] {
+        rig.run(&["delete", "snapshot", name]);
+    }
+    assert_eq!(at_the_driver(&rig), 1, "Retain leaves it");
+    assert_eq!(rig.list("snapshots"), Vec::<Value>::new());
+    for name in ["small", "restored", "second"] {
+        rig.run(&["delete", "allocation", name]);
+        rig.run(&["delete", "volumeclaim", name]);
+    }
+    ended(rig);
+}
