@@ -17,7 +17,8 @@ const REMEMBERED: usize = 4096;
 
 /// The writer of events.
 pub(crate) struct Teller {
-    recorder: Recorder,
+    client: Client,
+    reporter: Reporter,
     said: Mutex<HashSet<(String, String)>>,
 }
 
@@ -25,7 +26,7 @@ impl Teller {
     /// Writes through this client.
     pub(crate) fn new(client: Client) -> Self {
         let reporter = Reporter { controller: MANAGER.to_owned(), instance: None };
-        Self { recorder: Recorder::new(client, reporter), said: Mutex::default() }
+        Self { client, reporter, said: Mutex::default() }
     }
 
     fn is_new(&self, uid: &str, sentence: &str) -> bool {
@@ -63,7 +64,10 @@ impl Context {
             action: "Waiting".to_owned(),
             secondary: None,
         };
-        let sent = self.teller().recorder.publish(&event, &reference);
+        // Of events with one reason about one object a recorder makes a series, with the sentence of the first: what is said
+        // anew is an event of its own.
+        let recorder = Recorder::new(self.teller().client.clone(), self.teller().reporter.clone());
+        let sent = recorder.publish(&event, &reference);
         match tokio::time::timeout(DEADLINE, sent).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(name = about.name, %error, "event not written"),

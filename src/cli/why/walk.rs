@@ -525,7 +525,8 @@ impl<'a> Walk<'a> {
             // One that is about to go, in whose place none comes, is not needed.
             let missing = all_needed && healthy < serving.len() && !is_true(conditions, "Ready");
             if healthy > 0 && !missing {
-                let told = unmet(conditions, "Ready").filter(|_| all_needed);
+                let held = || unmet(conditions, "Updated").filter(|c| c.reason == "UpdateHeld");
+                let told = unmet(conditions, "Ready").or_else(held).filter(|_| all_needed);
                 if told.is_some() {
                     // Those that are there are well; others are wanted.
                     branch.state = State::Blocked;

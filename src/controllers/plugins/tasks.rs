@@ -18,8 +18,8 @@ use super::super::world::World;
 use super::wanted::{Slot, Wanted, slot, wanted};
 use super::{ours, own_allocations, undeclared};
 use crate::api::allocation::{CsiPlugin, Task};
-use crate::api::meta::{ObjectRef, READY, ReclaimPolicy, Rung, is_true};
-use crate::api::plugin::Role;
+use crate::api::meta::{ObjectRef, READY, ReclaimPolicy, Rung, Truth, is_true};
+use crate::api::plugin::{OTHER_DRIVER, Role};
 use crate::api::{
     Allocation, Plugin, PluginInstance, PluginInstanceSpec, Snapshot, Volume, VolumeAttachment,
 };
@@ -209,6 +209,13 @@ fn change_waits(context: &Context, object: &Allocation, instance: &PluginInstanc
     released(&facts(context, object, of, &instance.spec.node_name, Going::Deleted)).err()
 }
 
+/// Whether another driver than that of the plugin's volumes is in its place: it is asked about none of them, and none needs it.
+fn is_another_driver(context: &Context, object: &Allocation, task: &Task) -> bool {
+    let status = instance_of(context, object, task).and_then(|instance| instance.status.clone());
+    let conditions = status.unwrap_or_default().conditions;
+    conditions.iter().any(|c| c.kind == READY && c.status == Truth::False && c.reason == OTHER_DRIVER)
+}
+
 /// The plugin that a task serves, and in which role: as it was admitted, until a change of that is. One that may not be
 /// admitted serves none, unless it once was: its instance may be gone before the volumes.
 fn served(context: &Context, object: &Allocation, task: &Task) -> Option<(String, Role)> {
@@ -341,7 +348,8 @@ pub(super) fn may_stop(context: &Context, object: &Allocation) -> Result<bool, R
     let stops = deleting(object) || object.spec.stop;
     // One that serves no plugin yet is not let go before it shall.
     let mut may = stops || !node.is_empty() && node_down(&context.world, &node);
-    for (plugin, role) in object.spec.tasks.iter().filter_map(|task| served(context, object, task)) {
+    let serving = object.spec.tasks.iter().filter(|task| !is_another_driver(context, object, task));
+    for (plugin, role) in serving.filter_map(|task| served(context, object, task)) {
         // Only of one that shall stop it matters what is wanted in its place.
         let wanted = if stops { again(context, &plugin) } else { HashMap::new() };
         let next = comes(context, object, &wanted);

@@ -1,5 +1,6 @@
 //! Starts a task: its volumes cloned, its socket prepared, its runtime asked.
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use super::super::caches::full_name;
 use super::super::context::{Key, Node, substitute};
 use super::super::events::Tone;
 use super::super::journal::{Entry, PublicationEntry, TaskEntry, task_key};
-use super::super::mounts::TARGET;
+use super::super::mounts::{TARGET, chain};
 use super::super::runtime::{Order, Place, Runtime, VolumeAt};
 use super::plugins::{self, prepare, register, socket, withdraw};
 use super::{about_task, event, grace, reference, serving};
@@ -133,13 +134,16 @@ async fn clone(
     let kernel = &node.machine.kernel;
     if mount.sub_path.is_empty() {
         return kernel.clone_mount(target, verified).await.map_err(|error| {
-            let sentence = error.to_string();
+            let sentence = chain(&error);
             (Some(error), sentence)
         });
     }
     let said = |error: &dyn std::fmt::Display| {
         format!("volume {}, subPath \"{}\": {error}", mount.name, mount.sub_path)
     };
+    if verified.mount.is_none() || matches!(verified.kind, FileKind::Block(_)) {
+        return Err((None, said(&"a block volume has no directories; leave subPath out")));
+    }
     let within = SubPath::new(&mount.sub_path, !read_only).map_err(|error| (None, said(&error)))?;
     kernel.clone_directory(target, verified, &within).await.map_err(|error| {
         let sentence = match &error {
@@ -147,7 +151,10 @@ async fn clone(
             KernelError::NotFound { .. } => {
                 said(&"is not there, and is not made for a mount that is readOnly")
             }
-            other => said(other),
+            KernelError::Refused { source, .. } if source.kind() == ErrorKind::NotADirectory => {
+                said(&"is a file or leads through one; a subPath is a directory")
+            }
+            other => said(&chain(other)),
         };
         (Some(error), sentence)
     })

@@ -16,7 +16,7 @@ mod digest;
 mod error;
 mod layout;
 mod source;
-mod unpack;
+pub(crate) mod unpack;
 
 pub use config::{Config, Platform, User};
 pub use digest::{BadDigest, Digest};

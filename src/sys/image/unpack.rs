@@ -25,6 +25,8 @@ const KEPT: usize = 32 << 20;
 
 /// What overlayfs asks a directory to know that nothing of the layers below shows in it.
 const OPAQUE: &str = "trusted.overlay.opaque";
+/// On the directory of a layer whose archive does not say what the root is like.
+const ROOT_UNSAID: &str = "trusted.wharfline.root-unsaid";
 /// What begins so stands for something that the layers below have and this one has not.
 const WHITEOUT: &[u8] = b".wh.";
 /// In a directory of which nothing of the layers below shows.
@@ -51,7 +53,7 @@ pub(crate) struct Room<'a> {
 
 /// Makes the members of an archive beneath a directory.
 pub(crate) fn unpack<R: Input>(archive: &mut Archive<R>, root: &OwnedFd, room: Room<'_>) -> Result<(), Bad> {
-    let mut layer = Unpacking { root, room, times: BTreeMap::new(), kept: 0 };
+    let mut layer = Unpacking { root, room, times: BTreeMap::new(), kept: 0, tells_root: false };
     loop {
         let member = archive.next().map_err(|fault| Bad { entry: String::new(), fault })?;
         let Some(member) = member else { break };
@@ -61,7 +63,28 @@ pub(crate) fn unpack<R: Input>(archive: &mut Archive<R>, root: &OwnedFd, room: R
             Bad { entry: String::from_utf8_lossy(start).escape_debug().to_string(), fault }
         })?;
     }
-    layer.set_times().map_err(|fault| Bad { entry: String::new(), fault })
+    let whole = |fault| Bad { entry: String::new(), fault };
+    if !layer.tells_root {
+        leave_root(root).map_err(|errno| whole(Fault::Write(errno.into())))?;
+    }
+    layer.set_times().map_err(whole)
+}
+
+/// A layer that says nothing of the root leaves it as the layers below have it; by itself it is as any directory that an
+/// archive does not name.
+fn leave_root(root: &OwnedFd) -> Result<(), Errno> {
+    rustix::fs::fchmod(root, Mode::from_raw_mode(0o755))?;
+    rustix::fs::fsetxattr(root, ROOT_UNSAID, b"y", XattrFlags::empty())
+}
+
+/// Whether a layer's directory says what the root of the image is like. overlayfs takes the root from the layer on top.
+pub(crate) fn tells_root(layer: &Path) -> Result<bool, Errno> {
+    let mut value = [0; 1];
+    match rustix::fs::getxattr(layer, ROOT_UNSAID, &mut value[..]) {
+        Ok(_) | Err(Errno::RANGE) => Ok(false),
+        Err(Errno::NODATA) => Ok(true),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Whether a layer's directory says that nothing of the layers below shows. overlayfs does not look for it there.
@@ -81,6 +104,8 @@ struct Unpacking<'a> {
     times: BTreeMap<PathBuf, Timestamps>,
     /// How long all of those paths are.
     kept: usize,
+    /// The archive says what the layer's directory itself is like.
+    tells_root: bool,
 }
 
 impl Unpacking<'_> {
@@ -94,6 +119,7 @@ impl Unpacking<'_> {
             // The layer's directory itself.
             let Kind::Directory = member.kind else { return Err(Fault::Path) };
             set_all(self.root, member)?;
+            self.tells_root = true;
             return self.keep_time(PathBuf::new(), member);
         };
         if path.iter().any(|part| part.starts_with(WHITEOUT_OWN) && *part != WHITEOUT_ALL) {

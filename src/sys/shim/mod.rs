@@ -9,6 +9,7 @@ pub(crate) mod container;
 pub(crate) mod ladder;
 mod launch;
 pub(crate) mod logs;
+mod oom;
 mod places;
 pub(crate) mod record;
 mod root;
@@ -349,11 +350,22 @@ impl<'a> Shim<'a> {
         record::write(self.directory, STATE, &state, Keep::ThisBoot)
     }
 
+    /// The main process, as it was recorded.
+    fn recorded(&self) -> Option<i32> {
+        match record::read::<TaskState>(&self.directory.join(STATE)) {
+            Ok(Read::Found(state)) => Some(state.task.pid),
+            Ok(Read::Absent | Read::Bad(_)) | Err(_) => None,
+        }
+    }
+
     fn finish(&self, outcome: Outcome, stopped: bool, wrote: Wrote) -> io::Result<()> {
         let killed = outcome == Outcome::Signal(libc::SIGKILL);
         let oom = match self.leaf.as_ref().and_then(Leaf::oom_kills) {
             Some(kills) => kills > 0,
-            None => killed && oom_kills() > self.oom_kills,
+            // Since it began others may have been killed for want of memory, and this one by a person.
+            None => {
+                killed && oom_kills() > self.oom_kills && self.recorded().is_some_and(oom::was_killed)
+            }
         };
         if let Some(leaf) = &self.leaf {
             // What is in it came from elsewhere, for we have no child left. One that does not go is an orphan.

@@ -12,6 +12,7 @@
 //! ```
 //! Runs between fork and exec in a process with one thread.
 use crate::sys::ffi::{self, MountAttributes, mount_setattr};
+use crate::sys::image::unpack::tells_root;
 use crate::sys::process::{ContainerShare, ContainerSpec, TaskMount, TaskSpec};
 use crate::sys::real::mounts;
 use crate::sys::shim::places::{self, Inner};
@@ -194,8 +195,8 @@ fn root(directory: &Path, container: &ContainerSpec, stage: &OwnedFd) -> Result<
     let writes = directory.join(WRITES);
     link(&writes.join(UPPER), UPPER)?;
     link(&writes.join(WORK), WORK)?;
-    if let Some(topmost) = container.layers.last() {
-        look_like(&writes.join(UPPER), topmost).map_err(&step)?;
+    if let Some(layer) = says_root(&container.layers).map_err(&step)? {
+        look_like(&writes.join(UPPER), layer).map_err(&step)?;
     }
     let lower: Vec<String> = (0..container.layers.len()).map(|index| index.to_string()).collect();
     let options = format!("lowerdir={},upperdir={UPPER},workdir={WORK}", lower.join(":"));
@@ -212,6 +213,16 @@ fn root(directory: &Path, container: &ContainerSpec, stage: &OwnedFd) -> Result<
         errno => step(errno),
     })?;
     rustix::process::chdir("/").map_err(step)
+}
+
+/// The topmost layer that says what the root is like, or else the topmost one.
+fn says_root(layers: &[PathBuf]) -> Result<Option<&PathBuf>, Errno> {
+    for layer in layers.iter().rev() {
+        if tells_root(layer)? {
+            return Ok(Some(layer));
+        }
+    }
+    Ok(layers.last())
 }
 
 /// The root of what is written covers that of the layers: closed to others there, it would be closed to every user.
