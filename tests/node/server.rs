@@ -7,7 +7,7 @@ use kube::Api;
 use serde_json::{Value, json};
 use wharfline::csi::Rpc;
 
-use crate::support::node::{NODE, Rig, Special, condition, until};
+use crate::support::node::{NODE, Rig, Special, condition, condition_message, until};
 use crate::support::scripted::Config;
 
 /// Waits until the node's lease has run out.
@@ -80,6 +80,11 @@ async fn a_node_that_is_marked_stopped_comes_down_and_back() {
     rig.end_attachment().await;
     let agent = rig.agents.get(NODE).await.unwrap();
     assert!(!agent.status.unwrap().stopped, "the plugin is left");
+    let needed = |a: &Value| {
+        let message = condition_message(a, "Ready").unwrap_or_default();
+        message.starts_with("it is to stop, and does once nothing needs the plugin here any more")
+    };
+    rig.world.until(&rig.allocs, "p", "says what it waits for", needed).await;
     rig.world.status(&rig.allocs, "p", json!({ "pluginReleased": true })).await;
     rig.world
         .until(&rig.agents, NODE, "stopped", |a| {

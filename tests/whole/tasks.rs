@@ -53,7 +53,21 @@ fn a_task_has_its_user_its_limits_and_a_directory_of_its_volume() {
     until("it is told", || told().is_some());
     let note = told().unwrap();
     assert!(note.contains("volume data, subPath \"out\": leads through a link"), "{note}");
-    rig.run(&["delete", "allocation/other", "volumeclaim/data", "volumeclass/dir", "plugin/dir"]);
+    // A file is no directory, and nothing of the node's own paths is told.
+    rig.run(&["delete", "allocation/other"]);
+    std::fs::write(std::path::Path::new(&path).join("file"), "x").unwrap();
+    other["metadata"]["name"] = json!("third");
+    other["spec"]["tasks"][0]["volumeMounts"][0]["subPath"] = json!("file");
+    rig.apply(&other.to_string());
+    let says =
+        "task t: volume data, subPath \"file\": is a file or leads through one; a subPath is a directory";
+    let told = || {
+        let events = rig.list("events");
+        let text = |e: &serde_json::Value| e["message"].as_str().unwrap_or_default().to_owned();
+        events.iter().map(text).any(|text| text.contains(says.split_once(": ").unwrap().1))
+    };
+    until("a file is told", told);
+    rig.run(&["delete", "allocation/third", "volumeclaim/data", "volumeclass/dir", "plugin/dir"]);
     for kind in ["volumes", "allocations", "plugins"] {
         until(&format!("no {kind} are left"), || rig.list(kind).is_empty());
     }

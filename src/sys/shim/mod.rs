@@ -363,9 +363,7 @@ impl<'a> Shim<'a> {
         let oom = match self.leaf.as_ref().and_then(Leaf::oom_kills) {
             Some(kills) => kills > 0,
             // Since it began others may have been killed for want of memory, and this one by a person.
-            None => {
-                killed && oom_kills() > self.oom_kills && self.recorded().is_some_and(oom::was_killed)
-            }
+            None => killed && oom_kills() > self.oom_kills && self.recorded().is_some_and(oom::was_killed),
         };
         if let Some(leaf) = &self.leaf {
             // What is in it came from elsewhere, for we have no child left. One that does not go is an orphan.

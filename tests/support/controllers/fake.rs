@@ -519,14 +519,18 @@ impl FakeNode {
         let of = &instance["spec"]["allocation"];
         let allocation = self.seen.get("allocations", text(&of["namespace"]), text(&of["name"]));
         let bad = allocation["spec"]["tasks"][0]["env"].get(behaviour.poison).is_some();
-        let runs = allocation["status"]["phase"] == "Running" && behaviour.healthy && !bad;
+        let driver = allocation["spec"]["tasks"][0]["env"]["DRIVER"].as_str().unwrap_or(behaviour.driver);
+        let of_volumes =
+            self.seen.get("plugins", "", text(&instance["spec"]["plugin"]))["status"]["driverName"].clone();
+        let other = of_volumes.as_str().is_some_and(|of_volumes| of_volumes != driver);
+        let runs = allocation["status"]["phase"] == "Running" && behaviour.healthy && !bad && !other;
         let ready = json!({ "type": "Ready", "status": if runs { "True" } else { "False" },
-            "reason": "Probed", "message": "as told" });
+            "reason": if other { "OtherDriver" } else { "Probed" }, "message": "as told" });
         let usual = format!("id-{}", self.name);
         let node_id = if behaviour.node_id.is_empty() { &usual } else { &behaviour.node_id };
         let said = json!({ "nodeId": node_id, "maxVolumes": behaviour.max_volumes,
             "topology": { "dir/node": self.name }, "capabilities": behaviour.capabilities,
-            "provider": { "name": behaviour.driver, "version": "1" }, "conditions": [ready] });
+            "provider": { "name": driver, "version": "1" }, "conditions": [ready] });
         push(patches, "plugininstances", instance, said);
     }
 

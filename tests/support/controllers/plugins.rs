@@ -675,3 +675,70 @@ async fn an_instance_that_takes_another_nodes_id_is_not_used() {
     assert_eq!(phase(&bench.seen, "one"), "Running", "a sick plugin stops nobody");
     bench.end().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn replicas_that_no_node_is_there_for_are_missing_and_told() {
+    let mut bench = Bench::with(&["a", "b"], disks()).await;
+    let spec = json!({ "instances": [{ "name": "all", "role": "Monolith", "placement": { "replicas": 3 },
+        "runtime": { "process": { "command": ["driver"] } } }] });
+    bench.make("plugins", json!({ "metadata": { "name": "p" }, "spec": spec })).await;
+    let counts = |seen: &Seen, healthy: u32| {
+        seen.get("plugins", "", "p")["status"]["controllers"] == json!({ "healthy": healthy, "expected": 3 })
+    };
+    bench.until("two of three", |seen| counts(seen, 2)).await;
+    let told = condition(&bench.seen.get("plugins", "", "p"), "Ready").clone();
+    assert_eq!((&told["status"], &told["reason"]), (&json!("False"), &json!("NoNodes")), "{told}");
+    assert!(told["message"].as_str().unwrap().starts_with("replicas asks for 1 more than"), "{told}");
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.join("c", disks()).await;
+    bench.until("three of three", |seen| counts(seen, 3) && ready(&seen.get("plugins", "", "p"))).await;
+    bench.end().await;
+}
+
+/// It is asked about none of the volumes that hold the one beside it.
+#[tokio::test(start_paused = true)]
+async fn another_driver_in_a_plugins_place_is_let_go_whatever_needs_the_plugin() {
+    let bench = Bench::with(&["a"], disks()).await;
+    bench.make("allocations", by_hand("default")).await;
+    bench.until("the plugin is there", |seen| ready(&seen.get("plugins", "", "by-hand"))).await;
+    bench.make("volumeclasses", class("disk", "by-hand")).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    let mut wrong = by_hand("default");
+    wrong["metadata"]["name"] = json!("wrong");
+    wrong["spec"]["tasks"][0]["env"] = json!({ "DRIVER": "other.csi" });
+    bench.make("allocations", wrong).await;
+    let other = |seen: &Seen| seen.all("plugininstances").iter().any(|i| why(i) == "OtherDriver");
+    bench.until("it is another driver", other).await;
+    bench.delete("allocations", "default", "driver").await;
+    bench.quiet().await;
+    assert_eq!(phase(&bench.seen, "driver"), "Running", "the volume needs it");
+    bench.delete("allocations", "default", "wrong").await;
+    bench.until("it goes", |seen| seen.get("allocations", "default", "wrong").is_null()).await;
+    assert_eq!(phase(&bench.seen, "driver"), "Running", "the volume needs it still");
+    bench.end().await;
+}
+
+/// Each sentence is an event: in a series a person would see the first one alone.
+#[tokio::test(start_paused = true)]
+async fn what_is_told_anew_is_told_in_its_own_words() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    let mut driver = by_hand("default");
+    driver["spec"]["tasks"][0]["csiPlugin"]["pluginName"] = json!("disk");
+    let told = |seen: &Seen, plugin: &str| {
+        let of = format!("Plugin \"{plugin}\"");
+        let events = seen.all("events");
+        let refusals = events.iter().filter(|event| event["reason"] == "InstanceRefused");
+        refusals.filter(|event| event.to_string().replace("\\\"", "\"").contains(&of)).count()
+    };
+    bench.make("allocations", driver.clone()).await;
+    bench.until("refused", |seen| told(seen, "disk") == 1).await;
+    bench.make("plugins", json!({ "metadata": { "name": "second" }, "spec": {} })).await;
+    let mut tasks = driver["spec"]["tasks"].clone();
+    tasks[0]["csiPlugin"]["pluginName"] = json!("second");
+    bench.patch("allocations", "default", "driver", json!({ "spec": { "tasks": tasks } })).await;
+    bench.until("refused again", |seen| told(seen, "second") == 1).await;
+    bench.end().await;
+}

@@ -501,3 +501,17 @@ fn a_broken_archive_is_refused() {
     let lying = [made::archive(&[]), file.blocks()].concat();
     assert_eq!(names(&add_blocks(&shed, lying).unwrap()), [""; 0], "nothing is read behind the end");
 }
+
+/// Layers of a build mostly hold what they add alone. A daemon makes its files for itself alone.
+#[test]
+fn a_layer_that_says_nothing_of_the_root_leaves_it_open_to_all() {
+    const UNSAID: &str = "trusted.wharfline.root-unsaid";
+    let shed = Shed::new();
+    let said = add(&shed, &[Entry::directory("./").mode(0o711).owner(7, 8), Entry::file("a", "")]).unwrap();
+    assert_eq!((stat(&said).st_mode & 0o7777, attribute(&said, UNSAID)), (0o711, None));
+    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let unsaid = add(&shed, &[Entry::directory("app/").mode(0o755), Entry::file("app/x", "")]);
+    rustix::process::umask(before);
+    let unsaid = unsaid.unwrap();
+    assert_eq!((stat(&unsaid).st_mode & 0o7777, attribute(&unsaid, UNSAID)), (0o755, Some(b"y".to_vec())));
+}

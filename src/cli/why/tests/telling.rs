@@ -128,6 +128,23 @@ fn a_task_that_is_to_serve_another_plugin_says_what_holds_it() {
     }
 }
 
+/// Every instance is well, and the next spec is not in force.
+#[test]
+fn a_plugin_whose_update_is_held_is_not_fine() {
+    let conditions = |updated: &str, reason: &str| {
+        json!({ "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "Ready", "message": "" },
+            { "type": "Updated", "status": updated, "reason": reason, "message": "1 of 2; the former spec brings back" }] } })
+    };
+    for (updated, reason, held) in
+        [("True", "Updated", false), ("False", "Updating", false), ("False", "UpdateHeld", true)]
+    {
+        let cluster = with(&[("plugins/0", conditions(updated, reason))]);
+        let page = explain(&objects(&cluster), &subject("Plugin/nfs")).unwrap();
+        let says = page.tree.text.contains("the former spec brings back");
+        assert_eq!((page.root.is_some(), says), (held, held), "{reason}: {}", page.tree.text);
+    }
+}
+
 /// It runs, and that is not all that is wanted of it.
 #[test]
 fn an_allocation_that_runs_and_serves_nobody_says_so() {
