@@ -251,6 +251,30 @@ impl Guarded {
 const CLAIMS: &str = "/apis/wharfline.dev/v1alpha1/namespaces/default/volumeclaims";
 const FOREVER: &str = "2099-01-01T00:00:00Z";
 
+/// What a plugin has may be of another namespace: by its handle only an administrator brings it into one.
+#[tokio::test]
+async fn who_writes_in_a_namespace_names_no_snapshot_of_a_plugin_there() {
+    let guarded = guarded(Seating::default()).await;
+    let editor = guarded.user("ed", "edit", FOREVER).await.to_string();
+    let admin = guarded.user("adam", "admin", FOREVER).await.to_string();
+    let path = "/apis/wharfline.dev/v1alpha1/namespaces/default/snapshots";
+    let snapshot = |name: &str, source: Value| {
+        json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot", "metadata": { "name": name },
+            "spec": { "source": source } })
+    };
+    let foreign = snapshot("foreign", json!({ "handle": "snap-of-others", "plugin": "p" }));
+    let made = guarded.ask(&editor, Method::POST, path, foreign.clone()).await;
+    assert_eq!(made.refusal(), (403, "Forbidden"));
+    assert!(
+        made.message().contains("spec.source.handle") && made.message().contains("User \"ed\""),
+        "{}",
+        made.message()
+    );
+    let own = snapshot("own", json!({ "claimName": "c" }));
+    assert_eq!(guarded.ask(&editor, Method::POST, path, own).await.code, 201);
+    assert_eq!(guarded.ask(&admin, Method::POST, path, foreign).await.code, 201);
+}
+
 #[tokio::test]
 async fn a_user_has_its_role_until_it_is_taken_away() {
     let guarded = guarded(Seating::default()).await;

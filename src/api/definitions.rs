@@ -81,6 +81,7 @@ pub fn definitions() -> Vec<KindDefinition> {
             nodes: const { &[NodeRight::of("status.controller.nodeName", SNAPSHOT_PART)] },
             finalizer: Some(FINALIZER),
             validate: validate::snapshot,
+            reserved: super::snapshot::reserved,
             late: super::snapshot::late_snapshot,
             ..of::<Snapshot>("snapshot", &["snap"], &["status.controller.nodeName"])
         },
@@ -270,6 +271,7 @@ fn of<K: CustomResourceExt>(
         finalizer: None,
         default: |_| {},
         validate: |_, _| Vec::new(),
+        reserved: |_| None,
         late: |_, _| None,
     }
 }

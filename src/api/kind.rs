@@ -82,6 +82,8 @@ pub struct KindDefinition {
     pub default: fn(&mut Value),
     /// Lists every fault of the new object, given the stored one on update. Runs after schema validation.
     pub validate: fn(new: &Value, old: Option<&Value>) -> Vec<FieldError>,
+    /// The field of a new object, if it has one, that only who may do everything may set: it reaches beyond the namespace.
+    pub reserved: fn(new: &Value) -> Option<&'static str>,
     /// Why a write of the status comes too late to count, if it does: its writer is no longer the one who speaks of it.
     pub late: fn(new: &Value, old: &Value) -> Option<String>,
 }

@@ -163,6 +163,11 @@ impl Snapshot {
     }
 }
 
+/// What the plugin has may be anybody's: who may write in one namespace alone may not name it there.
+pub(super) fn reserved(new: &Value) -> Option<&'static str> {
+    new["spec"]["source"]["handle"].as_str().map(|_| "spec.source.handle")
+}
+
 /// A former host's word of a snapshot, which would cover what the present one says.
 pub(super) fn late_snapshot(new: &Value, old: &Value) -> Option<String> {
     const WORDS: [&str; 5] = ["exists", "handle", "size", "ready", "observedEpoch"];

@@ -12,7 +12,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
 
-use super::access::{ADMINS, Identity, Verb, authorize};
+use super::access::{ADMINS, CONTROLLERS, Identity, Verb, authorize};
 use super::audit::{Asked, Ended};
 use super::fixed::UNCHANGEABLE;
 use super::identify::identify;
@@ -247,6 +247,8 @@ async fn objects(
     let started = tokio::time::Instant::now();
     let mut query = Query::parse(&parts.uri)?;
     query.node = identity.node_name().map(str::to_owned);
+    let whole = identity.is_in(ADMINS) || identity.is_in(CONTROLLERS);
+    query.confined = (!whole).then(|| identity.user.clone());
     query.term = parts.extensions.get::<Term>().map(|term| term.0);
     query.also = parts.extensions.get::<Unrenewed>().and_then(|lease| inner.unwritten(lease));
     let verb = Verb::of(&parts.method, target.name.is_some(), query.watch);

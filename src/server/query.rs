@@ -62,6 +62,8 @@ pub(crate) struct Query {
     pub(crate) force: Option<bool>,
     /// The node that asks, if one does; not of the query.
     pub(crate) node: Option<String>,
+    /// Who asks, if that is a person who may not do everything; not of the query.
+    pub(crate) confined: Option<String>,
     /// The term of the leader that asks, if one does; not of the query.
     pub(crate) term: Option<Rev>,
     /// What else the leader's write goes by; not of the query either.

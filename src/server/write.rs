@@ -56,6 +56,7 @@ pub(crate) async fn create(
         };
         let Admitted { mut object, warnings } =
             admission::create(resource, namespace, submitted, &inner.stamp())?;
+        check_reserved(resource, query, &object)?;
         if let Some(node) = &query.node {
             rights::of_change(node, resource, &Value::Null, &object)?;
         }
@@ -349,6 +350,7 @@ async fn make_applied(
     let object = std::mem::take(&mut applied.object);
     let submitted = Submitted { object, duplicates: Vec::new(), validation: query.field_validation };
     let mut admitted = admission::create(resource, namespace, submitted, &inner.stamp())?;
+    check_reserved(resource, query, &admitted.object)?;
     if let Some(node) = &query.node {
         rights::of_change(node, resource, &Value::Null, &admitted.object)?;
     }
@@ -359,6 +361,18 @@ async fn make_applied(
         None => object_response(inner, resource, admitted.object, how),
     };
     Ok(warned(response, &wanted.warnings))
+}
+
+/// Whether the one who asks may set all that is set.
+fn check_reserved(resource: &Resource, query: &Query, object: &Value) -> Result<(), Refusal> {
+    let Some((user, field)) = query.confined.as_ref().zip((resource.kind.reserved)(object)) else {
+        return Ok(());
+    };
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let why = format!(
+        "{field} names what may belong to anybody, and User \"{user}\" may not do everything; have an administrator make it"
+    );
+    Err(Refusal::forbidden(resource.subject(name), &why))
 }
 
 fn config<'a>(query: &'a Query, wanted: &'a Wanted) -> Config<'a> {
