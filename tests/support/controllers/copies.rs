@@ -182,3 +182,25 @@ async fn nothing_is_filled_from_what_is_gone_whoever_decides() {
         }
     }
 }
+
+/// Part of obligation CO-CTRL-05: what is on its way out is asked to fill nothing, by whomever the copy was made.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_goes_takes_no_new_copy() {
+    let bench = halted(copying(DISK)).await;
+    let data = volume_of(&bench.seen, "data");
+    let name = data["metadata"]["name"].as_str().unwrap().to_owned();
+    // Its host does nothing, and so it stays as it is.
+    bench.delete("volumes", "", &name).await;
+    let content =
+        json!({ "volume": name, "uid": data["metadata"]["uid"], "handle": data["status"]["handle"] });
+    let create = json!({ "name": "copy", "requiredBytes": 1 << 30, "content": content });
+    let copy = json!({ "metadata": { "name": "copy" }, "spec": { "plugin": "disk",
+        "accessModes": ["SingleNodeWriter"], "source": { "create": create } } });
+    bench.make("volumes", copy).await;
+    bench.quiet().await;
+    let copy = bench.seen.get("volumes", "", "copy");
+    assert_eq!(copy["status"]["controller"], Value::Null);
+    assert_eq!(condition(&copy, "Ready")["reason"], "BeingDeleted");
+    assert!(bench.seen.get("volumes", "", &name)["status"]["copies"].is_null());
+    bench.end().await;
+}
