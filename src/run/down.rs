@@ -22,7 +22,7 @@ use super::enroll::Membership;
 use super::up::{Core, prepare, stop_on_signal};
 use super::{allows, cluster, join, machine, node};
 use crate::api::allocation::AllocationPhase;
-use crate::api::{Allocation, NodeAgent, Volume, VolumeClaim};
+use crate::api::{Allocation, NodeAgent, Snapshot, Volume, VolumeClaim};
 use crate::cli::why::{EVENTS, Explanation, Kind, Objects, Subject, explain};
 use crate::node::journal::{AttachmentEntry, Entry, Journal};
 use crate::node::{Looked, Options};
@@ -44,7 +44,7 @@ const AGAIN: &str = "what began goes on: run it again, with a longer --timeout i
 /// Arguments of `wharfline down`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Delete allocations, claims and volumes first, with what is in them
+    /// Delete allocations, claims, snapshots and volumes first, with what is in them
     #[arg(long)]
     pub delete_volumes: bool,
     /// How long to wait, such as 90s or 5m
@@ -349,6 +349,8 @@ fn left(objects: &Objects) -> Vec<String> {
     subjects.extend(claims.map(|o| of(Kind::Claim, o.namespace(), o.name_any())));
     let volumes = objects.volumes.iter().filter(|o| o.metadata.deletion_timestamp.is_some());
     subjects.extend(volumes.map(|o| of(Kind::Volume, None, o.name_any())));
+    let snapshots = objects.snapshots.iter().filter(|o| o.metadata.deletion_timestamp.is_some());
+    subjects.extend(snapshots.map(|o| of(Kind::Snapshot, o.namespace(), o.name_any())));
     subjects.extend(objects.attachments.iter().map(|o| of(Kind::Attachment, None, o.name_any())));
     let line = |subject: &Subject| {
         let Explanation { tree, root, .. } = explain(objects, subject)?;
@@ -374,12 +376,15 @@ async fn take_down(client: Client, name: &str, delete_volumes: bool) -> anyhow::
         // One that serves a plugin ends after the volumes of that, and may have volumes of another one itself.
         ask_for_end(&client, allocations).await?;
         ask_for_end::<VolumeClaim>(&client, |_| true).await?;
+        // A driver may keep a volume for its snapshots, or a snapshot for the volumes that began with it.
+        ask_for_end::<Snapshot>(&client, |_| true).await?;
         // Now, for such a one may have a claim that waits for it, and be held by a volume that no claim takes along.
         ask_for_end::<Volume>(&client, |_| true).await?;
         gone::<VolumeClaim>(&client, |_| true).await?;
         // One that was being made for a claim when the others were asked.
         ask_for_end::<Volume>(&client, |v| v.metadata.deletion_timestamp.is_none()).await?;
         gone::<Volume>(&client, |_| true).await?;
+        gone::<Snapshot>(&client, |_| true).await?;
         gone(&client, allocations).await?;
     }
     let nodes: Api<CoreNode> = Api::all(client.clone());

@@ -17,21 +17,23 @@ use wharfline::store::{Rev, Store};
 /// The collection of gadgets in namespace `default`.
 pub(crate) const GADGETS: &str = "/apis/test.dev/v1/namespaces/default/gadgets";
 
+/// The columns of gadgets.
+const COLUMNS: &[Column] = &[
+    Column { name: "NODE", kind: "string", wide: false, cell: Cell::Path(".spec.nodeName") },
+    Column { name: "MODES", kind: "string", wide: true, cell: Cell::Path(".spec.modes[*]") },
+    Column {
+        name: "READY",
+        kind: "string",
+        wide: false,
+        cell: Cell::Computed(".status.phase", |gadget| match gadget["status"]["phase"].as_str() {
+            Some(phase) => json!(phase),
+            None => json!("Waiting"),
+        }),
+    },
+];
+
 /// A kind of the test's own: namespaced, with status, defaults, a union and rules.
 pub(crate) fn gadget() -> KindDefinition {
-    const COLUMNS: &[Column] = &[
-        Column { name: "NODE", kind: "string", wide: false, cell: Cell::Path(".spec.nodeName") },
-        Column { name: "MODES", kind: "string", wide: true, cell: Cell::Path(".spec.modes[*]") },
-        Column {
-            name: "READY",
-            kind: "string",
-            wide: false,
-            cell: Cell::Computed(".status.phase", |gadget| match gadget["status"]["phase"].as_str() {
-                Some(phase) => json!(phase),
-                None => json!("Waiting"),
-            }),
-        },
-    ];
     KindDefinition {
         group: "test.dev",
         version: "v1",
@@ -77,6 +79,7 @@ pub(crate) fn gadget() -> KindDefinition {
         nodes: &[],
         finalizer: None,
         default: |_| {},
+        reserved: |_| None,
         late: |_, _| None,
         validate: |new, old| {
             let mut faults = FieldErrors::new();

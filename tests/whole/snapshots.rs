@@ -62,9 +62,21 @@ fn a_claim_begins_with_what_was_there_when_its_snapshot_was_taken() {
     }
     assert_eq!(at_the_driver(&rig), 1, "Retain leaves it");
     assert_eq!(rig.list("snapshots"), Vec::<Value>::new());
+    let mut last: Value = serde_json::from_str(&snapshot("last", "Delete")).unwrap();
+    last["spec"]["source"]["claimName"] = json!("second");
+    rig.apply(&last.to_string());
+    rig.wait_ready("snapshot/last");
     for name in ["small", "restored", "second"] {
         rig.run(&["delete", "allocation", name]);
         rig.run(&["delete", "volumeclaim", name]);
     }
+    assert_eq!(at_the_driver(&rig), 2);
+    let drivers = rig.data.path().join("drivers/dir/snapshots");
+    rig.run(&["down", "--delete-volumes"]);
+    assert_eq!(
+        std::fs::read_dir(drivers).unwrap().count(),
+        1,
+        "what is deleted with volumes are snapshots, too"
+    );
     ended(rig);
 }
