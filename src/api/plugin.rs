@@ -110,6 +110,9 @@ pub enum ControllerScope {
     Node,
 }
 
+/// The most replicas of one entry that may be asked for: one node has one of them.
+pub const MOST_REPLICAS: u32 = 1000;
+
 /// One group of instances of a plugin.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

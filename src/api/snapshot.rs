@@ -147,17 +147,17 @@ impl Snapshot {
         self.spec.source.handle.is_empty()
     }
 
-    /// Whether its volume has to stay for it: it may be cut still, or may have to be cut once more to be deleted.
+    /// Whether its volume has to stay for it: it is not ready yet, or may have to be cut once more to be deleted.
     pub fn needs_volume(&self) -> bool {
         let status = self.status.clone().unwrap_or_default();
         let leaving = self.metadata.deletion_timestamp.is_some();
         self.is_cut()
             && status.of.is_some()
             && match status.exists {
-                Some(Rung::Up) => false,
+                Some(Rung::Up) => !leaving && !status.ready,
                 Some(Rung::Unknown) => !leaving || status.handle.is_empty(),
-                // What was refused for good is asked for again only when something has changed.
-                Some(Rung::Down) => false,
+                // What was refused for good is asked for again only when something has changed, other failures by themselves.
+                Some(Rung::Down) => !leaving && status.next_attempt_time.is_some(),
                 None => !leaving,
             }
     }

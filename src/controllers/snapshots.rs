@@ -215,7 +215,8 @@ fn host(
         }
     }
     // Until it is ready its calls are about its volume as well.
-    let with_volume = object.is_cut() && !status.ready && status.exists != Some(crate::api::meta::Rung::Down);
+    let over = deleting(object) && status.exists == Some(crate::api::meta::Rung::Down);
+    let with_volume = object.is_cut() && !status.ready && !over;
     let its =
         volume.as_ref().filter(|_| with_volume).and_then(|v| v.status.as_ref()?.calling_host().cloned());
     let pinned = its.as_ref().map(|host| host.node_name.as_str());

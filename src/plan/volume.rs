@@ -86,7 +86,8 @@ pub fn exists(facts: &Facts<'_>) -> Rung {
 /// that could change it.
 pub fn gone(facts: &Facts<'_>) -> bool {
     let absent = exists(facts) == Rung::Down && !facts.attempting;
-    facts.deleting && !facts.held && (kept(facts) || absent)
+    // What is being made of it has to find it, and may have to be asked for by it once more.
+    facts.deleting && !facts.held && (kept(facts) && facts.copy.is_none() || absent)
 }
 
 /// Whether its object is to be deleted although nobody asked for it: its claim went without it, or it was kept until its
@@ -103,12 +104,13 @@ pub fn unwanted(facts: &Facts<'_>) -> bool {
 pub fn held_back(kind: &'static str, from: &str, source: Option<(bool, bool)>) -> Option<Reason> {
     match source {
         None => Some(Reason::NotFound { kind, name: from.to_owned() }),
-        Some((true, _)) => Some(Reason::BeingDeleted { kind, name: from.to_owned() }),
+        // It was entered before the deletion, which waits for it.
+        Some((_, true)) => None,
+        Some((true, false)) => Some(Reason::BeingDeleted { kind, name: from.to_owned() }),
         Some((false, false)) => Some(Reason::SourceNotReady {
             from: format!("{kind} \"{from}\""),
             why: "it is entered there first".to_owned(),
         }),
-        Some((false, true)) => None,
     }
 }
 
@@ -118,7 +120,7 @@ pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
         |phase, reason: &str, message: String| (phase, Condition::new(READY, Truth::False, reason, message));
     let failing = facts.provisioning.filter(|c| c.status != Truth::True);
     if facts.deleting {
-        return match (failing, facts.copy.as_ref().filter(|_| !kept(facts))) {
+        return match (failing, facts.copy.as_ref()) {
             (Some(c), _) => not_ready(VolumePhase::Releasing, &c.reason, c.message.clone()),
             (None, _) if facts.held => {
                 not_ready(VolumePhase::Releasing, "InUse", "waits until no allocation has it any more".into())
@@ -298,13 +300,16 @@ mod tests {
             let alone = Facts { claim: Claim::Gone, ..facts };
             let copied = Facts { copy: Some("vol-2".to_owned()), ..alone.clone() };
             assert!(!unwanted(&copied), "{copied:?}");
-            let waits = alone.deleting && !alone.held && !kept(&alone);
+            let waits = alone.deleting && !alone.held;
+            let absent = exists(&copied) == Rung::Down && !copied.attempting;
+            assert!(absent || !gone(&copied), "{copied:?}");
             let message = standing(&copied).1.message;
             assert_eq!(message.contains("vol-2, which is made of it"), waits, "{message}");
         }
         for (source, word) in [
             (None, Some("NotFound")),
-            (Some((true, true)), Some("BeingDeleted")),
+            (Some((true, false)), Some("BeingDeleted")),
+            (Some((true, true)), None),
             (Some((false, false)), Some("SourceNotReady")),
             (Some((false, true)), None),
         ] {

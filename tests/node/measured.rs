@@ -129,10 +129,8 @@ async fn a_measurement_that_hangs_holds_up_its_volume_for_one_deadline_and_no_ot
     // The other one comes down meanwhile.
     rig.end_second().await;
     assert!(asked_of(&rig, &hangs).last().unwrap().in_flight(), "the other volume waited for it");
-    let asked = asked_of(&rig, &hangs).len();
+    // The call does not end by itself, and its own volume comes down for all that.
     rig.end_alloc("app").await;
-    let last = asked_of(&rig, &hangs);
-    assert_eq!(last.len(), asked, "it was measured on its way down");
     gate.open();
     rig.end_attachment().await;
     rig.end_volume("vol-1").await;

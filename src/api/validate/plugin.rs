@@ -22,6 +22,10 @@ pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
             &["everyNode", "nodeSelector", "replicas"],
             false,
         );
+        if instance["placement"]["replicas"].as_u64() > Some(plugin::MOST_REPLICAS.into()) {
+            let message = format!("must be at most {}: a node has one of them", plugin::MOST_REPLICAS);
+            faults.invalid(format!("{path}.placement.replicas"), message);
+        }
         resources(&mut faults, &path, instance);
         env(&mut faults, &path, instance);
         driver_paths(&mut faults, &path, instance, &instance["runtime"]);
@@ -72,6 +76,17 @@ pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+
+    #[test]
+    fn replicas_have_a_bound() {
+        for (replicas, faulty) in [(0, false), (1000, false), (1001, true), (u32::MAX, true)] {
+            let spec = json!({ "spec": { "instances": [{ "name": "all", "role": "Node",
+                "runtime": { "process": { "command": ["d"] } }, "placement": { "replicas": replicas } }] } });
+            let faults = plugin(&spec, None);
+            let named = faults.iter().any(|fault| fault.path == "spec.instances[0].placement.replicas");
+            assert_eq!(named, faulty, "{replicas}: {faults:?}");
+        }
+    }
 
     use super::super::paths;
     use super::*;

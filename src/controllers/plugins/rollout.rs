@@ -10,6 +10,7 @@ use super::super::write::Failure;
 use super::wanted::{Slot, Wanted, slot};
 use super::{fault, tasks};
 use crate::api::meta::{Condition, ObjectRef, Truth};
+use crate::api::plugin::MOST_REPLICAS;
 use crate::api::{Allocation, Plugin, PluginInstance, Volume};
 use crate::plan::registry::{self, Instance};
 use crate::plan::update::{Made, OnNode, Pace, Standing, begun, standing, steps};
@@ -179,7 +180,8 @@ fn nowhere<'a>(plugin: &'a Plugin, wanted: &'a [Wanted]) -> impl Iterator<Item =
     let entries = plugin.spec.instances.iter().filter(|_| !deleting(plugin));
     entries.flat_map(|entry| {
         let placed = wanted.iter().filter(|one| one.slot().0 == entry.name).count();
-        let asked = entry.placement.replicas.map_or(0, |replicas| replicas as usize);
+        // One of before there was a bound may ask for any number.
+        let asked = entry.placement.replicas.map_or(0, |replicas| replicas.min(MOST_REPLICAS) as usize);
         (placed..asked).map(|nth| Instance {
             id: format!("{}/{nth}", entry.name),
             role: entry.role,

@@ -18,7 +18,7 @@ use super::super::world::World;
 use super::wanted::{Slot, Wanted, slot, wanted};
 use super::{ours, own_allocations, undeclared};
 use crate::api::allocation::{CsiPlugin, Task};
-use crate::api::meta::{ObjectRef, READY, ReclaimPolicy, Rung, Truth, is_true};
+use crate::api::meta::{Condition, ObjectRef, READY, ReclaimPolicy, Rung, Truth, is_true};
 use crate::api::plugin::{OTHER_DRIVER, Role};
 use crate::api::{
     Allocation, Plugin, PluginInstance, PluginInstanceSpec, Snapshot, Volume, VolumeAttachment,
@@ -210,10 +210,15 @@ fn change_waits(context: &Context, object: &Allocation, instance: &PluginInstanc
 }
 
 /// Whether another driver than that of the plugin's volumes is in its place: it is asked about none of them, and none needs it.
+/// One that has answered as theirs once is theirs, whatever name the Plugin asks for by now.
 fn is_another_driver(context: &Context, object: &Allocation, task: &Task) -> bool {
-    let status = instance_of(context, object, task).and_then(|instance| instance.status.clone());
-    let conditions = status.unwrap_or_default().conditions;
-    conditions.iter().any(|c| c.kind == READY && c.status == Truth::False && c.reason == OTHER_DRIVER)
+    let Some(instance) = instance_of(context, object, task) else { return false };
+    let status = instance.status.clone().unwrap_or_default();
+    let refused = |c: &Condition| c.kind == READY && c.status == Truth::False && c.reason == OTHER_DRIVER;
+    let plugin = context.world.plugins.named(&instance.spec.plugin);
+    let theirs = plugin.and_then(|plugin| plugin.status.as_ref().map(|s| s.driver_name.clone()));
+    let known = status.provider.is_some_and(|provider| theirs.as_ref() == Some(&provider.name));
+    !known && status.conditions.iter().any(refused)
 }
 
 /// The plugin that a task serves, and in which role: as it was admitted, until a change of that is. One that may not be

@@ -1,7 +1,8 @@
 //! The calls of a [`Plugin`], one method each.
 //!
 //! The order of calls, and which of them a plugin's capabilities allow ([`gates`](super::gates)), is the caller's business.
-//! What is alpha is not sent where [`PluginOptions`](super::PluginOptions) do not switch it on.
+//! What is alpha is not sent where neither [`PluginOptions`](super::PluginOptions) nor the call's
+//! [`Terms`](super::Terms) switch it on.
 mod controller;
 mod groups;
 mod node;

@@ -218,7 +218,8 @@ async fn ask(node: &Arc<Node>, entry: AttachmentEntry) -> Option<Result<Stats, F
         deadline: node.deadline(&entry.plugin, "NodeGetVolumeStats"),
         attempt: 1,
         lease: None,
-        gate: Some(serving.gate()),
+        // It is sent at once or not at all, and says nothing of other calls that a process was asked for.
+        gate: None,
         alpha: node.alpha(&entry.plugin),
     };
     match serving.client.node_get_volume_stats(request, terms).await {

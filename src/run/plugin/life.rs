@@ -89,7 +89,7 @@ impl Examiner {
             check::created(&request, &volume),
             &volume.volume_id,
         );
-        let again = self.plugin.create_volume(request, self.deadline).await;
+        let again = self.plugin.create_volume(request.clone(), self.deadline).await;
         let case = format!("{what}: again");
         let at = point(
             Rpc::CreateVolume.name(),
@@ -98,7 +98,11 @@ impl Examiner {
         );
         match again {
             Ok(again) => {
-                self.card.holds(at, again.volume_id == volume.volume_id, again.volume_id);
+                let same = again.volume_id == volume.volume_id;
+                if !same {
+                    self.owe_beneath(Debt::Volume(Box::new(request), Some(again.volume_id.clone())));
+                }
+                self.card.holds(at, same, again.volume_id);
             }
             Err(failure) => drop(self.card.answer::<()>(at, OK, Err(failure))),
         }
@@ -117,7 +121,12 @@ impl Examiner {
         let Some(Debt::Volume(request, _)) = self.debts.last() else { return };
         let range = CapacityRange { required_bytes: larger, limit_bytes: larger };
         let request = proto::CreateVolumeRequest { capacity_range: Some(range), ..(**request).clone() };
-        let asked = self.plugin.create_volume(request, self.deadline).await;
+        let asked = self.plugin.create_volume(request.clone(), self.deadline).await;
+        if let Ok(other) = &asked
+            && other.volume_id != volume.volume_id
+        {
+            self.owe_beneath(Debt::Volume(Box::new(request), Some(other.volume_id.clone())));
+        }
         self.card.answer(at, &[Code::AlreadyExists], asked);
     }
 
@@ -417,6 +426,9 @@ impl Examiner {
                     self.card.answer::<()>(point(call, "snapshot: again", contract), OK, Err(failure));
                     return None;
                 }
+            }
+            if taken.snapshot_id != id {
+                self.owe_beneath(Debt::Snapshot(request.clone(), Some(taken.snapshot_id.clone())));
             }
             if taken.snapshot_id != id || taken.ready_to_use || Instant::now() >= until {
                 break;

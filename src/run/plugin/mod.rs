@@ -182,8 +182,13 @@ async fn examine(examiner: &mut Examiner, probe: &Probe) -> anyhow::Result<bool>
 fn secrets(file: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file).with_context(|| format!("{name} cannot be read"))?;
-    let value = manifest::parse_value(&text, &name)?;
     // Not with what stands in it: that is secret.
+    let unread = |_| {
+        anyhow::anyhow!(
+            "{name}: it cannot be read as YAML: write keys and texts in quotes, such as user: \"admin\""
+        )
+    };
+    let value = manifest::parse_value(&text, &name).map_err(unread)?;
     let pairs =
         value.as_object().with_context(|| format!("{name}: write keys and texts, such as user: admin"))?;
     let one = |(key, value): (&String, &serde_json::Value)| {

@@ -102,6 +102,12 @@ impl Examiner {
         }
     }
 
+    /// An answer that names another volume or snapshot than the one that is noted last: it was made as well.
+    pub(super) fn owe_beneath(&mut self, other: Debt) {
+        let at = self.debts.len().saturating_sub(1);
+        self.debts.insert(at, other);
+    }
+
     /// What was owed last is done.
     pub(super) fn paid(&mut self) {
         self.debts.pop();
