@@ -40,6 +40,7 @@ fn a_task_has_its_user_its_limits_and_a_directory_of_its_volume() {
 
     // A link that somebody has left in the volume leads nowhere.
     std::os::unix::fs::symlink("/etc", std::path::Path::new(&path).join("out")).unwrap();
+    std::fs::write(std::path::Path::new(&path).join("file"), "x").unwrap();
     let mut other = hello;
     other["metadata"]["name"] = json!("other");
     other["spec"]["tasks"][0]["volumeMounts"][0]["subPath"] = json!("out");
@@ -55,7 +56,6 @@ fn a_task_has_its_user_its_limits_and_a_directory_of_its_volume() {
     assert!(note.contains("volume data, subPath \"out\": leads through a link"), "{note}");
     // A file is no directory, and nothing of the node's own paths is told.
     rig.run(&["delete", "allocation/other"]);
-    std::fs::write(std::path::Path::new(&path).join("file"), "x").unwrap();
     other["metadata"]["name"] = json!("third");
     other["spec"]["tasks"][0]["volumeMounts"][0]["subPath"] = json!("file");
     rig.apply(&other.to_string());
