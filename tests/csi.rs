@@ -394,6 +394,42 @@ async fn a_call_that_waited_longer_than_its_lease_is_not_sent() {
     bench.backend.assert_clean();
 }
 
+/// What it was asked.
+#[derive(Debug, Default)]
+struct Doorkeeper(Mutex<Vec<&'static str>>);
+
+#[async_trait]
+impl wharfline::csi::Gate for Doorkeeper {
+    async fn open(&self, changes: bool) -> bool {
+        self.0.lock().unwrap().push(if changes { "may it change" } else { "may it read" });
+        true
+    }
+
+    async fn over(&self) {
+        self.0.lock().unwrap().push("over");
+    }
+}
+
+/// Another call about the volume, which was given up, may be at work still when a measurement has its answer.
+#[tokio::test]
+async fn what_only_reads_ends_no_record_of_whom_others_were_asked_of() {
+    let bench = Bench::with(Config::everything(), Alpha::Off);
+    let gate = Arc::new(Doorkeeper::default());
+    let keeper: Arc<dyn wharfline::csi::Gate> = Arc::clone(&gate) as _;
+    let terms = || Terms {
+        deadline: LONG,
+        attempt: 1,
+        lease: None,
+        gate: Some(Arc::clone(&keeper)),
+        alpha: Alpha::Off,
+    };
+    let way = Way::new("a", "node-a");
+    let failure = bench.plugin.node_get_volume_stats(way.stats("/target"), terms()).await.unwrap_err();
+    assert!(failure.is_not_found() && failure.is_over(), "{failure}");
+    bench.plugin.delete_volume(delete("a"), terms()).await.unwrap();
+    assert_eq!(*gate.0.lock().unwrap(), ["may it read", "may it change", "over"]);
+}
+
 #[tokio::test]
 async fn a_dropped_call_is_reported_and_frees_its_volume() {
     let bench = Bench::new();

@@ -14,7 +14,7 @@ use super::ledger::PATIENCE;
 use super::volumes::only;
 use super::world::World;
 use super::write::Failure;
-use crate::api::meta::{ObjectRef, ReclaimPolicy, Truth};
+use crate::api::meta::{ObjectRef, Truth};
 use crate::api::plugin::capability;
 use crate::api::snapshot::SnapshotOf;
 use crate::api::{Snapshot, SnapshotStatus, Volume, VolumeClass};
@@ -75,19 +75,10 @@ pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> O
     Ok(again)
 }
 
-/// What is wanted of the backend's snapshot.
-fn wanted(object: &Snapshot) -> Wanted {
-    match (deleting(object), object.is_cut(), object.spec.deletion_policy) {
-        (false, _, _) => Wanted::Present,
-        (true, true, ReclaimPolicy::Delete) => Wanted::Deleted,
-        (true, false, _) | (true, true, ReclaimPolicy::Retain) => Wanted::Forgotten,
-    }
-}
-
 fn facts<'a>(object: &Snapshot, status: &'a SnapshotStatus, waits: Option<&'a Reason>) -> Facts<'a> {
     Facts {
         deleting: deleting(object),
-        wanted: wanted(object),
+        wanted: Wanted::of(deleting(object), object.is_cut(), object.spec.deletion_policy),
         exists: status.exists,
         ready: status.ready,
         copy: status.copies.first().map(String::as_str),

@@ -53,9 +53,11 @@ pub struct Terms {
 #[async_trait]
 pub trait Gate: fmt::Debug + Send + Sync {
     /// Whether it may be sent. The call counts as under way while this is asked, and nobody else is asked about the volume.
-    async fn open(&self) -> bool;
+    /// `changes` is false of a call that only reads: whatever becomes of it, nothing is owed to it.
+    async fn open(&self, changes: bool) -> bool;
 
-    /// The plugin is done with the call, and said so.
+    /// The plugin is done with a call that changes something, and said so. Never asked of one that only reads: that says
+    /// nothing of another one that may be under way still.
     async fn over(&self);
 }
 
@@ -302,7 +304,7 @@ impl Plugin {
         let mut asked_of = subject.is_some().then(|| self.shared.owed.begin(about));
         // Counted before it is asked: who drains the process sees either this call, or that it is turned away.
         if let Some(gate) = &terms.gate
-            && !gate.open().await
+            && !gate.open(Q::MANNER == Manner::Alone).await
         {
             asked_of.iter_mut().for_each(Asked::not_sent);
             return Err(Failure::turned_away(Q::RPC));
@@ -340,11 +342,10 @@ impl Plugin {
         tracing::trace!(target: "life", rpc = ?Q::RPC, ?took, ok = result.is_ok(), "call");
         admitted.call.end(result.as_ref().map(|_| ()));
         if let Some(asked_of) = &mut admitted.asked_of
+            && Q::MANNER == Manner::Alone
             && result.as_ref().err().is_none_or(Failure::is_over)
         {
-            if Q::MANNER == Manner::Alone {
-                asked_of.answered();
-            }
+            asked_of.answered();
             if let Some(gate) = &terms.gate {
                 gate.over().await;
             }

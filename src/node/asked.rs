@@ -35,9 +35,12 @@ pub(super) struct Asked {
 
 #[async_trait]
 impl Gate for Asked {
-    async fn open(&self) -> bool {
+    async fn open(&self, changes: bool) -> bool {
         if !self.registry.may_ask(&self.of, (&self.plugin, self.service), &self.volume) {
             return false;
+        }
+        if !changes {
+            return true;
         }
         let entry = AskedEntry {
             plugin: self.plugin.clone(),

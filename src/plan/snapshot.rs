@@ -6,7 +6,7 @@
 //!    ╲──▶ Unknown: Take again ────────╱      Unknown, handle known: Delete ──╱
 //! ```
 use super::{Next, Reason};
-use crate::api::meta::{Condition, READY, Rung, Truth};
+use crate::api::meta::{Condition, READY, ReclaimPolicy, Rung, Truth};
 
 /// What shall become of the snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,18 @@ pub enum Wanted {
     Deleted,
     /// Its object goes, the backend's snapshot stays.
     Forgotten,
+}
+
+impl Wanted {
+    /// What is wanted of the backend for an object: whether that is being deleted, whether the snapshot was cut for it, and what
+    /// becomes of it then.
+    pub fn of(deleting: bool, cut: bool, policy: ReclaimPolicy) -> Self {
+        match (deleting, cut, policy) {
+            (false, _, _) => Self::Present,
+            (true, true, ReclaimPolicy::Delete) => Self::Deleted,
+            (true, false, _) | (true, true, ReclaimPolicy::Retain) => Self::Forgotten,
+        }
+    }
 }
 
 /// What a host sees of it.
@@ -192,6 +204,21 @@ mod tests {
                 Seen { exists: Some(Rung::Up), handle_known: true, ready: true, ..seen }
             }
             Step::Delete => Seen { exists: Some(Rung::Down), ..seen },
+        }
+    }
+
+    #[test]
+    fn only_what_was_cut_and_is_not_to_stay_is_deleted() {
+        use ReclaimPolicy::{Delete, Retain};
+        for (deleting, cut, policy, wanted) in [
+            (false, true, Delete, Wanted::Present),
+            (false, false, Retain, Wanted::Present),
+            (true, true, Delete, Wanted::Deleted),
+            (true, true, Retain, Wanted::Forgotten),
+            (true, false, Delete, Wanted::Forgotten),
+            (true, false, Retain, Wanted::Forgotten),
+        ] {
+            assert_eq!(Wanted::of(deleting, cut, policy), wanted, "{deleting} {cut} {policy:?}");
         }
     }
 

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | nothing | figures | yes |
 //! | figures | none any more | yes |
-//! | of another size | | yes |
+//! | of another size: by a hundredth of its bytes, a twentieth of its inodes, for some file systems make those as they go | | yes |
 //! | space left | none left, or the reverse | yes |
 //! | used by a twentieth more or less of it | | yes |
 //! | anything nearer | | no |
@@ -16,6 +16,8 @@ use crate::api::volume::{Figures, VolumeUsage};
 
 /// What is told lags behind by less than one of so many parts of the volume.
 const PARTS: i128 = 20;
+/// The same of its size in bytes. Some file systems have no size of their own, and tell what is left of another one.
+const PARTS_OF_SIZE: i128 = 100;
 /// The most rounds in which a volume is passed over that did not answer the last time.
 const LONGEST: u32 = 16;
 
@@ -27,7 +29,7 @@ pub enum State {
     /// Not, and what is wrong with it.
     Abnormal(String),
     /// The plugin was asked and said no: one word, and what it said.
-    Unknown(&'static str, String),
+    Unknown(String, String),
 }
 
 impl State {
@@ -42,22 +44,24 @@ impl State {
 
 /// Whether the figures are told anew, after those that were told last.
 pub fn is_news(told: &VolumeUsage, now: &VolumeUsage) -> bool {
-    moved(told.bytes, now.bytes) || moved(told.inodes, now.inodes)
+    moved(told.bytes, now.bytes, PARTS_OF_SIZE) || moved(told.inodes, now.inodes, PARTS)
 }
 
-fn moved(told: Option<Figures>, now: Option<Figures>) -> bool {
+fn moved(told: Option<Figures>, now: Option<Figures>, parts_of_size: i128) -> bool {
     let (told, now) = match (told, now) {
         (None, None) => return false,
         (Some(told), Some(now)) => (told, now),
         (Some(_), None) | (None, Some(_)) => return true,
     };
     let full = |of: Figures| of.available == Some(0);
+    let apart = |told: i64, now: i64| (i128::from(told) - i128::from(now)).abs();
     let distance = match (told.used, now.used) {
-        (Some(told), Some(now)) => (i128::from(told) - i128::from(now)).abs(),
+        (Some(told), Some(now)) => apart(told, now),
         (None, None) => 0,
         (Some(_), None) | (None, Some(_)) => return true,
     };
-    told.total != now.total || full(told) != full(now) || distance * PARTS >= i128::from(now.total)
+    let resized = apart(told.total, now.total) * parts_of_size >= i128::from(now.total);
+    resized || full(told) != full(now) || distance * PARTS >= i128::from(now.total)
 }
 
 /// How many rounds a volume is passed over that did not answer so many times in a row: one that hangs is not asked each time.
@@ -86,7 +90,7 @@ mod tests {
             (half, Some(of(1000, Some(451), Some(549))), false),
             (half, Some(of(1000, Some(450), Some(550))), true),
             // It grew.
-            (half, Some(of(1001, Some(500), Some(501))), true),
+            (half, Some(of(1060, Some(500), Some(560))), true),
             // The last of it went.
             (Some(of(1000, Some(980), Some(20))), Some(of(1000, Some(1000), Some(0))), true),
             (Some(of(1000, Some(1000), Some(0))), Some(of(1000, Some(999), Some(1))), true),
@@ -102,10 +106,28 @@ mod tests {
         }
     }
 
+    /// As xfs makes inodes, and as a directory shows the file system that it is on.
+    #[test]
+    fn a_size_that_floats_is_not_told_each_time() {
+        let usage = |bytes, inodes| VolumeUsage { bytes, inodes, ..VolumeUsage::default() };
+        let told = usage(Some(of(10_000, Some(10), None)), Some(of(10_000, Some(10), None)));
+        for (bytes, inodes, news) in [
+            (10_099, 10_000, false),
+            (10_102, 10_000, true),
+            (9_902, 10_000, false),
+            (9_900, 10_000, true),
+            (10_000, 10_500, false),
+            (10_000, 10_527, true),
+        ] {
+            let now = usage(Some(of(bytes, Some(10), None)), Some(of(inodes, Some(10), None)));
+            assert_eq!(is_news(&told, &now), news, "{bytes} bytes, {inodes} inodes");
+        }
+    }
+
     #[test]
     fn a_state_is_news_when_it_says_something_else() {
         let bad = |message: &str| State::Abnormal(message.to_owned());
-        let no = |word, message: &str| State::Unknown(word, message.to_owned());
+        let no = |word: &str, message: &str| State::Unknown(word.to_owned(), message.to_owned());
         for (before, now, news) in [
             (State::Well, State::Well, false),
             (State::Well, bad("a disk is gone"), true),

@@ -185,7 +185,7 @@ async fn a_volume_that_its_driver_does_not_find_is_told_of_and_left_alone() {
 /// Obligation CO-CTRL-69: nothing is done because of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_that_its_driver_says_is_unwell_is_shown_and_used_on() {
-    let rig = measuring(telling(&[TELLS_FIGURES, TELLS_HEALTH])).await;
+    let mut rig = measuring(telling(&[TELLS_FIGURES, TELLS_HEALTH])).await;
     rig.running().await;
     shows(&rig, "well", |a| condition(a, "VolumeHealthy", "True")).await;
     let handle = rig.backend.volumes().remove(0);
@@ -197,8 +197,15 @@ async fn a_volume_that_its_driver_says_is_unwell_is_shown_and_used_on() {
     assert!(condition(&told, "Ready", "True"), "{told}");
     rig.events_until("VolumeAbnormal").await;
     rig.published("app").await;
+    // The next daemon tells it no second time, and tells when it is over.
+    rig.kill().await;
+    rig.options.figures = Figures::default();
+    rig.start().await;
+    rounds(&rig, 3).await;
     rig.backend.configure(|config| config.ill.clear());
     shows(&rig, "well again", |a| condition(a, "VolumeHealthy", "True")).await;
+    let told = rig.events_until("VolumeWell").await;
+    assert_eq!(told.iter().filter(|(reason, _)| reason == "VolumeAbnormal").count(), 1, "{told:?}");
     end(rig).await;
 }
 
@@ -215,5 +222,54 @@ async fn a_driver_that_tells_only_how_volumes_are_is_asked_where_alpha_is_on() {
     assert_eq!(rig.count(STATS), 0);
     rig.plugin_object(json!({ "alpha": true })).await;
     shows(&rig, "well", |a| condition(a, "VolumeHealthy", "True")).await;
+    end(rig).await;
+}
+
+/// What a driver said once is not kept for true when it says nothing any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_tells_nothing_any_more_leaves_nothing_told() {
+    let mut rig = measuring(telling(&[TELLS_FIGURES, TELLS_HEALTH])).await;
+    rig.running().await;
+    let told = |a: &Value| a["status"]["node"]["usage"]["bytes"].is_object();
+    shows(&rig, "told", |a| told(a) && condition(a, "VolumeHealthy", "True")).await;
+    rig.stop().await;
+    rig.options.figures = Figures::default();
+    rig.backend.configure(|config| config.node.retain(|can| ![TELLS_FIGURES, TELLS_HEALTH].contains(can)));
+    rig.start().await;
+    shows(&rig, "untold", |a| !told(a) && condition_message(a, "VolumeHealthy").is_none()).await;
+    rig.published("app").await;
+    // Nor is it kept where nothing is measured.
+    rig.stop().await;
+    rig.backend.configure(|config| config.node.push(TELLS_FIGURES));
+    rig.options.figures = Figures::default();
+    rig.start().await;
+    shows(&rig, "told again", told).await;
+    rig.stop().await;
+    (rig.options.figures, rig.options.stats_period) = (Figures::default(), None);
+    rig.start().await;
+    shows(&rig, "untold again", |a| !told(a)).await;
+    end(rig).await;
+}
+
+/// Obligation CO-NODE-71.
+/// What is over in a moment says nothing of a volume; what says something else each time is told by what it says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passing_answers_are_no_word_about_a_volume() {
+    let rig = measuring(telling(&[TELLS_FIGURES])).await;
+    rig.backend.instead(STATS, Answer::reply(&filled(100, 900)));
+    rig.running().await;
+    let told = shows(&rig, "told", |a| a["status"]["node"]["usage"]["bytes"]["used"] == 100).await;
+    for code in [Code::Aborted, Code::Unavailable] {
+        rig.backend.instead(STATS, Answer::fail(code, "in a moment"));
+        rounds(&rig, 2).await;
+        let now = shows(&rig, "as before", |_| true).await;
+        assert_eq!(now["metadata"]["resourceVersion"], told["metadata"]["resourceVersion"], "{code:?}");
+    }
+    for (code, word) in [(Code::NotFound, "NotFound"), (Code::Internal, "Internal")] {
+        rig.backend.instead(STATS, Answer::fail(code, "no"));
+        let said =
+            |a: &Value| a["status"]["conditions"].to_string().contains(&format!("\"reason\":\"{word}\""));
+        shows(&rig, word, |a| condition(a, "VolumeHealthy", "Unknown") && said(a)).await;
+    }
     end(rig).await;
 }

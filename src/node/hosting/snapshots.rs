@@ -15,7 +15,7 @@ use super::super::{requests, supervisor};
 use super::{Attempt, Blocked, Serving, call, look_again, serving, settle};
 use crate::api::Snapshot;
 use crate::api::definitions::SNAPSHOT_PART;
-use crate::api::meta::{Call, Condition, Host, ReclaimPolicy, Rung, Time};
+use crate::api::meta::{Call, Condition, Host, Rung, Time};
 use crate::api::quantity;
 use crate::api::snapshot::{SnapshotOf, SnapshotStatus};
 use crate::csi::proto;
@@ -102,14 +102,6 @@ struct Look<'a> {
     lease: &'a csi::Lease,
 }
 
-fn wanted(snapshot: &Snapshot) -> Wanted {
-    match (snapshot.meta().deletion_timestamp.is_some(), snapshot.is_cut(), snapshot.spec.deletion_policy) {
-        (false, _, _) => Wanted::Present,
-        (true, true, ReclaimPolicy::Delete) => Wanted::Deleted,
-        (true, false, _) | (true, true, ReclaimPolicy::Retain) => Wanted::Forgotten,
-    }
-}
-
 /// Brings one snapshot as far as it goes.
 pub(super) async fn step(node: &Arc<Node>, snapshot: &Snapshot, lease: &csi::Lease) -> Option<Duration> {
     let status = snapshot.status.clone().unwrap_or_default();
@@ -125,7 +117,8 @@ pub(super) async fn step(node: &Arc<Node>, snapshot: &Snapshot, lease: &csi::Lea
     if host::asked(host, status.asked_to_release) {
         return let_go(node, &look, before).await;
     }
-    let wanted = wanted(snapshot);
+    let deleting = snapshot.meta().deletion_timestamp.is_some();
+    let wanted = Wanted::of(deleting, snapshot.is_cut(), snapshot.spec.deletion_policy);
     let seen = seen(node, &look, &before);
     let generation = snapshot.meta().generation.unwrap_or_default();
     node.retry.renew(&look.key, &format!("{generation}/{wanted:?}/{}/{}", host.epoch, seen.at_source));

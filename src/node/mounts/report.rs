@@ -27,7 +27,9 @@ impl Unit {
         // Of what is not up nothing is told. A daemon that has measured nothing yet leaves what stands there.
         let up = self.is_up();
         let measured = node.usages.told(&self.uid).filter(|_| up);
-        let stands = before.and_then(|s| s.node.as_ref()).and_then(|n| n.usage.clone()).filter(|_| up);
+        let stands = before.and_then(|s| s.node.as_ref()).and_then(|n| n.usage.clone());
+        let measures = node.options.stats_period.is_some();
+        let stands = stands.filter(|_| up && measures);
         let (usage, state) = match measured {
             Some((usage, state)) => (Some(usage), Some(state)),
             None => (stands, None),
@@ -75,7 +77,7 @@ impl Unit {
                 set_condition(&mut conditions, condition, node.now());
             }
             Some(None) => conditions.retain(|condition| condition.kind != VOLUME_HEALTHY),
-            None if !up => conditions.retain(|condition| condition.kind != VOLUME_HEALTHY),
+            None if !up || !measures => conditions.retain(|condition| condition.kind != VOLUME_HEALTHY),
             None => {}
         }
         NodePart { node: stage, conditions }

@@ -515,6 +515,11 @@ pub(super) struct Serving {
 }
 
 impl Serving {
+    /// Whom it may be asked about the volume.
+    pub(super) fn gate(&self) -> Arc<dyn Gate> {
+        Arc::clone(&self.gate)
+    }
+
     /// A path of the tree as it is told to this instance. No path goes into a request but by this.
     pub(super) fn told(&self, node: &Node, path: &TreePath) -> String {
         let tree = node.machine.kernel.absolute(&Place::Tree(TreePath::root()));

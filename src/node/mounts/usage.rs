@@ -12,6 +12,7 @@ use kube::{Resource, ResourceExt};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::super::context::{Key, Node};
+use super::super::events::Tone;
 use super::super::journal::AttachmentEntry;
 use super::TARGET;
 use super::steps::serving;
@@ -22,7 +23,7 @@ use crate::api::meta::Truth;
 use crate::api::volume::{Figures, VOLUME_HEALTHY, VolumeAttachmentStatus, VolumeUsage};
 use crate::csi::check::{Condition, Stats, Usage};
 use crate::csi::proto::NodeGetVolumeStatsRequest;
-use crate::csi::{Failure, Terms};
+use crate::csi::{Code, Failure, Terms};
 use crate::plan::mount::{Attachment, Level};
 use crate::plan::usage::{State, is_news, rounds_off};
 use crate::sys::path::TreePath;
@@ -72,19 +73,20 @@ impl Usages {
         false
     }
 
-    /// Takes what came of a call. Whether the status has something else to tell. `before` is what it told when nobody here
-    /// knew anything.
-    fn take(&self, uid: &str, seen: Seen, before: impl FnOnce() -> (VolumeUsage, Option<State>)) -> bool {
+    /// Takes what came of a call, and says what of it is news for the status. `before` is what it told when nobody here knew
+    /// anything.
+    fn take(&self, uid: &str, seen: Seen, before: impl FnOnce() -> (VolumeUsage, Option<State>)) -> News {
         let mut all = self.all();
         let known = all.entry(uid.to_owned()).or_default();
         match seen {
             Seen::Silent => {
                 known.silent = known.silent.saturating_add(1);
                 known.off = rounds_off(known.silent);
-                return false;
+                return News::default();
             }
             Seen::Stats { usage, state } => (known.usage, known.state) = (usage, state),
             Seen::Refused(state) => known.state = Some(state),
+            Seen::Untold => (known.usage, known.state) = (VolumeUsage::default(), None),
         }
         (known.silent, known.off) = (0, 0);
         let (usage, state) = known.told.get_or_insert_with(before);
@@ -97,15 +99,22 @@ impl Usages {
         if figures {
             known.usage.clone_into(usage);
         }
-        if word {
-            known.state.clone_into(state);
-        }
-        figures || word
+        let state = word.then(|| (std::mem::replace(state, known.state.clone()), known.state.clone()));
+        News { figures, state }
     }
 
     fn keep(&self, uids: &BTreeSet<String>) {
         self.all().retain(|uid, _| uids.contains(uid));
     }
+}
+
+/// What the status has to tell anew.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct News {
+    /// The figures.
+    figures: bool,
+    /// How the volume is: as it was told, and as it is.
+    state: Option<(Option<State>, Option<State>)>,
 }
 
 /// What came of one call.
@@ -119,6 +128,8 @@ enum Seen {
     Refused(State),
     /// Nobody knows.
     Silent,
+    /// It is not asked any more: its plugin tells nothing of volumes.
+    Untold,
 }
 
 /// Measures what is up here, round by round, until the daemon ends.
@@ -146,13 +157,21 @@ pub(crate) async fn follow(node: Arc<Node>) {
 }
 
 async fn measure(node: &Arc<Node>, entry: AttachmentEntry) {
-    let measures = serving(node, &entry.plugin, &entry.handle).is_ok_and(|serving| serving.measures);
-    if !measures || !node.usages.is_due(&entry.uid) {
-        return;
-    }
+    let Ok(serving) = serving(node, &entry.plugin, &entry.handle) else { return };
     let uid = entry.uid.clone();
     let (volume, plugin) = (entry.volume.clone(), entry.plugin.clone());
     let object = node.caches.attachments.of(&volume).into_iter().find(|a| a.uid().as_ref() == Some(&uid));
+    let status = object.as_ref().and_then(|object| object.status.clone()).unwrap_or_default();
+    if !serving.measures {
+        // What it told of the volume once is not kept for true.
+        if told_before(&status) != (VolumeUsage::default(), None) || node.usages.get(&uid).is_some() {
+            told_anew(node, object.as_deref(), (&uid, volume), Seen::Untold, &status);
+        }
+        return;
+    }
+    if !node.usages.is_due(&uid) {
+        return;
+    }
     let Some(answer) = ask(node, entry).await else { return };
     if answer.as_ref().is_err_and(Failure::is_not_found) {
         // What became of its mounts is looked at; they stay, whatever it says (CO-NODE-73).
@@ -160,28 +179,44 @@ async fn measure(node: &Arc<Node>, entry: AttachmentEntry) {
     }
     let seen = match answer {
         Ok(stats) => seen(stats, VolumeUsage { time: Some(node.now()), ..VolumeUsage::default() }),
-        Err(failure) if failure.is_answer() => {
-            Seen::Refused(State::Unknown("NodeGetVolumeStatsFailed", failure.to_string()))
+        // What is over in a moment, or may be at work still, says nothing of the volume.
+        Err(failure) if failure.is_over() && failure.code != Code::Unavailable => {
+            Seen::Refused(State::Unknown(format!("{:?}", failure.code), failure.to_string()))
         }
         Err(_) => Seen::Silent,
     };
-    tell(node, &uid, object.as_deref(), &seen);
-    let status = object.and_then(|object| object.status.clone()).unwrap_or_default();
-    if node.usages.take(&uid, seen, || told_before(&status)) {
+    told_anew(node, object.as_deref(), (&uid, volume), seen, &status);
+}
+
+/// Has the status told, where it has something else to tell.
+fn told_anew(
+    node: &Node,
+    object: Option<&VolumeAttachment>,
+    (uid, volume): (&str, String),
+    seen: Seen,
+    status: &VolumeAttachmentStatus,
+) {
+    let news = node.usages.take(uid, seen, || told_before(status));
+    if news != News::default() {
         node.queue.wake(Key::Mount(volume));
+    }
+    if let Some((object, (before, now))) = object.zip(news.state) {
+        tell(node, object, before.as_ref(), now.as_ref());
     }
 }
 
-/// Once when a volume becomes unwell, and once when it is well again.
-fn tell(node: &Node, uid: &str, object: Option<&VolumeAttachment>, seen: &Seen) {
-    let (Some(object), Seen::Stats { state: Some(state), .. }) = (object, seen) else { return };
-    let (about, step) = (object.object_ref(&()), format!("att/{uid}/healthy"));
-    match state {
-        State::Abnormal(message) => {
-            node.events.failed(about, &step, "VolumeAbnormal", "Measure", message);
+/// An event when a volume becomes unwell, and one when it is well again, whichever daemon told the first.
+fn tell(node: &Node, object: &VolumeAttachment, before: Option<&State>, now: Option<&State>) {
+    let about = object.object_ref(&());
+    match (before, now) {
+        (_, Some(State::Abnormal(message))) => {
+            node.events.tell(about, Tone::Warning, "VolumeAbnormal", "Measure", message);
         }
-        State::Well => node.events.recovered(about, &step, "Measure"),
-        State::Unknown(..) => {}
+        (Some(State::Abnormal(_)), Some(State::Well)) => {
+            let note = "its plugin says that it is well again";
+            node.events.tell(about, Tone::Normal, "VolumeWell", "Measure", note);
+        }
+        (_, Some(State::Well | State::Unknown(..)) | None) => {}
     }
 }
 
@@ -218,8 +253,7 @@ async fn ask(node: &Arc<Node>, entry: AttachmentEntry) -> Option<Result<Stats, F
         deadline: node.deadline(&entry.plugin, "NodeGetVolumeStats"),
         attempt: 1,
         lease: None,
-        // It is sent at once or not at all, and says nothing of other calls that a process was asked for.
-        gate: None,
+        gate: Some(serving.gate()),
         alpha: node.alpha(&entry.plugin),
     };
     match serving.client.node_get_volume_stats(request, terms).await {
@@ -255,7 +289,7 @@ fn told_before(status: &VolumeAttachmentStatus) -> (VolumeUsage, Option<State>) 
     let state = condition.map(|condition| match condition.status {
         Truth::True => State::Well,
         Truth::False => State::Abnormal(condition.message.clone()),
-        Truth::Unknown => State::Unknown("NodeGetVolumeStatsFailed", condition.message.clone()),
+        Truth::Unknown => State::Unknown(condition.reason.clone(), condition.message.clone()),
     });
     (usage, state)
 }
@@ -266,5 +300,26 @@ pub(super) fn condition(state: &State) -> Told {
         State::Well => Told::new(VOLUME_HEALTHY, Truth::True, "Normal", ""),
         State::Abnormal(message) => Told::new(VOLUME_HEALTHY, Truth::False, "Abnormal", message.clone()),
         State::Unknown(word, message) => Told::new(VOLUME_HEALTHY, Truth::Unknown, word, message.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_answer_is_asked_less_and_less() {
+        let usages = Usages::default();
+        let mut asked = Vec::new();
+        for round in 0..20 {
+            if usages.is_due("a") {
+                asked.push(round);
+                assert_eq!(usages.take("a", Seen::Silent, Default::default), News::default());
+            }
+            assert!(usages.is_due("b"), "another one is asked each time");
+        }
+        assert_eq!(asked, [0, 2, 6, 14]);
+        usages.take("a", Seen::Refused(State::Well), Default::default);
+        assert!(usages.is_due("a") && usages.is_due("a"), "it has answered");
     }
 }
