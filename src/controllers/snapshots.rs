@@ -17,7 +17,7 @@ use super::write::Failure;
 use crate::api::meta::{ObjectRef, Truth};
 use crate::api::plugin::capability;
 use crate::api::snapshot::SnapshotOf;
-use crate::api::{Snapshot, SnapshotStatus, Volume, VolumeClass};
+use crate::api::{Snapshot, SnapshotStatus, Volume, VolumeClaim, VolumeClass};
 use crate::plan::Reason;
 use crate::plan::claim::{Owner, RELEASING, SOURCE_NOT_READY};
 use crate::plan::host::Decision;
@@ -117,7 +117,11 @@ fn source(world: &World, object: &Snapshot, status: &SnapshotStatus) -> Result<O
     }
     let source = &object.spec.source;
     if !object.is_cut() {
-        let class = settings(world, object, &object.spec.volume_class_name)?;
+        let class = settings(world, &object.spec.volume_class_name)?;
+        if let Some(class) = class.as_ref().filter(|class| class.spec.plugin != source.plugin) {
+            let details = format!("class \"{}\" is not of it; choose one that is", class.name_any());
+            return Err(Reason::SourceMismatch { from: format!("plugin \"{}\"", source.plugin), details });
+        }
         return Ok(Some(SnapshotOf {
             plugin: source.plugin.clone(),
             node_name: source.node_name.clone(),
@@ -152,13 +156,18 @@ fn source(world: &World, object: &Snapshot, status: &SnapshotStatus) -> Result<O
         return Err(Reason::PluginLacks { plugin: plugin.clone(), capability: "CREATE_DELETE_SNAPSHOT" });
     }
     let named = &object.spec.volume_class_name;
-    let class = if named.is_empty() { class_of(world, &claim) } else { settings(world, object, named)? };
+    let class =
+        if named.is_empty() { class_behind(world, &claim, &volume)? } else { settings(world, named)? };
     // The parameters are those of a driver: another plugin's say nothing to it.
     let class = class.filter(|class| class.spec.plugin == *plugin);
     if class.is_none() && !named.is_empty() {
         let details = format!("class \"{named}\" is not of its plugin \"{plugin}\"; choose one that is");
         return Err(Reason::SourceMismatch { from: format!("claim \"{name}\""), details });
     }
+    let asked_with = with_settings(class.as_deref());
+    // A volume has its Secrets for life, whatever became of its class.
+    let secret =
+        if named.is_empty() { volume.spec.secrets.snapshot.clone() } else { asked_with.secret.clone() };
     Ok(Some(SnapshotOf {
         plugin: plugin.clone(),
         volume: volume.name_any(),
@@ -166,12 +175,26 @@ fn source(world: &World, object: &Snapshot, status: &SnapshotStatus) -> Result<O
         handle: handle(&volume),
         volume_mode: Some(volume.spec.volume_mode),
         node_name: only(&volume).unwrap_or_default().to_owned(),
-        ..with_settings(class.as_deref())
+        secret,
+        ..asked_with
     }))
 }
 
+/// The class whose parameters count for a snapshot that names none: that which the claim names, or, of a volume that was made
+/// for it, the default one. One that is missing is waited for: a snapshot without its parameters would be another one.
+fn class_behind(
+    world: &World,
+    claim: &VolumeClaim,
+    volume: &Volume,
+) -> Result<Option<Arc<VolumeClass>>, Reason> {
+    if !claim.spec.volume_class_name.is_empty() {
+        return settings(world, &claim.spec.volume_class_name);
+    }
+    Ok(volume.spec.source.create.as_ref().and_then(|_| class_of(world, claim)))
+}
+
 /// The class that a snapshot names itself; none where it names none.
-fn settings(world: &World, _: &Snapshot, name: &str) -> Result<Option<Arc<VolumeClass>>, Reason> {
+fn settings(world: &World, name: &str) -> Result<Option<Arc<VolumeClass>>, Reason> {
     if name.is_empty() {
         return Ok(None);
     }

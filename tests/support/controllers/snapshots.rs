@@ -233,3 +233,35 @@ async fn a_snapshot_that_is_being_cut_goes_with_its_volume_to_another_host() {
     bench.until("it is ready", |seen| ready(&snap(seen, "nightly"))).await;
     bench.end().await;
 }
+
+/// What a volume is asked with it has for life; what else its class says is not made up where the class is gone.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_has_its_volumes_secret_and_the_parameters_of_the_class_that_is_meant() {
+    let bench = halted(picturing(DISK)).await;
+    let other = json!({ "spec": { "snapshotParameters": { "tier": "hot" },
+        "secrets": { "snapshot": { "namespace": "default", "name": "other" } } } });
+    bench.patch("volumeclasses", "", "disk", other).await;
+    bench.make("snapshots", snapshot("one", "data")).await;
+    let of = |seen: &Seen, name: &str| snap(seen, name)["status"]["of"].clone();
+    bench.until("frozen", |seen| of(seen, "one").is_object()).await;
+    let frozen = of(&bench.seen, "one");
+    assert_eq!(
+        (&frozen["secret"]["name"], &frozen["parameters"]),
+        (&json!("keys"), &json!({ "tier": "hot" }))
+    );
+    bench.delete("volumeclasses", "", "disk").await;
+    bench.make("snapshots", snapshot("two", "data")).await;
+    bench.until("waits for the class", |seen| why(&snap(seen, "two")) == "NotFound").await;
+    assert_eq!(of(&bench.seen, "two"), Value::Null);
+    // A class of another plugin has another driver's Secret.
+    bench.make("volumeclasses", class("alien", "elsewhere")).await;
+    let mut foreign = json!({ "metadata": { "name": "three" }, "spec": { "volumeClassName": "alien",
+        "source": { "handle": "h", "plugin": "disk" } } });
+    bench.make("snapshots", foreign.clone()).await;
+    bench.until("refused", |seen| why(&snap(seen, "three")) == "SourceMismatch").await;
+    foreign["metadata"]["name"] = json!("four");
+    foreign["spec"]["volumeClassName"].take();
+    bench.make("snapshots", foreign).await;
+    bench.until("taken", |seen| of(seen, "four").is_object()).await;
+    bench.end().await;
+}
