@@ -222,6 +222,9 @@ async fn a_driver_that_tells_only_how_volumes_are_is_asked_where_alpha_is_on() {
     assert_eq!(rig.count(STATS), 0);
     rig.plugin_object(json!({ "alpha": true })).await;
     shows(&rig, "well", |a| condition(a, "VolumeHealthy", "True")).await;
+    let plugins: kube::Api<wharfline::api::Plugin> = rig.world.all();
+    rig.world.patch(&plugins, "scripted", json!({ "spec": { "alpha": false } })).await;
+    shows(&rig, "untold", |a| condition_message(a, "VolumeHealthy").is_none()).await;
     end(rig).await;
 }
 
