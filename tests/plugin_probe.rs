@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::scripted::{Answer, Backend, Config, Effects, Scripted, Site, mounts_beneath};
+use support::scripted::{Answer, Ask, Backend, Config, Effects, Scripted, Site, mounts_beneath};
 use wharfline::csi::{Code, Rpc, proto};
 
 const WHARFLINE: &str = env!("CARGO_BIN_EXE_wharfline");
@@ -247,11 +247,7 @@ async fn each_fault_fails_its_check() {
             none(Rpc::CreateVolume, Unimplemented),
             &["CreateVolume without a name", "CreateVolume without a capability"],
         ),
-        ((Rpc::DeleteVolume, Answer::raw(Vec::new())), &["DeleteVolume without an id"]),
-        (
-            none(Rpc::DeleteVolume, NotFound),
-            &["DeleteVolume without an id", "DeleteVolume of a volume that is not there"],
-        ),
+        (none(Rpc::DeleteVolume, NotFound), &["DeleteVolume of a volume that is not there"]),
         (
             none(Rpc::ValidateVolumeCapabilities, InvalidArgument),
             &["ValidateVolumeCapabilities of a volume that is not there"],
@@ -282,6 +278,50 @@ async fn each_fault_fails_its_check() {
             "{rpc} {answer:?}"
         );
     }
+}
+
+/// The driver that makes another volume at each repetition is the one that is looked for.
+#[tokio::test]
+async fn what_a_repetition_made_is_taken_away_as_well() {
+    let rig = Rig::new();
+    for _ in 0..3 {
+        rig.backend.next(Rpc::CreateVolume, Answer::honest());
+    }
+    let other = proto::Volume { volume_id: "second".into(), capacity_bytes: 64 << 20, ..Default::default() };
+    rig.backend.next(Rpc::CreateVolume, Answer::reply(&proto::CreateVolumeResponse { volume: Some(other) }));
+    let (code, card) = rig.run(true).await;
+    assert_eq!(
+        (code, of(&card, "fail")),
+        (Some(1), vec!["CreateVolume volume: again".to_owned()]),
+        "{card:#}"
+    );
+    let calls = rig.backend.calls();
+    let deleted = |call: &_| matches!(call, Ask::DeleteVolume(of) if of.volume_id == "second");
+    assert!(calls.iter().any(|call| deleted(&call.ask)), "the second volume was left");
+    rig.assert_nothing_left();
+}
+
+/// A careless driver could take an empty id for all that it has.
+#[tokio::test]
+async fn nothing_is_undone_without_its_name_unless_the_driver_is_exercised() {
+    let unnamed = |rig: &Rig| {
+        let calls = rig.backend.calls();
+        let empty = calls.iter().filter(|call| match &call.ask {
+            Ask::DeleteVolume(of) => of.volume_id.is_empty(),
+            Ask::DeleteSnapshot(of) => of.snapshot_id.is_empty(),
+            Ask::ControllerUnpublishVolume(of) => of.volume_id.is_empty(),
+            Ask::NodeUnstageVolume(of) => of.volume_id.is_empty() || of.staging_target_path.is_empty(),
+            Ask::NodeUnpublishVolume(of) => of.volume_id.is_empty() || of.target_path.is_empty(),
+            _ => false,
+        });
+        empty.count()
+    };
+    let rig = Rig::new();
+    let (_, card) = rig.run(false).await;
+    assert_eq!((of(&card, "fail"), unnamed(&rig)), (Vec::<String>::new(), 0), "{card:#}");
+    assert!(rig.backend.calls().len() > 10, "it was asked");
+    rig.run(true).await;
+    assert!(unnamed(&rig) > 0, "it is asked when it may be");
 }
 
 /// What it has not it must not have.
@@ -418,12 +458,16 @@ async fn what_cannot_be_begun_says_why() {
     assert!(seen(&card, "GetPluginInfo", "answers").starts_with("no answer: "));
     let secrets = dir.path().join("secrets.yaml");
     std::fs::write(&secrets, "password: 12345678").unwrap();
+    let number = dir.path().join("number.yaml");
+    std::fs::write(&number, "pin: 012345678").unwrap();
     for (arguments, code, words) in [
         (
             &["--secrets-file", secrets.to_str().unwrap()][..],
             1,
             "secrets.yaml: password: write a text in quotes",
         ),
+        // What the reader of YAML says of a text has the text in it.
+        (&["--secrets-file", number.to_str().unwrap()][..], 1, "number.yaml: it cannot be read as YAML"),
         (&["--secrets-file", "/no/such/file"], 1, "/no/such/file cannot be read"),
         (&["--parameter", "x"], 2, "write KEY=VALUE"),
         (&["--size", "0"], 2, "write a size such as 64Mi"),

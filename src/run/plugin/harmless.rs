@@ -1,5 +1,6 @@
-//! Questions that change nothing: what is listed, and calls that a driver has to refuse. A driver that does not refuse to
-//! make something is asked to delete it at once.
+//! Questions that change nothing at a driver that looks what it is given: what is listed, and calls that it has to refuse. One
+//! that does not refuse to make something is asked to delete it at once; what it might undo it is asked only where it may be
+//! exercised.
 use super::card::point;
 use super::examiner::{Examiner, MISSING, OK};
 use crate::csi::proto::{self, CapacityRange};

@@ -38,7 +38,8 @@ pub struct Args {
 /// What is done with a driver.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Examine any driver: what it says, and whether it answers as CSI wants. Changes nothing unless told to
+    /// Examine any driver: what it says, and whether it answers as CSI wants. Asks for nothing that it should do, unless told
+    /// to exercise it
     Probe(Probe),
 }
 
@@ -129,6 +130,7 @@ fn examined(probe: &Probe) -> anyhow::Result<bool> {
         secrets,
         fs_type: probe.fs_type.clone().unwrap_or_default(),
         block: probe.block,
+        exercise: probe.exercise,
         token,
         debts: Vec::new(),
     };
