@@ -406,6 +406,15 @@ async fn a_deletion_that_does_not_end_says_what_holds_it() {
 }
 
 #[tokio::test]
+async fn a_deletion_that_takes_long_says_meanwhile_what_it_waits_for() {
+    let cluster = Cluster::new().await;
+    cluster.apply(APP).await.ok();
+    let ran = cluster.run(&["delete", "vc/data", "--timeout=5s"]).await;
+    let waits = "volumeclaim/data waits: held by wharfline.dev/protection\n";
+    assert!(ran.err.starts_with(waits) && ran.err.matches(waits).count() == 1, "{}", ran.err);
+}
+
+#[tokio::test]
 async fn why_walks_from_the_workload_to_what_is_missing() {
     let cluster = Cluster::new().await;
     let app = "

@@ -156,9 +156,8 @@ impl Snapshot {
             && match status.exists {
                 Some(Rung::Up) => !leaving && !status.ready,
                 Some(Rung::Unknown) => !leaving || status.handle.is_empty(),
-                // What was refused for good is asked for again only when something has changed, other failures by themselves.
-                Some(Rung::Down) => !leaving && status.next_attempt_time.is_some(),
-                None => !leaving,
+                // Also what was refused for good is asked for again, once something has changed.
+                Some(Rung::Down) | None => !leaving,
             }
     }
 }

@@ -12,10 +12,10 @@ use super::facts::{Instances, deleting, uid, with_condition};
 use super::hosts::{self, Hosted};
 use super::ledger::PATIENCE;
 use super::volumes::only;
-use super::world::World;
+use super::world::{World, handle_word, snapshot_handle};
 use super::write::Failure;
 use crate::api::meta::{ObjectRef, Truth};
-use crate::api::plugin::capability;
+use crate::api::plugin::{ControllerScope, capability};
 use crate::api::snapshot::SnapshotOf;
 use crate::api::{Snapshot, SnapshotStatus, Volume, VolumeClaim, VolumeClass};
 use crate::plan::Reason;
@@ -122,6 +122,14 @@ fn source(world: &World, object: &Snapshot, status: &SnapshotStatus) -> Result<O
             let details = format!("class \"{}\" is not of it; choose one that is", class.name_any());
             return Err(Reason::SourceMismatch { from: format!("plugin \"{}\"", source.plugin), details });
         }
+        if let Some(other) = before(world, object) {
+            return Err(Reason::SnapshotShared { other });
+        }
+        let plugin = world.plugins.named(&source.plugin);
+        let scope = plugin.map(|plugin| plugin.spec.controller_scope);
+        if scope == Some(ControllerScope::Node) && source.node_name.is_empty() {
+            return Err(Reason::NodeNotNamed { plugin: source.plugin.clone() });
+        }
         return Ok(Some(SnapshotOf {
             plugin: source.plugin.clone(),
             node_name: source.node_name.clone(),
@@ -178,6 +186,21 @@ fn source(world: &World, object: &Snapshot, status: &SnapshotStatus) -> Result<O
         secret,
         ..asked_with
     }))
+}
+
+/// Another Snapshot of the plugin's with this handle, if that one comes first.
+fn before(world: &World, object: &Snapshot) -> Option<String> {
+    let place = |snapshot: &Snapshot| {
+        let taken_up = snapshot.status.as_ref().is_some_and(|status| status.of.is_some());
+        let born = snapshot.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        (plan::rank(snapshot.is_cut(), taken_up), born, uid(snapshot))
+    };
+    let (plugin, handle) = snapshot_handle(object)?;
+    let mut twins = world.snapshots.by(&handle_word(plugin, handle));
+    twins.retain(|twin| uid(&**twin) != uid(object) && place(twin) < place(object));
+    let first = twins.into_iter().min_by_key(|twin| place(twin))?;
+    let (namespace, name) = name_of(&*first);
+    Some(format!("snapshot {namespace}/{name}"))
 }
 
 /// The class whose parameters count for a snapshot that names none: that which the claim names, or, of a volume that was made

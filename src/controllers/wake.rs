@@ -11,7 +11,7 @@ use super::context::Context;
 use super::facts::{deleting, node_ready};
 use super::garbage::holds_for_dependents;
 use super::plugins::known_to_driver;
-use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default};
+use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default, snapshot_handle};
 use crate::api::meta::Condition;
 use crate::api::meta::{ObjectRef, READY, Rung, is_true};
 use crate::api::volume::EXPANDED;
@@ -299,6 +299,9 @@ impl Wakes for Snapshot {
         for snapshot in [old, new].into_iter().flatten() {
             if let Some(uid) = &snapshot.metadata.uid {
                 queues.volumes.add_all(world.volumes.names(&format!("copy:{uid}")));
+            }
+            if let Some((plugin, handle)) = snapshot_handle(snapshot) {
+                queues.snapshots.add_all(world.snapshots.names(&handle_word(plugin, handle)));
             }
             let status = snapshot.status.as_ref();
             let Some(of) = status.and_then(|status| status.of.as_ref()) else { continue };

@@ -101,7 +101,17 @@ fn handle_of(volume: &Volume) -> Option<&str> {
     registered.or(made)
 }
 
-/// The word for what is one volume to a plugin.
+/// The plugin of a snapshot and what that knows it by, as soon as that is known.
+pub(crate) fn snapshot_handle(snapshot: &Snapshot) -> Option<(&str, &str)> {
+    let source = &snapshot.spec.source;
+    if !snapshot.is_cut() {
+        return Some((&source.plugin, &source.handle));
+    }
+    let status = snapshot.status.as_ref().filter(|status| !status.handle.is_empty())?;
+    Some((&status.of.as_ref()?.plugin, &status.handle))
+}
+
+/// The word for what is one volume, or one snapshot, to a plugin.
 pub(crate) fn handle_word(plugin: &str, handle: &str) -> String {
     format!("handle:{plugin}/{handle}")
 }
@@ -137,6 +147,7 @@ impl Kind for Snapshot {
         words.extend(
             status.and_then(|s| s.controller.as_ref()).map(|host| format!("host:{}", host.node_name)),
         );
+        words.extend(snapshot_handle(self).map(|(plugin, handle)| handle_word(plugin, handle)));
         words
     }
 }

@@ -116,9 +116,11 @@ fn hosted(node: &Node) -> BTreeSet<(String, String)> {
         all.extend(words.map(|word| (volume.spec.plugin.clone(), word)));
     }
     for snapshot in node.caches.snapshots.all() {
-        let of = snapshot.status.as_ref().and_then(|status| status.of.as_ref());
-        let about = of.filter(|of| !of.handle.is_empty());
-        all.extend(about.map(|of| (of.plugin.clone(), of.handle.clone())));
+        let Some((status, of)) = snapshot.status.as_ref().and_then(|s| Some((s, s.of.as_ref()?))) else {
+            continue;
+        };
+        let words = [&of.handle, &status.handle, &snapshot.spec.source.handle].into_iter();
+        all.extend(words.filter(|word| !word.is_empty()).map(|word| (of.plugin.clone(), word.clone())));
     }
     for attachment in node.caches.hosted.all() {
         all.insert((attachment.spec.plugin.clone(), attachment.spec.handle.clone()));

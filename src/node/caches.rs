@@ -65,6 +65,11 @@ impl<K: Resource> Cache<K> {
         uids.iter().find_map(|uid| inner.by_uid.get(uid).cloned())
     }
 
+    /// The object with this uid.
+    pub fn get(&self, uid: &str) -> Option<Arc<K>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).by_uid.get(uid).cloned()
+    }
+
     /// Whether the object with this uid is there.
     pub fn has(&self, uid: &str) -> bool {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).by_uid.contains_key(uid)

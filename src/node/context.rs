@@ -205,9 +205,11 @@ pub fn handle_word(plugin: &str, handle: &str) -> String {
     format!("handle:{plugin}/{handle}")
 }
 
-/// What a snapshot is worked on with: its volume, of which it is one more matter, or itself where it was there before.
+/// What a snapshot is worked on with: its volume, of which it is one more matter until it can be used; then, or where it was
+/// there before, itself.
 pub fn snapshot_word(snapshot: &Snapshot) -> String {
-    let of = snapshot.status.as_ref().and_then(|status| status.of.as_ref());
+    let status = snapshot.status.as_ref().filter(|status| !status.ready);
+    let of = status.and_then(|status| status.of.as_ref());
     match of.map(|of| of.volume.as_str()).filter(|volume| !volume.is_empty()) {
         Some(volume) => volume.to_owned(),
         // No name of a Volume has such a letter.

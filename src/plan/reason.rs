@@ -176,6 +176,18 @@ pub enum Reason {
         /// Where it is, and where the new one shall be.
         details: String,
     },
+    /// Another Snapshot has the same plugin and handle.
+    SnapshotShared {
+        /// The other one, as `snapshot NAMESPACE/NAME`.
+        other: String,
+    },
+    /// A plugin that is asked on each node by itself: on which is not said.
+    NodeNotNamed {
+        /// The plugin.
+        plugin: String,
+    },
+    /// What a snapshot is of is not with the node that makes the snapshot's calls.
+    VolumeNotHere,
     /// A snapshot is cut, and not ready yet.
     SnapshotProcessing,
     /// The plugin lists no snapshot of that handle.
@@ -234,6 +246,9 @@ impl Reason {
             Self::SourceNotReady { .. } => "SourceNotReady",
             Self::SourceMismatch { .. } => "SourceMismatch",
             Self::SourceElsewhere { .. } => "SourceElsewhere",
+            Self::SnapshotShared { .. } => "HandleShared",
+            Self::NodeNotNamed { .. } => "NodeNotNamed",
+            Self::VolumeNotHere => "VolumeNotHere",
             Self::SnapshotProcessing => "Processing",
             Self::SnapshotNotFound { .. } => "SnapshotNotFound",
             Self::PartOfGroup => "PartOfGroup",
@@ -322,6 +337,17 @@ impl std::fmt::Display for Reason {
                 write!(f, "waits for {from}, which it is filled from: {why}")
             }
             Self::SourceMismatch { from, details } => write!(f, "cannot be filled from {from}: {details}"),
+            Self::SnapshotShared { other } => {
+                write!(f, "{other} has the same plugin and handle: use that one, or delete it first")
+            }
+            Self::NodeNotNamed { plugin } => write!(
+                f,
+                "plugin \"{plugin}\" has controllerScope Node: say in spec.source.nodeName which node has the snapshot"
+            ),
+            Self::VolumeNotHere => write!(
+                f,
+                "the volume that it is of is gone, or another node makes its calls: the snapshot is asked for there"
+            ),
             Self::SourceElsewhere { from, details } => {
                 write!(f, "cannot be filled from {from} where it shall be: {details}")
             }

@@ -66,7 +66,7 @@ pub enum Step {
 /// The next step of a host.
 pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
     use Rung::{Down, Unknown, Up};
-    let take = || if seen.at_source { Next::Do(Step::Take) } else { Next::Wait(Reason::NoHost) };
+    let take = || if seen.at_source { Next::Do(Step::Take) } else { Next::Wait(Reason::VolumeNotHere) };
     match (wanted, seen.exists) {
         (Wanted::Forgotten, _) | (Wanted::Deleted, None | Some(Down)) => Next::Converged,
         (Wanted::Present, Some(Up)) if seen.ready => Next::Converged,
@@ -75,7 +75,7 @@ pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
         (Wanted::Present, Some(Up)) if !seen.at_source && seen.lists => Next::Do(Step::Find),
         (Wanted::Present, _) => take(),
         (Wanted::Deleted, Some(Unknown | Up)) if !seen.handle_known => take(),
-        (Wanted::Deleted, Some(Unknown | Up)) if seen.used => {
+        (Wanted::Deleted, Some(Unknown | Up)) if seen.used && !planted!("deleted-while-filled") => {
             Next::Wait(Reason::InUse { by: "a volume that is being filled from it".to_owned() })
         }
         (Wanted::Deleted, Some(Unknown | Up)) if seen.grouped => Next::Wait(Reason::PartOfGroup),
@@ -133,6 +133,16 @@ pub fn standing(facts: &Facts<'_>) -> Condition {
 
 /// It goes on by itself.
 pub const TAKING: &str = "Taking";
+
+/// Which of several Snapshots of one plugin and handle may be used: the one with the lowest rank, of these the oldest. One that
+/// was cut for its object is that object's; of those that were there before one that was taken up already stays so.
+pub fn rank(cut: bool, taken_up: bool) -> u8 {
+    match (cut, taken_up) {
+        (true, _) => 0,
+        (false, true) => 1,
+        (false, false) => 2,
+    }
+}
 
 /// How a claim's volume stands as what a snapshot is taken of.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! What CSI asks of an orchestrator about a driver's process, its socket and its health.
 use std::collections::BTreeSet;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -97,7 +98,12 @@ async fn each_process_of_a_driver_has_a_private_directory_of_its_own_and_one_end
         let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
         assert_ne!(u64::from_str_radix(effective.trim(), 16).unwrap() & CAP_SYS_ADMIN, 0, "{effective}");
         assert!(read(start, "cgroup").contains("/wharfline/"), "its limits are in force");
+        assert!(!foreign(&socket.with_file_name("before.sock")), "nobody else's process binds a path there");
+        assert!(!foreign(socket), "or takes the driver's place");
     }
+    let open = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(open.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(foreign(&open.path().join("csi.sock")), "where it may it does");
     let own = Special { spec: json!({ "plugin": "own" }), ..Special::default() };
     for name in ["one", "two", "three"] {
         rig.ask(name, &own).await;
@@ -113,6 +119,18 @@ async fn each_process_of_a_driver_has_a_private_directory_of_its_own_and_one_end
     }
     let gone = || sockets.iter().all(|socket| !socket.parent().unwrap().exists());
     until(gone, "the directories are gone").await;
+}
+
+/// Whether a process of another user comes to listen at this path.
+fn foreign(path: &std::path::Path) -> bool {
+    const NOBODY: u32 = 65_534;
+    let bind = "import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])";
+    let mut python = std::process::Command::new("python3");
+    python.args(["-c", bind]).arg(path).uid(NOBODY).gid(NOBODY).stderr(std::process::Stdio::piped());
+    let ended = python.output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() || said.contains("PermissionError"), "{said}");
+    ended.status.success()
 }
 
 /// Obligations CO-PLUG-03, CO-PLUG-04. Whatever became of the directory and of what is in the socket's place.

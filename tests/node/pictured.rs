@@ -40,23 +40,46 @@ impl Scene {
         Self { rig, snapshots }
     }
 
-    /// A Snapshot as its controller has it once its volume says so, with this node as its host.
+    /// A Snapshot as its controller has it, with this node as its host.
     async fn ask(&self, spec: Value, of: Value) -> Snapshot {
-        let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot",
-            "metadata": { "name": "snap" }, "spec": spec });
-        let made = self.rig.world.create(&self.snapshots, object).await;
-        let status = json!({ "of": of, "controller": { "nodeName": NODE, "epoch": 1 } });
-        self.rig.world.status(&self.snapshots, "snap", status).await;
+        let made = self.make(spec).await;
+        self.host(of).await;
         made
     }
 
+    async fn make(&self, spec: Value) -> Snapshot {
+        let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot",
+            "metadata": { "name": "snap" }, "spec": spec });
+        self.rig.world.create(&self.snapshots, object).await
+    }
+
+    async fn host(&self, of: Value) {
+        let status = json!({ "of": of, "controller": { "nodeName": NODE, "epoch": 1 } });
+        self.rig.world.status(&self.snapshots, "snap", status).await;
+    }
+
+    /// Its volume names the snapshot, or none.
+    async fn enter(&self, snapshot: Option<&Snapshot>) {
+        let entry = |one| json!({ "namespace": "default", "name": "snap", "uid": uid(one) });
+        let entries: Vec<_> = snapshot.into_iter().map(entry).collect();
+        self.rig.world.status(&self.rig.volumes, "vol-1", json!({ "snapshots": entries })).await;
+    }
+
+    /// One of `vol-1`, which names it.
     async fn take(&self, more: Value) -> Snapshot {
+        let made = self.make(json!({ "source": { "claimName": "data" } })).await;
+        self.enter(Some(&made)).await;
+        self.host(self.of(more).await).await;
+        made
+    }
+
+    async fn of(&self, more: Value) -> Value {
         let volume = self.rig.volumes.get("vol-1").await.unwrap();
         let handle = volume.status.clone().unwrap().handle;
         let mut of =
             json!({ "plugin": "scripted", "volume": "vol-1", "uid": uid(&volume), "handle": handle });
         of.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        self.ask(json!({ "source": { "claimName": "data" } }), of).await
+        of
     }
 
     async fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
@@ -88,6 +111,7 @@ impl Scene {
     }
 
     async fn end(self) {
+        self.enter(None).await;
         self.rig.end_volume("vol-1").await;
         self.rig.finish().await;
     }
@@ -282,19 +306,127 @@ async fn a_volume_is_not_deleted_under_its_snapshot() {
     let scene = Scene::new(picturing()).await;
     let gate = Gate::new();
     scene.rig.backend.next(TAKE, Answer::honest().after_effect().hang(&gate));
-    let made = scene.take(json!({})).await;
-    let entry = json!([{ "namespace": "default", "name": "snap", "uid": uid(&made) }]);
-    scene.rig.world.status(&scene.rig.volumes, "vol-1", json!({ "snapshots": entry })).await;
+    scene.take(json!({})).await;
     scene.rig.in_flight(TAKE, 1).await;
     scene.rig.world.delete(&scene.rig.volumes, "vol-1").await;
     gate.open();
     scene.ready().await;
+    // It was woken before this one was asked for.
+    scene.rig.ask("vol-2", &Special::default()).await;
+    scene.rig.volume_up("vol-2").await;
     assert_eq!(scene.rig.count(Rpc::DeleteVolume), 0);
-    scene.rig.world.status(&scene.rig.volumes, "vol-1", json!({ "snapshots": [] })).await;
+    scene.enter(None).await;
     let gone = |v: &Value| v["status"]["exists"] == "Down";
     scene.rig.world.until(&scene.rig.volumes, "vol-1", "deleted", gone).await;
     scene.rig.world.let_go(&scene.rig.volumes, "vol-1").await;
     // It needs its volume no more.
     scene.deleted().await;
+    scene.rig.end_volume("vol-2").await;
     scene.rig.finish().await;
+}
+
+/// Nobody may have decided to delete the volume on a state in which it names no snapshot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_cut_before_its_volume_names_it() {
+    let scene = Scene::new(picturing()).await;
+    scene.rig.backend.next(TAKE, Answer::fail(Code::InvalidArgument, "such a tier there is not"));
+    let made = scene.ask(json!({ "source": { "claimName": "data" } }), scene.of(json!({})).await).await;
+    // What this node does after it has seen the snapshot: so it did look at that, and asked nothing.
+    scene.rig.ask("vol-2", &Special::default()).await;
+    scene.rig.volume_up("vol-2").await;
+    assert_eq!(scene.taken().len(), 0);
+    let now = serde_json::to_value(scene.snapshots.get("snap").await.unwrap()).unwrap();
+    assert_eq!(now["status"]["exists"], Value::Null, "{now}");
+    scene.enter(Some(&made)).await;
+    scene.told("CreateSnapshotFailed").await;
+    let change = json!({ "spec": { "deletionPolicy": "Retain" } });
+    scene.rig.world.patch(&scene.snapshots, "snap", change).await;
+    let ready = scene.ready().await;
+    assert_eq!((scene.taken().len(), &ready["status"]["nextAttemptTime"]), (2, &Value::Null), "{ready}");
+    let change = json!({ "spec": { "deletionPolicy": "Delete" } });
+    scene.rig.world.patch(&scene.snapshots, "snap", change).await;
+    scene.deleted().await;
+    scene.rig.end_volume("vol-2").await;
+    scene.end().await;
+}
+
+/// A Node goes when nothing is left to be asked there: what can be used has no part in its volume any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ready_snapshot_is_worked_on_whatever_its_volume_waits_for() {
+    let scene = Scene::new(picturing()).await;
+    scene.take(json!({})).await;
+    scene.ready().await;
+    scene.rig.world.status(&scene.rig.volumes, "vol-1", json!({ "askedToRelease": 1 })).await;
+    let released = |v: &Value| v["status"]["releasedEpoch"] == 1;
+    scene.rig.world.until(&scene.rig.volumes, "vol-1", "let go", released).await;
+    scene.rig.world.delete(&scene.snapshots, "snap").await;
+    scene.until("deleted", |s| s["status"]["exists"] == "Down").await;
+    scene.rig.world.status(&scene.snapshots, "snap", json!({ "askedToRelease": 1 })).await;
+    scene.until("let go", |s| s["status"]["releasedEpoch"] == 1).await;
+    scene.rig.world.let_go(&scene.snapshots, "snap").await;
+    let host = json!({ "askedToRelease": null, "controller": { "nodeName": NODE, "epoch": 2 } });
+    scene.rig.world.status(&scene.rig.volumes, "vol-1", host).await;
+    scene.end().await;
+}
+
+/// While its volume is let go of, one that is being cut is asked for no more; it goes to the volume's next host.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_ready_waits_for_its_volumes_host_and_is_asked_for_by_the_next() {
+    let mut config = picturing();
+    config.ready_after = 1_000;
+    config.controller.retain(|can| *can != LISTS);
+    let scene = Scene::new(config).await;
+    scene.take(json!({})).await;
+    scene.until("cut", |s| s["status"]["exists"] == "Up").await;
+    scene.rig.world.status(&scene.rig.volumes, "vol-1", json!({ "askedToRelease": 1 })).await;
+    scene.told("VolumeNotHere").await;
+    scene.rig.world.status(&scene.snapshots, "snap", json!({ "askedToRelease": 1 })).await;
+    scene.until("let go", |s| s["status"]["releasedEpoch"] == 1).await;
+    let asked = scene.taken().len();
+    let host = json!({ "askedToRelease": null, "controller": { "nodeName": NODE, "epoch": 2 } });
+    scene.rig.world.status(&scene.rig.volumes, "vol-1", host.clone()).await;
+    scene.rig.world.status(&scene.snapshots, "snap", host).await;
+    scene.rig.called(TAKE, asked + 1).await;
+    scene.deleted().await;
+    scene.end().await;
+}
+
+/// Part of obligation CO-CTRL-95.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_picture_of_something_else_is_deleted_again_but_not_out_of_a_group() {
+    for group in ["", "group/1"] {
+        let scene = Scene::new(picturing()).await;
+        let other = proto::Snapshot {
+            snapshot_id: "other/1".to_owned(),
+            source_volume_id: "other".to_owned(),
+            group_snapshot_id: group.to_owned(),
+            ready_to_use: true,
+            ..Default::default()
+        };
+        let answer = proto::CreateSnapshotResponse { snapshot: Some(other) };
+        scene.rig.backend.next(TAKE, Answer::reply(&answer));
+        scene.take(json!({})).await;
+        let told = scene.told("UnusableAnswer").await;
+        let message = told["status"]["taking"]["message"].as_str().unwrap();
+        assert!(message.contains("source volume"), "{message}");
+        assert_eq!(told["status"]["ready"], false);
+        assert_eq!(scene.rig.count(DELETE), usize::from(group.is_empty()));
+        if group.is_empty() {
+            assert_eq!(told["status"]["exists"], "Down");
+            scene.deleted().await;
+        } else {
+            assert_eq!(
+                (&told["status"]["handle"], &told["status"]["groupID"]),
+                (&json!("other/1"), &json!(group))
+            );
+            scene.rig.world.delete(&scene.snapshots, "snap").await;
+            let told = scene.told("PartOfGroup").await;
+            assert_eq!(told["status"]["exists"], "Unknown", "{told}");
+            let change = json!({ "spec": { "deletionPolicy": "Retain" } });
+            scene.rig.world.patch(&scene.snapshots, "snap", change).await;
+            scene.rig.world.let_go(&scene.snapshots, "snap").await;
+            assert_eq!(scene.rig.count(DELETE), 0);
+        }
+        scene.end().await;
+    }
 }

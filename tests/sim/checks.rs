@@ -204,6 +204,16 @@ pub fn removed(inner: &mut Inner, key: &str, object: &Value) {
                 inner.violated(format!("S17: {key} ({handle}) is gone and the backend still has it"));
             }
         }
+        "snapshots" => {
+            let (plugin, uid) = (text(object, "/status/of/plugin"), text(object, "/metadata/uid"));
+            let there = inner
+                .backends
+                .get(plugin)
+                .is_some_and(|b| b.snapshot_named(&format!("snap-{uid}")).is_some());
+            if there {
+                inner.violated(format!("S17: {key} is gone and the backend still has it"));
+            }
+        }
         "volumeattachments" => {
             let (handle, node) = (text(object, "/spec/handle"), node_id(text(object, "/spec/nodeName")));
             let Some(backend) = inner.backends.get(plugin) else { return };
@@ -230,6 +240,28 @@ pub fn claim_that_uses(inner: &Inner, plugin: &str, handle: &str) -> Option<Stri
         text(claim, "/status/volumeName") == name && at(claim, "/metadata/deletionTimestamp").is_none()
     })?;
     Some(text(claim, "/metadata/name").to_owned())
+}
+
+/// A snapshot that may be being cut of this volume.
+pub fn snapshot_of(inner: &Inner, plugin: &str, handle: &str) -> Option<String> {
+    let cut = all(inner, "snapshots").find(|s| {
+        let doubted = text(s, "/status/exists") == "Unknown" && text(s, "/status/handle").is_empty();
+        text(s, "/status/of/plugin") == plugin && text(s, "/status/of/handle") == handle && doubted
+    })?;
+    Some(text(cut, "/metadata/name").to_owned())
+}
+
+/// A volume that may be being filled from the snapshot, or from the volume, of this handle.
+pub fn copy_of(inner: &Inner, plugin: &str, what: &str, handle: &str) -> Option<String> {
+    let filled = all(inner, "volumes").find(|v| {
+        let content = |field: &str| text(v, &format!("/spec/source/create/content/{field}"));
+        let doubted = text(v, "/status/exists") == "Unknown" && text(v, "/status/handle").is_empty();
+        text(v, "/spec/plugin") == plugin
+            && !content(what).is_empty()
+            && content("handle") == handle
+            && doubted
+    })?;
+    Some(text(filled, "/metadata/name").to_owned())
 }
 
 /// A fence lets the volumes of a node go without its word: nobody waits for what it still undoes by its journal when it is
@@ -307,6 +339,14 @@ pub fn unmet(inner: &Inner, most: usize) -> Vec<String> {
         }
         if text(claim, "/status/phase") != "Bound" {
             missing.push(format!("claim {} {}", text(claim, "/metadata/name"), claim["status"]));
+        }
+    }
+    for snapshot in all(inner, "snapshots") {
+        if missing.len() >= most {
+            return missing;
+        }
+        if snapshot["status"]["ready"] != true {
+            missing.push(format!("snapshot {} {}", text(snapshot, "/metadata/name"), snapshot["status"]));
         }
     }
     for allocation in all(inner, "allocations") {

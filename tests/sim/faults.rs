@@ -36,7 +36,7 @@ enum Kind {
     Reimaged,
     /// An OK for nothing.
     Lie,
-    /// A volume is made or deleted, and the answer does not say so.
+    /// A volume or a snapshot is made or deleted, and the answer does not say so.
     DoubtVolume,
     /// The same for an attachment.
     DoubtAttachment,
@@ -227,7 +227,7 @@ impl Faults {
         of_etcd(cluster, Etcd::heal);
         cluster.restart_all();
         for backend in cluster.backends.values() {
-            for rpc in MUTATING {
+            for rpc in MUTATING.into_iter().chain(PICTURING) {
                 backend.honest(rpc);
             }
         }
@@ -426,7 +426,8 @@ fn misbehave(cluster: &Cluster, kind: Kind) {
     match kind {
         Kind::Lie => next_gets(cluster, pick(&LOOKED_FOR), lie()),
         Kind::DoubtVolume => {
-            next_gets(cluster, pick(&[Rpc::CreateVolume, Rpc::DeleteVolume]), done_and_yet());
+            let made = [Rpc::CreateVolume, Rpc::DeleteVolume, Rpc::CreateSnapshot, Rpc::DeleteSnapshot];
+            next_gets(cluster, pick(&made), done_and_yet());
         }
         Kind::DoubtAttachment => {
             // Nearly all of them: whoever goes meanwhile goes while nobody knows whether it is attached.
@@ -435,7 +436,7 @@ fn misbehave(cluster: &Cluster, kind: Kind) {
             }
         }
         Kind::Slow => {
-            next_gets(cluster, pick(&MUTATING), Answer::honest().delay(millis(200, 2000)));
+            next_gets(cluster, changing(), Answer::honest().delay(millis(200, 2000)));
         }
         Kind::Hang => next_gets(cluster, pick(&OF_THE_CONTROLLER), hang()),
         _ => bad_answer(cluster),
@@ -453,6 +454,13 @@ pub const MUTATING: [Rpc; 8] = [
     Rpc::NodePublishVolume,
     Rpc::NodeUnpublishVolume,
 ];
+
+/// The same of snapshots.
+const PICTURING: [Rpc; 2] = [Rpc::CreateSnapshot, Rpc::DeleteSnapshot];
+
+fn changing() -> Rpc {
+    if chance(200) { pick(&PICTURING) } else { pick(&MUTATING) }
+}
 
 fn task_dies(cluster: &Cluster) {
     let mut inner = cluster.universe.look();
@@ -479,8 +487,14 @@ fn task_dies(cluster: &Cluster) {
 const LOOKED_FOR: [Rpc; 3] = [Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume, Rpc::NodeUnstageVolume];
 
 /// Of these nothing is seen but the answer.
-const OF_THE_CONTROLLER: [Rpc; 4] =
-    [Rpc::CreateVolume, Rpc::DeleteVolume, Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume];
+const OF_THE_CONTROLLER: [Rpc; 6] = [
+    Rpc::CreateVolume,
+    Rpc::DeleteVolume,
+    Rpc::ControllerPublishVolume,
+    Rpc::ControllerUnpublishVolume,
+    Rpc::CreateSnapshot,
+    Rpc::DeleteSnapshot,
+];
 
 /// OK, and nothing is done.
 fn lie() -> Answer {
@@ -514,7 +528,7 @@ const CODES: [Code; 7] = [
 ];
 
 fn bad_answer(cluster: &Cluster) {
-    let rpc = pick(&MUTATING);
+    let rpc = changing();
     let answer = match below(8) {
         0 => Answer::fail(pick(&CODES), "no"),
         1 | 3 => done_and_yet(),

@@ -36,6 +36,34 @@ pub fn missing(inner: &Inner, plugin: &str, node: &str, ask: &Ask) -> Option<Str
             "volumeattachments",
             &[("/spec/handle", &request.volume_id), ("/spec/nodeId", &request.node_id)],
         ),
+        Ask::CreateSnapshot(request) => {
+            let told = |s: &&Value| {
+                format!("snap-{}", text(s, "/metadata/uid")) == request.name
+                    && kept(s)
+                    && ["Unknown", "Up"].contains(&text(s, "/status/exists").as_str())
+            };
+            match all(inner, "snapshots").find(told) {
+                None => Some(format!("no snapshot {} that may be there in the store", request.name)),
+                Some(snapshot) => {
+                    let uid = text(snapshot, "/metadata/uid");
+                    let named = |v: &Value| v["status"]["snapshots"].to_string().contains(&uid);
+                    let of_it = |v: &&Value| text(v, "/metadata/uid") == text(snapshot, "/status/of/uid");
+                    let stays = all(inner, "volumes").find(of_it).is_some_and(named);
+                    (!stays).then(|| format!("its volume does not name {}", request.name))
+                }
+            }
+        }
+        Ask::DeleteSnapshot(request) => {
+            let it = |s: &&Value| {
+                text(s, "/status/handle") == request.snapshot_id
+                    && kept(s)
+                    && s["metadata"]["deletionTimestamp"].is_string()
+            };
+            let there = all(inner, "snapshots").any(|s| it(&s));
+            (!there).then(|| {
+                format!("no snapshot of handle {} that is being deleted in the store", request.snapshot_id)
+            })
+        }
         Ask::NodeStageVolume(request) => journal(&request.staging_target_path, "staged", "Rising"),
         Ask::NodeUnstageVolume(request) => journal(&request.staging_target_path, "staged", "Sinking"),
         Ask::NodePublishVolume(request) => journal(parent(&request.target_path), "level", "Rising"),

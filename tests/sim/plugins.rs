@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wharfline::csi::Rpc;
+use wharfline::csi::proto::controller_service_capability::rpc::Type as Can;
 use wharfline::csi::proto::plugin_capability::service::Type as Service;
 use wharfline::sys::process::Outcome;
 
@@ -17,17 +18,21 @@ use crate::universe::{Universe, below, chance};
 /// The storage systems, by plugin.
 pub type Backends = BTreeMap<String, Arc<Backend>>;
 
-/// `alpha` attaches and stages; `beta` does neither, and its volumes stay on the node that made them.
+/// `alpha` attaches and stages, takes snapshots and fills volumes from them and from others; `beta` does neither, and its volumes stay on the node that made them.
 pub fn backends(universe: &Arc<Universe>) -> Backends {
     let effects = Effects::Simulated(Arc::new(SimHands(Arc::clone(universe))));
-    let alpha = Config {
+    let mut alpha = Config {
         name: "alpha.csi.example".into(),
         effects: effects.clone(),
         pace,
         works_on: WORKS_ON,
         clock,
+        ready_after: 2,
         ..Config::full()
     };
+    alpha
+        .controller
+        .extend([Can::CreateDeleteSnapshot, Can::ListSnapshots, Can::CloneVolume].map(|can| can as i32));
     let mut beta =
         Config { name: "beta.csi.example".into(), effects, pace, ..Config::without_attach_and_stage() };
     beta.services.push(Service::VolumeAccessibilityConstraints as i32);
@@ -212,11 +217,8 @@ struct SimWitness {
 
 impl Witness for SimWitness {
     fn arrived(&self, number: usize, ask: &Ask) {
-        if ask.volume().is_none() {
-            return;
-        }
-        let what =
-            format!("{}#{number} {} {} arrives", self.plugin, ask.rpc(), ask.volume().unwrap_or_default());
+        let Some(about) = ask.subject().filter(|_| ask.rpc() != Rpc::GetSnapshot) else { return };
+        let what = format!("{}#{number} {} {about} arrives", self.plugin, ask.rpc());
         // The plugin does what it was asked, whatever becomes of the daemon now.
         let _killed = self.universe.doomed(&self.node, &what);
         let mut inner = self.universe.look();
@@ -228,11 +230,25 @@ impl Witness for SimWitness {
             if let Some(claim) = crate::checks::claim_that_uses(&inner, &self.plugin, handle) {
                 inner.violated(format!("S2: DeleteVolume {handle} while claim {claim} has it"));
             }
+            if let Some(snapshot) = crate::checks::snapshot_of(&inner, &self.plugin, handle) {
+                inner.violated(format!(
+                    "S2: DeleteVolume {handle} while snapshot {snapshot} may be being cut"
+                ));
+            }
+            if let Some(copy) = crate::checks::copy_of(&inner, &self.plugin, "volume", handle) {
+                inner.violated(format!("S2: DeleteVolume {handle} while {copy} may be being filled from it"));
+            }
+        }
+        if let Ask::DeleteSnapshot(request) = ask
+            && let Some(copy) = crate::checks::copy_of(&inner, &self.plugin, "snapshot", &request.snapshot_id)
+        {
+            let handle = &request.snapshot_id;
+            inner.violated(format!("S2: DeleteSnapshot {handle} while {copy} may be being filled from it"));
         }
     }
 
     fn performed(&self, number: usize, ask: &Ask, done: bool) {
-        if ask.volume().is_none() {
+        if ask.subject().is_none() {
             return;
         }
         let end = if done { "done" } else { "refused" };

@@ -33,7 +33,7 @@ pub fn one(seed: u64, show: bool) -> ExitCode {
     let mut run = Run::new(cluster, seed);
     // One in ten has no faults: there the bounds are tight. One in eight also waits to see that nothing is written.
     let (calm, quiet) = (seed.is_multiple_of(10), seed.is_multiple_of(8));
-    let result = run.sixty(calm, quiet);
+    let result = run.seventy(calm, quiet);
     let kinds = if calm { "none".to_owned() } else { run.kinds() };
     let inner = run.cluster.universe.look();
     let (hash, lines) = (inner.record.hash(), inner.record.lines);

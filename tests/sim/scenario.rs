@@ -1,4 +1,4 @@
-//! Sixty objects are applied, used and deleted while things go wrong; then everything is well, and must come to rest.
+//! Seventy objects are applied, used and deleted while things go wrong; then everything is well, and must come to rest.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,15 +119,45 @@ pub fn allocation(name: &str, claims: &[&str], command: &str) -> Manifest {
     Manifest::namespaced("allocations", "Allocation", name, spec)
 }
 
+/// A claim that is filled from another, or from a snapshot.
+fn filled(name: &str, class: &str, field: &str, source: &str) -> Manifest {
+    let mut claim = claim(name, class, "SingleNodeWriter");
+    claim.object["spec"]["dataSource"] = json!({ field: source });
+    claim
+}
+
+fn snapshot(name: &str, claim: &str) -> Manifest {
+    Manifest::namespaced("snapshots", "Snapshot", name, json!({ "source": { "claimName": claim } }))
+}
+
+/// Four snapshots, and four claims that are filled: two of them have a user. All are of alpha.
+fn pictures() -> Vec<Manifest> {
+    let mut all = vec![
+        filled("filled-0", "class-0", "snapshotName", "snap-0"),
+        filled("filled-1", "class-1", "snapshotName", "snap-1"),
+        filled("filled-2", "class-0", "claimName", "claim-4"),
+        filled("filled-3", "class-1", "claimName", "claim-1"),
+    ];
+    for (n, of) in ["claim-0", "claim-1", "claim-4", "filled-2"].into_iter().enumerate() {
+        all.push(snapshot(&format!("snap-{n}"), of));
+    }
+    for n in [1, 3] {
+        all.push(allocation(&format!("filled-{n}"), &[&format!("filled-{n}")], "run"));
+    }
+    all
+}
+
 /// How many claims have users.
 const USED: usize = 15;
 
 /// The claims of the users beyond the first of each: two are shared, before three there is a queue.
 const MORE: [usize; 7] = [0, 1, 2, 2, 3, 3, 4];
 
-/// Two plugins, fourteen classes, twenty-two claims (seven of them without a user) and twenty-two allocations.
-fn sixty() -> Vec<Manifest> {
-    let mut all = vec![plugin("alpha", "Cluster"), plugin("beta", "Node")];
+/// Two plugins, fourteen classes, twenty-two claims (seven of them without a user) and twenty-two allocations; and what is made
+/// of claims.
+fn seventy() -> Vec<Manifest> {
+    let mut all = pictures();
+    all.extend([plugin("alpha", "Cluster"), plugin("beta", "Node")]);
     for n in 0..14 {
         let (plugin, mode) = CLASSES[n % CLASSES.len()];
         all.push(class(&format!("class-{n}"), plugin, mode));
@@ -297,9 +327,9 @@ impl Run {
         Ok(effects)
     }
 
-    /// The whole life of sixty objects.
-    pub fn sixty(&mut self, calm: bool, quiet: bool) -> Result<Report, String> {
-        let manifests = shuffled(sixty());
+    /// The whole life of seventy objects.
+    pub fn seventy(&mut self, calm: bool, quiet: bool) -> Result<Report, String> {
+        let manifests = shuffled(seventy());
         let time = Duration::from_secs;
         self.calm = calm;
         if !calm {
@@ -310,7 +340,9 @@ impl Run {
         // Some change their minds.
         let fickle: Vec<_> = manifests
             .iter()
-            .filter(|m| m.collection.ends_with("allocations") && chance(200))
+            .filter(|m| {
+                ["allocations", "snapshots"].iter().any(|of| m.collection.ends_with(of)) && chance(200)
+            })
             .cloned()
             .collect();
         let plugins: Vec<_> =

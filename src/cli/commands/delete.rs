@@ -1,4 +1,5 @@
 //! `delete`: all objects at once, then each awaited in whatever order they go.
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use http::Method;
@@ -8,7 +9,7 @@ use crate::cli::args::{Delete, DryRun};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::kinds::query;
 use crate::cli::output::Output;
-use crate::cli::session::{Item, Session};
+use crate::cli::session::{Item, Session, Terminal, follow};
 use crate::cli::wire::{Form, content};
 
 use super::apply::tried;
@@ -78,22 +79,47 @@ async fn all_gone(
 ) -> Result<(), Failure> {
     let deadline = Deadline::new((!timeout.is_zero()).then(|| Instant::now() + timeout));
     for (item, uid) in leaving {
-        let mut last = Value::Null;
-        let gone = session.follow(item, |seen| match seen {
+        let last = RefCell::new(Value::Null);
+        let gone = follow(&session.wire, item, |seen| match seen {
             Some(seen) if uid.as_deref().is_none_or(|uid| seen["metadata"]["uid"] == uid) => {
-                last = seen.clone();
+                *last.borrow_mut() = seen.clone();
                 None
             }
             _ => Some(()),
         });
+        let told = tell(&mut session.terminal, item, &last);
+        let gone = async {
+            tokio::select! {
+                done = gone => done,
+                () = told => Ok(()),
+            }
+        };
         match deadline.limit(gone).await {
             Some(done) => done?,
             None => {
                 let what = format!("{} is still there after {} s", item.label(), timeout.as_secs());
-                let failure = Failure::new(Exit::TimedOut, what).because(blocker(&last));
+                let failure = Failure::new(Exit::TimedOut, what).because(blocker(&last.borrow()));
                 session.report(&failure.try_this(format!("wharfline why {}", item.label())));
             }
         }
     }
     Ok(())
+}
+
+/// How long a reason stands before it is told: most pass at once.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Says what an object waits for, each reason once. Never ends.
+async fn tell(terminal: &mut Terminal<'_>, item: &Item, last: &RefCell<Value>) {
+    let mut said = String::new();
+    loop {
+        let before = blocker(&last.borrow());
+        tokio::time::sleep(PATIENCE).await;
+        let why = blocker(&last.borrow());
+        if why == before && why != said && !why.is_empty() {
+            // Nobody can be told that telling failed.
+            writeln!(terminal.err, "{} waits: {why}", item.label()).ok();
+            said = why;
+        }
+    }
 }

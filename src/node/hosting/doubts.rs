@@ -15,7 +15,7 @@ pub struct Doubts {
     until: Mutex<HashMap<String, Instant>>,
     inherited: Mutex<HashSet<String>>,
     released: Mutex<HashMap<String, i64>>,
-    untouched: Mutex<HashSet<String>>,
+    untouched: Mutex<HashMap<String, i64>>,
 }
 
 impl Doubts {
@@ -50,19 +50,19 @@ impl Doubts {
         released.get(volume).is_some_and(|last| epoch <= *last)
     }
 
-    /// The server was told that a snapshot may be asked for, and nothing was sent yet; or something was.
-    pub(super) fn set_untouched(&self, snapshot: &str, untouched: bool) {
-        let mut all = self.untouched.lock().unwrap_or_else(PoisonError::into_inner);
-        if untouched {
-            all.insert(snapshot.to_owned());
-        } else {
-            all.remove(snapshot);
-        }
+    /// The server was told that a snapshot may be asked for under this epoch, and nothing was sent yet.
+    pub(super) fn set_untouched(&self, snapshot: &str, epoch: i64) {
+        self.untouched.lock().unwrap_or_else(PoisonError::into_inner).insert(snapshot.to_owned(), epoch);
     }
 
-    /// Whether nothing was sent of what the server was told of.
-    pub(super) fn is_untouched(&self, snapshot: &str) -> bool {
-        self.untouched.lock().unwrap_or_else(PoisonError::into_inner).contains(snapshot)
+    /// Something was sent.
+    pub(super) fn set_touched(&self, snapshot: &str) {
+        self.untouched.lock().unwrap_or_else(PoisonError::into_inner).remove(snapshot);
+    }
+
+    /// Whether nothing was sent of what the server was told of under this epoch. In between another node may have been host.
+    pub(super) fn is_untouched(&self, snapshot: &str, epoch: i64) -> bool {
+        self.untouched.lock().unwrap_or_else(PoisonError::into_inner).get(snapshot) == Some(&epoch)
     }
 
     /// Whether an earlier daemon may have made calls about it in the name of this node.

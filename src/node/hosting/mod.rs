@@ -51,7 +51,7 @@ pub async fn reconcile(node: &Arc<Node>, name: &str) -> Option<Duration> {
                 for attachment in others {
                     next = [next, attach::step(node, &attachment, &lease).await].into_iter().flatten().min();
                 }
-                return next;
+                return [next, pictures(node, name, &lease).await].into_iter().flatten().min();
             }
         }
         again = provision::step(node, &volume, &lease).await;
@@ -60,11 +60,18 @@ pub async fn reconcile(node: &Arc<Node>, name: &str) -> Option<Duration> {
         let delay = attach::step(node, &attachment, &lease).await;
         again = [again, delay].into_iter().flatten().min();
     }
+    again = [again, pictures(node, name, &lease).await].into_iter().flatten().min();
+    again.filter(|d| *d < BLOCKED / 2)
+}
+
+/// The snapshots that are worked on under this name.
+async fn pictures(node: &Arc<Node>, name: &str, lease: &csi::Lease) -> Option<Duration> {
+    let mut again: Option<Duration> = None;
     for snapshot in node.caches.snapshots.of(name) {
-        let delay = snapshots::step(node, &snapshot, &lease).await;
+        let delay = snapshots::step(node, (name, &snapshot.uid().unwrap_or_default()), lease).await;
         again = [again, delay].into_iter().flatten().min();
     }
-    again.filter(|d| *d < BLOCKED / 2)
+    again
 }
 
 /// The host that was asked to let go of the volume: it makes no call under its epoch any more, also once it has said so.

@@ -12,23 +12,24 @@ use super::super::context::{Node, snapshot_word};
 use super::super::mounts::BLOCKED;
 use super::super::writes::{Guard, Part};
 use super::super::{requests, supervisor};
-use super::{Attempt, Blocked, Serving, call, look_again, serving, settle};
-use crate::api::Snapshot;
+use super::{Attempt, Blocked, Serving, asked_to_release, call, look_again, serving, settle};
 use crate::api::definitions::SNAPSHOT_PART;
 use crate::api::meta::{Call, Condition, Host, Rung, Time};
 use crate::api::quantity;
 use crate::api::snapshot::{SnapshotOf, SnapshotStatus};
+use crate::api::{Snapshot, VolumeStatus};
 use crate::csi::proto;
 use crate::csi::{self, Advice, Failure, check};
 use crate::plan::registry::Service;
 use crate::plan::snapshot::{self as plan, Seen, Step, Wanted};
-use crate::plan::{Next, Reason, host};
+use crate::plan::{Next, Reason, host, volume};
 
 /// The fields of a Snapshot's status that its host writes.
 const HOST: Part =
     Part { name: "snapshot", fields: SNAPSHOT_PART, epoch: Some(&["observedEpoch"]), guard: Guard::Any };
-/// The same for the word that it is not there: late, it would take back that it may be asked for.
-const ABSENT: Part = Part { guard: Guard::Newest, ..HOST };
+/// The same for the word that it is not there, and for the first that it may be: late, one would take back that it may be asked
+/// for, and the other say so of what is on its way out.
+const NEWEST: Part = Part { guard: Guard::Newest, ..HOST };
 
 /// The host's part of a Snapshot's status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -102,16 +103,23 @@ struct Look<'a> {
     lease: &'a csi::Lease,
 }
 
-/// Brings one snapshot as far as it goes.
-pub(super) async fn step(node: &Arc<Node>, snapshot: &Snapshot, lease: &csi::Lease) -> Option<Duration> {
+/// Brings one snapshot as far as it goes. One that is worked on under another name by now is left to the look at that.
+pub(super) async fn step(
+    node: &Arc<Node>,
+    (name, uid): (&str, &str),
+    lease: &csi::Lease,
+) -> Option<Duration> {
+    // Its name changes when it is ready, and the looks at both could meet.
+    let _turn = node.turns.take(&format!("snap/{uid}")).await;
+    // As it is now: what was done for others before it may have taken long.
+    let snapshot = &*node.caches.snapshots.get(uid).filter(|snapshot| snapshot_word(snapshot) == name)?;
     let status = snapshot.status.clone().unwrap_or_default();
     let host = status.controller.as_ref().filter(|h| h.node_name == node.options.name)?;
     let of = status.of.as_ref()?;
-    let uid = snapshot.uid().unwrap_or_default();
     let look = Look { snapshot, of, host, key: format!("snap/{uid}"), lease };
-    let said = node.said::<HostPart>(&uid, &HOST).filter(|said| said.observed_epoch == host.epoch);
+    let said = node.said::<HostPart>(uid, &HOST).filter(|said| said.observed_epoch == host.epoch);
     let mut before = said.clone().unwrap_or_else(|| HostPart::of(&status));
-    if before.exists == Some(Rung::Unknown) && node.doubts.is_untouched(&uid) {
+    if before.exists == Some(Rung::Unknown) && node.doubts.is_untouched(uid, host.epoch) {
         before.exists = Some(Rung::Down);
     }
     if host::asked(host, status.asked_to_release) {
@@ -150,6 +158,18 @@ pub(super) async fn step(node: &Arc<Node>, snapshot: &Snapshot, lease: &csi::Lea
     record(node, &look, (step, &retry, wanted), outcome, (part, &before)).await
 }
 
+/// Why the first call is not made yet: its volume is to name it, so that nobody deletes that under it (plan::volume).
+fn held_back(node: &Node, look: &Look<'_>) -> Option<Reason> {
+    let uid = look.snapshot.uid();
+    let volume =
+        node.caches.volumes.one(&look.of.volume).filter(|v| v.uid().as_deref() == Some(&look.of.uid));
+    let source = volume.map(|volume| {
+        let names = |status: &VolumeStatus| status.snapshots.iter().any(|one| Some(&one.uid) == uid.as_ref());
+        (volume.metadata.deletion_timestamp.is_some(), volume.status.as_ref().is_some_and(names))
+    });
+    volume::held_back("Volume", &look.of.volume, source)
+}
+
 const TAKEN: &str = "Taken";
 
 /// Says what came of a step, and when it is tried again.
@@ -167,6 +187,10 @@ async fn record(
         return node.retry.remaining(&format!("{}/report", look.key)).or(delay);
     }
     let processing = matches!(outcome, Err(Blocked::Wait(Reason::SnapshotProcessing)));
+    // Its volume is on its way here with its name in it.
+    if matches!(outcome, Err(Blocked::Wait(Reason::SourceNotReady { .. }))) {
+        return None;
+    }
     // That it is not ready yet is no news, however often it is said.
     if !processing || part.exists != before.exists {
         part.calls = node.calls.get(&look.key, &before.calls);
@@ -188,7 +212,9 @@ async fn record(
 /// Says that no call about it is under way here, and that none follows under this epoch.
 async fn let_go(node: &Arc<Node>, look: &Look<'_>, before: HostPart) -> Option<Duration> {
     let uid = look.snapshot.uid().unwrap_or_default();
-    let left = [node.doubts.left(&uid), node.doubts.left(&look.of.uid)].into_iter().flatten().max();
+    // As long as it is not ready its calls are about its volume, too.
+    let of_volume = (!before.ready).then(|| node.doubts.left(&look.of.uid)).flatten();
+    let left = [node.doubts.left(&uid), of_volume].into_iter().flatten().max();
     if left.is_some() {
         return left;
     }
@@ -211,14 +237,16 @@ fn seen(node: &Node, look: &Look<'_>, before: &HostPart) -> Seen {
         ready: before.ready,
         used: status.is_some_and(|status| !status.copies.is_empty()),
         grouped: !before.group_id.is_empty(),
-        at_source: source.is_some_and(|volume| volume.uid().as_deref() == Some(&look.of.uid)),
+        at_source: source.is_some_and(|volume| {
+            volume.uid().as_deref() == Some(&look.of.uid) && asked_to_release(&volume).is_none()
+        }),
         lists: known.is_some_and(|known| known.controller.list_snapshots),
     }
 }
 
 async fn write(node: &Arc<Node>, look: &Look<'_>, part: &HostPart) -> Option<Duration> {
     let absent = part.exists == Some(Rung::Down);
-    let written = node.write_status(look.snapshot, if absent { &ABSENT } else { &HOST }, part).await;
+    let written = node.write_status(look.snapshot, if absent { &NEWEST } else { &HOST }, part).await;
     node.after_write(&format!("{}/report", look.key), written)
 }
 
@@ -237,8 +265,13 @@ async fn carry_out(
     (step, retry): (Step, &str),
     part: &mut HostPart,
 ) -> Result<(), Blocked> {
-    let about = if look.of.handle.is_empty() { &look.snapshot.spec.source.handle } else { &look.of.handle };
-    let plugin = serving(node, &look.of.plugin, about)?;
+    // As long as it may be being cut that is a matter of its volume, afterwards of itself.
+    let about = match (part.ready || look.of.handle.is_empty(), part.handle.as_str()) {
+        (true, "") => look.snapshot.spec.source.handle.clone(),
+        (true, handle) => handle.to_owned(),
+        (false, _) => look.of.handle.clone(),
+    };
+    let plugin = serving(node, &look.of.plugin, &about)?;
     let asker =
         format!("snapshots/{}/{}", look.snapshot.namespace().unwrap_or_default(), look.snapshot.name_any());
     let secrets = node.secrets(&asker, look.of.secret.as_ref()).await.map_err(Blocked::Wait)?;
@@ -258,7 +291,8 @@ async fn announce(node: &Arc<Node>, look: &Look<'_>, part: &mut HostPart) -> boo
         return true;
     }
     part.exists = Some(part.exists.filter(|rung| *rung == Rung::Up).unwrap_or(Rung::Unknown));
-    let written = node.assert_status(look.snapshot, &HOST, part).await;
+    // On this very state: one that is being deleted meanwhile may need its volume no more.
+    let written = node.assert_status(look.snapshot, &NEWEST, part).await;
     let stands = matches!(written, Ok(true));
     node.after_write(&format!("{}/report", look.key), written.map(drop));
     stands
@@ -281,7 +315,10 @@ async fn take(
         return Err(Blocked::Wait(Reason::LeaseNotRenewed));
     }
     if first {
-        node.doubts.set_untouched(&uid, true);
+        if let Some(reason) = held_back(node, look) {
+            return Err(Blocked::Wait(reason));
+        }
+        node.doubts.set_untouched(&uid, look.host.epoch);
     }
     if !announce(node, look, part).await {
         return Err(Blocked::Unannounced);
@@ -301,13 +338,13 @@ async fn take(
     let answer =
         call(node, names, "CreateSnapshot", |terms| plugin.client.create_snapshot(request, terms)).await;
     if !answer.as_ref().is_err_and(Failure::is_unsent) {
-        node.doubts.set_untouched(&uid, false);
+        node.doubts.set_touched(&uid);
     }
     match answer {
         Ok(taken) => {
             supervisor::judge(node, &plugin.key, None);
             if let Err(fault) = check::snapshot_taken(&asked, &taken) {
-                return undo(node, plugin, names, (&taken.snapshot_id, secrets), part, &fault).await;
+                return undo(node, plugin, names, (&taken, secrets), part, &fault).await;
             }
             part.told(&taken);
             tracing::info!(
@@ -337,10 +374,18 @@ async fn undo(
     node: &Arc<Node>,
     plugin: &Serving,
     names: Attempt<'_>,
-    (handle, secrets): (&str, requests::Secrets),
+    (taken, secrets): (&proto::Snapshot, requests::Secrets),
     part: &mut HostPart,
     fault: &check::Fault,
 ) -> Result<(), Blocked> {
+    let handle = &taken.snapshot_id;
+    // Of a group nothing is deleted alone (CO-CTRL-95).
+    if !taken.group_snapshot_id.is_empty() {
+        part.exists = Some(Rung::Unknown);
+        (part.handle, part.group_id) = (handle.clone(), taken.group_snapshot_id.clone());
+        let message = format!("the plugin made a snapshot that does not fit, and of a group: {fault}");
+        return Err(Blocked::Answer(message));
+    }
     let request = proto::DeleteSnapshotRequest { snapshot_id: handle.to_owned(), secrets };
     match call(node, names, "DeleteSnapshot", |terms| plugin.client.delete_snapshot(request, terms)).await {
         Ok(_) => {
@@ -356,7 +401,7 @@ async fn undo(
         }
         Err(failure) => {
             part.exists = Some(Rung::Unknown);
-            handle.clone_into(&mut part.handle);
+            part.handle.clone_from(handle);
             Err(Blocked::Call(failure))
         }
     }
@@ -417,10 +462,9 @@ async fn delete(
     let about = &look.snapshot.object_ref(&());
     let names =
         Attempt { key: &look.key, volume: &uid, step: retry, serving: plugin, lease: look.lease, about };
-    part.ready = false;
     match call(node, names, "DeleteSnapshot", |terms| plugin.client.delete_snapshot(request, terms)).await {
         Ok(_) => {
-            part.exists = Some(Rung::Down);
+            (part.exists, part.ready) = (Some(Rung::Down), false);
             tracing::info!(snapshot = look.snapshot.name_any(), handle = part.handle, "deleted");
             Ok(())
         }

@@ -366,7 +366,9 @@ impl FakeNode {
                 if cut {
                     self.ledger.fill(&format!("snap-{name}"), text(&of["volume"]));
                 }
-                let said = json!({ "exists": "Up", "handle": format!("s-{name}"), "size": "1Gi", "ready": true,
+                let own = format!("s-{name}");
+                let handle = snapshot["spec"]["source"]["handle"].as_str().unwrap_or(&own);
+                let said = json!({ "exists": "Up", "handle": handle, "size": "1Gi", "ready": true,
                     "observedEpoch": epoch });
                 push(patches, "snapshots", snapshot, said);
             }

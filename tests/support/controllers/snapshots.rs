@@ -167,12 +167,50 @@ async fn one_that_was_there_and_those_of_one_node_are_restored_where_they_are() 
         bench.until("it is filled", |seen| bound(seen, name)).await;
         assert_eq!(node(&bench.seen, name), there, "{name}");
     }
-    let source = json!({ "handle": "by-hand", "plugin": "disk", "nodeName": "b" });
-    bench.make("snapshots", json!({ "metadata": { "name": "found" }, "spec": { "source": source } })).await;
+    let found = |node: Value| {
+        let source = json!({ "handle": "by-hand", "plugin": "disk", "nodeName": node });
+        json!({ "metadata": { "name": "found" }, "spec": { "source": source } })
+    };
+    bench.make("snapshots", found(Value::Null)).await;
+    bench.until("its node is asked for", |seen| why(&snap(seen, "found")) == "NodeNotNamed").await;
+    bench.delete("snapshots", "default", "found").await;
+    bench.until("it goes", |seen| snap(seen, "found").is_null()).await;
+    bench.make("snapshots", found(json!("b"))).await;
     bench.until("it is found", |seen| ready(&snap(seen, "found"))).await;
     assert_eq!(snap(&bench.seen, "found")["status"]["controller"]["nodeName"], "b");
     bench.delete("snapshots", "default", "found").await;
     bench.until("it goes", |seen| snap(seen, "found").is_null()).await;
+    bench.end().await;
+}
+
+/// What one of two deleted the other would have lost.
+#[tokio::test(start_paused = true)]
+async fn of_one_handle_there_is_one_snapshot() {
+    let bench = halted(picturing(DISK)).await;
+    take(&bench, true);
+    bench.make("snapshots", snapshot("nightly", "data")).await;
+    bench.until("it is ready", |seen| ready(&snap(seen, "nightly"))).await;
+    let handle = snap(&bench.seen, "nightly")["status"]["handle"].clone();
+    let found = |name: &str, handle: &Value| {
+        let source = json!({ "handle": handle, "plugin": "disk" });
+        json!({ "metadata": { "name": name }, "spec": { "source": source } })
+    };
+    bench.make("snapshots", found("same", &handle)).await;
+    bench.until("it is not taken up", |seen| why(&snap(seen, "same")) == "HandleShared").await;
+    let message = condition(&snap(&bench.seen, "same"), "Ready")["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("snapshot default/nightly"), "{message}");
+    // Of two that were there the first one.
+    bench.make("snapshots", found("first", &json!("by-hand"))).await;
+    bench.until("it is ready", |seen| ready(&snap(seen, "first"))).await;
+    bench.make("snapshots", found("another", &json!("by-hand"))).await;
+    bench.until("it is not taken up", |seen| why(&snap(seen, "another")) == "HandleShared").await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.delete("snapshots", "default", "first").await;
+    bench.until("it is its turn", |seen| ready(&snap(seen, "another"))).await;
+    bench.patch("snapshots", "default", "nightly", json!({ "spec": { "deletionPolicy": "Retain" } })).await;
+    bench.delete("snapshots", "default", "nightly").await;
+    bench.until("it stays at the plugin, and is found", |seen| ready(&snap(seen, "same"))).await;
+    assert_eq!(snap(&bench.seen, "same")["status"]["handle"], handle);
     bench.end().await;
 }
 
@@ -261,6 +299,7 @@ async fn a_snapshot_has_its_volumes_secret_and_the_parameters_of_the_class_that_
     bench.until("refused", |seen| why(&snap(seen, "three")) == "SourceMismatch").await;
     foreign["metadata"]["name"] = json!("four");
     foreign["spec"]["volumeClassName"].take();
+    bench.delete("snapshots", "default", "three").await;
     bench.make("snapshots", foreign).await;
     bench.until("taken", |seen| of(seen, "four").is_object()).await;
     bench.end().await;

@@ -256,6 +256,11 @@ impl Backend {
         self.state().model.handle_of(name)
     }
 
+    /// The id of the snapshot that was taken under this name, if it exists.
+    pub fn snapshot_named(&self, name: &str) -> Option<String> {
+        self.state().model.snapshot_named(name)
+    }
+
     /// The whole log.
     pub fn calls(&self) -> Vec<Logged> {
         self.state().log.clone()

@@ -11,7 +11,7 @@ const FIRST: i64 = 1_700_000_000;
 
 impl Model {
     /// The id of the snapshot that was taken under this name.
-    pub(super) fn snapshot_named(&self, name: &str) -> Option<String> {
+    pub fn snapshot_named(&self, name: &str) -> Option<String> {
         let named = |taken: &Taken| taken.request.as_ref().is_some_and(|request| request.name == name);
         self.snapshots.iter().find(|(_, taken)| named(taken)).map(|(id, _)| id.clone())
     }
