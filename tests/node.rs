@@ -24,6 +24,8 @@ mod expanded;
 mod fickle;
 #[path = "node/full.rs"]
 mod full;
+#[path = "node/golden.rs"]
+mod golden;
 #[path = "node/handover.rs"]
 mod handover;
 #[path = "node/healed.rs"]

@@ -237,6 +237,17 @@ fn obligations() -> Table {
         ("IDEN", 1..=8),
         ("META", 2..=6),
         ("CTRL", 105..=113),
+        ("ERR", 1..=4),
+        ("ERR", 6..=7),
+        ("ERR", 9..=16),
+        ("NODE", 1..=2),
+        ("NODE", 10..=11),
+        ("NODE", 13..=14),
+        ("NODE", 20..=27),
+        ("NODE", 35..=35),
+        ("NODE", 37..=38),
+        ("NODE", 45..=54),
+        ("NODE", 60..=62),
         ("NODE", 70..=73),
         ("NODE", 80..=87),
     ];
@@ -367,7 +378,7 @@ fn plugins_and_allocations_are_shown_by_real_processes() {
 
 #[test]
 fn the_obligations_of_the_table_are_shown_by_tests() {
-    assert_eq!(obligations().names.len(), 73);
+    assert_eq!(obligations().names.len(), 117);
     obligations().compare(&[
         ("| CO-PLUG-20 |", "| CO-PLUG-19 |", "CO-PLUG-20: not in the table"),
         ("lib: plugin_names", "lib: names", "CO-IDEN-01: no test `lib: names`"),

@@ -2,13 +2,13 @@
 use std::collections::BTreeMap;
 
 use crate::api::VolumeSpec;
-use crate::api::meta::{AccessMode, Call, Capability, Map, Segments, Time, VolumeMode};
+use crate::api::meta::{AccessMode, Call, Capability, Map, SecretRef, Segments, Time, VolumeMode};
 use crate::api::snapshot::SnapshotOf;
 use crate::api::volume::{Content, CreateSource, VolumeAttachmentSpec, WantedSize};
 use crate::csi::proto::volume_capability::{AccessType, BlockVolume, MountVolume, access_mode::Mode};
 use crate::csi::proto::volume_content_source::{SnapshotSource, Type as ContentKind, VolumeSource};
 use crate::csi::proto::{self, VolumeCapability, VolumeContentSource};
-use crate::csi::{self, Failure};
+use crate::csi::{self, Failure, Remedy};
 
 /// Secrets of one call. Not `Debug`.
 pub type Secrets = BTreeMap<String, String>;
@@ -255,6 +255,15 @@ pub fn publish(
         secrets: with.secrets,
         volume_context: of.volume_context.clone(),
     }
+}
+
+/// A failure with the name of the Secret that has to be mended, if that is what it takes (CO-ERR-07).
+pub fn naming(mut failure: Failure, secret: Option<&SecretRef>) -> Failure {
+    if let (Remedy::RepairSecrets, Some(SecretRef { namespace, name })) = (failure.remedy(), secret) {
+        failure.message =
+            format!("{}; what it was sent is in the Secret \"{namespace}/{name}\"", failure.message);
+    }
+    failure
 }
 
 /// A finished call as status shows it. `duration` ends now.

@@ -350,6 +350,27 @@ mod tests {
         assert!(reaches(&[], &Segments::new()));
     }
 
+    /// Obligation CO-NODE-13.
+    #[test]
+    fn any_term_of_a_volume_will_do_and_each_is_wanted_whole() {
+        let terms = [segments(&[("zone", "1"), ("rack", "x")]), segments(&[("zone", "2")])];
+        let nowhere: &[(&str, &str)] = &[];
+        for (told, fits) in [
+            (&[("zone", "1"), ("rack", "x")][..], true),
+            (&[("zone", "2")], true),
+            (&[("zone", "2"), ("rack", "y")], true),
+            (&[("zone", "1")], false),
+            (&[("zone", "1"), ("rack", "y")], false),
+            (&[("rack", "x")], false),
+            (nowhere, false),
+        ] {
+            let anywhere = claim(&[("a", told)]);
+            let bound = Claim { topology: terms.to_vec(), ..anywhere.clone() };
+            let chosen = |claim: Claim| choose(&Wish::default(), &[node("a", 0)], &[claim]).is_ok();
+            assert_eq!((chosen(bound), chosen(anywhere)), (fits, true), "{told:?}");
+        }
+    }
+
     /// Obligation CO-IDEN-03.
     #[test]
     fn the_first_consumers_node_is_all_that_is_asked_for() {

@@ -184,6 +184,7 @@ mod tests {
         holder(ObjectRef { namespace: "d".into(), name: uid.into(), uid: uid.into() }, node, read_only)
     }
 
+    /// Obligations CO-NODE-47, CO-NODE-48.
     /// Scenario A45.
     #[test]
     fn access_modes_hold_in_every_order_of_readers_and_writers() {

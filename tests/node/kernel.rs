@@ -5,6 +5,7 @@ use wharfline::csi::{Rpc, proto};
 use crate::support::node::{Rig, Special, condition_message, condition_reason, mounts_beneath, rebooted};
 use crate::support::scripted::{Answer, Config};
 
+/// Obligation CO-NODE-50.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ok_without_a_mount_starts_no_task() {
     let rig = Rig::new(Config::full()).await;
@@ -30,6 +31,62 @@ async fn an_ok_without_a_mount_starts_no_task() {
     rig.finish().await;
 }
 
+/// Obligation CO-NODE-50: a directory is mounted where a block device was asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_thing_than_was_asked_for_is_told_and_comes_down_again() {
+    let rig = Rig::new(Config::without_attach_and_stage()).await;
+    let app = rig.user("app").await;
+    let block = json!({ "capability": { "accessMode": "SingleNodeWriter", "volumeMode": "Block" } });
+    rig.give(&[&app], &Special { attachment: block, ..Special::default() }).await;
+    let told = |a: &Value| {
+        condition_reason(a, "VolumesReady") == Some("NotMounted")
+            && condition_message(a, "VolumesReady").is_some_and(|m| m.contains("no block device"))
+    };
+    let app = rig.world.until(&rig.allocs, "app", "NotMounted", told).await;
+    assert!(app.status.unwrap().volumes[0].path.is_empty());
+    rig.end_all().await;
+    assert_eq!(rig.count(Rpc::NodeUnpublishVolume), 1);
+    rig.finish().await;
+}
+
+/// Obligation CO-NODE-23: nobody says that it was staged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_that_is_at_the_staging_path_already_is_no_stage() {
+    let rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    let home = crate::stale::home(&rig, "vol-1").await;
+    let staging = rig.mounted().into_iter().find(|p| p.contains("/staging/")).unwrap();
+    rig.end_alloc("app").await;
+    rig.end_attachment().await;
+    std::fs::create_dir_all(&staging).unwrap();
+    rustix::mount::mount_bind(&home, &staging).unwrap();
+    // It would mount there, too.
+    rig.backend.configure(|config| config.bare_staging = true);
+    let app = rig.user("app").await;
+    rig.attach("vol-1", &[&app], &Special::default()).await;
+    rig.published("app").await;
+    assert_eq!(rig.count(Rpc::NodeStageVolume), 2);
+    rig.end_alloc("app").await;
+    rustix::mount::unmount(&staging, rustix::mount::UnmountFlags::empty()).unwrap();
+    rig.end_attachment().await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// Obligation CO-NODE-62.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_published_is_unpublished_though_somebody_took_its_path_away() {
+    let rig = Rig::new(Config::full()).await;
+    let path = std::path::PathBuf::from(&rig.running().await.status.unwrap().volumes[0].path);
+    rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH).unwrap();
+    std::fs::remove_dir(&path).unwrap();
+    std::fs::remove_dir(path.parent().unwrap()).unwrap();
+    rig.end_all().await;
+    assert_eq!(rig.count(Rpc::NodeUnpublishVolume), 1);
+    rig.finish().await;
+}
+
+/// Part of obligation CO-NODE-61.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unpublish_that_left_the_mount_is_repeated_and_nothing_is_unstaged() {
     let rig = Rig::new(Config::full()).await;

@@ -183,6 +183,7 @@ async fn a_volume_that_its_driver_does_not_find_is_told_of_and_left_alone() {
 }
 
 /// Obligation CO-CTRL-69: nothing is done because of it.
+/// Part of obligation CO-H13-04.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_that_its_driver_says_is_unwell_is_shown_and_used_on() {
     let mut rig = measuring(telling(&[TELLS_FIGURES, TELLS_HEALTH])).await;

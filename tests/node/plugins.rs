@@ -74,7 +74,7 @@ async fn what_is_where_the_socket_should_be_is_told() {
     rig.finish().await;
 }
 
-/// Obligation CO-PLUG-16.
+/// Obligations CO-ERR-02, CO-ERR-13, CO-ERR-14, CO-PLUG-16.
 /// Scenarios B114, Q12.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_killed_in_a_call_gets_the_same_call_when_it_is_back() {
@@ -159,10 +159,14 @@ async fn what_could_not_be_unpublished_is_when_daemon_and_plugin_are_back() {
 }
 
 async fn refused(config: Config, node_id: &str, reason: &str) {
+    refused_at(config, Site::new(node_id), reason).await;
+}
+
+async fn refused_at(config: Config, site: Site, reason: &str) {
     let mut rig = Rig::idle(config).await;
     rig.plugin.kill().await;
     let socket = rig.plugin.socket().to_owned();
-    rig.plugin = Scripted::start(&rig.backend, Site::new(node_id), socket);
+    rig.plugin = Scripted::start(&rig.backend, site, socket);
     rig.start().await;
     rig.register().await;
     rig.not_ready(reason).await;
@@ -184,6 +188,94 @@ async fn a_plugin_that_breaks_the_rules_is_not_used_and_the_reason_is_told() {
         .await;
     refused(Config::full(), "", "IllegalNodeID").await;
     refused(Config { max_volumes: -1, ..Config::full() }, NODE_ID, "IllegalVolumeLimit").await;
+}
+
+/// Obligation CO-NODE-11.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_plugin_calls_its_node_has_a_length_and_is_kept_with_its_limit_and_place() {
+    for (node_id, max_volumes, reason) in [
+        ("n".repeat(257), 0, "IllegalNodeID"),
+        (String::new(), 0, "IllegalNodeID"),
+        (NODE_ID.to_owned(), -1, "IllegalVolumeLimit"),
+    ] {
+        refused(Config { max_volumes, ..Config::full() }, &node_id, reason).await;
+    }
+    let mut rig = Rig::idle(Config { max_volumes: 7, ..Config::full() }).await;
+    rig.plugin.kill().await;
+    let (most, socket) = ("n".repeat(256), rig.plugin.socket().to_owned());
+    let topology = std::iter::once(("rack.example/zone".to_owned(), "z-1".to_owned())).collect();
+    rig.plugin = Scripted::start(&rig.backend, Site { topology, ..Site::new(&most) }, socket);
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    // Neither it nor the daemon that asked it is there any more.
+    rig.plugin.stop().await;
+    rig.not_ready("NoSocket").await;
+    rig.kill().await;
+    rig.start().await;
+    rig.ask("vol-1", &Special::default()).await;
+    let waits = |v: &Value| v["status"]["provisioning"]["reason"] == "PluginNotReady";
+    rig.world.until(&rig.volumes, "vol-1", "waiting for the plugin", waits).await;
+    let kept = serde_json::to_value(rig.instances.get("p").await.unwrap()).unwrap()["status"].clone();
+    assert_eq!((&kept["nodeId"], &kept["maxVolumes"]), (&json!(most), &json!(7)));
+    assert_eq!(kept["topology"], json!({ "rack.example/zone": "z-1" }));
+    rig.plugin.serve();
+    rig.volume_up("vol-1").await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// Part of obligation CO-NODE-12.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_that_is_told_in_another_form_is_not_believed() {
+    for (key, value) in [("a b", "c"), ("Up.example/zone", "c"), ("zone", "a/b")] {
+        let topology = std::iter::once((key.to_owned(), value.to_owned())).collect();
+        refused_at(Config::full(), Site { topology, ..Site::new(NODE_ID) }, "IllegalTopology").await;
+    }
+}
+
+/// Obligation CO-NODE-10.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_tells_nothing_of_its_node_serves_unless_it_attaches() {
+    let mute = || Answer::fail(Code::Unimplemented, "no such call");
+    let mut rig = Rig::idle(Config::without_attach_and_stage()).await;
+    rig.backend.always(Rpc::NodeGetInfo, mute());
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    assert_eq!(rig.count(Rpc::NodeGetInfo), 1, "before anything is placed there");
+    rig.running().await;
+    rig.end_all().await;
+    rig.finish().await;
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.backend.always(Rpc::NodeGetInfo, mute());
+    rig.start().await;
+    rig.register().await;
+    rig.not_ready("NodeGetInfoFailed").await;
+    rig.backend.honest(Rpc::NodeGetInfo);
+    rig.ready().await;
+    rig.finish().await;
+}
+
+/// Obligation CO-NODE-02: what was done is undone, by the record of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_staged_is_unstaged_though_its_driver_says_no_more_that_it_stages() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.plugin.kill().await;
+    rig.backend.configure(|c| {
+        c.vendor_version = "2.0.0".into();
+        c.node.clear();
+    });
+    rig.plugin.serve();
+    let newer = |i: &Value| i["status"]["provider"]["version"] == "2.0.0" && condition(i, "Ready", "True");
+    rig.world.until(&rig.instances, "p", "the new version", newer).await;
+    rig.kill().await;
+    rig.start().await;
+    rig.ready().await;
+    rig.end_all().await;
+    assert_eq!((rig.count(Rpc::NodeStageVolume), rig.count(Rpc::NodeUnstageVolume)), (1, 1));
+    rig.finish().await;
 }
 
 /// What it serves already goes on; it is believed again once it makes a volume as it should.

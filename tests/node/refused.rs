@@ -9,9 +9,19 @@ use crate::support::scripted::{Answer, Config};
 /// SINGLE_NODE_MULTI_WRITER among the capabilities of a node.
 const NODE_MULTI_WRITER: i32 = 5;
 
-/// Calls of one kind fail a few times; the gaps between them grow, and nothing else is called more than once.
+/// How often a volume is asked about in a life in which nothing fails: by a driver that attaches and stages, and by one that
+/// does neither.
+const LIFE: usize = 8;
+const SHORT_LIFE: usize = 4;
+
 async fn retried(rpc: Rpc, code: Code) {
-    let rig = Rig::new(Config::full()).await;
+    retried_by(Config::full(), LIFE, rpc, code).await;
+}
+
+/// Calls of one kind fail a few times: the same request is sent again, the gaps grow, why is told, and nothing else is called
+/// more than once.
+async fn retried_by(config: Config, life: usize, rpc: Rpc, code: Code) {
+    let rig = Rig::new(config).await;
     for _ in 0..3 {
         rig.backend.next(rpc, Answer::fail(code, "not now"));
     }
@@ -19,13 +29,67 @@ async fn retried(rpc: Rpc, code: Code) {
     rig.end_all().await;
     let calls = rig.backend.calls_of(rpc);
     assert_eq!(calls.len(), 4, "{rpc} {code:?}");
-    assert_eq!(rig.backend.order().len(), 8 + 3, "{rpc} {code:?}: {:?}", rig.backend.order());
+    assert!(calls.windows(2).all(|w| w[0].ask == w[1].ask), "{rpc} {code:?}: {calls:#?}");
+    assert_eq!(rig.backend.order().len(), life + 3, "{rpc} {code:?}: {:?}", rig.backend.order());
+    let word = if UNCERTAIN.contains(&code) { "Uncertain" } else { "Failed" };
+    rig.told(&format!("{}{word}", rpc.name()), "not now").await;
     let gaps: Vec<_> = calls.windows(2).map(|w| w[1].started - w[0].ended.unwrap().0).collect();
     // Three quarters of 250 ms at least, then twice that, and so on; a busy machine only makes them longer.
     for (n, gap) in gaps.iter().enumerate() {
         let least = std::time::Duration::from_millis(187 << n);
         assert!(*gap >= least, "{rpc} {code:?}: {gaps:?}");
     }
+    rig.finish().await;
+}
+
+/// What says nothing of whether the attempt is over, where the call's own table has no other word.
+const UNCERTAIN: [Code; 5] =
+    [Code::Cancelled, Code::DeadlineExceeded, Code::Aborted, Code::Unavailable, Code::ResourceExhausted];
+
+/// Obligations CO-ERR-01, CO-ERR-02, CO-ERR-04, CO-ERR-09, CO-ERR-10, CO-ERR-13, CO-ERR-14, CO-ERR-15, CO-NODE-25.
+/// Obligation CO-NODE-27.
+/// Part of obligation CO-ERR-05.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_same_request_may_heal_is_sent_again_as_it_was_whatever_the_code() {
+    let codes = [Code::Unknown, Code::NotFound, Code::FailedPrecondition, Code::Internal, Code::DataLoss];
+    for codes in [codes, UNCERTAIN] {
+        let all = codes.map(|code| retried(Rpc::NodeStageVolume, code));
+        futures::future::join_all(all).await;
+    }
+}
+
+/// Obligations CO-NODE-38, CO-NODE-52, CO-NODE-53.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_driver_does_not_find_or_cannot_do_now_is_asked_for_again() {
+    tokio::join!(
+        retried(Rpc::NodeUnstageVolume, Code::NotFound),
+        retried(Rpc::NodePublishVolume, Code::NotFound),
+        retried_by(
+            Config::without_attach_and_stage(),
+            SHORT_LIFE,
+            Rpc::NodePublishVolume,
+            Code::FailedPrecondition
+        ),
+    );
+}
+
+/// Obligations CO-NODE-20, CO-NODE-45: what is done and not confirmed is nothing to stand on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_called_before_what_it_stands_on_was_answered_with_ok() {
+    let rig = Rig::new(Config::full()).await;
+    let rungs = [Rpc::ControllerPublishVolume, Rpc::NodeStageVolume, Rpc::NodePublishVolume];
+    for rpc in &rungs[..2] {
+        for _ in 0..2 {
+            rig.backend.next(*rpc, Answer::fail(Code::Internal, "not yet").after_effect());
+        }
+    }
+    rig.running().await;
+    for two in rungs.windows(2) {
+        let (below, above) = (rig.backend.calls_of(two[0]), rig.backend.calls_of(two[1]));
+        assert_eq!(below.len(), 3, "{}", two[0]);
+        assert!(above[0].started >= below[2].ended.unwrap().0, "{} came before {} was OK", two[1], two[0]);
+    }
+    rig.end_all().await;
     rig.finish().await;
 }
 
@@ -50,6 +114,7 @@ async fn meanwhile(rig: &Rig) {
     rig.end_volume("other").await;
 }
 
+/// Obligations CO-ERR-03, CO-ERR-11, CO-ERR-12.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_must_change_is_sent_once_until_the_plugin_comes_anew() {
     for code in [Code::InvalidArgument, Code::OutOfRange, Code::Unimplemented] {
@@ -113,6 +178,7 @@ async fn undone_first(rpc: Rpc, reverse: Rpc) {
     rig.finish().await;
 }
 
+/// Obligations CO-ERR-06, CO-NODE-26, CO-NODE-52.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_exists_with_other_arguments_is_undone_first() {
     undone_first(Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume).await;
@@ -120,7 +186,7 @@ async fn what_exists_with_other_arguments_is_undone_first() {
     undone_first(Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume).await;
 }
 
-/// The plugin forgot that it had staged (CO-NODE-54).
+/// Obligation CO-NODE-54: the plugin forgot that it had staged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_publish_that_misses_its_stage_stages_again() {
     let rig = Rig::new(Config::full()).await;
@@ -171,6 +237,7 @@ async fn a_waiting_object_costs_no_writes() {
     rig.finish().await;
 }
 
+/// Part of obligation CO-NODE-63.
 /// NOT_FOUND to a reverse call is no success by itself: the kernel has a word in it, and patience.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn not_found_counts_as_unpublished_only_when_nothing_is_mounted() {
@@ -190,6 +257,7 @@ async fn not_found_counts_as_unpublished_only_when_nothing_is_mounted() {
     rig.finish().await;
 }
 
+/// Part of obligation CO-NODE-47.
 /// A plugin that learnt the newer modes meanwhile is asked for what it was asked for at first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_capability_learnt_between_two_calls_changes_no_request() {

@@ -7,8 +7,8 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 use wharfline::csi::{Code, Rpc};
 
-use crate::support::node::{Rig, Special, condition_reason};
-use crate::support::scripted::{Answer, Ask, Canary, Config};
+use crate::support::node::{NODE_ID, Rig, Special, condition_message, condition_reason};
+use crate::support::scripted::{Answer, Ask, Canary, Config, Scripted, Site, Witness};
 
 fn all_secrets() -> Value {
     let reference = json!({ "namespace": "default", "name": "s" });
@@ -73,6 +73,55 @@ async fn an_invalid_argument_with_secrets_and_one_on_the_way_down_are_tried_agai
     rig.end_all().await;
     assert_eq!((rig.count(Rpc::NodeUnstageVolume), rig.count(Rpc::DeleteVolume)), (2, 2));
     rig.finish().await;
+}
+
+/// A driver that lets nobody stage who does not know the word.
+struct Guard(Code);
+
+impl Witness for Guard {
+    fn arrived(&self, _: usize, _: &Ask) {}
+    fn performed(&self, _: usize, _: &Ask, _: bool) {}
+    fn prompt(&self, ask: &Ask) -> Option<Answer> {
+        let Ask::NodeStageVolume(request) = ask else { return None };
+        let knows = request.secrets.get("password").is_some_and(|word| word == "the-new-word");
+        (!knows).then(|| Answer::fail(self.0, "not with this word"))
+    }
+}
+
+/// Obligations CO-ERR-07, CO-ERR-16: which Secret it was is told, and it is read anew for each attempt.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_that_is_refused_is_named_and_once_it_is_mended_nothing_else_has_to_change() {
+    for code in [Code::Unauthenticated, Code::PermissionDenied] {
+        let mut rig = Rig::idle(Config::full()).await;
+        rig.plugin.kill().await;
+        let (site, socket) = (Site::new(NODE_ID), rig.plugin.socket().to_owned());
+        let site = Site { witness: Some(Arc::new(Guard(code))), ..site };
+        rig.plugin = Scripted::start(&rig.backend, site, socket);
+        rig.start().await;
+        rig.register().await;
+        rig.ready().await;
+        rig.secret("s", "the-old-word").await;
+        let secrets = json!({ "nodeStage": { "namespace": "default", "name": "s" } });
+        let app = rig.user("app").await;
+        rig.give(&[&app], &Special { secrets, ..Special::default() }).await;
+        let told = |a: &Value| condition_reason(a, "VolumesReady") == Some("NodeStageVolumeFailed");
+        let told = rig.world.until(&rig.allocs, "app", "refused", told).await;
+        let told = serde_json::to_value(told).unwrap();
+        let said = condition_message(&told, "VolumesReady").unwrap();
+        assert!(said.contains("not with this word") && said.contains("Secret \"default/s\""), "{said}");
+        assert!(!said.contains("the-old-word"), "{said}");
+        let before = rig.attachments.get("att-1").await.unwrap().metadata.generation;
+        let api: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(rig.world.0.clone(), "default");
+        rig.world.patch(&api, "s", json!({ "stringData": { "password": "the-new-word" } })).await;
+        rig.published("app").await;
+        assert_eq!(rig.attachments.get("att-1").await.unwrap().metadata.generation, before);
+        let calls = rig.backend.calls_of(Rpc::NodeStageVolume);
+        let gaps: Vec<_> = calls.windows(2).map(|w| w[1].started - w[0].ended.unwrap().0).collect();
+        let least = |n: usize| std::time::Duration::from_millis(187 << n);
+        assert!(gaps.iter().enumerate().all(|(n, gap)| *gap >= least(n)), "{code:?}: {gaps:?}");
+        rig.end_all().await;
+        rig.finish().await;
+    }
 }
 
 #[derive(Clone, Default)]

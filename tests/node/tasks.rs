@@ -7,7 +7,7 @@ use wharfline::api::meta::Rung;
 use wharfline::csi::Rpc;
 
 use crate::support::node::{Rig, Special, condition_message, condition_reason, reluctant, uid, until};
-use crate::support::scripted::{Answer, Config, Gate};
+use crate::support::scripted::{Answer, Ask, Config, Gate};
 
 fn with_volume(policy: &str, script: &str) -> Value {
     json!({ "volumes": [{ "name": "data", "claimName": "data" }],
@@ -172,6 +172,7 @@ async fn a_task_that_could_not_be_adopted_at_first_is_adopted_later() {
     }
 }
 
+/// Obligation CO-NODE-60.
 /// The task's main process ends, and a daemon of its own that holds the volume does not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_volume_is_unpublished_before_the_last_process_is_gone() {
@@ -190,6 +191,16 @@ async fn no_volume_is_unpublished_before_the_last_process_is_gone() {
     assert!(!alive(daemon), "it lived when the call came");
     gate.open();
     rig.world.until(&rig.allocs, "app", "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    let of = |rpc| rig.backend.calls_of(rpc).remove(0).ask;
+    let (published, unpublished) = (of(Rpc::NodePublishVolume), of(Rpc::NodeUnpublishVolume));
+    let (Ask::NodePublishVolume(published), Ask::NodeUnpublishVolume(unpublished)) = (published, unpublished)
+    else {
+        panic!("other requests")
+    };
+    assert_eq!(
+        (unpublished.volume_id, unpublished.target_path),
+        (published.volume_id, published.target_path)
+    );
     rig.world.let_go(&rig.allocs, "app").await;
     rig.end_attachment().await;
     rig.end_volume("vol-1").await;

@@ -4,7 +4,7 @@ use wharfline::api::Volume;
 use wharfline::api::meta::Rung;
 use wharfline::csi::{Code, Rpc, proto};
 
-use crate::support::node::{Rig, Special};
+use crate::support::node::{Rig, Special, uid};
 use crate::support::scripted::{Answer, Config, Gate};
 
 /// The call is repeated, with the same request, and the life goes on.
@@ -34,6 +34,7 @@ const CALLS: [Rpc; 8] = [
     Rpc::DeleteVolume,
 ];
 
+/// Obligations CO-NODE-24, CO-NODE-51.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_cut_after_the_effect() {
     for rpc in CALLS {
@@ -48,6 +49,7 @@ async fn a_connection_cut_before_the_effect() {
     }
 }
 
+/// Obligations CO-ERR-01, CO-ERR-04, CO-NODE-24, CO-NODE-51.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadline_that_passes_with_the_effect_done() {
     for rpc in CALLS {
@@ -56,6 +58,7 @@ async fn a_deadline_that_passes_with_the_effect_done() {
     }
 }
 
+/// Obligation CO-ERR-11: the answer that is too large is no OUT_OF_RANGE.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_our_side_made_up_are_never_final() {
     for answer in [Answer::oversize(1 << 30), Answer::garbage(), Answer::no_status(), Answer::http(503)] {
@@ -84,6 +87,7 @@ async fn reversed(rpc: Rpc, reverse: Rpc, done: bool) {
     rig.finish().await;
 }
 
+/// Obligations CO-NODE-24, CO-NODE-51, CO-NODE-62.
 /// Scenario B40.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_unwanted_before_its_outcome_is_known_is_reversed() {
@@ -91,6 +95,27 @@ async fn what_is_unwanted_before_its_outcome_is_known_is_reversed() {
         reversed(Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume, done).await;
         reversed(Rpc::NodeStageVolume, Rpc::NodeUnstageVolume, done).await;
         reversed(Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume, done).await;
+    }
+}
+
+/// Obligations CO-NODE-24, CO-NODE-51: a refusal ends its attempt and says nothing of what that left behind.
+/// Part of obligation CO-NODE-36.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_refused_and_is_unwanted_is_reversed_all_the_same() {
+    for (rpc, reverse) in
+        [(Rpc::NodeStageVolume, Rpc::NodeUnstageVolume), (Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume)]
+    {
+        for done in [false, true] {
+            let rig = Rig::new(Config::full()).await;
+            let refusal = Answer::fail(Code::InvalidArgument, "no");
+            rig.backend.next(rpc, if done { refusal.after_effect() } else { refusal });
+            let app = rig.user("app").await;
+            rig.give(&[&app], &Special::default()).await;
+            rig.told(&format!("{}Failed", rpc.name()), "no").await;
+            rig.end_all().await;
+            assert_eq!((rig.count(rpc), rig.count(reverse)), (1, 1), "{rpc} {done}");
+            rig.finish().await;
+        }
     }
 }
 
@@ -185,6 +210,38 @@ async fn an_unstage_in_doubt_is_finished_before_the_next_stage() {
     assert_eq!(unstages.len(), 2);
     assert!(unstages[1].0 < stage, "{order:?}");
     rig.end_all().await;
+    rig.finish().await;
+}
+
+/// Obligation CO-NODE-37: while an unstage is under way or in doubt, nothing is staged for somebody new.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_while_an_unstage_hangs_gets_the_volume_staged_once_it_has_ended() {
+    let rig = Rig::new(Config { controller: vec![1], ..Config::full() }).await;
+    rig.deadline(Rpc::NodeUnstageVolume, "1s").await;
+    rig.running().await;
+    let gate = Gate::new();
+    rig.backend.next(Rpc::NodeUnstageVolume, Answer::honest().after_effect().hang(&gate));
+    rig.end_alloc("app").await;
+    rig.world.delete(&rig.attachments, "att-1").await;
+    rig.in_flight(Rpc::NodeUnstageVolume, 1).await;
+    let next = rig.user("next").await;
+    let mut spec = serde_json::to_value(rig.attachments.get("att-1").await.unwrap().spec).unwrap();
+    spec["allocations"] = json!([uid(&next)]);
+    let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeAttachment",
+        "metadata": { "name": "att-2" }, "spec": spec });
+    let _made: wharfline::api::VolumeAttachment = rig.world.create(&rig.attachments, object).await;
+    rig.published("next").await;
+    let order: Vec<_> = rig.backend.order().into_iter().filter(|call| call.starts_with("Node")).collect();
+    let [stage, unstage] = ["NodeStageVolume", "NodeUnstageVolume"];
+    let [publish, unpublish] = ["NodePublishVolume", "NodeUnpublishVolume"];
+    assert_eq!(order, [stage, publish, unpublish, unstage, unstage, stage, publish]);
+    rig.detached().await;
+    rig.end_alloc("next").await;
+    rig.world.delete(&rig.attachments, "att-2").await;
+    let released = |a: &Value| a["status"]["node"]["releasedUID"] == a["metadata"]["uid"];
+    rig.world.until(&rig.attachments, "att-2", "released", released).await;
+    rig.world.let_go(&rig.attachments, "att-2").await;
+    rig.end_volume("vol-1").await;
     rig.finish().await;
 }
 

@@ -39,6 +39,7 @@ fn plugin_names() {
     assert!(plugin_info(&info(&"y".repeat(1000))).unwrap_err().to_string().len() < 300);
 }
 
+/// Part of obligation CO-NODE-11.
 #[test]
 fn node_ids_and_limits() {
     let node = |id: &str, limit| NodeGetInfoResponse {
@@ -58,6 +59,7 @@ fn node_ids_and_limits() {
     assert_eq!(node_info(&placed), Err(Fault::IllegalTopologyKey { key: "a b".into() }));
 }
 
+/// Part of obligation CO-NODE-12.
 #[test]
 fn topology_keys_and_values() {
     let check = |segments: &[(&str, &str)]| topology(&Topology { segments: pairs(segments) });

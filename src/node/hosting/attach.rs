@@ -212,7 +212,7 @@ async fn attach_or_detach(
                         status.publish_context = Map::new();
                         return Err(Blocked::Undone(failure));
                     }
-                    Err(Blocked::Call(failure))
+                    Err(Blocked::Call(requests::naming(failure, spec.secrets.controller_publish.as_ref())))
                 }
             }
         }
@@ -232,7 +232,7 @@ async fn attach_or_detach(
                     if !failure.is_unsent() {
                         status.attached = Rung::Unknown;
                     }
-                    Err(Blocked::Call(failure))
+                    Err(Blocked::Call(requests::naming(failure, spec.secrets.controller_publish.as_ref())))
                 }
             }
         }

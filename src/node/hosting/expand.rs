@@ -162,7 +162,8 @@ async fn ask(
             if !failure.is_uncertain() && !failure.is_unsent() {
                 expansion.asked = None;
             }
-            Err(Blocked::Call(failure))
+            let secret = volume.spec.secrets.controller_expand.as_ref();
+            Err(Blocked::Call(requests::naming(failure, secret)))
         }
     }
 }

@@ -327,7 +327,7 @@ async fn create(
             } else if !failure.is_unsent() {
                 part.exists = Some(Rung::Unknown);
             }
-            Err(Blocked::Call(failure))
+            Err(Blocked::Call(requests::naming(failure, volume.spec.secrets.provision.as_ref())))
         }
     }
 }
@@ -424,7 +424,9 @@ async fn validate(
         }
         // Seen in the field although the call is mandatory: no word is no refusal (CO-CTRL-60).
         Err(failure) if failure.is_unimplemented() => {}
-        Err(failure) => return Err(Blocked::Call(failure)),
+        Err(failure) => {
+            return Err(Blocked::Call(requests::naming(failure, volume.spec.secrets.provision.as_ref())));
+        }
     }
     part.exists = Some(Rung::Up);
     part.handle.clone_from(&source.handle);
@@ -480,7 +482,7 @@ async fn delete(
             if !failure.is_unsent() {
                 part.exists = Some(Rung::Unknown);
             }
-            Err(Blocked::Call(failure))
+            Err(Blocked::Call(requests::naming(failure, volume.spec.secrets.provision.as_ref())))
         }
     }
 }

@@ -64,7 +64,7 @@ impl Unit {
                     entry.tried = Some(Tried { bytes: spec.expand_bytes, refused: true });
                     node.journal.put(Entry::Attachment(entry)).await?;
                 }
-                Err(Trouble::Call(failure))
+                Err(Trouble::Call(requests::naming(failure, spec.secrets.node_expand.as_ref())))
             }
         }
     }

@@ -95,7 +95,7 @@ impl Unit {
                 node.journal.put(Entry::Attachment(entry)).await?;
                 Err(Trouble::Undo(failure))
             }
-            Err(failure) => Err(Trouble::Call(failure)),
+            Err(failure) => Err(Trouble::Call(requests::naming(failure, spec.secrets.node_stage.as_ref()))),
         }
     }
 
@@ -201,7 +201,7 @@ impl Unit {
             }
             Err(failure) => {
                 self.stage_again(node, &failure).await?;
-                return Err(Trouble::Call(failure));
+                return Err(Trouble::Call(requests::naming(failure, spec.secrets.node_publish.as_ref())));
             }
         }
         let staged = spec.stage_required.then(|| (&staging, device(attachment.seen.as_ref())));

@@ -146,6 +146,79 @@ async fn a_single_writer_is_used_by_one_after_the_other() {
     bench.end().await;
 }
 
+/// Obligation CO-NODE-48.
+#[tokio::test(start_paused = true)]
+async fn whoever_comes_second_to_a_single_writer_waits_on_the_same_node_too() {
+    let mut behaviour = disks();
+    behaviour.capabilities.extend(["controller/SINGLE_NODE_MULTI_WRITER", "node/SINGLE_NODE_MULTI_WRITER"]);
+    for (behaviour, mode) in [(disks(), "SingleNodeWriter"), (behaviour, "SingleNodeSingleWriter")] {
+        let bench = Bench::with(&["a", "b"], behaviour).await;
+        disk(&bench).await;
+        bench.make("volumeclaims", claim("c", "disk", mode)).await;
+        bench.make("allocations", user("one", "c", "a")).await;
+        bench.until("one runs", |seen| phase(seen, "one") == "Running").await;
+        for (name, node) in [("two", "a"), ("three", "b")] {
+            bench.make("allocations", user(name, "c", node)).await;
+            bench.until("it waits", |seen| phase(seen, name) == "WaitingVolumes").await;
+        }
+        bench.quiet().await;
+        for name in ["two", "three"] {
+            assert_eq!(phase(&bench.seen, name), "WaitingVolumes", "{mode} {name}");
+        }
+        assert_eq!(bench.ledger.count("publish"), 1, "{mode}");
+        bench.end().await;
+    }
+}
+
+/// Obligation CO-NODE-01: what the driver says on the node decides.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_staged_and_attached_where_its_driver_says_so() {
+    for (capabilities, attach, stage) in [
+        (DISK.to_vec(), true, true),
+        (DISK.iter().copied().filter(|can| !can.starts_with("node/")).collect(), true, false),
+        (DISK.iter().copied().filter(|can| !can.contains("PUBLISH")).collect(), false, true),
+        (DISK[..2].to_vec(), false, false),
+    ] {
+        let bench = Bench::with(&["a"], Behaviour { capabilities, ..Behaviour::default() }).await;
+        disk(&bench).await;
+        bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+        bench.make("allocations", user("one", "c", "a")).await;
+        bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+        let spec = bench.seen.only("volumeattachments")["spec"].clone();
+        assert_eq!((&spec["attachRequired"], &spec["stageRequired"]), (&json!(attach), &json!(stage)));
+        bench.end().await;
+    }
+}
+
+/// Obligation CO-NODE-14.
+#[tokio::test(start_paused = true)]
+async fn what_is_attached_keeps_the_id_that_its_node_had_then() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    let ids = |seen: &crate::bench::Seen| {
+        let of = |a: &serde_json::Value| {
+            let word = |at: &serde_json::Value| at.as_str().unwrap_or_default().to_owned();
+            (word(&a["spec"]["claim"]["name"]), word(&a["spec"]["nodeId"]))
+        };
+        seen.all("volumeattachments").iter().map(of).collect::<std::collections::BTreeSet<_>>()
+    };
+    for (name, id) in [("first", ""), ("second", "another")] {
+        bench.behave("a", |b| b.node_id = id.to_owned());
+        bench
+            .until("told", |seen| seen.only("plugininstances")["status"]["nodeId"] != "id-a" || id.is_empty())
+            .await;
+        bench.quiet().await;
+        bench.make("volumeclaims", claim(name, "disk", "SingleNodeWriter")).await;
+        bench.make("allocations", user(name, name, "a")).await;
+        bench.until("it runs", |seen| phase(seen, name) == "Running").await;
+    }
+    let both = [("first", "id-a"), ("second", "another")].map(|(of, id)| (of.to_owned(), id.to_owned()));
+    assert_eq!(ids(&bench.seen), both.clone().into());
+    bench.quiet().await;
+    assert_eq!(ids(&bench.seen), both.into(), "nobody rewrites it");
+    bench.end().await;
+}
+
 /// Scenario B48.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_detached_before_the_nodes_word() {
