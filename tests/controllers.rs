@@ -18,6 +18,8 @@ mod expansion;
 mod fake;
 #[path = "support/controllers/garbage.rs"]
 mod garbage;
+#[path = "support/controllers/kept.rs"]
+mod kept;
 #[path = "support/controllers/late.rs"]
 mod late;
 #[path = "support/controllers/lead.rs"]

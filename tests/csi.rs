@@ -239,6 +239,7 @@ async fn a_long_error_text_keeps_its_code_and_harms_no_other_call() {
     bench.backend.assert_clean();
 }
 
+/// Part of obligation CO-GEN-11.
 #[tokio::test]
 async fn broken_details_are_survived() {
     let bench = Bench::new();
@@ -281,6 +282,7 @@ async fn an_answer_above_four_mebibytes_is_read() {
     assert_eq!(bench.plugin.list_volumes(request, LONG).await.unwrap().next_token.len(), next_token.len());
 }
 
+/// Obligation CO-CTRL-08.
 #[tokio::test]
 async fn an_ok_without_a_usable_volume_is_doubt() {
     let bench = Bench::new();
@@ -300,6 +302,7 @@ async fn an_ok_without_a_usable_volume_is_doubt() {
     assert_eq!((failure.class, failure.origin), (Class::Uncertain, Origin::Local));
 }
 
+/// Part of obligations CO-GEN-09, CO-CTRL-11.
 #[tokio::test]
 async fn late_work_is_found_by_the_same_request() {
     let bench = Bench::new();

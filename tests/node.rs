@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::too_many_lines)] // helpers of tests count as tests
 mod support;
 
+#[path = "node/answered.rs"]
+mod answered;
 #[path = "node/asked.rs"]
 mod asked;
 #[path = "node/attended.rs"]
@@ -54,8 +56,12 @@ mod refused;
 mod scenes;
 #[path = "node/secrets.rs"]
 mod secrets;
+#[path = "node/sent.rs"]
+mod sent;
 #[path = "node/server.rs"]
 mod server;
+#[path = "node/shapes.rs"]
+mod shapes;
 #[path = "node/stale.rs"]
 mod stale;
 #[path = "node/tasks.rs"]

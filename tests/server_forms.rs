@@ -244,6 +244,21 @@ async fn secrets_are_folded_sealed_and_opened_again() {
     assert_eq!(read.at("/data/password"), "Y2FuYXJ5LXNlY29uZA==");
 }
 
+/// Obligation CO-GEN-21.
+#[tokio::test]
+async fn a_key_of_a_secret_is_one_that_csi_takes() {
+    let f = fixture().await;
+    let of = |name: &str, key: &str| json!({ "metadata": { "name": name }, "stringData": { key: "v" } });
+    for (n, bad) in ["", "a b", "a/b", "naïve", "a:b", &"k".repeat(254)].into_iter().enumerate() {
+        let refused = post(&f.server, SECRETS, of(&format!("bad-{n}"), bad)).await;
+        assert_eq!(refused.refusal(), (422, "Invalid"), "{bad}");
+        assert!(refused.message().contains(&format!("data.{bad}")), "{}", refused.message());
+    }
+    for (n, good) in ["userKey", "tls.crt", "_a-B.9", &"k".repeat(253)].into_iter().enumerate() {
+        assert_eq!(post(&f.server, SECRETS, of(&format!("good-{n}"), good)).await.code, 201, "{good}");
+    }
+}
+
 #[tokio::test]
 async fn a_store_sealed_by_other_keys_is_refused() {
     let f = fixture().await;

@@ -257,7 +257,15 @@ fn obligations() -> Table {
     ]
     .into_iter();
     let snapshots = [85, 86, 88, 89, 90, 91, 92, 96, 97].map(|n| format!("CO-CTRL-{n}"));
-    let names = names.chain(single.map(|one| format!("CO-{one}"))).chain(snapshots);
+    let of_calls = [5, 6, 9, 11, 12, 13, 14, 16, 17, 20, 21, 25, 27, 28, 29, 31, 32, 33, 34]
+        .map(|n| format!("CO-GEN-{n:02}"));
+    let of_volumes = [
+        1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 20, 21, 22, 30, 31, 32, 33, 34, 35, 36, 38, 40, 45, 46, 47, 48,
+        49, 50, 55, 56, 57, 58,
+    ]
+    .map(|n| format!("CO-CTRL-{n:02}"));
+    let names =
+        names.chain(of_calls).chain(of_volumes).chain(single.map(|one| format!("CO-{one}"))).chain(snapshots);
     Table { file: "docs/obligations.md", word: "Obligation", names: names.collect() }
 }
 
@@ -378,7 +386,7 @@ fn plugins_and_allocations_are_shown_by_real_processes() {
 
 #[test]
 fn the_obligations_of_the_table_are_shown_by_tests() {
-    assert_eq!(obligations().names.len(), 117);
+    assert_eq!(obligations().names.len(), 169);
     obligations().compare(&[
         ("| CO-PLUG-20 |", "| CO-PLUG-19 |", "CO-PLUG-20: not in the table"),
         ("lib: plugin_names", "lib: names", "CO-IDEN-01: no test `lib: names`"),

@@ -18,6 +18,7 @@ pub use snapshots::{
 };
 pub use usage::{Stats, Usage, stats};
 
+use super::failure;
 use super::proto::volume_capability::AccessType;
 use super::proto::{
     CreateVolumeRequest, GetPluginInfoResponse, NodeGetInfoResponse, Topology,
@@ -360,7 +361,7 @@ pub fn map(field: &'static str, entries: &BTreeMap<String, String>) -> Result<()
 pub enum Confirmation {
     /// All that was asked is confirmed.
     Confirmed,
-    /// Nothing is confirmed; the plugin's own words, if any.
+    /// Nothing is confirmed; the plugin's own words, if any, as a person may read them.
     NotConfirmed(String),
     /// The plugin confirmed something else than was asked: it did not understand the question.
     Contradicted,
@@ -373,7 +374,8 @@ pub fn confirmation(
     answer: &ValidateVolumeCapabilitiesResponse,
 ) -> Confirmation {
     let Some(confirmed) = &answer.confirmed else {
-        return Confirmation::NotConfirmed(answer.message.clone());
+        let secrets = failure::searched(asked.secrets.values());
+        return Confirmation::NotConfirmed(failure::clean(&answer.message, &secrets));
     };
     let capabilities = confirmed.volume_capabilities.is_empty()
         || asked

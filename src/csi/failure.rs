@@ -370,7 +370,7 @@ fn local_meaning(status: &Status) -> (Code, Cow<'_, str>) {
 }
 
 /// One line of at most [`MAX_MESSAGE`] bytes without `secrets`.
-fn clean(text: &str, secrets: &[String]) -> String {
+pub(crate) fn clean(text: &str, secrets: &[String]) -> String {
     let mut text = Cow::Borrowed(text);
     // Before anything is cut: half a secret is a secret as well.
     for secret in secrets {

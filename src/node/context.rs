@@ -28,6 +28,7 @@ use super::tasks::Tasks;
 use super::turns::Turns;
 use super::writes::{Said, Written};
 use crate::api::meta::{CALLS_KEPT, Call, SecretRef, Time};
+use crate::api::validate::CSI_MAP_MAX;
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim,
 };
@@ -530,7 +531,14 @@ impl Node {
                 Err(unreadable(format!("its key \"{key}\" is not UTF-8 text, which CSI wants of secrets")))
             }
         };
-        found.data.unwrap_or_default().into_iter().map(text).collect()
+        let secrets = found.data.unwrap_or_default().into_iter().map(text).collect::<Result<Secrets, _>>()?;
+        let bytes: usize = secrets.iter().map(|(key, value)| key.len() + value.len()).sum();
+        if bytes > CSI_MAP_MAX {
+            return Err(unreadable(format!(
+                "it has {bytes} bytes, and CSI allows {CSI_MAP_MAX}; leave in it what the plugin needs"
+            )));
+        }
+        Ok(secrets)
     }
 
     /// Lets a call about a volume through to the process that was chosen for it.

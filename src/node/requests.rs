@@ -98,10 +98,10 @@ pub fn create(
     let asked = !(requirement.requisite.is_empty() && requirement.preferred.is_empty());
     let range =
         proto::CapacityRange { required_bytes: source.required_bytes, limit_bytes: source.limit_bytes };
-    let sized = source.content.is_none() || range.required_bytes != 0 || range.limit_bytes != 0;
+    let sized = range.required_bytes != 0 || range.limit_bytes != 0;
     proto::CreateVolumeRequest {
         name: source.name.clone(),
-        // Of what it is filled from nobody may have said how large it is: then nothing is asked for.
+        // Nobody may have said how large it is to be, or how large what it is filled from: then nothing is asked for.
         capacity_range: Some(range).filter(|_| sized),
         volume_capabilities: capabilities(spec, newer_modes),
         parameters: source.parameters.clone(),
@@ -280,5 +280,56 @@ pub fn call<T>(method: &str, result: &Result<T, Failure>, attempt: u32, started:
         start_time: started,
         duration_millis: u64::try_from(took).unwrap_or(0),
         attempt,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Obligation CO-GEN-17.
+    #[test]
+    fn a_capability_is_whole_and_a_block_volume_has_no_file_system() {
+        use AccessMode::{
+            MultiNodeMultiWriter, MultiNodeReaderOnly, MultiNodeSingleWriter, SingleNodeMultiWriter,
+            SingleNodeReaderOnly, SingleNodeSingleWriter, SingleNodeWriter,
+        };
+        let modes = [
+            SingleNodeWriter,
+            SingleNodeReaderOnly,
+            SingleNodeSingleWriter,
+            SingleNodeMultiWriter,
+            MultiNodeReaderOnly,
+            MultiNodeSingleWriter,
+            MultiNodeMultiWriter,
+        ];
+        for (access_mode, newer) in modes.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+            let of = |volume_mode| Capability {
+                access_mode,
+                volume_mode,
+                fs_type: "ext4".into(),
+                mount_options: vec!["noatime".into()],
+            };
+            let block = capability(&of(VolumeMode::Block), newer);
+            assert_eq!(block.access_type, Some(AccessType::Block(BlockVolume {})));
+            let mounted = capability(&of(VolumeMode::Filesystem), newer);
+            let Some(AccessType::Mount(mount)) = mounted.access_type else { panic!("{access_mode:?}") };
+            assert_eq!((mount.fs_type.as_str(), mount.mount_flags), ("ext4", vec!["noatime".to_owned()]));
+            assert_eq!(block.access_mode, mounted.access_mode);
+            let mode = block.access_mode.map_or(0, |mode| mode.mode);
+            assert!(Mode::try_from(mode).is_ok_and(|mode| mode != Mode::Unknown), "{access_mode:?}");
+        }
+    }
+
+    /// Obligation CO-GEN-20.
+    #[test]
+    fn a_range_of_sizes_says_something_or_is_left_out() {
+        for (required_bytes, limit_bytes) in [(0, 0), (1, 0), (0, 1), (2, 2), (1, 2)] {
+            let source = CreateSource { required_bytes, limit_bytes, ..CreateSource::default() };
+            let range = create(&VolumeSpec::default(), &source, Secrets::new(), true).capacity_range;
+            let wanted = (required_bytes + limit_bytes > 0)
+                .then_some(proto::CapacityRange { required_bytes, limit_bytes });
+            assert_eq!(range, wanted);
+        }
     }
 }

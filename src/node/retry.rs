@@ -107,6 +107,22 @@ mod tests {
     use super::*;
     use crate::sys::random::RealRandom;
 
+    /// Obligation CO-GEN-25.
+    #[tokio::test(start_paused = true)]
+    async fn each_step_has_its_own_pauses_which_begin_anew_once_it_succeeded() {
+        let retry = Retry::new(Arc::new(RealRandom));
+        let fails = |step: &str| retry.failed(step, "INTERNAL".into());
+        let (least, most) = (backoff::FIRST / 4 * 3, backoff::FIRST);
+        let first = |pause: Duration| (least..=most).contains(&pause);
+        let pauses: Vec<_> = (0..7).map(|_| fails("att/1/stage")).collect();
+        assert!(first(pauses[0]) && pauses.windows(2).all(|w| w[0] < w[1]), "{pauses:?}");
+        assert!(first(fails("att/1/publish")) && first(fails("att/2/stage")));
+        retry.succeeded("att/1/stage");
+        assert_eq!(retry.remaining("att/1/stage"), None);
+        assert!(first(fails("att/1/stage")));
+        assert_eq!(retry.attempt("att/1/publish"), 2, "that of another is not touched");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_plugin_that_is_back_is_called_at_once_but_not_with_what_it_fell_at() {
         let retry = Retry::new(Arc::new(RealRandom));

@@ -41,6 +41,7 @@ pub fn remaining<C>(failing: &Failing<C>, now: Duration) -> Option<Duration> {
 mod tests {
     use super::*;
 
+    /// Obligation CO-GEN-25.
     #[test]
     fn delays_grow_to_the_cap_and_start_again_with_a_new_cause() {
         let now = Duration::ZERO;
@@ -60,6 +61,7 @@ mod tests {
         );
     }
 
+    /// Obligation CO-GEN-25.
     #[test]
     fn jitter_takes_a_quarter_at_most() {
         let least = failed::<char>(None, 'a', Duration::ZERO, 255).due;

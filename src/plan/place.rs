@@ -325,6 +325,7 @@ mod tests {
     }
 
     /// Scenario A6.
+    /// Obligation CO-CTRL-34.
     #[test]
     fn limits_count_what_is_there() {
         let mut volume = claim(&[("a", &[])]);
@@ -341,6 +342,7 @@ mod tests {
     }
 
     /// Obligation CO-IDEN-03.
+    /// Obligation CO-CTRL-10.
     #[test]
     fn a_superset_of_the_segments_reaches() {
         let term = [segments(&[("zone", "1")])];
@@ -368,6 +370,30 @@ mod tests {
             let bound = Claim { topology: terms.to_vec(), ..anywhere.clone() };
             let chosen = |claim: Claim| choose(&Wish::default(), &[node("a", 0)], &[claim]).is_ok();
             assert_eq!((chosen(bound), chosen(anywhere)), (fits, true), "{told:?}");
+        }
+    }
+
+    /// Obligation CO-CTRL-06.
+    #[test]
+    fn what_is_asked_of_the_place_is_known_to_the_plugin_and_in_itself_sound() {
+        let places = ["a", "b", "c"].map(|name| segments(&[("n", name), ("zone", "1")]));
+        let none = segments(&[]);
+        let terms: [&[Segments]; 4] =
+            [&[], &places[1..2], &[segments(&[("zone", "1")])], &[segments(&[("zone", "2")])]];
+        for (bits, allowed) in (0..8_usize).flat_map(|bits| terms.iter().map(move |term| (bits, term))) {
+            let known: Vec<_> = (0..3).filter(|n| bits >> n & 1 == 1).map(|n| places[n].clone()).collect();
+            let all: Vec<_> = known.iter().rev().chain([&none]).chain(&known).cloned().collect();
+            for selected in known.iter().chain([&none]).map(Some).chain([None]) {
+                let (requisite, preferred) = requirement(allowed, selected, &all);
+                assert!(requisite.iter().all(|one| known.contains(one)), "{requisite:?}");
+                assert!(preferred.iter().all(|one| requisite.contains(one)), "{preferred:?}");
+                assert_eq!(requisite.is_empty(), preferred.is_empty());
+                let once: BTreeSet<_> = preferred.iter().collect();
+                assert_eq!(once.len(), preferred.len(), "each once: {preferred:?}");
+                if let Some(selected) = selected.filter(|selected| !selected.is_empty()) {
+                    assert_eq!(preferred.first(), Some(selected), "the best is first");
+                }
+            }
         }
     }
 

@@ -270,10 +270,21 @@ fn fold_string_data(secret: &mut Value) {
     }
 }
 
+/// What Kubernetes takes as a key of a Secret, and CSI as one of its secrets.
+fn is_key(key: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    !key.is_empty() && key.len() <= 253 && key.bytes().all(allowed)
+}
+
 /// Faults never quote a value: it is secret.
 fn secret_faults(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut faults = FieldErrors::new();
     for (key, value) in new["data"].as_object().into_iter().flatten() {
+        // One of before may have it.
+        if !is_key(key) && old.is_none_or(|old| old["data"].get(key).is_none()) {
+            let message = "Invalid value: a key is of letters, digits, '-', '_' and '.', at most 253 of them";
+            faults.invalid(format!("data.{key}"), message);
+        }
         if value.as_str().is_none_or(|text| STANDARD.decode(text.replace(['\n', '\r'], "")).is_err()) {
             faults.invalid(
                 format!("data.{key}"),

@@ -92,6 +92,7 @@ async fn a_driver_that_lost_its_controller_service_is_asked_for_nothing_of_it() 
 }
 
 /// Scenario B41: a refused attachment is not asked for again, and goes with who wanted it.
+/// Part of obligation CO-GEN-26.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_attachment_goes_with_who_wanted_it() {
     let rig = Rig::new(Config::full()).await;

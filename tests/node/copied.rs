@@ -108,7 +108,7 @@ async fn a_driver_that_makes_no_copies_is_asked_for_none_and_has_none_to_delete(
     rig.finish().await;
 }
 
-/// Part of obligation CO-CTRL-09.
+/// Obligation CO-CTRL-09.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_said_to_be_a_copy_is_none() {
     let rig = made(copying()).await;

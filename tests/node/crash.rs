@@ -89,6 +89,7 @@ async fn die_everywhere(point: Point) {
 }
 
 /// Scenario A64.
+/// Obligation CO-CTRL-35.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_before_the_effect_of_any_call() {
     die_everywhere(Point::Before).await;
@@ -99,6 +100,7 @@ async fn killed_after_the_effect_of_any_call() {
     die_everywhere(Point::Done).await;
 }
 
+/// Obligation CO-GEN-09.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_and_the_effect_comes_afterwards() {
     die_everywhere(Point::Late).await;
@@ -110,6 +112,7 @@ async fn killed_while_any_answer_is_on_its_way() {
 }
 
 /// Scenarios B119, A54.
+/// Obligation CO-GEN-28.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_in_place_is_not_called_again_however_often_the_daemon_dies() {
     let mut rig = Rig::new(Config::full()).await;

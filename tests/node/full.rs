@@ -28,6 +28,7 @@ async fn a_volume_climbs_every_rung_and_comes_down_in_mirror_order() {
 }
 
 /// Scenario B37.
+/// Obligation CO-GEN-14.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_without_attach_and_stage_gets_neither() {
     let rig = Rig::new(Config::without_attach_and_stage()).await;
@@ -39,6 +40,7 @@ async fn a_plugin_without_attach_and_stage_gets_neither() {
 }
 
 /// Scenarios A64, B36.
+/// Obligation CO-GEN-16.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paths_and_contexts_are_as_csi_wants_them_when_the_calls_arrive() {
     let rig = Rig::new(Config::full()).await;
@@ -105,12 +107,14 @@ async fn two_users_share_one_stage_and_the_last_one_out_unstages() {
 
 /// Scenario A52.
 /// What a counter in memory gets wrong (nomad issue 25813).
+/// Obligation CO-GEN-29.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_users_are_still_two_after_a_restart() {
     two_users(true).await;
 }
 
 /// Scenario A44.
+/// Obligations CO-GEN-16, CO-CTRL-32.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_reads_and_the_volume_keeps_its_mode() {
     let rig = Rig::new(Config::full()).await;

@@ -47,6 +47,7 @@ async fn a_second_machine_with_the_same_name_ends_and_touches_nothing() {
     rig.finish().await;
 }
 
+/// Obligation CO-GEN-28.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_its_journal_a_daemon_repeats_what_may_be_up_and_reverses_nothing() {
     let mut rig = Rig::new(Config::full()).await;

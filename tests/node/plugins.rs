@@ -279,6 +279,7 @@ async fn what_was_staged_is_unstaged_though_its_driver_says_no_more_that_it_stag
 }
 
 /// What it serves already goes on; it is believed again once it makes a volume as it should.
+/// Obligation CO-CTRL-08.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_gives_a_volume_without_an_id_is_not_ready_until_it_gives_one() {
     let rig = Rig::new(Config::full()).await;
@@ -423,6 +424,30 @@ async fn the_newest_healthy_instance_serves_and_the_older_takes_over() {
     for name in ["one", "two", "three"] {
         rig.end_volume(name).await;
     }
+    rig.release_plugin("q").await;
+    rig.finish().await;
+}
+
+/// Obligation CO-GEN-34: what became of it is in doubt, so that the same is asked, and not before the first has ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_whose_process_died_is_made_again_at_another_one() {
+    let rig = Rig::new(Config::full()).await;
+    let socket = rig.files.path().join("second.sock");
+    let mut second = Scripted::start(&rig.backend, Site::new("i-second"), &socket);
+    rig.register_as("scripted", "q", socket).await;
+    rig.world.until(&rig.instances, "q", "ready", |i| condition(i, "Ready", "True")).await;
+    let gate = Gate::new();
+    rig.backend.next(Rpc::CreateVolume, Answer::honest().after_effect().hang(&gate));
+    rig.ask("one", &Special::default()).await;
+    rig.in_flight(Rpc::CreateVolume, 1).await;
+    second.stop().await;
+    rig.volume_up("one").await;
+    let calls = rig.backend.calls_of(Rpc::CreateVolume);
+    let asked: Vec<_> = calls.iter().map(|call| call.node.as_str()).collect();
+    assert_eq!(asked, ["i-second", NODE_ID]);
+    assert_eq!(calls[0].ask, calls[1].ask);
+    assert!(calls[0].ended.is_some_and(|(ended, _)| ended <= calls[1].started), "{calls:?}");
+    rig.end_volume("one").await;
     rig.release_plugin("q").await;
     rig.finish().await;
 }

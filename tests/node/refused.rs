@@ -94,6 +94,7 @@ async fn nothing_is_called_before_what_it_stands_on_was_answered_with_ok() {
 }
 
 /// Scenarios B42, Q9.
+/// Obligations CO-GEN-25, CO-CTRL-22, CO-CTRL-45, CO-CTRL-49.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_that_time_may_heal_are_repeated_with_growing_gaps() {
     retried(Rpc::ControllerPublishVolume, Code::FailedPrecondition).await;
@@ -115,6 +116,7 @@ async fn meanwhile(rig: &Rig) {
 }
 
 /// Obligations CO-ERR-03, CO-ERR-11, CO-ERR-12.
+/// Part of obligation CO-GEN-26.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_must_change_is_sent_once_until_the_plugin_comes_anew() {
     for code in [Code::InvalidArgument, Code::OutOfRange, Code::Unimplemented] {
@@ -140,6 +142,7 @@ async fn a_request_that_must_change_is_sent_once_until_the_plugin_comes_anew() {
     }
 }
 
+/// Part of obligation CO-GEN-26.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_creation_is_tried_again_when_its_object_changes() {
     let rig = Rig::new(Config::full()).await;
@@ -179,6 +182,7 @@ async fn undone_first(rpc: Rpc, reverse: Rpc) {
 }
 
 /// Obligations CO-ERR-06, CO-NODE-26, CO-NODE-52.
+/// Obligation CO-CTRL-38.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_exists_with_other_arguments_is_undone_first() {
     undone_first(Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume).await;
@@ -321,8 +325,31 @@ async fn events_tell_of_the_first_failure_and_of_the_recovery() {
     rig.finish().await;
 }
 
+/// Obligation CO-GEN-11: what a plugin says is shown, and cut; what else its status has is nobody's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_message_is_shown_cut_and_details_are_not_read() {
+    let rig = Rig::new(Config::full()).await;
+    let long = format!("pool is away {}", "x".repeat(10 << 10));
+    rig.backend.always(Rpc::NodeStageVolume, Answer::broken_details(Code::Internal, long));
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special::default()).await;
+    let shown = |a: &serde_json::Value| a["status"]["node"]["reason"] == "NodeStageVolumeFailed";
+    let shown = rig.world.until(&rig.attachments, "att-1", "the message", shown).await;
+    let message = shown.status.unwrap().node.unwrap().message;
+    let cut = |text: &str| text.contains("pool is away xxx") && text.len() < 1200;
+    assert!(cut(&message), "{} bytes: {message}", message.len());
+    let events = rig.events_until("NodeStageVolumeFailed").await;
+    let told = &events.iter().find(|(reason, _)| reason == "NodeStageVolumeFailed").unwrap().1;
+    assert!(cut(told), "{} bytes: {told}", told.len());
+    rig.backend.honest(Rpc::NodeStageVolume);
+    rig.published("app").await;
+    rig.end_all().await;
+    rig.finish().await;
+}
+
 /// Scenario B56, and the node's part of B57: a node that can have no more volumes is asked again how many it can have, and
 /// the plugin stays healthy meanwhile.
+/// Obligation CO-CTRL-40.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_attachment_brings_the_new_limit_of_its_node() {
     let rig = Rig::new(Config { max_volumes: 9, ..Config::full() }).await;

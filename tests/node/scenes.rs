@@ -6,7 +6,7 @@ use wharfline::api::Allocation;
 use wharfline::csi::Rpc;
 
 use crate::support::node::{NODE, NODE_ID, Rig, Special, condition, uid};
-use crate::support::scripted::{Answer, Config, Gate, Scripted, Site};
+use crate::support::scripted::{Answer, Backend, Config, Effects, Gate, Scripted, Site};
 
 /// Obligation CO-PLUG-16.
 /// Scenarios A21, Q3. What has a number that nobody knows is left out; what is told anew is told at once.
@@ -107,6 +107,39 @@ async fn a_publish_that_hangs_delays_no_other_volume_and_no_other_plugin() {
     assert_ne!(waiting["status"]["volumes"][0]["published"], "Up");
     gate.open();
     rig.published("app").await;
+    rig.end_all().await;
+    second.stop().await;
+    rig.release_plugin("q").await;
+    rig.finish().await;
+}
+
+/// Obligation CO-GEN-12: what two plugins call alike are two volumes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_is_its_plugins_own() {
+    let rig = Rig::new(Config::full()).await;
+    let effects = Effects::Mounts(rig.files.path().join("others"));
+    let others = Backend::new(Config { name: "other.csi.example".into(), effects, ..Config::full() });
+    let socket = rig.files.path().join("second.sock");
+    let mut second = Scripted::start(&others, Site::new(NODE_ID), &socket);
+    rig.register_as("second", "q", socket).await;
+    rig.world.until(&rig.instances, "q", "ready", |i| condition(i, "Ready", "True")).await;
+    let app = rig.user("app").await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    let gate = Gate::new();
+    rig.backend.next(Rpc::NodeStageVolume, Answer::honest().hang(&gate));
+    rig.attach("vol-1", &[&app], &Special::default()).await;
+    rig.in_flight(Rpc::NodeStageVolume, 1).await;
+    one_more(&rig, "another", "second").await;
+    rig.published("another").await;
+    assert_eq!(rig.backend.volumes(), others.volumes());
+    gate.open();
+    rig.published("app").await;
+    assert_eq!(rig.mounted().len(), 4, "two that are staged and published: {:?}", rig.mounted());
+    end_one(&rig, "another").await;
+    rig.published("app").await;
+    assert_eq!((rig.mounted().len(), rig.count(Rpc::NodeUnpublishVolume)), (2, 0));
+    others.assert_clean();
     rig.end_all().await;
     second.stop().await;
     rig.release_plugin("q").await;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use kube::Api;
 use kube::api::ListParams;
 use serde_json::{Value, json};
+use wharfline::csi::proto::volume_capability::AccessType;
 use wharfline::csi::{Code, Rpc};
 
 use crate::support::node::{NODE_ID, Rig, Special, condition_message, condition_reason};
@@ -34,6 +35,7 @@ async fn a_missing_secret_is_waited_for() {
 }
 
 /// Another fault than its absence is called by its name.
+/// Obligation CO-GEN-21.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_that_is_no_text_is_named_with_its_key() {
     let rig = Rig::new(Config::full()).await;
@@ -124,6 +126,56 @@ async fn a_secret_that_is_refused_is_named_and_once_it_is_mended_nothing_else_ha
     }
 }
 
+/// Obligation CO-GEN-21.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_secrets_than_csi_allows_are_not_sent() {
+    let rig = Rig::new(Config::full()).await;
+    rig.secret("s", &"x".repeat(4096)).await;
+    let secrets = json!({ "nodeStage": { "namespace": "default", "name": "s" } });
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special { secrets, ..Special::default() }).await;
+    let told = |a: &Value| condition_reason(a, "VolumesReady") == Some("SecretUnreadable");
+    let told = rig.world.until(&rig.allocs, "app", "SecretUnreadable", told).await;
+    let told = serde_json::to_string(&told.status).unwrap();
+    assert!(told.contains("4104 bytes") && told.contains("4096"), "{told}");
+    assert_eq!(rig.count(Rpc::NodeStageVolume), 0);
+    change(&rig, &"x".repeat(4088)).await;
+    rig.published("app").await;
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+/// The Secret `s` has another value.
+async fn change(rig: &Rig, value: &str) {
+    let api: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(rig.world.0.clone(), "default");
+    rig.world.patch(&api, "s", json!({ "stringData": { "password": value } })).await;
+}
+
+/// Obligations CO-CTRL-20, CO-CTRL-47.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_down_gets_the_secret_as_it_is_now() {
+    let rig = Rig::new(Config::full()).await;
+    rig.secret("s", "of then").await;
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special { secrets: all_secrets(), ..Special::default() }).await;
+    rig.published("app").await;
+    let handle = rig.volume_up("vol-1").await.status.unwrap().handle;
+    change(&rig, "of now").await;
+    rig.end_all().await;
+    let secret = |ask: &Ask| match ask {
+        Ask::ControllerPublishVolume(of) => of.secrets["password"].clone(),
+        Ask::ControllerUnpublishVolume(of) => of.secrets["password"].clone(),
+        other => panic!("{other:?}"),
+    };
+    let first = |rpc| rig.backend.calls_of(rpc)[0].ask.clone();
+    assert_eq!(secret(&first(Rpc::ControllerPublishVolume)), "of then");
+    assert_eq!(secret(&first(Rpc::ControllerUnpublishVolume)), "of now");
+    let secrets = [("password".to_owned(), "of now".to_owned())].into();
+    let delete = wharfline::csi::proto::DeleteVolumeRequest { volume_id: handle, secrets };
+    assert_eq!(first(Rpc::DeleteVolume), Ask::DeleteVolume(delete));
+    rig.finish().await;
+}
+
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -150,8 +202,8 @@ where
     serde_json::to_string(&all).unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_secret_reaches_the_plugin_and_nobody_else() {
+/// All that is logged from now on.
+fn log() -> Lines {
     let lines = Lines::default();
     let writer = lines.clone();
     tracing_subscriber::fmt()
@@ -159,6 +211,57 @@ async fn a_secret_reaches_the_plugin_and_nobody_else() {
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .init();
+    lines
+}
+
+/// Part of obligations CO-GEN-23, CO-GEN-24: who may read the volume and its attachment sees them; nobody else does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mount_flags_and_contexts_are_in_no_log_and_told_to_no_user() {
+    let lines = log();
+    let canary = Canary::new();
+    let token = || [("token".to_owned(), canary.value().to_owned())].into();
+    let config = Config { volume_context: token(), publish_context: token(), ..Config::full() };
+    let mut rig = Rig::new(config).await;
+    let flags = json!([format!("password={}", canary.value())]);
+    let attachment =
+        json!({ "capability": { "accessMode": "SingleNodeWriter", "mountOptions": flags.clone() } });
+    let special = Special { spec: json!({ "mountOptions": flags }), attachment, ..Special::default() };
+    for rpc in [Rpc::ControllerPublishVolume, Rpc::NodeStageVolume, Rpc::NodePublishVolume] {
+        rig.backend.next(rpc, Answer::fail(Code::Internal, "not now"));
+    }
+    let app = rig.user("app").await;
+    rig.give(&[&app], &special).await;
+    rig.published("app").await;
+    rig.stop().await;
+    rig.start().await;
+    rig.published("app").await;
+    for what in [
+        text::<wharfline::api::Allocation>(&rig).await,
+        text::<wharfline::api::PluginInstance>(&rig).await,
+        text::<wharfline::api::NodeAgent>(&rig).await,
+    ] {
+        canary.assert_absent("an object", what);
+    }
+    rig.end_all().await;
+    rig.events_until("Unpublished").await;
+    canary.assert_absent("the events", text::<k8s_openapi::api::core::v1::Event>(&rig).await);
+    let Ask::NodeStageVolume(stage) = rig.backend.calls_of(Rpc::NodeStageVolume)[0].ask.clone() else {
+        panic!("another request");
+    };
+    let Some(AccessType::Mount(mount)) = stage.volume_capability.unwrap().access_type else {
+        panic!("another capability");
+    };
+    assert!(canary.is_in(mount.mount_flags.concat()) && canary.is_in(&stage.publish_context["token"]));
+    rig.finish().await;
+    let lines = lines.0.lock().unwrap();
+    assert!(lines.windows(9).any(|w| w == b"published"), "something was logged");
+    canary.assert_absent("the log", lines.as_slice());
+}
+
+/// Obligation CO-GEN-21.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_reaches_the_plugin_and_nobody_else() {
+    let lines = log();
     let canary = Canary::new();
     let mut rig = Rig::new(Config::full()).await;
     rig.secret("s", canary.value()).await;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use wharfline::csi::Rpc;
 
 use crate::support::node::{NODE, Rig, Special, condition, condition_message, until};
-use crate::support::scripted::Config;
+use crate::support::scripted::{Answer, Config, Gate};
 
 /// Waits until the node's lease has run out.
 pub(crate) async fn lease_over(rig: &Rig) {
@@ -49,7 +49,6 @@ async fn no_controller_call_starts_without_a_lease() {
 /// What succeeded while nobody could be told is told later, and not called again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_could_not_be_reported_is_reported_later_and_not_asked_for_again() {
-    use crate::support::scripted::{Answer, Gate};
     let rig = Rig::new(Config::full()).await;
     let gate = Gate::new();
     rig.backend.next(Rpc::CreateVolume, Answer::honest().hang(&gate));
@@ -64,6 +63,74 @@ async fn an_answer_that_could_not_be_reported_is_reported_later_and_not_asked_fo
     rig.volume_up("vol-1").await;
     assert_eq!(rig.count(Rpc::CreateVolume), 1);
     rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// Obligation CO-GEN-27: whoever comes after this daemon would not know of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_follows_from_an_answer_before_it_is_written() {
+    const STATUS: &str = "/apis/wharfline.dev/v1alpha1/volumeattachments/att-1/status";
+    for killed in [false, true] {
+        let mut rig = Rig::new(Config::full()).await;
+        let gate = Gate::new();
+        rig.backend.next(Rpc::ControllerPublishVolume, Answer::honest().hang(&gate));
+        let app = rig.user("app").await;
+        rig.give(&[&app], &Special::default()).await;
+        rig.in_flight(Rpc::ControllerPublishVolume, 1).await;
+        rig.link.cut();
+        let before = rig.link.patches(STATUS);
+        gate.open();
+        until(|| rig.link.patches(STATUS) >= before + 2, "the answer is reported again and again").await;
+        // Something else is news of the attachment, over the watch that is open.
+        let note = json!({ "metadata": { "annotations": { "example.com/seen": "yes" } } });
+        rig.world.patch(&rig.attachments, "att-1", note).await;
+        until(|| rig.link.patches(STATUS) >= before + 4, "and again").await;
+        assert_eq!(rig.count(Rpc::NodeStageVolume), 0);
+        if killed {
+            rig.kill().await;
+        }
+        rig.link.mend();
+        if killed {
+            rig.start().await;
+        }
+        rig.published("app").await;
+        let calls = rig.backend.calls_of(Rpc::ControllerPublishVolume);
+        assert_eq!(calls.len(), if killed { 2 } else { 1 });
+        assert!(calls.iter().all(|call| call.ask == calls[0].ask), "{calls:?}");
+        rig.end_all().await;
+        rig.finish().await;
+    }
+}
+
+/// Obligation CO-GEN-28.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_that_does_not_know_yet_what_is_wanted_takes_nothing_down() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    let volumes = json!([{ "name": "data", "claimName": "other" }]);
+    let second = rig.alloc("second", json!({ "volumes": volumes })).await;
+    rig.give_second(&second).await;
+    rig.published("second").await;
+    rig.kill().await;
+    rig.world.delete(&rig.allocs, "second").await;
+    let (calls, mounts) = (rig.backend.order(), rig.mounted());
+    // It is told of everything but of what is attached.
+    rig.link.withhold("volumeattachments");
+    let before = rig.link.requests();
+    let meanwhile = async {
+        until(|| rig.link.requests() > before + 30, "it asks again and again").await;
+        assert_eq!((rig.backend.order(), rig.mounted()), (calls.clone(), mounts.clone()));
+        rig.link.mend();
+    };
+    let (daemon, ()) = tokio::join!(rig.boot(), meanwhile);
+    rig.daemon = Some(daemon);
+    rig.world.until(&rig.allocs, "second", "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    rig.world.let_go(&rig.allocs, "second").await;
+    rig.end_second_volume().await;
+    rig.published("app").await;
+    let after = ["NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume", "DeleteVolume"];
+    assert_eq!(rig.backend.order()[calls.len()..], after, "of the second alone");
+    rig.end_all().await;
     rig.finish().await;
 }
 

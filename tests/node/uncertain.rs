@@ -35,6 +35,7 @@ const CALLS: [Rpc; 8] = [
 ];
 
 /// Obligations CO-NODE-24, CO-NODE-51.
+/// Obligations CO-CTRL-11, CO-CTRL-21, CO-CTRL-36.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_cut_after_the_effect() {
     for rpc in CALLS {
@@ -50,6 +51,7 @@ async fn a_connection_cut_before_the_effect() {
 }
 
 /// Obligations CO-ERR-01, CO-ERR-04, CO-NODE-24, CO-NODE-51.
+/// Obligation CO-GEN-09.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadline_that_passes_with_the_effect_done() {
     for rpc in CALLS {
@@ -89,6 +91,7 @@ async fn reversed(rpc: Rpc, reverse: Rpc, done: bool) {
 
 /// Obligations CO-NODE-24, CO-NODE-51, CO-NODE-62.
 /// Scenario B40.
+/// Obligations CO-GEN-09, CO-CTRL-36.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_unwanted_before_its_outcome_is_known_is_reversed() {
     for done in [false, true] {
@@ -117,9 +120,44 @@ async fn what_was_refused_and_is_unwanted_is_reversed_all_the_same() {
             rig.finish().await;
         }
     }
+/// It was refused, and is not wanted any more: it is reversed until that succeeds, and what is below it after that.
+async fn refused_and_reversed(rpc: Rpc, reverse: Rpc) {
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.always(rpc, Answer::fail(Code::Internal, "half of it is done"));
+    for _ in 0..2 {
+        rig.backend.next(reverse, Answer::fail(Code::Internal, "not now"));
+    }
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special::default()).await;
+    rig.called(rpc, 1).await;
+    rig.world.delete(&rig.allocs, "app").await;
+    rig.world.delete(&rig.attachments, "att-1").await;
+    rig.detached().await;
+    rig.world.until(&rig.allocs, "app", "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    rig.world.let_go(&rig.allocs, "app").await;
+    rig.end_volume("vol-1").await;
+    assert_eq!(rig.count(reverse), 3, "{reverse} is owed");
+    let order = rig.backend.order();
+    let last = order.iter().rposition(|call| *call == reverse.name()).unwrap();
+    let below = [Rpc::NodeUnpublishVolume, Rpc::NodeUnstageVolume, Rpc::ControllerUnpublishVolume];
+    let below = below.iter().skip_while(|one| **one != reverse).skip(1);
+    for later in below {
+        let at = order.iter().position(|call| *call == later.name());
+        assert!(at.is_some_and(|at| at > last), "{later} after {reverse}: {order:?}");
+    }
+    rig.finish().await;
+}
+
+/// Obligation CO-GEN-31.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_refused_and_is_unwanted_is_reversed_all_the_same() {
+    refused_and_reversed(Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume).await;
+    refused_and_reversed(Rpc::NodeStageVolume, Rpc::NodeUnstageVolume).await;
+    refused_and_reversed(Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume).await;
 }
 
 /// The volume is deleted while its creation hangs: it is learnt by name, then deleted.
+/// Obligations CO-CTRL-11, CO-CTRL-12.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_creation_in_doubt_is_repeated_by_name_and_then_deleted() {
     let rig = Rig::new(Config::full()).await;
@@ -149,6 +187,7 @@ async fn a_refused_creation_of_what_is_to_be_deleted_is_tried_again() {
 }
 
 /// A later refusal says nothing about an earlier attempt.
+/// Obligation CO-GEN-32.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_does_not_undo_an_earlier_creation() {
     let rig = Rig::new(Config::full()).await;
@@ -177,6 +216,7 @@ async fn a_first_refusal_says_that_nothing_was_made() {
     rig.finish().await;
 }
 
+/// Obligation CO-CTRL-09.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_that_is_too_small_is_deleted_again() {
     let rig = Rig::new(Config::full()).await;
@@ -260,6 +300,7 @@ async fn at_work_again(rig: &Rig, gate: &Gate) {
     rig.in_flight(Rpc::CreateVolume, 2).await;
 }
 
+/// Obligation CO-CTRL-12.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_repeated_create_makes_is_deleted_before_its_object_goes() {
     let rig = Rig::new(Config::full()).await;

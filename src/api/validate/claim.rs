@@ -118,6 +118,25 @@ mod tests {
         );
     }
 
+    /// Obligation CO-GEN-20.
+    #[test]
+    fn what_is_asked_for_is_a_range_of_sizes() {
+        let (least, most) = ("spec.resources.requests.storage", "spec.resources.limits.storage");
+        for (request, limit, faults) in [
+            ("1Gi", "1Gi", vec![]),
+            ("1Gi", "2Gi", vec![]),
+            ("0", "1Gi", vec![least]),
+            ("-1Gi", "1Gi", vec![least]),
+            ("1Gi", "0", vec![most]),
+            ("1Gi", "-1Gi", vec![most]),
+            ("2Gi", "1Gi", vec![most]),
+        ] {
+            let of = json!({ "spec": { "accessModes": ["SingleNodeWriter"], "resources": {
+                "requests": { "storage": request }, "limits": { "storage": limit } } } });
+            assert_eq!(paths(&claim(&of, None)), faults, "{request} {limit}");
+        }
+    }
+
     #[test]
     fn what_a_claim_is_filled_from_is_one_other_thing_of_its_namespace() {
         let of = |spec: Value| {

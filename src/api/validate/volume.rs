@@ -40,6 +40,13 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         if name.is_empty() || name.len() > CSI_STRING_MAX {
             faults.invalid("spec.source.create.name", format!("needs 1 to {CSI_STRING_MAX} bytes"));
         }
+        // None of this can change later, so that one of before would be stuck with it.
+        if old.is_none() {
+            if name.chars().any(char::is_control) {
+                faults.invalid("spec.source.create.name", format!("{name:?} holds a control character"));
+            }
+            range(&mut faults, &spec["source"]["create"]);
+        }
         map_size(&mut faults, "spec.source.create.parameters", &spec["source"]["create"]["parameters"]);
     }
     size(&mut faults, &spec["size"]);
@@ -80,12 +87,64 @@ fn size(faults: &mut FieldErrors, size: &Value) {
     }
 }
 
+/// The sizes between which a volume is to be made (CO-GEN-20). Nothing asked for is 0.
+fn range(faults: &mut FieldErrors, create: &Value) {
+    let bytes = |field: &str| create[field].as_i64().unwrap_or(0);
+    let (required, limit) = (bytes("requiredBytes"), bytes("limitBytes"));
+    if required < 0 {
+        faults.invalid("spec.source.create.requiredBytes", "may not be negative");
+    }
+    if limit < 0 || limit != 0 && limit < required {
+        let message = "must be 0, for no bound, or at least requiredBytes";
+        faults.invalid("spec.source.create.limitBytes", message);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::super::paths;
     use super::*;
+
+    /// Obligation CO-GEN-20.
+    #[test]
+    fn what_is_made_has_a_range_of_sizes() {
+        let of = |required: i64, limit: i64| {
+            json!({ "spec": { "plugin": "a", "accessModes": ["SingleNodeWriter"],
+                "source": { "create": { "name": "v", "requiredBytes": required, "limitBytes": limit } } } })
+        };
+        let (least, most) = ("spec.source.create.requiredBytes", "spec.source.create.limitBytes");
+        for (required, limit, faults) in [
+            (0, 0, vec![]),
+            (1, 0, vec![]),
+            (0, 1, vec![]),
+            (2, 2, vec![]),
+            (1, 2, vec![]),
+            (-1, 0, vec![least]),
+            (1, -1, vec![most]),
+            (-2, -1, vec![least, most]),
+            (2, 1, vec![most]),
+        ] {
+            assert_eq!(paths(&volume(&of(required, limit), None)), faults, "{required} {limit}");
+        }
+        let old = of(2, 1);
+        assert!(volume(&old, Some(&old)).is_empty(), "one of before can be changed and deleted");
+    }
+
+    /// Obligation CO-CTRL-01.
+    #[test]
+    fn the_name_at_the_plugin_is_short_and_without_control_characters() {
+        let of = |name: &str| {
+            json!({ "spec": { "plugin": "a", "accessModes": ["SingleNodeWriter"],
+            "source": { "create": { "name": name, "requiredBytes": 1 } } } })
+        };
+        assert!(volume(&of(&"é".repeat(CSI_STRING_MAX / 2)), None).is_empty());
+        let all = (0..=0x1f).chain(0x7f..=0x9f).filter_map(char::from_u32).map(|c| format!("a{c}"));
+        for bad in all.chain([String::new(), "é".repeat(CSI_STRING_MAX / 2 + 1)]) {
+            assert_eq!(paths(&volume(&of(&bad), None)), ["spec.source.create.name"], "{bad:?}");
+        }
+    }
 
     #[test]
     fn a_handle_is_what_the_plugin_wrote() {
@@ -99,6 +158,7 @@ mod tests {
         }
     }
 
+    /// Obligation CO-GEN-20.
     #[test]
     fn a_size_is_a_range() {
         let of = |required: i64, limit: i64| {

@@ -143,6 +143,7 @@ fn a_volume_is_what_was_asked_for() {
     assert_eq!(created(&asked(1, 0), &placed).unwrap_err().reason(), "IllegalTopology");
 }
 
+/// Obligations CO-CTRL-56, CO-CTRL-58.
 #[test]
 fn confirmations() {
     let mount = |fs_type: &str| {

@@ -6,6 +6,7 @@ use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
 use super::super::context::Node;
+use super::super::events::Tone;
 use super::super::journal::{Change, CreateEntry, Entry};
 use super::super::mounts::BLOCKED;
 use super::super::writes::{Guard, Part};
@@ -415,13 +416,20 @@ async fn validate(
     })
     .await;
     match answer {
-        Ok(answer) => {
-            if check::confirmation(&asked, &answer) == check::Confirmation::Contradicted {
+        Ok(answer) => match check::confirmation(&asked, &answer) {
+            check::Confirmation::Confirmed => {}
+            // That is no refusal (CO-CTRL-57).
+            check::Confirmation::NotConfirmed(why) => {
+                let note = format!("the plugin did not confirm that the volume can be used so: {why}");
+                let action = action(provision::Step::Validate);
+                node.events.tell(about.clone(), Tone::Warning, "NotConfirmed", action, &note);
+            }
+            check::Confirmation::Contradicted => {
                 let message =
                     "the plugin confirmed other capabilities than those asked for; correct the volume's";
                 return Err(Blocked::Answer(message.to_owned()));
             }
-        }
+        },
         // Seen in the field although the call is mandatory: no word is no refusal (CO-CTRL-60).
         Err(failure) if failure.is_unimplemented() => {}
         Err(failure) => {

@@ -130,6 +130,7 @@ fn a_named_volume_is_taken_only_when_it_is_free_and_fits() {
     }
 }
 
+/// Obligation CO-CTRL-03.
 #[test]
 fn what_keeps_a_volume_from_being_filled_is_told() {
     type Edit = fn(&mut Facts, &mut Origin);

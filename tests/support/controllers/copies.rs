@@ -83,6 +83,7 @@ async fn a_copied_claim_stays_until_its_copy_is_made() {
     bench.end().await;
 }
 
+/// Obligation CO-CTRL-03.
 #[tokio::test(start_paused = true)]
 async fn what_a_copy_waits_for_is_told_and_it_goes_on_by_itself() {
     let behaviour = Behaviour { capabilities: [DISK, &[SIZED]].concat(), ..Behaviour::default() };

@@ -146,6 +146,7 @@ async fn events_are_kept_for_an_hour() {
 }
 
 /// Scenarios A69, B51.
+/// Obligation CO-CTRL-01: the one name that is made of the claim's uid, which stands in the volume before it is asked for.
 /// The controllers are killed after each of their writes in turn: nothing is lost, nothing is done twice.
 #[tokio::test(start_paused = true)]
 async fn controllers_may_die_after_any_write() {
@@ -159,6 +160,10 @@ async fn controllers_may_die_after_any_write() {
         let mut died = bench.restart_if_killed().await;
         bench.until("it runs", |seen| running(seen, "hello")).await;
         died |= bench.restart_if_killed().await;
+        let claim = bench.seen.get("volumeclaims", "default", "data")["metadata"]["uid"].clone();
+        let name = format!("vol-{}-1", claim.as_str().unwrap());
+        let made = bench.seen.only("volumes")["spec"]["source"]["create"]["name"].clone();
+        assert_eq!(made, name.as_str(), "killed after write {at}");
         for (plural, namespace, object) in quickstart() {
             bench.delete(plural, namespace, object["metadata"]["name"].as_str().unwrap()).await;
         }
@@ -167,6 +172,7 @@ async fn controllers_may_die_after_any_write() {
         let verbs: Vec<_> =
             bench.ledger.calls().iter().map(|c| c.split(' ').next().unwrap().to_owned()).collect();
         assert_eq!(verbs, ["create", "publish", "unpublish", "delete"], "killed after write {at}");
+        assert_eq!(bench.ledger.calls()[0], format!("create {name}"), "killed after write {at}");
         bench.end().await;
         if !died {
             break;

@@ -45,6 +45,7 @@ fn taint(boot: &str) -> Value {
     json!({ "spec": { "taints": [{ "key": "wharfline.dev/out-of-service", "value": boot, "effect": "NoExecute" }] } })
 }
 
+/// Obligation CO-CTRL-50.
 #[tokio::test(start_paused = true)]
 async fn silence_frees_nothing_and_says_what_would() {
     let bench = lost(true).await;
@@ -67,6 +68,7 @@ async fn silence_frees_nothing_and_says_what_would() {
 }
 
 /// Scenario A68.
+/// Obligation CO-CTRL-50.
 #[tokio::test(start_paused = true)]
 async fn a_fence_moves_what_may_move_and_the_node_that_comes_back_only_clears_up() {
     let bench = lost(true).await;
@@ -143,6 +145,7 @@ async fn a_deleted_node_frees_what_it_had_once_it_is_silent() {
 }
 
 /// Scenario A62.
+/// Obligation CO-GEN-34.
 #[tokio::test(start_paused = true)]
 async fn a_host_is_replaced_only_after_the_longest_call() {
     let bench = Bench::with(&["a", "b"], disks()).await;

@@ -113,6 +113,7 @@ async fn those_who_share_a_volume_on_one_node_meet_there() {
 }
 
 /// Scenarios A43, A47.
+/// Obligation CO-CTRL-33.
 #[tokio::test(start_paused = true)]
 async fn a_single_writer_is_used_by_one_after_the_other() {
     let bench = Bench::with(&["a", "b"], disks()).await;
@@ -220,6 +221,7 @@ async fn what_is_attached_keeps_the_id_that_its_node_had_then() {
 }
 
 /// Scenario B48.
+/// Obligation CO-CTRL-45.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_detached_before_the_nodes_word() {
     let bench = Bench::with(&["a", "b"], disks()).await;
@@ -365,6 +367,7 @@ async fn every_missing_thing_is_named_and_waited_for() {
 }
 
 /// Scenarios B54, A6.
+/// Obligation CO-CTRL-34.
 #[tokio::test(start_paused = true)]
 async fn a_class_may_be_the_default_one_and_a_limit_is_kept() {
     let bench = Bench::with(&["a"], Behaviour { max_volumes: 1, ..disks() }).await;
@@ -402,6 +405,7 @@ async fn a_class_may_be_the_default_one_and_a_limit_is_kept() {
 }
 
 /// What was kept goes once its policy says so, and a claim that was torn out by force takes its volume along.
+/// Obligation CO-CTRL-12.
 #[tokio::test(start_paused = true)]
 async fn what_is_not_to_be_kept_goes_with_or_after_its_claim() {
     let bench = Bench::with(&["a"], disks()).await;

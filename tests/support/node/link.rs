@@ -12,6 +12,7 @@ use wharfline::server::{Identity, Server};
 pub struct Link {
     all: Arc<AtomicBool>,
     leases: Arc<AtomicBool>,
+    withheld: Arc<Mutex<Option<&'static str>>>,
     requests: Arc<AtomicUsize>,
     patches: Arc<Mutex<HashMap<String, usize>>>,
 }
@@ -27,8 +28,14 @@ impl Link {
         self.leases.store(true, Ordering::SeqCst);
     }
 
+    /// Only what is asked of this kind fails, by its plural.
+    pub fn withhold(&self, plural: &'static str) {
+        *self.withheld.lock().unwrap() = Some(plural);
+    }
+
     /// The server is back.
     pub fn mend(&self) {
+        *self.withheld.lock().unwrap() = None;
         self.all.store(false, Ordering::SeqCst);
         self.leases.store(false, Ordering::SeqCst);
     }
@@ -54,7 +61,10 @@ impl Link {
                 if request.method() == http::Method::PATCH {
                     *link.patches.lock().unwrap().entry(request.uri().path().to_owned()).or_default() += 1;
                 }
-                if link.all.load(Ordering::SeqCst) || lease && link.leases.load(Ordering::SeqCst) {
+                let withheld = *link.withheld.lock().unwrap();
+                let withheld = withheld.is_some_and(|plural| request.uri().path().contains(plural));
+                if withheld || link.all.load(Ordering::SeqCst) || lease && link.leases.load(Ordering::SeqCst)
+                {
                     return Err::<_, kube::Error>(kube::Error::Service("the server is gone".into()));
                 }
                 inner.send(request).await

@@ -1,0 +1,102 @@
+//! What is decided about a volume once and kept with it, whatever becomes of what it was decided from.
+use serde_json::{Value, json};
+
+use crate::bench::{Bench, Seen, condition};
+use crate::fake::{Behaviour, DISK};
+use crate::manifests::{claim, class, disk, phase, plugin, ready, user, why};
+
+fn source(seen: &Seen) -> Value {
+    seen.only("volumes")["spec"]["source"]["create"].clone()
+}
+
+fn serving(nodes: usize) -> impl Fn(&Seen) -> bool {
+    move |seen| seen.all("plugininstances").iter().filter(|i| ready(i)).count() == nodes
+}
+
+/// Obligations CO-CTRL-06, CO-CTRL-07, CO-CTRL-10.
+#[tokio::test(start_paused = true)]
+async fn where_a_volume_may_be_is_frozen_with_it_and_its_users_go_there() {
+    let mut bench = Bench::new(&["a", "b"]).await;
+    disk(&bench).await;
+    bench.until("both serve", serving(2)).await;
+    for node in ["a", "b"] {
+        bench.behave(node, |b| b.creates = false);
+    }
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.until("it has a host", |seen| seen.only("volumes")["status"]["controller"].is_object()).await;
+    let asked = source(&bench.seen);
+    let places = json!([{ "dir/node": "a" }, { "dir/node": "b" }]);
+    assert_eq!((&asked["requisite"], &asked["preferred"]), (&places, &places), "{asked}");
+    bench.join("c", Behaviour::default()).await;
+    bench.until("all serve", serving(3)).await;
+    bench.quiet().await;
+    assert_eq!(source(&bench.seen), asked, "what is asked again is what was asked");
+    for node in ["a", "b"] {
+        bench.behave(node, |b| b.creates = true);
+    }
+    bench.until("bound", |seen| ready(&seen.only("volumeclaims"))).await;
+    assert_eq!(source(&bench.seen), asked);
+    // The plugin made it where `a` reaches it, and nobody else does.
+    assert_eq!(bench.seen.only("volumes")["status"]["topology"], json!([{ "dir/node": "a" }]));
+    bench.make("allocations", user("far", "c", "b")).await;
+    let far = |seen: &Seen| seen.get("allocations", "default", "far");
+    bench.until("it cannot be there", |seen| why(&far(seen)) == "NoNodeFits").await;
+    let message = condition(&far(&bench.seen), "Placed")["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("b: claim c cannot be reached from there"), "{message}");
+    bench.delete("allocations", "default", "far").await;
+    // Wherever there is most room otherwise.
+    for n in 0..3 {
+        let name = format!("near-{n}");
+        bench.make("allocations", user(&name, "c", "")).await;
+        bench.until("it runs", |seen| phase(seen, &name) == "Running").await;
+        assert_eq!(bench.seen.get("allocations", "default", &name)["status"]["nodeName"], "a");
+        bench.delete("allocations", "default", &name).await;
+        bench.until("it is gone", |seen| seen.get("allocations", "default", &name).is_null()).await;
+    }
+    bench.end().await;
+}
+
+/// Obligation CO-CTRL-06: a plugin that does not say that places matter is asked for none, though it tells where its nodes are.
+#[tokio::test(start_paused = true)]
+async fn a_plugin_without_places_is_asked_for_none() {
+    let bench = Bench::with(&["a"], Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() }).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.until("bound", |seen| ready(&seen.only("volumeclaims"))).await;
+    let asked = source(&bench.seen);
+    assert!(asked["requisite"].is_null() && asked["preferred"].is_null(), "{asked}");
+    bench.end().await;
+}
+
+/// Obligations CO-CTRL-20, CO-CTRL-30: the class is gone, and the driver calls the node something else.
+#[tokio::test(start_paused = true)]
+async fn what_later_calls_need_is_kept_with_the_volume_and_its_attachment() {
+    let usual = Behaviour { capabilities: DISK.to_vec(), node_id: "x-1".to_owned(), ..Behaviour::default() };
+    let bench = Bench::with(&["a"], usual).await;
+    bench.make("plugins", plugin("disk", "Cluster")).await;
+    let secrets = json!({ "provision": { "namespace": "default", "name": "s" },
+        "controllerPublish": { "namespace": "default", "name": "t" } });
+    let mut of = class("disk", "disk");
+    of["spec"]["secrets"] = secrets.clone();
+    bench.make("volumeclasses", of).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.delete("volumeclasses", "", "disk").await;
+    bench.behave("a", |b| b.node_id = "x-2".to_owned());
+    let renamed = |seen: &Seen| seen.only("plugininstances")["status"]["nodeId"] == "x-2";
+    bench.until("the driver says something else", renamed).await;
+    bench.quiet().await;
+    let attachment = bench.seen.only("volumeattachments")["spec"].clone();
+    assert_eq!((&attachment["nodeId"], &attachment["secrets"]), (&json!("x-1"), &secrets));
+    bench.behave("a", |b| b.releases = false);
+    bench.delete("allocations", "default", "one").await;
+    bench.delete("volumeclaims", "default", "c").await;
+    let closed = |seen: &Seen| !seen.only("volumeattachments")["metadata"]["deletionTimestamp"].is_null();
+    bench.until("on its way out", closed).await;
+    assert_eq!(bench.seen.only("volumeattachments")["spec"]["nodeId"], "x-1");
+    assert_eq!(bench.seen.only("volumes")["spec"]["secrets"], secrets);
+    bench.behave("a", |b| b.releases = true);
+    bench.until("all is gone", |seen| seen.all("volumes").is_empty()).await;
+    bench.end().await;
+}
