@@ -46,6 +46,8 @@ mod lost;
 mod many;
 #[path = "node/measured.rs"]
 mod measured;
+#[path = "node/modified.rs"]
+mod modified;
 #[path = "node/pictured.rs"]
 mod pictured;
 #[path = "node/plugins.rs"]

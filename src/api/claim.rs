@@ -26,6 +26,9 @@ pub struct VolumeClaimSpec {
     /// The size.
     #[serde(default)]
     pub resources: Resources,
+    /// The VolumeAttributesClass that the volume shall have; another one may be named at any time.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub volume_attributes_class_name: String,
     /// What the volume is filled from when it is made; empty when not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_source: Option<DataSource>,
@@ -82,13 +85,17 @@ pub struct VolumeClaimStatus {
     /// The size that the backend has, where its users have less yet; empty while that is `capacity`. It is not taken back.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub allocated: String,
+    /// The VolumeAttributesClass that the volume has.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub volume_attributes_class_name: String,
     /// Late binding: the node of the first consumer. Written by placement alone, by compare-and-swap.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub selected_node: String,
     /// The allocations that use it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub used_by: Vec<ObjectRef>,
-    /// `Ready` = bound; `Expanded` False = it asks for more than it has, and why.
+    /// `Ready` = bound; `Expanded` False = it asks for more than it has, and why; `Modified` False = it names another
+    /// VolumeAttributesClass than its volume has, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -7,8 +7,8 @@ use super::meta::AccessMode;
 use super::validate;
 use super::volume::Figures;
 use super::{
-    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim,
-    VolumeClass,
+    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeAttributesClass,
+    VolumeClaim, VolumeClass,
 };
 
 /// The finalizer of every kind that has one.
@@ -48,6 +48,11 @@ pub fn definitions() -> Vec<KindDefinition> {
             columns: CLASS,
             validate: validate::class,
             ..of::<VolumeClass>("volumeclass", &["vclass"], &[])
+        },
+        KindDefinition {
+            columns: ATTRIBUTES,
+            validate: validate::attributes,
+            ..of::<VolumeAttributesClass>("volumeattributesclass", &["vac"], &[])
         },
         KindDefinition {
             columns: CLAIM,
@@ -149,6 +154,7 @@ pub const VOLUME_PART: &[&str] = &[
     "releasedEpoch",
     "provisioning",
     "expansion",
+    "modification",
 ];
 
 const PLUGIN: &[Column] = &[
@@ -180,6 +186,10 @@ const CLASS: &[Column] = &[
     column("BINDING", ".spec.volumeBindingMode"),
     column("DEFAULT", ".spec.default"),
 ];
+const ATTRIBUTES: &[Column] = &[
+    column("PLUGIN", ".spec.plugin"),
+    computed("PARAMETERS", ".spec.parameters", |o| parameters(&o["spec"]["parameters"])),
+];
 const CLAIM: &[Column] = &[
     column("STATUS", ".status.phase"),
     column("VOLUME", ".status.volumeName"),
@@ -187,6 +197,7 @@ const CLAIM: &[Column] = &[
     computed("MODES", ".spec.accessModes", |o| modes(&o["spec"]["accessModes"])),
     column("CLASS", ".spec.volumeClassName"),
     computed("USED-BY", ".status.usedBy[*].name", |o| names(&o["status"]["usedBy"], "name")),
+    wide("ATTRIBUTES", ".status.volumeAttributesClassName"),
 ];
 const VOLUME: &[Column] = &[
     column("PLUGIN", ".spec.plugin"),
@@ -301,6 +312,13 @@ fn names(list: &Value, field: &str) -> Value {
     json!(names.join(","))
 }
 
+/// The pairs of a map, as a person writes them.
+fn parameters(map: &Value) -> Value {
+    let pairs = map.as_object().into_iter().flatten();
+    let pairs = pairs.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
+    json!(pairs.collect::<Vec<_>>().join(","))
+}
+
 fn modes(list: &Value) -> Value {
     let short = |v: &Value| serde_json::from_value::<AccessMode>(v.clone()).ok().map(AccessMode::short);
     json!(items(list).filter_map(short).collect::<Vec<_>>().join(","))
@@ -397,7 +415,8 @@ mod tests {
         for kind in definitions() {
             assert_eq!(kind.schema["type"], "object", "{}", kind.kind);
             assert!(kind.schema["properties"]["spec"].is_object(), "{}", kind.kind);
-            assert_eq!(kind.has_status, kind.kind != "VolumeClass", "{}", kind.kind);
+            let class = ["VolumeClass", "VolumeAttributesClass"].contains(&kind.kind);
+            assert_eq!(kind.has_status, !class, "{}", kind.kind);
         }
     }
 }

@@ -183,6 +183,9 @@ pub struct SecretRefs {
     /// For ControllerExpandVolume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller_expand: Option<SecretRef>,
+    /// For ControllerModifyVolume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller_modify: Option<SecretRef>,
     /// For NodeExpandVolume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_expand: Option<SecretRef>,
@@ -205,12 +208,22 @@ impl SecretRefs {
             node_stage,
             node_publish,
             controller_expand,
+            controller_modify,
             node_expand,
             snapshot,
         } = self;
-        [provision, controller_publish, node_stage, node_publish, controller_expand, node_expand, snapshot]
-            .into_iter()
-            .flatten()
+        [
+            provision,
+            controller_publish,
+            node_stage,
+            node_publish,
+            controller_expand,
+            controller_modify,
+            node_expand,
+            snapshot,
+        ]
+        .into_iter()
+        .flatten()
     }
 }
 

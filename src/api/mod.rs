@@ -3,6 +3,7 @@
 //! Nothing here does I/O, reads a clock or knows a client. Every kind is one file; [`definitions`] lists them
 //! as data, which is all that the server needs to serve them.
 pub mod allocation;
+pub mod attributes;
 pub mod capability;
 pub mod claim;
 pub mod class;
@@ -21,6 +22,7 @@ pub mod validate;
 pub mod volume;
 
 pub use allocation::{Allocation, AllocationSpec, AllocationStatus};
+pub use attributes::{VolumeAttributesClass, VolumeAttributesClassSpec};
 pub use claim::{VolumeClaim, VolumeClaimSpec, VolumeClaimStatus};
 pub use class::{VolumeClass, VolumeClassSpec};
 pub use definitions::definitions;

@@ -302,6 +302,8 @@ pub mod capability {
     pub const PUBLISH_UNPUBLISH: &str = "controller/PUBLISH_UNPUBLISH_VOLUME";
     /// The controller expands volumes.
     pub const CONTROLLER_EXPAND: &str = "controller/EXPAND_VOLUME";
+    /// The controller changes volumes that are there.
+    pub const MODIFY: &str = "controller/MODIFY_VOLUME";
     /// The controller makes volumes out of volumes.
     pub const CLONE: &str = "controller/CLONE_VOLUME";
     /// The controller takes and deletes snapshots, and makes volumes out of them.

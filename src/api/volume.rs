@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::attributes::{Attributes, Modification};
 use super::meta::{
     AccessMode, Call, Capability, Condition, Host, Map, ObjectRef, ReclaimPolicy, Rung, SecretRefs, Segments,
     Time, VolumeMode,
@@ -43,6 +44,9 @@ pub struct VolumeSpec {
     /// writes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<WantedSize>,
+    /// The attributes that it shall have. Of a volume with a claim the claims controller writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attributes: Option<Attributes>,
 }
 
 /// A size that a volume shall be expanded to.
@@ -97,6 +101,9 @@ pub struct CreateSource {
     /// The class's parameters.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub parameters: Map,
+    /// What it is made with of what can be changed later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attributes: Option<Attributes>,
     /// Where the volume must be reachable from; nothing is sent when both lists are empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requisite: Vec<Segments>,
@@ -204,6 +211,9 @@ pub struct VolumeStatus {
     /// What its host knows of its expansion. Absent = none was ever begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expansion: Option<Expansion>,
+    /// What its host knows of its attributes. Absent = they were never changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modification: Option<Modification>,
     /// `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -244,6 +254,12 @@ impl Volume {
         let told = self.status.as_ref().and_then(|s| s.expansion.as_ref()).map_or(0, |e| e.node_bytes);
         let alone = self.spec.size.filter(|size| size.node_only).map_or(0, |size| size.required_bytes);
         told.max(alone)
+    }
+
+    /// The attributes that it has: those it was last given, else those it was made with.
+    pub fn attributes(&self) -> Option<&Attributes> {
+        let given = self.status.as_ref().and_then(|s| s.modification.as_ref()?.has.as_ref());
+        given.or_else(|| self.spec.source.create.as_ref()?.attributes.as_ref())
     }
 }
 

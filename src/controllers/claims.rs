@@ -10,10 +10,11 @@ use serde_json::{Value, json};
 use super::cache::name_of;
 use super::context::Context;
 use super::drive::Outcome;
-use super::expansions;
 use super::facts::{Instances, deleting, uid, with_condition};
 use super::world::{World, namespace_or_default};
+use super::{expansions, modifications};
 use super::{sources, volumes};
+use crate::api::attributes::MODIFIED;
 use crate::api::claim::ClaimPhase;
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{Condition, ObjectRef, READY, ReclaimPolicy, Segments, Truth, VolumeMode, is_true};
@@ -38,6 +39,10 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         .as_deref()
         .filter(|_| verdict.phase == ClaimPhase::Bound)
         .map(|volume| expansions::look(&context, &object, volume, class.as_deref()));
+    let attributes = volume
+        .as_deref()
+        .filter(|_| verdict.phase == ClaimPhase::Bound)
+        .map(|volume| modifications::look(&context.world, &object, volume));
     match (&verdict.step, &volume, &class) {
         (Some(Step::Create { node }), _, Some(class)) => {
             let volume = new_volume(&context.world, &object, (class, node), source.as_ref());
@@ -65,6 +70,10 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         }
         (Some(_) | None, _, _) => {}
     }
+    if let (Some(wanted), Some(volume)) = (attributes.as_ref().and_then(|look| look.set.as_ref()), &volume) {
+        modifications::set(&context, volume, wanted).await?;
+        return Ok(None);
+    }
     if let (Some(Claimed::Set(wanted)), Some(volume)) = (size.as_ref().map(|size| &size.claimed), &volume) {
         expansions::set(&context, volume, *wanted).await?;
     }
@@ -74,7 +83,7 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
     {
         return Ok(Some(left));
     }
-    match status(&context, &object, volume.as_deref(), (&verdict, size.as_ref())) {
+    match status(&context, &object, volume.as_deref(), (&verdict, size.as_ref(), attributes.as_ref())) {
         Some(News { users: Some(left), .. }) => Ok(Some(left)),
         Some(News { status, .. }) => {
             context.merge(&*object, json!({ "status": status })).await?;
@@ -145,6 +154,7 @@ fn gather(
         users: users(world, claim, volume),
         source: source.map(|found| found.source.clone()),
         wish,
+        attributes: class.and_then(|c| modifications::from_the_start(world, claim, &c.spec.plugin).err()),
         copies: volume.map(|volume| sources::copies(world, volume)).unwrap_or_default(),
         named: claim.spec.volume_name.clone(),
         volume: volume.map(|v| known(world, claim, v)),
@@ -281,6 +291,8 @@ fn new_volume(
 ) -> Volume {
     let status = claim.status.clone().unwrap_or_default();
     let name = format!("vol-{}-{}", uid(claim), status.series + 1);
+    // Whether it can have them was looked at when it was decided to make it.
+    let attributes = modifications::from_the_start(world, claim, &class.spec.plugin).unwrap_or_default();
     let instances = Instances::of(world, &class.spec.plugin);
     let selected = if node.is_empty() { &status.selected_node } else { node };
     let here = Some(segments(&instances, selected)).filter(|s| !s.is_empty());
@@ -298,6 +310,7 @@ fn new_volume(
         required_bytes: requested(claim).or(source.map(|found| found.bytes)).unwrap_or(0),
         limit_bytes: limit(claim).unwrap_or(0),
         parameters: class.spec.parameters.clone(),
+        attributes: attributes.clone(),
         requisite,
         preferred,
         node_name: node.to_owned(),
@@ -316,6 +329,7 @@ fn new_volume(
             reclaim_policy: class.spec.reclaim_policy,
             claim_ref: Some(reference(claim)),
             size: None,
+            attributes,
         },
         status: None,
     }
@@ -333,7 +347,7 @@ fn status(
     context: &Context,
     claim: &VolumeClaim,
     volume: Option<&Volume>,
-    (verdict, size): (&Verdict, Option<&expansions::Look>),
+    (verdict, size, attributes): (&Verdict, Option<&expansions::Look>, Option<&modifications::Look>),
 ) -> Option<News> {
     let old = claim.status.clone().unwrap_or_default();
     let smooth =
@@ -372,6 +386,17 @@ fn status(
         }
         None => new.conditions.retain(|condition| condition.kind != EXPANDED),
     }
+    new.volume_attributes_class_name = match attributes {
+        Some(look) => look.has.clone(),
+        None => new.volume_attributes_class_name,
+    };
+    match attributes.and_then(|look| look.condition.clone()) {
+        Some(condition) => {
+            let condition = condition.of_generation(claim.metadata.generation);
+            new.conditions = with_condition(context, &new.conditions, condition);
+        }
+        None => new.conditions.retain(|condition| condition.kind != MODIFIED),
+    }
     // Who waits for a claim with them is written with the next news.
     let users_only = VolumeClaimStatus { used_by: old.used_by.clone(), ..new.clone() } == old;
     if users_only && (new.used_by == old.used_by || verdict.phase != ClaimPhase::Bound) {
@@ -381,6 +406,8 @@ fn status(
     let status = json!({
         "phase": new.phase, "volumeName": new.volume_name, "series": new.series, "capacity": new.capacity,
         "allocated": Some(&new.allocated).filter(|size| !size.is_empty()),
+        "volumeAttributesClassName":
+            Some(&new.volume_attributes_class_name).filter(|name| !name.is_empty()),
         "usedBy": new.used_by, "conditions": new.conditions,
     });
     Some(News { status, users: if users_only { lately() } else { None } })

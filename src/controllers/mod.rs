@@ -29,6 +29,7 @@ mod holders;
 mod hosts;
 mod lead;
 mod ledger;
+mod modifications;
 mod names;
 mod nodes;
 mod placement;

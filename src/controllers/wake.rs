@@ -16,8 +16,8 @@ use crate::api::meta::Condition;
 use crate::api::meta::{ObjectRef, READY, Rung, is_true};
 use crate::api::volume::EXPANDED;
 use crate::api::{
-    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim,
-    VolumeClass,
+    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeAttributesClass,
+    VolumeClaim, VolumeClass,
 };
 use crate::plan::marks::{PLUGIN_NAME, STOPPED};
 
@@ -80,6 +80,7 @@ pub(super) fn users_of_plugin(context: &Context, plugin: &str) {
     queues.snapshots.add_all(world.snapshots.names("unfrozen"));
     queues.claims.add_all(world.claims.names("unbound"));
     queues.claims.add_all(world.claims.names("expanding"));
+    queues.claims.add_all(world.claims.names("modifying"));
     queues.placement.add_all(world.allocations.names("unplaced"));
     queues.allocations.add_all(world.allocations.names("waiting"));
 }
@@ -187,6 +188,12 @@ impl Wakes for VolumeClass {
         context.queues.claims.add_all(context.world.claims.names("unbound"));
         context.queues.claims.add_all(context.world.claims.names("expanding"));
         context.queues.placement.add_all(context.world.allocations.names("unplaced"));
+    }
+}
+
+impl Wakes for VolumeAttributesClass {
+    fn wake(context: &Context, name: &Name, _: Option<&Self>, _: Option<&Self>) {
+        context.queues.claims.add_all(context.world.claims.names(&format!("attributes:{}", name.1)));
     }
 }
 

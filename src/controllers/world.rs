@@ -11,12 +11,13 @@ use kube::{Resource, ResourceExt};
 use super::cache::{Cache, Kind};
 use super::facts::Found;
 use crate::api::allocation::AllocationPhase;
+use crate::api::attributes::MODIFIED;
 use crate::api::claim::ClaimPhase;
 use crate::api::meta::Rung;
 use crate::api::volume::{Content, EXPANDED};
 use crate::api::{
-    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim,
-    VolumeClass,
+    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeAttributesClass,
+    VolumeClaim, VolumeClass,
 };
 use crate::plan::marks::{PLUGIN_NAME, STOPPED};
 
@@ -34,6 +35,12 @@ impl Kind for PluginInstance {
 }
 
 impl Kind for VolumeClass {
+    fn index(&self) -> Vec<String> {
+        vec![format!("plugin:{}", self.spec.plugin)]
+    }
+}
+
+impl Kind for VolumeAttributesClass {
     fn index(&self) -> Vec<String> {
         vec![format!("plugin:{}", self.spec.plugin)]
     }
@@ -62,6 +69,12 @@ impl Kind for VolumeClaim {
         }
         if status.is_some_and(|s| s.conditions.iter().any(|c| c.kind == EXPANDED)) {
             words.push("expanding".to_owned());
+        }
+        if !self.spec.volume_attributes_class_name.is_empty() {
+            words.push(format!("attributes:{}", self.spec.volume_attributes_class_name));
+        }
+        if status.is_some_and(|s| s.conditions.iter().any(|c| c.kind == MODIFIED)) {
+            words.push("modifying".to_owned());
         }
         words
     }
@@ -318,6 +331,7 @@ world! {
     plugins: Plugin, Cluster;
     instances: PluginInstance, Cluster;
     classes: VolumeClass, Cluster;
+    attributes: VolumeAttributesClass, Cluster;
     claims: VolumeClaim, Namespaced;
     volumes: Volume, Cluster;
     snapshots: Snapshot, Namespaced;

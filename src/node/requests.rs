@@ -2,6 +2,7 @@
 use std::collections::BTreeMap;
 
 use crate::api::VolumeSpec;
+use crate::api::attributes::Attributes;
 use crate::api::meta::{AccessMode, Call, Capability, Map, SecretRef, Segments, Time, VolumeMode};
 use crate::api::snapshot::SnapshotOf;
 use crate::api::volume::{Content, CreateSource, VolumeAttachmentSpec, WantedSize};
@@ -108,7 +109,20 @@ pub fn create(
         secrets,
         volume_content_source: source.content.as_ref().map(content),
         accessibility_requirements: asked.then_some(requirement),
-        mutable_parameters: Map::new(),
+        mutable_parameters: source.attributes.as_ref().map(|a| a.parameters.clone()).unwrap_or_default(),
+    }
+}
+
+/// ControllerModifyVolume: everything that the class says, not only what is new.
+pub fn modify(
+    handle: &str,
+    attributes: &Attributes,
+    secrets: Secrets,
+) -> proto::ControllerModifyVolumeRequest {
+    proto::ControllerModifyVolumeRequest {
+        volume_id: handle.to_owned(),
+        secrets,
+        mutable_parameters: attributes.parameters.clone(),
     }
 }
 

@@ -160,6 +160,8 @@ pub struct Facts {
     pub class: Class,
     /// What its volume is filled from; none for nothing.
     pub source: Option<Source>,
+    /// Why its volume cannot have the attributes that it names; none if it can, or names none.
+    pub attributes: Option<Reason>,
     /// What it asks of it.
     pub wish: Wish,
     /// What is being made of its volume, such as `claim default/copy` and `snapshot default/nightly`.
@@ -295,6 +297,9 @@ fn make(facts: &Facts) -> Verdict {
     };
     if let Some(capability) = lacks {
         return pending(&Reason::PluginLacks { plugin: class.plugin_name.clone(), capability });
+    }
+    if let Some(reason) = facts.attributes.as_ref().filter(|_| plugin.serves) {
+        return pending(reason);
     }
     let origin = match facts.source.as_ref().map(|source| usable(source, &facts.wish, &class.plugin_name)) {
         None => None,

@@ -41,6 +41,7 @@ pub mod keys;
 pub mod last_words;
 pub mod lead;
 pub mod marks;
+pub mod modify;
 pub mod mount;
 pub mod place;
 pub mod plugins;

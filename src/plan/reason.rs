@@ -176,6 +176,15 @@ pub enum Reason {
         /// Where it is, and where the new one shall be.
         details: String,
     },
+    /// A claim names attributes that are another plugin's.
+    AttributesMismatch {
+        /// The VolumeAttributesClass.
+        class: String,
+        /// Its plugin.
+        of: String,
+        /// The volume's plugin.
+        plugin: String,
+    },
     /// Another Snapshot has the same plugin and handle.
     SnapshotShared {
         /// The other one, as `snapshot NAMESPACE/NAME`.
@@ -246,6 +255,7 @@ impl Reason {
             Self::SourceNotReady { .. } => "SourceNotReady",
             Self::SourceMismatch { .. } => "SourceMismatch",
             Self::SourceElsewhere { .. } => "SourceElsewhere",
+            Self::AttributesMismatch { .. } => "AttributesMismatch",
             Self::SnapshotShared { .. } => "HandleShared",
             Self::NodeNotNamed { .. } => "NodeNotNamed",
             Self::VolumeNotHere => "VolumeNotHere",
@@ -337,6 +347,10 @@ impl std::fmt::Display for Reason {
                 write!(f, "waits for {from}, which it is filled from: {why}")
             }
             Self::SourceMismatch { from, details } => write!(f, "cannot be filled from {from}: {details}"),
+            Self::AttributesMismatch { class, of, plugin } => write!(
+                f,
+                "VolumeAttributesClass \"{class}\" is of plugin \"{of}\", and the volume of \"{plugin}\"; name one of \"{plugin}\""
+            ),
             Self::SnapshotShared { other } => {
                 write!(f, "{other} has the same plugin and handle: use that one, or delete it first")
             }

@@ -120,6 +120,8 @@ async fn what_was_refused_and_is_unwanted_is_reversed_all_the_same() {
             rig.finish().await;
         }
     }
+}
+
 /// It was refused, and is not wanted any more: it is reversed until that succeeds, and what is below it after that.
 async fn refused_and_reversed(rpc: Rpc, reverse: Rpc) {
     let rig = Rig::new(Config::full()).await;

@@ -11,6 +11,7 @@ pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let spec = &new["spec"];
     reference(&mut faults, "spec.volumeClassName", &spec["volumeClassName"]);
     reference(&mut faults, "spec.volumeName", &spec["volumeName"]);
+    reference(&mut faults, "spec.volumeAttributesClassName", &spec["volumeAttributesClassName"]);
     access_modes(&mut faults, &spec["accessModes"]);
     let request =
         size(&mut faults, "spec.resources.requests.storage", &spec["resources"]["requests"]["storage"]);
@@ -32,6 +33,7 @@ pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let fields = ["volumeClassName", "volumeName", "accessModes", "volumeMode", "dataSource"];
         unchanged(&mut faults, old, new, &fields, "delete the claim and make another one");
         claim_size_change(&mut faults, old, new);
+        attributes_change(&mut faults, old, new);
     }
     faults.into_vec()
 }
@@ -63,6 +65,17 @@ fn source(faults: &mut FieldErrors, claim: &Value, named: bool) {
         faults.required(path, "names the claim whose volume is copied, in the same namespace");
     } else if name == text(&claim["metadata"]["name"]) {
         faults.invalid(path, "is this claim itself; name the one whose volume is copied");
+    }
+}
+
+/// Attributes are changed to others, or back; what a volume without any has nobody knows.
+fn attributes_change(faults: &mut FieldErrors, old: &Value, new: &Value) {
+    let named = |o: &Value| !text(&o["spec"]["volumeAttributesClassName"]).is_empty();
+    if named(old) && !named(new) {
+        faults.forbidden(
+            "spec.volumeAttributesClassName",
+            "cannot be taken away, only changed: name the VolumeAttributesClass that the volume shall have",
+        );
     }
 }
 

@@ -3,6 +3,7 @@
 //! Called after the schema's own checks, so types are right; what is absent is simply absent. One file for each kind;
 //! `runtime` and `mounts` are for what tasks and plugins share; here is what several need.
 mod allocation;
+mod attributes;
 mod claim;
 mod mounts;
 mod plugin;
@@ -11,6 +12,7 @@ mod snapshot;
 mod volume;
 
 pub use allocation::allocation;
+pub use attributes::attributes;
 pub use claim::claim;
 pub use plugin::plugin;
 pub use snapshot::snapshot;

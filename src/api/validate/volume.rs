@@ -47,9 +47,12 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
             }
             range(&mut faults, &spec["source"]["create"]);
         }
+        let attributes = &spec["source"]["create"]["attributes"]["parameters"];
+        map_size(&mut faults, "spec.source.create.attributes.parameters", attributes);
         map_size(&mut faults, "spec.source.create.parameters", &spec["source"]["create"]["parameters"]);
     }
     size(&mut faults, &spec["size"]);
+    map_size(&mut faults, "spec.attributes.parameters", &spec["attributes"]["parameters"]);
     if let Some(old) = old {
         let fields = ["plugin", "source", "accessModes", "volumeMode", "fsType"];
         unchanged(&mut faults, old, new, &fields, "what a volume is cannot change; make another one");

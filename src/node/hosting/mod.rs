@@ -13,6 +13,7 @@ use tokio::time::Instant;
 pub(super) mod attach;
 mod doubts;
 mod expand;
+mod modify;
 mod provision;
 mod snapshots;
 

@@ -11,7 +11,8 @@ use super::super::journal::{Change, CreateEntry, Entry};
 use super::super::mounts::BLOCKED;
 use super::super::writes::{Guard, Part};
 use super::super::{requests, supervisor};
-use super::{Attempt, Blocked, Serving, call, expand, look_again, serving, settle};
+use super::{Attempt, Blocked, Serving, call, expand, look_again, modify, serving, settle};
+use crate::api::attributes::Modification;
 use crate::api::definitions::VOLUME_PART;
 use crate::api::meta::{
     Call, Condition, HANDLE_SHARED, Host, Map, ReclaimPolicy, Rung, Segments, Time, is_true,
@@ -55,6 +56,8 @@ pub(super) struct HostPart {
     pub(super) provisioning: Option<Condition>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expansion: Option<Expansion>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) modification: Option<Modification>,
 }
 
 impl HostPart {
@@ -72,6 +75,7 @@ impl HostPart {
             released_epoch: Some(status.released_epoch).filter(|epoch| *epoch != 0),
             provisioning: status.provisioning.clone(),
             expansion: status.expansion.clone(),
+            modification: status.modification.clone(),
         }
     }
 
@@ -184,10 +188,10 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
         Next::Do(step) => step,
         Next::Converged
             if (wanted, seen.exists) == (provision::Wanted::Present, Rung::Up)
-                && (volume.spec.size.is_some() || before.expansion.is_some()) =>
+                && may_change(volume, &before) =>
         {
             let known = expand::Known { host, before, held: seen.held, holders: &status.holders };
-            match expand::step(node, volume, lease, known).await {
+            match change(node, volume, lease, known).await {
                 Some(again) => return again,
                 None => return write(node, volume, &said?).await,
             }
@@ -233,6 +237,40 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     [delay, write(node, volume, &part).await].into_iter().flatten().min()
 }
 
+/// Whether it shall have another size or other attributes, or has had.
+fn may_change(volume: &Volume, before: &HostPart) -> bool {
+    volume.spec.size.is_some()
+        || before.expansion.is_some()
+        || volume.spec.attributes.is_some()
+        || before.modification.is_some()
+}
+
+/// Gives a volume that is there the attributes and the size that it shall have, one after the other. None if there is nothing to
+/// do about either.
+async fn change(
+    node: &Arc<Node>,
+    volume: &Volume,
+    lease: &csi::Lease,
+    known: expand::Known<'_>,
+) -> Option<Option<Duration>> {
+    let later = match modify::step(node, volume, lease, &known).await {
+        // The word of it wakes the next look.
+        modify::Looked::Done(again) => return Some(again),
+        modify::Looked::Later(left) => Some(left),
+        modify::Looked::Nothing => None,
+    };
+    let grown = if volume.spec.size.is_some() || known.before.expansion.is_some() {
+        expand::step(node, volume, lease, known).await
+    } else {
+        None
+    };
+    match (grown, later) {
+        (Some(again), later) => Some([again, later].into_iter().flatten().min()),
+        (None, Some(later)) => Some(Some(later)),
+        (None, None) => None,
+    }
+}
+
 /// The last word of a host about a volume that is not there and is not wanted: nothing follows.
 fn nothing_there(before: HostPart, host: &Host) -> HostPart {
     HostPart {
@@ -273,6 +311,7 @@ async fn create(
         return Err(Blocked::Wait(Reason::PluginLacks { plugin, capability: "CREATE_DELETE_VOLUME" }));
     }
     may_fill(volume, source, &plugin)?;
+    may_attribute(volume, source, &plugin)?;
     let uid = volume.uid().unwrap_or_default();
     let key = format!("vol/{uid}");
     let asker = format!("volumes/{}", volume.name_any());
@@ -347,6 +386,16 @@ fn may_fill(volume: &Volume, source: &CreateSource, plugin: &Serving) -> Result<
     }
     let plugin = volume.spec.plugin.clone();
     Err(Blocked::Wait(Reason::PluginLacks { plugin, capability }))
+}
+
+/// The same of attributes that can be changed (CO-CTRL-04).
+fn may_attribute(volume: &Volume, source: &CreateSource, plugin: &Serving) -> Result<(), Blocked> {
+    let leaving = volume.meta().deletion_timestamp.is_some();
+    if source.attributes.is_none() || plugin.controller.modify_volume || leaving {
+        return Ok(());
+    }
+    let plugin = volume.spec.plugin.clone();
+    Err(Blocked::Wait(Reason::PluginLacks { plugin, capability: "MODIFY_VOLUME" }))
 }
 
 /// As an event says it.

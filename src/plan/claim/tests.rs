@@ -31,6 +31,7 @@ fn facts() -> Facts {
             plugin: Some(plugin),
         },
         source: None,
+        attributes: None,
         wish: Wish::default(),
         copies: Vec::new(),
     }

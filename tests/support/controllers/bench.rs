@@ -30,6 +30,7 @@ pub(crate) const KINDS: &[(&str, &str, bool, bool)] = &[
     ("Plugin", "plugins", false, true),
     ("PluginInstance", "plugininstances", false, true),
     ("VolumeClass", "volumeclasses", false, true),
+    ("VolumeAttributesClass", "volumeattributesclasses", false, true),
     ("VolumeClaim", "volumeclaims", true, true),
     ("Volume", "volumes", false, true),
     ("Snapshot", "snapshots", true, true),

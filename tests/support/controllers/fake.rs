@@ -41,6 +41,8 @@ pub(crate) struct Behaviour {
     pub(crate) expands: bool,
     /// As a node it does.
     pub(crate) node_expands: bool,
+    /// As host it gives volumes the attributes that they shall have.
+    pub(crate) modifies: bool,
     /// As host it takes snapshots.
     pub(crate) takes: bool,
     /// As host it lets go when it is asked to.
@@ -64,6 +66,7 @@ impl Default for Behaviour {
             driver: "fake.csi",
             expands: true,
             node_expands: true,
+            modifies: true,
             takes: true,
             lets_go: false,
         }
@@ -330,6 +333,7 @@ impl FakeNode {
                 said["topology"] = json!([first]);
             }
             grow(behaviour, volume, &mut said);
+            change(behaviour, volume, &mut said);
             push(patches, "volumes", volume, said);
         } else if create && !held && !shared && !copied && spec["reclaimPolicy"] != "Retain" {
             self.ledger.delete(name);
@@ -565,6 +569,17 @@ fn push(patches: &mut Vec<Patch>, plural: &str, object: &Value, said: Value) {
     json_patch::merge(&mut after, &said);
     if after != object["status"] {
         patches.push((path_of(&key_of(plural, object)), said));
+    }
+}
+
+/// A volume has the attributes that it was made with, until it is given others.
+fn change(behaviour: &Behaviour, volume: &Value, said: &mut Value) {
+    let can = behaviour.capabilities.contains(&"controller/MODIFY_VOLUME");
+    let wanted = &volume["spec"]["attributes"];
+    let given = &volume["status"]["modification"]["has"];
+    let has = if given.is_object() { given } else { &volume["spec"]["source"]["create"]["attributes"] };
+    if can && behaviour.modifies && wanted.is_object() && wanted != has {
+        said["modification"] = json!({ "has": wanted });
     }
 }
 

@@ -1,0 +1,92 @@
+//! The attributes of a claim's volume: which VolumeAttributesClass it shall have, and which it has. docs/volumes.md.
+use kube::Resource;
+use serde_json::json;
+
+use super::context::Context;
+use super::facts::Instances;
+use super::world::World;
+use super::write::Failure;
+use crate::api::attributes::{Attributes, MODIFIED};
+use crate::api::meta::{Condition, Truth};
+use crate::api::plugin::capability;
+use crate::api::{Volume, VolumeClaim};
+use crate::plan::Reason;
+use crate::plan::modify::{self, Claim, Claimed};
+use crate::plan::registry::Service;
+
+/// How a bound claim and its attributes stand.
+pub(crate) struct Look {
+    /// What its volume is to be asked for now.
+    pub(crate) set: Option<Attributes>,
+    /// The class that its volume has.
+    pub(crate) has: String,
+    /// Why that is another one than it names, if it is.
+    pub(crate) condition: Option<Condition>,
+}
+
+/// Looks at the attributes of a claim that is bound to this volume.
+pub(crate) fn look(world: &World, claim: &VolumeClaim, volume: &Volume) -> Look {
+    let wanted = &claim.spec.volume_attributes_class_name;
+    let name = |attributes: Option<&Attributes>| attributes.map(|a| a.class_name.clone()).unwrap_or_default();
+    let has = name(volume.attributes());
+    if wanted.is_empty() {
+        return Look { set: None, has, condition: None };
+    }
+    let claimed = modify::claimed(&facts(world, claim, &volume.spec.plugin, Some(volume)));
+    let told = volume.status.as_ref().and_then(|s| s.modification.as_ref()?.condition.as_ref());
+    let waits = |word: &str, sentence: String| Condition::new(MODIFIED, Truth::False, word, sentence);
+    let condition = match (&claimed, told) {
+        (Claimed::Refused(reason), _) => Some(waits(reason.word(), reason.to_string())),
+        (Claimed::AsAsked | Claimed::Set, _) if has == *wanted => None,
+        (Claimed::AsAsked, Some(told)) => Some(waits(&told.reason, told.message.clone())),
+        (Claimed::AsAsked | Claimed::Set, _) => {
+            Some(waits("Modifying", format!("its volume is given the attributes of \"{wanted}\"")))
+        }
+    };
+    let class = world.attributes.named(wanted).filter(|_| claimed == Claimed::Set);
+    let set = class
+        .map(|class| Attributes { class_name: wanted.clone(), parameters: class.spec.parameters.clone() });
+    Look { set, has, condition }
+}
+
+/// What a volume that is made for this claim by this plugin is made with; a reason if it cannot be.
+pub(crate) fn from_the_start(
+    world: &World,
+    claim: &VolumeClaim,
+    plugin: &str,
+) -> Result<Option<Attributes>, Reason> {
+    let wanted = &claim.spec.volume_attributes_class_name;
+    if wanted.is_empty() {
+        return Ok(None);
+    }
+    modify::usable(&facts(world, claim, plugin, None))?;
+    let parameters = world.attributes.named(wanted).map(|class| class.spec.parameters.clone());
+    Ok(parameters.map(|parameters| Attributes { class_name: wanted.clone(), parameters }))
+}
+
+fn facts(world: &World, claim: &VolumeClaim, plugin: &str, volume: Option<&Volume>) -> Claim {
+    let wanted = claim.spec.volume_attributes_class_name.clone();
+    let name = |attributes: Option<&Attributes>| attributes.map(|a| a.class_name.clone()).unwrap_or_default();
+    let instances = Instances::of(world, plugin);
+    let known = instances.nodes(Service::Controller).len() > 0;
+    Claim {
+        asked: name(volume.and_then(|volume| volume.spec.attributes.as_ref())),
+        has: name(volume.and_then(Volume::attributes)),
+        class: world.attributes.named(&wanted).map(|class| class.spec.plugin.clone()),
+        plugin: plugin.to_owned(),
+        can: known.then(|| instances.all_can(Service::Controller, capability::MODIFY)),
+        wanted,
+    }
+}
+
+/// Writes what a volume is asked for, unless somebody wrote since it was read.
+pub(crate) async fn set(context: &Context, volume: &Volume, attributes: &Attributes) -> Result<(), Failure> {
+    let metadata = json!({ "resourceVersion": volume.meta().resource_version });
+    // A merge leaves what is not said: the parameters of an earlier class must go.
+    let old = volume.spec.attributes.iter().flat_map(|before| before.parameters.keys());
+    let mut parameters: serde_json::Map<_, _> = old.map(|key| (key.clone(), json!(null))).collect();
+    parameters.extend(attributes.parameters.iter().map(|(key, value)| (key.clone(), json!(value))));
+    let attributes = json!({ "className": attributes.class_name, "parameters": parameters });
+    let patch = json!({ "metadata": metadata, "spec": { "attributes": attributes } });
+    context.merge(volume, patch).await.map(|_: Volume| ())
+}
