@@ -66,7 +66,8 @@ async fn end(rig: Rig) {
     rig.finish().await;
 }
 
-/// Obligation CO-CTRL-75. Part of obligation CO-CTRL-04.
+/// Obligation CO-CTRL-75.
+/// Part of obligation CO-CTRL-04.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_is_made_with_attributes_and_given_others_with_all_that_their_class_says() {
     let mut rig = silver(changing()).await;
@@ -95,7 +96,8 @@ async fn a_volume_is_made_with_attributes_and_given_others_with_all_that_their_c
     end(rig).await;
 }
 
-/// Obligations CO-CTRL-77, CO-CTRL-79. Scenario B110.
+/// Scenario B110.
+/// Obligations CO-CTRL-77, CO-CTRL-79.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_in_doubt_is_ended_before_another_is_begun() {
     for killed in [false, true] {

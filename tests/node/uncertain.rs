@@ -152,7 +152,7 @@ async fn refused_and_reversed(rpc: Rpc, reverse: Rpc) {
 
 /// Obligation CO-GEN-31.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_refused_and_is_unwanted_is_reversed_all_the_same() {
+async fn what_was_refused_comes_down_in_order_until_that_succeeds() {
     refused_and_reversed(Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume).await;
     refused_and_reversed(Rpc::NodeStageVolume, Rpc::NodeUnstageVolume).await;
     refused_and_reversed(Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume).await;

@@ -119,7 +119,8 @@ async fn ask(
             if !failure.is_uncertain() && !failure.is_unsent() {
                 modification.asked = None;
             }
-            Err(Blocked::Call(failure))
+            let secret = volume.spec.secrets.controller_modify.as_ref();
+            Err(Blocked::Call(requests::naming(failure, secret)))
         }
     }
 }

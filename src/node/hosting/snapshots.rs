@@ -364,7 +364,7 @@ async fn take(
             if first && !failure.is_unsent() && !failure.is_uncertain() {
                 part.exists = Some(Rung::Down);
             }
-            Err(Blocked::Call(failure))
+            Err(Blocked::Call(requests::naming(failure, look.of.secret.as_ref())))
         }
     }
 }
@@ -433,7 +433,10 @@ async fn find(
         let page = match answer {
             Ok(page) => page,
             Err(failure) if failure.is_aborted() && pages.restart().is_ok() => continue,
-            Err(failure) => return Err(Blocked::Call(failure)),
+            Err(failure) => {
+                let secret = look.of.secret.as_ref();
+                return Err(Blocked::Call(requests::naming(failure, secret)));
+            }
         };
         let fits = |snapshot: &&proto::Snapshot| snapshot.snapshot_id == handle;
         let entries = page.entries.iter().filter_map(|entry| entry.snapshot.as_ref());
@@ -472,7 +475,7 @@ async fn delete(
             if !failure.is_unsent() {
                 part.exists = Some(Rung::Unknown);
             }
-            Err(Blocked::Call(failure))
+            Err(Blocked::Call(requests::naming(failure, look.of.secret.as_ref())))
         }
     }
 }

@@ -66,7 +66,8 @@ impl Logged {
 
     /// Whether both may be in flight at one time. Controller calls of a volume exclude one another everywhere, node
     /// calls on their node; a controller call excludes the node calls, except those of a volume that may be on
-    /// several nodes when they are on another node than the one it names.
+    /// several nodes when they are on another node than the one it names, and what is done beside users (ARCHITECTURE.md,
+    /// "How calls take turns").
     pub(super) fn excludes(&self, other: &Self, shared_volume: bool) -> bool {
         if self.rpc.streams() && other.rpc.streams() {
             return false; // they only read, for minutes
@@ -76,6 +77,11 @@ impl Logged {
             (false, false) => true,
             (node_call, _) => {
                 let (on_node, controller) = if node_call { (self, other) } else { (other, self) };
+                const BESIDE: [Rpc; 3] =
+                    [Rpc::CreateSnapshot, Rpc::ControllerExpandVolume, Rpc::ControllerModifyVolume];
+                if BESIDE.contains(&controller.rpc) && controller.node != on_node.node {
+                    return false;
+                }
                 let named = match &controller.ask {
                     Ask::ControllerPublishVolume(request) => Some(&request.node_id),
                     Ask::ControllerUnpublishVolume(request) => Some(&request.node_id),
