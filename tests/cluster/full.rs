@@ -11,7 +11,7 @@ fn second(driver: &str) -> String {
 
 /// Scenario B57: what the plugin refuses to attach on one node runs on another; with none it waits and says why. Nothing of
 /// it stays on the first.
-/// Obligation CO-CTRL-40.
+/// Part of obligation CO-CTRL-40.
 #[tokio::test]
 async fn who_finds_no_slot_runs_on_another_node() {
     let mut cluster = Cluster::apart(1).await;

@@ -86,7 +86,7 @@ async fn two_users(restart: bool) {
     rig.published("other").await;
     assert_eq!((rig.count(Rpc::NodeStageVolume), rig.count(Rpc::NodePublishVolume)), (1, 2));
     if restart {
-        rig.stop().await;
+        rig.kill().await;
         rig.start().await;
     }
     rig.end_alloc("other").await;

@@ -46,8 +46,9 @@ async fn retried_by(config: Config, life: usize, rpc: Rpc, code: Code) {
 const UNCERTAIN: [Code; 5] =
     [Code::Cancelled, Code::DeadlineExceeded, Code::Aborted, Code::Unavailable, Code::ResourceExhausted];
 
-/// Obligations CO-ERR-01, CO-ERR-02, CO-ERR-04, CO-ERR-09, CO-ERR-10, CO-ERR-13, CO-ERR-14, CO-ERR-15, CO-NODE-25.
-/// Obligation CO-NODE-27.
+/// Obligations CO-ERR-01, CO-ERR-02, CO-ERR-04, CO-ERR-09, CO-ERR-10, CO-ERR-13, CO-ERR-14.
+/// Part of obligations CO-ERR-15, CO-NODE-25.
+/// Part of obligation CO-NODE-27.
 /// Part of obligation CO-ERR-05.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_same_request_may_heal_is_sent_again_as_it_was_whatever_the_code() {
@@ -58,7 +59,7 @@ async fn what_the_same_request_may_heal_is_sent_again_as_it_was_whatever_the_cod
     }
 }
 
-/// Obligations CO-NODE-38, CO-NODE-52, CO-NODE-53.
+/// Part of obligations CO-NODE-38, CO-NODE-52, CO-NODE-53.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_driver_does_not_find_or_cannot_do_now_is_asked_for_again() {
     tokio::join!(
@@ -94,7 +95,8 @@ async fn nothing_is_called_before_what_it_stands_on_was_answered_with_ok() {
 }
 
 /// Scenarios B42, Q9.
-/// Obligations CO-GEN-25, CO-CTRL-22, CO-CTRL-45, CO-CTRL-49.
+/// Obligations CO-GEN-25, CO-CTRL-45.
+/// Part of obligations CO-CTRL-22, CO-CTRL-49.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_that_time_may_heal_are_repeated_with_growing_gaps() {
     retried(Rpc::ControllerPublishVolume, Code::FailedPrecondition).await;
@@ -115,7 +117,8 @@ async fn meanwhile(rig: &Rig) {
     rig.end_volume("other").await;
 }
 
-/// Obligations CO-ERR-03, CO-ERR-11, CO-ERR-12.
+/// Obligation CO-ERR-11.
+/// Part of obligations CO-ERR-03, CO-ERR-12.
 /// Part of obligation CO-GEN-26.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_must_change_is_sent_once_until_the_plugin_comes_anew() {
@@ -181,7 +184,8 @@ async fn undone_first(rpc: Rpc, reverse: Rpc) {
     rig.finish().await;
 }
 
-/// Obligations CO-ERR-06, CO-NODE-26, CO-NODE-52.
+/// Obligations CO-ERR-06, CO-NODE-26.
+/// Part of obligation CO-NODE-52.
 /// Obligation CO-CTRL-38.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_exists_with_other_arguments_is_undone_first() {
@@ -349,7 +353,7 @@ async fn a_long_message_is_shown_cut_and_details_are_not_read() {
 
 /// Scenario B56, and the node's part of B57: a node that can have no more volumes is asked again how many it can have, and
 /// the plugin stays healthy meanwhile.
-/// Obligation CO-CTRL-40.
+/// Part of obligation CO-CTRL-40.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_attachment_brings_the_new_limit_of_its_node() {
     let rig = Rig::new(Config { max_volumes: 9, ..Config::full() }).await;

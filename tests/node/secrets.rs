@@ -90,7 +90,8 @@ impl Witness for Guard {
     }
 }
 
-/// Obligations CO-ERR-07, CO-ERR-16: which Secret it was is told, and it is read anew for each attempt.
+/// Obligation CO-ERR-16: which Secret it was is told, and it is read anew for each attempt.
+/// Part of obligation CO-ERR-07.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_that_is_refused_is_named_and_once_it_is_mended_nothing_else_has_to_change() {
     for code in [Code::Unauthenticated, Code::PermissionDenied] {
@@ -202,16 +203,17 @@ where
     serde_json::to_string(&all).unwrap()
 }
 
-/// All that is logged from now on.
+/// All that this process logs from now on.
 fn log() -> Lines {
-    let lines = Lines::default();
-    let writer = lines.clone();
-    tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .init();
-    lines
+    static LINES: std::sync::OnceLock<Lines> = std::sync::OnceLock::new();
+    let all = LINES.get_or_init(|| {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false);
+        log.with_writer(move || writer.clone()).init();
+        lines
+    });
+    all.clone()
 }
 
 /// Part of obligations CO-GEN-23, CO-GEN-24: who may read the volume and its attachment sees them; nobody else does.

@@ -28,6 +28,7 @@ mod tests {
     use super::super::paths;
     use super::*;
 
+    /// Obligation CO-CTRL-75: of parameters there is at least one.
     #[test]
     fn a_class_says_something_and_says_it_for_ever() {
         let of = |plugin: &str, parameters: Value| json!({ "spec": { "plugin": plugin, "parameters": parameters } });
