@@ -38,16 +38,26 @@ pub struct Attributes {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Modification {
-    /// What ControllerModifyVolume was last answered OK for. Absent = what the volume was made with.
+    /// What CreateVolume, and then ControllerModifyVolume, was last answered OK for. Absent = nobody gave it any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub has: Option<Attributes>,
     /// What ControllerModifyVolume is asked for, or was without a final answer: the same is asked again until there is one,
     /// whatever is wanted by then (CO-CTRL-77).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<Attributes>,
+    /// An attempt to give it others may have done so, or a part of it: what it has is not known for sure.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub doubted: bool,
     /// Why it waits or fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<super::meta::Condition>,
+}
+
+impl Modification {
+    /// What it has, if that is sure.
+    pub fn sure(&self) -> Option<&Attributes> {
+        self.has.as_ref().filter(|_| !self.doubted)
+    }
 }
 
 /// The condition of a claim that names another VolumeAttributesClass than its volume has: False, with the reason. It is not

@@ -211,7 +211,7 @@ pub struct VolumeStatus {
     /// What its host knows of its expansion. Absent = none was ever begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expansion: Option<Expansion>,
-    /// What its host knows of its attributes. Absent = they were never changed.
+    /// What its host knows of its attributes. Absent = it was never given any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modification: Option<Modification>,
     /// `Ready`.
@@ -256,10 +256,9 @@ impl Volume {
         told.max(alone)
     }
 
-    /// The attributes that it has: those it was last given, else those it was made with.
+    /// The attributes that it has, if that is sure.
     pub fn attributes(&self) -> Option<&Attributes> {
-        let given = self.status.as_ref().and_then(|s| s.modification.as_ref()?.has.as_ref());
-        given.or_else(|| self.spec.source.create.as_ref()?.attributes.as_ref())
+        self.status.as_ref()?.modification.as_ref()?.sure()
     }
 }
 

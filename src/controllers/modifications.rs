@@ -43,9 +43,10 @@ pub(crate) fn look(world: &World, claim: &VolumeClaim, volume: &Volume) -> Look 
             Some(waits("Modifying", format!("its volume is given the attributes of \"{wanted}\"")))
         }
     };
-    let class = world.attributes.named(wanted).filter(|_| claimed == Claimed::Set);
-    let set = class
-        .map(|class| Attributes { class_name: wanted.clone(), parameters: class.spec.parameters.clone() });
+    let class = || Some(world.attributes.named(wanted)?.spec.parameters.clone());
+    let kept = volume.attributes().filter(|has| has.class_name == *wanted).map(|has| has.parameters.clone());
+    let parameters = if claimed == Claimed::Set { kept.or_else(class) } else { None };
+    let set = parameters.map(|parameters| Attributes { class_name: wanted.clone(), parameters });
     Look { set, has, condition }
 }
 
@@ -68,7 +69,9 @@ fn facts(world: &World, claim: &VolumeClaim, plugin: &str, volume: Option<&Volum
     let wanted = claim.spec.volume_attributes_class_name.clone();
     let name = |attributes: Option<&Attributes>| attributes.map(|a| a.class_name.clone()).unwrap_or_default();
     let instances = Instances::of(world, plugin);
-    let known = instances.nodes(Service::Controller).len() > 0;
+    let declared = world.plugins.named(plugin);
+    let known =
+        instances.nodes(Service::Controller).len() > 0 || !instances.has_controllers(declared.as_deref());
     Claim {
         asked: name(volume.and_then(|volume| volume.spec.attributes.as_ref())),
         has: name(volume.and_then(Volume::attributes)),

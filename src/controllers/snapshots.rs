@@ -125,9 +125,9 @@ fn source(world: &World, object: &Snapshot, status: &SnapshotStatus) -> Result<O
         if let Some(other) = before(world, object) {
             return Err(Reason::SnapshotShared { other });
         }
-        let plugin = world.plugins.named(&source.plugin);
-        let scope = plugin.map(|plugin| plugin.spec.controller_scope);
-        if scope == Some(ControllerScope::Node) && source.node_name.is_empty() {
+        let missing = || Reason::NotFound { kind: "Plugin", name: source.plugin.clone() };
+        let plugin = world.plugins.named(&source.plugin).ok_or_else(missing)?;
+        if plugin.spec.controller_scope == ControllerScope::Node && source.node_name.is_empty() {
             return Err(Reason::NodeNotNamed { plugin: source.plugin.clone() });
         }
         return Ok(Some(SnapshotOf {

@@ -180,6 +180,11 @@ impl Failure {
         self.peer_said(Code::Aborted)
     }
 
+    /// The peer said INVALID_ARGUMENT.
+    pub fn is_invalid_argument(&self) -> bool {
+        self.peer_said(Code::InvalidArgument)
+    }
+
     /// The peer said UNIMPLEMENTED: it does not have this call, and must not be asked again as it is.
     pub fn is_unimplemented(&self) -> bool {
         self.peer_said(Code::Unimplemented)

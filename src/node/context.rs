@@ -510,9 +510,26 @@ impl Node {
         if on { Alpha::On } else { Alpha::Off }
     }
 
-    /// The content of a Secret, read now. `None` reference = no secrets.
+    /// The content of a Secret, read now, for a call that begins something. `None` reference = no secrets.
     /// `asker` is the object that refers to it, as `volumes/NAME`: only for such a one does the server give it.
     pub async fn secrets(&self, asker: &str, reference: Option<&SecretRef>) -> Result<Secrets, Reason> {
+        let secrets = self.secrets_to_undo(asker, reference).await?;
+        let bytes: usize = secrets.iter().map(|(key, value)| key.len() + value.len()).sum();
+        if let (Some(SecretRef { namespace, name }), true) = (reference, bytes > CSI_MAP_MAX) {
+            let why = format!(
+                "it has {bytes} bytes, and CSI allows {CSI_MAP_MAX}; leave in it what the plugin needs"
+            );
+            return Err(Reason::SecretUnreadable { secret: format!("{namespace}/{name}"), why });
+        }
+        Ok(secrets)
+    }
+
+    /// The same for a call that undoes something, which is not held up by how much there is in the Secret by now.
+    pub async fn secrets_to_undo(
+        &self,
+        asker: &str,
+        reference: Option<&SecretRef>,
+    ) -> Result<Secrets, Reason> {
         let Some(SecretRef { namespace, name }) = reference else { return Ok(Secrets::new()) };
         let secret = || format!("{namespace}/{name}");
         let unreadable = |why: String| Reason::SecretUnreadable { secret: secret(), why };
@@ -531,14 +548,7 @@ impl Node {
                 Err(unreadable(format!("its key \"{key}\" is not UTF-8 text, which CSI wants of secrets")))
             }
         };
-        let secrets = found.data.unwrap_or_default().into_iter().map(text).collect::<Result<Secrets, _>>()?;
-        let bytes: usize = secrets.iter().map(|(key, value)| key.len() + value.len()).sum();
-        if bytes > CSI_MAP_MAX {
-            return Err(unreadable(format!(
-                "it has {bytes} bytes, and CSI allows {CSI_MAP_MAX}; leave in it what the plugin needs"
-            )));
-        }
-        Ok(secrets)
+        found.data.unwrap_or_default().into_iter().map(text).collect()
     }
 
     /// Lets a call about a volume through to the process that was chosen for it.

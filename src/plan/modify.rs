@@ -49,6 +49,10 @@ pub fn claimed(claim: &Claim) -> Claimed {
 /// Why a volume of the plugin cannot have the class that its claim names, if so: for one that is there, and for one that is to
 /// be made.
 pub fn usable(claim: &Claim) -> Result<(), Reason> {
+    // Back to what it has needs no call, nor the class, which may be gone.
+    if !claim.has.is_empty() && claim.wanted == claim.has {
+        return Ok(());
+    }
     let plugin = claim.plugin.clone();
     let Some(class) = &claim.class else {
         return Err(Reason::NotFound { kind: "VolumeAttributesClass", name: claim.wanted.clone() });
@@ -57,8 +61,6 @@ pub fn usable(claim: &Claim) -> Result<(), Reason> {
         return Err(Reason::AttributesMismatch { class: claim.wanted.clone(), of: class.clone(), plugin });
     }
     match claim.can {
-        // Back to what it has needs no call, unless one is under way, and that one goes first.
-        _ if claim.wanted == claim.has => Ok(()),
         Some(true) => Ok(()),
         Some(false) => Err(Reason::PluginLacks { plugin, capability: "MODIFY_VOLUME" }),
         None => Err(Reason::PluginNotReady { plugin, node: String::new() }),
@@ -129,7 +131,7 @@ mod tests {
             (|c| c.can = Some(false), "PluginLacksCapability"),
             (|c| c.can = None, "PluginNotReady"),
             // What was refused is taken back, whoever is there.
-            (|c| (c.has, c.can) = ("gold".into(), None), "set"),
+            (|c| (c.has, c.can, c.class) = ("gold".into(), None, None), "set"),
         ];
         for (n, (edit, expected)) in cases.into_iter().enumerate() {
             assert_eq!(word(edit), expected, "case {n}");

@@ -360,7 +360,7 @@ impl std::fmt::Display for Reason {
             ),
             Self::VolumeNotHere => write!(
                 f,
-                "the volume that it is of is gone, or another node makes its calls: the snapshot is asked for there"
+                "another node makes the calls of the volume that it is of, and this goes there, too; if the volume is gone, delete this"
             ),
             Self::SourceElsewhere { from, details } => {
                 write!(f, "cannot be filled from {from} where it shall be: {details}")

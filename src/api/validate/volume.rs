@@ -3,7 +3,8 @@ use serde_json::Value;
 
 use super::super::field::{Cause, FieldError, FieldErrors};
 use super::{
-    CSI_STRING_MAX, access_modes, map_size, mount_options, one_of, reference, required, text, unchanged,
+    CSI_STRING_MAX, access_modes, entries, map_size, mount_options, one_of, reference, required, text,
+    unchanged,
 };
 
 /// Faults of a VolumeClass.
@@ -47,12 +48,11 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
             }
             range(&mut faults, &spec["source"]["create"]);
         }
-        let attributes = &spec["source"]["create"]["attributes"]["parameters"];
-        map_size(&mut faults, "spec.source.create.attributes.parameters", attributes);
+        given(&mut faults, "spec.source.create.attributes", &spec["source"]["create"]["attributes"]);
         map_size(&mut faults, "spec.source.create.parameters", &spec["source"]["create"]["parameters"]);
     }
     size(&mut faults, &spec["size"]);
-    map_size(&mut faults, "spec.attributes.parameters", &spec["attributes"]["parameters"]);
+    given(&mut faults, "spec.attributes", &spec["attributes"]);
     if let Some(old) = old {
         let fields = ["plugin", "source", "accessModes", "volumeMode", "fsType"];
         unchanged(&mut faults, old, new, &fields, "what a volume is cannot change; make another one");
@@ -73,6 +73,19 @@ pub(super) fn handle(faults: &mut FieldErrors, path: &str, (what, value): (&str,
             format!("{handle:?} holds a control character; give the plugin's id as the plugin writes it");
         faults.invalid(path, message);
     }
+}
+
+/// Attributes that a volume shall have.
+fn given(faults: &mut FieldErrors, path: &str, attributes: &Value) {
+    if attributes.is_null() {
+        return;
+    }
+    required(faults, &format!("{path}.className"), &attributes["className"]);
+    let path = format!("{path}.parameters");
+    if entries(&attributes["parameters"]).next().is_none() {
+        faults.required(&path, "needs at least one: they are what the volume shall have");
+    }
+    map_size(faults, &path, &attributes["parameters"]);
 }
 
 /// A size that a volume shall be expanded to.

@@ -23,7 +23,7 @@ use crate::api::{
     Allocation, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
 };
 use ending::{add_exit, logs_of};
-use expanding::add_size;
+use expanding::{add_attributes, add_size};
 
 /// How many users of one kind a branch names.
 const MOST: usize = 3;
@@ -276,6 +276,7 @@ impl<'a> Walk<'a> {
             add_told(&mut branch, unmet(&status.conditions, "Ready"));
         } else if node.is_empty() {
             add_size(&mut branch, claim, &status);
+            add_attributes(&mut branch, claim, &status);
         }
         if !volume.is_empty() {
             branch.because.push(self.volume(volume, node));
@@ -387,6 +388,7 @@ impl<'a> Walk<'a> {
         }
         if node.is_empty() {
             self.add_expansion(&mut branch, volume, &status);
+            self.add_modification(&mut branch, volume, &status);
             return branch;
         }
         if self.add_holders(&mut branch, volume, node) {

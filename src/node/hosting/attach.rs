@@ -175,8 +175,12 @@ async fn attach_or_detach(
         ));
     }
     let asker = format!("volumeattachments/{}", object.name_any());
-    let secrets =
-        node.secrets(&asker, spec.secrets.controller_publish.as_ref()).await.map_err(Blocked::Wait)?;
+    let secret = spec.secrets.controller_publish.as_ref();
+    let secrets = match step {
+        attach::Step::Attach => node.secrets(&asker, secret).await,
+        attach::Step::Detach => node.secrets_to_undo(&asker, secret).await,
+    };
+    let secrets = secrets.map_err(Blocked::Wait)?;
     let about = &object.object_ref(&());
     let volume = &spec.volume_uid;
     let names = Attempt { key, volume, step: retry, serving: &plugin, lease, about };

@@ -53,7 +53,6 @@ pub(super) async fn step(
         held,
     };
     let key = format!("vol/{}", volume.uid().unwrap_or_default());
-    let retry = format!("{key}/Expand");
     let mut part = HostPart { observed_epoch: host.epoch, ..before.clone() };
     let asked = match expand::hosted(&seen) {
         // What was refused is not asked for any more.
@@ -70,6 +69,8 @@ pub(super) async fn step(
         }
         Next::Do(Step::Ask(size) | Step::Expand(size)) => size,
     };
+    // Another size is another question: what was said of one holds up no other.
+    let retry = format!("{key}/Expand/{}", asked.required_bytes);
     if let Some(left) = node.retry.remaining(&retry) {
         return Some(Some(left));
     }
@@ -129,8 +130,11 @@ async fn ask(
     let asker = format!("volumes/{}", volume.name_any());
     let secrets =
         node.secrets(&asker, volume.spec.secrets.controller_expand.as_ref()).await.map_err(Blocked::Wait)?;
+    let answered = node.answered::<_, HostPart>(volume, &HOST);
+    let shown = || volume.status.as_ref()?.expansion.clone();
+    let stood = answered.map_or_else(shown, |part| part.expansion).and_then(|e| e.asked) == Some(size);
     let expansion = part.expansion.get_or_insert_default();
-    if expansion.asked != Some(size) {
+    if !stood {
         expansion.asked = Some(size);
         let written = node.assert_status(volume, &HOST, part).await;
         let stands = matches!(written, Ok(true));

@@ -25,7 +25,9 @@ pub(super) enum Looked {
     Nothing,
     /// Something is, after so long.
     Later(Duration),
-    /// Something was done or said; when to look again, if nothing wakes it before.
+    /// It waits, and says so in this part; when to look again, if nothing wakes it before.
+    Waits(Option<Duration>, Box<HostPart>),
+    /// Something was done; when to look again, if nothing wakes it before.
     Done(Option<Duration>),
 }
 
@@ -33,14 +35,12 @@ pub(super) enum Looked {
 pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease, known: &Known<'_>) -> Looked {
     let Known { host, before, .. } = known;
     let modification = before.modification.clone().unwrap_or_default();
-    let made_with = volume.spec.source.create.as_ref().and_then(|create| create.attributes.as_ref());
     let seen = Hosted {
         wanted: volume.spec.attributes.as_ref(),
-        has: modification.has.as_ref().or(made_with),
+        has: modification.sure(),
         asked: modification.asked.as_ref(),
     };
     let key = format!("vol/{}", volume.uid().unwrap_or_default());
-    let retry = format!("{key}/Modify");
     let mut part = HostPart { observed_epoch: host.epoch, ..before.clone() };
     let asked = match modify::hosted(&seen) {
         // What was refused is not asked for any more.
@@ -51,6 +51,8 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease, 
         Next::Converged | Next::Wait(_) => return Looked::Nothing,
         Next::Do(Step::Ask(attributes) | Step::Modify(attributes)) => attributes.clone(),
     };
+    // Another class is another question: what was said of one holds up no other.
+    let retry = format!("{key}/Modify/{}", asked.class_name);
     if let Some(left) = node.retry.remaining(&retry) {
         return if left < BLOCKED / 2 { Looked::Later(left) } else { Looked::Nothing };
     }
@@ -59,6 +61,7 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease, 
     } else {
         Err(Blocked::Wait(Reason::LeaseNotRenewed))
     };
+    let waits = matches!(outcome, Err(Blocked::Wait(_)));
     let about = (retry.as_str(), volume.object_ref(&()), "ModifyVolume");
     let delay = settle(node, about, false, &outcome);
     if matches!(outcome, Err(Blocked::Unannounced)) {
@@ -72,7 +75,15 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease, 
         part.modification.get_or_insert_default().condition = condition;
         part.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
     }
-    Looked::Done([delay, write(node, volume, &part).await].into_iter().flatten().min())
+    let again = [delay, write(node, volume, &part).await].into_iter().flatten().min();
+    if waits { Looked::Waits(again, Box::new(part)) } else { Looked::Done(again) }
+}
+
+/// What stands at the server as being asked for, as far as is known.
+fn asked_by(volume: &Volume, node: &Node) -> Option<Attributes> {
+    let answered = node.answered::<_, HostPart>(volume, &HOST);
+    let shown = || volume.status.as_ref()?.modification.clone();
+    answered.map_or_else(shown, |part| part.modification)?.asked
 }
 
 /// Says what is asked for, asks, and puts into the host's part what came of it.
@@ -91,8 +102,12 @@ async fn ask(
     let asker = format!("volumes/{}", volume.name_any());
     let secrets =
         node.secrets(&asker, volume.spec.secrets.controller_modify.as_ref()).await.map_err(Blocked::Wait)?;
+    let stood = asked_by(volume, node) == Some(attributes.clone());
     let modification = part.modification.get_or_insert_default();
-    if modification.asked.as_ref() != Some(&attributes) {
+    if stood {
+        // An earlier attempt may have done it.
+        modification.doubted = true;
+    } else {
         modification.asked = Some(attributes.clone());
         let written = node.assert_status(volume, &HOST, part).await;
         let stands = matches!(written, Ok(true));
@@ -112,12 +127,16 @@ async fn ask(
     match answer {
         Ok(_) => {
             tracing::info!(volume = volume.name_any(), class = attributes.class_name, "modified");
-            (modification.asked, modification.has) = (None, Some(attributes));
+            *modification = Modification { has: Some(attributes), ..Modification::default() };
             Ok(())
         }
         Err(failure) => {
-            if !failure.is_uncertain() && !failure.is_unsent() {
-                modification.asked = None;
+            if !failure.is_unsent() {
+                // That nothing was applied is said by this code alone, and of this attempt (CO-CTRL-78).
+                modification.doubted |= !failure.is_invalid_argument();
+                if !failure.is_uncertain() {
+                    modification.asked = None;
+                }
             }
             let secret = volume.spec.secrets.controller_modify.as_ref();
             Err(Blocked::Call(requests::naming(failure, secret)))

@@ -190,10 +190,12 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
             if (wanted, seen.exists) == (provision::Wanted::Present, Rung::Up)
                 && may_change(volume, &before) =>
         {
+            // What could not be written before is written now, whatever is still to be done.
+            let unwritten = if let Some(said) = &said { write(node, volume, said).await } else { None };
             let known = expand::Known { host, before, held: seen.held, holders: &status.holders };
             match change(node, volume, lease, known).await {
-                Some(again) => return again,
-                None => return write(node, volume, &said?).await,
+                Some(again) => return [again, unwritten].into_iter().flatten().min(),
+                None => return unwritten,
             }
         }
         // What could not be written before is written now.
@@ -251,11 +253,15 @@ async fn change(
     node: &Arc<Node>,
     volume: &Volume,
     lease: &csi::Lease,
-    known: expand::Known<'_>,
+    mut known: expand::Known<'_>,
 ) -> Option<Option<Duration>> {
     let later = match modify::step(node, volume, lease, &known).await {
         // The word of it wakes the next look.
         modify::Looked::Done(again) => return Some(again),
+        modify::Looked::Waits(again, part) => {
+            known.before = *part;
+            again
+        }
         modify::Looked::Later(left) => Some(left),
         modify::Looked::Nothing => None,
     };
@@ -344,6 +350,11 @@ async fn create(
             }
             part.exists = Some(Rung::Up);
             part.handle = made.volume_id;
+            let given = source
+                .attributes
+                .clone()
+                .map(|has| Modification { has: Some(has), ..Modification::default() });
+            part.modification = given.or(part.modification.take());
             part.context = made.volume_context;
             part.capacity =
                 if made.capacity_bytes == 0 { String::new() } else { quantity::display(made.capacity_bytes) };
@@ -518,8 +529,8 @@ async fn delete(
     let uid = volume.uid().unwrap_or_default();
     let key = format!("vol/{uid}");
     let asker = format!("volumes/{}", volume.name_any());
-    let secrets =
-        node.secrets(&asker, volume.spec.secrets.provision.as_ref()).await.map_err(Blocked::Wait)?;
+    let secret = volume.spec.secrets.provision.as_ref();
+    let secrets = node.secrets_to_undo(&asker, secret).await.map_err(Blocked::Wait)?;
     if planted!("deletion-is-slow") {
         tokio::time::sleep(Duration::from_secs(30)).await;
     }

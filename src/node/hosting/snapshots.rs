@@ -129,7 +129,10 @@ pub(super) async fn step(
     let wanted = Wanted::of(deleting, snapshot.is_cut(), snapshot.spec.deletion_policy);
     let seen = seen(node, &look, &before);
     let generation = snapshot.meta().generation.unwrap_or_default();
-    node.retry.renew(&look.key, &format!("{generation}/{wanted:?}/{}/{}", host.epoch, seen.at_source));
+    node.retry.renew(
+        &look.key,
+        &format!("{generation}/{wanted:?}/{}/{}", host.epoch, seen.at_source && !seen.ready),
+    );
     let step = match plan::next(wanted, seen) {
         Next::Do(step) => step,
         Next::Wait(reason) => {
@@ -144,6 +147,13 @@ pub(super) async fn step(
         }
         Next::Converged => return write(node, &look, &said?).await,
     };
+    // What may still be being cut is not deleted beside that.
+    if step == Step::Delete
+        && !before.ready
+        && let Some(left) = node.doubts.left(&of.uid)
+    {
+        return Some(left);
+    }
     let retry = format!("{}/{step:?}", look.key);
     if let Some(left) = node.retry.remaining(&retry) {
         let unwritten = if let Some(said) = &said { write(node, &look, said).await } else { None };
@@ -274,7 +284,12 @@ async fn carry_out(
     let plugin = serving(node, &look.of.plugin, &about)?;
     let asker =
         format!("snapshots/{}/{}", look.snapshot.namespace().unwrap_or_default(), look.snapshot.name_any());
-    let secrets = node.secrets(&asker, look.of.secret.as_ref()).await.map_err(Blocked::Wait)?;
+    let secret = look.of.secret.as_ref();
+    let secrets = match step {
+        Step::Delete => node.secrets_to_undo(&asker, secret).await,
+        Step::Take | Step::Find => node.secrets(&asker, secret).await,
+    };
+    let secrets = secrets.map_err(Blocked::Wait)?;
     match step {
         Step::Take => take(node, look, retry, (&plugin, secrets), part).await,
         Step::Find => find(node, look, retry, (&plugin, secrets), part).await,
@@ -345,6 +360,11 @@ async fn take(
             supervisor::judge(node, &plugin.key, None);
             if let Err(fault) = check::snapshot_taken(&asked, &taken) {
                 return undo(node, plugin, names, (&taken, secrets), part, &fault).await;
+            }
+            if !part.handle.is_empty() && part.handle != taken.snapshot_id {
+                let (now, before) = (&taken.snapshot_id, &part.handle);
+                let message = format!("the plugin calls it \"{now}\" now and called it \"{before}\" before");
+                return Err(Blocked::Answer(message));
             }
             part.told(&taken);
             tracing::info!(

@@ -576,10 +576,17 @@ fn push(patches: &mut Vec<Patch>, plural: &str, object: &Value, said: Value) {
 fn change(behaviour: &Behaviour, volume: &Value, said: &mut Value) {
     let can = behaviour.capabilities.contains(&"controller/MODIFY_VOLUME");
     let wanted = &volume["spec"]["attributes"];
-    let given = &volume["status"]["modification"]["has"];
-    let has = if given.is_object() { given } else { &volume["spec"]["source"]["create"]["attributes"] };
-    if can && behaviour.modifies && wanted.is_object() && wanted != has {
-        said["modification"] = json!({ "has": wanted });
+    let has = &volume["status"]["modification"]["has"];
+    let made_with = &volume["spec"]["source"]["create"]["attributes"];
+    if has.is_null() && made_with.is_object() {
+        said["modification"] = json!({ "has": made_with });
+    } else if can && behaviour.modifies && wanted.is_object() && wanted != has {
+        let old =
+            has["parameters"].as_object().into_iter().flatten().map(|(key, _)| (key.clone(), Value::Null));
+        let mut parameters: serde_json::Map<_, _> = old.collect();
+        parameters.extend(wanted["parameters"].as_object().cloned().unwrap_or_default());
+        said["modification"] =
+            json!({ "has": { "className": wanted["className"], "parameters": parameters } });
     }
 }
 

@@ -179,6 +179,26 @@ fn an_allocation_that_runs_and_serves_nobody_says_so() {
     }
 }
 
+/// The same of its attributes.
+#[test]
+fn what_is_to_be_changed_says_why_it_has_not_been() {
+    let told =
+        |message: &str| json!({ "type": "Modified", "status": "False", "reason": "R", "message": message });
+    let ready = json!({ "type": "Ready", "status": "True" });
+    let claim = json!({ "spec": { "volumeAttributesClassName": "gold" },
+        "status": { "conditions": [ready, told("no such tier")] } });
+    let host = json!({ "status": { "modification": { "condition": told("the host says so") } } });
+    let cluster = with(&[("claims/0", claim), ("volumes/0", host)]);
+    let asked = explain(&objects(&cluster), &subject("VolumeClaim/data")).unwrap();
+    assert!(
+        asked.tree.text.ends_with(", without the attributes of \"gold\": no such tier"),
+        "{}",
+        asked.tree.text
+    );
+    assert_eq!(text(&cluster, "Volume/vol-data"), "Ready, not modified: the host says so");
+    assert_eq!(explain(&objects(&cluster), &subject("Allocation/web-data")).unwrap().root, None);
+}
+
 /// Who uses it is not blocked by its size, and is not told of it.
 #[test]
 fn what_is_to_have_more_says_why_it_has_not_and_blocks_nobody() {

@@ -1,6 +1,7 @@
 //! What has less than it asks for. Who uses it has it all the same: it is told where it is asked about, and of nobody else.
 use super::super::{Branch, State};
 use super::{Walk, unmet};
+use crate::api::attributes::MODIFIED;
 use crate::api::volume::EXPANDED;
 use crate::api::{Volume, VolumeClaim, VolumeClaimStatus, VolumeStatus};
 
@@ -13,7 +14,26 @@ pub(super) fn add_size(branch: &mut Branch, claim: &VolumeClaim, status: &Volume
     branch.name_reason(&told.reason);
 }
 
+/// A claim that is bound, and is to have other attributes.
+pub(super) fn add_attributes(branch: &mut Branch, claim: &VolumeClaim, status: &VolumeClaimStatus) {
+    let Some(told) = unmet(&status.conditions, MODIFIED) else { return };
+    branch.state = State::Blocked;
+    let wanted = &claim.spec.volume_attributes_class_name;
+    branch.add(&format!(", without the attributes of \"{wanted}\": {}", told.message));
+    branch.name_reason(&told.reason);
+}
+
 impl Walk<'_> {
+    /// A volume to which its host cannot give the attributes that it shall have.
+    pub(super) fn add_modification(&self, branch: &mut Branch, volume: &Volume, status: &VolumeStatus) {
+        let Some(told) = status.modification.as_ref().and_then(|m| m.condition.as_ref()) else { return };
+        branch.state = State::Blocked;
+        branch.add(&format!(", not modified: {}", told.message));
+        branch.name_reason(&told.reason);
+        self.add_calls(branch, volume, &status.calls);
+        branch.next = status.next_attempt_time;
+    }
+
     /// A volume that its host, or a node that has it, cannot bring to its size.
     pub(super) fn add_expansion(&self, branch: &mut Branch, volume: &Volume, status: &VolumeStatus) {
         let told = status.expansion.as_ref().and_then(|expansion| expansion.condition.as_ref());
