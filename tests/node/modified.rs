@@ -147,11 +147,9 @@ async fn a_change_that_cannot_be_is_told_and_can_be_taken_back() {
     let volume = told(&rig, "ControllerModifyVolumeFailed").await;
     let modification = &volume["status"]["modification"];
     assert!(modification["condition"]["message"].as_str().unwrap().contains("no such tier"), "{volume}");
-    assert_eq!(
-        (&modification["asked"], &modification["has"]),
-        (&Value::Null, &Value::Null),
-        "nothing was done"
-    );
+    let (asked_for, has) = (&modification["asked"], &modification["has"]);
+    assert_eq!((asked_for, has), (&Value::Null, &class("silver")), "nothing was done");
+    assert_eq!(modification["doubted"], Value::Null);
     assert_eq!(volume["status"]["nextAttemptTime"], Value::Null, "nor is it asked for again: {volume}");
     want(&rig, "silver").await;
     until(&rig, "taken back", |m| m["condition"].is_null()).await;
@@ -182,4 +180,67 @@ async fn a_driver_that_changes_nothing_is_neither_asked_to_nor_made_to_begin_so(
     assert_eq!(asked(&rig).len(), 0);
     rig.end_volume("vol-2").await;
     rig.finish().await;
+}
+
+/// What a refusal left behind nobody knows, unless it says that nothing was applied and there was no attempt before it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_may_have_been_changed_in_part_is_changed_back() {
+    for before in [None, Some(Code::Aborted)] {
+        let rig = silver(changing()).await;
+        rig.volume_up("vol-1").await;
+        if let Some(code) = before {
+            rig.backend.next(MODIFY, Answer::fail(code, "it is at work").after_effect());
+        }
+        let last = if before.is_some() { Code::InvalidArgument } else { Code::OutOfRange };
+        rig.backend.next(MODIFY, Answer::fail(last, "no such tier").after_effect());
+        want(&rig, "gold").await;
+        let volume = told(&rig, "ControllerModifyVolumeFailed").await;
+        assert_eq!(volume["status"]["modification"]["doubted"], true, "{volume}");
+        want(&rig, "silver").await;
+        has(&rig, "silver").await;
+        let calls = asked(&rig);
+        assert_eq!(calls.last().map(String::as_str), Some("silver"), "{calls:?}");
+        let volume = serde_json::to_value(rig.volumes.get("vol-1").await.unwrap()).unwrap();
+        assert_eq!(volume["status"]["modification"]["doubted"], Value::Null);
+        end(rig).await;
+    }
+}
+
+/// What was said of one class holds up no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_class_is_asked_for_after_the_doubted_one_was_refused() {
+    let rig = silver(changing()).await;
+    rig.deadline(MODIFY, "1s").await;
+    rig.volume_up("vol-1").await;
+    let gate = Gate::new();
+    rig.backend.next(MODIFY, Answer::fail(Code::Internal, "too late").hang(&gate));
+    rig.backend.next(MODIFY, Answer::fail(Code::InvalidArgument, "no such tier"));
+    want(&rig, "gold").await;
+    rig.in_flight(MODIFY, 1).await;
+    want(&rig, "bronze").await;
+    has(&rig, "bronze").await;
+    assert_eq!(asked(&rig), ["gold", "gold", "bronze"]);
+    gate.open();
+    end(rig).await;
+}
+
+/// A driver that lost what it could holds up nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_grows_though_its_attributes_wait() {
+    let mut config = Config::full();
+    config.controller.push(9);
+    config.expansion = vec![1];
+    let rig = Rig::new(config).await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    want(&rig, "gold").await;
+    told(&rig, "PluginLacksCapability").await;
+    rig.world.patch(&rig.volumes, "vol-1", json!({ "spec": { "size": { "requiredBytes": 2 << 20 } } })).await;
+    let grown = |v: &Value| {
+        let waits = v["status"]["modification"]["condition"]["reason"] == "PluginLacksCapability";
+        waits && v["status"]["capacity"] == "2Mi"
+    };
+    rig.world.until(&rig.volumes, "vol-1", "grown, and still told", grown).await;
+    assert_eq!(asked(&rig).len(), 0);
+    end(rig).await;
 }
