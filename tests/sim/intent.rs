@@ -48,7 +48,9 @@ pub fn missing(inner: &Inner, plugin: &str, node: &str, ask: &Ask) -> Option<Str
                     let uid = text(snapshot, "/metadata/uid");
                     let named = |v: &Value| v["status"]["snapshots"].to_string().contains(&uid);
                     let of_it = |v: &&Value| text(v, "/metadata/uid") == text(snapshot, "/status/of/uid");
-                    let stays = all(inner, "volumes").find(of_it).is_some_and(named);
+                    // What has its handle is deleted by that, whatever becomes of the volume.
+                    let known = !text(snapshot, "/status/handle").is_empty();
+                    let stays = known || all(inner, "volumes").find(of_it).is_some_and(named);
                     (!stays).then(|| format!("its volume does not name {}", request.name))
                 }
             }
