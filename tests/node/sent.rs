@@ -115,7 +115,9 @@ async fn picture(rig: &Rig) {
     let volume = rig.volumes.get("vol-1").await.unwrap();
     let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot", "metadata": { "name": "snap" },
         "spec": { "source": { "claimName": "data" } } });
-    rig.world.create(&snapshots, object).await;
+    let made = rig.world.create(&snapshots, object).await;
+    let entry = json!([{ "namespace": "default", "name": "snap", "uid": uid(&made) }]);
+    rig.world.status(&rig.volumes, "vol-1", json!({ "snapshots": entry })).await;
     let of = json!({ "plugin": "scripted", "volume": "vol-1", "uid": uid(&volume),
         "handle": volume.status.clone().unwrap().handle });
     let status = json!({ "of": of, "controller": { "nodeName": NODE, "epoch": 1 } });
@@ -124,6 +126,7 @@ async fn picture(rig: &Rig) {
     rig.world.delete(&snapshots, "snap").await;
     rig.world.until(&snapshots, "snap", "deleted", |s| s["status"]["exists"] == "Down").await;
     rig.world.let_go(&snapshots, "snap").await;
+    rig.world.status(&rig.volumes, "vol-1", json!({ "snapshots": null })).await;
 }
 
 /// Obligation CO-GEN-06.
@@ -224,9 +227,7 @@ async fn two_nodes_of_one_volume_are_not_mixed_up() {
     let special = Special { mode: Some(SHARED), ..Special::default() };
     rig.ask("vol-1", &special).await;
     let status = rig.volume_up("vol-1").await.status.unwrap();
-    let gate = Gate::new();
-    rig.backend.next(Rpc::NodeStageVolume, Answer::honest().hang(&gate));
-    let own = rig.attach("vol-1", &[&app], &special).await;
+    let own = rig.attach("vol-1", &[], &special).await;
     let mut spec = serde_json::to_value(&own.spec).unwrap();
     spec["nodeName"] = json!("node-b");
     spec["nodeId"] = json!(ELSEWHERE);
@@ -240,7 +241,8 @@ async fn two_nodes_of_one_volume_are_not_mixed_up() {
         let told = attached.status.unwrap().controller.unwrap().publish_context;
         assert_eq!(told, map(&[("device", "/dev/scripted\t0"), ("attached to", node)]));
     }
-    gate.open();
+    // It is staged when both are attached.
+    rig.world.patch(&rig.attachments, "att-1", json!({ "spec": { "allocations": [uid(&app)] } })).await;
     rig.published("app").await;
     let own = map(&[("device", "/dev/scripted\t0"), ("attached to", NODE_ID)]);
     let Ask::NodeStageVolume(stage) = first(&rig, Rpc::NodeStageVolume) else { panic!("another request") };
