@@ -147,8 +147,8 @@ async fn a_change_that_cannot_be_is_told_and_can_be_taken_back() {
     let volume = told(&rig, "ControllerModifyVolumeFailed").await;
     let modification = &volume["status"]["modification"];
     assert!(modification["condition"]["message"].as_str().unwrap().contains("no such tier"), "{volume}");
-    let (asked_for, has) = (&modification["asked"], &modification["has"]);
-    assert_eq!((asked_for, has), (&Value::Null, &class("silver")), "nothing was done");
+    let (asked_for, had) = (&modification["asked"], &modification["has"]);
+    assert_eq!((asked_for, had), (&Value::Null, &class("silver")), "nothing was done");
     assert_eq!(modification["doubted"], Value::Null);
     assert_eq!(volume["status"]["nextAttemptTime"], Value::Null, "nor is it asked for again: {volume}");
     want(&rig, "silver").await;
