@@ -226,23 +226,26 @@ async fn two_nodes_of_one_volume_are_not_mixed_up() {
     let app = rig.user("app").await;
     let special = Special { mode: Some(SHARED), ..Special::default() };
     rig.ask("vol-1", &special).await;
-    let status = rig.volume_up("vol-1").await.status.unwrap();
-    let own = rig.attach("vol-1", &[], &special).await;
-    let mut spec = serde_json::to_value(&own.spec).unwrap();
-    spec["nodeName"] = json!("node-b");
-    spec["nodeId"] = json!(ELSEWHERE);
-    spec["allocations"] = json!(["somebody"]);
+    let volume = rig.volume_up("vol-1").await;
+    let status = volume.status.clone().unwrap();
+    let spec = json!({ "volume": "vol-1", "volumeUid": uid(&volume), "nodeName": "node-b", "nodeId": ELSEWHERE,
+        "plugin": "scripted", "claim": { "namespace": "default", "name": "data", "uid": "c" },
+        "host": { "nodeName": NODE, "epoch": 1 }, "attachRequired": true, "stageRequired": true,
+        "handle": status.handle, "volumeContext": status.context, "allocations": ["somebody"],
+        "capability": { "accessMode": SHARED } });
     let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeAttachment",
         "metadata": { "name": "att-2" }, "spec": spec });
     let other: VolumeAttachment = rig.world.create(&rig.attachments, object).await;
-    for (name, node) in [("att-1", NODE_ID), ("att-2", ELSEWHERE)] {
+    // That of the other node is there before anything is staged here.
+    for (name, node) in [("att-2", ELSEWHERE), ("att-1", NODE_ID)] {
+        if node == NODE_ID {
+            rig.attach("vol-1", &[&app], &special).await;
+        }
         let up = |a: &Value| a["status"]["controller"]["attached"] == "Up";
         let attached = rig.world.until(&rig.attachments, name, "attached", up).await;
         let told = attached.status.unwrap().controller.unwrap().publish_context;
         assert_eq!(told, map(&[("device", "/dev/scripted\t0"), ("attached to", node)]));
     }
-    // It is staged when both are attached.
-    rig.world.patch(&rig.attachments, "att-1", json!({ "spec": { "allocations": [uid(&app)] } })).await;
     rig.published("app").await;
     let own = map(&[("device", "/dev/scripted\t0"), ("attached to", NODE_ID)]);
     let Ask::NodeStageVolume(stage) = first(&rig, Rpc::NodeStageVolume) else { panic!("another request") };
