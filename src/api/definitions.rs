@@ -31,6 +31,13 @@ const MESSAGE: Column = wide("MESSAGE", ".status.conditions[?(@.type==\"Ready\")
 
 /// Every kind of ours, in the order of discovery.
 pub fn definitions() -> Vec<KindDefinition> {
+    let mut all = of_plugins();
+    all.extend(of_volumes());
+    all.extend(of_nodes());
+    all
+}
+
+fn of_plugins() -> Vec<KindDefinition> {
     vec![
         KindDefinition {
             columns: PLUGIN,
@@ -44,6 +51,11 @@ pub fn definitions() -> Vec<KindDefinition> {
             nodes: const { &[NodeRight::of("spec.nodeName", INSTANCE_PART)] },
             ..of::<PluginInstance>("plugininstance", &["pi"], &["spec.nodeName", "spec.plugin"])
         },
+    ]
+}
+
+fn of_volumes() -> Vec<KindDefinition> {
+    vec![
         KindDefinition {
             columns: CLASS,
             validate: validate::class,
@@ -90,6 +102,11 @@ pub fn definitions() -> Vec<KindDefinition> {
             late: super::snapshot::late_snapshot,
             ..of::<Snapshot>("snapshot", &["snap"], &["status.controller.nodeName"])
         },
+    ]
+}
+
+fn of_nodes() -> Vec<KindDefinition> {
+    vec![
         KindDefinition {
             columns: ALLOCATION,
             nodes: const { &[NodeRight::of("status.nodeName", ALLOCATION_PART)] },

@@ -115,28 +115,10 @@ fn source(world: &World, object: &Snapshot, status: &SnapshotStatus) -> Result<O
     if status.of.is_some() || deleting(object) {
         return Ok(None);
     }
-    let source = &object.spec.source;
     if !object.is_cut() {
-        let class = settings(world, &object.spec.volume_class_name)?;
-        if let Some(class) = class.as_ref().filter(|class| class.spec.plugin != source.plugin) {
-            let details = format!("class \"{}\" is not of it; choose one that is", class.name_any());
-            return Err(Reason::SourceMismatch { from: format!("plugin \"{}\"", source.plugin), details });
-        }
-        if let Some(other) = before(world, object) {
-            return Err(Reason::SnapshotShared { other });
-        }
-        let missing = || Reason::NotFound { kind: "Plugin", name: source.plugin.clone() };
-        let plugin = world.plugins.named(&source.plugin).ok_or_else(missing)?;
-        if plugin.spec.controller_scope == ControllerScope::Node && source.node_name.is_empty() {
-            return Err(Reason::NodeNotNamed { plugin: source.plugin.clone() });
-        }
-        return Ok(Some(SnapshotOf {
-            plugin: source.plugin.clone(),
-            node_name: source.node_name.clone(),
-            ..with_settings(class.as_deref())
-        }));
+        return there(world, object).map(Some);
     }
-    let name = &source.claim_name;
+    let name = &object.spec.source.claim_name;
     let claim = world.claims.get(&(name_of(object).0, name.clone()));
     let volume = claim.as_ref().and_then(|claim| {
         volume_of(world, claim).filter(|volume| owner(world, claim, volume) == Owner::Mine)
@@ -186,6 +168,29 @@ fn source(world: &World, object: &Snapshot, status: &SnapshotStatus) -> Result<O
         secret,
         ..asked_with
     }))
+}
+
+/// What is to be frozen of one that was there before.
+fn there(world: &World, object: &Snapshot) -> Result<SnapshotOf, Reason> {
+    let source = &object.spec.source;
+    let class = settings(world, &object.spec.volume_class_name)?;
+    if let Some(class) = class.as_ref().filter(|class| class.spec.plugin != source.plugin) {
+        let details = format!("class \"{}\" is not of it; choose one that is", class.name_any());
+        return Err(Reason::SourceMismatch { from: format!("plugin \"{}\"", source.plugin), details });
+    }
+    if let Some(other) = before(world, object) {
+        return Err(Reason::SnapshotShared { other });
+    }
+    let missing = || Reason::NotFound { kind: "Plugin", name: source.plugin.clone() };
+    let plugin = world.plugins.named(&source.plugin).ok_or_else(missing)?;
+    if plugin.spec.controller_scope == ControllerScope::Node && source.node_name.is_empty() {
+        return Err(Reason::NodeNotNamed { plugin: source.plugin.clone() });
+    }
+    Ok(SnapshotOf {
+        plugin: source.plugin.clone(),
+        node_name: source.node_name.clone(),
+        ..with_settings(class.as_deref())
+    })
 }
 
 /// Another Snapshot of the plugin's with this handle, if that one comes first.

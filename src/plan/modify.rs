@@ -103,6 +103,7 @@ mod tests {
     /// Part of obligation CO-CTRL-75.
     #[test]
     fn what_a_claim_names_is_asked_for_or_refused_with_a_reason() {
+        type Edit = fn(&mut Claim);
         let claim = Claim {
             wanted: "gold".into(),
             asked: "silver".into(),
@@ -111,7 +112,6 @@ mod tests {
             plugin: "p".into(),
             can: Some(true),
         };
-        type Edit = fn(&mut Claim);
         let word = |edit: Edit| {
             let mut claim = claim.clone();
             edit(&mut claim);

@@ -160,6 +160,19 @@ fn touched(object: &VolumeAttachment) -> bool {
     })
 }
 
+async fn secrets(
+    node: &Node,
+    object: &VolumeAttachment,
+    step: attach::Step,
+) -> Result<requests::Secrets, Reason> {
+    let asker = format!("volumeattachments/{}", object.name_any());
+    let secret = object.spec.secrets.controller_publish.as_ref();
+    match step {
+        attach::Step::Attach => node.secrets(&asker, secret).await,
+        attach::Step::Detach => node.secrets_to_undo(&asker, secret).await,
+    }
+}
+
 async fn attach_or_detach(
     node: &Arc<Node>,
     object: &VolumeAttachment,
@@ -174,13 +187,7 @@ async fn attach_or_detach(
             "the plugin reported no id for the node; a call without one would detach everywhere".to_owned(),
         ));
     }
-    let asker = format!("volumeattachments/{}", object.name_any());
-    let secret = spec.secrets.controller_publish.as_ref();
-    let secrets = match step {
-        attach::Step::Attach => node.secrets(&asker, secret).await,
-        attach::Step::Detach => node.secrets_to_undo(&asker, secret).await,
-    };
-    let secrets = secrets.map_err(Blocked::Wait)?;
+    let secrets = secrets(node, object, step).await.map_err(Blocked::Wait)?;
     let about = &object.object_ref(&());
     let volume = &spec.volume_uid;
     let names = Attempt { key, volume, step: retry, serving: &plugin, lease, about };

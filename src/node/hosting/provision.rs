@@ -193,7 +193,7 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
             // What could not be written before is written now, whatever is still to be done.
             let unwritten = if let Some(said) = &said { write(node, volume, said).await } else { None };
             let known = expand::Known { host, before, held: seen.held, holders: &status.holders };
-            match change(node, volume, lease, known).await {
+            match Box::pin(change(node, volume, lease, known)).await {
                 Some(again) => return [again, unwritten].into_iter().flatten().min(),
                 None => return unwritten,
             }

@@ -77,9 +77,11 @@ impl Logged {
             (false, false) => true,
             (node_call, _) => {
                 let (on_node, controller) = if node_call { (self, other) } else { (other, self) };
-                const BESIDE: [Rpc; 3] =
-                    [Rpc::CreateSnapshot, Rpc::ControllerExpandVolume, Rpc::ControllerModifyVolume];
-                if BESIDE.contains(&controller.rpc) && controller.node != on_node.node {
+                let beside = matches!(
+                    controller.rpc,
+                    Rpc::CreateSnapshot | Rpc::ControllerExpandVolume | Rpc::ControllerModifyVolume
+                );
+                if beside && controller.node != on_node.node {
                     return false;
                 }
                 let named = match &controller.ask {
