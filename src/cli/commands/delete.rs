@@ -52,7 +52,7 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &Delete) -> Result<(), 
     }
     session.terminal.out.flush()?;
     if args.wait && args.dry_run == DryRun::None {
-        all_gone(session, &leaving, args.timeout).await?;
+        Box::pin(all_gone(session, &leaving, args.timeout)).await?;
     }
     Ok(())
 }
