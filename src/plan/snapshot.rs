@@ -75,7 +75,7 @@ pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
         (Wanted::Present, Some(Up)) if !seen.at_source && seen.lists => Next::Do(Step::Find),
         (Wanted::Present, _) => take(),
         (Wanted::Deleted, Some(Unknown | Up)) if !seen.handle_known => take(),
-        (Wanted::Deleted, Some(Unknown | Up)) if seen.used && !planted!("deleted-while-filled") => {
+        (Wanted::Deleted, Some(Unknown | Up)) if seen.used => {
             Next::Wait(Reason::InUse { by: "a volume that is being filled from it".to_owned() })
         }
         (Wanted::Deleted, Some(Unknown | Up)) if seen.grouped => Next::Wait(Reason::PartOfGroup),

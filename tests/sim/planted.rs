@@ -39,7 +39,6 @@ const FAULTS: &[Fault] = &[
     fault("grant-uncompared", "S1", HELD, By::Rivals(60)),
     fault("granted-beside-others", "S1", HELD, By::Seeds(40)),
     fault("deleted-in-use", "S2", &["S2: ", "is in use on"], By::Seeds(40)),
-    fault("deleted-while-filled", "S2", &["S2: DeleteSnapshot"], By::Seeds(100)),
     fault("idle-unasked", "S3", &["S3: "], By::Seeds(20)),
     fault("staged-unattached", "S4", &["is not attached to"], By::Seeds(20)),
     fault("unstage-skipped", "S4", &["is staged or published on", "S17: "], By::Seeds(20)),
