@@ -391,6 +391,30 @@ async fn what_is_not_ready_waits_for_its_volumes_host_and_is_asked_for_by_the_ne
     scene.end().await;
 }
 
+/// The one that was told first would be lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_keeps_the_id_that_it_was_told_first() {
+    let mut config = picturing();
+    config.ready_after = 2;
+    let scene = Scene::new(config).await;
+    let made = scene.take(json!({})).await;
+    let cut = scene.until("cut", |s| s["status"]["exists"] == "Up").await;
+    let other = proto::Snapshot {
+        snapshot_id: "another/1".to_owned(),
+        source_volume_id: "backend/0001".to_owned(),
+        ready_to_use: true,
+        ..Default::default()
+    };
+    scene.rig.backend.next(TAKE, Answer::reply(&proto::CreateSnapshotResponse { snapshot: Some(other) }));
+    let told = scene.told("UnusableAnswer").await;
+    let (handle, ready) = (&told["status"]["handle"], &told["status"]["ready"]);
+    assert_eq!((handle, ready), (&cut["status"]["handle"], &json!(false)), "{}", uid(&made));
+    scene.deleted().await;
+    let Ask::DeleteSnapshot(gone) = scene.rig.backend.calls_of(DELETE).remove(0).ask else { panic!() };
+    assert_eq!(cut["status"]["handle"], gone.snapshot_id.as_str());
+    scene.end().await;
+}
+
 /// Part of obligation CO-CTRL-95.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_picture_of_something_else_is_deleted_again_but_not_out_of_a_group() {
