@@ -96,6 +96,29 @@ pub fn hosted<'a, T: PartialEq>(seen: &Hosted<'a, T>) -> Next<Step<'a, T>> {
     }
 }
 
+/// How an attempt that was made and not answered with OK has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It was not sent.
+    Unsent,
+    /// Nobody knows how: it may be under way still.
+    InDoubt,
+    /// For good. Of its codes one alone says that this attempt applied nothing (CO-CTRL-78).
+    Refused {
+        /// Whether it was that one.
+        nothing_applied: bool,
+    },
+}
+
+/// Whether the same is asked for again, and whether it is in doubt what the volume has. `doubted`: whether it was before.
+pub fn after(doubted: bool, ended: Ended) -> (bool, bool) {
+    match ended {
+        Ended::Unsent => (true, doubted),
+        Ended::InDoubt => (true, true),
+        Ended::Refused { nothing_applied } => (false, doubted || !nothing_applied),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,6 +158,20 @@ mod tests {
         ];
         for (n, (edit, expected)) in cases.into_iter().enumerate() {
             assert_eq!(word(edit), expected, "case {n}");
+        }
+    }
+
+    /// Part of obligations CO-CTRL-77, CO-CTRL-78.
+    #[test]
+    fn what_was_sent_leaves_a_doubt_unless_it_is_said_that_nothing_was_applied() {
+        for (ended, again, leaves) in [
+            (Ended::Unsent, true, false),
+            (Ended::InDoubt, true, true),
+            (Ended::Refused { nothing_applied: false }, false, true),
+            (Ended::Refused { nothing_applied: true }, false, false),
+        ] {
+            assert_eq!(after(false, ended), (again, leaves), "{ended:?}");
+            assert_eq!(after(true, ended), (again, true), "an earlier attempt stays in doubt: {ended:?}");
         }
     }
 

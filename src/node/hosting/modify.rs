@@ -16,7 +16,7 @@ use super::{Attempt, Blocked, call, look_again, serving, settle};
 use crate::api::Volume;
 use crate::api::attributes::{Attributes, MODIFIED, Modification};
 use crate::csi;
-use crate::plan::modify::{self, Hosted, Step};
+use crate::plan::modify::{self, Ended, Hosted, Step};
 use crate::plan::{Next, Reason};
 
 /// What came of a look at the attributes of a volume.
@@ -131,13 +131,14 @@ async fn ask(
             Ok(())
         }
         Err(failure) => {
-            if !failure.is_unsent() {
-                // That nothing was applied is said by this code alone, and of this attempt (CO-CTRL-78).
-                modification.doubted |= !failure.is_invalid_argument();
-                if !failure.is_uncertain() {
-                    modification.asked = None;
-                }
-            }
+            let ended = match (failure.is_unsent(), failure.is_uncertain()) {
+                (true, _) => Ended::Unsent,
+                (false, true) => Ended::InDoubt,
+                (false, false) => Ended::Refused { nothing_applied: failure.is_invalid_argument() },
+            };
+            let (again, doubted) = modify::after(modification.doubted, ended);
+            modification.doubted = doubted;
+            modification.asked = modification.asked.take().filter(|_| again);
             let secret = volume.spec.secrets.controller_modify.as_ref();
             Err(Blocked::Call(requests::naming(failure, secret)))
         }
