@@ -11,6 +11,7 @@ use super::cache::name_of;
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, deleting, uid, with_condition};
+use super::ledger::PATIENCE;
 use super::world::{World, namespace_or_default};
 use super::{expansions, modifications};
 use super::{sources, volumes};
@@ -65,6 +66,9 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         (Some(Step::DeleteVolume), Some(volume), _) => {
             if let Some(wait) = context.behind::<Volume>(&name_of(&**volume)) {
                 return Ok(Some(wait));
+            }
+            if !deleting(&*object) && sources::is_there(&context, volume).await? {
+                return Ok(Some(PATIENCE));
             }
             context.delete_as_seen(&**volume).await?;
         }
@@ -203,6 +207,7 @@ fn known(world: &World, claim: &VolumeClaim, volume: &Volume) -> plan::Volume {
             .map_or_else(default, |c| (c.reason.clone(), c.message.clone())),
         deleting: deleting(volume),
         kept: volume.spec.source.existing.is_some() || volume.spec.reclaim_policy == ReclaimPolicy::Retain,
+        unfillable: status.controller.is_none() && sources::is_gone(world, volume),
     }
 }
 

@@ -1,18 +1,21 @@
 //! What a claim's volume is filled from: found by its name, in the claim's own namespace. Reads only.
-use kube::ResourceExt;
+use kube::{Resource as _, ResourceExt};
+use serde_json::Value;
 
 use super::cache::name_of;
 use super::claims::{owner, usable, volume_of};
+use super::context::Context;
 use super::facts::{Instances, deleting, uid};
 use super::placement::reachable_from;
 use super::snapshots;
 use super::volumes::only;
 use super::world::World;
+use super::write::Failure;
 use crate::api::meta::VolumeMode;
 use crate::api::plugin::capability;
 use crate::api::quantity;
 use crate::api::volume::Content;
-use crate::api::{Volume, VolumeClaim};
+use crate::api::{Snapshot, Volume, VolumeClaim};
 use crate::plan::claim::{Origin, Owner, Source, SourceState};
 use crate::plan::registry::Service;
 
@@ -123,6 +126,32 @@ fn origin(volume: &Volume) -> Origin {
 fn asked(volume: &Volume) -> i64 {
     let made_with = volume.spec.source.create.as_ref().map_or(0, |create| create.required_bytes);
     volume.spec.size.map_or(made_with, |size| size.required_bytes)
+}
+
+/// Whether what this volume is to be filled from is not to be seen any more.
+pub(super) fn is_gone(world: &World, volume: &Volume) -> bool {
+    let Some(content) = volume.spec.source.create.as_ref().and_then(|create| create.content.as_ref()) else {
+        return false;
+    };
+    match content.snapshot.split_once('/') {
+        Some((namespace, name)) => {
+            let found = world.snapshots.get(&(namespace.to_owned(), name.to_owned()));
+            found.is_none_or(|found| uid(&*found) != content.uid)
+        }
+        None => world.volumes.named(&content.volume).is_none_or(|found| uid(&*found) != content.uid),
+    }
+}
+
+/// Whether the server has it still: our cache may only be late.
+pub(super) async fn is_there(context: &Context, volume: &Volume) -> Result<bool, Failure> {
+    let Some(content) = volume.spec.source.create.as_ref().and_then(|create| create.content.as_ref()) else {
+        return Ok(false);
+    };
+    let found: Option<Value> = match content.snapshot.split_once('/') {
+        Some((namespace, name)) => context.read(&Snapshot::url_path(&(), Some(namespace)), name).await?,
+        None => context.read(&Volume::url_path(&(), None), &content.volume).await?,
+    };
+    Ok(found.is_some_and(|found| found["metadata"]["uid"].as_str() == Some(&content.uid)))
 }
 
 /// What is being made of this volume, for people: claims that are filled from it, and snapshots.

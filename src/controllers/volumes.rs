@@ -131,9 +131,11 @@ async fn snapshots(
     let mut cut = snapshots::of_volume(&context.world, object);
     cut.retain(|one| !deleting(object) || status.snapshots.contains(one));
     let mut doubt = false;
+    // It was entered once it was known what it is cut of: one without that is as our cache had it before.
+    let known = |snapshot: &Snapshot| snapshot.status.as_ref().is_some_and(|status| status.of.is_some());
     let unseen = |one: &&ObjectRef| {
         let found = context.world.snapshots.get(&(one.namespace.clone(), one.name.clone()));
-        found.is_none_or(|found| uid(&*found) != one.uid)
+        found.is_none_or(|found| uid(&*found) != one.uid || !known(&found))
     };
     for one in status.snapshots.iter().filter(unseen) {
         let path = Snapshot::url_path(&(), Some(&one.namespace));

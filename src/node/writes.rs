@@ -102,6 +102,24 @@ impl Node {
         self.write_part(object, part, status, true).await
     }
 
+    /// The same, if it is not known to stand there. `holds` tells it of what the object or the server's last answer says.
+    pub async fn ensure_status<K, T>(
+        &self,
+        object: &K,
+        part: &Part,
+        (shown, wanted): (&T, &T),
+        holds: impl Fn(&T) -> bool,
+    ) -> Result<bool, kube::Error>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+        K: ObjectApi,
+        T: Serialize + DeserializeOwned,
+    {
+        let stands =
+            self.answered::<K, T>(object, part).map_or_else(|| holds(shown), |answer| holds(&answer));
+        if stands { Ok(true) } else { self.assert_status(object, part, wanted).await }
+    }
+
     async fn write_part<K>(
         &self,
         object: &K,

@@ -52,6 +52,8 @@ pub struct Volume {
     pub deleting: bool,
     /// It outlives the claim: it existed before, or is retained.
     pub kept: bool,
+    /// What it was to be filled from is gone, and nobody was ever asked to make it.
+    pub unfillable: bool,
 }
 
 /// The plugin of the claim's class.
@@ -257,6 +259,10 @@ fn with_volume(facts: &Facts, volume: &Volume) -> Verdict {
     if volume.deleting {
         let reason = Reason::BeingDeleted { kind: "Volume", name: volume.name.clone() };
         return Verdict { phase, ready: why(&reason), step: None };
+    }
+    // Another object of the name, if there is one, is another content: it is begun anew, from that.
+    if volume.unfillable && volume.owner == Owner::Mine && phase != ClaimPhase::Bound {
+        return Verdict { phase, ready: Err(volume.why.clone()), step: Some(Step::DeleteVolume) };
     }
     if !volume.mismatch.is_empty() {
         let details = volume.mismatch.clone();

@@ -1,9 +1,11 @@
 //! Volumes that grow: their host asks for it, then each node that has them, and nobody's mount is touched for it.
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use wharfline::api::meta::Rung;
 use wharfline::csi::{Code, Rpc, proto};
 
-use crate::support::node::{NODE, Rig, Special, condition, condition_message, uid};
+use crate::support::node::{NODE, Rig, Special, condition, condition_message, uid, until};
 use crate::support::scripted::{Answer, Ask, Config, Gate};
 
 /// What volumes of these tests are made with.
@@ -177,6 +179,27 @@ async fn what_is_in_doubt_is_asked_for_again_before_anything_else_is() {
         assert_eq!(asked(&rig, EXPAND), [2, 2], "{code:?}");
         end(rig).await;
     }
+}
+
+/// A write that failed is none: what is asked for stands at the server before it is asked, however often that takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_could_not_be_said_is_said_before_it_is_asked() {
+    let rig = Rig::new(growing()).await;
+    rig.running().await;
+    let gate = Gate::new();
+    rig.backend.next(EXPAND, Answer::honest().hang(&gate));
+    rig.link.cut();
+    want(&rig, 2 * MIB).await;
+    let deaf = tokio::time::Instant::now();
+    until(|| deaf.elapsed() > Duration::from_millis(700), "two words have failed").await;
+    assert_eq!(asked(&rig, EXPAND), Vec::<i64>::new());
+    rig.link.mend();
+    rig.in_flight(EXPAND, 1).await;
+    let volume = serde_json::to_value(rig.volumes.get("vol-1").await.unwrap()).unwrap();
+    assert_eq!(volume["status"]["expansion"]["asked"]["requiredBytes"], 2 * MIB);
+    gate.open();
+    has(&rig, 2 * MIB).await;
+    end(rig).await;
 }
 
 /// Scenario B107.

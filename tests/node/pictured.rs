@@ -1,10 +1,12 @@
 //! Snapshots: what their driver is asked, again and again the same until they are ready, and what it is not asked.
+use std::time::Duration;
+
 use kube::Api;
 use serde_json::{Value, json};
 use wharfline::api::Snapshot;
 use wharfline::csi::{Code, Plugin, PluginOptions, Rpc, UnixConnector, proto};
 
-use crate::support::node::{NODE, Rig, Special, uid};
+use crate::support::node::{NODE, Rig, Special, uid, until};
 use crate::support::scripted::{Answer, Ask, Config, Gate};
 
 const TAKE: Rpc = Rpc::CreateSnapshot;
@@ -212,6 +214,60 @@ async fn refusals_are_told_and_only_what_may_pass_is_asked_again() {
         assert_eq!(scene.rig.count(DELETE), usize::from(again), "{code:?}");
         scene.end().await;
     }
+}
+
+/// Whoever comes after this daemon knows what was cut by what the server has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_deleted_before_the_server_knows_its_handle() {
+    let scene = Scene::new(picturing()).await;
+    let (taking, deleting) = (Gate::new(), Gate::new());
+    scene.rig.backend.next(TAKE, Answer::honest().hang(&taking));
+    scene.rig.backend.next(DELETE, Answer::honest().hang(&deleting));
+    scene.take(json!({})).await;
+    scene.rig.in_flight(TAKE, 1).await;
+    scene.rig.world.delete(&scene.snapshots, "snap").await;
+    scene.rig.link.cut();
+    taking.open();
+    scene.rig.called(TAKE, 1).await;
+    let deaf = tokio::time::Instant::now();
+    until(|| deaf.elapsed() > Duration::from_millis(700), "two reports have failed").await;
+    assert_eq!(scene.rig.count(DELETE), 0);
+    scene.rig.link.mend();
+    scene.rig.in_flight(DELETE, 1).await;
+    let now = serde_json::to_value(scene.snapshots.get("snap").await.unwrap()).unwrap();
+    assert_eq!(now["status"]["handle"], "snap/0002");
+    deleting.open();
+    scene.until("deleted", |s| s["status"]["exists"] == "Down").await;
+    scene.rig.world.let_go(&scene.snapshots, "snap").await;
+    scene.end().await;
+}
+
+/// The driver may be at work on it still, and would have it again afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_may_still_be_being_cut_is_not_deleted_beside_that() {
+    let mut config = picturing();
+    config.ready_after = 1_000;
+    let mut scene = Scene::new(config).await;
+    scene.rig.stop().await;
+    scene.rig.options.longest_call = Duration::from_secs(4);
+    scene.rig.start().await;
+    scene.rig.ready().await;
+    scene.rig.deadline(TAKE, "1s").await;
+    scene.take(json!({})).await;
+    scene.until("cut", |s| s["status"]["exists"] == "Up").await;
+    let gate = Gate::new();
+    scene.rig.backend.always(TAKE, Answer::honest().after_effect().hang(&gate));
+    scene.told("CreateSnapshotUncertain").await;
+    let began = scene.rig.backend.calls_of(TAKE).last().unwrap().started;
+    scene.rig.world.delete(&scene.snapshots, "snap").await;
+    scene.rig.called(DELETE, 1).await;
+    let deleted = scene.rig.backend.calls_of(DELETE).remove(0);
+    assert!(deleted.started >= began + scene.rig.options.longest_call, "{:?}", deleted.started - began);
+    gate.open();
+    scene.rig.backend.honest(TAKE);
+    scene.until("deleted", |s| s["status"]["exists"] == "Down").await;
+    scene.rig.world.let_go(&scene.snapshots, "snap").await;
+    scene.end().await;
 }
 
 /// Obligation CO-CTRL-89: what is cut and cannot be made ready is deleted by its handle.

@@ -146,6 +146,23 @@ async fn more_secrets_than_csi_allows_are_not_sent() {
     rig.finish().await;
 }
 
+/// It is grown too large while it is in use: what was sent with it is undone with it, or it would stay for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_secrets_than_csi_allows_hold_up_nothing_on_the_way_down() {
+    let rig = Rig::new(Config::full()).await;
+    rig.secret("s", "of then").await;
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special { secrets: all_secrets(), ..Special::default() }).await;
+    rig.published("app").await;
+    let large = "x".repeat(4096);
+    change(&rig, &large).await;
+    rig.end_all().await;
+    let undone = rig.backend.calls_of(Rpc::ControllerUnpublishVolume).remove(0).ask;
+    let Ask::ControllerUnpublishVolume(undone) = undone else { panic!("{undone:?}") };
+    assert_eq!(undone.secrets["password"], large);
+    rig.finish().await;
+}
+
 /// The Secret `s` has another value.
 async fn change(rig: &Rig, value: &str) {
     let api: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(rig.world.0.clone(), "default");

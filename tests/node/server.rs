@@ -66,6 +66,33 @@ async fn an_answer_that_could_not_be_reported_is_reported_later_and_not_asked_fo
     rig.finish().await;
 }
 
+/// Whoever comes after this daemon knows what was made by what the server has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_volume_is_deleted_before_the_server_knows_its_handle() {
+    let rig = Rig::new(Config::full()).await;
+    let (making, deleting) = (Gate::new(), Gate::new());
+    rig.backend.next(Rpc::CreateVolume, Answer::honest().hang(&making));
+    rig.backend.next(Rpc::DeleteVolume, Answer::honest().hang(&deleting));
+    rig.ask("vol-1", &Special::default()).await;
+    rig.in_flight(Rpc::CreateVolume, 1).await;
+    rig.world.delete(&rig.volumes, "vol-1").await;
+    rig.link.cut();
+    making.open();
+    rig.called(Rpc::CreateVolume, 1).await;
+    let deaf = tokio::time::Instant::now();
+    until(|| deaf.elapsed() > Duration::from_millis(700), "two reports have failed").await;
+    assert_eq!(rig.count(Rpc::DeleteVolume), 0);
+    rig.link.mend();
+    rig.in_flight(Rpc::DeleteVolume, 1).await;
+    let handle = rig.volumes.get("vol-1").await.unwrap().status.unwrap().handle;
+    assert_eq!(vec![handle], rig.backend.volumes());
+    deleting.open();
+    let gone = |v: &Value| v["status"]["exists"] == "Down";
+    rig.world.until(&rig.volumes, "vol-1", "deleted", gone).await;
+    rig.world.let_go(&rig.volumes, "vol-1").await;
+    rig.finish().await;
+}
+
 /// Obligation CO-GEN-27: whoever comes after this daemon would not know of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_follows_from_an_answer_before_it_is_written() {

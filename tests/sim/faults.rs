@@ -427,12 +427,13 @@ fn misbehave(cluster: &Cluster, kind: Kind) {
         Kind::Lie => next_gets(cluster, pick(&LOOKED_FOR), lie()),
         Kind::DoubtVolume => {
             let made = [Rpc::CreateVolume, Rpc::DeleteVolume, Rpc::CreateSnapshot, Rpc::DeleteSnapshot];
-            next_gets(cluster, pick(&made), done_and_yet());
+            let rpc = pick(&made);
+            next_gets(cluster, rpc, done_and_yet(rpc));
         }
         Kind::DoubtAttachment => {
             // Nearly all of them: whoever goes meanwhile goes while nobody knows whether it is attached.
             for rpc in [Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume] {
-                cluster.backends["alpha"].next(rpc, done_and_yet());
+                cluster.backends["alpha"].next(rpc, done_and_yet(rpc));
             }
         }
         Kind::Slow => {
@@ -501,8 +502,8 @@ fn lie() -> Answer {
     Answer::reply(&proto::NodePublishVolumeResponse {})
 }
 
-fn done_and_yet() -> Answer {
-    if chance(500) { Answer::cut() } else { Answer::fail(pick(&CODES), "done, and yet") }.after_effect()
+fn done_and_yet(rpc: Rpc) -> Answer {
+    if chance(500) { Answer::cut() } else { Answer::fail(code(rpc), "done, and yet") }.after_effect()
 }
 
 /// The node whose plugin got a controller call last.
@@ -527,11 +528,21 @@ const CODES: [Code; 7] = [
     Code::Cancelled,
 ];
 
+/// That there is no room for a snapshot is believed, and a person is waited for (CO-CTRL-92): none comes here.
+fn code(rpc: Rpc) -> Code {
+    loop {
+        let code = pick(&CODES);
+        if (rpc, code) != (Rpc::CreateSnapshot, Code::ResourceExhausted) {
+            return code;
+        }
+    }
+}
+
 fn bad_answer(cluster: &Cluster) {
     let rpc = changing();
     let answer = match below(8) {
-        0 => Answer::fail(pick(&CODES), "no"),
-        1 | 3 => done_and_yet(),
+        0 => Answer::fail(code(rpc), "no"),
+        1 | 3 => done_and_yet(rpc),
         2 => Answer::cut(),
         4 => Answer::exit().after_effect(),
         5 => Answer::honest().delay(SLOW),

@@ -8,15 +8,18 @@ use tokio::time::Instant;
 
 use crate::csi::Failure;
 
-/// Until when, by the volume's uid. In memory only: what an earlier daemon began is in doubt by [`Doubts::begin_with`].
+/// Until when, by the volume's uid and by what the calls are remembered under. In memory only: what an earlier daemon began is in doubt by [`Doubts::begin_with`].
 #[derive(Debug)]
 pub struct Doubts {
     longest_call: Duration,
-    until: Mutex<HashMap<String, Instant>>,
+    until: Mutex<HashMap<String, HashMap<String, Instant>>>,
     inherited: Mutex<HashSet<String>>,
     released: Mutex<HashMap<String, i64>>,
     untouched: Mutex<HashMap<String, i64>>,
 }
+
+/// Under which calls of an earlier daemon are remembered, whatever they were about.
+const BEFORE: &str = "";
 
 impl Doubts {
     /// Nothing is in doubt. A plugin is done with a call at the latest so long after it began.
@@ -34,7 +37,7 @@ impl Doubts {
     pub fn begin_with(&self, volumes: impl IntoIterator<Item = String>) {
         let until = Instant::now() + self.longest_call;
         let inherited: HashSet<String> = volumes.into_iter().collect();
-        self.all().extend(inherited.iter().map(|uid| (uid.clone(), until)));
+        self.all().extend(inherited.iter().map(|uid| (uid.clone(), [(BEFORE.to_owned(), until)].into())));
         *self.inherited.lock().unwrap_or_else(PoisonError::into_inner) = inherited;
     }
 
@@ -70,20 +73,23 @@ impl Doubts {
         self.inherited.lock().unwrap_or_else(PoisonError::into_inner).contains(volume)
     }
 
-    /// A call about the volume, begun then, has ended so.
-    pub(super) fn ended<T>(&self, volume: &str, began: Instant, result: &Result<T, Failure>) {
+    /// A call about the volume, begun then and remembered under `key`, has ended so. An answer says nothing of what is remembered
+    /// under another key.
+    pub(super) fn ended<T>(&self, (volume, key): (&str, &str), began: Instant, result: &Result<T, Failure>) {
+        let mut all = self.all();
+        let mut doubt = |until| {
+            all.entry(volume.to_owned()).or_default().insert(key.to_owned(), until);
+        };
         match result {
             // Nothing was sent, which says nothing of an earlier one.
             Err(failure) if failure.is_unsent() => {}
-            Err(failure) if !failure.is_answer() => {
-                self.all().insert(volume.to_owned(), began + self.longest_call);
-            }
+            Err(failure) if !failure.is_answer() => doubt(began + self.longest_call),
             // It says that it is at work on an earlier one.
-            Err(failure) if failure.is_aborted() => {
-                self.all().insert(volume.to_owned(), Instant::now() + self.longest_call);
-            }
+            Err(failure) if failure.is_aborted() => doubt(Instant::now() + self.longest_call),
             Ok(_) | Err(_) => {
-                self.all().remove(volume);
+                if let Some(calls) = all.get_mut(volume) {
+                    calls.retain(|other, _| other != key && other != BEFORE);
+                }
             }
         }
     }
@@ -91,7 +97,10 @@ impl Doubts {
     /// How long the plugin may still be at work on the volume.
     pub(super) fn left(&self, volume: &str) -> Option<Duration> {
         let mut all = self.all();
-        let left = all.get(volume)?.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
+        let now = Instant::now();
+        let calls = all.get_mut(volume)?;
+        calls.retain(|_, until| *until > now);
+        let left = calls.values().max().map(|until| *until - now);
         if left.is_none() {
             all.remove(volume);
         }
@@ -105,7 +114,39 @@ impl Doubts {
         self.untouched.lock().unwrap_or_else(PoisonError::into_inner).remove(volume);
     }
 
-    fn all(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
+    fn all(&self) -> std::sync::MutexGuard<'_, HashMap<String, HashMap<String, Instant>>> {
         self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::csi::Rpc;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_ends_the_doubt_of_its_own_calls_alone() {
+        let longest = Duration::from_secs(60);
+        let doubts = Doubts::new(longest);
+        let late = |rpc| Err::<(), _>(Failure::deadline(rpc, Duration::from_secs(10)));
+        let began = Instant::now();
+        doubts.ended(("v", "snap/1"), began, &late(Rpc::CreateSnapshot));
+        doubts.ended(("v", "vol/v"), began, &Ok(()));
+        assert_eq!(doubts.left("v"), Some(longest), "the snapshot may still be being cut");
+        assert_eq!(doubts.left("w"), None);
+        tokio::time::advance(Duration::from_secs(20)).await;
+        doubts.ended(("v", "vol/v"), Instant::now(), &late(Rpc::ControllerExpandVolume));
+        assert_eq!(doubts.left("v"), Some(longest), "the later one counts");
+        doubts.ended(("v", "vol/v"), Instant::now(), &Ok(()));
+        assert_eq!(doubts.left("v"), Some(Duration::from_secs(40)));
+        doubts.ended(("v", "snap/1"), Instant::now(), &Ok(()));
+        assert_eq!(doubts.left("v"), None);
+        doubts.ended(("v", "vol/v"), Instant::now(), &late(Rpc::DeleteVolume));
+        tokio::time::advance(longest).await;
+        assert_eq!(doubts.left("v"), None, "by now the plugin is done with it");
+        doubts.begin_with(["v".to_owned()]);
+        assert_eq!(doubts.left("v"), Some(longest));
+        doubts.ended(("v", "vol/v"), Instant::now(), &Ok(()));
+        assert_eq!(doubts.left("v"), None);
     }
 }

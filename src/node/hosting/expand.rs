@@ -11,7 +11,7 @@ use super::super::context::Node;
 use super::super::mounts::BLOCKED;
 use super::super::requests;
 use super::provision::{HOST, HostPart, write};
-use super::{Attempt, Blocked, call, look_again, serving, settle};
+use super::{Attempt, Blocked, announced, call, look_again, serving, settle};
 use crate::api::Volume;
 use crate::api::meta::Host;
 use crate::api::quantity;
@@ -130,19 +130,10 @@ async fn ask(
     let asker = format!("volumes/{}", volume.name_any());
     let secrets =
         node.secrets(&asker, volume.spec.secrets.controller_expand.as_ref()).await.map_err(Blocked::Wait)?;
-    let answered = node.answered::<_, HostPart>(volume, &HOST);
-    let shown = || volume.status.as_ref()?.expansion.clone();
-    let stood = answered.map_or_else(shown, |part| part.expansion).and_then(|e| e.asked) == Some(size);
-    let expansion = part.expansion.get_or_insert_default();
-    if !stood {
-        expansion.asked = Some(size);
-        let written = node.assert_status(volume, &HOST, part).await;
-        let stands = matches!(written, Ok(true));
-        node.after_write(&format!("{key}/report"), written.map(drop));
-        if !stands {
-            return Err(Blocked::Unannounced);
-        }
-    }
+    part.expansion.get_or_insert_default().asked = Some(size);
+    let shown = volume.status.as_ref().map(HostPart::of).unwrap_or_default();
+    let asked = |said: &HostPart| said.expansion.as_ref().and_then(|expansion| expansion.asked) == Some(size);
+    announced(node, (volume, &HOST, key), (&shown, part), asked).await?;
     let newer_modes = plugin.controller.single_node_multi_writer;
     let request = requests::expand(&volume.spec, &part.handle, size, secrets, newer_modes);
     let (about, uid) = (&volume.object_ref(&()), volume.uid().unwrap_or_default());

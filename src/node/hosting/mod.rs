@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::ResourceExt;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 pub(super) mod attach;
@@ -21,8 +23,10 @@ pub use doubts::Doubts;
 
 use super::context::{Key, Node};
 use super::mounts::{BLOCKED, reason_word, sentence};
+use super::objects::ObjectApi;
 use super::registry::InstanceKey;
 use super::requests;
+use super::writes::Part;
 use crate::api::Volume;
 use crate::api::meta::{Condition, Host, Truth};
 use crate::csi::{self, Failure, Gate, Remedy, Terms};
@@ -139,6 +143,24 @@ fn look_again(node: &Node, volume: &str, outcome: &Result<(), Blocked>) {
             | Blocked::Unannounced,
         ) => node.not_sent(key),
     }
+}
+
+/// Sees to it that what has to be at the server before a call is there: `wanted`, unless what it shows or last answered `holds`
+/// already. `key` is what the object is remembered under.
+async fn announced<K, T>(
+    node: &Node,
+    (object, part, key): (&K, &Part, &str),
+    said: (&T, &T),
+    holds: impl Fn(&T) -> bool,
+) -> Result<(), Blocked>
+where
+    K: ObjectApi + kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+    T: Serialize + DeserializeOwned,
+{
+    let written = node.ensure_status(object, part, said, holds).await;
+    let stands = matches!(written, Ok(true));
+    node.after_write(&format!("{key}/report"), written.map(drop));
+    if stands { Ok(()) } else { Err(Blocked::Unannounced) }
 }
 
 /// Counts what came of a step, tells of its edges, and says when to try again if time alone may help. What is `leaving`
@@ -259,7 +281,7 @@ where
     let gate = Some(Arc::clone(&serving.gate));
     let answer = make(Terms { deadline, attempt, lease, gate, alpha: node.alpha(&serving.name) });
     let result = node.events.follow(Some(about.clone()), (method, deadline), answer).await;
-    node.doubts.ended(volume, began, &result);
+    node.doubts.ended((volume, key), began, &result);
     if !result.as_ref().is_err_and(Failure::is_unsent) {
         node.calls.add(key, requests::call(method, &result, attempt, started, node.now()));
     }

@@ -12,7 +12,7 @@ use super::super::mounts::BLOCKED;
 use super::super::requests;
 use super::expand::Known;
 use super::provision::{HOST, HostPart, write};
-use super::{Attempt, Blocked, call, look_again, serving, settle};
+use super::{Attempt, Blocked, announced, call, look_again, serving, settle};
 use crate::api::Volume;
 use crate::api::attributes::{Attributes, MODIFIED, Modification};
 use crate::csi;
@@ -102,20 +102,15 @@ async fn ask(
     let asker = format!("volumes/{}", volume.name_any());
     let secrets =
         node.secrets(&asker, volume.spec.secrets.controller_modify.as_ref()).await.map_err(Blocked::Wait)?;
-    let stood = asked_by(volume, node) == Some(attributes.clone());
     let modification = part.modification.get_or_insert_default();
-    if stood {
-        // An earlier attempt may have done it.
-        modification.doubted = true;
-    } else {
-        modification.asked = Some(attributes.clone());
-        let written = node.assert_status(volume, &HOST, part).await;
-        let stands = matches!(written, Ok(true));
-        node.after_write(&format!("{key}/report"), written.map(drop));
-        if !stands {
-            return Err(Blocked::Unannounced);
-        }
-    }
+    // An earlier attempt may have done it.
+    modification.doubted |= asked_by(volume, node) == Some(attributes.clone());
+    modification.asked = Some(attributes.clone());
+    let shown = volume.status.as_ref().map(HostPart::of).unwrap_or_default();
+    let asked = |said: &HostPart| {
+        said.modification.as_ref().is_some_and(|change| change.asked.as_ref() == Some(&attributes))
+    };
+    announced(node, (volume, &HOST, key), (&shown, part), asked).await?;
     let request = requests::modify(&part.handle, &attributes, secrets);
     let (about, uid) = (&volume.object_ref(&()), volume.uid().unwrap_or_default());
     let names = Attempt { key, volume: &uid, step: retry, serving: &plugin, lease, about };

@@ -11,7 +11,7 @@ use super::super::journal::{Change, CreateEntry, Entry};
 use super::super::mounts::BLOCKED;
 use super::super::writes::{Guard, Part};
 use super::super::{requests, supervisor};
-use super::{Attempt, Blocked, Serving, call, expand, look_again, modify, serving, settle};
+use super::{Attempt, Blocked, Serving, announced, call, expand, look_again, modify, serving, settle};
 use crate::api::attributes::Modification;
 use crate::api::definitions::VOLUME_PART;
 use crate::api::meta::{
@@ -61,7 +61,7 @@ pub(super) struct HostPart {
 }
 
 impl HostPart {
-    fn of(status: &VolumeStatus) -> Self {
+    pub(super) fn of(status: &VolumeStatus) -> Self {
         Self {
             exists: status.exists,
             handle: status.handle.clone(),
@@ -531,6 +531,9 @@ async fn delete(
     let asker = format!("volumes/{}", volume.name_any());
     let secret = volume.spec.secrets.provision.as_ref();
     let secrets = node.secrets_to_undo(&asker, secret).await.map_err(Blocked::Wait)?;
+    let shown = volume.status.as_ref().map(HostPart::of).unwrap_or_default();
+    let names_it = |said: &HostPart| said.handle == part.handle;
+    announced(node, (volume, &HOST, &key), (&shown, part), names_it).await?;
     if planted!("deletion-is-slow") {
         tokio::time::sleep(Duration::from_secs(30)).await;
     }

@@ -12,7 +12,7 @@ use super::super::context::{Node, snapshot_word};
 use super::super::mounts::BLOCKED;
 use super::super::writes::{Guard, Part};
 use super::super::{requests, supervisor};
-use super::{Attempt, Blocked, Serving, asked_to_release, call, look_again, serving, settle};
+use super::{Attempt, Blocked, Serving, announced, asked_to_release, call, look_again, serving, settle};
 use crate::api::definitions::SNAPSHOT_PART;
 use crate::api::meta::{Call, Condition, Host, Rung, Time};
 use crate::api::quantity;
@@ -480,6 +480,9 @@ async fn delete(
     (plugin, secrets): (&Serving, requests::Secrets),
     part: &mut HostPart,
 ) -> Result<(), Blocked> {
+    let shown = look.snapshot.status.as_ref().map(HostPart::of).unwrap_or_default();
+    let names_it = |said: &HostPart| said.handle == part.handle;
+    announced(node, (look.snapshot, &HOST, &look.key), (&shown, part), names_it).await?;
     let uid = look.snapshot.uid().unwrap_or_default();
     let request = proto::DeleteSnapshotRequest { snapshot_id: part.handle.clone(), secrets };
     let about = &look.snapshot.object_ref(&());

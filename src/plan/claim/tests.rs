@@ -10,6 +10,7 @@ fn volume() -> Volume {
         why: ("Provisioning".into(), "is on its way".into()),
         deleting: false,
         kept: false,
+        unfillable: false,
     }
 }
 
@@ -97,6 +98,30 @@ fn the_place_is_the_consumers_or_the_least_loaded() {
     assert_eq!(next(&facts).step, Some(Step::Create { node: "a".into() }));
     facts.selected = ("z".into(), true);
     assert_eq!(next(&facts).step, None);
+}
+
+/// Found by a simulated history: a snapshot deleted and made again under its name, while the volume that it fills was begun.
+#[test]
+fn a_volume_that_cannot_be_filled_any_more_is_begun_anew() {
+    let with = |edit: fn(&mut Volume), phase| {
+        let mut volume = Volume { unfillable: true, ready: false, ..volume() };
+        edit(&mut volume);
+        next(&Facts { volume: Some(volume), phase, ..facts() })
+    };
+    let pending = Some(ClaimPhase::Pending);
+    for phase in [None, pending] {
+        let verdict = with(|_| {}, phase);
+        assert_eq!((verdict.phase, verdict.step), (ClaimPhase::Pending, Some(Step::DeleteVolume)));
+    }
+    assert_eq!(
+        with(|v| v.kept = true, pending).step,
+        Some(Step::DeleteVolume),
+        "nothing was made that could stay"
+    );
+    assert_eq!(with(|v| v.unfillable = false, pending).step, None);
+    assert_eq!(with(|v| v.deleting = true, pending).step, None);
+    assert_eq!(with(|v| v.owner = Owner::Other("x/y".into()), pending).step, None);
+    assert_eq!(with(|_| {}, Some(ClaimPhase::Bound)).step, None);
 }
 
 #[test]

@@ -248,6 +248,72 @@ async fn nothing_is_pictured_or_filled_that_is_gone_whoever_decides() {
     }
 }
 
+/// Controllers whose snapshots are those of before, when it was not known yet of which volume they are.
+#[tokio::test(start_paused = true)]
+async fn what_a_volume_names_stays_named_by_those_who_know_less_of_it() {
+    let late = Duration::from_secs(10);
+    let mut bench = halted(picturing(DISK)).await;
+    bench.start_others(&[("snapshots", late)]);
+    bench.make("snapshots", snapshot("nightly", "later")).await;
+    crate::bench::pass(5).await;
+    bench.make("volumeclaims", claim("later", "disk", "SingleNodeWriter")).await;
+    bench.until("it has a host", |seen| snap(seen, "nightly")["status"]["controller"].is_object()).await;
+    let volume = volume_of(&bench.seen, "later");
+    assert_eq!(volume["status"]["snapshots"][0]["uid"], snap(&bench.seen, "nightly")["metadata"]["uid"]);
+    // They have the Snapshot by now, and not what was said of it since.
+    crate::bench::pass(late.as_secs() - 3).await;
+    let before = bench.writes().len();
+    let name = volume["metadata"]["name"].as_str().unwrap();
+    bench.patch("volumes", "", name, json!({ "metadata": { "labels": { "look": "again" } } })).await;
+    crate::bench::pass(1).await;
+    let written = bench.writes().split_off(before);
+    let written: Vec<_> = written.iter().filter(|write| write.path.contains("/volumes/")).collect();
+    assert!(written.is_empty(), "{} {}", written[0].method, written[0].path);
+    take(&bench, true);
+    bench.until("it is ready", |seen| ready(&snap(seen, "nightly"))).await;
+    bench.end().await;
+}
+
+/// Without its plugin nobody knows which of them has it, and it goes on when that is there.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_was_there_waits_for_its_plugin() {
+    let bench = Bench::with(&["a"], picturing(DISK)).await;
+    let source = json!({ "handle": "h", "plugin": "disk" });
+    bench.make("snapshots", json!({ "metadata": { "name": "old" }, "spec": { "source": source } })).await;
+    bench.until("there is none", |seen| why(&snap(seen, "old")) == "NotFound").await;
+    assert_eq!(snap(&bench.seen, "old")["status"]["of"], Value::Null);
+    assert_eq!(bench.quiet().await.len(), 0, "waiting costs nothing");
+    disk(&bench).await;
+    bench.until("it has a host", |seen| snap(seen, "old")["status"]["controller"].is_object()).await;
+    bench.end().await;
+}
+
+/// Whoever began the volume had seen a snapshot that was gone by then; one made anew under its name is another one.
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_filled_from_the_snapshot_that_there_is() {
+    let bench = halted(picturing(DISK)).await;
+    take(&bench, true);
+    bench.make("volumeclaims", restore("back", "nightly", Some("1Gi"))).await;
+    bench.until("there is none", |seen| told(seen, "back")["reason"] == "NotFound").await;
+    let claim = bench.seen.get("volumeclaims", "default", "back");
+    let name = format!("vol-{}-1", claim["metadata"]["uid"].as_str().unwrap());
+    let content = json!({ "snapshot": "default/nightly", "uid": "gone", "handle": "gone" });
+    let create = json!({ "name": name, "requiredBytes": 1 << 30, "content": content });
+    let of = json!({ "namespace": "default", "name": "back", "uid": claim["metadata"]["uid"] });
+    let begun = json!({ "metadata": { "name": name }, "spec": { "plugin": "disk", "claimRef": of,
+        "accessModes": ["SingleNodeWriter"], "source": { "create": create } } });
+    bench.make("volumes", begun).await;
+    bench.until("it goes again", |seen| seen.get("volumes", "", &name).is_null()).await;
+    bench.make("snapshots", snapshot("nightly", "data")).await;
+    bench.until("it is filled", |seen| bound(seen, "back")).await;
+    let filled = volume_of(&bench.seen, "back");
+    let content = &filled["spec"]["source"]["create"]["content"];
+    assert_eq!(content["uid"], snap(&bench.seen, "nightly")["metadata"]["uid"]);
+    let asked = bench.ledger.calls().into_iter().filter(|call| call.starts_with("create vol-")).count();
+    assert_eq!(asked, 2, "data's and this one: {:?}", bench.ledger.calls());
+    bench.end().await;
+}
+
 /// Until it is ready its calls are about its volume as well, and so it has that one's host.
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_that_is_being_cut_goes_with_its_volume_to_another_host() {
