@@ -339,6 +339,8 @@ pub fn unmet(inner: &Inner, most: usize) -> Vec<String> {
         }
         if text(claim, "/status/phase") != "Bound" {
             missing.push(format!("claim {} {}", text(claim, "/metadata/name"), claim["status"]));
+        } else if let Some(what) = not_as_asked(inner, claim) {
+            missing.push(format!("claim {}: {what}: {}", text(claim, "/metadata/name"), claim["status"]));
         }
     }
     for snapshot in all(inner, "snapshots") {
@@ -384,6 +386,36 @@ pub fn unmet(inner: &Inner, most: usize) -> Vec<String> {
         missing.extend(lost(inner));
     }
     missing
+}
+
+/// What a bound claim asks for and its volume is not: by what the API says, and by the backend's own book.
+fn not_as_asked(inner: &Inner, claim: &Value) -> Option<String> {
+    let (wanted, has) =
+        (text(claim, "/spec/volumeAttributesClassName"), text(claim, "/status/volumeAttributesClassName"));
+    if wanted != has {
+        return Some(format!("it has the attributes of \"{has}\""));
+    }
+    let (asked, size) = (text(claim, "/spec/resources/requests/storage"), text(claim, "/status/capacity"));
+    // What nobody uses is made larger by its backend, and its file system by the node that gets it next.
+    let claims = |a: &Value| {
+        let volumes = at(a, "/spec/volumes").and_then(Value::as_array).cloned().unwrap_or_default();
+        volumes.iter().any(|volume| text(volume, "/claimName") == text(claim, "/metadata/name"))
+    };
+    let used = all(inner, "allocations").any(|a| text(a, "/status/phase") == "Running" && claims(a));
+    if size != asked && (used || text(claim, "/status/allocated") != asked) {
+        return Some(format!("it has {size}"));
+    }
+    let name = text(claim, "/status/volumeName");
+    let volume = all(inner, "volumes").find(|volume| text(volume, "/metadata/name") == name)?;
+    let backend = inner.backends.get(text(volume, "/spec/plugin"))?;
+    let handle = text(volume, "/status/handle");
+    let tier = backend.mutable_parameters(handle).remove("tier").unwrap_or_default();
+    if tier != wanted {
+        return Some(format!("its backend gives it \"{tier}\""));
+    }
+    let bytes = backend.capacity(handle).unwrap_or_default();
+    let enough = wharfline::api::quantity::bytes(asked).is_ok_and(|asked| bytes >= asked);
+    (!enough).then(|| format!("its backend gives it {bytes}"))
 }
 
 /// Whether a word stands in a value.

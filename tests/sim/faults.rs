@@ -36,7 +36,7 @@ enum Kind {
     Reimaged,
     /// An OK for nothing.
     Lie,
-    /// A volume or a snapshot is made or deleted, and the answer does not say so.
+    /// A volume or a snapshot is made, changed or deleted, and the answer does not say so.
     DoubtVolume,
     /// The same for an attachment.
     DoubtAttachment,
@@ -227,7 +227,7 @@ impl Faults {
         of_etcd(cluster, Etcd::heal);
         cluster.restart_all();
         for backend in cluster.backends.values() {
-            for rpc in MUTATING.into_iter().chain(PICTURING) {
+            for rpc in MUTATING.into_iter().chain(BESIDE) {
                 backend.honest(rpc);
             }
         }
@@ -426,8 +426,7 @@ fn misbehave(cluster: &Cluster, kind: Kind) {
     match kind {
         Kind::Lie => next_gets(cluster, pick(&LOOKED_FOR), lie()),
         Kind::DoubtVolume => {
-            let made = [Rpc::CreateVolume, Rpc::DeleteVolume, Rpc::CreateSnapshot, Rpc::DeleteSnapshot];
-            let rpc = pick(&made);
+            let rpc = if chance(500) { pick(&[Rpc::CreateVolume, Rpc::DeleteVolume]) } else { pick(&BESIDE) };
             next_gets(cluster, rpc, done_and_yet(rpc));
         }
         Kind::DoubtAttachment => {
@@ -456,11 +455,12 @@ pub const MUTATING: [Rpc; 8] = [
     Rpc::NodeUnpublishVolume,
 ];
 
-/// The same of snapshots.
-const PICTURING: [Rpc; 2] = [Rpc::CreateSnapshot, Rpc::DeleteSnapshot];
+/// The same of what is done beside the users of a volume.
+const BESIDE: [Rpc; 4] =
+    [Rpc::CreateSnapshot, Rpc::DeleteSnapshot, Rpc::ControllerExpandVolume, Rpc::ControllerModifyVolume];
 
 fn changing() -> Rpc {
-    if chance(200) { pick(&PICTURING) } else { pick(&MUTATING) }
+    if chance(300) { pick(&BESIDE) } else { pick(&MUTATING) }
 }
 
 fn task_dies(cluster: &Cluster) {
@@ -488,13 +488,15 @@ fn task_dies(cluster: &Cluster) {
 const LOOKED_FOR: [Rpc; 3] = [Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume, Rpc::NodeUnstageVolume];
 
 /// Of these nothing is seen but the answer.
-const OF_THE_CONTROLLER: [Rpc; 6] = [
+const OF_THE_CONTROLLER: [Rpc; 8] = [
     Rpc::CreateVolume,
     Rpc::DeleteVolume,
     Rpc::ControllerPublishVolume,
     Rpc::ControllerUnpublishVolume,
     Rpc::CreateSnapshot,
     Rpc::DeleteSnapshot,
+    Rpc::ControllerExpandVolume,
+    Rpc::ControllerModifyVolume,
 ];
 
 /// OK, and nothing is done.

@@ -66,12 +66,30 @@ pub fn missing(inner: &Inner, plugin: &str, node: &str, ask: &Ask) -> Option<Str
                 format!("no snapshot of handle {} that is being deleted in the store", request.snapshot_id)
             })
         }
+        Ask::ControllerExpandVolume(request) => {
+            let wanted = request.capacity_range.as_ref().map(|range| range.required_bytes);
+            let asked = |v: &Value| v.pointer("/status/expansion/asked/requiredBytes")?.as_i64();
+            let said = told_of(inner, plugin, &request.volume_id, asked);
+            (said != wanted).then(|| format!("{} is said to be asked for {said:?}", request.volume_id))
+        }
+        Ask::ControllerModifyVolume(request) => {
+            let wanted = serde_json::to_value(&request.mutable_parameters).ok();
+            let asked = |v: &Value| v.pointer("/status/modification/asked/parameters").cloned();
+            let said = told_of(inner, plugin, &request.volume_id, asked);
+            (said != wanted).then(|| format!("{} is said to be asked for {said:?}", request.volume_id))
+        }
         Ask::NodeStageVolume(request) => journal(&request.staging_target_path, "staged", "Rising"),
         Ask::NodeUnstageVolume(request) => journal(&request.staging_target_path, "staged", "Sinking"),
         Ask::NodePublishVolume(request) => journal(parent(&request.target_path), "level", "Rising"),
         Ask::NodeUnpublishVolume(request) => journal(parent(&request.target_path), "level", "Sinking"),
         _ => None,
     }
+}
+
+/// What the Volume of this handle says of itself.
+fn told_of<T>(inner: &Inner, plugin: &str, handle: &str, word: impl Fn(&Value) -> Option<T>) -> Option<T> {
+    let of_it = |v: &&Value| v["spec"]["plugin"] == plugin && v["status"]["handle"] == handle;
+    word(all(inner, "volumes").find(of_it)?)
 }
 
 fn parent(path: &str) -> &str {

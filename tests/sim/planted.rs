@@ -61,6 +61,12 @@ const FAULTS: &[Fault] = &[
     fault("told-before-the-kernel", "S12", &["S12: "], By::Seeds(60)),
     fault("gone-before-detach", "S17", &["S17: "], By::Seeds(20)),
     fault("call-before-intent", "rule 1", &["rule 1: NodePublish"], By::Seeds(20)),
+    fault(
+        "asked-before-said",
+        "rule 1",
+        &["rule 1: ControllerExpand", "rule 1: ControllerModify"],
+        By::Seeds(20),
+    ),
     fault("wake-up-lost", "L1", &["L1: "], By::Seeds(20)),
     fault("refusal-is-final", "L1", &["L1: "], By::Seeds(200)),
     fault("too-old-unsaid", "S13", &["S13: ", "L1: "], By::Seeds(20)),

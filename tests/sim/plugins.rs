@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use wharfline::csi::Rpc;
 use wharfline::csi::proto::controller_service_capability::rpc::Type as Can;
+use wharfline::csi::proto::node_service_capability::rpc::Type as NodeCan;
 use wharfline::csi::proto::plugin_capability::service::Type as Service;
+use wharfline::csi::proto::plugin_capability::volume_expansion::Type as Expansion;
 use wharfline::sys::process::Outcome;
 
 use crate::network::{Listening, PLUGINS};
@@ -18,7 +20,8 @@ use crate::universe::{Universe, below, chance};
 /// The storage systems, by plugin.
 pub type Backends = BTreeMap<String, Arc<Backend>>;
 
-/// `alpha` attaches and stages, takes snapshots and fills volumes from them and from others; `beta` does neither, and its volumes stay on the node that made them.
+/// `alpha` attaches and stages, takes snapshots, fills volumes from them and from others, and has volumes grow and change while they
+/// are used; `beta` does none of that, and its volumes stay on the node that made them.
 pub fn backends(universe: &Arc<Universe>) -> Backends {
     let effects = Effects::Simulated(Arc::new(SimHands(Arc::clone(universe))));
     let mut alpha = Config {
@@ -28,11 +31,19 @@ pub fn backends(universe: &Arc<Universe>) -> Backends {
         works_on: WORKS_ON,
         clock,
         ready_after: 2,
+        expansion: vec![Expansion::Online as i32],
+        node_expansion: true,
         ..Config::full()
     };
-    alpha
-        .controller
-        .extend([Can::CreateDeleteSnapshot, Can::ListSnapshots, Can::CloneVolume].map(|can| can as i32));
+    let more = [
+        Can::CreateDeleteSnapshot,
+        Can::ListSnapshots,
+        Can::CloneVolume,
+        Can::ExpandVolume,
+        Can::ModifyVolume,
+    ];
+    alpha.controller.extend(more.map(|can| can as i32));
+    alpha.node.push(NodeCan::ExpandVolume as i32);
     let mut beta =
         Config { name: "beta.csi.example".into(), effects, pace, ..Config::without_attach_and_stage() };
     beta.services.push(Service::VolumeAccessibilityConstraints as i32);

@@ -63,6 +63,15 @@ impl Manifest {
         Wish::Change { path: format!("{}/{name}", self.collection), spec }
     }
 
+    /// A claim is to be larger, with other attributes.
+    fn grow(&self) -> Wish {
+        let name = self.object["metadata"]["name"].as_str().unwrap_or_default();
+        let mut spec = self.object["spec"].clone();
+        spec["resources"] = json!({ "requests": { "storage": "2Mi" } });
+        spec["volumeAttributesClassName"] = json!("fast");
+        Wish::Change { path: format!("{}/{name}", self.collection), spec }
+    }
+
     pub fn delete(&self) -> Wish {
         let name = self.object["metadata"]["name"].as_str().unwrap_or_default();
         Wish::Delete { path: format!("{}/{name}", self.collection) }
@@ -91,8 +100,15 @@ pub fn class(name: &str, plugin: &str, mode: &str) -> Manifest {
         "volumeclasses",
         "VolumeClass",
         name,
-        json!({ "plugin": plugin, "reclaimPolicy": "Delete", "volumeBindingMode": mode }),
+        json!({ "plugin": plugin, "reclaimPolicy": "Delete", "volumeBindingMode": mode,
+            "allowVolumeExpansion": plugin == "alpha" }),
     )
+}
+
+/// What volumes of alpha can have.
+fn attributes(name: &str) -> Manifest {
+    let spec = json!({ "plugin": "alpha", "parameters": { "tier": name } });
+    Manifest::new("volumeattributesclasses", "VolumeAttributesClass", name, spec)
 }
 
 pub fn claim(name: &str, class: &str, mode: &str) -> Manifest {
@@ -153,11 +169,18 @@ const USED: usize = 15;
 /// The claims of the users beyond the first of each: two are shared, before three there is a queue.
 const MORE: [usize; 7] = [0, 1, 2, 2, 3, 3, 4];
 
-/// Two plugins, fourteen classes, twenty-two claims (seven of them without a user) and twenty-two allocations; and what is made
+/// Whether a claim may become larger, and other: one of alpha's that nothing is made of.
+fn may_grow(manifest: &Manifest) -> bool {
+    let name = manifest.object["metadata"]["name"].as_str().unwrap_or_default();
+    !["claim-0", "claim-1", "claim-4"].contains(&name)
+        && manifest.object["spec"]["volumeAttributesClassName"] == "slow"
+}
+
+/// Two plugins, sixteen classes, twenty-two claims (seven of them without a user) and twenty-two allocations; and what is made
 /// of claims.
 fn seventy() -> Vec<Manifest> {
     let mut all = pictures();
-    all.extend([plugin("alpha", "Cluster"), plugin("beta", "Node")]);
+    all.extend([plugin("alpha", "Cluster"), plugin("beta", "Node"), attributes("slow"), attributes("fast")]);
     for n in 0..14 {
         let (plugin, mode) = CLASSES[n % CLASSES.len()];
         all.push(class(&format!("class-{n}"), plugin, mode));
@@ -172,8 +195,13 @@ fn seventy() -> Vec<Manifest> {
             4 => ("SingleNodeWriter", 2),
             _ => pick(&[("SingleNodeWriter", 3), ("SingleNodeWriter", 3), ("SingleNodeSingleWriter", 2)]),
         };
-        let class = 3 * usize::try_from(below(4)).unwrap() + usize::try_from(below(sorts)).unwrap();
-        all.push(claim(&format!("claim-{n}"), &format!("class-{class}"), mode));
+        let sort = usize::try_from(below(sorts)).unwrap();
+        let class = 3 * usize::try_from(below(4)).unwrap() + sort;
+        let mut claim = claim(&format!("claim-{n}"), &format!("class-{class}"), mode);
+        if CLASSES[sort].0 == "alpha" {
+            claim.object["spec"]["volumeAttributesClassName"] = json!("slow");
+        }
+        all.push(claim);
     }
     for (n, of) in (0..USED).chain(MORE).enumerate() {
         let queue = (2..=4).contains(&of);
@@ -348,7 +376,8 @@ impl Run {
         let plugins: Vec<_> =
             manifests.iter().filter(|m| self.changes && m.collection.ends_with("/plugins")).collect();
         let change = |word| plugins.iter().map(move |plugin| plugin.change(word));
-        self.wish(fickle.iter().map(Manifest::delete).chain(change("1")).collect(), time(2))?;
+        let grown = manifests.iter().filter(|m| may_grow(m) && chance(300)).map(Manifest::grow);
+        self.wish(fickle.iter().map(Manifest::delete).chain(change("1")).chain(grown).collect(), time(2))?;
         self.wish(fickle.iter().map(Manifest::create).chain(change("2")).collect(), time(4))?;
         if away {
             self.until(LEAVES + AWAY)?;
