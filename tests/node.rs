@@ -8,6 +8,8 @@ mod answered;
 mod asked;
 #[path = "node/attended.rs"]
 mod attended;
+#[path = "node/audited.rs"]
+mod audited;
 #[path = "node/between.rs"]
 mod between;
 #[path = "node/changed.rs"]

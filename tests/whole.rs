@@ -1,5 +1,7 @@
 //! The real binary on the real machine: up, apply, use, kill, restart, delete, down. Root is needed.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests count as tests
+#[path = "whole/audited.rs"]
+mod audited;
 #[path = "support/systemd.rs"]
 mod booted;
 #[path = "whole/by_hand.rs"]

@@ -48,7 +48,9 @@ fn of_plugins() -> Vec<KindDefinition> {
         },
         KindDefinition {
             columns: PLUGIN_INSTANCE,
-            nodes: const { &[NodeRight::of("spec.nodeName", INSTANCE_PART)] },
+            nodes: const {
+                &[NodeRight::of("spec.nodeName", INSTANCE_PART), NodeRight::of("spec.nodeName", AUDIT_PART)]
+            },
             ..of::<PluginInstance>("plugininstance", &["pi"], &["spec.nodeName", "spec.plugin"])
         },
     ]
@@ -128,9 +130,11 @@ pub const ALLOCATION_PART: &[&str] = &["phase", "volumes", "tasks", "conditions"
 pub const ATTACHED_PART: &[&str] = &["node", "conditions"];
 /// The fields of a VolumeAttachment's status that its host writes.
 pub const HOSTED_PART: &[&str] = &["controller"];
-/// The fields of a PluginInstance's status: all of them.
+/// The fields of a PluginInstance's status that say how it is.
 pub const INSTANCE_PART: &[&str] =
     &["provider", "nodeId", "maxVolumes", "topology", "capabilities", "since", "conditions"];
+/// The field of a PluginInstance's status that says what its backend has.
+pub const AUDIT_PART: &[&str] = &["audit"];
 /// The fields of a NodeAgent's status: all of them.
 pub const AGENT_PART: &[&str] = &[
     "incarnation",

@@ -4,6 +4,7 @@
 //! as data, which is all that the server needs to serve them.
 pub mod allocation;
 pub mod attributes;
+pub mod audit;
 pub mod capability;
 pub mod claim;
 pub mod class;

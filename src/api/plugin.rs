@@ -5,6 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::audit::{Audit, AuditRequest};
 use super::meta::{Condition, Map, ObjectRef, Segments, Time};
 use super::runtime::{Runtime, TaskResources};
 
@@ -261,6 +262,9 @@ pub struct PluginInstanceSpec {
     pub allocation: ObjectRef,
     /// The task in that allocation.
     pub task: String,
+    /// A person asks what the backend has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<AuditRequest>,
 }
 
 /// What is seen of an instance.
@@ -285,6 +289,9 @@ pub struct PluginInstanceStatus {
     /// Since when it has been healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
+    /// What the backend has, while somebody asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<Audit>,
     /// `Connected`, `Probed`, `Fingerprinted`, `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]

@@ -62,6 +62,8 @@ pub enum Command {
     Uncordon(Nodes),
     /// End what runs on nodes, but for plugins, place it anew, and wait until it has left
     Drain(Drain),
+    /// Compare the backends' volumes with those that are known here, and make one known
+    Volume(Volume),
     /// Let machines join as nodes
     Token(Token),
     /// Give people and programs access of their own, with a role
@@ -72,6 +74,66 @@ pub enum Command {
     ApiResources(ApiResources),
     /// Show the versions of this program and of the server
     Version(Version),
+}
+
+/// `volume`.
+#[derive(Debug, Clone, Args)]
+pub struct Volume {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: VolumeCommand,
+}
+
+/// What is done with the volumes of backends.
+#[derive(Debug, Clone, Subcommand)]
+pub enum VolumeCommand {
+    /// Ask plugins for what their backends have, and name all that does not fit with what is known here; changes nothing
+    Audit(Audit),
+    /// Make a Volume of one that a backend has: it is kept there, whatever becomes of the object
+    Adopt(Adopt),
+}
+
+/// `volume audit`.
+#[derive(Debug, Clone, Args)]
+pub struct Audit {
+    /// The plugins; all of them when none is named
+    #[arg(value_name = "PLUGIN")]
+    pub plugins: Vec<String>,
+    /// How long an answer is waited for
+    #[arg(long, default_value = "2m", value_parser = duration, value_name = "TIME")]
+    pub timeout: Duration,
+    /// json
+    #[arg(short, long, value_name = "FORM")]
+    pub output: Option<String>,
+}
+
+/// `volume adopt`.
+#[derive(Debug, Clone, Args)]
+pub struct Adopt {
+    /// The plugin's id for it, as `volume audit` shows it
+    #[arg(value_name = "HANDLE")]
+    pub handle: String,
+    /// The plugin
+    #[arg(long, value_name = "PLUGIN")]
+    pub plugin: String,
+    /// The Volume's name; made from the handle when it is not given
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// How it may be used; may be given several times
+    #[arg(long = "mode", default_value = "SingleNodeWriter", value_name = "MODE")]
+    pub modes: Vec<String>,
+    /// It is used as a device, without a file system
+    #[arg(long)]
+    pub block: bool,
+    /// A claim to make for it, in the namespace
+    #[arg(long, value_name = "NAME")]
+    pub claim: Option<String>,
+    /// How long the plugin is waited for
+    #[arg(long, default_value = "2m", value_parser = duration, value_name = "TIME")]
+    pub timeout: Duration,
+    /// Only try
+    #[arg(long, value_enum, default_value = "none", default_missing_value = "client", num_args = 0..=1, require_equals = true)]
+    pub dry_run: DryRun,
 }
 
 /// `token`.

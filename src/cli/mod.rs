@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 pub mod age;
 pub mod args;
+mod audit;
 mod commands;
 pub mod failure;
 pub mod jsonpath;
@@ -95,6 +96,7 @@ pub async fn execute(
         Command::Cordon(args) => commands::edit::cordon(&mut session, args, true).await,
         Command::Uncordon(args) => commands::edit::cordon(&mut session, args, false).await,
         Command::Drain(args) => Box::pin(commands::drain::run(&mut session, args)).await,
+        Command::Volume(args) => Box::pin(commands::volume::run(&mut session, args)).await,
         Command::Token(args) => commands::token::run(&mut session, args).await,
         Command::Backup(args) => commands::backup::run(&mut session, args).await,
         Command::User(args) => commands::user::run(&mut session, args).await,

@@ -54,9 +54,10 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
             return Ok(None);
         }
         (Some(Step::Adopt), Some(volume), _) => {
-            let mut volume = (**volume).clone();
-            volume.spec.claim_ref = Some(reference(&object));
-            context.replace(&volume).await?;
+            // On this very state, and nothing else of it: what a person left empty is not to be taken for a change.
+            let metadata = json!({ "resourceVersion": volume.metadata.resource_version });
+            let spec = json!({ "claimRef": reference(&object) });
+            context.merge(&**volume, json!({ "metadata": metadata, "spec": spec })).await?;
             return Ok(None);
         }
         (Some(Step::Release), _, _) => {
@@ -75,7 +76,7 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         (Some(_) | None, _, _) => {}
     }
     if let (Some(wanted), Some(volume)) = (attributes.as_ref().and_then(|look| look.set.as_ref()), &volume) {
-        modifications::set(&context, volume, wanted).await?;
+        modifications::set(&context, &object, volume, wanted).await?;
         return Ok(None);
     }
     if let (Some(Claimed::Set(wanted)), Some(volume)) = (size.as_ref().map(|size| &size.claimed), &volume) {
@@ -104,7 +105,7 @@ pub(crate) fn usable(world: &World, claim: &VolumeClaim, volume: &Volume) -> boo
     ready && (bound() || plan::next(&gather(world, claim, (Some(volume), None), None)).ready.is_ok())
 }
 
-fn reference(claim: &VolumeClaim) -> ObjectRef {
+pub(super) fn reference(claim: &VolumeClaim) -> ObjectRef {
     ObjectRef { namespace: claim.namespace().unwrap_or_default(), name: claim.name_any(), uid: uid(claim) }
 }
 

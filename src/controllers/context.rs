@@ -336,11 +336,6 @@ impl Context {
         self.write.replace_status((K::cache(&self.world), &self.ledger), object, Some(silent)).await
     }
 
-    /// Replaces all but the status by compare-and-swap.
-    pub(crate) async fn replace<K: Cached + Writable>(&self, object: &K) -> Result<K, Failure> {
-        self.write.replace((K::cache(&self.world), &self.ledger), object).await
-    }
-
     /// Asks for the end of this very object.
     pub(crate) async fn delete<K: Cached>(&self, object: &K) -> Result<(), Failure> {
         self.write.delete((K::cache(&self.world), &self.ledger), object, DeleteParams::background()).await

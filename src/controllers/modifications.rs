@@ -82,8 +82,25 @@ fn facts(world: &World, claim: &VolumeClaim, plugin: &str, volume: Option<&Volum
     }
 }
 
-/// Writes what a volume is asked for, unless somebody wrote since it was read.
-pub(crate) async fn set(context: &Context, volume: &Volume, attributes: &Attributes) -> Result<(), Failure> {
+/// Writes what a volume is asked for, unless somebody wrote since it was read, and tells what it keeps of what it has.
+pub(crate) async fn set(
+    context: &Context,
+    claim: &VolumeClaim,
+    volume: &Volume,
+    attributes: &Attributes,
+) -> Result<(), Failure> {
+    if let Some(has) = volume.attributes()
+        && let kept = modify::kept(&has.parameters, &attributes.parameters)
+        && !kept.is_empty()
+    {
+        let sentence = format!(
+            "class \"{}\" says nothing of {}: the volume keeps that as class \"{}\" had it",
+            attributes.class_name,
+            kept.join(", "),
+            has.class_name
+        );
+        context.tell::<VolumeClaim>(&super::claims::reference(claim), "AttributesKept", &sentence).await;
+    }
     let metadata = json!({ "resourceVersion": volume.meta().resource_version });
     // A merge leaves what is not said: the parameters of an earlier class must go.
     let old = volume.spec.attributes.iter().flat_map(|before| before.parameters.keys());

@@ -124,16 +124,6 @@ impl Write {
         self.noted(to, request).await
     }
 
-    /// Replaces all but the status; a conflict unless nobody wrote since `object` was read.
-    pub(crate) async fn replace<K: Writable>(
-        &self,
-        to: (&Cache<K>, &Ledger),
-        object: &K,
-    ) -> Result<K, Failure> {
-        let request = path(object).replace(&object.name_any(), &PostParams::default(), bytes(object)?);
-        self.noted(to, request).await
-    }
-
     /// Asks for the end of this very object.
     pub(crate) async fn delete<K: Kind>(
         &self,

@@ -135,6 +135,8 @@ pub enum Key {
     Allocation(String),
     /// The status of one plugin instance.
     Instance(InstanceKey),
+    /// What one plugin instance is asked of its backend.
+    Audit(InstanceKey),
     /// Everything that uses a plugin: its health changed.
     Plugin(String),
     /// The NodeAgent's status.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use kube::Resource;
 
 use super::allocations::{admit, refuse, runtime_note};
+use super::audit;
 use super::context::{Key, Node};
 use super::registry::{Fingerprint, Instance, InstanceKey, Progress};
 use super::writes::{Guard, Part};
@@ -47,6 +48,9 @@ pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Durati
         progress.fault = not_startable(node, key).or(progress.fault);
     }
     let status = instance_status(node, &progress, &before, object.meta().generation);
+    if audit::concerns(&object) {
+        node.queue.wake(Key::Audit(key.clone()));
+    }
     let result = node.write_status(&*object, &INSTANCE, &status).await;
     node.after_write(&format!("pi/{}/{}/report", key.allocation, key.task), result)
 }
@@ -90,7 +94,8 @@ fn instance_status(
         };
         set_condition(&mut conditions, condition.of_generation(generation), node.now());
     }
-    let mut status = PluginInstanceStatus { since: progress.healthy_since, conditions, ..before.clone() };
+    let since = progress.healthy_since;
+    let mut status = PluginInstanceStatus { since, conditions, audit: None, ..before.clone() };
     if let Some(found) = found {
         status.capabilities = capability_words(&found);
         status.provider = Some(found.provider);

@@ -26,6 +26,7 @@
 pub mod agent;
 pub mod allocations;
 mod asked;
+mod audit;
 pub mod caches;
 pub mod context;
 pub mod daemon;

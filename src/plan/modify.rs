@@ -6,6 +6,7 @@
 //! ```
 //! See docs/volumes.md.
 use super::{Next, Reason};
+use crate::api::meta::Map;
 
 /// What decides whether a claim's volume is asked for other attributes.
 #[derive(Debug, Clone)]
@@ -117,6 +118,11 @@ pub fn after(doubted: bool, ended: Ended) -> (bool, bool) {
         Ended::InDoubt => (true, true),
         Ended::Refused { nothing_applied } => (false, doubted || !nothing_applied),
     }
+}
+
+/// What a volume keeps of the parameters that it has when it is given others: those that the others do not name (CO-CTRL-76).
+pub fn kept<'a>(has: &'a Map, wanted: &Map) -> Vec<&'a str> {
+    has.keys().filter(|key| !wanted.contains_key(*key)).map(String::as_str).collect()
 }
 
 #[cfg(test)]

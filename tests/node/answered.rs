@@ -1,5 +1,6 @@
 //! What is made of what a plugin answers: written in one piece, kept for as long as it is needed, and compared with what was
 //! asked.
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use wharfline::csi::proto::validate_volume_capabilities_response::Confirmed;
 use wharfline::csi::proto::volume_capability::access_mode::Mode;
@@ -115,4 +116,34 @@ async fn a_volume_that_was_there_is_used_unless_its_plugin_speaks_of_another_one
     rig.told("NotConfirmed", "never heard of <redacted>").await;
     forgotten(&rig, "silent").await;
     rig.finish().await;
+}
+
+/// Obligation CO-GEN-03: what is edited meanwhile counts for what is begun afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_has_the_same_fields_whatever_is_edited_meanwhile() {
+    for rpc in [Rpc::CreateVolume, Rpc::ControllerPublishVolume, Rpc::NodeStageVolume, Rpc::NodePublishVolume]
+    {
+        let rig = Rig::new(Config::full()).await;
+        rig.deadline(rpc, "1s").await;
+        let gate = Gate::new();
+        rig.backend.next(rpc, Answer::honest().after_effect().hang(&gate));
+        let special = Special { spec: json!({ "mountOptions": ["noatime"] }), ..Special::default() };
+        let app = rig.user("app").await;
+        let given = async {
+            rig.give(&[&app], &special).await;
+        };
+        let edited = async {
+            rig.in_flight(rpc, 1).await;
+            let patch = Patch::Merge(json!({ "spec": { "mountOptions": ["ro"] } }));
+            let edit = rig.volumes.patch("vol-1", &PatchParams::default(), &patch).await;
+            assert_eq!(edit.is_err(), rpc == Rpc::CreateVolume, "{rpc}: {edit:?}");
+        };
+        tokio::join!(given, edited);
+        rig.published("app").await;
+        let asked: Vec<_> = rig.backend.calls_of(rpc).into_iter().map(|call| call.ask).collect();
+        assert!(asked.len() > 1 && asked.iter().all(|ask| *ask == asked[0]), "{rpc}: {asked:?}");
+        gate.open();
+        rig.end_all().await;
+        rig.finish().await;
+    }
 }

@@ -56,8 +56,22 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     if let Some(old) = old {
         let fields = ["plugin", "source", "accessModes", "volumeMode", "fsType"];
         unchanged(&mut faults, old, new, &fields, "what a volume is cannot change; make another one");
+        if is_being_asked_for(old) {
+            let advice =
+                "its plugin may be at work on it, and is asked for the same again; change it afterwards";
+            unchanged(&mut faults, old, new, &["mountOptions"], advice);
+        }
     }
     faults.into_vec()
+}
+
+/// Whether a call may be under way that names how the volume is used: the next attempt names the same (CO-GEN-03).
+fn is_being_asked_for(old: &Value) -> bool {
+    let status = &old["status"];
+    // Of what has a host and was not said to be there or not, a create may be under way.
+    let hosted = old["spec"]["source"]["create"].is_object() && status["controller"].is_object();
+    let known = status["exists"] == "Up" || status["exists"] == "Down" && status["attempting"] != true;
+    hosted && !known || status["expansion"]["asked"].is_object()
 }
 
 /// A plugin's id of something that was there before.
@@ -122,6 +136,30 @@ mod tests {
 
     use super::super::paths;
     use super::*;
+
+    /// Part of obligation CO-GEN-03.
+    #[test]
+    fn how_a_volume_is_mounted_stays_while_its_plugin_may_be_at_work_on_it() {
+        let of = |options: Value, status: Value| {
+            json!({ "spec": { "plugin": "a", "accessModes": ["SingleNodeWriter"], "mountOptions": options,
+                "source": { "create": { "name": "v", "requiredBytes": 1 } } }, "status": status })
+        };
+        for (status, frozen) in [
+            (json!({}), false),
+            (json!({ "controller": {} }), true),
+            (json!({ "controller": {}, "exists": "Unknown" }), true),
+            (json!({ "controller": {}, "exists": "Down" }), false),
+            (json!({ "controller": {}, "exists": "Down", "attempting": true }), true),
+            (json!({ "controller": {}, "exists": "Up" }), false),
+            (json!({ "exists": "Up", "expansion": { "asked": { "requiredBytes": 2 } } }), true),
+            (json!({ "exists": "Up", "expansion": { "nodeBytes": 2 } }), false),
+        ] {
+            let (old, new) = (of(json!(["a"]), status.clone()), of(json!(["b"]), status.clone()));
+            let expected = if frozen { vec!["spec.mountOptions"] } else { vec![] };
+            assert_eq!(paths(&volume(&new, Some(&old))), expected, "{status}");
+            assert!(volume(&old, Some(&old)).is_empty(), "{status}");
+        }
+    }
 
     /// Obligation CO-GEN-20.
     #[test]

@@ -12,5 +12,6 @@ pub(crate) mod get;
 pub(crate) mod logs;
 pub(crate) mod token;
 pub(crate) mod user;
+pub(crate) mod volume;
 pub(crate) mod wait;
 pub(crate) mod why;

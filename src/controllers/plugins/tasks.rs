@@ -121,6 +121,7 @@ async fn make_instance(
                 node_name: node.to_owned(),
                 allocation: of,
                 task: task.name.clone(),
+                audit: None,
             },
             status: None,
         })

@@ -120,6 +120,11 @@ impl Pages {
         Self { token: String::new(), seen: HashSet::new(), restarts: 0 }
     }
 
+    /// Before the page that begins there.
+    pub fn from(token: &str) -> Self {
+        Self { token: token.to_owned(), ..Self::new() }
+    }
+
     /// The `starting_token` of the next page.
     pub fn token(&self) -> &str {
         &self.token

@@ -413,7 +413,8 @@ fn volumes_of_lists_and_free_space() {
     }
 }
 
-/// Part of obligations CO-CTRL-65, CO-CTRL-66.
+/// Obligation CO-CTRL-66.
+/// Part of obligation CO-CTRL-65.
 #[test]
 fn every_list_ends() {
     let mut pages = Pages::new();

@@ -10,7 +10,7 @@ use kube::{Resource, ResourceExt};
 use super::super::context::Node;
 use super::super::mounts::BLOCKED;
 use super::super::requests;
-use super::provision::{HOST, HostPart, write};
+use super::provision::{HostPart, NEWEST, write};
 use super::{Attempt, Blocked, announced, call, look_again, serving, settle};
 use crate::api::Volume;
 use crate::api::meta::Host;
@@ -133,7 +133,7 @@ async fn ask(
     part.expansion.get_or_insert_default().asked = Some(size);
     let shown = volume.status.as_ref().map(HostPart::of).unwrap_or_default();
     let asked = |said: &HostPart| said.expansion.as_ref().and_then(|expansion| expansion.asked) == Some(size);
-    announced(node, (volume, &HOST, key), (&shown, part), asked).await?;
+    announced(node, (volume, &NEWEST, key), (&shown, part), asked).await?;
     let newer_modes = plugin.controller.single_node_multi_writer;
     let request = requests::expand(&volume.spec, &part.handle, size, secrets, newer_modes);
     let (about, uid) = (&volume.object_ref(&()), volume.uid().unwrap_or_default());

@@ -27,8 +27,9 @@ use crate::plan::{Next, Reason, provision};
 /// The fields of a Volume's status that its host writes.
 pub(super) const HOST: Part =
     Part { name: "host", fields: VOLUME_PART, epoch: Some(&["observedEpoch"]), guard: Guard::Any };
-/// The same for the word that the volume is not there and no create is under way: late, it would take back that one is.
-const ABSENT: Part = Part { guard: Guard::Newest, ..HOST };
+/// The same for the word that the volume is not there and no create is under way, which late would take back that one is; and for
+/// what is about to be asked for, which is asked as the object says it now.
+pub(super) const NEWEST: Part = Part { guard: Guard::Newest, ..HOST };
 
 /// The host's part of a Volume's status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -110,7 +111,7 @@ fn existence(node: &Node, volume: &Volume, host: &Host, part: &HostPart) -> Rung
 /// Writes the host's part, and says when to try again if it could not be written.
 pub(super) async fn write(node: &Arc<Node>, volume: &Volume, part: &HostPart) -> Option<Duration> {
     let absent = part.exists == Some(Rung::Down) && !part.attempting;
-    let written = node.write_status(volume, if absent { &ABSENT } else { &HOST }, part).await;
+    let written = node.write_status(volume, if absent { &NEWEST } else { &HOST }, part).await;
     node.after_write(&format!("vol/{}/report", volume.uid().unwrap_or_default()), written)
 }
 
@@ -123,7 +124,7 @@ async fn announce(node: &Arc<Node>, volume: &Volume, epoch: i64, part: &mut Host
         return true;
     }
     part.attempting = true;
-    let written = node.assert_status(volume, &ABSENT, part).await;
+    let written = node.assert_status(volume, &NEWEST, part).await;
     let stands = matches!(written, Ok(true));
     node.after_write(&format!("vol/{}/report", volume.uid().unwrap_or_default()), written.map(drop));
     stands

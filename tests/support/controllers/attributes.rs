@@ -28,6 +28,7 @@ fn modified(seen: &Seen) -> Value {
 }
 
 /// Scenario B110.
+/// Obligation CO-CTRL-76.
 #[tokio::test(start_paused = true)]
 async fn a_claims_volume_is_made_with_its_attributes_and_is_given_others() {
     let mut behaviour = changing(&["controller/MODIFY_VOLUME"]);
@@ -55,6 +56,13 @@ async fn a_claims_volume_is_made_with_its_attributes_and_is_given_others() {
     bench.until("told", |seen| modified(seen)["reason"] == "Modifying").await;
     let gold = json!({ "className": "gold", "parameters": { "tier": "gold" } });
     assert_eq!(bench.seen.only("volumes")["spec"]["attributes"], gold, "nothing of the old class is left");
+    let told = |seen: &Seen| {
+        let events = seen.all("events");
+        let kept = events.iter().filter(|event| event["reason"] == "AttributesKept");
+        kept.map(|event| event["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let sentence = "class \"gold\" says nothing of old: the volume keeps that as class \"silver\" had it";
+    bench.until("what stays is told", |seen| told(seen) == [sentence]).await;
     assert_eq!(bench.quiet().await.len(), 0, "waiting costs nothing");
     bench.behave("a", |b| b.modifies = true);
     bench.until("shown", |seen| has(seen) == "gold" && modified(seen).is_null()).await;

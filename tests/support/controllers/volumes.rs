@@ -452,8 +452,9 @@ async fn a_volume_that_existed_is_bound_by_name_and_never_deleted() {
     let nfs = Behaviour { capabilities: vec!["node/GET_VOLUME_STATS"], ..Behaviour::default() };
     let bench = Bench::with(&["a", "b"], nfs).await;
     let volume = json!({ "metadata": { "name": "archive" }, "spec": { "plugin": "nas",
-        "source": { "existing": { "handle": "share-17", "context": { "server": "10.0.0.9" } } },
-        "accessModes": ["MultiNodeMultiWriter"], "reclaimPolicy": "Retain",
+        "source": { "existing": { "handle": "share-17", "context": { "server": "10.0.0.9" },
+            "topology": [], "nodeName": "" } },
+        "accessModes": ["MultiNodeMultiWriter"], "reclaimPolicy": "Retain", "mountOptions": [],
         "claimRef": { "name": "archive", "namespace": "default" } } });
     let of_it = json!({ "metadata": { "name": "archive" }, "spec": { "volumeName": "archive",
         "accessModes": ["MultiNodeMultiWriter"], "resources": { "requests": { "storage": "1Gi" } } } });

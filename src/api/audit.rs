@@ -1,0 +1,69 @@
+//! What a plugin's backend has, for a person who asks: the question and the answer, both at a PluginInstance.
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::meta::{Map, Segments, Time};
+
+/// A question for a page of what a backend has. `wharfline volume audit` asks it, and takes it back when it has read the answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AuditRequest {
+    /// Tells one question from another.
+    pub id: String,
+    /// Where the page before ended, in the plugin's words; the first page when empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub starting_token: String,
+}
+
+/// The answer. A list is no view of one moment: a volume may come twice or not at all, and what did not come is not gone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Audit {
+    /// The question's.
+    pub id: String,
+    /// The question's.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub starting_token: String,
+    /// When it was answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
+    /// What the plugin listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<BackendVolume>,
+    /// Where the next page begins; empty at the end.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub next_token: String,
+    /// Why there is no answer; empty when there is one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+impl Audit {
+    /// Whether it is the answer to this question.
+    pub fn answers(&self, request: &AuditRequest) -> bool {
+        self.id == request.id && self.starting_token == request.starting_token
+    }
+}
+
+/// A volume as its plugin lists it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendVolume {
+    /// The plugin's id for it.
+    pub handle: String,
+    /// Its size; empty when the plugin does not say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub size: String,
+    /// What has to go with it into every call.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub context: Map,
+    /// Where it can be reached from; anywhere when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub topology: Vec<Segments>,
+    /// The plugin's ids of the nodes that it is attached to; absent where the plugin tells of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_ids: Option<Vec<String>>,
+    /// What is wrong with it, in the plugin's words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub abnormal: String,
+}

@@ -1,0 +1,299 @@
+//! What backends list, beside what is known here: all that does not fit.
+//!
+//! A list is no view of one moment (CO-CTRL-65): what it leaves out may be there, and is told as something to look at again. What is known
+//! here is read before and after the lists, so that nothing is named that was made or deleted meanwhile.
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::ResourceExt;
+use serde::Serialize;
+
+use crate::api::audit::BackendVolume;
+use crate::api::meta::Rung;
+use crate::api::{NodeAgent, Volume, VolumeAttachment};
+
+/// What one instance of a plugin listed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Listed {
+    /// The plugin.
+    pub(crate) plugin: String,
+    /// The only node whose volumes it knows; empty where it knows all.
+    pub(crate) node: String,
+    /// The list. A volume may stand in it twice.
+    pub(crate) volumes: Vec<BackendVolume>,
+}
+
+/// What is known here at one moment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Known {
+    pub(crate) volumes: Vec<Volume>,
+    pub(crate) attachments: Vec<VolumeAttachment>,
+    pub(crate) agents: Vec<NodeAgent>,
+}
+
+/// What does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) enum What {
+    /// The backend has it, and no Volume has its handle.
+    Unknown,
+    /// A Volume has it, and the backend did not list it.
+    NotListed,
+    /// The backend has it attached to a node, and no attachment says so.
+    Attached,
+    /// An attachment says that it is attached, and the backend does not.
+    NotAttached,
+    /// Something is wrong with it, by its plugin's word.
+    Unwell,
+    /// A mount in a node's tree that no record owns.
+    Mount,
+}
+
+/// One thing that does not fit.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) struct Finding {
+    pub(crate) what: What,
+    /// The plugin; of a mount, its node.
+    pub(crate) of: String,
+    /// The handle; of a mount, its path.
+    pub(crate) subject: String,
+    pub(crate) details: String,
+}
+
+/// Everything that does not fit, in order.
+pub(crate) fn findings(listed: &[Listed], before: &Known, after: &Known) -> Vec<Finding> {
+    let mut found = BTreeSet::new();
+    for list in listed {
+        of_list(list, before, after, &mut found);
+    }
+    for agent in &after.agents {
+        let paths = agent.status.iter().flat_map(|status| &status.leftovers);
+        found.extend(paths.map(|path| Finding {
+            what: What::Mount,
+            of: agent.name_any(),
+            subject: path.clone(),
+            details: "no record owns it; unmount it once nobody uses it".to_owned(),
+        }));
+    }
+    found.into_iter().collect()
+}
+
+/// What the plugin calls a volume; empty while nobody knows.
+fn handle(volume: &Volume) -> &str {
+    let told = volume.status.as_ref().map(|status| status.handle.as_str()).unwrap_or_default();
+    let existing = volume.spec.source.existing.as_ref().map(|source| source.handle.as_str());
+    if told.is_empty() { existing.unwrap_or_default() } else { told }
+}
+
+/// The only node that knows it, with `controllerScope: Node`.
+fn node(volume: &Volume) -> &str {
+    let source = &volume.spec.source;
+    let made = source.create.as_ref().map(|create| create.node_name.as_str());
+    made.or(source.existing.as_ref().map(|existing| existing.node_name.as_str())).unwrap_or_default()
+}
+
+fn of_list(list: &Listed, before: &Known, after: &Known, found: &mut BTreeSet<Finding>) {
+    let finding = |what, subject: &str, details: String| Finding {
+        what,
+        of: list.plugin.clone(),
+        subject: subject.to_owned(),
+        details,
+    };
+    let ours = |known: &'_ Known| -> BTreeMap<String, Volume> {
+        let of_it = known.volumes.iter().filter(|v| v.spec.plugin == list.plugin && !handle(v).is_empty());
+        of_it.map(|volume| (handle(volume).to_owned(), volume.clone())).collect()
+    };
+    let (earlier, later) = (ours(before), ours(after));
+    let under_way = [before, after].into_iter().flat_map(|known| &known.volumes);
+    let under_way = under_way.filter(|v| v.spec.plugin == list.plugin && handle(v).is_empty());
+    let under_way: BTreeSet<String> = under_way.map(ResourceExt::name_any).collect();
+    let listed: BTreeMap<&str, &BackendVolume> =
+        list.volumes.iter().map(|volume| (volume.handle.as_str(), volume)).collect();
+    for (handle, volume) in &listed {
+        if !earlier.contains_key(*handle) && !later.contains_key(*handle) {
+            found.insert(finding(What::Unknown, handle, unknown(volume, &under_way)));
+        } else if !volume.abnormal.is_empty() {
+            found.insert(finding(What::Unwell, handle, volume.abnormal.clone()));
+        }
+    }
+    for (handle, volume) in later.iter().filter(|(handle, _)| earlier.contains_key(*handle)) {
+        let there = volume.status.as_ref().is_some_and(|status| status.exists == Some(Rung::Up));
+        let its = list.node.is_empty() || node(volume) == list.node;
+        if there && its && !listed.contains_key(handle.as_str()) {
+            let details = format!(
+                "the backend did not list volume/{}; look again, a list may leave something out",
+                volume.name_any()
+            );
+            found.insert(finding(What::NotListed, handle, details));
+        }
+    }
+    attached(list, &listed, (before, after), found);
+}
+
+fn unknown(volume: &BackendVolume, under_way: &BTreeSet<String>) -> String {
+    let size = if volume.size.is_empty() { String::new() } else { format!("{}; ", volume.size) };
+    if under_way.is_empty() {
+        return format!("{size}no Volume has this handle");
+    }
+    let names: Vec<_> = under_way.iter().map(|name| format!("volume/{name}")).collect();
+    format!("{size}no Volume has this handle; it may be that of {}, which is being made", names.join(" or "))
+}
+
+/// Where the plugin tells to which nodes its volumes are attached.
+fn attached(
+    list: &Listed,
+    listed: &BTreeMap<&str, &BackendVolume>,
+    (before, after): (&Known, &Known),
+    found: &mut BTreeSet<Finding>,
+) {
+    let of_it = |known: &Known| -> BTreeMap<(String, String), VolumeAttachment> {
+        let all = known.attachments.iter().filter(|a| a.spec.plugin == list.plugin && a.spec.attach_required);
+        all.map(|a| ((a.spec.handle.clone(), a.spec.node_id.clone()), a.clone())).collect()
+    };
+    let (earlier, later) = (of_it(before), of_it(after));
+    let finding = |what, handle: &str, details| Finding {
+        what,
+        of: list.plugin.clone(),
+        subject: handle.to_owned(),
+        details,
+    };
+    for (handle, volume) in listed {
+        for id in volume.node_ids.iter().flatten() {
+            let key = ((*handle).to_owned(), id.clone());
+            if !earlier.contains_key(&key) && !later.contains_key(&key) {
+                let details =
+                    format!("the backend has it attached to \"{id}\", and no VolumeAttachment does");
+                found.insert(finding(What::Attached, handle, details));
+            }
+        }
+    }
+    for (key, attachment) in later.iter().filter(|(key, _)| earlier.contains_key(*key)) {
+        let up = |a: &VolumeAttachment| {
+            a.status.as_ref().and_then(|s| s.controller.as_ref()).is_some_and(|c| c.attached == Rung::Up)
+        };
+        let told = listed.get(key.0.as_str()).and_then(|volume| volume.node_ids.as_ref());
+        let was = earlier.get(key).is_some_and(up);
+        if was && up(attachment) && told.is_some_and(|ids| !ids.contains(&key.1)) {
+            let details = format!(
+                "volumeattachment/{} says that it is attached to {}, and the backend does not",
+                attachment.name_any(),
+                attachment.spec.node_name
+            );
+            found.insert(finding(What::NotAttached, &key.0, details));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn volume(name: &str, handle: &str, exists: &str) -> Volume {
+        let status =
+            if handle.is_empty() { json!({}) } else { json!({ "handle": handle, "exists": exists }) };
+        let value: Value = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Volume", "metadata": { "name": name },
+            "spec": { "plugin": "p", "accessModes": ["SingleNodeWriter"],
+                "source": { "create": { "name": name, "nodeName": "a", "requiredBytes": 1 } } }, "status": status });
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn attachment(handle: &str, node_id: &str, attached: &str) -> VolumeAttachment {
+        let value = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeAttachment",
+            "metadata": { "name": format!("att-{handle}") },
+            "spec": { "volume": "v", "volumeUid": "u", "claim": { "namespace": "d", "name": "c", "uid": "c" },
+                "nodeName": "a", "nodeId": node_id, "attachRequired": true, "stageRequired": false, "plugin": "p",
+                "handle": handle, "capability": { "accessMode": "SingleNodeWriter", "volumeMode": "Filesystem" },
+                "allocations": [] },
+            "status": { "controller": { "attached": attached, "epoch": 1 } } });
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn listed(volumes: &[(&str, Option<&[&str]>)]) -> Listed {
+        let volume = |(handle, nodes): &(&str, Option<&[&str]>)| BackendVolume {
+            handle: (*handle).to_owned(),
+            node_ids: nodes.map(|nodes| nodes.iter().map(|id| (*id).to_owned()).collect()),
+            ..BackendVolume::default()
+        };
+        Listed { plugin: "p".into(), node: String::new(), volumes: volumes.iter().map(volume).collect() }
+    }
+
+    fn known(volumes: &[Volume], attachments: &[VolumeAttachment]) -> Known {
+        Known { volumes: volumes.to_vec(), attachments: attachments.to_vec(), agents: Vec::new() }
+    }
+
+    fn words(listed: Listed, before: &Known, after: &Known) -> Vec<(What, String)> {
+        let all = findings(&[listed], before, after);
+        all.into_iter().map(|found| (found.what, found.subject)).collect()
+    }
+
+    /// Obligation CO-CTRL-65.
+    #[test]
+    fn what_fits_is_not_told() {
+        let all = known(&[volume("v", "h", "Up")], &[attachment("h", "id-a", "Up")]);
+        assert_eq!(words(listed(&[("h", Some(&["id-a"])), ("h", Some(&["id-a"]))]), &all, &all), []);
+        assert_eq!(words(listed(&[("h", None)]), &all, &all), [], "nothing is read out of what is not told");
+        let attaching = known(&[volume("v", "h", "Up")], &[attachment("h", "id-a", "Unknown")]);
+        for nodes in [[].as_slice(), &["id-a"]] {
+            assert_eq!(words(listed(&[("h", Some(nodes))]), &attaching, &attaching), []);
+        }
+    }
+
+    #[test]
+    fn each_thing_that_does_not_fit_is_told() {
+        let all = known(&[volume("v", "h", "Up")], &[attachment("h", "id-a", "Up")]);
+        type Entry<'a> = (&'a str, Option<&'a [&'a str]>);
+        let cases: [(&[Entry<'_>], &[(What, &str)]); 5] = [
+            (&[("h", None), ("x", None)], &[(What::Unknown, "x")]),
+            (&[], &[(What::NotListed, "h")]),
+            (&[("h", Some(&[]))], &[(What::NotAttached, "h")]),
+            (&[("h", Some(&["id-a", "id-b"]))], &[(What::Attached, "h")]),
+            (&[("h", Some(&["id-b"]))], &[(What::Attached, "h"), (What::NotAttached, "h")]),
+        ];
+        for (list, expected) in cases {
+            let expected: Vec<_> =
+                expected.iter().map(|(what, handle)| (*what, (*handle).to_owned())).collect();
+            assert_eq!(words(listed(list), &all, &all), expected, "{list:?}");
+        }
+        let mut unwell = listed(&[("h", None)]);
+        unwell.volumes[0].abnormal = "a disk is gone".into();
+        assert_eq!(words(unwell, &all, &all), [(What::Unwell, "h".to_owned())]);
+    }
+
+    #[test]
+    fn what_comes_or_goes_meanwhile_is_not_told() {
+        let (none, one) =
+            (Known::default(), known(&[volume("v", "h", "Up")], &[attachment("h", "id-a", "Up")]));
+        for (before, after) in [(&none, &one), (&one, &none)] {
+            for list in [listed(&[]), listed(&[("h", Some(&["id-a"]))])] {
+                assert_eq!(words(list, before, after), [], "{before:?}");
+            }
+        }
+        let deleting = known(&[volume("v", "h", "Unknown")], &[]);
+        assert_eq!(words(listed(&[]), &deleting, &deleting), [], "it may be gone already");
+    }
+
+    #[test]
+    fn what_is_being_made_may_be_what_is_listed() {
+        let making = known(&[volume("v", "", "")], &[]);
+        let found = findings(&[listed(&[("x", None)])], &making, &making);
+        assert!(found[0].details.contains("volume/v, which is being made"), "{found:?}");
+    }
+
+    #[test]
+    fn a_list_of_one_node_says_nothing_of_anothers() {
+        let all = known(&[volume("v", "h", "Up")], &[]);
+        for (node, expected) in [("a", 1), ("b", 0)] {
+            let list = Listed { node: node.into(), ..listed(&[]) };
+            assert_eq!(words(list, &all, &all).len(), expected, "{node}");
+        }
+    }
+
+    #[test]
+    fn mounts_without_a_record_are_told_with_their_node() {
+        let agent = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "NodeAgent", "metadata": { "name": "a" },
+            "spec": {}, "status": { "leftovers": ["/t/staging/x"] } });
+        let all = Known { agents: vec![serde_json::from_value(agent).unwrap()], ..Known::default() };
+        let found = findings(&[], &all, &all);
+        assert_eq!((found[0].what, &*found[0].of, &*found[0].subject), (What::Mount, "a", "/t/staging/x"));
+    }
+}

@@ -1,0 +1,149 @@
+//! What a plugin's backend has, asked for by a person at an instance of it.
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use wharfline::csi::{Code, Rpc, proto};
+
+use crate::support::node::{NODE_ID, Rig, Special};
+use crate::support::scripted::{Answer, Ask, Config, Gate};
+
+const LIST: Rpc = Rpc::ListVolumes;
+/// The instance of the rig.
+const OWN: &str = "p";
+
+async fn ask(rig: &Rig, question: Value) {
+    rig.world.patch(&rig.instances, OWN, json!({ "spec": { "audit": question } })).await;
+}
+
+/// The answer to a question.
+async fn answered(rig: &Rig, id: &str, token: &str) -> Value {
+    let says = |i: &Value| {
+        let told = &i["status"]["audit"];
+        told["id"] == id && told["startingToken"].as_str().unwrap_or_default() == token
+    };
+    let instance = rig.world.until(&rig.instances, OWN, "answered", says).await;
+    serde_json::to_value(instance).unwrap()["status"]["audit"].clone()
+}
+
+async fn forgotten(rig: &Rig) {
+    ask(rig, Value::Null).await;
+    rig.world.until(&rig.instances, OWN, "forgotten", |i| i["status"]["audit"].is_null()).await;
+}
+
+fn handles(answer: &Value) -> Vec<&str> {
+    answer["volumes"].as_array().into_iter().flatten().map(|v| v["handle"].as_str().unwrap()).collect()
+}
+
+/// Part of obligation CO-CTRL-67.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_backend_has_is_told_once_and_only_while_somebody_asks() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.backend.add_volume("stray", BTreeMap::from([("pool".to_owned(), "x".to_owned())]));
+    ask(&rig, json!({ "id": "1" })).await;
+    let answer = answered(&rig, "1", "").await;
+    assert_eq!(handles(&answer), ["backend/0001", "stray"]);
+    let [ours, stray] = [&answer["volumes"][0], &answer["volumes"][1]];
+    assert_eq!(ours["nodeIds"], json!([NODE_ID]), "{ours}");
+    assert_eq!((&stray["nodeIds"], &stray["context"]), (&json!([]), &json!({ "pool": "x" })), "{stray}");
+    assert!(answer["time"].is_string() && answer["nextToken"].is_null() && answer["message"].is_null());
+    // It is told still, and not asked for again, by the next daemon either.
+    rig.stop().await;
+    rig.start().await;
+    rig.ready().await;
+    assert_eq!(rig.count(LIST), 1);
+    ask(&rig, json!({ "id": "2" })).await;
+    answered(&rig, "2", "").await;
+    assert_eq!(rig.count(LIST), 2);
+    forgotten(&rig).await;
+    let instance = rig.ready().await;
+    assert_eq!(instance.status.unwrap().node_id, NODE_ID, "all else stands");
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+/// Obligations CO-CTRL-65, CO-CTRL-66.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_list_is_told_in_pages_and_begun_anew_when_its_token_is_lost() {
+    let rig = Rig::new(Config::full()).await;
+    let large = BTreeMap::from([("about".to_owned(), "x".repeat(3_000))]);
+    for number in 0..150 {
+        rig.backend.add_volume(&format!("v-{number:03}"), large.clone());
+    }
+    ask(&rig, json!({ "id": "1", "startingToken": "" })).await;
+    let first = answered(&rig, "1", "").await;
+    let token = first["nextToken"].as_str().unwrap().to_owned();
+    ask(&rig, json!({ "id": "1", "startingToken": token })).await;
+    let second = answered(&rig, "1", &token).await;
+    let all = [handles(&first), handles(&second)].concat();
+    let expected: Vec<String> = (0..150).map(|number| format!("v-{number:03}")).collect();
+    assert_eq!((handles(&first).len(), all), (100, expected.iter().map(String::as_str).collect()));
+    assert_eq!(second["nextToken"], Value::Null);
+    // A page that goes on where another has ended is none without that one.
+    rig.backend.next(LIST, Answer::fail(Code::Aborted, "which token?"));
+    ask(&rig, json!({ "id": "2", "startingToken": token })).await;
+    let told = answered(&rig, "2", &token).await;
+    let message = told["message"].as_str().unwrap();
+    assert!(message.contains("which token?") && message.contains("begun anew"), "{message}");
+    for number in 0..150 {
+        rig.backend.add_volume(&format!("v-{number:03}"), BTreeMap::new());
+    }
+    let page = |token: &str, handle: &str| {
+        let volume = proto::Volume { volume_id: handle.to_owned(), ..Default::default() };
+        let entry = proto::list_volumes_response::Entry { volume: Some(volume), status: None };
+        Answer::reply(&proto::ListVolumesResponse { entries: vec![entry], next_token: token.to_owned() })
+    };
+    for answer in
+        [page("t", "old"), Answer::fail(Code::Aborted, "which token?"), page("u", "a"), page("", "b")]
+    {
+        rig.backend.next(LIST, answer);
+    }
+    ask(&rig, json!({ "id": "3", "startingToken": "" })).await;
+    assert_eq!(handles(&answered(&rig, "3", "").await), ["a", "b"]);
+    let tokens = |ask: Ask| match ask {
+        Ask::ListVolumes(of) => of.starting_token,
+        other => panic!("{other:?}"),
+    };
+    let asked: Vec<_> = rig.backend.calls_of(LIST).into_iter().map(|call| tokens(call.ask)).collect();
+    assert_eq!(asked[asked.len() - 4..], ["", "t", "", "u"]);
+    forgotten(&rig).await;
+    rig.finish().await;
+}
+
+/// Obligation CO-CTRL-65: who does not list is not asked. What cannot be told is said.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn why_there_is_no_list_is_told() {
+    let rig = Rig::new(Config::without_attach_and_stage()).await;
+    ask(&rig, json!({ "id": "1" })).await;
+    let told = answered(&rig, "1", "").await;
+    assert!(told["message"].as_str().unwrap().contains("LIST_VOLUMES"), "{told}");
+    assert_eq!(rig.count(LIST), 0);
+    rig.finish().await;
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.next(LIST, Answer::fail(Code::Internal, "the array is away"));
+    ask(&rig, json!({ "id": "1" })).await;
+    let told = answered(&rig, "1", "").await;
+    assert!(told["message"].as_str().unwrap().contains("INTERNAL: the array is away"), "{told}");
+    forgotten(&rig).await;
+    rig.finish().await;
+}
+
+/// One that never answers is a matter of who asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_that_hangs_holds_up_nobody() {
+    let rig = Rig::new(Config::full()).await;
+    let gate = Gate::new();
+    rig.backend.next(LIST, Answer::honest().hang(&gate));
+    ask(&rig, json!({ "id": "1" })).await;
+    rig.in_flight(LIST, 1).await;
+    rig.running().await;
+    rig.ask("vol-2", &Special::default()).await;
+    rig.volume_up("vol-2").await;
+    assert_eq!(rig.count(LIST), 1, "and it is not asked beside that");
+    gate.open();
+    answered(&rig, "1", "").await;
+    forgotten(&rig).await;
+    rig.end_all().await;
+    rig.end_volume("vol-2").await;
+    rig.finish().await;
+}

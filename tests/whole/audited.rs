@@ -1,0 +1,96 @@
+//! `volume audit` and `volume adopt`, with `csi dir`.
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use crate::copies::greeting_of;
+use crate::quickstart::started;
+use crate::rig::Rig;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn audit(rig: &Rig, more: &[&str]) -> Output {
+    rig.try_run(&[&["volume", "audit"], more].concat())
+}
+
+fn fits(rig: &Rig, said: &str) {
+    let output = audit(rig, &[]);
+    let told = text(&output.stderr);
+    assert!(output.status.success() && output.stdout.is_empty() && told.contains(said), "{output:?}");
+}
+
+fn mount(command: &str, args: &[&str]) {
+    assert!(Command::new(command).args(args).status().unwrap().success(), "{command} {args:?}");
+}
+
+/// What a person let go of and forgot is found, told with what to do, and used again with one command.
+#[test]
+fn what_nobody_knows_any_more_is_found_and_adopted() {
+    let mut rig = Rig::new();
+    rig.up();
+    fits(&rig, "No plugins");
+    started(&rig);
+    fits(&rig, "1 volume listed by 1 instance; all of them fit");
+    let volume = rig.list("volumes").remove(0);
+    let (name, handle) =
+        (volume["metadata"]["name"].as_str().unwrap(), volume["status"]["handle"].as_str().unwrap());
+    rig.run(&["patch", "volume", name, "-p", r#"{"spec":{"reclaimPolicy":"Retain"}}"#]);
+    for (kind, name) in [("allocation", "hello"), ("volumeclaim", "data"), ("volume", name)] {
+        rig.run(&["delete", kind, name]);
+    }
+    let output = audit(&rig, &["dir"]);
+    let (table, told) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(
+        table.contains("unknown") && table.contains(handle) && table.contains("no Volume has this handle"),
+        "{table}"
+    );
+    let advice = format!("wharfline volume adopt {handle} --plugin dir");
+    assert!(told.contains("1 thing does not fit") && told.contains(&advice), "{told}");
+    let found: Value = serde_json::from_slice(&audit(&rig, &["-o", "json"]).stdout).unwrap();
+    assert_eq!((&found[0]["what"], &found[0]["subject"]), (&json!("Unknown"), &json!(handle)), "{found}");
+
+    let tried =
+        rig.run(&["volume", "adopt", handle, "--plugin", "dir", "--claim", "again", "--dry-run=server"]);
+    assert!(tried.contains("created (only tried, by the server)"), "{tried}");
+    assert_eq!(rig.list("volumes"), Vec::<Value>::new());
+    rig.run(&["volume", "adopt", handle, "--plugin", "dir", "--claim", "again"]);
+    let user = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Allocation", "metadata": { "name": "again" },
+        "spec": { "volumes": [{ "name": "data", "claimName": "again" }] } });
+    rig.apply(&user.to_string());
+    rig.wait_ready("allocation/again");
+    assert_eq!(greeting_of(&rig, "again"), "hello from wharfline\n");
+    fits(&rig, "1 volume listed by 1 instance; all of them fit");
+    let twice = rig.try_run(&["volume", "adopt", handle, "--plugin", "dir", "--name", "twice"]);
+    assert_eq!(twice.status.code(), Some(4), "{twice:?}");
+    let none = rig.try_run(&["volume", "adopt", "nothing", "--plugin", "dir"]);
+    assert_eq!(none.status.code(), Some(3), "{none:?}");
+    assert_eq!(audit(&rig, &["nobody"]).status.code(), Some(3));
+    assert_eq!(audit(&rig, &["-o", "yaml"]).status.code(), Some(2));
+    let instance = rig.list("plugininstances").remove(0);
+    assert_eq!((&instance["spec"]["audit"], &instance["status"]["audit"]), (&Value::Null, &Value::Null));
+
+    // A mount that no record owns is told of its node.
+    let published =
+        rig.get("allocation", "again")["status"]["volumes"][0]["path"].as_str().unwrap().to_owned();
+    let stray = std::path::Path::new(&published).ancestors().nth(2).unwrap().join("stray");
+    let path = stray.to_str().unwrap();
+    rig.kill();
+    std::fs::create_dir(&stray).unwrap();
+    mount("mount", &["-t", "tmpfs", "none", path]);
+    rig.up();
+    let output = audit(&rig, &[]);
+    mount("umount", &[path]);
+    std::fs::remove_dir(&stray).unwrap();
+    assert!(text(&output.stdout).contains(path), "{output:?}");
+    for (kind, name) in [("allocation", "again"), ("volumeclaim", "again")] {
+        rig.run(&["delete", kind, name]);
+    }
+    rig.run(&["down", "--delete-volumes"]);
+    rig.ended();
+    rig.assert_nothing_left();
+    let volumes = rig.data.path().join("drivers/dir/volumes");
+    assert_eq!(std::fs::read_dir(volumes).unwrap().count(), 1, "what was adopted is kept");
+}
