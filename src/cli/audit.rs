@@ -188,6 +188,11 @@ mod tests {
 
     use super::*;
 
+    /// A handle, and the nodes that it is listed with.
+    type Entry<'a> = (&'a str, Option<&'a [&'a str]>);
+    /// A list, and what is told of it.
+    type Case<'a> = (&'a [Entry<'a>], &'a [(What, &'a str)]);
+
     fn volume(name: &str, handle: &str, exists: &str) -> Volume {
         let status =
             if handle.is_empty() { json!({}) } else { json!({ "handle": handle, "exists": exists }) };
@@ -208,8 +213,8 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn listed(volumes: &[(&str, Option<&[&str]>)]) -> Listed {
-        let volume = |(handle, nodes): &(&str, Option<&[&str]>)| BackendVolume {
+    fn listed(volumes: &[Entry<'_>]) -> Listed {
+        let volume = |(handle, nodes): &Entry<'_>| BackendVolume {
             handle: (*handle).to_owned(),
             node_ids: nodes.map(|nodes| nodes.iter().map(|id| (*id).to_owned()).collect()),
             ..BackendVolume::default()
@@ -241,8 +246,7 @@ mod tests {
     #[test]
     fn each_thing_that_does_not_fit_is_told() {
         let all = known(&[volume("v", "h", "Up")], &[attachment("h", "id-a", "Up")]);
-        type Entry<'a> = (&'a str, Option<&'a [&'a str]>);
-        let cases: [(&[Entry<'_>], &[(What, &str)]); 5] = [
+        let cases: [Case<'_>; 5] = [
             (&[("h", None), ("x", None)], &[(What::Unknown, "x")]),
             (&[], &[(What::NotListed, "h")]),
             (&[("h", Some(&[]))], &[(What::NotAttached, "h")]),
