@@ -35,6 +35,8 @@ pub(crate) struct Known {
 pub(crate) enum What {
     /// The backend has it, and no Volume has its handle.
     Unknown,
+    /// The same, while a Volume is being made of which nobody knows the handle yet.
+    Unclear,
     /// A Volume has it, and the backend did not list it.
     NotListed,
     /// The backend has it attached to a node, and no attachment says so.
@@ -103,19 +105,24 @@ fn of_list(list: &Listed, before: &Known, after: &Known, found: &mut BTreeSet<Fi
     };
     let (earlier, later) = (ours(before), ours(after));
     let under_way = [before, after].into_iter().flat_map(|known| &known.volumes);
-    let under_way = under_way.filter(|v| v.spec.plugin == list.plugin && handle(v).is_empty());
+    // Without a host nobody was ever asked for it.
+    let asked_for = |v: &Volume| v.status.as_ref().is_some_and(|status| status.controller.is_some());
+    let under_way =
+        under_way.filter(|v| v.spec.plugin == list.plugin && handle(v).is_empty() && asked_for(v));
     let under_way: BTreeSet<String> = under_way.map(ResourceExt::name_any).collect();
     let listed: BTreeMap<&str, &BackendVolume> =
         list.volumes.iter().map(|volume| (volume.handle.as_str(), volume)).collect();
     for (handle, volume) in &listed {
         if !earlier.contains_key(*handle) && !later.contains_key(*handle) {
-            found.insert(finding(What::Unknown, handle, unknown(volume, &under_way)));
+            let what = if under_way.is_empty() { What::Unknown } else { What::Unclear };
+            found.insert(finding(what, handle, unknown(volume, &under_way)));
         } else if !volume.abnormal.is_empty() {
             found.insert(finding(What::Unwell, handle, volume.abnormal.clone()));
         }
     }
     for (handle, volume) in later.iter().filter(|(handle, _)| earlier.contains_key(*handle)) {
-        let there = volume.status.as_ref().is_some_and(|status| status.exists == Some(Rung::Up));
+        let there = volume.status.as_ref().is_some_and(|status| status.exists == Some(Rung::Up))
+            && volume.metadata.deletion_timestamp.is_none();
         let its = list.node.is_empty() || node(volume) == list.node;
         if there && its && !listed.contains_key(handle.as_str()) {
             let details = format!(
@@ -194,8 +201,10 @@ mod tests {
     type Case<'a> = (&'a [Entry<'a>], &'a [(What, &'a str)]);
 
     fn volume(name: &str, handle: &str, exists: &str) -> Volume {
-        let status =
-            if handle.is_empty() { json!({}) } else { json!({ "handle": handle, "exists": exists }) };
+        let mut status = json!({ "controller": { "nodeName": "a", "epoch": 1 } });
+        if !handle.is_empty() {
+            (status["handle"], status["exists"]) = (json!(handle), json!(exists));
+        }
         let value: Value = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Volume", "metadata": { "name": name },
             "spec": { "plugin": "p", "accessModes": ["SingleNodeWriter"],
                 "source": { "create": { "name": name, "nodeName": "a", "requiredBytes": 1 } } }, "status": status });
@@ -274,12 +283,20 @@ mod tests {
         }
         let deleting = known(&[volume("v", "h", "Unknown")], &[]);
         assert_eq!(words(listed(&[]), &deleting, &deleting), [], "it may be gone already");
+        let mut going = known(&[volume("v", "h", "Up")], &[]);
+        going.volumes[0].metadata.deletion_timestamp =
+            serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        assert_eq!(words(listed(&[]), &going, &going), [], "and is about to be said to be");
     }
 
     #[test]
     fn what_is_being_made_may_be_what_is_listed() {
         let making = known(&[volume("v", "", "")], &[]);
         let found = findings(&[listed(&[("x", None)])], &making, &making);
+        assert_eq!(found[0].what, What::Unclear);
+        let mut waiting = making.clone();
+        waiting.volumes[0].status.as_mut().unwrap().controller = None;
+        assert_eq!(words(listed(&[("x", None)]), &waiting, &waiting), [(What::Unknown, "x".to_owned())]);
         assert!(found[0].details.contains("volume/v, which is being made"), "{found:?}");
     }
 

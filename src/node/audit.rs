@@ -20,10 +20,11 @@ use crate::plan::supervise::Process;
 
 const AUDIT: Part = Part { name: "audit", fields: AUDIT_PART, epoch: None, guard: Guard::Any };
 
-/// Volumes asked for in one call.
+/// Volumes asked for in one call, as long as their entries are small.
 const PAGE: i32 = 100;
-/// Bytes of one answer, and at most a page more: it is a value of the store, which has a limit.
-const MOST: usize = 256 << 10;
+/// Bytes after which an answer ends, and that it has at most: it goes through the API, which takes 1 MiB.
+const ENOUGH: usize = 256 << 10;
+const MOST: usize = 768 << 10;
 
 /// The field of the status that this file writes.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -105,22 +106,30 @@ async fn list(
     let can = instance.progress.fingerprint.as_ref().map(|known| known.controller).unwrap_or_default();
     let deadline = node.deadline(&instance.plugin, "ListVolumes");
     let mut pages = check::Pages::from(&asked.starting_token);
-    let (mut volumes, mut bytes) = (Vec::new(), 0);
+    let (mut volumes, mut bytes, mut most) = (Vec::new(), 0, PAGE);
     loop {
         let request =
-            proto::ListVolumesRequest { max_entries: PAGE, starting_token: pages.token().to_owned() };
+            proto::ListVolumesRequest { max_entries: most, starting_token: pages.token().to_owned() };
         let alpha = node.alpha(&instance.plugin);
         let terms = Terms { deadline, attempt: 1, lease: None, gate: None, alpha };
         let call = instance.client.list_volumes(request, terms);
         let about = object.object_ref(&());
         match node.events.follow(Some(about), ("ListVolumes", deadline), call).await {
             Ok(answer) => {
-                for entry in &answer.entries {
-                    bytes += prost::Message::encoded_len(entry);
-                    volumes.push(volume(&can, entry).map_err(|fault| format!("ListVolumes: {fault}"))?);
+                let page = page_of(&can, &answer).map_err(|fault| format!("ListVolumes: {fault}"))?;
+                let size = serde_json::to_vec(&page).map_or(0, |text| text.len());
+                if bytes + size > MOST {
+                    match (volumes.is_empty(), most) {
+                        (false, _) => return Ok((volumes, pages.token().to_owned())),
+                        (true, 1) => return Err(format!("ListVolumes: one volume takes {size} bytes")),
+                        (true, _) => most /= 2,
+                    }
+                    continue;
                 }
-                let more = pages.took(&answer.next_token, answer.entries.len(), PAGE);
-                if !more.map_err(|fault| format!("ListVolumes: {fault}"))? || bytes >= MOST {
+                bytes += size;
+                volumes.extend(page);
+                let more = pages.took(&answer.next_token, answer.entries.len(), most);
+                if !more.map_err(|fault| format!("ListVolumes: {fault}"))? || bytes >= ENOUGH {
                     return Ok((volumes, pages.token().to_owned()));
                 }
             }
@@ -128,12 +137,18 @@ async fn list(
             Err(failure)
                 if failure.is_aborted() && asked.starting_token.is_empty() && pages.restart().is_ok() =>
             {
-                volumes.clear();
-                bytes = 0;
+                (volumes, bytes) = (Vec::new(), 0);
             }
             Err(failure) => return Err(said(&failure)),
         }
     }
+}
+
+fn page_of(
+    can: &crate::csi::ControllerCapabilities,
+    answer: &proto::ListVolumesResponse,
+) -> Result<Vec<BackendVolume>, check::Fault> {
+    answer.entries.iter().map(|entry| volume(can, entry)).collect()
 }
 
 fn said(failure: &Failure) -> String {

@@ -133,6 +133,7 @@ impl Node {
     {
         let text = serde_json::to_vec(status).map_err(kube::Error::SerdeError)?;
         let key = format!("{}/{}", object.uid().unwrap_or_default(), part.name);
+        let mut before = None;
         {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
             match said.get(&key) {
@@ -141,7 +142,7 @@ impl Node {
                 }
                 Some(known) if known.text == text => {}
                 Some(_) | None => {
-                    said.insert(key.clone(), Said { text: text.clone(), settled: None });
+                    before = Some(said.insert(key.clone(), Said { text: text.clone(), settled: None }));
                 }
             }
         }
@@ -186,6 +187,12 @@ impl Node {
             Ok(Err(error)) => (Err(error), Some((0, false))),
             Err(_) => (Err(kube::Error::Service("no answer in time".into())), Some((0, false))),
         };
+        if always
+            && matches!(&outcome, Err(kube::Error::Api(status)) if status.code == 409)
+            && let Some(before) = before
+        {
+            self.unsay(&key, before);
+        }
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         match known {
             Some((version, sure)) => {
@@ -194,6 +201,15 @@ impl Node {
             None => drop(written.remove(&key)),
         }
         outcome
+    }
+
+    /// What was to stand before something is done, and is refused for a newer state, was never said: nothing was done.
+    fn unsay(&self, key: &str, before: Option<Said>) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        match before {
+            Some(before) => drop(said.insert(key.to_owned(), before)),
+            None => drop(said.remove(key)),
+        }
     }
 
     /// Patches a status. Of the answer only the version is needed, and more is not asked for.

@@ -261,7 +261,11 @@ fn with_volume(facts: &Facts, volume: &Volume) -> Verdict {
         return Verdict { phase, ready: why(&reason), step: None };
     }
     // Another object of the name, if there is one, is another content: it is begun anew, from that.
-    if volume.unfillable && volume.owner == Owner::Mine && phase != ClaimPhase::Bound {
+    if volume.unfillable
+        && facts.named.is_empty()
+        && volume.owner == Owner::Mine
+        && phase != ClaimPhase::Bound
+    {
         return Verdict { phase, ready: Err(volume.why.clone()), step: Some(Step::DeleteVolume) };
     }
     if !volume.mismatch.is_empty() {

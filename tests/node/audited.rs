@@ -110,6 +110,37 @@ async fn a_long_list_is_told_in_pages_and_begun_anew_when_its_token_is_lost() {
     rig.finish().await;
 }
 
+/// An answer goes through the API, which takes no more than so much at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn volumes_with_much_to_say_are_told_in_answers_that_fit() {
+    let rig = Rig::new(Config::full()).await;
+    let large = BTreeMap::from([("about".to_owned(), "x".repeat(20_000))]);
+    let mut expected = Vec::new();
+    for (letter, count, context) in [("v", 150, BTreeMap::new()), ("w", 60, large)] {
+        for number in 0..count {
+            expected.push(format!("{letter}-{number:03}"));
+            rig.backend.add_volume(&format!("{letter}-{number:03}"), context.clone());
+        }
+    }
+    let (mut token, mut found, mut answers) = (String::new(), Vec::new(), 0);
+    loop {
+        ask(&rig, json!({ "id": "1", "startingToken": token })).await;
+        let answer = answered(&rig, "1", &token).await;
+        assert_eq!(answer["message"], Value::Null);
+        assert!(answer.to_string().len() < 1 << 20);
+        found.extend(handles(&answer).into_iter().map(str::to_owned));
+        answers += 1;
+        match answer["nextToken"].as_str() {
+            Some(next) => next.clone_into(&mut token),
+            None => break,
+        }
+    }
+    assert_eq!(found, expected);
+    assert!(answers > 2, "{answers}");
+    forgotten(&rig).await;
+    rig.finish().await;
+}
+
 /// Obligation CO-CTRL-65: who does not list is not asked. What cannot be told is said.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn why_there_is_no_list_is_told() {

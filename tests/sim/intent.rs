@@ -66,24 +66,31 @@ pub fn missing(inner: &Inner, plugin: &str, node: &str, ask: &Ask) -> Option<Str
                 format!("no snapshot of handle {} that is being deleted in the store", request.snapshot_id)
             })
         }
-        Ask::ControllerExpandVolume(request) => {
-            let wanted = request.capacity_range.as_ref().map(|range| range.required_bytes);
-            let asked = |v: &Value| v.pointer("/status/expansion/asked/requiredBytes")?.as_i64();
-            let said = told_of(inner, plugin, &request.volume_id, asked);
-            (said != wanted).then(|| format!("{} is said to be asked for {said:?}", request.volume_id))
-        }
-        Ask::ControllerModifyVolume(request) => {
-            let wanted = serde_json::to_value(&request.mutable_parameters).ok();
-            let asked = |v: &Value| v.pointer("/status/modification/asked/parameters").cloned();
-            let said = told_of(inner, plugin, &request.volume_id, asked);
-            (said != wanted).then(|| format!("{} is said to be asked for {said:?}", request.volume_id))
-        }
+        Ask::ControllerExpandVolume(_) | Ask::ControllerModifyVolume(_) => change(inner, plugin, ask),
         Ask::NodeStageVolume(request) => journal(&request.staging_target_path, "staged", "Rising"),
         Ask::NodeUnstageVolume(request) => journal(&request.staging_target_path, "staged", "Sinking"),
         Ask::NodePublishVolume(request) => journal(parent(&request.target_path), "level", "Rising"),
         Ask::NodeUnpublishVolume(request) => journal(parent(&request.target_path), "level", "Sinking"),
         _ => None,
     }
+}
+
+/// The same of a call that changes a volume: its host has said what it asks for.
+fn change(inner: &Inner, plugin: &str, ask: &Ask) -> Option<String> {
+    let handle = ask.volume().unwrap_or_default();
+    let (said, wanted) = match ask {
+        Ask::ControllerExpandVolume(request) => {
+            let asked = |v: &Value| v.pointer("/status/expansion/asked/requiredBytes").cloned();
+            let bytes = request.capacity_range.as_ref().map(|range| Value::from(range.required_bytes));
+            (told_of(inner, plugin, handle, asked), bytes)
+        }
+        Ask::ControllerModifyVolume(request) => {
+            let asked = |v: &Value| v.pointer("/status/modification/asked/parameters").cloned();
+            (told_of(inner, plugin, handle, asked), serde_json::to_value(&request.mutable_parameters).ok())
+        }
+        _ => return None,
+    };
+    (said != wanted).then(|| format!("{handle} is said to be asked for {said:?}"))
 }
 
 /// What the Volume of this handle says of itself.

@@ -1,11 +1,11 @@
 //! `volume audit` and `volume adopt`, with `csi dir`.
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::copies::greeting_of;
-use crate::quickstart::started;
-use crate::rig::Rig;
+use crate::copies::{filled, greeting_of};
+use crate::quickstart::{QUICKSTART, started};
+use crate::rig::{Rig, until};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -33,6 +33,12 @@ fn what_nobody_knows_any_more_is_found_and_adopted() {
     fits(&rig, "No plugins");
     started(&rig);
     fits(&rig, "1 volume listed by 1 instance; all of them fit");
+    // Several at once wait for one another, and each gets its answer.
+    let audits: Vec<_> =
+        (0..4).map(|_| rig.command(&["volume", "audit"]).stderr(Stdio::null()).spawn().unwrap()).collect();
+    for mut audit in audits {
+        assert!(audit.wait().unwrap().success());
+    }
     let volume = rig.list("volumes").remove(0);
     let (name, handle) =
         (volume["metadata"]["name"].as_str().unwrap(), volume["status"]["handle"].as_str().unwrap());
@@ -47,7 +53,7 @@ fn what_nobody_knows_any_more_is_found_and_adopted() {
         table.contains("unknown") && table.contains(handle) && table.contains("no Volume has this handle"),
         "{table}"
     );
-    let advice = format!("wharfline volume adopt {handle} --plugin dir");
+    let advice = format!("wharfline volume adopt --plugin dir {handle}");
     assert!(told.contains("1 thing does not fit") && told.contains(&advice), "{told}");
     let found: Value = serde_json::from_slice(&audit(&rig, &["-o", "json"]).stdout).unwrap();
     assert_eq!((&found[0]["what"], &found[0]["subject"]), (&json!("Unknown"), &json!(handle)), "{found}");
@@ -93,4 +99,42 @@ fn what_nobody_knows_any_more_is_found_and_adopted() {
     rig.assert_nothing_left();
     let volumes = rig.data.path().join("drivers/dir/volumes");
     assert_eq!(std::fs::read_dir(volumes).unwrap().count(), 1, "what was adopted is kept");
+}
+
+/// Scenario B118: who asks for a list waits, and nobody else.
+#[test]
+fn a_driver_that_is_slow_to_list_delays_no_volume() {
+    let mut rig = Rig::new();
+    rig.up();
+    let script = rig.data.path().join("chaos.yaml");
+    std::fs::write(
+        &script,
+        "rules:\n  - {method: ListVolumes, delay: 10m}\n  - {method: GetCapacity, delay: 10m}\n",
+    )
+    .unwrap();
+    let chaos =
+        format!("command: [wharfline, csi, chaos, --script, {}, --, wharfline, csi, dir,", script.display());
+    let wrapped = QUICKSTART.replace("command: [wharfline, csi, dir,", &chaos);
+    assert_ne!(wrapped, QUICKSTART);
+    rig.apply(&wrapped);
+    rig.wait_ready("allocation/hello");
+    let mut audit = rig.command(&["volume", "audit"]).stderr(Stdio::null()).spawn().unwrap();
+    until("it is asked", || rig.list("plugininstances")[0]["spec"]["audit"].is_object());
+    rig.apply(&filled("second", &Value::Null, "1Mi"));
+    rig.wait_ready("allocation/second");
+    for name in ["hello", "second"] {
+        rig.run(&["delete", "allocation", name]);
+    }
+    for name in ["data", "second"] {
+        rig.run(&["delete", "volumeclaim", name]);
+    }
+    assert!(audit.try_wait().unwrap().is_none(), "it still waits");
+    audit.kill().unwrap();
+    audit.wait().unwrap();
+    let short = rig.try_run(&["volume", "audit", "--timeout", "1s"]);
+    assert_eq!(short.status.code(), Some(5), "{short:?}");
+    assert!(text(&short.stderr).contains("plugin/dir did not answer in time"), "{short:?}");
+    rig.run(&["down"]);
+    rig.ended();
+    rig.assert_nothing_left();
 }

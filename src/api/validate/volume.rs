@@ -70,7 +70,9 @@ fn is_being_asked_for(old: &Value) -> bool {
     let status = &old["status"];
     // Of what has a host and was not said to be there or not, a create may be under way.
     let hosted = old["spec"]["source"]["create"].is_object() && status["controller"].is_object();
-    let known = status["exists"] == "Up" || status["exists"] == "Down" && status["attempting"] != true;
+    let by_its_host = status["observedEpoch"] == status["controller"]["epoch"];
+    let absent = status["exists"] == "Down" && by_its_host && status["attempting"] != true;
+    let known = status["exists"] == "Up" || absent;
     hosted && !known || status["expansion"]["asked"].is_object()
 }
 
@@ -148,8 +150,12 @@ mod tests {
             (json!({}), false),
             (json!({ "controller": {} }), true),
             (json!({ "controller": {}, "exists": "Unknown" }), true),
-            (json!({ "controller": {}, "exists": "Down" }), false),
-            (json!({ "controller": {}, "exists": "Down", "attempting": true }), true),
+            (json!({ "controller": { "epoch": 2 }, "exists": "Down", "observedEpoch": 2 }), false),
+            (json!({ "controller": { "epoch": 3 }, "exists": "Down", "observedEpoch": 2 }), true),
+            (
+                json!({ "controller": { "epoch": 2 }, "exists": "Down", "observedEpoch": 2, "attempting": true }),
+                true,
+            ),
             (json!({ "controller": {}, "exists": "Up" }), false),
             (json!({ "exists": "Up", "expansion": { "asked": { "requiredBytes": 2 } } }), true),
             (json!({ "exists": "Up", "expansion": { "nodeBytes": 2 } }), false),

@@ -2,7 +2,8 @@
 //!
 //! A plugin's instance is asked by a field of its object, page by page; its node's daemon answers there. The comparison is in
 //! [`crate::cli::audit`].
-use std::time::Instant;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use http::Method;
 use ring::rand::SecureRandom as _;
@@ -78,7 +79,8 @@ async fn audit(session: &mut Session<'_>, args: &Audit) -> Result<(), Failure> {
     let count: usize = listed.iter().map(|list| list.volumes.len()).sum();
     let summary = format!("{} listed by {}", plural(count, "volume"), plural(listed.len(), "instance"));
     if found.is_empty() {
-        session.note(format_args!("{summary}; all of them fit"));
+        let all = if unasked.is_empty() { "all of them fit" } else { "what was listed fits" };
+        session.note(format_args!("{summary}; {all}"));
         return Ok(());
     }
     let what = format!(
@@ -88,11 +90,22 @@ async fn audit(session: &mut Session<'_>, args: &Audit) -> Result<(), Failure> {
     let mut failure = Failure::failed(what);
     if let Some(orphan) = found.iter().find(|found| found.what == What::Unknown) {
         failure = failure.try_this(format!(
-            "to use one that is unknown: wharfline volume adopt {} --plugin {}; or delete it at the backend",
-            orphan.subject, orphan.of
+            "to use one that is unknown: wharfline volume adopt --plugin {} {}; or delete it at the backend",
+            orphan.of,
+            as_word(&orphan.subject)
         ));
     }
     Err(failure)
+}
+
+/// As a shell takes it for one word, and this program for no flag.
+fn as_word(handle: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._/:@+=,-".contains(c);
+    if !handle.is_empty() && !handle.starts_with('-') && handle.chars().all(plain) {
+        return handle.to_owned();
+    }
+    let quoted = handle.replace('\'', r"'\''");
+    if handle.starts_with('-') { format!("-- '{quoted}'") } else { format!("'{quoted}'") }
 }
 
 fn plural(count: usize, word: &str) -> String {
@@ -106,6 +119,7 @@ fn print(session: &mut Session<'_>, found: &[Finding]) -> Result<(), Failure> {
     let row = |found: &Finding| {
         let what = match found.what {
             What::Unknown => "unknown",
+            What::Unclear => "unclear",
             What::NotListed => "not listed",
             What::Attached => "attached",
             What::NotAttached => "not attached",
@@ -134,19 +148,38 @@ struct Asked {
 async fn chosen(session: &Session<'_>, kinds: &Kinds, names: &[String]) -> Result<Vec<Asked>, Failure> {
     let plugins: Vec<Plugin> = all(&session.wire, kinds, "plugins").await?;
     let instances: Vec<PluginInstance> = all(&session.wire, kinds, "plugininstances").await?;
+    let nodes: Vec<Value> = all(&session.wire, kinds, "nodes").await?;
+    let lives: BTreeSet<String> = nodes.iter().filter(|node| is_ready(node)).map(name_in).collect();
     let named = |plugin: &Plugin| plugin.metadata.name.clone().unwrap_or_default();
     if let Some(missing) = names.iter().find(|name| !plugins.iter().any(|plugin| named(plugin) == **name)) {
         return Err(Failure::new(Exit::NotFound, format!("plugin/{missing} does not exist")));
     }
     let wanted = plugins.iter().filter(|plugin| names.is_empty() || names.contains(&named(plugin)));
-    Ok(wanted.flat_map(|plugin| to_ask(&named(plugin), plugin.spec.controller_scope, &instances)).collect())
+    Ok(wanted
+        .flat_map(|plugin| to_ask(&named(plugin), plugin.spec.controller_scope, (&instances, &lives)))
+        .collect())
 }
 
-fn to_ask(plugin: &str, scope: ControllerScope, instances: &[PluginInstance]) -> Vec<Asked> {
+fn name_in(object: &Value) -> String {
+    object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Whether a Node is heard of: what its daemon said last of an instance stands, whatever has become of both.
+fn is_ready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().any(|condition| condition["type"] == READY && condition["status"] == "True")
+}
+
+fn to_ask(
+    plugin: &str,
+    scope: ControllerScope,
+    (instances, lives): (&[PluginInstance], &BTreeSet<String>),
+) -> Vec<Asked> {
     let able = |instance: &&PluginInstance| {
         let status = instance.status.clone().unwrap_or_default();
         instance.spec.plugin == plugin
             && instance.spec.role.controller()
+            && lives.contains(&instance.spec.node_name)
             && is_true(&status.conditions, READY)
             && status.capabilities.iter().any(|word| word == LISTS)
     };
@@ -178,51 +211,33 @@ async fn list(
     let plugin = &asked.plugin;
     if asked.instance.is_empty() {
         let what = format!("plugin/{plugin} was not asked");
-        let why = "no ready instance of it lists volumes (LIST_VOLUMES)";
+        let why = "no instance of it that is ready, on a node that is, lists volumes (LIST_VOLUMES)";
         return Err(Failure::failed(what).because(why));
     }
-    let resource = kinds.find("plugininstances")?;
     let item = Item {
-        resource: resource.clone(),
+        resource: kinds.find("plugininstances")?.clone(),
         namespace: String::new(),
         name: asked.instance.clone(),
         object: Value::Null,
     };
     let mut random = [0; 8];
-
     let generator = ring::rand::SystemRandom::new();
     generator.fill(&mut random).map_err(|_| Failure::failed("the system gave no random bytes"))?;
     let id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    let ask = async |question: Value| {
-        let body = json!({ "spec": { "audit": question } });
-        wire.send(Method::PATCH, &item.path(), Some((content::MERGE_PATCH, &body)), Form::Object).await
-    };
     let mut request = AuditRequest { id, starting_token: String::new() };
     let mut volumes = Vec::new();
     let outcome = loop {
-        // What a merge patch leaves out stays as it was: the token is always said.
-        let question = json!({ "id": request.id, "startingToken": request.starting_token });
-        if let Err(failure) = ask(question).await {
-            break Err(failure);
-        }
-        let answer = follow(wire, &item, |seen| match seen {
-            None => Some(None),
-            Some(seen) => answer_to(seen, &request).map(Some),
-        });
-        match deadline.limit(answer).await {
+        match deadline.limit(page(wire, &item, &request)).await {
             None => {
                 let what = format!("plugin/{plugin} did not answer in time");
                 let advice = format!("wharfline describe plugininstance/{}", asked.instance);
                 break Err(Failure::new(Exit::TimedOut, what).try_this(advice));
             }
             Some(Err(failure)) => break Err(failure),
-            Some(Ok(None)) => {
-                break Err(Failure::failed(format!("plugininstance/{} is gone", asked.instance)));
-            }
-            Some(Ok(Some(answer))) if !answer.message.is_empty() => {
+            Some(Ok(answer)) if !answer.message.is_empty() => {
                 break Err(Failure::failed(format!("plugin/{plugin} was not listed")).because(answer.message));
             }
-            Some(Ok(Some(answer))) => {
+            Some(Ok(answer)) => {
                 volumes.extend(answer.volumes);
                 if answer.next_token.is_empty() {
                     break Ok(volumes);
@@ -231,10 +246,51 @@ async fn list(
             }
         }
     };
-    // Nobody reads the answer any more, and the store need not keep it.
-    let taken_back = ask(Value::Null).await;
-    let volumes = outcome?;
-    taken_back.map(|_| volumes)
+    // Nobody reads the answer any more, and the store need not keep it. Another's question stays: then this fails, rightly.
+    let taken_back = json!([
+        { "op": "test", "path": "/spec/audit/id", "value": request.id },
+        { "op": "remove", "path": "/spec/audit" },
+    ]);
+    let body = Some((content::JSON_PATCH, &taken_back));
+    let _left_to_others = wire.send(Method::PATCH, &item.path(), body, Form::Object).await;
+    outcome
+}
+
+/// How long another one's question is waited for: who asked may have been killed.
+const OTHERS: Duration = Duration::from_secs(10);
+
+/// One page. Asked when nobody else asks, and again when somebody did over it.
+async fn page(wire: &Wire, item: &Item, request: &AuditRequest) -> Result<Answer, Failure> {
+    let gone = || Failure::failed(format!("plugininstance/{} is gone", item.name));
+    let others = |seen: &Value| {
+        let id = &seen["spec"]["audit"]["id"];
+        !id.is_null() && *id != request.id.as_str()
+    };
+    loop {
+        let free = follow(wire, item, |seen| match seen {
+            None => Some(false),
+            Some(seen) => (!others(seen)).then_some(true),
+        });
+        match tokio::time::timeout(OTHERS, free).await {
+            Ok(Ok(false)) => return Err(gone()),
+            Ok(Err(failure)) => return Err(failure),
+            Ok(Ok(true)) | Err(_) => {}
+        }
+        // What a merge patch leaves out stays as it was: the token is always said.
+        let question = json!({ "id": request.id, "startingToken": request.starting_token });
+        let body = json!({ "spec": { "audit": question } });
+        wire.send(Method::PATCH, &item.path(), Some((content::MERGE_PATCH, &body)), Form::Object).await?;
+        let answered = follow(wire, item, |seen| match seen {
+            None => Some(Err(gone())),
+            Some(seen) => match answer_to(seen, request) {
+                Some(answer) => Some(Ok(Some(answer))),
+                None => (seen["spec"]["audit"]["id"] != request.id.as_str()).then_some(Ok(None)),
+            },
+        });
+        if let Some(answer) = answered.await?? {
+            return Ok(answer);
+        }
+    }
 }
 
 /// The answer to this very question, if it stands there.
@@ -267,16 +323,22 @@ async fn known(session: &Session<'_>, kinds: &Kinds) -> Result<Known, Failure> {
 
 async fn adopt(session: &mut Session<'_>, args: &Adopt) -> Result<(), Failure> {
     let kinds = session.kinds().await?;
-    let name = match &args.name {
-        Some(name) => name.clone(),
-        None => name_of(&args.handle),
-    };
-    let source = source_of(session, &kinds, args).await?;
     let mode = if args.block { "Block" } else { "Filesystem" };
-    let object = json!({ "apiVersion": API_VERSION, "kind": "Volume", "metadata": { "name": name },
-        "spec": { "plugin": args.plugin, "source": { "existing": source }, "accessModes": args.modes,
-            "volumeMode": mode, "reclaimPolicy": "Retain" } });
-    make(session, &kinds, "volumes", &object, args.dry_run).await?;
+    let name = match source_of(session, &kinds, args).await? {
+        Source::Adopted(name) if args.claim.is_some() => name,
+        Source::Adopted(name) => {
+            let what = format!("\"{}\" of plugin/{} is volume/{name} already", args.handle, args.plugin);
+            return Err(Failure::new(Exit::Conflict, what));
+        }
+        Source::New(source) => {
+            let name = args.name.clone().unwrap_or_else(|| name_of(&args.handle));
+            let object = json!({ "apiVersion": API_VERSION, "kind": "Volume", "metadata": { "name": name },
+                "spec": { "plugin": args.plugin, "source": { "existing": source }, "accessModes": args.modes,
+                    "volumeMode": mode, "reclaimPolicy": "Retain" } });
+            make(session, &kinds, "volumes", &object, args.dry_run).await?;
+            name
+        }
+    };
     let Some(claim) = &args.claim else {
         if args.dry_run == DryRun::None {
             session.note(format_args!("a claim takes it with `volumeName: {name}` and volumeMode {mode}"));
@@ -290,8 +352,49 @@ async fn adopt(session: &mut Session<'_>, args: &Adopt) -> Result<(), Failure> {
     make(session, &kinds, "volumeclaims", &object, args.dry_run).await
 }
 
-/// What the plugin says of the handle. A conflict if a Volume has it already.
-async fn source_of(session: &Session<'_>, kinds: &Kinds, args: &Adopt) -> Result<ExistingSource, Failure> {
+/// What is adopted.
+enum Source {
+    /// What the plugin says of it.
+    New(ExistingSource),
+    /// It was adopted before, as the Volume of this name, and nobody has claimed it.
+    Adopted(String),
+}
+
+/// What the plugin says of the handle. A conflict if it is somebody's, or may be.
+async fn source_of(session: &Session<'_>, kinds: &Kinds, args: &Adopt) -> Result<Source, Failure> {
+    let (node, volume) = lookup(session, kinds, args).await?;
+    let known = known(session, kinds).await?;
+    let adopted = known.volumes.iter().find(|volume| {
+        let source = volume.spec.source.existing.as_ref();
+        volume.spec.plugin == args.plugin && source.is_some_and(|source| source.handle == args.handle)
+    });
+    if let Some(adopted) = adopted.filter(|volume| volume.spec.claim_ref.is_none()) {
+        return Ok(Source::Adopted(adopted.metadata.name.clone().unwrap_or_default()));
+    }
+    let list = Listed { plugin: args.plugin.clone(), node: node.clone(), volumes: vec![volume.clone()] };
+    let told = findings(&[list], &known, &known);
+    match told.iter().find(|found| [What::Unknown, What::Unclear].contains(&found.what)) {
+        Some(found) if found.what == What::Unknown => {}
+        Some(unclear) => {
+            let what = format!("\"{}\" of plugin/{} is not adopted now", args.handle, args.plugin);
+            let failure = Failure::new(Exit::Conflict, what).because(unclear.details.clone());
+            return Err(failure.try_this("wait until that is made, or delete its claim"));
+        }
+        None => {
+            let what = format!("\"{}\" of plugin/{} has a Volume already", args.handle, args.plugin);
+            return Err(Failure::new(Exit::Conflict, what).try_this("wharfline get volumes -o wide"));
+        }
+    }
+    let BackendVolume { handle, context, topology, .. } = volume;
+    Ok(Source::New(ExistingSource { handle, context, topology, node_name: node }))
+}
+
+/// The volume of the handle, as the plugin lists it, and the only node that has it.
+async fn lookup(
+    session: &Session<'_>,
+    kinds: &Kinds,
+    args: &Adopt,
+) -> Result<(String, BackendVolume), Failure> {
     let deadline = Deadline::new(Some(Instant::now() + args.timeout));
     let asked = chosen(session, kinds, std::slice::from_ref(&args.plugin)).await?;
     let lists = asked.iter().map(|one| list(&session.wire, kinds, one, &deadline));
@@ -305,24 +408,16 @@ async fn source_of(session: &Session<'_>, kinds: &Kinds, args: &Adopt) -> Result
             Err(error) => failure = Some(error),
         }
     }
-    let Some((node, volume)) = found else {
-        let what = format!("plugin/{} lists no volume \"{}\"", args.plugin, args.handle);
-        let unlisted = Failure::new(Exit::NotFound, what);
-        let advice = format!("wharfline volume audit {}", args.plugin);
-        let by_hand = "a Volume with spec.source.existing can be applied without the plugin's list";
-        return Err(match failure {
-            Some(failure) => failure.try_this(by_hand),
-            None => unlisted.try_this(advice),
-        });
-    };
-    let known = known(session, kinds).await?;
-    let list = Listed { plugin: args.plugin.clone(), node: node.clone(), volumes: vec![volume.clone()] };
-    if !findings(&[list], &known, &known).iter().any(|found| found.what == What::Unknown) {
-        let what = format!("\"{}\" of plugin/{} has a Volume already", args.handle, args.plugin);
-        return Err(Failure::new(Exit::Conflict, what).try_this("wharfline get volumes -o wide"));
+    if let Some(found) = found {
+        return Ok(found);
     }
-    let BackendVolume { handle, context, topology, .. } = volume;
-    Ok(ExistingSource { handle, context, topology, node_name: node })
+    if let Some(failure) = failure {
+        let by_hand = "a Volume with spec.source.existing can be applied without the plugin's list";
+        return Err(failure.try_this(by_hand));
+    }
+    let what = format!("plugin/{} lists no volume \"{}\"", args.plugin, args.handle);
+    let advice = format!("wharfline volume audit {}", args.plugin);
+    Err(Failure::new(Exit::NotFound, what).try_this(advice))
 }
 
 async fn make(
@@ -365,6 +460,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_handle_is_one_word_for_a_shell() {
+        for (handle, word) in [
+            ("vol-1", "vol-1"),
+            ("pool/a:b", "pool/a:b"),
+            ("a b", "'a b'"),
+            ("$(x)", "'$(x)'"),
+            ("it's", r"'it'\''s'"),
+            ("-x", "-- '-x'"),
+            ("", "''"),
+        ] {
+            assert_eq!(as_word(handle), word);
+        }
+    }
+
+    #[test]
     fn names_are_names_and_differ_where_handles_do() {
         assert_eq!(name_of("vol-1"), "vol-1");
         let (one, other) = (name_of("pool/A"), name_of("pool/a"));
@@ -392,13 +502,15 @@ mod tests {
             instance("i-1", "a", "False", "Controller", LISTS),
             instance("i-0", "a", "True", "Node", LISTS),
             instance("i-00", "a", "True", "Controller", "controller/GET_CAPACITY"),
+            instance("i-000", "0", "True", "Controller", LISTS),
         ];
+        let lives = ["a", "b"].map(str::to_owned).into();
         let names = |scope| -> Vec<(String, String)> {
-            to_ask("p", scope, &all).into_iter().map(|one| (one.instance, one.only)).collect()
+            to_ask("p", scope, (&all, &lives)).into_iter().map(|one| (one.instance, one.only)).collect()
         };
         let text = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(names(ControllerScope::Cluster), [text("i-2", "")]);
         assert_eq!(names(ControllerScope::Node), [text("i-2", "a"), text("i-4", "b")]);
-        assert_eq!(to_ask("q", ControllerScope::Node, &all)[0].instance, "");
+        assert_eq!(to_ask("q", ControllerScope::Node, (&all, &lives))[0].instance, "");
     }
 }

@@ -119,6 +119,9 @@ fn a_volume_that_cannot_be_filled_any_more_is_begun_anew() {
         "nothing was made that could stay"
     );
     assert_eq!(with(|v| v.unfillable = false, pending).step, None);
+    let volume = Volume { unfillable: true, ready: false, ..volume() };
+    let named = Facts { named: "v".into(), volume: Some(volume), phase: pending, ..facts() };
+    assert_eq!(next(&named).step, None, "a person made it");
     assert_eq!(with(|v| v.deleting = true, pending).step, None);
     assert_eq!(with(|v| v.owner = Owner::Other("x/y".into()), pending).step, None);
     assert_eq!(with(|_| {}, Some(ClaimPhase::Bound)).step, None);
