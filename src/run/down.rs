@@ -94,8 +94,11 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     })
 }
 
+/// How long nobody need be told what is waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::Result<()> {
-    let end = tokio::time::Instant::now() + args.timeout;
+    let (began, end) = (tokio::time::Instant::now(), tokio::time::Instant::now() + args.timeout);
     let mut again = tokio::time::interval(AWHILE);
     let mut told = false;
     loop {
@@ -108,7 +111,8 @@ async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::R
         // One that begins or ends does not answer. In a moment it does, or the directory is free.
         match asked {
             Err(error) if is_away(&error) && tokio::time::Instant::now() < end => {
-                if !std::mem::replace(&mut told, true) {
+                // One that ends because it was asked to is gone in a moment, and nothing to speak of.
+                if began.elapsed() > PATIENCE && !std::mem::replace(&mut told, true) {
                     println!("waiting for the `up` that has {}: {error:#}", data_dir.display());
                 }
             }

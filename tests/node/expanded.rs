@@ -202,6 +202,24 @@ async fn what_could_not_be_said_is_said_before_it_is_asked() {
     end(rig).await;
 }
 
+/// Decided on a size that was wanted no more: the word of it is refused, and nothing of it is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_taken_back_before_it_was_said_is_not_asked_for() {
+    const STATUS: &str = "/apis/wharfline.dev/v1alpha1/volumes/vol-1/status";
+    let rig = Rig::new(growing()).await;
+    rig.running().await;
+    let gate = Gate::new();
+    let before = rig.link.patches(STATUS);
+    rig.link.hold(STATUS, &gate);
+    want(&rig, 20 * MIB).await;
+    until(|| rig.link.patches(STATUS) > before, "it is on its way").await;
+    want(&rig, 12 * MIB).await;
+    gate.open();
+    has(&rig, 12 * MIB).await;
+    assert_eq!(asked(&rig, EXPAND), [12]);
+    end(rig).await;
+}
+
 /// Scenario B107.
 /// Obligations CO-CTRL-109, CO-CTRL-112.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

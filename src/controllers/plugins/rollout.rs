@@ -270,7 +270,9 @@ fn unwell(
             let message = format!("on node \"{node}\": node \"{holder}\" reported the same node id before");
             return Some(("DuplicateNodeID".to_owned(), message));
         }
-        // A socket that is not there yet may come; that none came at all is told as another fault.
-        fault(Arc::clone(object)).filter(|(reason, _)| reason != "NoSocket")
+        // A socket that is not there yet may come, and somebody may listen to it; that neither was so in time is told as another
+        // fault.
+        let begins = |reason: &str| ["NoSocket", "ProbeFailed"].contains(&reason);
+        fault(Arc::clone(object)).filter(|(reason, _)| !begins(reason))
     })
 }

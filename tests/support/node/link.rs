@@ -7,12 +7,15 @@ use kube::client::Body;
 use tower::service_fn;
 use wharfline::server::{Identity, Server};
 
+use crate::support::scripted::Gate;
+
 /// Clones are the same link.
 #[derive(Clone, Default)]
 pub struct Link {
     all: Arc<AtomicBool>,
     leases: Arc<AtomicBool>,
     withheld: Arc<Mutex<Option<&'static str>>>,
+    held: Arc<Mutex<Option<(&'static str, Gate)>>>,
     requests: Arc<AtomicUsize>,
     patches: Arc<Mutex<HashMap<String, usize>>>,
 }
@@ -31,6 +34,11 @@ impl Link {
     /// Only what is asked of this kind fails, by its plural.
     pub fn withhold(&self, plural: &'static str) {
         *self.withheld.lock().unwrap() = Some(plural);
+    }
+
+    /// The next patch of this path is on its way until the gate opens.
+    pub fn hold(&self, path: &'static str, gate: &Gate) {
+        *self.held.lock().unwrap() = Some((path, gate.clone()));
     }
 
     /// The server is back.
@@ -59,7 +67,14 @@ impl Link {
                 let lease = request.uri().path().contains("/leases");
                 link.requests.fetch_add(usize::from(!lease), Ordering::SeqCst);
                 if request.method() == http::Method::PATCH {
+                    let held = {
+                        let mut held = link.held.lock().unwrap();
+                        held.take_if(|(path, _)| request.uri().path().ends_with(*path))
+                    };
                     *link.patches.lock().unwrap().entry(request.uri().path().to_owned()).or_default() += 1;
+                    if let Some((_, gate)) = held {
+                        gate.passed().await;
+                    }
                 }
                 let withheld = *link.withheld.lock().unwrap();
                 let withheld = withheld.is_some_and(|plural| request.uri().path().contains(plural));

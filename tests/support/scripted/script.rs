@@ -29,7 +29,8 @@ impl Gate {
         self.open.send_replace(true);
     }
 
-    pub(super) async fn passed(&self) {
+    /// Waits until it is open.
+    pub async fn passed(&self) {
         let mut open = self.open.subscribe();
         // The sender lives as long as `self`, so this ends only by the gate being opened.
         open.wait_for(|open| *open).await.expect("the gate outlives the wait");
