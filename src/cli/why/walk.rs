@@ -29,6 +29,8 @@ use expanding::{add_attributes, add_size};
 const MOST: usize = 3;
 /// A claim waits until an allocation that uses it has a node.
 const UNPLACED: &str = "WaitingForPlacement";
+/// Told of an allocation that cannot have its volume where it wants it on its node.
+const HOST_PATH_TAKEN: &str = "HostPathTaken";
 
 type Named<'a, K> = BTreeMap<(String, String), &'a K>;
 
@@ -209,7 +211,11 @@ impl<'a> Walk<'a> {
             branch.because.extend(Some(self.node(node)).filter(Branch::blocked));
         }
         let namespace = branch.subject.namespace.clone();
-        for volume in allocation.spec.volumes.iter().filter(|v| !is_published(&status.volumes, &v.name)) {
+        // Where it wants a volume on its node is its own matter; an attachment may tell of another one that shares the volume.
+        let own = told.is_some_and(|condition| condition.reason == HOST_PATH_TAKEN);
+        let unpublished =
+            allocation.spec.volumes.iter().filter(|v| !own && !is_published(&status.volumes, &v.name));
+        for volume in unpublished {
             branch.because.push(self.claim(&namespace, &volume.claim_name, node));
         }
         // A claim that waits for the place of this very allocation is never what holds it up, if anything else does.
