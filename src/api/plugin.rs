@@ -292,11 +292,18 @@ pub struct PluginInstanceStatus {
     /// What the backend has, while somebody asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<Audit>,
-    /// `Connected`, `Probed`, `Fingerprinted`, `Ready`.
+    /// `Connected`, `Probed`, `Fingerprinted`, `Ready`; and `Steady` once its process has ended twice in a row without having
+    /// run for a minute: False until it has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
+
+/// The condition of an instance whose process ended again and again: whether it has kept running since.
+pub const STEADY: &str = "Steady";
+
+/// Why an instance is not steady.
+pub const CRASH_LOOP: &str = "CrashLoop";
 
 /// Why an instance is not Ready: another driver answers than the Plugin is for.
 pub const OTHER_DRIVER: &str = "OtherDriver";

@@ -12,8 +12,9 @@ use super::writes::{Guard, Part};
 use crate::api::PluginInstanceStatus;
 use crate::api::definitions::INSTANCE_PART;
 use crate::api::meta::{Condition, READY, Truth, set_condition};
+use crate::api::plugin::{CRASH_LOOP, STEADY};
 use crate::plan::Reason;
-use crate::plan::supervise::Process;
+use crate::plan::supervise::{Process, Runs, is_steady, steady_in};
 
 /// The fields of a PluginInstance's status: all of them.
 const INSTANCE: Part = Part { name: "instance", fields: INSTANCE_PART, epoch: None, guard: Guard::Any };
@@ -48,11 +49,45 @@ pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Durati
         progress.fault = not_startable(node, key).or(progress.fault);
     }
     let status = instance_status(node, &progress, &before, object.meta().generation);
+    let unsteady = status.conditions.iter().any(|c| c.kind == STEADY && c.status == Truth::False);
+    let steady = well_for(node, &progress).filter(|_| unsteady);
+    let steady = steady.map(|well_for| steady_in(well_for, node.options.long_run));
     if audit::concerns(&object) {
         node.queue.wake(Key::Audit(key.clone()));
     }
     let result = node.write_status(&*object, &INSTANCE, &status).await;
-    node.after_write(&format!("pi/{}/{}/report", key.allocation, key.task), result)
+    let again = node.after_write(&format!("pi/{}/{}/report", key.allocation, key.task), result);
+    [again, steady].into_iter().flatten().min()
+}
+
+/// For how many milliseconds an instance has been well.
+fn well_for(node: &Node, progress: &Progress) -> Option<i64> {
+    progress.healthy_since.map(|since| node.now().0.as_millisecond() - since.0.as_millisecond())
+}
+
+/// Adds whether its process keeps running, once there was reason to doubt that.
+fn add_steady(node: &Node, progress: &Progress, conditions: &mut Vec<Condition>, generation: Option<i64>) {
+    let known = conditions.iter().find(|c| c.kind == STEADY);
+    let runs = Runs {
+        bad: progress.bad_runs,
+        well_for: well_for(node, progress),
+        long: node.options.long_run,
+        said: known.map(|known| known.status == Truth::True),
+    };
+    let condition = match is_steady(runs) {
+        None => return,
+        Some(true) => Condition::new(STEADY, Truth::True, STEADY, ""),
+        Some(false) => {
+            let (runs, last) = (progress.bad_runs, &progress.last_end);
+            let message = format!(
+                "none of its last {runs} runs went well, and it is called steady once it has been well for {} s; the last \
+                 one: {last}",
+                node.options.long_run.as_secs()
+            );
+            Condition::new(STEADY, Truth::False, CRASH_LOOP, message)
+        }
+    };
+    set_condition(conditions, condition.of_generation(generation), node.now());
 }
 
 /// What is said of one that is not in the registry: it was taken out when it had ended, or was never in it.
@@ -94,6 +129,7 @@ fn instance_status(
         };
         set_condition(&mut conditions, condition.of_generation(generation), node.now());
     }
+    add_steady(node, progress, &mut conditions, generation);
     let since = progress.healthy_since;
     let mut status = PluginInstanceStatus { since, conditions, audit: None, ..before.clone() };
     if let Some(found) = found {

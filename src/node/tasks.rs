@@ -483,6 +483,11 @@ pub fn exit_message(record: &ExitRecord) -> String {
     let seconds = (record.finished_ms - record.started_ms).max(0) / 1000;
     let oom = if record.oom { ", probably out of memory" } else { "" };
     match &record.outcome {
+        Outcome::Code(0) if record.oom => {
+            format!(
+                "exited with code 0 after {seconds} s, but one of its processes was killed for want of memory"
+            )
+        }
         Outcome::Code(0) => format!("exited with code 0 after {seconds} s"),
         // The kernel may have killed what the main process waited for.
         Outcome::Code(code) => format!("exited with code {code} after {seconds} s{oom}"),
@@ -511,12 +516,16 @@ mod tests {
             })
         };
         for (outcome, message) in [
-            (Outcome::Code(0), "exited with code 0 after 2 s"),
+            (
+                Outcome::Code(0),
+                "exited with code 0 after 2 s, but one of its processes was killed for want of memory",
+            ),
             (Outcome::Code(137), "exited with code 137 after 2 s, probably out of memory"),
             (Outcome::Signal(9), "killed by signal 9 after 2 s, probably out of memory"),
         ] {
             assert_eq!(told(outcome, true), message);
         }
         assert_eq!(told(Outcome::Code(3), false), "exited with code 3 after 2 s");
+        assert_eq!(told(Outcome::Code(0), false), "exited with code 0 after 2 s");
     }
 }

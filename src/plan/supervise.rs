@@ -1,4 +1,6 @@
 //! The tasks of an allocation: start, stop, start again.
+use std::time::Duration;
+
 use super::{Next, Reason};
 use crate::api::allocation::{AllocationPhase, RestartPolicy, TaskState};
 
@@ -284,13 +286,49 @@ pub fn unwanted(needed: bool) -> Wanted {
     if needed { Wanted::Running } else { Wanted::Stopped }
 }
 
-/// A task that ran for so long, in milliseconds, starts again with the first pause.
-const LONG_RUN: i64 = 60_000;
+/// A task that ran for so long starts again with the first pause, and a plugin is called steady.
+pub const LONG_RUN: Duration = Duration::from_secs(60);
 
 /// Whether a run of so many milliseconds went well enough for the pause before the next one to be the first again. A
 /// plugin that was never ready within its `healthTimeout` ran badly, however long that is.
-pub fn ran_well(milliseconds: i64, timed_out: bool) -> bool {
-    milliseconds >= LONG_RUN && !timed_out
+pub fn ran_well(milliseconds: i64, long: Duration, timed_out: bool) -> bool {
+    is_long(milliseconds, long) && !timed_out
+}
+
+fn is_long(milliseconds: i64, long: Duration) -> bool {
+    u128::try_from(milliseconds).is_ok_and(|ran| ran >= long.as_millis())
+}
+
+/// After so many runs in a row that did not go well, a plugin is not called steady.
+const UNSTEADY: u32 = 2;
+
+/// What is known of how a plugin's process keeps running.
+#[derive(Debug, Clone, Copy)]
+pub struct Runs {
+    /// How many runs in a row did not go well, as far as this daemon saw.
+    pub bad: u32,
+    /// For how many milliseconds it has been well now; none while it is not.
+    pub well_for: Option<i64>,
+    /// For how long it has to be.
+    pub long: Duration,
+    /// What was last said of it.
+    pub said: Option<bool>,
+}
+
+/// Whether a plugin is steady: one that gets well and ends soon after, again and again, is not, though it is well in between.
+/// None where nothing new is to be said.
+pub fn is_steady(runs: Runs) -> Option<bool> {
+    let long = runs.well_for.is_some_and(|milliseconds| is_long(milliseconds, runs.long));
+    match (long, runs.said) {
+        (true, Some(false)) => Some(true),
+        (true, Some(true) | None) => None,
+        (false, _) => (runs.bad >= UNSTEADY).then_some(false),
+    }
+}
+
+/// After how much more of being well a plugin is called steady again.
+pub fn steady_in(well_for: i64, long: Duration) -> Duration {
+    long.saturating_sub(Duration::from_millis(u64::try_from(well_for).unwrap_or(0)))
 }
 
 /// What the whole allocation wants of its tasks, given that one of them may have failed for good.
@@ -343,7 +381,38 @@ mod tests {
         for (ran, timed_out, well) in
             [(59_999, false, false), (60_000, false, true), (60_000, true, false), (600_000, true, false)]
         {
-            assert_eq!(ran_well(ran, timed_out), well, "{ran} ms, timed out: {timed_out}");
+            assert_eq!(ran_well(ran, LONG_RUN, timed_out), well, "{ran} ms, timed out: {timed_out}");
+        }
+    }
+
+    #[test]
+    fn a_plugin_that_ends_again_and_again_is_not_steady_before_it_ran_for_a_minute() {
+        for (bad, well_for, said, expected) in [
+            (0, None, None, None),
+            (0, Some(600_000), None, None),
+            // It may end once.
+            (1, Some(0), None, None),
+            (1, None, Some(true), None),
+            (2, None, None, Some(false)),
+            (2, Some(59_999), Some(true), Some(false)),
+            (2, Some(60_000), Some(false), Some(true)),
+            (2, Some(60_000), None, None),
+            (2, Some(60_000), Some(true), None),
+            // The daemon was started again: what its predecessor said stands until it has run.
+            (0, None, Some(false), None),
+            (1, Some(59_999), Some(false), None),
+            (0, Some(60_000), Some(false), Some(true)),
+        ] {
+            let runs = Runs { bad, well_for, long: LONG_RUN, said };
+            assert_eq!(is_steady(runs), expected, "{runs:?}");
+        }
+        for ran in [0, 1, 59_999] {
+            let after = |well_for| {
+                is_steady(Runs { bad: 9, well_for: Some(well_for), long: LONG_RUN, said: Some(false) })
+            };
+            assert_eq!(after(ran), Some(false));
+            let left = i64::try_from(steady_in(ran, LONG_RUN).as_millis()).unwrap();
+            assert_eq!(after(ran + left), Some(true), "{ran} ms");
         }
     }
 

@@ -16,6 +16,7 @@ use crate::api::plugin::LONGEST_CONTROLLER_CALL;
 use crate::node::supervisor::HEARTBEAT;
 use crate::node::{Figures, Grants, Options};
 use crate::plan::marks::STOPPED;
+use crate::plan::supervise::LONG_RUN;
 use crate::server::{Identity, KEY, LOCAL, Server};
 
 /// How long a node's lease lasts.
@@ -38,6 +39,7 @@ pub fn options(name: &str, data_dir: PathBuf, run_dir: PathBuf) -> Options {
         runtimes: allows::RUNTIMES.map(str::to_owned).to_vec(),
         lease: LEASE,
         heartbeat: HEARTBEAT,
+        long_run: LONG_RUN,
         stats_period: Some(STATS_PERIOD),
         figures: Figures::default(),
         longest_call: LONGEST_CONTROLLER_CALL + Duration::from_secs(30),

@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use wharfline::api::Allocation;
 use wharfline::csi::Rpc;
 
-use crate::support::node::{NODE, NODE_ID, Rig, Special, condition, condition_reason, uid};
+use crate::support::node::{
+    NODE, NODE_ID, Rig, Special, condition, condition_message, condition_reason, uid,
+};
 use crate::support::scripted::{Config, Scripted, Site};
 
 const WHARFLINE: &str = env!("CARGO_BIN_EXE_wharfline");
@@ -280,4 +282,44 @@ async fn an_older_instance_that_was_unwell_for_a_moment_does_not_take_over() {
     }
     rig.release_plugin("q").await;
     rig.finish().await;
+}
+
+/// It is well in between, and nobody who looks then is told that all is fine.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_gets_ready_and_dies_again_is_not_steady_before_it_has_run_on() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.options.long_run = Duration::from_secs(5);
+    rig.start().await;
+    let die = rig.files.path().join("die");
+    let until_told = format!(
+        "{} & P=$!; while [ ! -e {die} ]; do sleep 0.05; done; rm {die}; kill -9 $P; echo out of luck >&2; exit 3",
+        driver(&rig),
+        die = die.display()
+    );
+    own_instance(&rig, json!(["/bin/sh", "-c", until_told]), "20s").await;
+    let of_steady = |i: &Value| condition_reason(i, "Steady").map(str::to_owned);
+    for _ in 0..2 {
+        let well = ready(&rig, "own", "True").await;
+        assert_eq!(of_steady(&well), None, "it has ended once at most: {well:#}");
+        std::fs::write(&die, "").unwrap();
+        ready(&rig, "own", "False").await;
+    }
+    let well = ready(&rig, "own", "True").await;
+    assert_eq!(of_steady(&well).as_deref(), Some("CrashLoop"), "{well:#}");
+    let said = condition_message(&well, "Steady").unwrap();
+    let parts = ["none of its last 2 runs went well", "exited with code 3", "it wrote last: out of luck"];
+    assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    // The next daemon has not seen it end.
+    rig.stop().await;
+    rig.start().await;
+    let steady = |i: &Value| of_steady(i).as_deref() == Some("Steady") && condition(i, "Steady", "True");
+    let steady = rig.world.until(&rig.instances, "own", "steady", steady).await;
+    let since = steady.status.as_ref().and_then(|status| status.since).unwrap();
+    let conditions = steady.status.unwrap().conditions;
+    let told = conditions.iter().find(|c| c.kind == "Steady").and_then(|c| c.last_transition_time).unwrap();
+    assert!(told.0 >= since.0 + rig.options.long_run, "it was called steady after {:#}", told.0 - since.0);
+    std::fs::write(&die, "").unwrap();
+    let once = ready(&rig, "own", "False").await;
+    assert!(condition(&once, "Steady", "True"), "it ended once since: {once:#}");
+    end_own(&rig).await;
 }

@@ -189,6 +189,40 @@ async fn a_volume_that_was_taken_away_from_its_path_of_the_host_is_missed() {
     rig.finish().await;
 }
 
+/// It is theirs: it is told where it is and what to do, and the way down goes on once it is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_somebody_mounted_over_a_path_of_the_host_is_named_while_it_is_in_the_way_down() {
+    let mut rig = Rig::idle(Config::full()).await;
+    let allowed = rig.files.path().join("host");
+    std::fs::create_dir_all(&allowed).unwrap();
+    rig.options.host_paths = vec![allowed.clone()];
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    let path = allowed.join("data");
+    let mut spec = task();
+    spec["volumes"][0]["hostPath"] = json!(path);
+    let app = rig.alloc("app", spec).await;
+    rig.give(&[&app], &Special::default()).await;
+    rig.published("app").await;
+    rustix::mount::mount("none", &path, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+    rig.world.until(&rig.allocs, "app", "lost", volumes_ready("MountLost")).await;
+    rig.world.delete(&rig.allocs, "app").await;
+    let said = format!("something else than the volume is mounted at {}: unmount it there", path.display());
+    let named = |a: &Value| message(a, "Ready").contains(&said);
+    rig.world.until(&rig.allocs, "app", "what is in the way", named).await;
+    let again = |a: &Value| {
+        let here = &a["status"]["node"];
+        here["reason"] == "ForeignMount" && here["nextAttemptTime"].is_string()
+    };
+    rig.world.until(&rig.attachments, "att-1", "when it is tried again", again).await;
+    unmount(&path, UnmountFlags::empty()).unwrap();
+    rig.world.until(&rig.allocs, "app", "taken down", |a| a["status"]["phase"] == "Stopped").await;
+    assert!(!path.exists(), "the directory was made for the volume");
+    rig.end_all().await;
+    rig.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mount_that_does_not_answer_keeps_no_other_from_being_looked_at() {
     let mut rig = Rig::new(Config::full()).await;

@@ -22,7 +22,7 @@ use crate::api::volume::VolumePhase;
 use crate::api::{
     Allocation, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
 };
-use ending::{add_exit, logs_of};
+use ending::add_exit;
 use expanding::{add_attributes, add_size};
 
 /// How many users of one kind a branch names.
@@ -248,7 +248,9 @@ impl<'a> Walk<'a> {
             branch.add(&format!("; task {} is {:?}", task.name, task.state));
             return branch;
         }
-        for publication in status.volumes.iter().filter(|v| v.published != Rung::Down) {
+        // What was mounted over it, or in its place, may keep it from being taken down.
+        let lost = unmet(&status.conditions, "VolumesReady").is_some_and(|c| c.reason.starts_with("Mount"));
+        for publication in status.volumes.iter().filter(|v| lost || v.published != Rung::Down) {
             let here = self.on_node(&publication.volume, node);
             branch.because.extend(here.map(|a| self.attachment(&a.name_any())).filter(Branch::blocked));
         }
@@ -544,6 +546,7 @@ impl<'a> Walk<'a> {
                         branch.because.extend(self.volumes_of(name, ""));
                     }
                 }
+                self.add_unsteady(&mut branch, &serving, all_needed);
                 return branch;
             }
             branch.state = State::Blocked;
@@ -624,28 +627,6 @@ impl<'a> Walk<'a> {
         let claim = of.and_then(|of| self.claims.get(&(of.namespace.clone(), of.name.clone())));
         volume.metadata.deletion_timestamp.is_some()
             || claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_some())
-    }
-
-    fn instance(&self, name: &str) -> Branch {
-        let found = self.instances.get(&key(name));
-        self.enter(Subject::global(Kind::Instance, name), found, |instance, mut branch| {
-            branch.text = format!("healthy on {}", instance.spec.node_name);
-            if self.is_healthy(instance) {
-                return branch;
-            }
-            branch.state = State::Blocked;
-            branch.text = format!("not healthy on {}", instance.spec.node_name);
-            let status = instance.status.clone().unwrap_or_default();
-            let order = ["Connected", "Probed", "Fingerprinted", "Ready"];
-            add_told(&mut branch, order.iter().find_map(|kind| unmet(&status.conditions, kind)));
-            let of = &instance.spec.allocation;
-            let node = self.node(&instance.spec.node_name);
-            let served = self.allocations.get(&(of.namespace.clone(), of.name.clone()));
-            branch.hint = instance_hint(instance, served.copied());
-            let task = served.map(|_| self.allocation(&of.namespace, &of.name));
-            branch.because.extend([Some(node), task].into_iter().flatten().filter(Branch::blocked));
-            branch
-        })
     }
 
     /// What still has to leave a node that is being deleted, the workloads first; plugins leave by themselves, after what
@@ -753,21 +734,6 @@ impl Branch {
 
     fn name_reason(&mut self, reason: &str) {
         reason.clone_into(&mut self.reason);
-    }
-}
-
-/// Where to look for what is wrong with an instance: what something else runs has no logs here.
-fn instance_hint(instance: &PluginInstance, served: Option<&Allocation>) -> String {
-    let describe = format!("`wharfline describe plugininstance/{}`", instance.name_any());
-    let task = served.and_then(|a| a.spec.tasks.iter().find(|t| t.name == instance.spec.task));
-    match (served, task) {
-        (_, Some(task)) if task.runtime.external.is_some() => {
-            format!("{describe}; start the driver, which Wharfline does not run, or look at its own log")
-        }
-        (Some(served), Some(task)) => {
-            format!("{describe}, and the logs of its task: {}", logs_of(served, &task.name))
-        }
-        _ => describe,
     }
 }
 

@@ -16,7 +16,7 @@ use super::drive::Outcome;
 use super::facts::{Instances, deleting, with_condition};
 use super::write::Failure;
 use crate::api::meta::{Condition, ObjectRef, READY, Truth};
-use crate::api::plugin::{Health, OTHER_DRIVER, Provider};
+use crate::api::plugin::{CRASH_LOOP, Health, OTHER_DRIVER, Provider, STEADY};
 use crate::api::{Allocation, Plugin, PluginInstance, PluginStatus};
 use crate::plan::Reason;
 use crate::plan::marks::{PLUGIN_NAME, UNDECLARED_FROM};
@@ -152,10 +152,10 @@ async fn status(
         None => ready(context, plugin, &list, (controllers, nodes), needed),
     };
     let condition = condition.of_generation(plugin.metadata.generation);
-    if condition.reason == DIFFER {
+    if [DIFFER, CRASH_LOOP].contains(&condition.reason.as_str()) {
         let (name, uid) = (plugin.name_any(), plugin.uid().unwrap_or_default());
         let of = ObjectRef { namespace: String::new(), name, uid };
-        context.tell::<Plugin>(&of, DIFFER, &condition.message).await;
+        context.tell::<Plugin>(&of, &condition.reason, &condition.message).await;
     }
     new.conditions = with_condition(context, &old.conditions, condition);
     if let Some(condition) = rollout::updated(context, plugin, &instances, (own, wanted)).await {
@@ -210,7 +210,11 @@ fn ready(
         return Condition::new(READY, Truth::True, DIFFER, message);
     }
     if healthy {
-        return Condition::new(READY, Truth::True, "Ready", "every instance is healthy");
+        let instances = Instances::of(&context.world, &plugin.name_any());
+        return match instances.objects.values().find(|instance| unsteady(instance).is_some()) {
+            Some(instance) => Condition::new(READY, Truth::True, CRASH_LOOP, loops(instance)),
+            None => Condition::new(READY, Truth::True, "Ready", "every instance is healthy"),
+        };
     }
     if let Some((_, holder)) = registry::duplicate_node_ids(list).first() {
         let message =
@@ -235,6 +239,21 @@ fn ready(
     }
     let nodes = nodes.into_iter().take(5).collect::<Vec<_>>().join(", ");
     not("PluginNotReady", format!("waits for a healthy instance on {nodes}"))
+}
+
+/// What an instance says of a process that does not keep running.
+fn unsteady(instance: &PluginInstance) -> Option<&Condition> {
+    let conditions = &instance.status.as_ref()?.conditions;
+    conditions.iter().find(|c| c.kind == STEADY && c.status == Truth::False)
+}
+
+/// Says the same at each of its ends.
+fn loops(instance: &PluginInstance) -> String {
+    let (node, name) = (&instance.spec.node_name, instance.name_any());
+    format!(
+        "every instance is healthy now, but the one on node \"{node}\" ends soon after each start; its condition {STEADY} \
+         says how: wharfline describe plugininstance/{name}"
+    )
 }
 
 /// What an instance says is wrong with it, and where it is.

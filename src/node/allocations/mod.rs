@@ -411,7 +411,8 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
     let waited = plugin.is_some_and(|p| u128::try_from(ran).unwrap_or(0) >= patience(p).as_millis());
     let timed_out = fault.filter(|(word, _)| waited && word == HEALTH_TIMED_OUT);
     // However long its healthTimeout is: one that was never ready did not run well.
-    if supervise::ran_well(ran, timed_out.is_some()) {
+    let ran_well = supervise::ran_well(ran, node.options.long_run, timed_out.is_some());
+    if ran_well {
         node.retry.succeeded(step);
     }
     let pause = node.retry.failed(step, "run".to_owned());
@@ -434,8 +435,11 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
         let ended = || ("ProcessEnded".into(), format!("its process {message}{wrote}"));
         let timed_out = timed_out.map(|(word, why)| (word, format!("{why}{wrote}")));
         let fault = timed_out.unwrap_or_else(ended);
+        let asked = record.stopped && !unwell;
         let changed = node.registry.progress(&key, |p| {
-            *p = Progress { fingerprint: p.fingerprint.take(), fault: Some(fault), ..Progress::default() };
+            let bad_runs = if ran_well || asked { 0 } else { p.bad_runs.saturating_add(1) };
+            let (fingerprint, last_end) = (p.fingerprint.take(), fault.1.clone());
+            *p = Progress { fingerprint, fault: Some(fault), bad_runs, last_end, ..Progress::default() };
         });
         if let Some((before, after)) = changed.filter(|(before, after)| before != after) {
             // Its end may be seen here before its supervisor sees anything.
@@ -466,7 +470,7 @@ fn tell_of_end(node: &Node, allocation: &Allocation, task: &Task, (record, messa
     let end = TaskEvent { time, reason: EXITED.to_owned(), message: message.to_owned() };
     node.tasks.event(uid, &task.name, end);
     let unwell = node.tasks.is_unwell(uid, &task.name);
-    let well = (record.outcome == Outcome::Code(0) || record.stopped) && !unwell;
+    let well = (record.outcome == Outcome::Code(0) || record.stopped) && !unwell && !record.oom;
     let tone = if well { Tone::Normal } else { Tone::Warning };
     let note = format!("task {} {message}", task.name);
     let reason =

@@ -138,6 +138,18 @@ impl Unit {
             },
         };
         let place = HostPath::new(&host.allowed, &host.path)?;
-        Ok(node.machine.kernel.unpublish_at_host(&place, &verified, host.made).await?)
+        match node.machine.kernel.unpublish_at_host(&place, &verified, host.made).await {
+            Err(KernelError::Changed { path }) => Err(foreign(&path)),
+            answer => Ok(answer?),
+        }
     }
+}
+
+/// Somebody mounted something else at a volume's path on the host, over it or in its place. It is theirs to unmount.
+fn foreign(path: &Path) -> Trouble {
+    let message = format!(
+        "something else than the volume is mounted at {}: unmount it there; the volume is unmounted from there then",
+        path.display()
+    );
+    Trouble::Kernel("ForeignMount", message)
 }

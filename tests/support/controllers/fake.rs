@@ -31,6 +31,8 @@ pub(crate) struct Behaviour {
     pub(crate) poison: &'static str,
     /// What its plugin instances can do.
     pub(crate) capabilities: Vec<&'static str>,
+    /// Its drivers end soon after each start, and are well in between.
+    pub(crate) unsteady: bool,
     /// How many volumes its plugin instances take.
     pub(crate) max_volumes: i64,
     /// What its plugin instances call the node; made from its name when empty.
@@ -61,6 +63,7 @@ impl Default for Behaviour {
             healthy: true,
             poison: "",
             capabilities: DIR.to_vec(),
+            unsteady: false,
             max_volumes: 0,
             node_id: String::new(),
             driver: "fake.csi",
@@ -532,11 +535,13 @@ impl FakeNode {
         let runs = allocation["status"]["phase"] == "Running" && behaviour.healthy && !bad && !other;
         let ready = json!({ "type": "Ready", "status": if runs { "True" } else { "False" },
             "reason": if other { "OtherDriver" } else { "Probed" }, "message": "as told" });
+        let steady = json!({ "type": "Steady", "status": if behaviour.unsteady { "False" } else { "True" },
+            "reason": "as told", "message": "as told" });
         let usual = format!("id-{}", self.name);
         let node_id = if behaviour.node_id.is_empty() { &usual } else { &behaviour.node_id };
         let said = json!({ "nodeId": node_id, "maxVolumes": behaviour.max_volumes,
             "topology": { "dir/node": self.name }, "capabilities": behaviour.capabilities,
-            "provider": { "name": driver, "version": "1" }, "conditions": [ready] });
+            "provider": { "name": driver, "version": "1" }, "conditions": [ready, steady] });
         push(patches, "plugininstances", instance, said);
     }
 

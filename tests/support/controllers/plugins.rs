@@ -83,6 +83,30 @@ async fn instances_of_one_version_that_disagree_are_told_and_only_what_all_can_i
     bench.end().await;
 }
 
+/// It serves on, and people see it before they look at the instance.
+#[tokio::test(start_paused = true)]
+async fn a_plugin_of_which_an_instance_dies_again_and_again_says_so_while_it_is_well() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    bench.behave("b", |b| b.unsteady = true);
+    bench.make("plugins", plugin("disk", "Cluster")).await;
+    bench.make("volumeclasses", class("disk", "disk")).await;
+    let loops = |seen: &Seen| why(&seen.get("plugins", "", "disk")) == "CrashLoop";
+    bench.until("it is told", loops).await;
+    let told = bench.seen.get("plugins", "", "disk");
+    let message = condition(&told, "Ready")["message"].as_str().unwrap().to_owned();
+    assert!(ready(&told) && message.contains("on node \"b\" ends soon after each start"), "{message}");
+    let name = |seen: &serde_json::Value| seen["metadata"]["name"].as_str().unwrap().to_owned();
+    let on_b = bench.seen.all("plugininstances").into_iter().find(|i| i["spec"]["nodeName"] == "b").unwrap();
+    assert!(message.contains(&format!("describe plugininstance/{}", name(&on_b))), "{message}");
+    let events = bench.seen.all("events");
+    assert_eq!(events.iter().filter(|e| e["reason"] == "CrashLoop").count(), 1, "{events:?}");
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.until("it serves", |seen| ready(&seen.get("volumeclaims", "default", "c"))).await;
+    bench.behave("b", |b| b.unsteady = false);
+    bench.until("it is steady", |seen| why(&seen.get("plugins", "", "disk")) == "Ready").await;
+    bench.end().await;
+}
+
 /// Half-way through a change of drivers two of them run: the volumes are of the one that makes them.
 #[tokio::test(start_paused = true)]
 async fn the_driver_of_the_volumes_is_that_of_their_host() {

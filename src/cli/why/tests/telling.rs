@@ -236,3 +236,42 @@ fn what_is_to_have_more_says_why_it_has_not_and_blocks_nobody() {
     let asked = explain(&objects(&cluster), &subject("Allocation/web-data")).unwrap();
     assert_eq!(asked.root, None);
 }
+
+#[test]
+fn a_task_that_is_not_started_says_so_once_and_when_it_is_tried_again() {
+    let message = "volume v, subPath \"a\": is a file";
+    let next = "2026-01-01T00:00:05Z";
+    for ready in [format!("task t: {message}"), "its tasks are about to start".to_owned()] {
+        let status = json!({ "status": {
+            "phase": "Starting", "conditions": [{ "type": "Ready", "status": "False", "reason": "Starting", "message": ready }],
+            "tasks": [{ "name": "t", "state": "Pending", "restarts": 0, "nextAttemptTime": next,
+                "events": [{ "time": "2026-01-01T00:00:01Z", "reason": "StartFailed", "message": message }] }],
+        } });
+        let root = explain(&objects(&with(&[("allocations/0", status)])), &subject("Allocation/web-data"));
+        let root = root.unwrap().root.unwrap();
+        assert_eq!(root.text.matches(message).count(), 1, "{}", root.text);
+        assert_eq!(root.next.map(|time| time.0.to_string()).as_deref(), Some(next));
+    }
+}
+
+/// A volume of which the mount is lost may still be in the way of its own end.
+#[test]
+fn an_allocation_that_leaves_names_what_keeps_a_lost_mount_from_being_taken_down() {
+    let lost = json!({ "type": "VolumesReady", "status": "False", "reason": "MountLost", "message": "it is covered" });
+    let mut going = deleted();
+    json_patch::merge(
+        &mut going,
+        &json!({ "status": { "phase": "Stopping", "conditions": [lost],
+        "tasks": [], "volumes": [{ "name": "v", "volume": "vol-data", "published": "Down" }] } }),
+    );
+    let node = json!({ "status": { "node": { "staged": "Up", "reason": "ForeignMount", "message": "unmount it there",
+        "nextAttemptTime": "2026-01-01T00:00:05Z" } } });
+    let cluster = with(&[("allocations/0", going), ("attachments/0", node)]);
+    let page = explain(&objects(&cluster), &subject("Allocation/web-data")).unwrap();
+    let root = page.root.unwrap();
+    assert_eq!(
+        (root.subject.to_string().as_str(), root.reason.as_str()),
+        ("volumeattachment/att-data", "ForeignMount")
+    );
+    assert!(root.next.is_some());
+}

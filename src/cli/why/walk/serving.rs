@@ -3,8 +3,10 @@
 use kube::ResourceExt;
 
 use super::super::{Branch, Kind, State, Subject};
-use super::{Service, Walk, key};
-use crate::api::meta::is_true;
+use super::ending::logs_of;
+use super::{MOST, Service, Walk, add_told, key, unmet};
+use crate::api::meta::{Truth, is_true};
+use crate::api::plugin::{CRASH_LOOP, STEADY};
 use crate::api::{Allocation, PluginInstance};
 
 impl Walk<'_> {
@@ -14,6 +16,51 @@ impl Walk<'_> {
         let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
         let lost = conditions.iter().any(|c| c.type_ == "Ready" && c.status != "True");
         !lost && instance.status.as_ref().is_some_and(|s| is_true(&s.conditions, "Ready"))
+    }
+
+    pub(super) fn instance(&self, name: &str) -> Branch {
+        let found = self.instances.get(&key(name));
+        self.enter(Subject::global(Kind::Instance, name), found, |instance, mut branch| {
+            branch.text = format!("healthy on {}", instance.spec.node_name);
+            let healthy = self.is_healthy(instance);
+            if healthy && !is_unsteady(instance) {
+                return branch;
+            }
+            branch.state = State::Blocked;
+            let status = instance.status.clone().unwrap_or_default();
+            let of = &instance.spec.allocation;
+            let served = self.allocations.get(&(of.namespace.clone(), of.name.clone()));
+            branch.hint = instance_hint(instance, served.copied());
+            if healthy {
+                branch.add(" for now");
+                add_told(&mut branch, unmet(&status.conditions, STEADY));
+                return branch;
+            }
+            branch.text = format!("not healthy on {}", instance.spec.node_name);
+            let order = ["Connected", "Probed", "Fingerprinted", "Ready"];
+            add_told(&mut branch, order.iter().find_map(|kind| unmet(&status.conditions, kind)));
+            let node = self.node(&instance.spec.node_name);
+            let task = served.map(|_| self.allocation(&of.namespace, &of.name));
+            branch.because.extend([Some(node), task].into_iter().flatten().filter(Branch::blocked));
+            branch
+        })
+    }
+
+    /// Adds the instances that are well in between and do not keep running: each that is needed, or those that others of the
+    /// plugin do not make up for.
+    pub(super) fn add_unsteady(&self, branch: &mut Branch, serving: &[&&PluginInstance], all_needed: bool) {
+        let healthy = || serving.iter().filter(|instance| self.is_healthy(instance));
+        let (unsteady, steady): (Vec<_>, Vec<_>) = healthy().partition(|instance| is_unsteady(instance));
+        if unsteady.is_empty() || !(all_needed || steady.is_empty()) {
+            return;
+        }
+        branch.state = State::Blocked;
+        if branch.reason.is_empty() {
+            branch.name_reason(CRASH_LOOP);
+        }
+        branch
+            .because
+            .extend(unsteady.into_iter().take(MOST).map(|i: &&&PluginInstance| self.instance(&i.name_any())));
     }
 
     /// Adds what an allocation that runs does not do, if it serves a plugin.
@@ -72,5 +119,26 @@ impl Walk<'_> {
             ));
             branch.because.extend(Some(self.plugin(plugin, Service::Any)).filter(Branch::blocked));
         }
+    }
+}
+
+/// Whether its process does not keep running.
+fn is_unsteady(instance: &PluginInstance) -> bool {
+    let conditions = instance.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|c| c.kind == STEADY && c.status == Truth::False)
+}
+
+/// Where to look for what is wrong with an instance: what something else runs has no logs here.
+fn instance_hint(instance: &PluginInstance, served: Option<&Allocation>) -> String {
+    let describe = format!("`wharfline describe plugininstance/{}`", instance.name_any());
+    let task = served.and_then(|a| a.spec.tasks.iter().find(|t| t.name == instance.spec.task));
+    match (served, task) {
+        (_, Some(task)) if task.runtime.external.is_some() => {
+            format!("{describe}; start the driver, which Wharfline does not run, or look at its own log")
+        }
+        (Some(served), Some(task)) => {
+            format!("{describe}, and the logs of its task: {}", logs_of(served, &task.name))
+        }
+        _ => describe,
     }
 }

@@ -46,14 +46,18 @@ fn told_at(event: &Event) -> Option<Timestamp> {
     series.max(last).max(event.event_time.as_ref().map(|time| time.0))
 }
 
-/// Adds why a task could not be started at all: it has no end of its own to tell of.
+/// Adds why a task could not be started at all, and when that is tried again: it has no end of its own to tell of.
 pub(super) fn add_not_started(branch: &mut Branch, status: &AllocationStatus) {
     let failed = |reason: &str| matches!(reason, "StartFailed" | "ClearFailed");
     let told = status.tasks.iter().find_map(|task| {
         let last = task.events.last().filter(|event| failed(&event.reason))?;
-        Some(format!("; task {} is not started: {}", task.name, last.message))
+        Some((task, &last.message))
     });
-    branch.add(&told.unwrap_or_default());
+    let Some((task, message)) = told else { return };
+    branch.next = branch.next.or(task.next_attempt_time);
+    if !branch.text.contains(message.as_str()) {
+        branch.add(&format!("; task {} is not started: {message}", task.name));
+    }
 }
 
 /// How far a volume has come on a node that stages or publishes it.
