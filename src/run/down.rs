@@ -104,7 +104,7 @@ async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::R
     loop {
         again.tick().await;
         let asked = match Core::open(data_dir) {
-            Ok(core) => return alone(args, data_dir, core, stop).await,
+            Ok(core) => return Box::pin(alone(args, data_dir, core, stop)).await,
             Err(error) if in_use(&error) => through_up(args, data_dir).await,
             Err(error) => return Err(error),
         };
