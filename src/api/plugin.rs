@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::audit::{Audit, AuditRequest};
-use super::meta::{Condition, Map, ObjectRef, Segments, Time};
+use super::meta::{Condition, Map, ObjectRef, Segments, Time, Truth};
 use super::runtime::{Runtime, TaskResources};
 
 /// One CSI driver as the operator names it.
@@ -297,6 +297,13 @@ pub struct PluginInstanceStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+impl PluginInstanceStatus {
+    /// What it says of a process that ends soon after each start; absent where it keeps running.
+    pub fn unsteady(&self) -> Option<&Condition> {
+        self.conditions.iter().find(|c| c.kind == STEADY && c.status == Truth::False)
+    }
 }
 
 /// The condition of an instance whose process ended again and again: whether it has kept running since.

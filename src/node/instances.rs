@@ -14,7 +14,7 @@ use crate::api::definitions::INSTANCE_PART;
 use crate::api::meta::{Condition, READY, Truth, set_condition};
 use crate::api::plugin::{CRASH_LOOP, STEADY};
 use crate::plan::Reason;
-use crate::plan::supervise::{Process, Runs, is_steady, steady_in};
+use crate::plan::supervise::{Process, Runs, has_run_on, is_steady, steady_in};
 
 /// The fields of a PluginInstance's status: all of them.
 const INSTANCE: Part = Part { name: "instance", fields: INSTANCE_PART, epoch: None, guard: Guard::Any };
@@ -49,8 +49,11 @@ pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Durati
         progress.fault = not_startable(node, key).or(progress.fault);
     }
     let status = instance_status(node, &progress, &before, object.meta().generation);
-    let unsteady = status.conditions.iter().any(|c| c.kind == STEADY && c.status == Truth::False);
-    let steady = well_for(node, &progress).filter(|_| unsteady);
+    if has_run_on(runs(node, &progress, &before.conditions)) {
+        // An hour later a Probe may fail: that is no third end in a row.
+        node.registry.progress(key, |p| (p.bad_runs, p.last_end) = (0, String::new()));
+    }
+    let steady = well_for(node, &progress).filter(|_| status.unsteady().is_some());
     let steady = steady.map(|well_for| steady_in(well_for, node.options.long_run));
     if audit::concerns(&object) {
         node.queue.wake(Key::Audit(key.clone()));
@@ -65,16 +68,20 @@ fn well_for(node: &Node, progress: &Progress) -> Option<i64> {
     progress.healthy_since.map(|since| node.now().0.as_millisecond() - since.0.as_millisecond())
 }
 
-/// Adds whether its process keeps running, once there was reason to doubt that.
-fn add_steady(node: &Node, progress: &Progress, conditions: &mut Vec<Condition>, generation: Option<i64>) {
+/// What is known of its runs, beside what was last said of them.
+fn runs(node: &Node, progress: &Progress, conditions: &[Condition]) -> Runs {
     let known = conditions.iter().find(|c| c.kind == STEADY);
-    let runs = Runs {
+    Runs {
         bad: progress.bad_runs,
         well_for: well_for(node, progress),
         long: node.options.long_run,
         said: known.map(|known| known.status == Truth::True),
-    };
-    let condition = match is_steady(runs) {
+    }
+}
+
+/// Adds whether its process keeps running, once there was reason to doubt that.
+fn add_steady(node: &Node, progress: &Progress, conditions: &mut Vec<Condition>, generation: Option<i64>) {
+    let condition = match is_steady(runs(node, progress, conditions)) {
         None => return,
         Some(true) => Condition::new(STEADY, Truth::True, STEADY, ""),
         Some(false) => {

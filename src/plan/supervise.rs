@@ -299,6 +299,11 @@ fn is_long(milliseconds: i64, long: Duration) -> bool {
     u128::try_from(milliseconds).is_ok_and(|ran| ran >= long.as_millis())
 }
 
+/// How many runs in a row did not go well, now that one more has ended. One that was asked to end says nothing against it.
+pub fn bad_runs(before: u32, ran_well: bool, asked: bool) -> u32 {
+    if ran_well || asked { 0 } else { before.saturating_add(1) }
+}
+
 /// After so many runs in a row that did not go well, a plugin is not called steady.
 const UNSTEADY: u32 = 2;
 
@@ -316,14 +321,19 @@ pub struct Runs {
 }
 
 /// Whether a plugin is steady: one that gets well and ends soon after, again and again, is not, though it is well in between.
-/// None where nothing new is to be said.
+/// None where nothing new is to be said. Runs from before it was steady last count no more: who asks forgets them then, with
+/// [`has_run_on`].
 pub fn is_steady(runs: Runs) -> Option<bool> {
-    let long = runs.well_for.is_some_and(|milliseconds| is_long(milliseconds, runs.long));
-    match (long, runs.said) {
+    match (has_run_on(runs), runs.said) {
         (true, Some(false)) => Some(true),
         (true, Some(true) | None) => None,
         (false, _) => (runs.bad >= UNSTEADY).then_some(false),
     }
+}
+
+/// Whether it has been well for so long that what was before says nothing any more.
+pub fn has_run_on(runs: Runs) -> bool {
+    runs.well_for.is_some_and(|milliseconds| is_long(milliseconds, runs.long))
 }
 
 /// After how much more of being well a plugin is called steady again.
@@ -382,6 +392,15 @@ mod tests {
             [(59_999, false, false), (60_000, false, true), (60_000, true, false), (600_000, true, false)]
         {
             assert_eq!(ran_well(ran, LONG_RUN, timed_out), well, "{ran} ms, timed out: {timed_out}");
+        }
+    }
+
+    #[test]
+    fn only_ends_of_its_own_after_a_short_run_are_counted() {
+        for (before, ran_well, asked, expected) in
+            [(0, false, false, 1), (1, false, false, 2), (5, true, false, 0), (5, false, true, 0)]
+        {
+            assert_eq!(bad_runs(before, ran_well, asked), expected, "{before} {ran_well} {asked}");
         }
     }
 

@@ -1,4 +1,5 @@
 //! Plugin instances that are tasks of ours: late, never ready, in a crash loop; and what a restarted daemon says of them.
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -284,19 +285,26 @@ async fn an_older_instance_that_was_unwell_for_a_moment_does_not_take_over() {
     rig.finish().await;
 }
 
+/// The plugin `own` of a driver that writes its pid down, and ends with a word each time when a file comes, which this returns.
+async fn mortal(rig: &Rig) -> PathBuf {
+    let die = rig.files.path().join("die");
+    let until_told = format!(
+        "{} & P=$!; echo $P > {die}.pid; while [ ! -e {die} ]; do sleep 0.05; done; rm {die}; kill -9 $P; \
+         echo out of luck >&2; exit 3",
+        driver(rig),
+        die = die.display()
+    );
+    own_instance(rig, json!(["/bin/sh", "-c", until_told]), "20s").await;
+    die
+}
+
 /// It is well in between, and nobody who looks then is told that all is fine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_driver_that_gets_ready_and_dies_again_is_not_steady_before_it_has_run_on() {
     let mut rig = Rig::idle(Config::full()).await;
     rig.options.long_run = Duration::from_secs(5);
     rig.start().await;
-    let die = rig.files.path().join("die");
-    let until_told = format!(
-        "{} & P=$!; while [ ! -e {die} ]; do sleep 0.05; done; rm {die}; kill -9 $P; echo out of luck >&2; exit 3",
-        driver(&rig),
-        die = die.display()
-    );
-    own_instance(&rig, json!(["/bin/sh", "-c", until_told]), "20s").await;
+    let die = mortal(&rig).await;
     let of_steady = |i: &Value| condition_reason(i, "Steady").map(str::to_owned);
     for _ in 0..2 {
         let well = ready(&rig, "own", "True").await;
@@ -318,8 +326,36 @@ async fn a_driver_that_gets_ready_and_dies_again_is_not_steady_before_it_has_run
     let conditions = steady.status.unwrap().conditions;
     let told = conditions.iter().find(|c| c.kind == "Steady").and_then(|c| c.last_transition_time).unwrap();
     assert!(told.0 >= since.0 + rig.options.long_run, "it was called steady after {:#}", told.0 - since.0);
+    // It ends once since, and gets up again: neither of both is a third end in a row.
     std::fs::write(&die, "").unwrap();
-    let once = ready(&rig, "own", "False").await;
-    assert!(condition(&once, "Steady", "True"), "it ended once since: {once:#}");
+    for truth in ["False", "True"] {
+        let once = ready(&rig, "own", truth).await;
+        assert!(condition(&once, "Steady", "True"), "it ended once since: {once:#}");
+    }
+    end_own(&rig).await;
+}
+
+/// Ends from before are none of now: long after them a driver does not answer for a while, and ends by nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_is_steady_again_stays_so_when_it_does_not_answer_for_once() {
+    let mut rig = Rig::idle(Config::full()).await;
+    (rig.options.long_run, rig.options.heartbeat) = (Duration::from_secs(4), Duration::from_millis(100));
+    rig.start().await;
+    let die = mortal(&rig).await;
+    for _ in 0..2 {
+        ready(&rig, "own", "True").await;
+        std::fs::write(&die, "").unwrap();
+        ready(&rig, "own", "False").await;
+    }
+    rig.world.until(&rig.instances, "own", "in a loop", |i| condition(i, "Steady", "False")).await;
+    rig.world.until(&rig.instances, "own", "steady", |i| condition(i, "Steady", "True")).await;
+    let pid = std::fs::read_to_string(die.with_extension("pid")).unwrap().trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let silent = ready(&rig, "own", "False").await;
+    assert!(condition(&silent, "Steady", "True"), "it has not ended: {silent:#}");
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    let back = ready(&rig, "own", "True").await;
+    assert!(condition(&back, "Steady", "True"), "{back:#}");
     end_own(&rig).await;
 }

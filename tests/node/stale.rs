@@ -1,10 +1,12 @@
 //! Mounts that die or go while they are up are told, and touched by nobody.
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use serde_json::{Value, json};
 use wharfline::csi::Rpc;
+use wharfline::node::supervisor::HEARTBEAT;
 
 use crate::support::fuse::{FILE, Fuse};
 use crate::support::node::{Rig, Special, condition, condition_reason, until};
@@ -41,6 +43,25 @@ pub(crate) fn message(object: &Value, kind: &str) -> String {
 
 async fn json(rig: &Rig, name: &str) -> Value {
     serde_json::to_value(rig.allocs.get(name).await.unwrap()).unwrap()
+}
+
+/// An allocation with its volume at a path of the host, and that path.
+async fn at_host(heartbeat: Duration) -> (Rig, PathBuf) {
+    let mut rig = Rig::idle(Config::full()).await;
+    let allowed = rig.files.path().join("host");
+    std::fs::create_dir_all(&allowed).unwrap();
+    rig.options.host_paths = vec![allowed.clone()];
+    rig.options.heartbeat = heartbeat;
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    let path = allowed.join("data");
+    let mut spec = task();
+    spec["volumes"][0]["hostPath"] = json!(path);
+    let app = rig.alloc("app", spec).await;
+    rig.give(&[&app], &Special::default()).await;
+    rig.published("app").await;
+    (rig, path)
 }
 
 /// The driver ends and comes back, which its supervisor sees at once.
@@ -165,19 +186,7 @@ async fn a_task_keeps_its_own_mount_when_the_one_of_the_host_is_taken_away() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_that_was_taken_away_from_its_path_of_the_host_is_missed() {
-    let mut rig = Rig::idle(Config::full()).await;
-    let allowed = rig.files.path().join("host");
-    std::fs::create_dir_all(&allowed).unwrap();
-    rig.options.host_paths = vec![allowed.clone()];
-    rig.start().await;
-    rig.register().await;
-    rig.ready().await;
-    let path = allowed.join("data");
-    let mut spec = task();
-    spec["volumes"][0]["hostPath"] = json!(path);
-    let app = rig.alloc("app", spec).await;
-    rig.give(&[&app], &Special::default()).await;
-    rig.published("app").await;
+    let (rig, path) = at_host(HEARTBEAT).await;
     unmount(&path, UnmountFlags::empty()).unwrap();
     let app = rig.world.until(&rig.allocs, "app", "lost", volumes_ready("MountLost")).await;
     let app = serde_json::to_value(app).unwrap();
@@ -192,23 +201,12 @@ async fn a_volume_that_was_taken_away_from_its_path_of_the_host_is_missed() {
 /// It is theirs: it is told where it is and what to do, and the way down goes on once it is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_somebody_mounted_over_a_path_of_the_host_is_named_while_it_is_in_the_way_down() {
-    let mut rig = Rig::idle(Config::full()).await;
-    let allowed = rig.files.path().join("host");
-    std::fs::create_dir_all(&allowed).unwrap();
-    rig.options.host_paths = vec![allowed.clone()];
-    rig.start().await;
-    rig.register().await;
-    rig.ready().await;
-    let path = allowed.join("data");
-    let mut spec = task();
-    spec["volumes"][0]["hostPath"] = json!(path);
-    let app = rig.alloc("app", spec).await;
-    rig.give(&[&app], &Special::default()).await;
-    rig.published("app").await;
+    // That something came over it no change of the table tells: the mount of ours is there still.
+    let (rig, path) = at_host(Duration::from_millis(100)).await;
     rustix::mount::mount("none", &path, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
     rig.world.until(&rig.allocs, "app", "lost", volumes_ready("MountLost")).await;
     rig.world.delete(&rig.allocs, "app").await;
-    let said = format!("something else than the volume is mounted at {}: unmount it there", path.display());
+    let said = format!("something else is mounted over the volume at {}: unmount it there", path.display());
     let named = |a: &Value| message(a, "Ready").contains(&said);
     rig.world.until(&rig.allocs, "app", "what is in the way", named).await;
     let again = |a: &Value| {
@@ -216,9 +214,16 @@ async fn what_somebody_mounted_over_a_path_of_the_host_is_named_while_it_is_in_t
         here["reason"] == "ForeignMount" && here["nextAttemptTime"].is_string()
     };
     rig.world.until(&rig.attachments, "att-1", "when it is tried again", again).await;
+    assert_eq!(
+        rig.count(Rpc::NodeUnpublishVolume),
+        0,
+        "the driver is asked once nothing of it is at the host"
+    );
+    assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0, "what is theirs was unmounted");
     unmount(&path, UnmountFlags::empty()).unwrap();
     rig.world.until(&rig.allocs, "app", "taken down", |a| a["status"]["phase"] == "Stopped").await;
     assert!(!path.exists(), "the directory was made for the volume");
+    assert_eq!(rig.count(Rpc::NodeUnpublishVolume), 1);
     rig.end_all().await;
     rig.finish().await;
 }

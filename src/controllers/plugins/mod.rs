@@ -211,7 +211,8 @@ fn ready(
     }
     if healthy {
         let instances = Instances::of(&context.world, &plugin.name_any());
-        return match instances.objects.values().find(|instance| unsteady(instance).is_some()) {
+        let unsteady = |o: &&Arc<PluginInstance>| o.status.as_ref().is_some_and(|s| s.unsteady().is_some());
+        return match instances.objects.values().find(unsteady) {
             Some(instance) => Condition::new(READY, Truth::True, CRASH_LOOP, loops(instance)),
             None => Condition::new(READY, Truth::True, "Ready", "every instance is healthy"),
         };
@@ -239,12 +240,6 @@ fn ready(
     }
     let nodes = nodes.into_iter().take(5).collect::<Vec<_>>().join(", ");
     not("PluginNotReady", format!("waits for a healthy instance on {nodes}"))
-}
-
-/// What an instance says of a process that does not keep running.
-fn unsteady(instance: &PluginInstance) -> Option<&Condition> {
-    let conditions = &instance.status.as_ref()?.conditions;
-    conditions.iter().find(|c| c.kind == STEADY && c.status == Truth::False)
 }
 
 /// Says the same at each of its ends.

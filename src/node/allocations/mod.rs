@@ -437,7 +437,7 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
         let fault = timed_out.unwrap_or_else(ended);
         let asked = record.stopped && !unwell;
         let changed = node.registry.progress(&key, |p| {
-            let bad_runs = if ran_well || asked { 0 } else { p.bad_runs.saturating_add(1) };
+            let bad_runs = supervise::bad_runs(p.bad_runs, ran_well, asked);
             let (fingerprint, last_end) = (p.fingerprint.take(), fault.1.clone());
             *p = Progress { fingerprint, fault: Some(fault), bad_runs, last_end, ..Progress::default() };
         });

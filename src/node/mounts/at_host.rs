@@ -3,8 +3,8 @@ use std::path::Path;
 
 use super::super::context::{Key, Node};
 use super::super::journal::{Entry, HostPublication, PublicationEntry, publication_key};
-use super::Trouble;
 use super::unit::{Unit, User};
+use super::{FOREIGN_MOUNT, Trouble};
 use crate::plan::Reason;
 use crate::sys::kernel::{Access, KernelError, PathFacts, Present};
 use crate::sys::path::{HostPath, Place, TreePath};
@@ -139,17 +139,17 @@ impl Unit {
         };
         let place = HostPath::new(&host.allowed, &host.path)?;
         match node.machine.kernel.unpublish_at_host(&place, &verified, host.made).await {
-            Err(KernelError::Changed { path }) => Err(foreign(&path)),
+            Err(KernelError::Changed { path }) => Err(covered(&path)),
             answer => Ok(answer?),
         }
     }
 }
 
-/// Somebody mounted something else at a volume's path on the host, over it or in its place. It is theirs to unmount.
-fn foreign(path: &Path) -> Trouble {
+/// Somebody mounted something else over a volume at its path on the host. It is theirs to unmount.
+fn covered(path: &Path) -> Trouble {
     let message = format!(
-        "something else than the volume is mounted at {}: unmount it there; the volume is unmounted from there then",
+        "something else is mounted over the volume at {}: unmount it there; the volume is unmounted from there then",
         path.display()
     );
-    Trouble::Kernel("ForeignMount", message)
+    Trouble::Kernel(FOREIGN_MOUNT, message)
 }

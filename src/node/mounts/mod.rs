@@ -41,6 +41,9 @@ use unit::{Unit, gather};
 /// How long a step that must not be repeated as it is waits for a change.
 pub const BLOCKED: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// The word for what somebody else mounted where a volume is.
+const FOREIGN_MOUNT: &str = "ForeignMount";
+
 /// The fields of an attachment's status that its node writes.
 const NODE: Part = Part { name: "node", fields: ATTACHED_PART, epoch: None, guard: Guard::Any };
 

@@ -9,7 +9,7 @@ use super::super::events::Tone;
 use super::super::journal::{AttachmentEntry, Change, Entry, PublicationEntry, publication_key};
 use super::super::requests;
 use super::unit::{Unit, User};
-use super::{NODE, TARGET, Trouble, at_host, chain, hash};
+use super::{FOREIGN_MOUNT, NODE, TARGET, Trouble, at_host, chain, hash};
 use crate::api::meta::VolumeMode;
 use crate::csi::{self, Alpha, Failure, Gate, Terms};
 use crate::plan::Reason;
@@ -494,7 +494,7 @@ fn not_the_volume(node: &Node, place: &TreePath) -> Trouble {
     let message = format!(
         "somebody mounted something else at {at}: unmount it there, and the volume is seen again or mounted anew"
     );
-    Trouble::Kernel("ForeignMount", message)
+    Trouble::Kernel(FOREIGN_MOUNT, message)
 }
 
 /// The device of the mount, if there is one.

@@ -5,8 +5,8 @@ use kube::ResourceExt;
 use super::super::{Branch, Kind, State, Subject};
 use super::ending::logs_of;
 use super::{MOST, Service, Walk, add_told, key, unmet};
-use crate::api::meta::{Truth, is_true};
-use crate::api::plugin::{CRASH_LOOP, STEADY};
+use crate::api::meta::is_true;
+use crate::api::plugin::CRASH_LOOP;
 use crate::api::{Allocation, PluginInstance};
 
 impl Walk<'_> {
@@ -23,17 +23,17 @@ impl Walk<'_> {
         self.enter(Subject::global(Kind::Instance, name), found, |instance, mut branch| {
             branch.text = format!("healthy on {}", instance.spec.node_name);
             let healthy = self.is_healthy(instance);
-            if healthy && !is_unsteady(instance) {
+            let status = instance.status.clone().unwrap_or_default();
+            if healthy && status.unsteady().is_none() {
                 return branch;
             }
             branch.state = State::Blocked;
-            let status = instance.status.clone().unwrap_or_default();
             let of = &instance.spec.allocation;
             let served = self.allocations.get(&(of.namespace.clone(), of.name.clone()));
             branch.hint = instance_hint(instance, served.copied());
             if healthy {
                 branch.add(" for now");
-                add_told(&mut branch, unmet(&status.conditions, STEADY));
+                add_told(&mut branch, status.unsteady());
                 return branch;
             }
             branch.text = format!("not healthy on {}", instance.spec.node_name);
@@ -49,8 +49,9 @@ impl Walk<'_> {
     /// Adds the instances that are well in between and do not keep running: each that is needed, or those that others of the
     /// plugin do not make up for.
     pub(super) fn add_unsteady(&self, branch: &mut Branch, serving: &[&&PluginInstance], all_needed: bool) {
-        let healthy = || serving.iter().filter(|instance| self.is_healthy(instance));
-        let (unsteady, steady): (Vec<_>, Vec<_>) = healthy().partition(|instance| is_unsteady(instance));
+        let healthy = serving.iter().filter(|instance| self.is_healthy(instance));
+        let shaky = |i: &&&&PluginInstance| i.status.as_ref().is_some_and(|s| s.unsteady().is_some());
+        let (unsteady, steady): (Vec<_>, Vec<_>) = healthy.partition(shaky);
         if unsteady.is_empty() || !(all_needed || steady.is_empty()) {
             return;
         }
@@ -120,12 +121,6 @@ impl Walk<'_> {
             branch.because.extend(Some(self.plugin(plugin, Service::Any)).filter(Branch::blocked));
         }
     }
-}
-
-/// Whether its process does not keep running.
-fn is_unsteady(instance: &PluginInstance) -> bool {
-    let conditions = instance.status.iter().flat_map(|status| &status.conditions);
-    conditions.into_iter().any(|c| c.kind == STEADY && c.status == Truth::False)
 }
 
 /// Where to look for what is wrong with an instance: what something else runs has no logs here.
