@@ -325,6 +325,16 @@ fn machine_leftovers(node: &NodeState) -> Vec<String> {
     mounts.chain(directories).chain(tasks).collect()
 }
 
+/// The drivers that are not called steady, though nothing makes them end any more.
+pub fn unsteady(inner: &Inner) -> impl Iterator<Item = String> {
+    let steady = |instance: &Value| {
+        let conditions = instance["status"]["conditions"].as_array();
+        !conditions.into_iter().flatten().any(|c| c["type"] == "Steady" && c["status"] == "False")
+    };
+    let found = all(inner, "plugininstances").filter(move |instance| !steady(instance));
+    found.map(|instance| format!("{} {}", text(instance, "/metadata/name"), instance["status"]))
+}
+
 /// What is still missing of what people asked for: everything acknowledged is there, and everything that is there runs
 /// and is bound; by what the API says, and on the machines themselves. At least the first `most` of it.
 pub fn unmet(inner: &Inner, most: usize) -> Vec<String> {

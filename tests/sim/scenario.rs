@@ -390,6 +390,10 @@ impl Run {
             checks::unmet(&cluster.universe.look(), most)
         })?;
         if quiet {
+            // A driver that has died again and again is called steady once it has been well for a minute: that is news.
+            self.settle("every driver is steady", |cluster, most| {
+                checks::unsteady(&cluster.universe.look()).take(most).collect()
+            })?;
             // A watch that a fault has left deaf is given up after fifteen seconds, and what it missed is then told.
             self.until(self.cluster.now() + time(20))?;
             self.quiet(QUIET)?;
