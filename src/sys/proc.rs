@@ -68,6 +68,15 @@ pub(crate) fn all() -> io::Result<Vec<Stat>> {
     Ok(found)
 }
 
+/// The living processes whose command line has each of these words.
+pub(crate) fn called_with(words: &[&str]) -> io::Result<Vec<OwnedFd>> {
+    let has = |stat: &Stat| {
+        let line = std::fs::read(format!("/proc/{}/cmdline", stat.id.pid)).unwrap_or_default();
+        words.iter().all(|word| line.split(|&byte| byte == 0).any(|argument| argument == word.as_bytes()))
+    };
+    Ok(all()?.iter().filter(|stat| has(stat)).filter_map(|stat| open(stat.id)).collect())
+}
+
 /// The living descendants of a process, parents before children.
 pub(crate) fn descendants(of: i32) -> io::Result<Vec<ProcessId>> {
     let all = all()?;

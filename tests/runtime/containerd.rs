@@ -442,6 +442,40 @@ async fn whenever_containerd_is_killed_in_a_start_nothing_of_it_is_left_in_the_e
     assert!(found.contains_key("not started"), "{found:?}");
 }
 
+/// Containerd deletes by itself what a dead shim of its own leaves, and by the path of the cgroup: the next container of the
+/// task would be meant.
+#[tokio::test]
+async fn nothing_is_cleared_before_runc_has_deleted_the_container() {
+    let mut machine = machine().await;
+    let task = machine.start(&machine.script(WAITS)).await;
+    machine.written("ready").await;
+    let (id, _) = container(&mut machine);
+    kill(machine.pids().0);
+    assert_eq!(soon(task.wait()).await.unwrap(), Ended::Lost);
+    let mut deletion = std::process::Command::new("/bin/sh");
+    deletion
+        .args(["-c", "read -r line", "runc", "delete", "--force", &id])
+        .stdin(std::process::Stdio::piped());
+    let mut deletion = deletion.spawn().unwrap();
+    let client = its(&mut machine).client();
+    let ends = async {
+        while !client.list().await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        drop(deletion.stdin.take());
+    };
+    let mut clear = machine.runtime.clear(&machine.place);
+    tokio::select! {
+        biased;
+        cleared = &mut clear => panic!("{cleared:?} beside a deletion"),
+        () = ends => {}
+    }
+    soon(clear).await.unwrap();
+    assert!(deletion.try_wait().unwrap().is_some(), "it is over");
+    assert_eq!(machine.run(&machine.script("exit 4")).await.0.outcome, Outcome::Code(4));
+    machine.end().await;
+}
+
 #[tokio::test]
 async fn a_lost_container_is_cleared_while_containerd_is_away_and_forgotten_when_it_is_back() {
     let mut machine = machine().await;

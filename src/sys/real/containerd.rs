@@ -5,6 +5,7 @@
 use crate::sys::containerd::{Contained, Containerd, ContainerdError, NAMESPACE};
 use crate::sys::containers::Lack;
 use crate::sys::shim::stand_in::{self, LINK};
+use crate::sys::{ffi, proc};
 use async_trait::async_trait;
 use hyper_util::rt::TokioIo;
 use prost::Message;
@@ -175,7 +176,7 @@ impl Containerd for RealContainerd {
         let request = asked(GetContainerRequest { id: id.to_owned() });
         let container = match answer("look at the container", ANSWER, containers.get(request)).await {
             Ok(found) => found.container.unwrap_or_default(),
-            Err(ContainerdError::Absent { .. }) => return Ok(()),
+            Err(ContainerdError::Absent { .. }) => return deletions_over(id).await,
             Err(error) => return Err(error),
         };
         let mut tasks = TasksClient::new(line.clone());
@@ -197,7 +198,7 @@ impl Containerd for RealContainerd {
         if let Some(directory) = called(&container) {
             crate::sys::remove::tree(directory.as_path()).ok();
         }
-        Ok(())
+        deletions_over(id).await
     }
 
     async fn remove_of(&self, of: &Path, root: &Path) -> Result<(), ContainerdError> {
@@ -215,11 +216,35 @@ impl Containerd for RealContainerd {
             }
             if failed.is_ok() {
                 // Of those that it was never told of, too, and of one that another one removes in this moment.
-                stand_in::clear(root, of);
+                for id in stand_in::clear(root, of) {
+                    failed = deletions_over(&id).await.and(failed);
+                }
                 break;
             }
         }
         failed
+    }
+}
+
+/// Waits until nothing deletes the container of this name any more.
+///
+/// When its own shim is killed, containerd has runc clear up after the container by itself, and tells nobody. That goes by
+/// the path of the cgroup, which is the next container's of the same task, too: it would kill that one, or take its cgroup
+/// away before there is a process in it.
+async fn deletions_over(id: &str) -> Result<(), ContainerdError> {
+    let call = "wait for the deletions of the container";
+    let doubt = |said| ContainerdError::InDoubt { call, said };
+    let deleting = proc::called_with(&[id, "delete"]).map_err(|error| doubt(error.to_string()))?;
+    let over = async {
+        for process in deleting {
+            ffi::readable(process)?.readable().await?.retain_ready();
+        }
+        Ok::<_, std::io::Error>(())
+    };
+    match timeout(END, over).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(doubt(error.to_string())),
+        Err(_) => Err(doubt(format!("one has not ended within {END:?}"))),
     }
 }
 

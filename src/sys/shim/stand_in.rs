@@ -46,13 +46,16 @@ pub(super) fn place(container: &ContainerSpec, directory: &Path) -> Result<PathB
     Ok(own.join(LINK))
 }
 
-/// Removes what the containers of a task were called by, of which containerd has none any more.
-pub(crate) fn clear(root: &Path, directory: &Path) {
+/// Removes what the containers of a task were called by, of which containerd has none any more; their names.
+pub(crate) fn clear(root: &Path, directory: &Path) -> Vec<String> {
+    let mut cleared = Vec::new();
     for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
         if std::fs::read_link(entry.path().join(TASK)).is_ok_and(|task| task == directory) {
             crate::sys::remove::tree(&entry.path()).ok();
+            cleared.push(entry.file_name().to_string_lossy().into_owned());
         }
     }
+    cleared
 }
 
 /// Where this program is. A path of the machine, if it still leads here: a number under /proc is another's once we are gone,
