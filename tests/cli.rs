@@ -27,6 +27,8 @@ struct Line {
 struct Cluster {
     server: Server,
     asked: Arc<Mutex<Vec<String>>>,
+    /// Whether somebody else deletes whatever is deleted a moment before.
+    hasty: bool,
 }
 
 /// How one command ended.
@@ -82,19 +84,26 @@ impl Cluster {
         let store = store();
         let server = Server::new(store, wharfline::api::definitions(), options());
         server.bootstrap().await.unwrap();
-        Self { server, asked: Arc::default() }
+        Self { server, asked: Arc::default(), hasty: false }
     }
 
     fn client(&self) -> kube::Client {
         let inner = self.server.client(Identity::admin());
-        let asked = Arc::clone(&self.asked);
+        let (asked, hasty) = (Arc::clone(&self.asked), self.hasty);
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
             let line = format!("{} {}", request.method(), request.uri());
             if !matches!(request.uri().path(), "/api" | "/apis") {
                 asked.lock().unwrap().push(line);
             }
             let inner = inner.clone();
-            async move { inner.send(request).await }
+            let before = (hasty && request.method() == http::Method::DELETE)
+                .then(|| http::Request::delete(request.uri()).body(kube::client::Body::empty()).unwrap());
+            async move {
+                if let Some(before) = before {
+                    inner.send(before).await.unwrap();
+                }
+                inner.send(request).await
+            }
         });
         kube::Client::new(service, "default")
     }
@@ -321,6 +330,25 @@ async fn what_is_not_there_is_told_by_the_exit_code() {
         (vec!["api-resources"], Exit::Done),
     ] {
         assert_eq!(cluster.run(&words).await.exit, exit, "{words:?}");
+    }
+}
+
+/// Of what was only listed nobody said that it is there.
+#[tokio::test]
+async fn what_goes_by_itself_while_all_are_deleted_is_no_failure() {
+    let mut cluster = Cluster::new().await;
+    cluster.hasty = true;
+    for (words, exit) in [
+        (vec!["delete", "secrets", "--all"], Exit::Done),
+        (vec!["delete", "secrets", "-l", "app=shop"], Exit::Done),
+        (vec!["delete", "secret", "key"], Exit::NotFound),
+        (vec!["delete", "secret", "key", "--ignore-not-found"], Exit::Done),
+    ] {
+        let secret = "{apiVersion: v1, kind: Secret, metadata: {name: key, labels: {app: shop}}}";
+        cluster.apply(secret).await.ok();
+        let ran = cluster.run(&words).await;
+        assert_eq!((ran.exit, ran.out.as_str()), (exit, ""), "{words:?}: {}", ran.err);
+        assert!(ran.asked.iter().any(|asked| asked.starts_with("DELETE ")), "{words:?}: {:?}", ran.asked);
     }
 }
 

@@ -247,6 +247,13 @@ pub struct Selection {
     pub field_selector: Option<String>,
 }
 
+impl Selection {
+    /// Whether it selects by what objects are like.
+    pub fn selects(&self) -> bool {
+        self.selector.is_some() || self.field_selector.is_some()
+    }
+}
+
 /// Whether and where a change is only tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DryRun {
@@ -369,7 +376,7 @@ pub struct Delete {
     /// How long to wait, such as 2m; 0 = for ever
     #[arg(long, default_value = "0", value_parser = duration, value_name = "TIME")]
     pub timeout: Duration,
-    /// Objects that do not exist are no failure
+    /// Objects that do not exist are no failure; so it is with --all and selectors anyhow
     #[arg(long)]
     pub ignore_not_found: bool,
     /// What becomes of what they own

@@ -240,7 +240,7 @@ impl<'a> Session<'a> {
         chosen: &Selection,
         all: bool,
     ) -> Result<Vec<Item>, Failure> {
-        let selecting = chosen.selector.is_some() || chosen.field_selector.is_some();
+        let selecting = chosen.selects();
         let mut items = Vec::new();
         for Target { resource, name } in self.targets(words).await? {
             let namespace = self.namespace();

@@ -34,6 +34,8 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &Delete) -> Result<(), 
     if items.is_empty() {
         session.note("No resources found.");
     }
+    // What was listed here and goes by itself meanwhile, nobody asked for by name.
+    let may_lack = args.ignore_not_found || args.all || args.selection.selects();
     let mut leaving = Vec::new();
     for item in &items {
         match ask(session, args, item).await {
@@ -45,7 +47,7 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &Delete) -> Result<(), 
                 }
                 leaving.push((item, uid));
             }
-            Err(failure) if failure.exit == Exit::NotFound && args.ignore_not_found => {}
+            Err(failure) if failure.exit == Exit::NotFound && may_lack => {}
             Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),
             Err(failure) => session.report(&failure),
         }

@@ -51,7 +51,7 @@ fn grouped(targets: Vec<Target>) -> Vec<Group> {
 
 fn refuse_name_with_selection(args: &Get, target: &Target) -> Result<(), Failure> {
     let chosen = &args.selection;
-    if chosen.selector.is_some() || chosen.field_selector.is_some() {
+    if chosen.selects() {
         return Err(Failure::usage("a name and a selector exclude each other"));
     }
     if chosen.all_namespaces && target.resource.namespaced {
