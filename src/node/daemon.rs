@@ -276,9 +276,11 @@ async fn begin(node: &Arc<Node>, ready: oneshot::Sender<()>) -> Result<(), Error
     if node.tenure.subscribe().wait_for(|tenure| tenure.term > 0).await.is_err() {
         return Err(Error::Ended("lease"));
     }
-    let (volumes, snapshots) = (caches.volumes.all(), caches.snapshots.all());
-    let volumes = volumes.iter().filter_map(|volume| volume.metadata.uid.clone());
-    node.doubts.begin_with(volumes.chain(snapshots.iter().filter_map(|one| one.metadata.uid.clone())));
+    node.doubts.begin_with(hosting::callable(
+        &caches.volumes.all(),
+        &caches.hosted.all(),
+        &caches.snapshots.all(),
+    ));
     recover::rebuild(node).await?;
     let table = node.machine.kernel.mount_table().await?;
     recover::note_leftovers(node, &table);

@@ -1,14 +1,17 @@
 //! Controller calls that may still be at work in the plugin, although nobody here waits for them: they ended without the
 //! plugin's word, or were begun before this daemon was.
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use kube::ResourceExt as _;
 use tokio::time::Instant;
 
+use crate::api::{Snapshot, Volume, VolumeAttachment};
 use crate::csi::Failure;
 
-/// Until when, by the volume's uid and by what the calls are remembered under. In memory only: what an earlier daemon began is in doubt by [`Doubts::begin_with`].
+/// Until when, by the volume's uid and by what the calls are remembered under. In memory only: what an earlier daemon began is
+/// in doubt by [`Doubts::begin_with`].
 #[derive(Debug)]
 pub struct Doubts {
     longest_call: Duration,
@@ -18,8 +21,29 @@ pub struct Doubts {
     untouched: Mutex<HashMap<String, i64>>,
 }
 
-/// Under which calls of an earlier daemon are remembered, whatever they were about.
-const BEFORE: &str = "";
+/// The uid of what a call may have been about, and what it is remembered under.
+type Called = (String, String);
+
+/// What an earlier daemon may have made calls about, of all that names this node as its host: one at a time under each key.
+pub fn callable(
+    volumes: &[Arc<Volume>],
+    attachments: &[Arc<VolumeAttachment>],
+    snapshots: &[Arc<Snapshot>],
+) -> Vec<Called> {
+    let of_volumes =
+        volumes.iter().filter_map(|one| one.uid()).map(|uid| (uid.clone(), format!("vol/{uid}")));
+    let of_attachments = attachments.iter().filter_map(|one| {
+        let uid = one.uid()?;
+        Some((one.spec.volume_uid.clone(), format!("host/{uid}")))
+    });
+    let of_snapshots = snapshots.iter().filter_map(|one| {
+        let (uid, of) = (one.uid()?, one.status.as_ref().and_then(|status| status.of.as_ref()));
+        // As long as it is not ready its calls are about its volume.
+        let abouts = of.map(|of| of.uid.clone()).into_iter().chain([uid.clone()]);
+        Some(abouts.map(move |about| (about, format!("snap/{uid}"))))
+    });
+    of_volumes.chain(of_attachments).chain(of_snapshots.flatten()).collect()
+}
 
 impl Doubts {
     /// Nothing is in doubt. A plugin is done with a call at the latest so long after it began.
@@ -33,12 +57,14 @@ impl Doubts {
         }
     }
 
-    /// The volumes of which this node was host when its daemon began.
-    pub fn begin_with(&self, volumes: impl IntoIterator<Item = String>) {
+    /// What this node was host of when its daemon began.
+    pub fn begin_with(&self, called: impl IntoIterator<Item = Called>) {
         let until = Instant::now() + self.longest_call;
-        let inherited: HashSet<String> = volumes.into_iter().collect();
-        self.all().extend(inherited.iter().map(|uid| (uid.clone(), [(BEFORE.to_owned(), until)].into())));
-        *self.inherited.lock().unwrap_or_else(PoisonError::into_inner) = inherited;
+        let mut all = self.all();
+        for (about, key) in called {
+            self.inherited.lock().unwrap_or_else(PoisonError::into_inner).insert(about.clone());
+            all.entry(about).or_default().insert(key, until);
+        }
     }
 
     /// From now on no call is made about the volume under this epoch.
@@ -88,7 +114,7 @@ impl Doubts {
             Err(failure) if failure.is_aborted() => doubt(Instant::now() + self.longest_call),
             Ok(_) | Err(_) => {
                 if let Some(calls) = all.get_mut(volume) {
-                    calls.retain(|other, _| other != key && other != BEFORE);
+                    calls.remove(key);
                 }
             }
         }
@@ -123,6 +149,7 @@ impl Doubts {
 mod tests {
     use super::*;
     use crate::csi::Rpc;
+    use serde_json::json;
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_ends_the_doubt_of_its_own_calls_alone() {
@@ -144,9 +171,33 @@ mod tests {
         doubts.ended(("v", "vol/v"), Instant::now(), &late(Rpc::DeleteVolume));
         tokio::time::advance(longest).await;
         assert_eq!(doubts.left("v"), None, "by now the plugin is done with it");
-        doubts.begin_with(["v".to_owned()]);
-        assert_eq!(doubts.left("v"), Some(longest));
-        doubts.ended(("v", "vol/v"), Instant::now(), &Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_what_an_earlier_daemon_began_each_call_is_in_doubt_for_itself() {
+        let longest = Duration::from_secs(60);
+        let doubts = Doubts::new(longest);
+        let volume = object(json!({ "spec": { "source": {}, "plugin": "p", "accessModes": [] } }), "v");
+        let to = json!({ "volume": "v", "volumeUid": "v", "nodeName": "n", "claim": { "name": "c", "uid": "c" }, "plugin": "p", "handle": "h", "attachRequired": true,
+            "stageRequired": false, "capability": { "accessMode": "SingleNodeWriter" } });
+        let attachment = object(json!({ "spec": to }), "a");
+        let of = json!({ "volume": "w", "uid": "w", "plugin": "p" });
+        let snapshot = object(json!({ "spec": { "source": {} }, "status": { "of": of } }), "s");
+        doubts.begin_with(callable(&[volume], &[attachment], &[snapshot]));
+        for (about, key) in [("v", "vol/v"), ("w", "snap/s"), ("s", "snap/s")] {
+            assert!(doubts.inherited(about), "{about}");
+            assert_eq!(doubts.left(about), Some(longest), "{about}");
+            doubts.ended((about, key), Instant::now(), &Ok(()));
+            let attached = about == "v";
+            assert_eq!(doubts.left(about), attached.then_some(longest), "{about}");
+        }
+        doubts.ended(("v", "host/a"), Instant::now(), &Ok(()));
         assert_eq!(doubts.left("v"), None);
+        assert!(doubts.inherited("v"), "whatever was answered since");
+    }
+
+    fn object<K: serde::de::DeserializeOwned>(mut fields: serde_json::Value, uid: &str) -> Arc<K> {
+        fields["metadata"] = json!({ "name": uid, "uid": uid });
+        serde_json::from_value(fields).unwrap()
     }
 }

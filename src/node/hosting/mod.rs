@@ -19,7 +19,7 @@ mod modify;
 mod provision;
 mod snapshots;
 
-pub use doubts::Doubts;
+pub use doubts::{Doubts, callable};
 
 use super::context::{Key, Node};
 use super::mounts::{BLOCKED, reason_word, sentence};

@@ -111,6 +111,30 @@ struct State {
     model: Model,
     log: Vec<Logged>,
     faults: Vec<String>,
+    /// Of the faults those of a call that came beside another one, and both numbers, the later one's first.
+    overlaps: Vec<(usize, usize, String)>,
+}
+
+/// That a caller has given up a call is seen only some time after it, maybe after its next call.
+const TOLD_OF: Duration = Duration::from_millis(500);
+
+impl State {
+    fn end(&mut self, number: usize, how: End) {
+        let now = Instant::now();
+        self.log[number].ended = Some((now, how));
+        if how != End::Left {
+            return;
+        }
+        let (log, works_on) = (&self.log, self.config.works_on);
+        let was_over = |(later, earlier, _): &(usize, usize, String)| {
+            *earlier == number
+                && log[*later].started + TOLD_OF > now
+                && !log[*later].meets(&log[number], works_on)
+        };
+        for (_, _, fault) in self.overlaps.extract_if(.., |overlap| was_over(overlap)) {
+            self.faults.retain(|other| *other != fault);
+        }
+    }
 }
 
 /// The storage system, its script and its books.
@@ -128,6 +152,7 @@ impl Backend {
             model: Model::default(),
             log: Vec::new(),
             faults: Vec::new(),
+            overlaps: Vec::new(),
         };
         Arc::new(Self { state: Mutex::new(state), changed: watch::Sender::new(0) })
     }
@@ -390,7 +415,7 @@ impl Backend {
 
     fn begin(&self, site: &Site, ask: &Ask, wire: Wire) -> (usize, Answer) {
         let mut state = self.state();
-        let State { script, model, log, faults, config, .. } = &mut *state;
+        let State { script, model, log, faults, overlaps, config } = &mut *state;
         model.see_node(site);
         let call = Logged {
             number: log.len(),
@@ -412,10 +437,12 @@ impl Backend {
                 |other: &&Logged| other.in_flight() || call.meets(other, config.works_on) && !over(other);
             for other in log.iter().filter(at_work) {
                 if about_it(other) && call.excludes(other, shared) {
-                    faults.push(format!(
+                    let fault = format!(
                         "#{} {} on {} overlaps #{} {} on {}, both about {subject}",
                         call.number, call.rpc, call.node, other.number, other.rpc, other.node
-                    ));
+                    );
+                    overlaps.push((call.number, other.number, fault.clone()));
+                    faults.push(fault);
                 }
             }
         }
@@ -484,7 +511,7 @@ impl Flying<'_> {
     }
 
     fn book(&self, how: End) {
-        self.backend.state().log[self.number].ended = Some((Instant::now(), how));
+        self.backend.state().end(self.number, how);
         if let Some(witness) = &self.site.witness {
             witness.ended(self.backend, self.number, how);
         }
