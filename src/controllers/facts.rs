@@ -159,13 +159,11 @@ impl Serving {
         let on: BTreeMap<_, _> = serving
             .filter_map(|(node, instance)| Some((node.to_owned(), Arc::clone(objects.get(&instance.id)?))))
             .collect();
-        let mut able = on.values().map(|instance| instance.status.as_ref());
-        let first = able.next().flatten().map(|s| s.capabilities.iter().cloned().collect());
-        let mut common: BTreeSet<String> = first.unwrap_or_default();
-        for status in able {
-            common.retain(|word| status.is_some_and(|s| s.capabilities.contains(word)));
-        }
-        Self { on, common }
+        Self { on, common: BTreeSet::new() }
+    }
+
+    fn told(&self) -> Vec<&[String]> {
+        self.on.values().map(|i| i.status.as_ref().map_or(&[][..], |s| s.capabilities.as_slice())).collect()
     }
 }
 
@@ -185,7 +183,8 @@ impl Instances {
         }
         let objects = objects.into_iter().map(|o| (o.name_any(), o)).collect();
         let serving = |service| Serving::of(&list, &objects, service);
-        let (controllers, nodes) = (serving(Service::Controller), serving(Service::Node));
+        let (mut controllers, mut nodes) = (serving(Service::Controller), serving(Service::Node));
+        [controllers.common, nodes.common] = registry::in_common(&controllers.told(), &nodes.told());
         Self { list, objects, controllers, nodes, makes_controller_calls: OnceLock::new() }
     }
 

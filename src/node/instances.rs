@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kube::Resource;
 
-use super::allocations::{admit, refuse, runtime_note};
+use super::allocations::{admit, forget_bad_runs, refuse, runtime_note};
 use super::audit;
 use super::context::{Key, Node};
 use super::registry::{Fingerprint, Instance, InstanceKey, Progress};
@@ -51,7 +51,7 @@ pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Durati
     let status = instance_status(node, &progress, &before, object.meta().generation);
     if has_run_on(runs(node, &progress, &before.conditions)) {
         // An hour later a Probe may fail: that is no third end in a row.
-        node.registry.progress(key, |p| (p.bad_runs, p.last_end) = (0, String::new()));
+        forget_bad_runs(node, key).await;
     }
     let steady = well_for(node, &progress).filter(|_| status.unsteady().is_some());
     let steady = steady.map(|well_for| steady_in(well_for, node.options.long_run));
@@ -81,14 +81,21 @@ fn runs(node: &Node, progress: &Progress, conditions: &[Condition]) -> Runs {
 
 /// Adds whether its process keeps running, once there was reason to doubt that.
 fn add_steady(node: &Node, progress: &Progress, conditions: &mut Vec<Condition>, generation: Option<i64>) {
-    let condition = match is_steady(runs(node, progress, conditions)) {
+    let runs = runs(node, progress, conditions);
+    let said = runs.said;
+    let condition = match is_steady(runs) {
         None => return,
         Some(true) => Condition::new(STEADY, Truth::True, STEADY, ""),
         Some(false) => {
-            let (runs, last) = (progress.bad_runs, &progress.last_end);
+            let (runs, last) = (progress.bad_runs, progress.last_end.as_str());
+            let last = match last {
+                // The daemon that saw it has told.
+                "" if said == Some(false) => return,
+                "" => String::new(),
+                last => format!("; the last one: {last}"),
+            };
             let message = format!(
-                "none of its last {runs} runs went well, and it is called steady once it has been well for {} s; the last \
-                 one: {last}",
+                "none of its last {runs} runs went well, and it is called steady once it has been well for {} s{last}",
                 node.options.long_run.as_secs()
             );
             Condition::new(STEADY, Truth::False, CRASH_LOOP, message)

@@ -3,7 +3,7 @@
 //! One file, appended to. Each frame is `length (u32 LE), crc32 (u32 LE), JSON`. The first frame is the header with the
 //! version. A torn tail ends the reading: it was never acknowledged. Damage with whole frames behind it is said, and the
 //! daemon goes on as without a journal. Many changes that wait at the same time share one fdatasync. Never holds a secret. Never decides anything.
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,6 +11,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+
+mod image;
 
 use super::runtime::Kind;
 use crate::api::allocation::CsiPlugin;
@@ -22,6 +24,7 @@ use crate::plan::view;
 use crate::sys::Files;
 use crate::sys::files::{AppendFile, FileError};
 use crate::sys::kernel::Present;
+use image::{Image, Turn};
 
 /// The version of the format. A journal of a later one is refused.
 const VERSION: u32 = 3;
@@ -150,6 +153,9 @@ pub struct TaskEntry {
     /// The digest of the image that it was started from last, if it is a container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    /// How many starts in a row before this one came to no good end: the pause after its own end goes by it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failures: u32,
 }
 
 impl TaskEntry {
@@ -179,6 +185,9 @@ pub struct InstanceEntry {
     /// The csiPlugin block that its process was started with. Absent in journals of before this was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<CsiPlugin>,
+    /// How many of its runs in a row did not go well, before this one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub bad_runs: u32,
 }
 
 impl InstanceEntry {
@@ -190,6 +199,11 @@ impl InstanceEntry {
 
 fn admitted() -> bool {
     true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A create that was attempted here.
@@ -318,85 +332,11 @@ pub struct Opened {
 
 type Shared = Arc<Mutex<Image>>;
 
-/// What the journal says now, and where to find it.
-#[derive(Debug, Default)]
-struct Image {
-    entries: BTreeMap<String, Entry>,
-    /// Keys of the attachments of a Volume.
-    of_volume: HashMap<String, BTreeSet<String>>,
-    /// Keys of the attachments with one staging directory.
-    of_staging: HashMap<String, BTreeSet<String>>,
-    /// Keys of the publications for an allocation.
-    of_allocation: HashMap<String, BTreeSet<String>>,
-}
-
-impl Image {
-    fn new(entries: BTreeMap<String, Entry>) -> Self {
-        let mut image = Self::default();
-        for entry in entries.into_values() {
-            image.put(entry);
-        }
-        image
-    }
-
-    fn put(&mut self, entry: Entry) {
-        let key = entry.key();
-        // What an entry is about is part of its key, or never changes: the index stays right.
-        match &entry {
-            Entry::Attachment(a) => {
-                self.of_volume.entry(a.volume.clone()).or_default().insert(key.clone());
-                self.of_staging.entry(a.staging.clone()).or_default().insert(key.clone());
-            }
-            Entry::Publication(p) => {
-                self.of_allocation.entry(p.allocation.uid.clone()).or_default().insert(key.clone());
-            }
-            Entry::Task(_) | Entry::Create(_) | Entry::Asked(_) | Entry::Store(_) => {}
-        }
-        self.entries.insert(key, entry);
-    }
-
-    fn apply(&mut self, change: Change) {
-        match change {
-            Change::Put(entry) => self.put(entry),
-            Change::Forget(key) => self.forget(&key),
-            Change::Rebuilt => {}
-        }
-    }
-
-    fn forget(&mut self, key: &str) {
-        match self.entries.remove(key) {
-            Some(Entry::Attachment(a)) => {
-                unindex(&mut self.of_volume, &a.volume, key);
-                unindex(&mut self.of_staging, &a.staging, key);
-            }
-            Some(Entry::Publication(p)) => unindex(&mut self.of_allocation, &p.allocation.uid, key),
-            Some(Entry::Task(_) | Entry::Create(_) | Entry::Asked(_) | Entry::Store(_)) | None => {}
-        }
-    }
-
-    /// The entries under one word of an index.
-    fn of<'a>(
-        &'a self,
-        index: &'a HashMap<String, BTreeSet<String>>,
-        word: &str,
-    ) -> impl Iterator<Item = &'a Entry> {
-        index.get(word).into_iter().flatten().filter_map(|key| self.entries.get(key))
-    }
-}
-
-/// Takes one key from under a word of an index.
-fn unindex(index: &mut HashMap<String, BTreeSet<String>>, word: &str, key: &str) {
-    if let Some(keys) = index.get_mut(word) {
-        keys.remove(key);
-        if keys.is_empty() {
-            index.remove(word);
-        }
-    }
-}
-
 struct Request {
     changes: Vec<Change>,
-    /// Absent when nobody waits for it and the image has it already.
+    /// They are seen when they are durable; absent when the image has them already.
+    turn: Option<Turn>,
+    /// Absent when nobody waits for it.
     done: Option<oneshot::Sender<Result<(), FileError>>>,
     /// It may lie here for a little while.
     may_wait: bool,
@@ -462,9 +402,40 @@ impl Journal {
             return Ok(());
         }
         let (done, written) = oneshot::channel();
-        let request = Request { changes, done: Some(done), may_wait: false };
-        self.requests.send(request).await.map_err(|_| JournalError::Closed)?;
+        self.hand(|image| {
+            let turn = Some(image.await_all(&changes));
+            Some(Request { changes, turn, done: Some(done), may_wait: false })
+        })
+        .await?;
         Ok(written.await.map_err(|_| JournalError::Closed)??)
+    }
+
+    /// Hands a request on to the writer. What is written has the order in which the image was asked.
+    async fn hand(&self, request: impl FnOnce(&mut Image) -> Option<Request>) -> Result<(), JournalError> {
+        let place = self.requests.reserve().await.map_err(|_| JournalError::Closed)?;
+        let mut image = self.lock();
+        if let Some(request) = request(&mut image) {
+            place.send(request);
+        }
+        Ok(())
+    }
+
+    /// Changes the entry with this key as it was put last, be it durable yet or not, if there is one; `change` says whether
+    /// it did. What was put before and is not seen yet is seen no sooner for that. Durable as what [`Self::put_soon`] puts.
+    pub async fn edit(&self, key: &str, change: impl FnOnce(&mut Entry) -> bool) -> Result<(), JournalError> {
+        self.hand(|image| {
+            let mut entry = image.last(key)?.clone();
+            if !change(&mut entry) {
+                return None;
+            }
+            let changes = vec![Change::Put(entry)];
+            let turn = image.awaits(key).then(|| image.await_all(&changes));
+            if turn.is_none() {
+                image.show_at_once(&changes);
+            }
+            Some(Request { changes, turn, done: None, may_wait: true })
+        })
+        .await
     }
 
     /// Puts one entry.
@@ -495,9 +466,12 @@ impl Journal {
     }
 
     async fn ahead(&self, change: Change, may_wait: bool) -> Result<(), JournalError> {
-        self.lock().apply(change.clone());
-        let request = Request { changes: vec![change], done: None, may_wait };
-        self.requests.send(request).await.map_err(|_| JournalError::Closed)
+        let changes = vec![change];
+        self.hand(|image| {
+            image.show_at_once(&changes);
+            Some(Request { changes, turn: None, done: None, may_wait })
+        })
+        .await
     }
 
     /// Looks at the entries under a short lock.
@@ -629,9 +603,9 @@ fn forget_mounts(entry: &mut Entry) {
 }
 
 async fn write(mut file: Box<dyn AppendFile>, mut waiting: mpsc::Receiver<Request>, image: Shared) {
-    let mut batch = Vec::with_capacity(BATCH);
-    // Outcomes that nobody waits for, and until when they may lie here.
-    let (mut owed, mut due) = (Vec::new(), None);
+    let mut batch: Vec<Request> = Vec::with_capacity(BATCH);
+    // Until when what nobody waits for may lie here.
+    let mut due = None;
     loop {
         let more = match due {
             None => waiting.recv_many(&mut batch, BATCH).await,
@@ -643,15 +617,13 @@ async fn write(mut file: Box<dyn AppendFile>, mut waiting: mpsc::Receiver<Reques
         if more == 0 && due.is_none() {
             return;
         }
-        let mut bytes = std::mem::take(&mut owed);
-        for change in batch.iter().flat_map(|request| &request.changes) {
-            frame(&mut bytes, &Frame::Change(change.clone()));
-        }
         if more > 0 && batch.iter().all(|request| request.may_wait) {
-            batch.clear();
-            owed = bytes;
             due = due.or_else(|| Some(Instant::now() + SOON));
             continue;
+        }
+        let mut bytes = Vec::new();
+        for change in batch.iter().flat_map(|request| &request.changes) {
+            frame(&mut bytes, &Frame::Change(change.clone()));
         }
         due = None;
         let start = Instant::now();
@@ -666,9 +638,10 @@ async fn write(mut file: Box<dyn AppendFile>, mut waiting: mpsc::Receiver<Reques
         tracing::trace!(target: "life", requests = batch.len(), took = ?start.elapsed(), "journal");
         {
             let mut image = image.lock().unwrap_or_else(PoisonError::into_inner);
-            let waited = batch.iter().filter(|request| request.done.is_some());
-            for change in waited.flat_map(|request| &request.changes) {
-                image.apply(change.clone());
+            for request in &batch {
+                if let Some(turn) = request.turn {
+                    image.show(turn, &request.changes);
+                }
             }
         }
         for done in batch.drain(..).filter_map(|request| request.done) {

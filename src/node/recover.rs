@@ -118,6 +118,7 @@ pub(super) async fn adopt(node: &Arc<Node>) {
             node.tasks.guard(uid, &entry.task);
         }
         node.adopt_task(uid, &entry.task).await;
+        allocations::restore(node, &entry);
         if let Some(plugin) = &entry.plugin
             && let Err(message) = allocations::register(node, uid, &entry.task, plugin)
         {

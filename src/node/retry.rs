@@ -38,6 +38,14 @@ impl Retry {
         delay
     }
 
+    /// A step failed so often in a row, and with this cause, before this daemon began; it may be tried at once.
+    pub fn restore(&self, step: &str, cause: String, attempts: u32) {
+        if attempts > 0 {
+            let record = Failing { cause, attempts, due: self.start.elapsed() };
+            self.failing.lock().unwrap_or_else(PoisonError::into_inner).insert(step.to_owned(), record);
+        }
+    }
+
     /// Keeps a step from being tried for so long, or until [`Retry::forget`].
     pub fn block(&self, step: &str, delay: Duration) {
         let due = self.start.elapsed() + delay;
@@ -121,6 +129,17 @@ mod tests {
         assert_eq!(retry.remaining("att/1/stage"), None);
         assert!(first(fails("att/1/stage")));
         assert_eq!(retry.attempt("att/1/publish"), 2, "that of another is not touched");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_daemon_goes_on_with_the_pauses_of_the_one_before() {
+        let retry = Retry::new(Arc::new(RealRandom));
+        retry.restore("task/1/t", "run".into(), 5);
+        retry.restore("task/1/u", "run".into(), 0);
+        assert_eq!((retry.remaining("task/1/t"), retry.attempt("task/1/t")), (None, 6));
+        let sixth = backoff::FIRST * 32;
+        assert!((sixth / 4 * 3..=sixth).contains(&retry.failed("task/1/t", "run".into())));
+        assert!(retry.failed("task/1/u", "run".into()) <= backoff::FIRST);
     }
 
     #[tokio::test(start_paused = true)]

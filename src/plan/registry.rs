@@ -145,6 +145,9 @@ pub fn duplicate_node_ids(instances: &[Instance]) -> Vec<(&str, &str)> {
     duplicates
 }
 
+/// How a capability begins that is the plugin's, whoever of its instances tells it.
+const PLUGIN_WIDE: &str = "plugin/";
+
 /// What one instance tells of its plugin.
 #[derive(Debug, Clone, Copy)]
 pub struct Told<'a> {
@@ -156,11 +159,27 @@ pub struct Told<'a> {
     pub words: &'a [String],
 }
 
+/// What all controllers of a plugin can do, and all nodes, of what each of them tells. What is said of the whole plugin holds
+/// when those of both kinds say it (CO-IDEN-04).
+pub fn in_common(controllers: &[&[String]], nodes: &[&[String]]) -> [BTreeSet<String>; 2] {
+    let of_all = |told: &[&[String]]| -> BTreeSet<String> {
+        let Some((first, others)) = told.split_first() else { return BTreeSet::new() };
+        first.iter().filter(|word| others.iter().all(|other| other.contains(word))).cloned().collect()
+    };
+    let holds = |word: &String, told: &[&[String]]| {
+        !word.starts_with(PLUGIN_WIDE) || told.iter().all(|one| one.contains(word))
+    };
+    let (mut of_controllers, mut of_nodes) = (of_all(controllers), of_all(nodes));
+    of_controllers.retain(|word| holds(word, nodes));
+    of_nodes.retain(|word| holds(word, controllers));
+    [of_controllers, of_nodes]
+}
+
 /// Capabilities of the plugin or of its controllers that some instances of one version tell and others do not, and that
 /// version. What a node can do is a matter of the node. CSI wants the same of all (CO-IDEN-04).
 pub fn disagreement(told: &[Told<'_>]) -> Option<(String, BTreeSet<String>)> {
     let counts = |one: &Told<'_>, word: &str| {
-        word.starts_with("plugin/") || one.controller && word.starts_with("controller/")
+        word.starts_with(PLUGIN_WIDE) || one.controller && word.starts_with("controller/")
     };
     told.iter().find_map(|one| {
         let of_version = told.iter().filter(|other| other.version == one.version);
@@ -204,6 +223,37 @@ mod tests {
             let found = disagreement(&told);
             let wanted = wanted.map(|(version, of)| (version.to_owned(), words(of).into_iter().collect()));
             assert_eq!(found, wanted, "{told:?}");
+        }
+    }
+
+    /// Obligation CO-IDEN-04.
+    #[test]
+    fn what_is_the_plugins_is_what_those_of_both_services_tell() {
+        let words = |list: &[&str]| list.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        let both = words(&["plugin/A", "plugin/B", "controller/C", "node/N"]);
+        let one = words(&["plugin/A", "controller/D", "node/N"]);
+        let none = words(&[]);
+        let (both, one, none) = (&both[..], &one[..], &none[..]);
+        for (controllers, nodes, of_controllers, of_nodes) in [
+            (vec![], vec![], &[][..], &[][..]),
+            (vec![both], vec![], &["plugin/A", "plugin/B", "controller/C", "node/N"], &[]),
+            (vec![both, one], vec![], &["plugin/A", "node/N"], &[]),
+            (
+                vec![both],
+                vec![one],
+                &["plugin/A", "controller/C", "node/N"],
+                &["plugin/A", "controller/D", "node/N"],
+            ),
+            (
+                vec![one],
+                vec![both],
+                &["plugin/A", "controller/D", "node/N"],
+                &["plugin/A", "controller/C", "node/N"],
+            ),
+            (vec![both], vec![both, none], &["controller/C", "node/N"], &[]),
+        ] {
+            let wanted = [of_controllers, of_nodes].map(|list| words(list).into_iter().collect());
+            assert_eq!(in_common(&controllers, &nodes), wanted, "{controllers:?} {nodes:?}");
         }
     }
 

@@ -1,4 +1,5 @@
 //! The real machine behind the daemon's traits.
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -160,10 +161,24 @@ fn look(socket: &Path) -> AtSocket {
     }
 }
 
+/// How often the directory that all sockets are in may go while one is made in it.
+const GONE_MEANWHILE: usize = 16;
+
 /// The directory is one process's own: whatever an earlier one left there, beside its socket, too, goes.
 fn prepare(socket: &Path) -> std::io::Result<()> {
     let directory = socket.parent().unwrap_or(Path::new("/"));
     crate::sys::remove::tree(directory)?;
+    // The last of other sockets takes the directory of all with it, in any moment.
+    for _ in 0..GONE_MEANWHILE {
+        match make_private(directory) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists) => {}
+            other => return other,
+        }
+    }
+    make_private(directory)
+}
+
+fn make_private(directory: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700))
 }

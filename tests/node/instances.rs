@@ -335,6 +335,37 @@ async fn a_driver_that_gets_ready_and_dies_again_is_not_steady_before_it_has_run
     end_own(&rig).await;
 }
 
+/// Each of two daemons sees one end, and that makes two in a row; once it was steady, the next daemon has heard of none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ends_of_a_driver_that_two_daemons_saw_are_counted_together_until_it_was_steady() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.options.long_run = Duration::from_secs(4);
+    rig.start().await;
+    let die = mortal(&rig).await;
+    ready(&rig, "own", "True").await;
+    std::fs::write(&die, "").unwrap();
+    ready(&rig, "own", "False").await;
+    ready(&rig, "own", "True").await;
+    rig.kill().await;
+    rig.start().await;
+    std::fs::write(&die, "").unwrap();
+    ready(&rig, "own", "False").await;
+    let well = ready(&rig, "own", "True").await;
+    assert_eq!(condition_reason(&well, "Steady"), Some("CrashLoop"), "{well:#}");
+    // The next one has it from the one before, with how it ended.
+    rig.kill().await;
+    rig.start().await;
+    rig.world.until(&rig.instances, "own", "steady", |i| condition(i, "Steady", "True")).await;
+    rig.stop().await;
+    rig.start().await;
+    std::fs::write(&die, "").unwrap();
+    for truth in ["False", "True"] {
+        let once = ready(&rig, "own", truth).await;
+        assert!(condition(&once, "Steady", "True"), "it ended once since: {once:#}");
+    }
+    end_own(&rig).await;
+}
+
 /// Ends from before are none of now: long after them a driver does not answer for a while, and ends by nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_driver_that_is_steady_again_stays_so_when_it_does_not_answer_for_once() {

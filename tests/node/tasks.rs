@@ -90,6 +90,42 @@ async fn a_crash_loop_is_seen_with_its_pause_and_keeps_its_volume() {
     rig.finish().await;
 }
 
+/// A daemon that is started again and again would else start what fails as often.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_pauses_of_a_crash_loop_grow_on_with_the_next_daemon_and_begin_at_the_end() {
+    let (mut rig, _) = given("exit 7", "Always").await;
+    let is_over = |a: &Value, restarts: u64| {
+        let task = &a["status"]["tasks"][0];
+        task["state"] == "Restarting" && task["restarts"] == restarts && task["nextAttemptTime"].is_string()
+    };
+    let fifth = rig.world.until(&rig.allocs, "app", "over for the fifth time", |a| is_over(a, 4)).await;
+    rig.kill().await;
+    let ended = |app: wharfline::api::Allocation| {
+        let task = app.status.unwrap().tasks.remove(0);
+        let end = task.events.iter().rfind(|event| event.reason == "Exited").unwrap().time.0;
+        (end, task.next_attempt_time.map(|time| time.0.duration_since(end)))
+    };
+    let (end, pause) = ended(fifth);
+    let fifth_pause = jiff::SignedDuration::from_secs(3)..=jiff::SignedDuration::from_millis(4050);
+    assert!(pause.is_some_and(|pause| fifth_pause.contains(&pause)), "{pause:?}");
+    // Long enough for a pause that began with the daemon to end too late.
+    let late = jiff::SignedDuration::from_millis(1200);
+    until(|| jiff::Timestamp::now().duration_since(end) > late, "some of the pause is over").await;
+    rig.start().await;
+    let told = |a: &Value| is_over(a, 4) && a["status"]["tasks"][0]["nextAttemptTime"] != Value::Null;
+    rig.world.until(&rig.allocs, "app", "found by the next daemon", told).await;
+    let again = |a: &Value| a["status"]["tasks"][0]["restarts"] == 5;
+    let sixth = rig.world.until(&rig.allocs, "app", "started again", again).await;
+    let events = sixth.status.unwrap().tasks.remove(0).events;
+    let started = events.iter().rfind(|event| event.reason == "Restarted").unwrap().time.0;
+    let pause = started.duration_since(end);
+    // It is read, found and started by a new daemon: that takes a while, but no second.
+    let longest = jiff::SignedDuration::from_millis(5000);
+    assert!((*fifth_pause.start()..longest).contains(&pause), "{pause:?}");
+    rig.end_all().await;
+    rig.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_that_ignores_sigterm_is_killed_after_its_grace() {
     let (rig, _) = given("trap '' TERM; echo up > /data/up; while :; do sleep 1; done", "Always").await;

@@ -27,12 +27,14 @@ use crate::plan::supervise::{self, Healing, Process, Step, Wanted};
 use crate::plan::{Next, Reason};
 use crate::sys::process::{ExitRecord, Outcome};
 use plugins::{Care, drain, keep_watch, patience, watch_over, withdraw, withdraw_stopped};
-pub use plugins::{admit, refuse, register};
+pub use plugins::{admit, forget_bad_runs, refuse, register};
 pub(super) use prepare::note as runtime_note;
 use start::{publications, start};
 
 /// The reason of a task's event that tells of its end.
 const EXITED: &str = "Exited";
+/// Why a task is not started at once: it did not run, or not on.
+const RUN: &str = "run";
 /// The grace of a task that names none.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -215,9 +217,19 @@ fn seen(
         policy,
         volumes_ready,
         runtime,
-        pause_over: node.retry.remaining(&format!("task/{uid}/{task}")).is_none(),
+        pause_over: node.retry.remaining(&step(uid, task)).is_none(),
         outdated: false,
     }
+}
+
+/// The step of running a task, of which [`Retry`](super::retry::Retry) counts the failures.
+fn step(uid: &str, task: &str) -> String {
+    format!("task/{uid}/{task}")
+}
+
+/// Has the next end of a task count beside those before this daemon began.
+pub fn restore(node: &Node, entry: &TaskEntry) {
+    node.retry.restore(&step(&entry.allocation.uid, &entry.task), RUN.to_owned(), entry.failures);
 }
 
 async fn run_task(
@@ -227,7 +239,7 @@ async fn run_task(
     (wanted, healing): (Wanted, &BTreeMap<String, Healing>),
 ) -> Option<Duration> {
     let uid = allocation.uid().unwrap_or_default();
-    let step_name = format!("task/{uid}/{}", task.name);
+    let step_name = step(&uid, &task.name);
     recall(node, allocation, task);
     count_exit(node, allocation, task, &step_name);
     remember(node, allocation, task).await;
@@ -317,7 +329,7 @@ async fn started(
             node.tasks.event(&uid, &task.name, event(node, "StartFailed", &message));
             let note = format!("task {}: {message}", task.name);
             node.events.failed(about_task(allocation, task), step_name, "TaskNotStarted", "Run", &note);
-            let pause = node.retry.failed(step_name, "run".to_owned());
+            let pause = node.retry.failed(step_name, RUN.to_owned());
             node.tasks.wait_until(&uid, &task.name, node.later(pause));
             Some(pause)
         }
@@ -390,6 +402,7 @@ async fn remember(node: &Node, allocation: &Allocation, task: &Task) {
         plugin: plugins::entry(node, &uid, task),
         runtime: Kind::of(&task.runtime),
         image: None,
+        failures: 0,
     };
     // A journal that cannot be written ends the daemon.
     let _ended = node.journal.put(Entry::Task(entry)).await;
@@ -415,7 +428,13 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
     if ran_well {
         node.retry.succeeded(step);
     }
-    let pause = node.retry.failed(step, "run".to_owned());
+    let mut pause = node.retry.failed(step, RUN.to_owned());
+    if node.tasks.is_quiet(uid, &task.name) {
+        // It ended before this daemon began, or while it did: the pause began then.
+        let since = node.now().0.as_millisecond().saturating_sub(record.finished_ms);
+        pause = pause.saturating_sub(Duration::from_millis(u64::try_from(since).unwrap_or(0)));
+        node.retry.block(step, pause);
+    }
     node.tasks.wait_until(uid, &task.name, node.later(pause));
     let unwell = node.tasks.is_unwell(uid, &task.name);
     let why = timed_out.as_ref().filter(|_| unwell).map(|(_, why)| format!(": {why}")).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kube::ResourceExt;
 
 use super::super::context::{Key, Node};
-use super::super::journal::{Entry, InstanceEntry, task_key};
+use super::super::journal::{Entry, InstanceEntry, TaskEntry, task_key};
 use super::super::mounts::hash;
 use super::super::registry::{Instance, InstanceKey, Progress};
 use super::super::runtime::Kind;
@@ -52,7 +52,17 @@ pub(super) fn entry(node: &Node, uid: &str, task: &Task) -> Option<InstanceEntry
         let (admitted, born) = admitted(node, uid, &task.name, &plugin.plugin_name);
         let socket = socket(node, uid, task);
         let block = Some(plugin.clone());
-        InstanceEntry { plugin: plugin.plugin_name.clone(), role: plugin.role, socket, admitted, born, block }
+        let key = InstanceKey { allocation: uid.to_owned(), task: task.name.clone() };
+        let known = node.registry.get(&key).filter(|instance| instance.plugin == plugin.plugin_name);
+        InstanceEntry {
+            plugin: plugin.plugin_name.clone(),
+            role: plugin.role,
+            socket,
+            admitted,
+            born,
+            block,
+            bad_runs: known.map_or(0, |instance| instance.progress.bad_runs),
+        }
     })
 }
 
@@ -71,27 +81,47 @@ fn born(object: &PluginInstance) -> Option<Time> {
     object.metadata.creation_timestamp.as_ref().map(|time| Time(time.0))
 }
 
+/// Has the journal keep of an instance what became known since its task was started; `change` says whether it is news.
+async fn remember(node: &Node, key: &InstanceKey, change: impl FnOnce(&mut InstanceEntry) -> bool) {
+    let at = task_key(&key.allocation, &key.task);
+    let changed = node.journal.edit(&at, |entry| match entry {
+        Entry::Task(TaskEntry { plugin: Some(instance), .. }) => change(instance),
+        _ => false,
+    });
+    // A journal that cannot be written ends the daemon.
+    let _ended = changed.await;
+}
+
+fn set_admitted(kept: &mut InstanceEntry, born: Option<Time>) -> bool {
+    let news = !kept.admitted || kept.born != born;
+    (kept.admitted, kept.born) = (true, born);
+    news
+}
+
+/// Keeps of an instance what became known while its task's record was written.
+pub(super) async fn catch_up(node: &Node, uid: &str, task: &str) {
+    let key = InstanceKey { allocation: uid.to_owned(), task: task.to_owned() };
+    remember(node, &key, |kept| match admitted(node, uid, task, &kept.plugin) {
+        (true, born) if !kept.admitted => set_admitted(kept, born),
+        _ => false,
+    })
+    .await;
+}
+
+/// It has been well for so long that what was before says nothing any more.
+pub async fn forget_bad_runs(node: &Node, key: &InstanceKey) {
+    let had = node.registry.progress(key, |p| (p.bad_runs, p.last_end) = (0, String::new()));
+    if had.is_some_and(|(before, _)| before.bad_runs > 0) {
+        remember(node, key, |kept| std::mem::take(&mut kept.bad_runs) > 0).await;
+    }
+}
+
 /// Its PluginInstance is there: it may be called from now on, after a restart too.
 pub async fn admit(node: &Arc<Node>, key: &InstanceKey, object: &PluginInstance) {
     let (plugin, born) = (object.spec.plugin.as_str(), born(object));
     let news = node.registry.admit(key, plugin, born);
     // It may have been admitted when it was registered: the journal knows it from here alone.
-    let at = task_key(&key.allocation, &key.task);
-    let unknown = node.journal.look(|all| match all.get(&at) {
-        Some(Entry::Task(entry)) => {
-            let of_it = entry.plugin.as_ref().filter(|p| p.plugin == plugin);
-            of_it.is_some_and(|p| !p.admitted || p.born != born)
-        }
-        _ => false,
-    });
-    let kept = unknown.then(|| node.journal.look(|all| all.get(&at).cloned())).flatten();
-    if let Some(Entry::Task(mut entry)) = kept
-        && let Some(instance) = &mut entry.plugin
-    {
-        (instance.admitted, instance.born) = (true, born);
-        // A journal that cannot be written ends the daemon.
-        let _ended = node.journal.put_soon(Entry::Task(entry)).await;
-    }
+    remember(node, key, |kept| kept.plugin == plugin && set_admitted(kept, born)).await;
     if news {
         node.queue.wake(Key::Plugin(plugin.to_owned()));
     }
@@ -106,14 +136,7 @@ pub async fn refuse(node: &Arc<Node>, key: &InstanceKey) {
         return;
     }
     let Some(plugin) = node.registry.refuse(key) else { return };
-    let at = task_key(&key.allocation, &key.task);
-    if let Some(Entry::Task(mut entry)) = node.journal.look(|all| all.get(&at).cloned())
-        && let Some(instance) = &mut entry.plugin
-    {
-        instance.admitted = false;
-        // A journal that cannot be written ends the daemon.
-        let _ended = node.journal.put_soon(Entry::Task(entry)).await;
-    }
+    remember(node, key, |kept| std::mem::replace(&mut kept.admitted, false)).await;
     node.queue.wake(Key::Plugin(plugin));
 }
 
@@ -142,7 +165,7 @@ pub fn register(node: &Arc<Node>, uid: &str, task: &str, entry: &InstanceEntry) 
             ours: entry.socket == own_socket(node, uid, task),
             draining: false,
             untold: false,
-            progress: Progress::default(),
+            progress: Progress { bad_runs: entry.bad_runs, ..Progress::default() },
         },
     );
     node.queue.wake(Key::Instance(key));

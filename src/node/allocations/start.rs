@@ -10,11 +10,11 @@ use kube::ResourceExt;
 use super::super::caches::full_name;
 use super::super::context::{Key, Node, substitute};
 use super::super::events::Tone;
-use super::super::journal::{Entry, PublicationEntry, TaskEntry, task_key};
+use super::super::journal::{Entry, PublicationEntry, TaskEntry, publication_key, task_key};
 use super::super::mounts::{TARGET, chain};
 use super::super::runtime::{Order, Place, Runtime, VolumeAt};
 use super::plugins::{self, prepare, register, socket, withdraw};
-use super::{about_task, event, grace, reference, serving};
+use super::{about_task, event, grace, reference, serving, step};
 use crate::api::Allocation;
 use crate::api::allocation::{Task, VolumeMount};
 use crate::plan::container::PluginPart;
@@ -80,6 +80,7 @@ pub(super) async fn start_marked(
         plugin: instance.clone(),
         runtime: Some(runtime.kind()),
         image: runtime.next_image(&node.place(&uid, &task.name)),
+        failures: node.retry.attempt(&step(&uid, &task.name)) - 1,
     };
     // What it was until now is nobody's any more.
     let former = serving::former(node, &uid, &task.name);
@@ -91,6 +92,7 @@ pub(super) async fn start_marked(
             prepare(node, &instance.socket).await?;
         }
         register(node, &uid, &task.name, instance)?;
+        plugins::catch_up(node, &uid, &task.name).await;
     }
     let place = node.place(&uid, &task.name);
     let (order, clones) = order(node, allocation, (task, &**runtime), &place, &volumes).await?;
@@ -108,9 +110,17 @@ pub(super) async fn start_marked(
 
 /// What was published is not there any more, or something else is: it is in doubt, and published again.
 async fn publish_again(node: &Node, publication: &PublicationEntry) {
-    let doubted = PublicationEntry { level: Level::Rising, ..publication.clone() };
+    let key = publication_key(&publication.attachment, &publication.allocation.uid, &publication.name);
+    let doubted = node.journal.edit(&key, |entry| match entry {
+        Entry::Publication(known) if known == publication => {
+            known.level = Level::Rising;
+            true
+        }
+        // It is something else by now.
+        _ => false,
+    });
     // A journal that cannot be written ends the daemon.
-    let _ended = node.journal.put(Entry::Publication(doubted)).await;
+    let _ended = doubted.await;
     if let Some(attachment) = node.journal.attachment(&publication.attachment) {
         node.queue.wake(Key::Mount(attachment.volume));
     }

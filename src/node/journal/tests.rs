@@ -10,6 +10,7 @@ fn task(name: &str, restarts: u32) -> Entry {
         plugin: None,
         runtime: Some(Kind::Process),
         image: None,
+        failures: 0,
     })
 }
 
@@ -26,9 +27,11 @@ fn instance() -> TaskEntry {
             admitted: false,
             born: Some(Time("2026-11-20T10:00:00Z".parse().unwrap())),
             block: None,
+            bad_runs: 0,
         }),
         runtime: Some(Kind::Process),
         image: None,
+        failures: 0,
     }
 }
 
@@ -37,6 +40,20 @@ fn instance() -> TaskEntry {
 fn what_is_kept_of_a_plugins_task_is_what_it_was() {
     let bytes = r#"{"task":{"allocation":{"namespace":"d","name":"a","uid":"u"},"task":"driver","restarts":2,"plugin":{"plugin":"p","role":"Monolith","socket":"/run/w/1/csi.sock","admitted":false,"born":"2026-11-20T10:00:00.000000Z"},"runtime":"process"}}"#;
     let entry = Entry::Task(instance());
+    assert_eq!(serde_json::to_string(&entry).unwrap(), bytes);
+    assert_eq!(serde_json::from_str::<Entry>(bytes).unwrap(), entry);
+}
+
+/// Since what came to no good end is counted on by the next daemon.
+#[test]
+fn what_is_kept_of_failures_is_what_it_was() {
+    let bytes = r#"{"task":{"allocation":{"namespace":"d","name":"a","uid":"u"},"task":"driver","restarts":2,"plugin":{"plugin":"p","role":"Monolith","socket":"/run/w/1/csi.sock","admitted":false,"born":"2026-11-20T10:00:00.000000Z","badRuns":3},"runtime":"process","failures":4}}"#;
+    let mut entry = instance();
+    entry.failures = 4;
+    if let Some(plugin) = &mut entry.plugin {
+        plugin.bad_runs = 3;
+    }
+    let entry = Entry::Task(entry);
     assert_eq!(serde_json::to_string(&entry).unwrap(), bytes);
     assert_eq!(serde_json::from_str::<Entry>(bytes).unwrap(), entry);
 }
@@ -350,6 +367,82 @@ async fn an_outcome_goes_with_the_intent_that_follows_or_soon_by_itself() {
     drop(journal);
     writer.await.unwrap();
     assert_eq!(syncs().pop(), Some(vec!["x 5".to_owned()]), "nor at the end");
+}
+
+/// What the test looks at: how often the one task was started again.
+fn restarts_of(journal: &Journal) -> u32 {
+    journal.look(|all| all.values().filter_map(Entry::as_task).map(|t| t.restarts).sum())
+}
+
+fn noting() -> (Journal, Arc<Mutex<Vec<Vec<u8>>>>) {
+    let synced = Arc::default();
+    let (requests, waiting) = mpsc::channel(BATCH);
+    let image = Shared::default();
+    tokio::spawn(write(Box::new(Noted(Arc::clone(&synced))), waiting, Arc::clone(&image)));
+    (Journal { image, requests }, synced)
+}
+
+fn once_more(entry: &mut Entry) -> bool {
+    if let Entry::Task(task) = entry {
+        task.restarts += 10;
+    }
+    matches!(entry, Entry::Task(task) if task.restarts < 100)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_edited_is_what_was_put_last_and_it_is_seen_no_sooner() {
+    let (journal, synced) = noting();
+    let key = task("x", 0).key();
+    journal.edit(&key, once_more).await.unwrap();
+    assert_eq!((restarts_of(&journal), synced.lock().unwrap().len()), (0, 0), "there is nothing to edit");
+    journal.put(task("x", 1)).await.unwrap();
+    journal.edit(&key, once_more).await.unwrap();
+    assert_eq!(restarts_of(&journal), 11, "seen at once");
+    // Beside a put of which nothing is durable, or seen, yet.
+    let edited = async {
+        journal.edit(&key, once_more).await.unwrap();
+        journal.edit(&key, once_more).await.unwrap();
+        restarts_of(&journal)
+    };
+    let (put, seen) = futures::join!(journal.put(task("x", 2)), edited);
+    put.unwrap();
+    assert_eq!(seen, 11, "neither the put nor what changes it");
+    tokio::time::sleep(SOON * 2).await;
+    assert_eq!(restarts_of(&journal), 22);
+    let last = |synced: &[Vec<u8>]| {
+        let mut rest = synced.concat();
+        let mut last = None;
+        while let Some((body, next)) = next_frame(&rest) {
+            last = Some(serde_json::from_slice::<Frame>(body).unwrap());
+            rest = next.to_vec();
+        }
+        match last {
+            Some(Frame::Change(Change::Put(Entry::Task(task)))) => task.restarts,
+            _ => 0,
+        }
+    };
+    assert_eq!(last(&synced.lock().unwrap()), 22, "and so it is read by the next daemon");
+    journal.put(task("x", 95)).await.unwrap();
+    journal.edit(&key, once_more).await.unwrap();
+    tokio::time::sleep(SOON * 2).await;
+    assert_eq!((restarts_of(&journal), last(&synced.lock().unwrap())), (95, 95), "it said that it did not");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_forgotten_is_not_edited_and_what_is_shown_at_once_stays() {
+    let (journal, _synced) = noting();
+    let key = task("x", 0).key();
+    journal.put(task("x", 1)).await.unwrap();
+    let (forgotten, edited) =
+        futures::join!(journal.commit(vec![Change::Forget(key.clone())]), journal.edit(&key, once_more));
+    (forgotten.unwrap(), edited.unwrap());
+    tokio::time::sleep(SOON * 2).await;
+    assert_eq!(restarts_of(&journal), 0);
+    // What was put before is durable later, and not the last word.
+    let (put, soon) = futures::join!(journal.put(task("x", 3)), journal.put_soon(task("x", 4)));
+    (put.unwrap(), soon.unwrap());
+    tokio::time::sleep(SOON * 2).await;
+    assert_eq!(restarts_of(&journal), 4);
 }
 
 #[test]
