@@ -189,3 +189,29 @@ fn discard(socket: &Path) {
     // The run directory itself goes with its last socket; what is not empty stays.
     let _ = directory.parent().map(std::fs::remove_dir);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The directory that all sockets are in goes with the last of them.
+    #[test]
+    fn sockets_directories_are_made_while_others_go() {
+        let machine = tempfile::tempdir().unwrap();
+        let run_dir = machine.path().join("run");
+        let rounds = |name: &str| {
+            let socket = run_dir.join(name).join("csi.sock");
+            move || {
+                for round in 0..2000 {
+                    prepare(&socket).unwrap_or_else(|error| panic!("round {round}: {error}"));
+                    discard(&socket);
+                }
+            }
+        };
+        std::thread::scope(|threads| {
+            threads.spawn(rounds("a"));
+            threads.spawn(rounds("b"));
+        });
+        assert!(!run_dir.exists());
+    }
+}
