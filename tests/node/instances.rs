@@ -298,6 +298,16 @@ async fn mortal(rig: &Rig) -> PathBuf {
     die
 }
 
+/// What is said of a driver that did not answer for a while, though it ran; it goes on then.
+async fn silenced(rig: &Rig, die: &std::path::Path) -> Value {
+    let pid = std::fs::read_to_string(die.with_extension("pid")).unwrap().trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let silent = ready(rig, "own", "False").await;
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    silent
+}
+
 /// It is well in between, and nobody who looks then is told that all is fine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_driver_that_gets_ready_and_dies_again_is_not_steady_before_it_has_run_on() {
@@ -339,7 +349,7 @@ async fn a_driver_that_gets_ready_and_dies_again_is_not_steady_before_it_has_run
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_ends_of_a_driver_that_two_daemons_saw_are_counted_together_until_it_was_steady() {
     let mut rig = Rig::idle(Config::full()).await;
-    rig.options.long_run = Duration::from_secs(4);
+    (rig.options.long_run, rig.options.heartbeat) = (Duration::from_secs(4), Duration::from_millis(100));
     rig.start().await;
     let die = mortal(&rig).await;
     ready(&rig, "own", "True").await;
@@ -356,8 +366,10 @@ async fn the_ends_of_a_driver_that_two_daemons_saw_are_counted_together_until_it
     rig.kill().await;
     rig.start().await;
     rig.world.until(&rig.instances, "own", "steady", |i| condition(i, "Steady", "True")).await;
-    rig.stop().await;
+    rig.kill().await;
     rig.start().await;
+    let silent = silenced(&rig, &die).await;
+    assert!(condition(&silent, "Steady", "True"), "it has not ended since: {silent:#}");
     std::fs::write(&die, "").unwrap();
     for truth in ["False", "True"] {
         let once = ready(&rig, "own", truth).await;
@@ -380,12 +392,8 @@ async fn a_driver_that_is_steady_again_stays_so_when_it_does_not_answer_for_once
     }
     rig.world.until(&rig.instances, "own", "in a loop", |i| condition(i, "Steady", "False")).await;
     rig.world.until(&rig.instances, "own", "steady", |i| condition(i, "Steady", "True")).await;
-    let pid = std::fs::read_to_string(die.with_extension("pid")).unwrap().trim().parse().unwrap();
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-    let silent = ready(&rig, "own", "False").await;
+    let silent = silenced(&rig, &die).await;
     assert!(condition(&silent, "Steady", "True"), "it has not ended: {silent:#}");
-    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     let back = ready(&rig, "own", "True").await;
     assert!(condition(&back, "Steady", "True"), "{back:#}");
     end_own(&rig).await;
