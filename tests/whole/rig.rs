@@ -172,6 +172,20 @@ impl Rig {
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
+    /// What the files say that its tasks wrote, for the message of a test that fails.
+    pub(crate) fn written(&self, allocation: &Value) -> String {
+        let uid = allocation["metadata"]["uid"].as_str().unwrap();
+        let tasks = allocation["status"]["tasks"].as_array().unwrap().iter();
+        let of_task = |task: &Value| {
+            let name = task["name"].as_str().unwrap();
+            let logs = self.data.path().join("logs").join(uid).join(name);
+            let exit = self.data.path().join("tasks").join(format!("{uid}.{name}")).join("exit.json");
+            let files = [logs.join("stdout.log"), logs.join("stderr.log"), exit];
+            files.map(|file| format!("{}: {:?}\n", file.display(), std::fs::read_to_string(&file))).concat()
+        };
+        tasks.map(of_task).collect()
+    }
+
     pub(crate) fn apply(&self, manifest: &str) {
         let file = self.data.path().with_extension("yaml");
         std::fs::write(&file, manifest).unwrap();

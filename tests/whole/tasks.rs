@@ -92,7 +92,11 @@ fn what_a_task_that_fails_wrote_last_and_when_it_is_started_again_stand_in_descr
     assert_eq!(status(&rig, "ends")["lastOutput"], "only this");
     until("one waits to be started again", || status(&rig, "loops")["nextAttemptTime"].is_string());
     let page = rig.run(&["describe", "allocation/loops"]);
-    assert!(page.contains("lastOutput: no such database"), "{page}");
+    assert!(
+        page.contains("lastOutput: no such database"),
+        "{page}\n{}",
+        rig.written(&rig.get("allocation", "loops"))
+    );
     assert!(page.contains("Next attempt:") && page.contains("(tasks[main])"), "{page}");
     // Of one that was started again it is what its last run wrote, and nothing of the one before.
     let marks = tempfile::tempdir_in("/var/tmp").unwrap();
