@@ -9,7 +9,7 @@ use wharfline::csi::Rpc;
 use wharfline::node::supervisor::HEARTBEAT;
 
 use crate::support::fuse::{FILE, Fuse};
-use crate::support::node::{Rig, Special, condition, condition_reason, until};
+use crate::support::node::{Rig, Special, condition, condition_reason, forgetful, until};
 use crate::support::scripted::Config;
 
 /// Where the backend has the files of a volume that is up.
@@ -161,6 +161,29 @@ async fn an_unmount_behind_the_daemons_back_is_seen_while_it_runs() {
     let again = |a: &Value| a["status"]["node"]["staged"] == "Up" && condition(a, "Ready", "True");
     rig.world.until(&rig.attachments, "att-1", "well again", again).await;
     assert_eq!(rig.backend.order(), calls, "nobody called for it");
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+/// The kernel does not say for a moment which mounts there are, and nothing else hints at it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unmount_is_seen_though_the_mounts_could_not_be_listed_when_it_was_heard_of() {
+    let mut rig = Rig::idle(Config::full()).await;
+    (rig.wrap, rig.options.heartbeat) = (forgetful, Duration::from_secs(3600));
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    let path = rig.running().await.status.unwrap().volumes[0].path.clone();
+    let tree = std::path::Path::new(&path).ancestors().find(|at| at.join("publish").is_dir()).unwrap();
+    let unlisted = tree.with_file_name("unlisted");
+    std::fs::write(&unlisted, "").unwrap();
+    unmount(&path, UnmountFlags::DETACH).unwrap();
+    // Once for what was mounted just before, and once for this: no third time is for anything but that it failed.
+    until(|| std::fs::read(&unlisted).is_ok_and(|asked| asked.len() >= 3), "they are to be listed").await;
+    std::fs::remove_file(&unlisted).unwrap();
+    rig.world.until(&rig.allocs, "app", "lost", volumes_ready("MountLost")).await;
+    mount_bind(&home(&rig, "vol-1").await, &path).unwrap();
+    rig.world.until(&rig.allocs, "app", "well again", well).await;
     rig.end_all().await;
     rig.finish().await;
 }

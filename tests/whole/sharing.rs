@@ -27,6 +27,13 @@ fn what_could_not_be_mounted_is_refused(rig: &Rig, driver: &Steered) {
     let refused = rig.try_run(&["apply", "-f", file.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("spec.tasks[0].volumeMounts[1].mountPath"), "{said}");
+    // What something else runs has its mounts from nobody here.
+    let mut elsewhere = user("wrong", "c");
+    elsewhere["spec"]["tasks"][0]["runtime"] = json!({ "external": { "socket": "/run/elsewhere.sock" } });
+    std::fs::write(&file, elsewhere.to_string()).unwrap();
+    let refused = rig.try_run(&["apply", "-f", file.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("spec.tasks[0].runtime.external"), "{said}");
     let claimed = rig.get("volumeclaim", "c");
     for field in ["volumeName", "selectedNode"] {
         assert_eq!(claimed["status"][field].as_str().unwrap_or_default(), "", "{field}");
@@ -35,14 +42,16 @@ fn what_could_not_be_mounted_is_refused(rig: &Rig, driver: &Steered) {
 }
 
 /// Scenarios A49, A50, A51, A52, A75, B115, Q9, R1.
-/// The driver insists on shared mounts, and answers ABORTED to the first stage and to the first publication.
+/// The driver insists on shared mounts, and answers ABORTED and then UNKNOWN to the first stages and publications.
 #[test]
 fn users_share_one_stage_whatever_is_aborted_and_whoever_leaves() {
     let (driver, mut rig) = (Steered::new(), Rig::new());
     rig.up();
     driver.profile("it", &json!({ "sharedOnly": true }));
-    driver.next(Rpc::NodeStageVolume, &json!({ "fail": 10 }));
-    driver.next(Rpc::NodePublishVolume, &json!({ "fail": 10 }));
+    for rpc in [Rpc::NodeStageVolume, Rpc::NodePublishVolume] {
+        driver.next(rpc, &json!({ "fail": 10 }));
+        driver.next(rpc, &json!({ "fail": 2 }));
+    }
     apply(
         &rig,
         &[plugin("p", &driver, "it", &json!({})), class("p"), claim("c", "p", "SingleNodeMultiWriter")],
@@ -59,8 +68,12 @@ fn users_share_one_stage_whatever_is_aborted_and_whoever_leaves() {
         let status = rig.get("allocation", name)["status"].clone();
         assert_eq!(status["tasks"][0]["restarts"].as_u64().unwrap_or(0), 0, "{status}");
     }
-    assert_eq!(ends(&driver.calls_of(Rpc::NodeStageVolume)), ["Aborted", "Ok"], "one stage");
-    assert_eq!(ends(&driver.calls_of(Rpc::NodePublishVolume)), ["Aborted", "Ok", "Ok"], "two publications");
+    assert_eq!(ends(&driver.calls_of(Rpc::NodeStageVolume)), ["Aborted", "Unknown", "Ok"], "one stage");
+    assert_eq!(
+        ends(&driver.calls_of(Rpc::NodePublishVolume)),
+        ["Aborted", "Unknown", "Ok", "Ok"],
+        "two publications"
+    );
     let attachment = rig.list("volumeattachments").remove(0);
     let (volume, paths) = (handle(&rig, "c"), [path(&rig, "one"), path(&rig, "two")]);
 
@@ -78,7 +91,7 @@ fn users_share_one_stage_whatever_is_aborted_and_whoever_leaves() {
     // The other one leaves while a third one gets no further than between stage and publication.
     driver.next(Rpc::NodePublishVolume, &json!({ "fail": 14, "forever": true }));
     apply(&rig, &[user("three", "c")]);
-    let failed = || -> Vec<Call> { driver.calls_of(Rpc::NodePublishVolume).split_off(3) };
+    let failed = || -> Vec<Call> { driver.calls_of(Rpc::NodePublishVolume).split_off(4) };
     until("it is tried", || !failed().is_empty());
     rig.run(&["delete", "allocation", "two"]);
     // Nobody asks for it: it is called again by itself, later each time.
@@ -94,7 +107,7 @@ fn users_share_one_stage_whatever_is_aborted_and_whoever_leaves() {
     assert_eq!(rig.list("volumeattachments")[0]["metadata"]["uid"], attachment["metadata"]["uid"]);
     driver.honest(Rpc::NodePublishVolume);
     rig.wait_ready("allocation/three");
-    assert_eq!(driver.calls_of(Rpc::NodeStageVolume).len(), 2);
+    assert_eq!(driver.calls_of(Rpc::NodeStageVolume).len(), 3);
 
     // A plugin stays while there is a volume of it, and says which.
     rig.run(&["delete", "plugin", "p", "--wait=false"]);

@@ -207,8 +207,13 @@ impl Sightings {
     }
 
     fn ask(&self, what: impl FnOnce(&mut Asked)) {
-        what(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner));
+        self.hold(what);
         self.wake.notify_one();
+    }
+
+    /// Asks along with what is asked next.
+    fn hold(&self, what: impl FnOnce(&mut Asked)) {
+        what(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// How long hints are gathered. Where it cannot be told which mounts went, each change makes all of them suspect.
@@ -265,7 +270,13 @@ pub(crate) async fn follow(node: Arc<Node>) {
             }
             () = reached(due) => {
                 due = None;
-                for subject in suspects(&node, sightings.take_asked()).await {
+                let (suspects, listed) = suspects(&node, sightings.take_asked()).await;
+                if !listed {
+                    // With the next hint, or then.
+                    sightings.hold(|asked| asked.changed = true);
+                    again = again.or(Some(Instant::now() + AGAIN));
+                }
+                for subject in suspects {
                     match asked.get_mut(&(subject.key.clone(), subject.mount)) {
                         Some(hinted) => *hinted = true,
                         None => {
@@ -348,23 +359,22 @@ fn mounts_of(entry: &Entry) -> Vec<(Mount, Present)> {
     }
 }
 
-async fn suspects(node: &Node, mut asked: Asked) -> Vec<Subject> {
-    let mut all = None;
+/// Whose mounts are to be looked at, and whether that could be found out.
+async fn suspects(node: &Node, mut asked: Asked) -> (Vec<Subject>, bool) {
+    let (mut all, mut listed) = (None, true);
     if asked.changed {
         match node.machine.kernel.mount_ids().await {
             Ok(found) => {
                 node.sightings.blind.store(found.is_none(), Ordering::Relaxed);
                 all = found;
             }
-            // With the next hint.
             Err(error) => {
                 tracing::debug!(error = &error as &dyn std::error::Error, "the mounts could not be listed");
-                node.sightings.asked.lock().unwrap_or_else(PoisonError::into_inner).changed = true;
-                asked.changed = false;
+                (asked.changed, listed) = (false, false);
             }
         }
     }
-    node.journal.look(|entries| {
+    let suspects = node.journal.look(|entries| {
         let mut seen = node.sightings.seen();
         seen.retain(|key, _| entries.contains_key(key));
         let mut suspects = Vec::new();
@@ -388,7 +398,8 @@ async fn suspects(node: &Node, mut asked: Asked) -> Vec<Subject> {
             }
         }
         suspects
-    })
+    });
+    (suspects, listed)
 }
 
 fn attachment_of<'a>(entries: &'a BTreeMap<String, Entry>, entry: &'a Entry) -> Option<&'a AttachmentEntry> {

@@ -1,5 +1,6 @@
-//! A machine that booted since: everything as it is, but another boot id.
+//! A machine whose kernel says something else than it would: that it booted since, or for a while not which mounts there are.
 use std::collections::HashSet;
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,16 +16,33 @@ use wharfline::sys::path::{HostPath, Place, SubPath, TreePath};
 
 /// The machine after its next boot.
 pub fn rebooted(machine: Machine) -> Machine {
-    Machine { kernel: Arc::new(Rebooted(Arc::clone(&machine.kernel))), ..machine }
+    with(machine, Says::AnotherBoot)
+}
+
+/// The machine, which lists no mounts while there is a file `unlisted` beside the tree; how often it was to stands in there.
+pub fn forgetful(machine: Machine) -> Machine {
+    with(machine, Says::NoMounts)
+}
+
+fn with(machine: Machine, says: Says) -> Machine {
+    Machine { kernel: Arc::new(Wrapped(Arc::clone(&machine.kernel), says)), ..machine }
+}
+
+#[derive(Debug, PartialEq)]
+enum Says {
+    AnotherBoot,
+    NoMounts,
 }
 
 #[derive(Debug)]
-struct Rebooted(Arc<dyn Kernel>);
+struct Wrapped(Arc<dyn Kernel>, Says);
 
 #[async_trait]
-impl Kernel for Rebooted {
+impl Kernel for Wrapped {
     async fn facts(&self) -> Result<KernelFacts, KernelError> {
-        Ok(KernelFacts { boot_id: "another-boot".into(), ..self.0.facts().await? })
+        let facts = self.0.facts().await?;
+        let boot_id = if self.1 == Says::AnotherBoot { "another-boot".into() } else { facts.boot_id };
+        Ok(KernelFacts { boot_id, ..facts })
     }
     async fn prepare_tree(&self) -> Result<Prepared, KernelError> {
         self.0.prepare_tree().await
@@ -54,6 +72,13 @@ impl Kernel for Rebooted {
         self.0.check_mount(place).await
     }
     async fn mount_ids(&self) -> Result<Option<HashSet<MountId>>, KernelError> {
+        let path = self.0.absolute(&Place::Tree(TreePath::root())).with_file_name("unlisted");
+        if self.1 == Says::NoMounts
+            && let Ok(mut file) = std::fs::OpenOptions::new().append(true).open(&path)
+        {
+            file.write_all(b".").unwrap();
+            return Err(KernelError::Overloaded { path });
+        }
         self.0.mount_ids().await
     }
     async fn mount_changes(&self) -> Result<BoxStream<'static, ()>, KernelError> {
