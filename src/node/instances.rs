@@ -162,6 +162,7 @@ fn capability_words(found: &Fingerprint) -> Vec<String> {
     let expansion = |name: &'static str| format!("plugin/VOLUME_EXPANSION_{name}");
     words.extend(found.plugin.expansion.names().into_iter().map(expansion));
     words.extend(found.controller.names().into_iter().map(word("controller")));
+    words.extend(found.group.names().into_iter().map(word("group-controller")));
     words.extend(found.node.names().into_iter().map(word("node")));
     words
 }

@@ -31,6 +31,8 @@ pub struct Fingerprint {
     pub plugin: csi::PluginCapabilities,
     /// ControllerGetCapabilities.
     pub controller: csi::ControllerCapabilities,
+    /// GroupControllerGetCapabilities.
+    pub group: csi::GroupControllerCapabilities,
     /// NodeGetCapabilities.
     pub node: csi::NodeCapabilities,
     /// NodeGetInfo: what it calls this node.

@@ -26,7 +26,7 @@ use super::events::Tone;
 use super::registry::{Fingerprint, Instance, InstanceKey, Progress};
 use crate::api::PluginInstance;
 use crate::api::meta::{READY, Time, is_true};
-use crate::api::plugin::{OTHER_DRIVER, Provider};
+use crate::api::plugin::{OTHER_DRIVER, Provider, Role};
 use crate::csi::{self, Failure, Readiness, check};
 use crate::plan::supervise::Process;
 use crate::sys::watch::DirEvent;
@@ -640,12 +640,19 @@ async fn fingerprint(
         ..Fingerprint::default()
     };
     let role = node.registry.get(&watched.key).map(|i| i.role);
-    if role.is_some_and(crate::api::plugin::Role::controller) && found.plugin.services.controller_service {
+    if role.is_some_and(Role::controller) && found.plugin.services.controller_service {
         found.controller = ask(|| client.controller_get_capabilities(ASK))
             .await
             .map_err(call_fault("ControllerGetCapabilitiesFailed"))?;
     }
-    if role.is_some_and(crate::api::plugin::Role::node) {
+    if role.is_some_and(Role::controller) && found.plugin.services.group_controller_service {
+        found.group = match ask(|| client.group_controller_get_capabilities(ASK)).await {
+            // It says that it has the service and has not: that takes nothing from those who want no groups.
+            Err(failure) if failure.is_unimplemented() => csi::GroupControllerCapabilities::default(),
+            other => other.map_err(call_fault("GroupControllerGetCapabilitiesFailed"))?,
+        };
+    }
+    if role.is_some_and(Role::node) {
         found.node = ask(|| client.node_get_capabilities(ASK))
             .await
             .map_err(call_fault("NodeGetCapabilitiesFailed"))?;

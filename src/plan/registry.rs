@@ -179,7 +179,8 @@ pub fn in_common(controllers: &[&[String]], nodes: &[&[String]]) -> [BTreeSet<St
 /// version. What a node can do is a matter of the node. CSI wants the same of all (CO-IDEN-04).
 pub fn disagreement(told: &[Told<'_>]) -> Option<(String, BTreeSet<String>)> {
     let counts = |one: &Told<'_>, word: &str| {
-        word.starts_with(PLUGIN_WIDE) || one.controller && word.starts_with("controller/")
+        let of_controllers = word.starts_with("controller/") || word.starts_with("group-controller/");
+        word.starts_with(PLUGIN_WIDE) || one.controller && of_controllers
     };
     told.iter().find_map(|one| {
         let of_version = told.iter().filter(|other| other.version == one.version);

@@ -37,7 +37,8 @@ async fn the_status_has_the_capabilities_that_were_told_and_no_others() {
     assert_eq!(told(&instance), first);
     rig.plugin.kill().await;
     rig.backend.configure(|config| {
-        config.services = vec![1];
+        config.services = vec![1, 3];
+        config.group = vec![1];
         config.expansion = vec![2, 96];
         config.controller = vec![1, 9];
         config.node = vec![2];
@@ -46,8 +47,10 @@ async fn the_status_has_the_capabilities_that_were_told_and_no_others() {
     let second = [
         "controller/CREATE_DELETE_VOLUME",
         "controller/EXPAND_VOLUME",
+        "group-controller/CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT",
         "node/GET_VOLUME_STATS",
         "plugin/CONTROLLER_SERVICE",
+        "plugin/GROUP_CONTROLLER_SERVICE",
         "plugin/VOLUME_EXPANSION_OFFLINE",
     ];
     rig.world.until(&rig.instances, "p", "the new ones alone", |i| told(i) == second).await;

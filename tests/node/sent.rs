@@ -60,6 +60,7 @@ fn missing(ask: &Ask) -> Vec<&'static str> {
         | Ask::GetPluginInfo(_)
         | Ask::GetPluginCapabilities(_)
         | Ask::ControllerGetCapabilities(_)
+        | Ask::GroupControllerGetCapabilities(_)
         | Ask::NodeGetCapabilities(_)
         | Ask::NodeGetInfo(_) => vec![],
         Ask::CreateVolume(of) => {

@@ -1,11 +1,13 @@
 //! Several processes of one driver: which of them is asked, whatever becomes of the others.
+use std::path::Path;
+
 use serde_json::{Value, json};
 use wharfline::csi::Rpc;
 
 use crate::rig::{Rig, until};
 use crate::scene::{
-    allocation_of, apply, claim, class, condition, events, finish, instance, instances, kill, path, phase,
-    plugin, serves, starts, told, used, user,
+    allocation_of, apply, claim, class, command, condition, env, events, finish, instance, instances, kill,
+    path, phase, plugin, serves, starts, told, used, user,
 };
 use crate::scripted::steered::{Call, Steered, now};
 
@@ -271,4 +273,175 @@ fn after_a_boot_no_socket_of_before_is_asked_and_the_next_process_serves() {
     rig.ended();
     driver.assert_clean();
     rig.assert_nothing_left();
+}
+
+/// A process that says in a file, by the clock of the calls, when it begins and when it is asked to end.
+fn told_of(who: &str, command: &str, log: &Path) -> Value {
+    let says =
+        |what: &str| format!("read up rest < /proc/uptime; echo {what} {who} $up >> {}", log.display());
+    let (begins, ends) = (says("begins"), says("ends"));
+    let script = format!("{begins}; trap '{ends}; kill $P 2> /dev/null' TERM; {command} & P=$!; wait; wait");
+    json!(["/bin/sh", "-c", script])
+}
+
+/// This binary as a driver that is [`told_of`].
+fn told_of_driver(who: &str, log: &Path) -> Value {
+    let words: Vec<String> = serde_json::from_value(command()).unwrap();
+    told_of(who, &words.join(" "), log)
+}
+
+/// What was told, in hundredths of a second, and the file is gone.
+fn what_was_told(log: &Path) -> Vec<(String, u64)> {
+    let all = std::fs::read_to_string(log).unwrap();
+    std::fs::remove_file(log).unwrap();
+    let line = |line: &str| {
+        let (what, at) = line.rsplit_once(' ').unwrap();
+        (what.to_owned(), at.replace('.', "").parse().unwrap())
+    };
+    all.lines().map(line).collect()
+}
+
+/// Scenario A19.
+/// What uses volumes ends first, then what mounts them, and last what attaches and deletes them.
+#[test]
+fn down_ends_users_then_drivers_of_nodes_and_last_those_of_controllers() {
+    let (driver, mut rig) = (Steered::new(), Rig::new());
+    rig.up();
+    driver.profile("it", &json!({}));
+    let log = rig.data.path().with_extension("told");
+    let entry = |name: &str, role: &str, placement: Value| {
+        json!({ "name": name, "role": role, "placement": placement, "env": env(&driver, "it"),
+            "runtime": { "process": { "command": told_of_driver(name, &log) } } })
+    };
+    let mut apart = plugin("p", &driver, "it", &json!({}));
+    apart["spec"]["instances"] = json!([
+        entry("node", "Node", json!({ "everyNode": {} })),
+        entry("controller", "Controller", json!({ "replicas": 1 })),
+    ]);
+    let mut pair = used("u", "p");
+    pair[1]["spec"]["tasks"][0]["runtime"]["process"]["command"] = told_of("user", "sleep infinity", &log);
+    apply(&rig, &[apart, class("p")]);
+    apply(&rig, &pair);
+    rig.wait_ready("allocation/u");
+    rig.run(&["down", "--delete-volumes"]);
+    rig.ended();
+
+    let mut ends = what_was_told(&log);
+    ends.retain(|(what, _)| what.starts_with("ends"));
+    let whose: Vec<_> = ends.iter().map(|(what, _)| what.as_str()).collect();
+    assert_eq!(whose, ["ends user", "ends node", "ends controller"]);
+    let [user, node, controller] = [0, 1, 2].map(|at: usize| ends[at].1);
+    let over = |call: &Call| call.over.as_ref().unwrap().0 / 10;
+    let unpublished = &driver.calls_of(Rpc::NodeUnpublishVolume)[0];
+    assert!(user <= unpublished.came / 10, "nothing is taken from under it");
+    assert!(over(&driver.calls_of(Rpc::NodeUnstageVolume)[0]) <= node);
+    assert!(over(&driver.calls_of(Rpc::DeleteVolume)[0]) <= controller);
+    let detached = &driver.calls_of(Rpc::ControllerUnpublishVolume)[0];
+    assert_ne!(unpublished.process, detached.process, "they are apart");
+    driver.assert_clean();
+    rig.assert_nothing_left();
+}
+
+/// Scenario A16.
+/// A driver of which a node can run one only: the former one has ended before the next one begins, the mounts stay, and one
+/// that never gets well is held until the former spec is back.
+#[test]
+fn with_max_unavailable_the_former_process_ends_before_the_next_one_begins() {
+    let (driver, mut rig) = (Steered::new(), Rig::new());
+    rig.up();
+    for version in ["v1", "v2"] {
+        driver.profile(version, &json!({ "version": version }));
+    }
+    driver.profile("deaf", &json!({ "listens": "never" }));
+    let log = rig.data.path().with_extension("told");
+    let of = |version: &str| {
+        let runtime = json!({ "runtime": { "process": { "command": told_of_driver(version, &log) } },
+            "healthTimeout": "1s" });
+        let mut plugin = plugin("p", &driver, version, &runtime);
+        plugin["spec"]["updateStrategy"] = json!({ "maxUnavailable": 1 });
+        plugin
+    };
+    let updated = |rig: &Rig| condition(&rig.get("plugin", "p"), "Updated");
+    let changed_to = |rig: &Rig, version: &str| {
+        until(&format!("it is {version}"), || {
+            rig.get("plugin", "p")["status"]["provider"]["version"] == version
+                && updated(rig)["status"] == "True"
+        });
+        rig.wait_ready("plugin/p");
+    };
+    apply(&rig, &[of("v1"), class("p")]);
+    apply(&rig, &used("u", "p"));
+    rig.wait_ready("allocation/u");
+    until("it runs", || starts(&rig, "u") == 1);
+    let (mounts, calls) = (rig.mounts(), driver.order());
+    apply(&rig, &[of("v2")]);
+    changed_to(&rig, "v2");
+    apply(&rig, &[of("deaf")]);
+    until("it is held", || updated(&rig)["reason"] == "UpdateHeld");
+    assert_eq!((phase(&rig, "u").as_str(), starts(&rig, "u")), ("Running", 1));
+    apply(&rig, &[of("v2")]);
+    until("what was is back", || condition(&rig.get("plugin", "p"), "Ready")["status"] == "True");
+    changed_to(&rig, "v2");
+    assert_eq!((rig.mounts(), driver.order()), (mounts, calls), "nothing of the volume was touched");
+    assert_eq!((phase(&rig, "u").as_str(), starts(&rig, "u")), ("Running", 1));
+    finish(rig, &[&driver]);
+
+    let told = what_was_told(&log);
+    let mut running: Vec<&str> = Vec::new();
+    for (what, _) in &told {
+        match what.split_once(' ').unwrap() {
+            ("begins", who) => {
+                // One that is not well is killed after its grace, or ended, and started again.
+                running.retain(|other| *other != who);
+                assert!(running.is_empty(), "{who} beside {running:?}: {told:?}");
+                running.push(who);
+            }
+            (_, who) => running.retain(|other| *other != who),
+        }
+    }
+    let begun = |who: &str| told.iter().filter(|(what, _)| *what == format!("begins {who}")).count();
+    assert_eq!((begun("v1"), begun("v2")), (1, 2), "{told:?}");
+}
+
+/// A declared Plugin takes instances from the namespaces that it names; another one is asked who it is, and about no volume.
+#[test]
+fn an_instance_of_a_namespace_that_a_plugin_does_not_name_is_asked_about_no_volume() {
+    let (driver, mut rig) = (Steered::new(), Rig::new());
+    rig.up();
+    driver.profile("it", &json!({}));
+    let declared = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Plugin", "metadata": { "name": "p" },
+        "spec": { "allowInstancesFrom": ["elsewhere"] } });
+    apply(&rig, &[declared, class("p"), serves("own", "p", "Monolith", (&driver, "it"))]);
+    apply(&rig, &used("u", "p"));
+    let refused = |rig: &Rig| {
+        rig.get("allocation", "own")["status"]["pluginRefused"].as_str().unwrap_or_default().to_owned()
+    };
+    until("it says so", || refused(&rig).contains("takes no instances from namespace \"default\""));
+    until("its user waits", || rig.run(&["why", "allocation/u"]).contains("plugin/p"));
+    assert_eq!((instances(&rig, "p").len(), driver.order()), (0, Vec::new()));
+    rig.run(&["patch", "plugin", "p", "-p", r#"{"spec":{"allowInstancesFrom":["elsewhere","default"]}}"#]);
+    rig.wait_ready("allocation/u");
+    assert_eq!(refused(&rig), "");
+    let first = driver.order();
+    assert_eq!(first[0], "CreateVolume");
+    // What is revoked serves on while a volume needs it, and says so; then it goes, and who comes next waits.
+    rig.run(&["patch", "plugin", "p", "-p", r#"{"spec":{"allowInstancesFrom":[]}}"#]);
+    let own = rig.get("allocation", "own");
+    until("it stays for a volume", || {
+        events(&rig, &own)
+            .iter()
+            .any(|(reason, note, _)| reason == "InstanceStays" && note.contains("any more"))
+    });
+    assert_eq!((instances(&rig, "p").len(), phase(&rig, "u")), (1, "Running".to_owned()));
+    assert_eq!(driver.order(), first);
+    rig.run(&["delete", "allocation/u", "volumeclaim/u"]);
+    until("it is revoked", || !refused(&rig).is_empty() && instances(&rig, "p").is_empty());
+    let all = driver.order();
+    assert_eq!(all.last().map(String::as_str), Some("DeleteVolume"));
+    apply(&rig, &used("late", "p"));
+    until("the next one waits", || rig.run(&["why", "allocation/late"]).contains("plugin/p"));
+    assert_eq!(driver.order(), all);
+    rig.run(&["patch", "plugin", "p", "-p", r#"{"spec":{"allowInstancesFrom":["default"]}}"#]);
+    rig.wait_ready("allocation/late");
+    finish(rig, &[&driver]);
 }

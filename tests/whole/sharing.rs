@@ -41,6 +41,21 @@ fn what_could_not_be_mounted_is_refused(rig: &Rig, driver: &Steered) {
     assert_eq!(driver.order(), Vec::<String>::new());
 }
 
+/// What was mounted, staged and attached for it is undone, and no call was about another volume.
+fn the_last_one_leaves(rig: &Rig, driver: &Steered, volume: &str) {
+    let before = driver.order().len();
+    rig.run(&["delete", "allocation", "three"]);
+    until("it is detached", || rig.list("volumeattachments").is_empty());
+    let last = ["NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume"];
+    assert_eq!(driver.order()[before..], last);
+    assert!(
+        driver.calls()[..]
+            .iter()
+            .filter(|call| !call.volume.is_empty() && call.rpc != "CreateVolume")
+            .all(|call| call.volume == volume)
+    );
+}
+
 /// Scenarios A49, A50, A51, A52, A75, B115, Q9, R1.
 /// The driver insists on shared mounts, and answers ABORTED and then UNKNOWN to the first stages and publications.
 #[test]
@@ -118,18 +133,7 @@ fn users_share_one_stage_whatever_is_aborted_and_whoever_leaves() {
     let held = instance(&rig, "p");
     assert_eq!(condition(&held, "Ready")["status"], "True");
 
-    // The last one.
-    let before = driver.order().len();
-    rig.run(&["delete", "allocation", "three"]);
-    until("it is detached", || rig.list("volumeattachments").is_empty());
-    let last = ["NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume"];
-    assert_eq!(driver.order()[before..], last);
-    assert!(
-        driver.calls()[..]
-            .iter()
-            .filter(|call| !call.volume.is_empty() && call.rpc != "CreateVolume")
-            .all(|call| call.volume == volume)
-    );
+    the_last_one_leaves(&rig, &driver, &volume);
     finish(rig, &[&driver]);
 }
 

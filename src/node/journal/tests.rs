@@ -435,12 +435,14 @@ async fn what_was_forgotten_is_not_edited_and_what_is_shown_at_once_stays() {
     journal.put(task("x", 1)).await.unwrap();
     let (forgotten, edited) =
         futures::join!(journal.commit(vec![Change::Forget(key.clone())]), journal.edit(&key, once_more));
-    (forgotten.unwrap(), edited.unwrap());
+    forgotten.unwrap();
+    edited.unwrap();
     tokio::time::sleep(SOON * 2).await;
     assert_eq!(restarts_of(&journal), 0);
     // What was put before is durable later, and not the last word.
     let (put, soon) = futures::join!(journal.put(task("x", 3)), journal.put_soon(task("x", 4)));
-    (put.unwrap(), soon.unwrap());
+    put.unwrap();
+    soon.unwrap();
     tokio::time::sleep(SOON * 2).await;
     assert_eq!(restarts_of(&journal), 4);
 }

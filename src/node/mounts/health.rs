@@ -8,7 +8,7 @@
 //! ```
 //! No handler of the queue waits for a look, and no look for another. What was seen is kept in memory alone and is about
 //! what the journal says is up. What is done about it, if anybody asks for that, `healing` says.
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque, hash_map};
 use std::future::pending;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -242,7 +242,7 @@ pub(crate) async fn follow(node: Arc<Node>) {
     let (mut due, mut again) = (Some(Instant::now()), None);
     let mut waiting: VecDeque<Subject> = VecDeque::new();
     // Those that are waited for or under way, and whether something hinted at them since they began.
-    let mut asked: HashMap<(String, Mount), bool> = HashMap::new();
+    let mut asked = HashMap::new();
     let (mut looks, mut unasked) = (FuturesUnordered::new(), Vec::new());
     let period = node.options.heartbeat;
     let mut beat = tokio::time::interval_at(Instant::now() + period, period);
@@ -276,15 +276,7 @@ pub(crate) async fn follow(node: Arc<Node>) {
                     sightings.hold(|asked| asked.changed = true);
                     again = again.or(Some(Instant::now() + AGAIN));
                 }
-                for subject in suspects {
-                    match asked.get_mut(&(subject.key.clone(), subject.mount)) {
-                        Some(hinted) => *hinted = true,
-                        None => {
-                            asked.insert((subject.key.clone(), subject.mount), false);
-                            waiting.push_back(subject);
-                        }
-                    }
-                }
+                line_up(suspects, &mut asked, &mut waiting);
             }
             Some((subject, found)) = looks.next() => {
                 let overloaded = matches!(&found, Err(KernelError::Overloaded { .. }));
@@ -302,6 +294,23 @@ pub(crate) async fn follow(node: Arc<Node>) {
                     asked.insert((subject.key.clone(), subject.mount), false);
                     waiting.push_back(subject);
                 }
+            }
+        }
+    }
+}
+
+/// Has those waited for that are not yet; of the others something hinted at them once more.
+fn line_up(
+    suspects: Vec<Subject>,
+    asked: &mut HashMap<(String, Mount), bool>,
+    waiting: &mut VecDeque<Subject>,
+) {
+    for subject in suspects {
+        match asked.entry((subject.key.clone(), subject.mount)) {
+            hash_map::Entry::Occupied(mut hinted) => drop(hinted.insert(true)),
+            hash_map::Entry::Vacant(place) => {
+                place.insert(false);
+                waiting.push_back(subject);
             }
         }
     }
