@@ -617,7 +617,8 @@ async fn write(mut file: Box<dyn AppendFile>, mut waiting: mpsc::Receiver<Reques
         if more == 0 && due.is_none() {
             return;
         }
-        if more > 0 && batch.iter().all(|request| request.may_wait) {
+        let is_due = due.is_some_and(|due| Instant::now() >= due);
+        if more > 0 && !is_due && batch.iter().all(|request| request.may_wait) {
             due = due.or_else(|| Some(Instant::now() + SOON));
             continue;
         }

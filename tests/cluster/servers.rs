@@ -1,5 +1,6 @@
 //! Several servers and nodes.
 use crate::rig::{Cluster, until};
+use crate::work::{allocation, driver, wait};
 
 /// A driver on every node, a claim, and a task that writes into it.
 const QUICKSTART: &str = include_str!("../../manifests/quickstart.yaml");
@@ -76,6 +77,40 @@ async fn a_node_daemon_that_was_killed_goes_on_without_a_token() {
     for kind in ["volumeclaims", "volumes", "volumeattachments", "plugininstances"] {
         until(&format!("no {kind} are left"), || cluster.list(kind).is_empty());
     }
+}
+
+/// Scenario B120.
+/// What is staged and attached for it, too, is undone by a daemon that was told nothing of it while it was there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_deleted_while_no_daemon_runs_leaves_neither_stage_nor_attachment() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.join("n0");
+    cluster.apply(&driver(&cluster));
+    cluster.apply(&allocation("app", "", "exec sleep infinity"));
+    wait(&cluster, "app", "Running");
+    let mounted = cluster.mounts("n0");
+    let holds = |part: &str| mounted.iter().any(|point| point.contains(part));
+    assert!(holds("/staging/") && holds("/publish/"), "{mounted:?}");
+    cluster.stop_node("n0", false);
+    cluster.run(&["delete", "allocation", "app", "--wait=false"]);
+    assert_eq!(cluster.mounts("n0"), mounted);
+    assert_eq!(cluster.list("volumeattachments").len(), 1, "nobody says that it is released");
+    cluster.node("n0", &[]).unwrap();
+    until("it is taken down", || {
+        cluster.get("allocation", "app").is_null() && cluster.list("volumeattachments").is_empty()
+    });
+    let left = cluster.mounts("n0");
+    assert!(
+        left.iter().all(|point| !point.contains("/staging/") && !point.contains("/publish/")),
+        "{left:?}"
+    );
+    for kind in ["volumeclaims", "volumeclasses", "plugins"] {
+        cluster.run(&["delete", kind, "--all", "--timeout", "60s"]);
+    }
+    for kind in ["volumes", "plugininstances", "allocations"] {
+        assert_eq!(cluster.list(kind), Vec::<serde_json::Value>::new(), "{kind}");
+    }
+    cluster.stop_node("n0", true);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
