@@ -245,6 +245,10 @@ pub fn sentence(mount: Mount, look: Look, path: &str, (plugin, policy): (&str, O
              allocation and start it again to have it published anew"
                 .to_owned()
         }
+        (Health::Stale, Mount::Staging) if cure(policy, look) == Cure::Anew => format!(
+            "whoever uses the volume here gets errors, running tasks, too; as onStaleMount says, their tasks are ended and \
+             it is staged anew, once plugin \"{plugin}\" is well"
+        ),
         (Health::Stale, Mount::Staging) => format!(
             "whoever uses the volume here gets errors, running tasks, too; once plugin \"{plugin}\" is well, stop all \
              that use it and start them again"
@@ -331,6 +335,14 @@ mod tests {
                 let text = sentence(Mount::Target, look, "/v/target", ("p", policy));
                 assert_eq!(text.contains("onStaleMount says"), cure != Cure::Nothing, "{text}");
                 assert_eq!(text.contains("tasks are ended"), cure == Cure::Anew, "{text}");
+                let staging = sentence(Mount::Staging, look, "/v/staging", ("p", policy));
+                let dead = cure == Cure::Anew && look.health() == Health::Stale;
+                assert_eq!(staging.contains("onStaleMount says"), dead, "{staging}");
+                assert_eq!(
+                    staging.contains("stop all"),
+                    look.health() == Health::Stale && !dead,
+                    "{staging}"
+                );
             }
         }
     }

@@ -417,6 +417,27 @@ async fn a_heartbeat_sees_who_falls_ill_and_each_edge_is_told_once() {
     rig.finish().await;
 }
 
+/// Obligation CO-IDEN-08: one that is well is asked whether it is once a heartbeat, and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_is_well_is_probed_once_a_heartbeat() {
+    let heartbeat = std::time::Duration::from_millis(400);
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.options.heartbeat = heartbeat;
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    let probed = rig.count(Rpc::Probe);
+    let before = rig.backend.calls().len();
+    rig.called(Rpc::Probe, probed + 5).await;
+    let calls = rig.backend.calls().split_off(before);
+    assert!(calls.iter().all(|call| call.rpc == Rpc::Probe), "{calls:?}");
+    // A beat may come late, and then the next one is the sooner after it.
+    let most = heartbeat * u32::try_from(calls.len() - 1).unwrap();
+    let took = calls[calls.len() - 1].started - calls[0].started;
+    assert!(took + heartbeat / 2 >= most, "{took:?} for {} beats: {calls:?}", calls.len() - 1);
+    rig.finish().await;
+}
+
 /// A driver may be faster than the controllers, which make the object that it is told of.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_driver_that_is_well_before_it_is_admitted_is_told_of_once_it_is() {

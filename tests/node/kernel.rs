@@ -206,6 +206,31 @@ async fn who_shares_a_volume_does_not_wait_for_one_who_asks_for_what_is_not_allo
     rig.finish().await;
 }
 
+/// As when the disk that belongs there is not mounted yet: it is told, and tried again without anybody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_beneath_an_allowed_directory_that_is_missing_waits_for_it() {
+    let mut rig = Rig::idle(Config::full()).await;
+    let allowed = rig.files.path().join("host");
+    rig.options.host_paths = vec![allowed.clone()];
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    let path = allowed.join("a");
+    let spec = json!({ "volumes": [{ "name": "data", "claimName": "data", "hostPath": path }] });
+    let app = rig.alloc("app", spec).await;
+    rig.give(&[&app], &Special::default()).await;
+    let told = |a: &Value| condition_reason(a, "VolumesReady") == Some("HostPathMissing");
+    let told = serde_json::to_value(rig.world.until(&rig.allocs, "app", "told", told).await).unwrap();
+    let said = condition_message(&told, "VolumesReady").unwrap();
+    assert!(said.contains(path.to_str().unwrap()) && said.contains("make it"), "{said}");
+    assert!(!allowed.exists(), "it is the operator's");
+    std::fs::create_dir(&allowed).unwrap();
+    rig.published("app").await;
+    assert_eq!(mounts_beneath(&allowed), [path.to_string_lossy()]);
+    rig.end_all().await;
+    rig.finish().await;
+}
+
 /// Nothing was mounted behind the link, so nothing has to be undone there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_path_behind_a_link_is_refused_and_comes_down_with_the_link_in_place() {

@@ -215,7 +215,7 @@ async fn mount_paths_that_cannot_be_are_refused_with_a_reason() {
     std::fs::write(volume.kernel.absolute(&volume.path.clone().into()).join("inside"), "").unwrap();
     for (paths, reason) in [
         (vec!["/proc/x"], "not possible there"),
-        (vec![file.as_str()], "mount the volume at"),
+        (vec![file.as_str()], "file: no directory, which a volume is mounted at"),
         (vec!["/wharf-a", "/wharf-a/inside"], "inside in the volume at /wharf-a"),
     ] {
         let mut clones = Vec::new();

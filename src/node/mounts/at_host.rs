@@ -93,7 +93,10 @@ impl Unit {
         (target, verified, host): (&TreePath, &Present, &HostPath),
         entry: &mut PublicationEntry,
     ) -> Result<(), Trouble> {
-        let before = node.machine.kernel.mount_facts(&Place::Host(host.clone())).await?;
+        let before = match node.machine.kernel.mount_facts(&Place::Host(host.clone())).await {
+            Err(KernelError::NotFound { .. }) => return Err(missing(host)),
+            other => other?,
+        };
         let former = entry.host.clone();
         let made = match before {
             PathFacts::Absent { missing } => missing,
@@ -143,6 +146,18 @@ impl Unit {
             answer => Ok(answer?),
         }
     }
+}
+
+/// What a node allows is not made by it: a disk that belongs there may not be mounted yet.
+fn missing(host: &HostPath) -> Trouble {
+    let (path, allowed) = (host.absolute(), host.allowed());
+    let message = format!(
+        "hostPath {}: this node allows what is beneath {}, which is not there; make it, or mount what belongs there: it is \
+         tried again by itself",
+        path.display(),
+        allowed.display()
+    );
+    Trouble::Kernel("HostPathMissing", message)
 }
 
 /// Somebody mounted something else over a volume at its path on the host. It is theirs to unmount.

@@ -551,8 +551,17 @@ fn about(node: &Node, subject: &Subject) -> Option<ObjectReference> {
 pub(crate) fn staging_trouble(node: &Node, entry: &AttachmentEntry) -> Option<(Health, String)> {
     let look = node.sightings.staging(entry)?;
     let path = node.machine.kernel.absolute(&place_of_staging(entry)?);
-    let text = sentence(Mount::Staging, look, &path.to_string_lossy(), (&entry.plugin, OnStaleMount::None));
+    let asked = asked_of_all(node, &entry.uid);
+    let text = sentence(Mount::Staging, look, &path.to_string_lossy(), (&entry.plugin, asked));
     Some((look.health(), format!("volume \"{}\": {text}", entry.volume)))
+}
+
+/// What all who have it published here ask for; none where one asks for nothing, who then holds it as it is.
+fn asked_of_all(node: &Node, attachment: &str) -> OnStaleMount {
+    let users = node.journal.publications(attachment);
+    let mut each = users.iter().map(|user| policy(node, &user.allocation.uid, &user.name));
+    let Some(first) = each.next() else { return OnStaleMount::None };
+    each.fold(first, |all, one| if one == OnStaleMount::None { one } else { all })
 }
 
 /// What an allocation asks for when the mounts of a volume of it die or go.

@@ -292,6 +292,23 @@ pub(super) fn attach_volume(mount: &TaskMount, clone: &OwnedFd, target: &OwnedFd
         if mount.block { FileKind::Block(DeviceId { major: 0, minor: 0 }) } else { FileKind::Directory };
     let access = if mount.read_only { Access::ReadOnly } else { Access::ReadWrite };
     mounts::restrict(clone, kind, access).map_err(&step)?;
+    let seen = rustix::fs::fstat(target).map_err(&step)?;
+    let is_directory = rustix::fs::FileType::from_raw_mode(seen.st_mode).is_dir();
+    match (mount.block, is_directory) {
+        (false, true) | (true, false) => {}
+        (false, false) => {
+            return Err(format!(
+                "mount path {}: no directory, which a volume is mounted at",
+                mount.path.display()
+            ));
+        }
+        (true, true) => {
+            return Err(format!(
+                "mount path {}: a directory, and a block device is mounted at a file",
+                mount.path.display()
+            ));
+        }
+    }
     mounts::attach(clone, target).map_err(step)
 }
 

@@ -5,6 +5,7 @@ use super::super::Branch;
 use super::unmet;
 use crate::api::allocation::{AllocationPhase, TaskStatus};
 use crate::api::{Allocation, AllocationStatus};
+use crate::plan::Reason;
 
 /// How a task ended, and where to read why.
 pub(super) fn add_exit(branch: &mut Branch, allocation: &Allocation, status: &AllocationStatus) {
@@ -27,9 +28,18 @@ pub(super) fn add_exit(branch: &mut Branch, allocation: &Allocation, status: &Al
         Some(AllocationPhase::Failed) if !serves => {
             format!("{logs}; once that is put right, delete it and apply it again")
         }
-        Some(AllocationPhase::Restarting) => format!("{logs}; it is started again by itself"),
+        // Of one that its node cannot start, the reason says what to do.
+        Some(AllocationPhase::Restarting) if !is_held_up(&branch.reason) => {
+            format!("{logs}; it is started again by itself")
+        }
         _ => logs,
     };
+}
+
+/// Whether that is why a task is not started, for more than a moment.
+fn is_held_up(reason: &str) -> bool {
+    let obstacles = [Reason::ImageUnusable, Reason::RuntimeMissing, Reason::RuntimeNotAllowed];
+    obstacles.iter().any(|obstacle| obstacle.word() == reason)
 }
 
 /// The command that shows what a task wrote.
