@@ -33,7 +33,8 @@ run: ## The whole way once: up, a volume in use, all taken down (root; PROFILE=r
 	$(CARGO) build --locked --profile $(PROFILE) --bin wharfline
 	@deploy/quickstart.sh $(BIN)
 
-test: lint ## Everything that CI runs: format, lints, every test, the examples in the docs
+test: ## Everything that CI runs: format, lints, every test, the examples in the docs
+	@tools/fetch-csi-driver & driver=$$!; $(MAKE) --no-print-directory lint; code=$$?; wait $$driver || true; exit $$code
 	@$(root)
 	@tools/fetch-etcd || true
 	@tools/fetch-xfs || true

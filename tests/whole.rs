@@ -18,6 +18,8 @@ mod copies;
 mod external;
 #[path = "whole/fingerprints.rs"]
 mod fingerprints;
+#[path = "whole/foreign.rs"]
+mod foreign;
 #[path = "support/fuse.rs"]
 #[allow(dead_code, unreachable_pub)] // each binary uses its own part of it
 mod fuse;

@@ -22,6 +22,8 @@ const PLUGINS: usize = 50;
 const EACH: usize = 20;
 /// What a start leaves to do is done in this time.
 const AFTERWARDS: Duration = Duration::from_secs(5);
+/// How long a plugin is away before it is there again: the pauses between two tries to connect have grown by then.
+const AWAY: Duration = Duration::from_secs(3);
 /// Two heartbeats, and a little.
 const IDLE: Duration = Duration::from_secs(61);
 
@@ -57,6 +59,7 @@ async fn alone(report: &mut Report) {
         deaths.push(ms(start.elapsed()));
         let name = format!("waits-{round}");
         world.claim(&name).await;
+        tokio::time::sleep(AWAY).await;
         let bound = {
             plugin.again();
             let start = Instant::now();

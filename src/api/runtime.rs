@@ -42,7 +42,7 @@ impl Runtime {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessRuntime {
-    /// The program and its arguments; `${NODE_NAME}`, `${CSI_ENDPOINT}` and `${DATA_DIR}` are replaced.
+    /// The program and its arguments; `${NODE_NAME}`, `${DATA_DIR}`, `${CSI_ENDPOINT}` and `${CSI_SOCKET}` are replaced.
     pub command: Vec<String>,
     /// The working directory, `/` when empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]

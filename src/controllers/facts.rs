@@ -215,6 +215,11 @@ impl Instances {
         self.of_service(service).common.contains(word)
     }
 
+    /// What all healthy instances of a service know.
+    pub(crate) fn in_common(&self, service: Service) -> impl Iterator<Item = &String> {
+        self.of_service(service).common.iter()
+    }
+
     /// Whether any instance that made controller calls possible knows this capability.
     pub(crate) fn controller_can(&self, word: &str) -> bool {
         self.objects.values().filter(|i| i.spec.role.controller()).any(|i| can(i, word))

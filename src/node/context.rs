@@ -600,6 +600,7 @@ impl Node {
             ("NODE_NAME", self.options.name.clone()),
             ("DATA_DIR", self.options.data_dir.to_string_lossy().into_owned()),
             ("CSI_ENDPOINT", endpoint.to_owned()),
+            ("CSI_SOCKET", endpoint.strip_prefix("unix://").unwrap_or(endpoint).to_owned()),
         ])
     }
 }

@@ -135,10 +135,20 @@ mod tests {
     /// Obligation CO-PLUG-01.
     #[test]
     fn a_driver_listens_where_it_is_told_to() {
-        let instance = json!({ "name": "a", "role": "Node", "env": { "CSI_ENDPOINT": "unix:///x.sock" },
-            "runtime": { "process": { "command": ["x"] } } });
-        let faults = plugin(&json!({ "spec": { "instances": [instance] } }), None);
-        assert_eq!(paths(&faults), ["spec.instances[0].env.CSI_ENDPOINT"]);
+        let own = &["spec.instances[0].env.CSI_ENDPOINT"][..];
+        for (endpoint, wanted) in [
+            ("unix:///x.sock", own),
+            ("/x.sock", own),
+            ("${CSI_SOCKET}.other", own),
+            ("$${CSI_SOCKET}", own),
+            ("${CSI_SOCKET}", &[]),
+            ("unix:${CSI_SOCKET}", &[]),
+        ] {
+            let instance = json!({ "name": "a", "role": "Node", "env": { "CSI_ENDPOINT": endpoint },
+                "runtime": { "process": { "command": ["x"] } } });
+            let faults = plugin(&json!({ "spec": { "instances": [instance] } }), None);
+            assert_eq!(paths(&faults), wanted, "{endpoint}");
+        }
     }
 
     #[test]

@@ -231,11 +231,19 @@ pub(super) fn health_timeout(faults: &mut FieldErrors, path: &str, value: &Value
     }
 }
 
-/// A driver listens where it is told to.
+/// What stands for the path of a driver's socket, where CSI_ENDPOINT has it as an address.
+const CSI_SOCKET: &str = "${CSI_SOCKET}";
+
+/// A driver listens where it is told to. There are drivers that want that in another form than CSI's `unix://PATH`.
 pub(super) fn own_endpoint(faults: &mut FieldErrors, path: &str, of: &Value) {
-    if !of["env"]["CSI_ENDPOINT"].is_null() {
-        let message =
-            "is given to a plugin by Wharfline, which has to know where its socket is; leave it out";
+    let given = &of["env"]["CSI_ENDPOINT"];
+    let before = text(given).strip_suffix(CSI_SOCKET);
+    // `$$` is a dollar sign.
+    if !given.is_null() && before.is_none_or(|before| before.ends_with('$')) {
+        let message = format!(
+            "is given to a plugin by Wharfline, which has to know where its socket is; leave it out, or, for a driver that \
+             wants it in another form than unix://PATH, let it end with {CSI_SOCKET}, which stands for the path"
+        );
         faults.forbidden(format!("{path}.env.CSI_ENDPOINT"), message);
     }
 }

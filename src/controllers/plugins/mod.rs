@@ -300,17 +300,14 @@ fn disagreement(context: &Context, plugin: &str) -> Option<(String, BTreeSet<Str
     registry::disagreement(&told.collect::<Vec<_>>())
 }
 
-/// What all healthy instances of a service can do; absent while none is healthy, so that a restart changes nothing.
+/// What all healthy instances can do, each in what is its own; absent while none is healthy, so that a restart changes nothing.
 fn capabilities(instances: &Instances) -> Option<Vec<String>> {
-    let mut all = BTreeSet::new();
-    for (service, prefix) in [(Service::Controller, "controller/"), (Service::Node, "node/")] {
-        let of_it = instances.healthy(service).filter_map(|i| i.status.as_ref()).map(|s| {
-            let words = s.capabilities.iter().filter(|c| c.starts_with(prefix) || c.starts_with("plugin/"));
-            words.cloned().collect::<BTreeSet<String>>()
-        });
-        all.extend(of_it.reduce(|a, b| a.intersection(&b).cloned().collect()).into_iter().flatten());
-    }
-    (!all.is_empty()).then(|| all.into_iter().collect())
+    let of_nodes = |word: &&String| word.starts_with("node/");
+    let controllers = instances.in_common(Service::Controller).filter(|word| !of_nodes(word));
+    let nodes =
+        instances.in_common(Service::Node).filter(|word| of_nodes(word) || word.starts_with("plugin/"));
+    let all: BTreeSet<&String> = controllers.chain(nodes).collect();
+    (!all.is_empty()).then(|| all.into_iter().cloned().collect())
 }
 
 fn topology_keys(instances: &Instances) -> Option<Vec<String>> {

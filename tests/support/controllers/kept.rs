@@ -68,6 +68,38 @@ async fn a_plugin_without_places_is_asked_for_none() {
     bench.end().await;
 }
 
+/// Obligation CO-IDEN-04: the one that makes volumes says that places matter, and the one on the nodes does not.
+#[tokio::test(start_paused = true)]
+async fn what_only_one_role_says_of_the_plugin_is_told_and_not_used() {
+    let bench = Bench::new(&["a", "b"]).await;
+    let places = "plugin/VOLUME_ACCESSIBILITY_CONSTRAINTS";
+    bench.behave("b", |b| b.capabilities.retain(|word| *word != places));
+    let entry = |role: &str, node: &str| {
+        json!({ "name": role.to_lowercase(), "role": role, "placement": { "nodeSelector": { "name": node } },
+            "runtime": { "process": { "command": ["driver"] } } })
+    };
+    let spec = json!({ "instances": [entry("Controller", "a"), entry("Node", "b")] });
+    bench.make("plugins", json!({ "metadata": { "name": "disk" }, "spec": spec })).await;
+    bench.make("volumeclasses", class("disk", "disk")).await;
+    let differs = |seen: &Seen| why(&seen.get("plugins", "", "disk")) == "CapabilitiesDiffer";
+    bench.until("it is told", differs).await;
+    let told = bench.seen.get("plugins", "", "disk");
+    assert!(condition(&told, "Ready")["message"].as_str().unwrap().contains(places), "{told}");
+    assert!(!told["status"]["capabilities"].to_string().contains(places), "{told}");
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.until("bound", |seen| ready(&seen.only("volumeclaims"))).await;
+    let asked = source(&bench.seen);
+    assert!(asked["requisite"].is_null() && asked["preferred"].is_null(), "{asked}");
+    bench.delete("volumeclaims", "default", "c").await;
+    bench.until("it is gone", |seen| seen.all("volumes").is_empty()).await;
+    bench.behave("b", |b| b.capabilities.push(places));
+    bench.until("both say it", |seen| why(&seen.get("plugins", "", "disk")) == "Ready").await;
+    bench.make("volumeclaims", claim("d", "disk", "SingleNodeWriter")).await;
+    bench.until("bound", |seen| ready(&seen.get("volumeclaims", "default", "d"))).await;
+    assert_eq!(source(&bench.seen)["requisite"], json!([{ "dir/node": "b" }]));
+    bench.end().await;
+}
+
 /// Obligations CO-CTRL-20, CO-CTRL-30: the class is gone, and the driver calls the node something else.
 #[tokio::test(start_paused = true)]
 async fn what_later_calls_need_is_kept_with_the_volume_and_its_attachment() {
