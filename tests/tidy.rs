@@ -374,7 +374,7 @@ fn plugins_and_allocations_are_shown_by_real_processes() {
     let text = scenarios().text();
     assert_eq!(without_processes(&text), Vec::<String>::new());
     for (from, to, wanted) in [
-        ("`cluster: a_node_daemon_that_was_killed", "`node: a_node_daemon_that_was_killed", "B120: no test"),
+        ("`whole: whoever_comes_and_goes", "`node: whoever_comes_and_goes", "A9: no test"),
         ("`whole: a_driver_that_is_slow_to_list", "`node: a_driver_that_is_slow_to_list", "B118: no test"),
         ("| B118 |", "- B119: it is not shown\n| B118 |", "B119: excepted, and shown"),
         ("| R3 |", "| R9 |", "R3: no test"),

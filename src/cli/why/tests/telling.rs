@@ -275,3 +275,25 @@ fn an_allocation_that_leaves_names_what_keeps_a_lost_mount_from_being_taken_down
     );
     assert!(root.next.is_some());
 }
+
+/// A node that does not allow what it needs, or lacks it, does not start it: that is said of no such task.
+#[test]
+fn a_task_is_started_again_by_itself_unless_its_node_cannot() {
+    for (reason, wanted) in [
+        ("TaskExited", "`wharfline logs web-data/t -n shop`; it is started again by itself"),
+        ("RuntimeNotAllowed", "`wharfline logs web-data/t -n shop`"),
+        ("RuntimeMissing", "`wharfline logs web-data/t -n shop`"),
+        ("ImageUnusable", "`wharfline logs web-data/t -n shop`"),
+    ] {
+        let status = json!({ "status": {
+            "phase": "Restarting",
+            "conditions": [{ "type": "Ready", "status": "False", "reason": reason, "message": "why" }],
+            "tasks": [{ "name": "t", "state": "Restarting", "exitCode": 1, "restarts": 1 }],
+        } });
+        let cluster = objects(&with(&[("allocations/0", status)]));
+        let root =
+            explain(&cluster, &subject("Allocation/web-data")).and_then(|found| found.root).expect(reason);
+        let says = "Restarting on b: why; task t ended with 1, started again 1 times";
+        assert_eq!((root.text.as_str(), root.advice.as_str()), (says, wanted), "{reason}");
+    }
+}

@@ -5,7 +5,6 @@ use super::super::Branch;
 use super::unmet;
 use crate::api::allocation::{AllocationPhase, TaskStatus};
 use crate::api::{Allocation, AllocationStatus};
-use crate::plan::Reason;
 
 /// How a task ended, and where to read why.
 pub(super) fn add_exit(branch: &mut Branch, allocation: &Allocation, status: &AllocationStatus) {
@@ -38,8 +37,7 @@ pub(super) fn add_exit(branch: &mut Branch, allocation: &Allocation, status: &Al
 
 /// Whether that is why a task is not started, for more than a moment.
 fn is_held_up(reason: &str) -> bool {
-    let obstacles = [Reason::ImageUnusable, Reason::RuntimeMissing, Reason::RuntimeNotAllowed];
-    obstacles.iter().any(|obstacle| obstacle.word() == reason)
+    ["ImageUnusable", "RuntimeMissing", "RuntimeNotAllowed"].contains(&reason)
 }
 
 /// The command that shows what a task wrote.
