@@ -48,6 +48,8 @@ mod lost;
 mod many;
 #[path = "node/measured.rs"]
 mod measured;
+#[path = "node/missing.rs"]
+mod missing;
 #[path = "node/modified.rs"]
 mod modified;
 #[path = "node/pictured.rs"]

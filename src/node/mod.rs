@@ -21,6 +21,7 @@
 //! | [`journal`] | what was attempted |
 //! | [`caches`], [`queue`], [`retry`] | what the API says, what to do next, and when again |
 //! | [`requests`], [`objects`] | CSI requests from records, and where the objects are |
+//! | `lookup` | what our record says of a volume that a driver does not find |
 //! | [`agent`] | lease and NodeAgent |
 //! | [`events`], [`figures`] | what happened, for people; how it stands, in figures |
 pub mod agent;
@@ -35,6 +36,7 @@ pub mod figures;
 pub mod hosting;
 pub mod instances;
 pub mod journal;
+mod lookup;
 pub mod mounts;
 pub mod objects;
 pub mod queue;

@@ -101,8 +101,7 @@ async fn a_volume_is_made_with_attributes_and_given_others_with_all_that_their_c
 }
 
 /// Scenario B110.
-/// Obligation CO-CTRL-77.
-/// Part of obligation CO-CTRL-79.
+/// Obligations CO-CTRL-77, CO-CTRL-79.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_in_doubt_is_ended_before_another_is_begun() {
     for killed in [false, true] {
@@ -134,6 +133,8 @@ async fn a_change_in_doubt_is_ended_before_another_is_begun() {
         want(&rig, "gold").await;
         has(&rig, "gold").await;
         assert_eq!(asked(&rig), ["gold", "gold"], "{code:?}");
+        let looked_up = usize::from(code == Code::NotFound);
+        assert_eq!(rig.count(Rpc::ValidateVolumeCapabilities), looked_up, "{code:?}");
         end(rig).await;
     }
 }

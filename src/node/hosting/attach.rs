@@ -9,7 +9,7 @@ use super::super::context::{Key, Node};
 use super::super::mounts::BLOCKED;
 use super::super::requests;
 use super::super::writes::{Guard, Part};
-use super::{Attempt, Blocked, UNSENT, asked_to_release, call, look_again, serving, settle};
+use super::{Attempt, Blocked, UNSENT, asked_to_release, call, look_again, lookup, serving, settle};
 use crate::api::definitions::HOSTED_PART;
 use crate::api::meta::{Map, Rung};
 use crate::api::volume::{ATTACH_LIMIT, AttachStatus};
@@ -223,6 +223,7 @@ async fn attach_or_detach(
                         status.publish_context = Map::new();
                         return Err(Blocked::Undone(failure));
                     }
+                    let failure = lookup::of_volume(node, names, (&spec.volume, &spec.handle), failure).await;
                     Err(Blocked::Call(requests::naming(failure, spec.secrets.controller_publish.as_ref())))
                 }
             }
@@ -243,6 +244,7 @@ async fn attach_or_detach(
                     if !failure.is_unsent() {
                         status.attached = Rung::Unknown;
                     }
+                    let failure = lookup::of_volume(node, names, (&spec.volume, &spec.handle), failure).await;
                     Err(Blocked::Call(requests::naming(failure, spec.secrets.controller_publish.as_ref())))
                 }
             }

@@ -11,7 +11,7 @@ use super::super::context::Node;
 use super::super::mounts::BLOCKED;
 use super::super::requests;
 use super::provision::{HostPart, NEWEST, write};
-use super::{Attempt, Blocked, announced, call, look_again, serving, settle};
+use super::{Attempt, Blocked, announced, call, look_again, lookup, serving, settle};
 use crate::api::Volume;
 use crate::api::meta::Host;
 use crate::api::quantity;
@@ -157,6 +157,7 @@ async fn ask(
             if !failure.is_uncertain() && !failure.is_unsent() {
                 expansion.asked = None;
             }
+            let failure = lookup::of_volume(node, names, (&volume.name_any(), &part.handle), failure).await;
             let secret = volume.spec.secrets.controller_expand.as_ref();
             Err(Blocked::Call(requests::naming(failure, secret)))
         }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 pub(super) mod attach;
 mod doubts;
 mod expand;
+mod lookup;
 mod modify;
 mod provision;
 mod snapshots;
@@ -267,10 +268,26 @@ struct Attempt<'a> {
     about: &'a ObjectReference,
 }
 
-/// One call, measured and remembered.
+/// One call that may change something, measured and remembered; in doubt for as long as the plugin may be at work on it.
 async fn call<T, F>(
     node: &Node,
-    Attempt { key, volume, step, serving, lease, about }: Attempt<'_>,
+    attempt: Attempt<'_>,
+    method: &'static str,
+    make: impl FnOnce(Terms) -> F,
+) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    let began = Instant::now();
+    let result = measured(node, attempt, method, make).await;
+    node.doubts.ended((attempt.volume, attempt.key), began, &result);
+    result
+}
+
+/// One call, measured and remembered.
+async fn measured<T, F>(
+    node: &Node,
+    Attempt { key, step, serving, lease, about, .. }: Attempt<'_>,
     method: &'static str,
     make: impl FnOnce(Terms) -> F,
 ) -> Result<T, Failure>
@@ -278,13 +295,12 @@ where
     F: Future<Output = Result<T, Failure>>,
 {
     let attempt = node.retry.attempt(step);
-    let (started, began) = (node.now(), Instant::now());
+    let started = node.now();
     let lease = Some(lease.clone());
     let deadline = node.deadline(&serving.name, method);
     let gate = Some(Arc::clone(&serving.gate));
     let answer = make(Terms { deadline, attempt, lease, gate, alpha: node.alpha(&serving.name) });
     let result = node.events.follow(Some(about.clone()), (method, deadline), answer).await;
-    node.doubts.ended((volume, key), began, &result);
     if !result.as_ref().is_err_and(Failure::is_unsent) {
         node.calls.add(key, requests::call(method, &result, attempt, started, node.now()));
     }

@@ -12,7 +12,7 @@ use super::super::mounts::BLOCKED;
 use super::super::requests;
 use super::expand::Known;
 use super::provision::{HOST, HostPart, write};
-use super::{Attempt, Blocked, announced, call, look_again, serving, settle};
+use super::{Attempt, Blocked, announced, call, look_again, lookup, serving, settle};
 use crate::api::Volume;
 use crate::api::attributes::{Attributes, MODIFIED, Modification};
 use crate::csi;
@@ -134,6 +134,7 @@ async fn ask(
             let (again, doubted) = modify::after(modification.doubted, ended);
             modification.doubted = doubted;
             modification.asked = modification.asked.take().filter(|_| again);
+            let failure = lookup::of_volume(node, names, (&volume.name_any(), &part.handle), failure).await;
             let secret = volume.spec.secrets.controller_modify.as_ref();
             Err(Blocked::Call(requests::naming(failure, secret)))
         }

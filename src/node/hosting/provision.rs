@@ -11,7 +11,9 @@ use super::super::journal::{Change, CreateEntry, Entry};
 use super::super::mounts::BLOCKED;
 use super::super::writes::{Guard, Part};
 use super::super::{requests, supervisor};
-use super::{Attempt, Blocked, Serving, announced, call, expand, look_again, modify, serving, settle};
+use super::{
+    Attempt, Blocked, Serving, announced, call, expand, look_again, lookup, modify, serving, settle,
+};
 use crate::api::attributes::Modification;
 use crate::api::definitions::VOLUME_PART;
 use crate::api::meta::{
@@ -494,6 +496,7 @@ async fn validate(
         // Seen in the field although the call is mandatory: no word is no refusal (CO-CTRL-60).
         Err(failure) if failure.is_unimplemented() => {}
         Err(failure) => {
+            let failure = lookup::of_volume(node, names, (&volume.name_any(), &source.handle), failure).await;
             return Err(Blocked::Call(requests::naming(failure, volume.spec.secrets.provision.as_ref())));
         }
     }
@@ -554,6 +557,7 @@ async fn delete(
             if !failure.is_unsent() {
                 part.exists = Some(Rung::Unknown);
             }
+            let failure = lookup::of_volume(node, names, (&volume.name_any(), &part.handle), failure).await;
             Err(Blocked::Call(requests::naming(failure, volume.spec.secrets.provision.as_ref())))
         }
     }

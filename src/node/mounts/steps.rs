@@ -7,7 +7,7 @@ use super::super::allocations::wake_orphans;
 use super::super::context::{Key, Node};
 use super::super::events::Tone;
 use super::super::journal::{AttachmentEntry, Change, Entry, PublicationEntry, publication_key};
-use super::super::requests;
+use super::super::{lookup, requests};
 use super::unit::{Unit, User};
 use super::{FOREIGN_MOUNT, NODE, TARGET, Trouble, at_host, chain, hash};
 use crate::api::meta::VolumeMode;
@@ -472,7 +472,17 @@ impl Unit {
         if !result.as_ref().is_err_and(Failure::is_unsent) {
             node.calls.add(&self.key(), requests::call(method, &result, attempt, started, node.now()));
         }
-        result
+        match result {
+            Ok(answer) => Ok(answer),
+            Err(failure) => Err(lookup::of_node(node, self.names(), failure).await),
+        }
+    }
+
+    /// The name of its Volume, and the driver's.
+    fn names(&self) -> (&str, &str) {
+        let of_object = self.object.as_ref().map(|o| (o.spec.volume.as_str(), o.spec.handle.as_str()));
+        let of_entry = self.entry.as_ref().map(|e| (e.volume.as_str(), e.handle.as_str()));
+        of_object.or(of_entry).unwrap_or_default()
     }
 }
 

@@ -1,0 +1,72 @@
+//! What the host of a volume asks the driver before it asks again for what was not found (CO-ERR-05).
+use kube::ResourceExt as _;
+
+use super::super::context::Node;
+use super::super::lookup::{record, with};
+use super::super::requests;
+use super::{Attempt, measured};
+use crate::api::Volume;
+use crate::csi::{Failure, Rpc, proto};
+
+/// A failure of a call about the volume; one that was not found with what our record and the driver say of it.
+pub(super) async fn of_volume(
+    node: &Node,
+    names: Attempt<'_>,
+    (name, handle): (&str, &str),
+    failure: Failure,
+) -> Failure {
+    if !failure.is_not_found() {
+        return failure;
+    }
+    // What is rare does not make every step's future larger.
+    let found = Box::pin(async {
+        match record(node, name, handle).await {
+            Ok(volume) => asked(node, names, (&volume, handle), failure.rpc).await,
+            Err(found) => found,
+        }
+    });
+    let found = found.await;
+    with(failure, &found)
+}
+
+/// What the driver says of it. Where it has no call that only looks, it is asked whether the volume can be used as it is.
+async fn asked(node: &Node, names: Attempt<'_>, (volume, handle): (&Volume, &str), of: Rpc) -> String {
+    let plugin = names.serving;
+    let told = |rpc: Rpc, answer: Result<(), Failure>| match answer {
+        Ok(()) => match of {
+            Rpc::ControllerPublishVolume | Rpc::ControllerUnpublishVolume => {
+                format!("{rpc} finds the volume, so it is the node that the driver does not know")
+            }
+            _ => format!("{rpc} finds the volume"),
+        },
+        Err(failure) if failure.is_not_found() => {
+            format!(
+                "{rpc} does not find the volume {handle:?} either: it is gone at the backend, or another one"
+            )
+        }
+        Err(failure) => format!("whether it is there was not to be learned: {failure}"),
+    };
+    if plugin.controller.get_volume {
+        let request = proto::ControllerGetVolumeRequest { volume_id: handle.to_owned() };
+        let look = |terms| plugin.client.controller_get_volume(request, terms);
+        let answer = measured(node, names, "ControllerGetVolume", look).await.map(drop);
+        // CSI calls it alpha, and what is alpha may be switched off.
+        if !answer.as_ref().is_err_and(|failure| failure.is_unsent() || failure.is_unimplemented()) {
+            return told(Rpc::ControllerGetVolume, answer);
+        }
+    }
+    if of == Rpc::ValidateVolumeCapabilities {
+        return format!("Volume \"{}\" is there, with the handle {handle:?}", volume.name_any());
+    }
+    let asker = format!("volumes/{}", volume.name_any());
+    let secrets = match node.secrets(&asker, volume.spec.secrets.provision.as_ref()).await {
+        Ok(secrets) => secrets,
+        Err(reason) => return format!("whether it is there was not to be learned: {reason}"),
+    };
+    let context = volume.status.as_ref().map(|status| status.context.clone()).unwrap_or_default();
+    let newer_modes = plugin.controller.single_node_multi_writer;
+    let request = requests::validate(&volume.spec, handle, &context, secrets, newer_modes);
+    let look = |terms| plugin.client.validate_volume_capabilities(request, terms);
+    let answer = measured(node, names, "ValidateVolumeCapabilities", look).await.map(drop);
+    told(Rpc::ValidateVolumeCapabilities, answer)
+}

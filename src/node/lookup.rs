@@ -1,0 +1,61 @@
+//! What is looked up before a driver is asked again that said NOT_FOUND (CO-ERR-05): whether our record of the volume stands.
+//! What the driver itself says of it only its host may ask (`hosting::lookup`).
+use super::context::Node;
+use super::mounts::chain;
+use crate::api::Volume;
+use crate::csi::Failure;
+
+/// The Volume of this name, as the server itself has it, if it has this handle; else what has become of it.
+pub(super) async fn record(node: &Node, name: &str, handle: &str) -> Result<Volume, String> {
+    match node.volume(name).await {
+        Ok(Some(volume)) if handle_of(&volume) == handle => Ok(volume),
+        Ok(Some(_)) => Err(format!("Volume \"{name}\" has another handle by now")),
+        Ok(None) => Err(format!("there is no Volume \"{name}\" any more")),
+        Err(error) => Err(format!("Volume \"{name}\" could not be read: {}", chain(&error))),
+    }
+}
+
+fn handle_of(volume: &Volume) -> &str {
+    let given =
+        volume.status.as_ref().map(|status| status.handle.as_str()).filter(|handle| !handle.is_empty());
+    let existing = volume.spec.source.existing.as_ref();
+    given.or(existing.map(|source| source.handle.as_str())).unwrap_or_default()
+}
+
+/// The failure with what was found.
+pub(super) fn with(failure: Failure, found: &str) -> Failure {
+    Failure { message: format!("{}; looked up: {found}", failure.message), ..failure }
+}
+
+/// What a driver of a node did not find, with what our record says of it.
+pub(super) async fn of_node(node: &Node, (name, handle): (&str, &str), failure: Failure) -> Failure {
+    if !failure.is_not_found() {
+        return failure;
+    }
+    match Box::pin(record(node, name, handle)).await {
+        Ok(_) => with(failure, &format!("Volume \"{name}\" is there, with the handle {handle:?}")),
+        Err(found) => with(failure, &found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_handle_that_was_given_counts_before_the_one_that_was_named() {
+        let source = json!({ "existing": { "handle": "named" } });
+        let volume = |source: serde_json::Value, given: &str| -> Volume {
+            serde_json::from_value(json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Volume",
+                "metadata": { "name": "v" }, "spec": { "plugin": "p", "source": source },
+                "status": { "handle": given } }))
+            .unwrap()
+        };
+        for (source, given, wanted) in
+            [(source.clone(), "given", "given"), (source, "", "named"), (json!({ "create": {} }), "", "")]
+        {
+            assert_eq!(handle_of(&volume(source, given)), wanted);
+        }
+    }
+}
