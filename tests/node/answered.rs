@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use wharfline::csi::proto::validate_volume_capabilities_response::Confirmed;
 use wharfline::csi::proto::volume_capability::access_mode::Mode;
 use wharfline::csi::proto::volume_capability::{AccessType, BlockVolume};
-use wharfline::csi::{Rpc, proto};
+use wharfline::csi::{Code, Rpc, proto};
 
 use crate::support::node::{Rig, Special};
 use crate::support::scripted::{Answer, Config, Gate, requests};
@@ -115,6 +115,25 @@ async fn a_volume_that_was_there_is_used_unless_its_plugin_speaks_of_another_one
     rig.volume_up("silent").await;
     rig.told("NotConfirmed", "never heard of <redacted>").await;
     forgotten(&rig, "silent").await;
+    rig.finish().await;
+}
+
+/// Obligation CO-CTRL-60: the call is mandatory, and there are drivers without it. No word is no refusal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_cannot_validate_is_asked_once_and_believed() {
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.add_volume("there", std::collections::BTreeMap::new());
+    rig.backend.always(VALIDATE, Answer::fail(Code::Unimplemented, "what is that?"));
+    let spec = json!({ "source": { "existing": { "handle": "there" } } });
+    rig.ask("vol-1", &Special { spec, ..Special::default() }).await;
+    rig.volume_up("vol-1").await;
+    let app = rig.user("app").await;
+    rig.attach("vol-1", &[&app], &Special::default()).await;
+    rig.published("app").await;
+    rig.end_alloc("app").await;
+    rig.end_attachment().await;
+    assert_eq!(rig.count(VALIDATE), 1);
+    forgotten(&rig, "vol-1").await;
     rig.finish().await;
 }
 

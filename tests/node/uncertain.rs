@@ -101,6 +101,39 @@ async fn what_is_unwanted_before_its_outcome_is_known_is_reversed() {
     }
 }
 
+/// Obligation CO-GEN-02: a daemon that was killed in a call does not know that it is under way, and the driver says so. That is no
+/// failure: it is asked again at growing pauses, and told as what it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_a_killed_daemon_left_under_way_is_waited_for() {
+    let mut rig = Rig::new(Config::full()).await;
+    let gate = Gate::new();
+    rig.backend.next(Rpc::NodeStageVolume, Answer::honest().after_effect().hang(&gate));
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special::default()).await;
+    rig.in_flight(Rpc::NodeStageVolume, 1).await;
+    rig.kill().await;
+    for _ in 0..5 {
+        rig.backend.next(Rpc::NodeStageVolume, Answer::fail(Code::Aborted, "at work on it"));
+    }
+    rig.start().await;
+    rig.ready().await;
+    let told = |a: &Value| a["status"]["node"]["reason"] == "NodeStageVolumeUncertain";
+    rig.world.until(&rig.attachments, "att-1", "told", told).await;
+    rig.published("app").await;
+    let calls = rig.backend.calls_of(Rpc::NodeStageVolume);
+    assert_eq!(calls.len(), 7, "{calls:?}");
+    assert!(calls.windows(2).all(|two| two[0].ask == two[1].ask), "{calls:?}");
+    let gaps: Vec<_> = calls[1..].windows(2).map(|two| two[1].started - two[0].ended.unwrap().0).collect();
+    for (n, gap) in gaps.iter().enumerate() {
+        assert!(*gap >= std::time::Duration::from_millis(187 << n), "{gaps:?}");
+    }
+    gate.open();
+    let told = rig.events_until("Published").await;
+    assert!(!told.iter().any(|(reason, _)| reason.ends_with("Failed")), "{told:?}");
+    rig.end_all().await;
+    rig.finish().await;
+}
+
 /// Obligations CO-NODE-24, CO-NODE-51: a refusal ends its attempt and says nothing of what that left behind.
 /// Part of obligation CO-NODE-36.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,6 +16,7 @@ pub fn class(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     map_size(&mut faults, "spec.parameters", &spec["parameters"]);
     map_size(&mut faults, "spec.snapshotParameters", &spec["snapshotParameters"]);
     mount_options(&mut faults, &spec["mountOptions"]);
+    fs_type(&mut faults, spec, old);
     if let Some(old) = old {
         unchanged(&mut faults, old, new, &["plugin", "parameters"], "make another class instead");
     }
@@ -52,6 +53,7 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         map_size(&mut faults, "spec.source.create.parameters", &spec["source"]["create"]["parameters"]);
     }
     size(&mut faults, &spec["size"]);
+    fs_type(&mut faults, spec, old);
     given(&mut faults, "spec.attributes", &spec["attributes"]);
     if let Some(old) = old {
         let fields = ["plugin", "source", "accessModes", "volumeMode", "fsType"];
@@ -74,6 +76,15 @@ fn is_being_asked_for(old: &Value) -> bool {
     let absent = status["exists"] == "Down" && by_its_host && status["attempting"] != true;
     let known = status["exists"] == "Up" || absent;
     hosted && !known || status["expansion"]["asked"].is_object()
+}
+
+/// One of before stays as it is, so that it can be changed otherwise, and deleted.
+fn fs_type(faults: &mut FieldErrors, spec: &Value, old: Option<&Value>) {
+    let length = text(&spec["fsType"]).len();
+    if length > CSI_STRING_MAX && old.is_none_or(|old| old["spec"]["fsType"] != spec["fsType"]) {
+        let message = format!("has {length} bytes; CSI allows {CSI_STRING_MAX}");
+        faults.add("spec.fsType", Cause::TooLong, message);
+    }
 }
 
 /// A plugin's id of something that was there before.
@@ -204,6 +215,76 @@ mod tests {
         for bad in all.chain([String::new(), "é".repeat(CSI_STRING_MAX / 2 + 1)]) {
             assert_eq!(paths(&volume(&of(&bad), None)), ["spec.source.create.name"], "{bad:?}");
         }
+    }
+
+    /// Obligation CO-GEN-04: bytes are counted, and each field is named.
+    #[test]
+    fn what_csi_does_not_carry_is_refused() {
+        let (most, more) = ("é".repeat(64), format!("{}x", "é".repeat(64)));
+        let (fits, large) = (json!({ "k": "x".repeat(4095) }), json!({ "k": "x".repeat(4096) }));
+        let (flags, many) =
+            (json!(["x".repeat(4000), "y".repeat(96)]), json!(["x".repeat(4000), "y".repeat(97)]));
+        let create = |field: &str, value: &Value| {
+            let mut source = json!({ "name": "n", "requiredBytes": 1 });
+            source[field] = value.clone();
+            json!({ "create": source })
+        };
+        let existing = |field: &str, value: &Value| {
+            let mut source = json!({ "handle": "h" });
+            source[field] = value.clone();
+            json!({ "existing": source })
+        };
+        let of_volume = |field: &str, value: Value| {
+            let mut spec = json!({ "plugin": "a", "accessModes": ["SingleNodeWriter"], "source": existing("handle", &json!("h")) });
+            spec[field] = value;
+            volume(&json!({ "spec": spec }), None)
+        };
+        let of_class = |field: &str, value: &Value| {
+            let mut spec = json!({ "plugin": "a" });
+            spec[field] = value.clone();
+            class(&json!({ "spec": spec }), None)
+        };
+        let (most, more) = (json!(most), json!(more));
+        for (path, good, bad) in [
+            ("spec.fsType", of_class("fsType", &most), of_class("fsType", &more)),
+            ("spec.parameters", of_class("parameters", &fits), of_class("parameters", &large)),
+            (
+                "spec.snapshotParameters",
+                of_class("snapshotParameters", &fits),
+                of_class("snapshotParameters", &large),
+            ),
+            ("spec.mountOptions", of_class("mountOptions", &flags), of_class("mountOptions", &many)),
+            (
+                "spec.mountOptions",
+                of_volume("mountOptions", flags.clone()),
+                of_volume("mountOptions", many.clone()),
+            ),
+            ("spec.fsType", of_volume("fsType", most.clone()), of_volume("fsType", more.clone())),
+            (
+                "spec.source.create.name",
+                of_volume("source", create("name", &most)),
+                of_volume("source", create("name", &more)),
+            ),
+            (
+                "spec.source.create.parameters",
+                of_volume("source", create("parameters", &fits)),
+                of_volume("source", create("parameters", &large)),
+            ),
+            (
+                "spec.source.existing.handle",
+                of_volume("source", existing("handle", &most)),
+                of_volume("source", existing("handle", &more)),
+            ),
+            (
+                "spec.source.existing.context",
+                of_volume("source", existing("context", &fits)),
+                of_volume("source", existing("context", &large)),
+            ),
+        ] {
+            assert_eq!((paths(&good), paths(&bad)), (vec![], vec![path]), "{path}: {good:?} {bad:?}");
+        }
+        let long = json!({ "spec": { "plugin": "a", "fsType": more } });
+        assert!(class(&long, Some(&long)).is_empty(), "one of before can be changed and deleted");
     }
 
     #[test]
