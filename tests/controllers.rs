@@ -34,6 +34,8 @@ mod nodes;
 mod plugins;
 #[path = "support/controllers/quickstart.rs"]
 mod quickstart;
+#[path = "support/controllers/roomy.rs"]
+mod roomy;
 #[path = "support/controllers/served.rs"]
 mod served;
 #[path = "support/controllers/snapshots.rs"]

@@ -245,6 +245,9 @@ pub const EXPANDED: &str = "Expanded";
 /// with it, Unknown when it cannot say. It is not there where nothing is told. Nothing is done because of it.
 pub const VOLUME_HEALTHY: &str = "VolumeHealthy";
 
+/// Why a volume is not made: its plugin has no room for it there (RESOURCE_EXHAUSTED of CreateVolume).
+pub const NO_ROOM: &str = "NoRoom";
+
 /// The reason of an attachment whose plugin said that the node can have no more volumes (RESOURCE_EXHAUSTED).
 pub const ATTACH_LIMIT: &str = "AttachLimitExceeded";
 
@@ -254,6 +257,13 @@ impl Volume {
         let told = self.status.as_ref().and_then(|s| s.expansion.as_ref()).map_or(0, |e| e.node_bytes);
         let alone = self.spec.size.filter(|size| size.node_only).map_or(0, |size| size.required_bytes);
         told.max(alone)
+    }
+
+    /// Whether its plugin last had no room for it where it was asked to make it.
+    pub fn has_no_room(&self) -> bool {
+        let Some(status) = &self.status else { return false };
+        let refused = status.provisioning.as_ref().is_some_and(|condition| condition.reason == NO_ROOM);
+        refused && status.exists != Some(Rung::Up) && self.spec.source.create.is_some()
     }
 
     /// The attributes that it has, if that is sure.

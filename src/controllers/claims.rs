@@ -73,6 +73,12 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
             }
             context.delete_as_seen(&**volume).await?;
         }
+        (Some(Step::BeginAnew), Some(volume), _) => {
+            if let Some(wait) = context.behind::<Volume>(&name_of(&**volume)) {
+                return Ok(Some(wait));
+            }
+            context.delete_as_seen(&**volume).await?;
+        }
         (Some(_) | None, _, _) => {}
     }
     if let (Some(wanted), Some(volume)) = (attributes.as_ref().and_then(|look| look.set.as_ref()), &volume) {
@@ -195,6 +201,7 @@ fn users(world: &World, claim: &VolumeClaim, volume: Option<&Volume>) -> Vec<Str
 
 fn known(world: &World, claim: &VolumeClaim, volume: &Volume) -> plan::Volume {
     let status = volume.status.clone().unwrap_or_default();
+    let selected = claim.status.as_ref().map_or("", |s| s.selected_node.as_str());
     let ready = status.conditions.iter().find(|c| c.kind == READY);
     let word = if deleting(volume) { plan::RELEASING } else { plan::PROVISIONING };
     let default = || (word.to_owned(), format!("waits for volume \"{}\"", volume.name_any()));
@@ -209,6 +216,7 @@ fn known(world: &World, claim: &VolumeClaim, volume: &Volume) -> plan::Volume {
         deleting: deleting(volume),
         kept: volume.spec.source.existing.is_some() || volume.spec.reclaim_policy == ReclaimPolicy::Retain,
         unfillable: status.controller.is_none() && sources::is_gone(world, volume),
+        displaced: volume.has_no_room() && !selected.is_empty() && !is_asked_for_at(world, volume, selected),
     }
 }
 
@@ -286,6 +294,16 @@ fn plugin_of(world: &World, class: &VolumeClass, instances: &Instances) -> Optio
 fn segments(instances: &Instances, node: &str) -> Segments {
     let instance = instances.serving(Service::Node, node);
     instance.and_then(|i| i.status.as_ref()).map(|s| s.topology.clone()).unwrap_or_default()
+}
+
+/// Whether the volume is asked for where this node can use it; so it is when nothing is asked of the place.
+pub(super) fn is_asked_for_at(world: &World, volume: &Volume, node: &str) -> bool {
+    let Some(create) = &volume.spec.source.create else { return true };
+    if !create.node_name.is_empty() {
+        return create.node_name == node;
+    }
+    let here = segments(&Instances::of(world, &volume.spec.plugin), node);
+    create.requisite.is_empty() || here.is_empty() || create.requisite.contains(&here)
 }
 
 /// The Volume with everything that CreateVolume will be sent, frozen.

@@ -110,6 +110,8 @@ pub(crate) struct Context {
     pub(crate) changing: Changing,
     /// Where a plugin refused to attach one more volume.
     pub(crate) refusals: Refusals,
+    /// Where plugins had no room for another volume.
+    pub(crate) full: Full,
     /// Held while an allocation is placed that shares a volume with others of the same node.
     pub(crate) sharing: tokio::sync::Mutex<()>,
 }
@@ -185,6 +187,34 @@ impl Refusals {
     }
 }
 
+/// Nodes for which a plugin had no room, and when. What makes room nobody says: after [`Refusals::LASTS`] it is asked again. In
+/// memory only: new controllers ask again.
+#[derive(Debug, Default)]
+pub(crate) struct Full(Mutex<HashMap<(String, String), Instant>>);
+
+impl Full {
+    fn all(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), Instant>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, at| at.elapsed() < Refusals::LASTS);
+        all
+    }
+
+    /// The plugin had no room there just now.
+    pub(crate) fn note(&self, plugin: &str, node: &str) {
+        self.all().insert((plugin.to_owned(), node.to_owned()), Instant::now());
+    }
+
+    /// The nodes for which it is not asked now.
+    pub(crate) fn of(&self, plugin: &str) -> BTreeSet<String> {
+        self.all().keys().filter(|(of, _)| of == plugin).map(|(_, node)| node.clone()).collect()
+    }
+
+    /// When the first of these words is over.
+    pub(crate) fn next(&self) -> Option<Duration> {
+        self.all().values().map(|at| Refusals::LASTS.saturating_sub(at.elapsed())).min()
+    }
+}
+
 /// The last renewal of a lease that was seen.
 #[derive(Debug, Clone)]
 struct Renewal {
@@ -213,6 +243,7 @@ impl Context {
             leaving: Leaving::default(),
             changing: Changing::default(),
             refusals: Refusals::default(),
+            full: Full::default(),
             sharing: tokio::sync::Mutex::default(),
         }
     }

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 
 use super::allocations::{evicted, node_off, serves};
 use super::cache::name_of;
-use super::claims::{class_of, usable, volume_of};
+use super::claims::{class_of, is_asked_for_at, reference, usable, volume_of};
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, deleting, draining, with_condition};
@@ -17,6 +17,7 @@ use crate::api::allocation::{AllocationPhase, OnNodeLost};
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{AccessMode, Condition, READY, Truth, VolumeMode};
 use crate::api::plugin::ControllerScope;
+use crate::api::volume::{CreateSource, NO_ROOM};
 use crate::api::{Allocation, AllocationStatus, Volume, VolumeClaim, VolumeClass};
 use crate::plan::Reason;
 use crate::plan::claim::{self, Origin};
@@ -29,6 +30,8 @@ enum Decision {
     Leave,
     /// Enter the node of the first consumer into this claim.
     Select(Arc<VolumeClaim>, String),
+    /// The same, for there is no room for its volume on the node that was selected before, the last one here.
+    Move(Arc<VolumeClaim>, String, String),
     /// Bind it.
     Bind(String),
     /// Tell it to leave its node.
@@ -58,6 +61,19 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
             context.replace_status(&claim).await?;
             return Ok(None);
         }
+        Decision::Move(claim, node, from) => {
+            if let Some(wait) = context.behind::<VolumeClaim>(&name_of(&*claim)) {
+                return Ok(Some(wait));
+            }
+            let sentence = format!(
+                "there is no room for its volume on node \"{from}\"; it is made on \"{node}\" instead"
+            );
+            context.tell::<VolumeClaim>(&reference(&claim), NO_ROOM, &sentence).await;
+            let mut claim = (*claim).clone();
+            claim.status.get_or_insert_default().selected_node = node;
+            context.replace_status(&claim).await?;
+            return Ok(None);
+        }
         Decision::Bind(node) => bound(&context, &object, &status, node),
         Decision::Evict => AllocationStatus { evicted: true, ..status.clone() },
         Decision::Wait(reason) => {
@@ -67,6 +83,9 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
             }
             if matches!(reason, Reason::NoNodeFits { .. }) {
                 again = context.refusals.next();
+            }
+            if matches!(reason, Reason::VolumeNotReady { .. }) {
+                again = context.full.next();
             }
             waiting(&context, &object, &status, &reason)
         }
@@ -152,6 +171,7 @@ fn fits_elsewhere(context: &Context, object: &Allocation, node: &str) -> bool {
 }
 
 /// A claim of the allocation with what was found for it.
+#[derive(Clone)]
 struct Found {
     claim: Arc<VolumeClaim>,
     volume: Option<Arc<Volume>>,
@@ -184,6 +204,9 @@ fn place(
     for one in found.iter().filter(|one| !one.late) {
         ready(context, &one.claim, one.volume.as_deref())?;
     }
+    if let Some(moved) = roomier(context, object, pin.clone(), &found) {
+        return Ok(moved);
+    }
     let wanted: Vec<_> = found.into_iter().map(|one| places(context, object, one)).collect();
     let wish = Wish { pin, labels: object.spec.node_selector.clone(), plugin: serves(object) };
     let claims: Vec<_> = wanted.iter().map(|w| w.facts.clone()).collect();
@@ -198,6 +221,45 @@ fn place(
         ready(context, &one.claim, one.volume.as_deref())?;
     }
     Ok(Decision::Bind(node))
+}
+
+/// A late-bound claim whose volume has no room on the node that was selected for it, if there is another node for it and for
+/// what else the allocation needs. What is filled from something else stays where that is.
+fn roomier(context: &Context, object: &Allocation, pin: Option<String>, found: &[Found]) -> Option<Decision> {
+    let world = &context.world;
+    let selected =
+        |one: &Found| one.claim.status.as_ref().map(|s| s.selected_node.clone()).unwrap_or_default();
+    let is_full = |one: &&Found| {
+        let Some(volume) = one.volume.as_deref().filter(|volume| one.late && volume.has_no_room()) else {
+            return false;
+        };
+        let create = volume.spec.source.create.as_ref();
+        let somewhere = |c: &CreateSource| !c.node_name.is_empty() || !c.requisite.is_empty();
+        let movable = create.is_some_and(|c| c.content.is_none() && somewhere(c));
+        let node = selected(one);
+        movable && !deleting(volume) && !node.is_empty() && is_asked_for_at(world, volume, &node)
+    };
+    let full = found.iter().find(is_full)?;
+    let from = selected(full);
+    context.full.note(&full.plugin, &from);
+    let elsewhere = |one: &Found| {
+        let is_it = std::ptr::eq(one, full);
+        let volume = one.volume.clone().filter(|_| !is_it);
+        let mut facts = places(context, object, Found { volume, ..one.clone() }).facts;
+        if is_it {
+            facts.only = None;
+            let full = context.full.of(&one.plugin);
+            let there: Vec<_> = facts.nodes.iter().filter(|n| full.contains(&n.node)).cloned().collect();
+            // Nodes at one place are served by one backend.
+            let same = |n: &NodePlugin, o: &NodePlugin| !n.topology.is_empty() && n.topology == o.topology;
+            facts.nodes.retain(|n| !full.contains(&n.node) && !there.iter().any(|other| same(n, other)));
+        }
+        facts
+    };
+    let claims: Vec<_> = found.iter().map(elsewhere).collect();
+    let wish = Wish { pin, labels: object.spec.node_selector.clone(), plugin: serves(object) };
+    let node = place::choose(&wish, &nodes(context), &claims).ok()?;
+    Some(Decision::Move(Arc::clone(&full.claim), node, from))
 }
 
 /// Whether the claim's volume can be used. That the claim is bound to it is known from the same facts as its controller

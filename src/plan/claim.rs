@@ -54,6 +54,8 @@ pub struct Volume {
     pub kept: bool,
     /// What it was to be filled from is gone, and nobody was ever asked to make it.
     pub unfillable: bool,
+    /// Its plugin has no room for it where it was asked to make it, and another place is chosen for it by now.
+    pub displaced: bool,
 }
 
 /// The plugin of the claim's class.
@@ -182,6 +184,8 @@ pub enum Step {
     Adopt,
     /// Delete the volume's object.
     DeleteVolume,
+    /// Delete the volume's object, so that another one is begun where the claim wants it now.
+    BeginAnew,
     /// Remove the claim's finalizer.
     Release,
 }
@@ -267,6 +271,9 @@ fn with_volume(facts: &Facts, volume: &Volume) -> Verdict {
         && phase != ClaimPhase::Bound
     {
         return Verdict { phase, ready: Err(volume.why.clone()), step: Some(Step::DeleteVolume) };
+    }
+    if volume.displaced && volume.owner == Owner::Mine && phase != ClaimPhase::Bound {
+        return Verdict { phase, ready: Err(volume.why.clone()), step: Some(Step::BeginAnew) };
     }
     if !volume.mismatch.is_empty() {
         let details = volume.mismatch.clone();

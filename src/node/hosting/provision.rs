@@ -20,7 +20,7 @@ use crate::api::meta::{
     Call, Condition, HANDLE_SHARED, Host, Map, ReclaimPolicy, Rung, Segments, Time, is_true,
 };
 use crate::api::quantity;
-use crate::api::volume::{CreateSource, Expansion};
+use crate::api::volume::{CreateSource, Expansion, NO_ROOM};
 use crate::api::{Volume, VolumeStatus};
 use crate::csi::{self, check};
 use crate::plan::registry::Service;
@@ -231,7 +231,11 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     if Blocked::is_unsent(&outcome) {
         look_again(node, &volume.name_any(), &outcome);
     } else {
+        let full = matches!(&outcome, Err(Blocked::Call(failure)) if failure.is_exhausted());
         part.provisioning = outcome.err().map(|blocked| blocked.condition(volume.meta().generation));
+        if let (Some(condition), true, provision::Step::Create) = (&mut part.provisioning, full, step) {
+            NO_ROOM.clone_into(&mut condition.reason);
+        }
         if let (Some(condition), Some(before)) = (&mut part.provisioning, &before.provisioning) {
             condition.last_transition_time = before.last_transition_time;
         }

@@ -11,6 +11,7 @@ fn volume() -> Volume {
         deleting: false,
         kept: false,
         unfillable: false,
+        displaced: false,
     }
 }
 
@@ -125,6 +126,27 @@ fn a_volume_that_cannot_be_filled_any_more_is_begun_anew() {
     assert_eq!(with(|v| v.deleting = true, pending).step, None);
     assert_eq!(with(|v| v.owner = Owner::Other("x/y".into()), pending).step, None);
     assert_eq!(with(|_| {}, Some(ClaimPhase::Bound)).step, None);
+}
+
+/// Obligation CO-CTRL-16.
+#[test]
+fn a_volume_that_has_no_room_is_begun_anew_where_there_may_be_some() {
+    let with = |edit: fn(&mut Volume), phase| {
+        let mut volume = Volume { displaced: true, ready: false, ..volume() };
+        edit(&mut volume);
+        next(&Facts { volume: Some(volume), phase, ..facts() })
+    };
+    let pending = Some(ClaimPhase::Pending);
+    let verdict = with(|_| {}, pending);
+    assert_eq!((verdict.phase, verdict.step), (ClaimPhase::Pending, Some(Step::BeginAnew)));
+    for (edit, phase) in [
+        ((|v| v.displaced = false) as fn(&mut Volume), pending),
+        (|v| v.deleting = true, pending),
+        (|v| v.owner = Owner::Other("x/y".into()), pending),
+        (|_| {}, Some(ClaimPhase::Bound)),
+    ] {
+        assert_eq!(with(edit, phase).step, None);
+    }
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub(crate) struct Behaviour {
     pub(crate) releases: bool,
     /// As host it creates volumes.
     pub(crate) creates: bool,
+    /// As host it has no room for volumes that are asked for at these nodes.
+    pub(crate) no_room: Vec<&'static str>,
     /// As host it detaches.
     pub(crate) detaches: bool,
     /// Its plugin instances are healthy.
@@ -59,6 +61,7 @@ impl Default for Behaviour {
             unpublishes: true,
             releases: true,
             creates: true,
+            no_room: Vec::new(),
             detaches: true,
             healthy: true,
             poison: "",
@@ -316,6 +319,20 @@ impl FakeNode {
         let create = spec["source"]["create"].is_object();
         let some = |list: &str| status[list].as_array().is_some_and(|c| !c.is_empty());
         let copied = some("copies") || some("snapshots");
+        let source = &spec["source"]["create"];
+        let at =
+            source["nodeName"].as_str().or(source["requisite"][0]["dir/node"].as_str()).unwrap_or_default();
+        if !leaving && behaviour.no_room.contains(&at) {
+            let full = json!({ "type": "Provisioned", "status": "False", "reason": "NoRoom", "message": "as told",
+                "lastTransitionTime": "2024-05-01T10:00:00.000000Z" });
+            push(
+                patches,
+                "volumes",
+                volume,
+                json!({ "exists": "Down", "observedEpoch": epoch, "provisioning": full }),
+            );
+            return;
+        }
         if !leaving {
             let content = &spec["source"]["create"]["content"];
             let pictured = content["snapshot"].is_string().then(|| format!("snap-{}", text(&content["uid"])));
