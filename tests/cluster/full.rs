@@ -39,3 +39,48 @@ async fn who_finds_no_slot_runs_on_another_node() {
     assert_eq!((node_of(&cluster, "app"), node_of(&cluster, "first")), ("n1".to_owned(), "n0".to_owned()));
     finish(cluster, &["n0", "n1"]);
 }
+
+/// Obligation CO-CTRL-16.
+/// Each node has disks of its own, and those of the first are full: the volume is made on the second, and its user goes there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_finds_no_room_runs_where_there_is_some() {
+    let mut cluster = Cluster::start(1).await;
+    let small = cluster.place("n0").join("drivers/loop");
+    for node in ["n0", "n1"] {
+        cluster.join(node);
+    }
+    std::fs::create_dir_all(&small).unwrap();
+    let size = Some(c"size=96m");
+    rustix::mount::mount("small", &small, "tmpfs", rustix::mount::MountFlags::empty(), size).unwrap();
+    let other = std::fs::File::create(small.join("other")).unwrap();
+    rustix::fs::fallocate(&other, rustix::fs::FallocateFlags::empty(), 0, 64 << 20).unwrap();
+    drop(other);
+    let manifest = include_str!("../../manifests/loop.yaml")
+        .replace("spec:\n  instances:", "spec:\n  controllerScope: Node\n  instances:")
+        .replace("drivers/loop\"]", "drivers/loop\", --topology, \"${NODE_NAME}\"]");
+    assert!(manifest.contains("controllerScope: Node") && manifest.contains("--topology"));
+    let (objects, _writer) = manifest.rsplit_once("\n---\n").unwrap();
+    cluster.apply(objects);
+    until("the plugin serves everywhere", || instances(&cluster).len() == 2);
+    cluster.apply(&allocation("app", "", "exec sleep infinity"));
+    wait(&cluster, "app", "Running");
+    assert_eq!(node_of(&cluster, "app"), "n1");
+    let events = cluster.run(&["describe", "volumeclaim/disk"]);
+    assert!(events.contains("NoRoom") && events.contains("made on \"n1\" instead"), "{events}");
+    assert_eq!(
+        std::fs::read_dir(small.join("volumes")).map_or(0, Iterator::count),
+        0,
+        "something is left of it"
+    );
+    for kind in ["allocations", "volumeclaims", "volumeclasses", "plugins"] {
+        cluster.run(&["delete", kind, "--all", "--timeout", "60s"]);
+    }
+    for kind in ["volumes", "volumeattachments", "plugininstances", "allocations"] {
+        assert_eq!(cluster.list(kind), Vec::<Value>::new(), "{kind}");
+    }
+    rustix::mount::unmount(&small, rustix::mount::UnmountFlags::empty()).unwrap();
+    for node in ["n0", "n1"] {
+        assert_eq!(cluster.mounts(node), Vec::<String>::new(), "{node} has mounts left");
+        cluster.stop_node(node, true);
+    }
+}

@@ -1,6 +1,7 @@
 //! Final errors: repeated after growing pauses, or not at all until something changes.
 use kube::Api;
 use serde_json::json;
+use wharfline::api::meta::Rung;
 use wharfline::csi::{Code, Rpc};
 
 use crate::support::node::{Rig, Special, condition_reason};
@@ -377,5 +378,27 @@ async fn a_refused_attachment_brings_the_new_limit_of_its_node() {
     rig.backend.honest(Rpc::ControllerPublishVolume);
     rig.published("app").await;
     rig.end_all().await;
+    rig.finish().await;
+}
+
+/// Obligation CO-CTRL-16: whether there is another place for it is the controllers' to say; here it is asked for again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_without_room_says_so_and_is_asked_for_again() {
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.always(Rpc::CreateVolume, Answer::fail(Code::ResourceExhausted, "the pool is full"));
+    rig.ask("vol-1", &Special::default()).await;
+    let told = |v: &serde_json::Value| {
+        let said = &v["status"]["provisioning"];
+        said["reason"] == "NoRoom" && said["message"].as_str().is_some_and(|m| m.contains("the pool is full"))
+    };
+    let volume = rig.world.until(&rig.volumes, "vol-1", "told", told).await;
+    assert!(volume.has_no_room());
+    let status = volume.status.unwrap();
+    assert!(status.next_attempt_time.is_some() && status.exists == Some(Rung::Down), "{status:?}");
+    rig.called(Rpc::CreateVolume, 3).await;
+    rig.backend.honest(Rpc::CreateVolume);
+    let volume = rig.volume_up("vol-1").await;
+    assert!(!volume.has_no_room());
+    rig.end_volume("vol-1").await;
     rig.finish().await;
 }
