@@ -245,6 +245,10 @@ pub const EXPANDED: &str = "Expanded";
 /// with it, Unknown when it cannot say. It is not there where nothing is told. Nothing is done because of it.
 pub const VOLUME_HEALTHY: &str = "VolumeHealthy";
 
+/// Annotation of a volume in whose place another one is begun elsewhere, for there was no room for it (`NoRoom`): that its claim
+/// is there keeps it no longer.
+pub const BEGUN_ANEW: &str = "wharfline.dev/begun-anew";
+
 /// Why a volume is not made: its plugin has no room for it there (RESOURCE_EXHAUSTED of CreateVolume).
 pub const NO_ROOM: &str = "NoRoom";
 
@@ -259,11 +263,13 @@ impl Volume {
         told.max(alone)
     }
 
-    /// Whether its plugin last had no room for it where it was asked to make it.
+    /// Whether its plugin last had no room for it where it was asked to make it, and nothing of it is in doubt: that could stay
+    /// behind, or come to be.
     pub fn has_no_room(&self) -> bool {
         let Some(status) = &self.status else { return false };
         let refused = status.provisioning.as_ref().is_some_and(|condition| condition.reason == NO_ROOM);
-        refused && status.exists != Some(Rung::Up) && self.spec.source.create.is_some()
+        let absent = status.exists == Some(Rung::Down) && !status.attempting;
+        refused && absent && self.spec.source.create.is_some()
     }
 
     /// The attributes that it has, if that is sure.
@@ -595,5 +601,27 @@ mod tests {
         new["status"]["exists"].take();
         old["status"] = json!({});
         assert_eq!(late_word(&new, &old), None);
+    }
+
+    /// Obligation CO-CTRL-16.
+    #[test]
+    fn what_has_no_room_may_go_while_nothing_of_it_is_in_doubt() {
+        for (reason, exists, attempting, wanted) in [
+            (NO_ROOM, "Down", false, true),
+            (NO_ROOM, "Down", true, false),
+            (NO_ROOM, "Unknown", false, false),
+            (NO_ROOM, "Up", false, false),
+            ("CreateVolumeFailed", "Down", false, false),
+        ] {
+            let said = json!({ "type": "Provisioned", "status": "False", "reason": reason });
+            let volume: Volume = serde_json::from_value(json!({
+                "apiVersion": "wharfline.dev/v1alpha1", "kind": "Volume", "metadata": { "name": "v" },
+                "spec": { "plugin": "p", "accessModes": ["SingleNodeWriter"],
+                    "source": { "create": { "name": "v", "requiredBytes": 1 } } },
+                "status": { "exists": exists, "attempting": attempting, "provisioning": said },
+            }))
+            .unwrap();
+            assert_eq!(volume.has_no_room(), wanted, "{reason} {exists} {attempting}");
+        }
     }
 }

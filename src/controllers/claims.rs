@@ -21,7 +21,7 @@ use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{Condition, ObjectRef, READY, ReclaimPolicy, Segments, Truth, VolumeMode, is_true};
 use crate::api::plugin::{ControllerScope, capability};
 use crate::api::quantity;
-use crate::api::volume::{CreateSource, EXPANDED, VolumeSource};
+use crate::api::volume::{BEGUN_ANEW, CreateSource, EXPANDED, VolumeSource};
 use crate::api::{Volume, VolumeClaim, VolumeClaimStatus, VolumeClass, VolumeSpec};
 use crate::plan::claim::{self as plan, Class, Facts, Owner, Plugin, Step, Verdict, Wish};
 use crate::plan::expand::Claimed;
@@ -74,10 +74,7 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
             context.delete_as_seen(&**volume).await?;
         }
         (Some(Step::BeginAnew), Some(volume), _) => {
-            if let Some(wait) = context.behind::<Volume>(&name_of(&**volume)) {
-                return Ok(Some(wait));
-            }
-            context.delete_as_seen(&**volume).await?;
+            return begin_anew(&context, &object, volume).await;
         }
         (Some(_) | None, _, _) => {}
     }
@@ -102,6 +99,23 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         }
         None => Ok(None),
     }
+}
+
+/// Says that another volume is made in the place of this one, and then deletes it: its host may have begun to make it
+/// meanwhile, and has to know that the claim keeps it no longer.
+async fn begin_anew(context: &Context, claim: &VolumeClaim, volume: &Arc<Volume>) -> Outcome {
+    if let Some(wait) = context.behind::<Volume>(&name_of(&**volume)) {
+        return Ok(Some(wait));
+    }
+    if volume.annotations().contains_key(BEGUN_ANEW) {
+        context.delete_as_seen(&**volume).await?;
+        return Ok(None);
+    }
+    let node = claim.status.as_ref().map(|status| status.selected_node.clone()).unwrap_or_default();
+    let metadata =
+        json!({ "resourceVersion": volume.metadata.resource_version, "annotations": { BEGUN_ANEW: node } });
+    context.merge(&**volume, json!({ "metadata": metadata })).await?;
+    Ok(None)
 }
 
 /// Whether the volume can be used, and the claim is bound to it or will be as soon as that is written.

@@ -164,3 +164,42 @@ async fn a_volume_that_is_deleted_under_its_claim_keeps_the_data_until_the_claim
     rig.world.let_go(&claims, "data").await;
     rig.finish().await;
 }
+
+/// There was no room for it, its host made it in the same moment, and another one is made in its place: nobody ever had it.
+/// What is bound is in use, whatever was written on it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_in_whose_place_another_one_is_begun_goes_under_its_claim() {
+    for phase in ["Pending", "Bound"] {
+        let rig = Rig::new(Config::full()).await;
+        let claims: kube::Api<wharfline::api::VolumeClaim> = rig.world.namespaced();
+        let claim = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeClaim", "metadata": { "name": "data" },
+            "spec": { "volumeClassName": "c", "accessModes": ["SingleNodeWriter"],
+                "resources": { "requests": { "storage": "1Mi" } } } });
+        let claim = rig.world.create(&claims, claim).await;
+        rig.world.status(&claims, "data", json!({ "phase": phase })).await;
+        let of = json!({ "namespace": "default", "name": "data", "uid": claim.metadata.uid });
+        rig.ask("vol-1", &Special { spec: json!({ "claimRef": of }), ..Special::default() }).await;
+        rig.volume_up("vol-1").await;
+        let marked = json!({ "metadata": { "annotations": { "wharfline.dev/begun-anew": "node-b" } } });
+        rig.world.patch(&rig.volumes, "vol-1", marked).await;
+        rig.world.delete(&rig.volumes, "vol-1").await;
+        let bound = phase == "Bound";
+        if bound {
+            let waits = |v: &Value| {
+                v["status"]["provisioning"]["message"]
+                    .as_str()
+                    .is_some_and(|m| m.contains("claim default/data"))
+            };
+            rig.world.until(&rig.volumes, "vol-1", "kept", waits).await;
+            assert_eq!(rig.count(Rpc::DeleteVolume), 0);
+            rig.world.delete(&claims, "data").await;
+        }
+        rig.world.until(&rig.volumes, "vol-1", "deleted", |v| v["status"]["exists"] == "Down").await;
+        rig.world.let_go(&rig.volumes, "vol-1").await;
+        if !bound {
+            rig.world.delete(&claims, "data").await;
+        }
+        rig.world.let_go(&claims, "data").await;
+        rig.finish().await;
+    }
+}

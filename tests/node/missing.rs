@@ -100,6 +100,21 @@ async fn what_the_driver_does_not_know_is_said_to_be_gone_and_is_not_given_up() 
     }
 }
 
+/// Part of obligation CO-ERR-12.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_has_no_call_to_look_with_is_asked_once() {
+    let rig = asked_by(VALIDATE, false).await;
+    for _ in 0..3 {
+        rig.backend.next(ATTACH, not_found());
+    }
+    rig.backend.always(VALIDATE, Answer::fail(Code::Unimplemented, "what is that?"));
+    rig.running().await;
+    assert_eq!((rig.count(ATTACH), rig.count(VALIDATE)), (4, 1));
+    rig.told("ControllerPublishVolumeFailed", "was not to be learned").await;
+    rig.end_all().await;
+    rig.finish().await;
+}
+
 /// Obligations CO-NODE-25, CO-NODE-38.
 /// A node asks nothing of a driver that is its host's to ask.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

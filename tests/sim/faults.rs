@@ -506,12 +506,27 @@ fn lie() -> Answer {
 
 fn done_and_yet(rpc: Rpc) -> Answer {
     // A first refusal is believed: nothing was cut. Who says so of what was leaves that behind when it is deleted meanwhile.
-    let code = if rpc == Rpc::CreateSnapshot { pick(&GOES_ON) } else { pick(&CODES) };
+    // So is that there is no room for a volume, which may be made elsewhere then (CO-CTRL-16).
+    let code = match rpc {
+        Rpc::CreateSnapshot => pick(&GOES_ON),
+        Rpc::CreateVolume => pick(&OF_NO_ROOM_NOTHING),
+        _ => pick(&CODES),
+    };
     if chance(500) { Answer::cut() } else { Answer::fail(code, "done, and yet") }.after_effect()
 }
 
 /// What is no refusal.
 const GOES_ON: [Code; 4] = [Code::Unavailable, Code::DeadlineExceeded, Code::Aborted, Code::Cancelled];
+
+/// What does not say that there is no room.
+const OF_NO_ROOM_NOTHING: [Code; 6] = [
+    Code::Unavailable,
+    Code::DeadlineExceeded,
+    Code::Aborted,
+    Code::Internal,
+    Code::Unknown,
+    Code::Cancelled,
+];
 
 /// The node whose plugin got a controller call last.
 fn last_host(cluster: &Cluster) -> &'static str {

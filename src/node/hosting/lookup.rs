@@ -3,6 +3,7 @@ use kube::ResourceExt as _;
 
 use super::super::context::Node;
 use super::super::lookup::{record, with};
+use super::super::mounts::BLOCKED;
 use super::super::requests;
 use super::{Attempt, measured};
 use crate::api::Volume;
@@ -55,7 +56,9 @@ async fn asked(node: &Node, names: Attempt<'_>, (volume, handle): (&Volume, &str
             return told(Rpc::ControllerGetVolume, answer);
         }
     }
-    if of == Rpc::ValidateVolumeCapabilities {
+    // A driver without the call is not asked again before it comes anew (CO-ERR-12).
+    let step = format!("{}/lookup", names.key);
+    if of == Rpc::ValidateVolumeCapabilities || node.retry.remaining(&step).is_some() {
         return format!("Volume \"{}\" is there, with the handle {handle:?}", volume.name_any());
     }
     let asker = format!("volumes/{}", volume.name_any());
@@ -68,5 +71,9 @@ async fn asked(node: &Node, names: Attempt<'_>, (volume, handle): (&Volume, &str
     let request = requests::validate(&volume.spec, handle, &context, secrets, newer_modes);
     let look = |terms| plugin.client.validate_volume_capabilities(request, terms);
     let answer = measured(node, names, "ValidateVolumeCapabilities", look).await.map(drop);
+    if answer.as_ref().is_err_and(Failure::is_unimplemented) {
+        node.retry.failed(&step, "UNIMPLEMENTED".to_owned());
+        node.retry.block(&step, BLOCKED);
+    }
     told(Rpc::ValidateVolumeCapabilities, answer)
 }

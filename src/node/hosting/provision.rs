@@ -15,13 +15,14 @@ use super::{
     Attempt, Blocked, Serving, announced, call, expand, look_again, lookup, modify, serving, settle,
 };
 use crate::api::attributes::Modification;
+use crate::api::claim::ClaimPhase;
 use crate::api::definitions::VOLUME_PART;
 use crate::api::meta::{
     Call, Condition, HANDLE_SHARED, Host, Map, ReclaimPolicy, Rung, Segments, Time, is_true,
 };
 use crate::api::quantity;
-use crate::api::volume::{CreateSource, Expansion, NO_ROOM};
-use crate::api::{Volume, VolumeStatus};
+use crate::api::volume::{BEGUN_ANEW, CreateSource, Expansion, NO_ROOM};
+use crate::api::{Volume, VolumeClaim, VolumeStatus};
 use crate::csi::{self, check};
 use crate::plan::registry::Service;
 use crate::plan::{Next, Reason, provision};
@@ -519,11 +520,17 @@ async fn still_claimed(node: &Node, volume: &Volume) -> Result<(), Reason> {
     match node.claim(&of.namespace, &of.name).await {
         Ok(Some(claim)) if claim.uid().as_deref() == Some(&of.uid) => match claim.meta().deletion_timestamp {
             Some(_) => Ok(()),
+            None if volume.annotations().contains_key(BEGUN_ANEW) && !is_bound(&claim) => Ok(()),
             None => Err(Reason::InUse { by: name }),
         },
         Ok(_) => Ok(()),
         Err(error) => Err(Reason::InUse { by: format!("{name}, which could not be read: {error}") }),
     }
+}
+
+fn is_bound(claim: &VolumeClaim) -> bool {
+    let phase = claim.status.as_ref().and_then(|status| status.phase);
+    matches!(phase, Some(ClaimPhase::Bound | ClaimPhase::Lost))
 }
 
 async fn delete(
