@@ -48,13 +48,15 @@ mod tests {
         let source = json!({ "existing": { "handle": "named" } });
         let volume = |source: serde_json::Value, given: &str| -> Volume {
             serde_json::from_value(json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Volume",
-                "metadata": { "name": "v" }, "spec": { "plugin": "p", "source": source },
+                "metadata": { "name": "v" }, "spec": { "plugin": "p", "accessModes": ["SingleNodeWriter"], "source": source },
                 "status": { "handle": given } }))
             .unwrap()
         };
-        for (source, given, wanted) in
-            [(source.clone(), "given", "given"), (source, "", "named"), (json!({ "create": {} }), "", "")]
-        {
+        for (source, given, wanted) in [
+            (source.clone(), "given", "given"),
+            (source, "", "named"),
+            (json!({ "create": { "name": "v", "requiredBytes": 1 } }), "", ""),
+        ] {
             assert_eq!(handle_of(&volume(source, given)), wanted);
         }
     }

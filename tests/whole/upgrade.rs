@@ -24,8 +24,13 @@ fn updated(rig: &Rig) -> Value {
 
 /// Wants the driver with another command.
 fn change(rig: &Rig, command: &Value) {
+    run_by(rig, &json!({ "process": { "command": command } }));
+}
+
+/// Wants the driver run otherwise. No version is named: its controllers write the object meanwhile.
+fn run_by(rig: &Rig, runtime: &Value) {
     let mut plugin = rig.get("plugin", "dir");
-    plugin["spec"]["instances"][0]["runtime"] = json!({ "process": { "command": command } });
+    plugin["spec"]["instances"][0]["runtime"] = runtime.clone();
     plugin["metadata"] = json!({ "name": "dir" });
     plugin["status"].take();
     rig.apply(&plugin.to_string());
@@ -52,11 +57,7 @@ fn a_driver_is_replaced_under_a_running_task_which_the_next_one_takes_down() {
     assert!(message.contains("0 of 1") && message.contains("exited with code 1"), "{message}");
 
     // So is one that cannot even be started.
-    let mut plugin = rig.get("plugin", "dir");
-    plugin["spec"]["instances"][0]["runtime"] =
-        json!({ "oci": { "archive": "${DATA_DIR}/image-archives/none.tar" } });
-    plugin["status"].take();
-    rig.apply(&plugin.to_string());
+    run_by(&rig, &json!({ "oci": { "archive": "${DATA_DIR}/image-archives/none.tar" } }));
     until("what it lacks is told", || {
         let updated = updated(&rig);
         updated["reason"] == "UpdateHeld" && updated["message"].as_str().unwrap().contains("none.tar")
