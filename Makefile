@@ -23,6 +23,9 @@ simulation = $(CARGO) test --locked --profile sim --features planted --test sim 
 root    := [ "$$(id -u)" = 0 ] || echo "NOT ROOT: tests that mount need root and will fail; run 'sudo -E make test' for all of them." >&2
 kubectl := command -v kubectl >/dev/null || echo "NOT TESTED with kubectl: there is none on the path, and no package of Debian or crates.io brings a recent one." >&2
 
+# Says when a part of `make test` was over, counted from its beginning.
+done     = @echo "$(1): over after $$(( $$(date +%s) - $$(head -n 1 target/phases) )) s" >>target/phases
+
 .DEFAULT_GOAL := help
 .PHONY: help run test sim planted check lint fmt crds deny bench obligations
 
@@ -34,7 +37,9 @@ run: ## The whole way once: up, a volume in use, all taken down (root; PROFILE=r
 	@deploy/quickstart.sh $(BIN)
 
 test: ## Everything that CI runs: format, lints, every test, the examples in the docs
+	@mkdir -p target && date +%s >target/phases
 	@tools/fetch-csi-driver & driver=$$!; $(MAKE) --no-print-directory lint; code=$$?; wait $$driver || true; exit $$code
+	$(call done,lints and the driver)
 	@$(root)
 	@tools/fetch-etcd || true
 	@tools/fetch-xfs || true
@@ -42,10 +47,15 @@ test: ## Everything that CI runs: format, lints, every test, the examples in the
 	@tools/fetch-runc || true
 	@tools/fetch-systemd || true
 	@tools/fetch-containerd || true
+	$(call done,tools)
 	$(tests) || { $(root); exit 1; }
+	$(call done,tests)
 	$(CARGO) test --locked $(points) --doc
+	$(call done,examples in the docs)
 	$(MAKE) sim
+	$(call done,simulation)
 	@$(kubectl)
+	@tail -n +2 target/phases
 
 sim: ## The whole cluster on simulated time: SEEDS=1000 histories with faults, planted faults; SEED=7 shows one history
 	$(simulation) $(if $(SEED),--seed $(SEED) --show,--seeds $(SEEDS) --from $(FROM))
