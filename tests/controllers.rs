@@ -6,6 +6,8 @@
 mod support {
     pub(crate) mod server_api;
 }
+#[path = "support/controllers/anew.rs"]
+mod anew;
 #[path = "support/controllers/attributes.rs"]
 mod attributes;
 #[path = "support/controllers/bench.rs"]

@@ -14,6 +14,8 @@ mod audited;
 mod between;
 #[path = "node/changed.rs"]
 mod changed;
+#[path = "node/codes.rs"]
+mod codes;
 #[path = "node/containers.rs"]
 mod containers;
 #[path = "node/copied.rs"]

@@ -245,8 +245,8 @@ pub const EXPANDED: &str = "Expanded";
 /// with it, Unknown when it cannot say. It is not there where nothing is told. Nothing is done because of it.
 pub const VOLUME_HEALTHY: &str = "VolumeHealthy";
 
-/// Annotation of a volume in whose place another one is begun elsewhere, for there was no room for it (`NoRoom`): that its claim
-/// is there keeps it no longer.
+/// Annotation of a volume that was never made and in whose place another one is begun: elsewhere, for there was no room for it
+/// (`NoRoom`), or as its claim asks for it by now. That its claim is there keeps it no longer.
 pub const BEGUN_ANEW: &str = "wharfline.dev/begun-anew";
 
 /// Why a volume is not made: its plugin has no room for it there (RESOURCE_EXHAUSTED of CreateVolume).
@@ -263,13 +263,18 @@ impl Volume {
         told.max(alone)
     }
 
-    /// Whether its plugin last had no room for it where it was asked to make it, and nothing of it is in doubt: that could stay
-    /// behind, or come to be.
-    pub fn has_no_room(&self) -> bool {
+    /// Whether it was refused, was to be made, and surely is not there: nothing of it is in doubt that could stay behind or come
+    /// to be.
+    pub fn is_refused(&self) -> bool {
         let Some(status) = &self.status else { return false };
-        let refused = status.provisioning.as_ref().is_some_and(|condition| condition.reason == NO_ROOM);
         let absent = status.exists == Some(Rung::Down) && !status.attempting;
-        refused && absent && self.spec.source.create.is_some()
+        absent && status.provisioning.is_some() && self.spec.source.create.is_some()
+    }
+
+    /// The same because its plugin last had no room for it where it was asked to make it.
+    pub fn has_no_room(&self) -> bool {
+        let said = self.status.as_ref().and_then(|status| status.provisioning.as_ref());
+        self.is_refused() && said.is_some_and(|condition| condition.reason == NO_ROOM)
     }
 
     /// The attributes that it has, if that is sure.
@@ -290,6 +295,19 @@ impl VolumeAttachment {
     pub fn refused(&self) -> bool {
         let host = self.status.as_ref().and_then(|s| s.controller.as_ref());
         host.is_some_and(|host| host.reason == ATTACH_LIMIT && host.attached != Rung::Up)
+    }
+
+    /// Whether the plugin last did not find what was to be attached: the volume or the node, for which it has one code.
+    pub fn is_unknown(&self) -> bool {
+        let host = self.status.as_ref().and_then(|s| s.controller.as_ref());
+        let attaching = |host: &AttachStatus| {
+            host.calls
+                .iter()
+                .rev()
+                .find(|call| call.method == "ControllerPublishVolume")
+                .is_some_and(|call| call.code == "NOT_FOUND")
+        };
+        host.is_some_and(|host| host.attached != Rung::Up && !host.reason.is_empty() && attaching(host))
     }
 }
 
@@ -622,6 +640,8 @@ mod tests {
             }))
             .unwrap();
             assert_eq!(volume.has_no_room(), wanted, "{reason} {exists} {attempting}");
+            let refused = exists == "Down" && !attempting;
+            assert_eq!(volume.is_refused(), refused, "{reason} {exists} {attempting}");
         }
     }
 }

@@ -111,6 +111,14 @@ async fn begin_anew(context: &Context, claim: &VolumeClaim, volume: &Arc<Volume>
         context.delete_as_seen(&**volume).await?;
         return Ok(None);
     }
+    let sentence = format!(
+        "volume \"{}\" was refused and never made; another one is asked for in its place, as this claim and its class say by now",
+        volume.name_any()
+    );
+    // Where there was no room that was told when another place was chosen.
+    if !is_displaced(&context.world, claim, volume) {
+        context.tell::<VolumeClaim>(&reference(claim), "BegunAnew", &sentence).await;
+    }
     let node = claim.status.as_ref().map(|status| status.selected_node.clone()).unwrap_or_default();
     let metadata =
         json!({ "resourceVersion": volume.metadata.resource_version, "annotations": { BEGUN_ANEW: node } });
@@ -182,7 +190,11 @@ fn gather(
         attributes: class.and_then(|c| modifications::from_the_start(world, claim, &c.spec.plugin).err()),
         copies: volume.map(|volume| sources::copies(world, volume)).unwrap_or_default(),
         named: claim.spec.volume_name.clone(),
-        volume: volume.map(|v| known(world, claim, v)),
+        volume: volume.map(|v| plan::Volume {
+            superseded: v.is_refused()
+                && (is_displaced(world, claim, v) || asks_otherwise(claim, (v, class))),
+            ..known(world, claim, v)
+        }),
         phase: status.phase,
         had: status.volume_name,
         selected: (status.selected_node, serves_there),
@@ -215,7 +227,6 @@ fn users(world: &World, claim: &VolumeClaim, volume: Option<&Volume>) -> Vec<Str
 
 fn known(world: &World, claim: &VolumeClaim, volume: &Volume) -> plan::Volume {
     let status = volume.status.clone().unwrap_or_default();
-    let selected = claim.status.as_ref().map_or("", |s| s.selected_node.as_str());
     let ready = status.conditions.iter().find(|c| c.kind == READY);
     let word = if deleting(volume) { plan::RELEASING } else { plan::PROVISIONING };
     let default = || (word.to_owned(), format!("waits for volume \"{}\"", volume.name_any()));
@@ -230,8 +241,25 @@ fn known(world: &World, claim: &VolumeClaim, volume: &Volume) -> plan::Volume {
         deleting: deleting(volume),
         kept: volume.spec.source.existing.is_some() || volume.spec.reclaim_policy == ReclaimPolicy::Retain,
         unfillable: status.controller.is_none() && sources::is_gone(world, volume),
-        displaced: volume.has_no_room() && !selected.is_empty() && !is_asked_for_at(world, volume, selected),
+        superseded: false,
     }
+}
+
+/// Whether there was no room for it where it was asked for, and by now another place is chosen.
+fn is_displaced(world: &World, claim: &VolumeClaim, volume: &Volume) -> bool {
+    let selected = claim.status.as_ref().map_or("", |s| s.selected_node.as_str());
+    volume.has_no_room() && !selected.is_empty() && !is_asked_for_at(world, volume, selected)
+}
+
+/// Whether the claim says another size by now than what the volume was asked for with, or another class stands in the place of
+/// the one that it was made from: nothing else of a claim or a class can change.
+fn asks_otherwise(claim: &VolumeClaim, (volume, class): (&Volume, Option<&VolumeClass>)) -> bool {
+    let (Some(create), Some(class)) = (&volume.spec.source.create, class) else { return false };
+    let same_size = requested(claim).is_none_or(|bytes| bytes == create.required_bytes)
+        && limit(claim).unwrap_or(0) == create.limit_bytes;
+    let same_class =
+        (&volume.spec.plugin, &create.parameters) == (&class.spec.plugin, &class.spec.parameters);
+    !(same_size && same_class)
 }
 
 pub(super) fn owner(world: &World, claim: &VolumeClaim, volume: &Volume) -> Owner {

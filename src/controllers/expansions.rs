@@ -42,7 +42,7 @@ pub(crate) fn look(
     let asked = volume.spec.size.map_or(made_with, |size| size.required_bytes);
     let wanted = requested(claim).unwrap_or(asked);
     // Nothing was ever asked for beyond what it was made or registered with, whatever that is.
-    if (wanted == asked || asked == 0) && volume.spec.size.is_none() {
+    if (wanted <= asked || asked == 0) && volume.spec.size.is_none() {
         let capacity = status.capacity;
         return Look { claimed: Claimed::AsAsked, capacity, allocated: String::new(), condition: None };
     }

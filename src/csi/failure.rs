@@ -195,6 +195,11 @@ impl Failure {
         self.peer_said(Code::AlreadyExists)
     }
 
+    /// The peer said DATA_LOSS: what it has of the volume is lost or damaged.
+    pub fn is_data_loss(&self) -> bool {
+        self.peer_said(Code::DataLoss)
+    }
+
     /// The peer said FAILED_PRECONDITION.
     pub fn is_failed_precondition(&self) -> bool {
         self.peer_said(Code::FailedPrecondition)

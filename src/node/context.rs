@@ -594,6 +594,14 @@ impl Node {
         read.unwrap_or_else(|_| Err(kube::Error::Service("no answer in time".into())))
     }
 
+    /// The Snapshot `namespace/name` as the server itself has it.
+    pub async fn snapshot(&self, full_name: &str) -> Result<Option<Snapshot>, kube::Error> {
+        let (namespace, name) = full_name.split_once('/').unwrap_or(("default", full_name));
+        let api: Api<Snapshot> = Api::namespaced(self.client.0.clone(), namespace);
+        let read = tokio::time::timeout(API_DEADLINE, api.get_opt(name)).await;
+        read.unwrap_or_else(|_| Err(kube::Error::Service("no answer in time".into())))
+    }
+
     /// The variables that stand in commands, environments and socket paths.
     pub fn variables(&self, endpoint: &str) -> Variables {
         BTreeMap::from([

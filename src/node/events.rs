@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::context::API_DEADLINE;
+use super::mounts::DATA_LOSS;
 
 /// How many events may wait to be written.
 const WAITING: usize = 1024;
@@ -72,7 +73,15 @@ impl Events {
 
     /// A step failed: told when it did not fail before.
     pub fn failed(&self, about: ObjectReference, step: &str, reason: &str, action: &str, note: &str) {
-        if self.failing.lock().unwrap_or_else(PoisonError::into_inner).insert(step.to_owned()) {
+        let lost = reason.ends_with(DATA_LOSS);
+        if lost {
+            tracing::error!(step, note, "the driver says that data is lost");
+        }
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        // That data is lost is told of what failed otherwise before, too.
+        let news = failing.insert(step.to_owned()) | (lost && failing.insert(of_loss(step)));
+        drop(failing);
+        if news {
             self.tell(about, Tone::Warning, reason, action, note);
         }
     }
@@ -84,7 +93,10 @@ impl Events {
 
     /// A step succeeded: told when it failed before.
     pub fn recovered(&self, about: ObjectReference, step: &str, action: &str) {
-        if self.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(step) {
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = failing.remove(step) | failing.remove(&of_loss(step));
+        drop(failing);
+        if failed {
             self.tell(about, Tone::Normal, "Recovered", action, "succeeded after a failure");
         }
     }
@@ -185,6 +197,11 @@ pub fn about_allocation(allocation: &crate::api::meta::ObjectRef) -> ObjectRefer
         uid: Some(allocation.uid.clone()),
         ..ObjectReference::default()
     }
+}
+
+/// What is remembered of a step whose driver said that data is lost.
+fn of_loss(step: &str) -> String {
+    format!("{step}/{DATA_LOSS}")
 }
 
 #[cfg(test)]

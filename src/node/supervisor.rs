@@ -716,14 +716,16 @@ async fn stay_healthy(
             () = ask_again.notified() => {
                 if limit_asked.is_none_or(|at: Instant| at.elapsed() >= LIMIT_PAUSE) {
                     limit_asked = Some(Instant::now());
-                    ask_limit(node, watched, &instance.client).await;
+                    if ask_limit(node, watched, &instance.client).await {
+                        return Some(doorway);
+                    }
                 }
                 continue;
             }
             _ = beat.tick() => {
                 beats += 1;
-                if limited && beats % BEATS_PER_LIMIT == 0 {
-                    ask_limit(node, watched, &instance.client).await;
+                if limited && beats % BEATS_PER_LIMIT == 0 && ask_limit(node, watched, &instance.client).await {
+                    return Some(doorway);
                 }
             }
         }
@@ -745,17 +747,25 @@ async fn stay_healthy(
 }
 
 /// Asks a healthy instance again how many volumes its node can have. One that does not answer keeps its word: whether it is
-/// well is for Probe to say.
-async fn ask_limit(node: &Node, watched: &Watched, client: &csi::Plugin) {
-    match client.node_get_info(ASK).await {
-        Ok(info) if check::node_info(&info).is_ok() => change(node, watched, |p| {
-            if let Some(known) = p.fingerprint.as_mut().filter(|known| known.node_id == info.node_id) {
-                known.max_volumes = info.max_volumes_per_node;
-            }
-        }),
-        Ok(_) => {}
-        Err(error) => tracing::debug!(%error, "the limit of the node is not known anew"),
-    }
+/// well is for Probe to say. True if it calls its node otherwise than it did: then everything is asked anew.
+async fn ask_limit(node: &Node, watched: &Watched, client: &csi::Plugin) -> bool {
+    let info = match client.node_get_info(ASK).await {
+        Ok(info) if check::node_info(&info).is_ok() => info,
+        Ok(_) => return false,
+        Err(error) => {
+            tracing::debug!(%error, "the limit of the node is not known anew");
+            return false;
+        }
+    };
+    let mut renamed = false;
+    change(node, watched, |p| {
+        let Some(known) = p.fingerprint.as_mut() else { return };
+        renamed = known.node_id != info.node_id;
+        if !renamed {
+            known.max_volumes = info.max_volumes_per_node;
+        }
+    });
+    renamed
 }
 
 fn unhealthy(node: &Node, watched: &Watched, fault: Fault) {

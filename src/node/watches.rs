@@ -92,8 +92,9 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
                 node.queue.wake(Key::Allocation(uid));
             }
             node.queue.wake(Key::Mount(a.spec.volume.clone()));
-            // Each refusal anew: how many volumes the node may have may not be what the plugin said (CO-CTRL-40).
-            if a.refused() {
+            // Each refusal anew: how many volumes the node may have may not be what the plugin said (CO-CTRL-40), and the node
+            // may not be called any more what it was (CO-CTRL-37).
+            if a.refused() || a.is_unknown() {
                 node.supervisors.ask_again(node, &a.spec.plugin);
             }
             // Another volume of the handle may wait for this one to go.

@@ -54,8 +54,9 @@ pub struct Volume {
     pub kept: bool,
     /// What it was to be filled from is gone, and nobody was ever asked to make it.
     pub unfillable: bool,
-    /// Its plugin has no room for it where it was asked to make it, and another place is chosen for it by now.
-    pub displaced: bool,
+    /// It was refused and is surely not there, and by now it would be asked for otherwise: its claim or its class says something
+    /// else, or there was no room for it and another place is chosen.
+    pub superseded: bool,
 }
 
 /// The plugin of the claim's class.
@@ -184,7 +185,7 @@ pub enum Step {
     Adopt,
     /// Delete the volume's object.
     DeleteVolume,
-    /// Delete the volume's object, so that another one is begun where the claim wants it now.
+    /// Delete the volume's object, so that another one is begun where and as the claim wants it now.
     BeginAnew,
     /// Remove the claim's finalizer.
     Release,
@@ -272,7 +273,7 @@ fn with_volume(facts: &Facts, volume: &Volume) -> Verdict {
     {
         return Verdict { phase, ready: Err(volume.why.clone()), step: Some(Step::DeleteVolume) };
     }
-    if volume.displaced && volume.owner == Owner::Mine && phase != ClaimPhase::Bound {
+    if volume.superseded && volume.owner == Owner::Mine && phase != ClaimPhase::Bound {
         return Verdict { phase, ready: Err(volume.why.clone()), step: Some(Step::BeginAnew) };
     }
     if !volume.mismatch.is_empty() {

@@ -79,7 +79,8 @@ fn attributes_change(faults: &mut FieldErrors, old: &Value, new: &Value) {
     }
 }
 
-/// A request may be raised, and taken back as long as the volume does not have it yet.
+/// A request may be raised, and taken back as long as the volume does not have it yet. One that was never bound may be of any
+/// size: its volume is begun anew if it was refused, and else has what was asked for before.
 fn claim_size_change(faults: &mut FieldErrors, old: &Value, new: &Value) {
     let requested = |o: &Value| quantity::bytes(text(&o["spec"]["resources"]["requests"]["storage"])).ok();
     let (Some(before), Some(now)) = (requested(old), requested(new)) else { return };
@@ -87,6 +88,10 @@ fn claim_size_change(faults: &mut FieldErrors, old: &Value, new: &Value) {
     let has = [text(&status["allocated"]), text(&status["capacity"])].into_iter().find(|has| !has.is_empty());
     let bytes = has.and_then(|has| quantity::bytes(has).ok());
     if now >= before || bytes.is_some_and(|bytes| now >= bytes) {
+        return;
+    }
+    let bound = ["Bound", "Lost"].contains(&text(&status["phase"]));
+    if has.is_none() && !bound {
         return;
     }
     let message = match has {
@@ -184,7 +189,12 @@ mod tests {
         let size =
             |faults: Vec<FieldError>| faults.into_iter().map(|f| (f.path, f.cause)).collect::<Vec<_>>();
         let refused = vec![("spec.resources.requests.storage".to_owned(), Cause::Forbidden)];
-        assert_eq!(size(claim(&of("1Gi"), Some(&of("2Gi")))), refused, "it may have been asked for");
+        for (phase, faults) in [("", &vec![]), ("Pending", &vec![]), ("Bound", &refused), ("Lost", &refused)]
+        {
+            let mut before = of("2Gi");
+            before["status"] = json!({ "phase": phase });
+            assert_eq!(&size(claim(&of("1Gi"), Some(&before))), faults, "nobody said what it has: {phase}");
+        }
         assert!(claim(&of("3Gi"), Some(&of("2Gi"))).is_empty(), "it may grow");
         let asked = |requested: &str, has: &str| {
             let mut claim = of(requested);

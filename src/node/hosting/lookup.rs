@@ -3,10 +3,11 @@ use kube::ResourceExt as _;
 
 use super::super::context::Node;
 use super::super::lookup::{record, with};
-use super::super::mounts::BLOCKED;
+use super::super::mounts::{BLOCKED, chain};
 use super::super::requests;
 use super::{Attempt, measured};
 use crate::api::Volume;
+use crate::api::volume::Content;
 use crate::csi::{Failure, Rpc, proto};
 
 /// A failure of a call about the volume; one that was not found with what our record and the driver say of it.
@@ -24,6 +25,37 @@ pub(super) async fn of_volume(
         match record(node, name, handle).await {
             Ok(volume) => asked(node, names, (&volume, handle), failure.rpc).await,
             Err(found) => found,
+        }
+    });
+    let found = found.await;
+    with(failure, &found)
+}
+
+/// A failure to make a volume out of another one or a snapshot; where that was not found, with what our record says of it
+/// (CO-CTRL-14).
+pub(super) async fn of_source(node: &Node, content: Option<&Content>, failure: Failure) -> Failure {
+    let Some(content) = content.filter(|_| failure.is_not_found()) else { return failure };
+    let found = Box::pin(async {
+        if content.snapshot.is_empty() {
+            let stands =
+                |_| format!("Volume \"{}\" is there, with the handle {:?}", content.volume, content.handle);
+            return record(node, &content.volume, &content.handle)
+                .await
+                .map(stands)
+                .unwrap_or_else(|gone| gone);
+        }
+        let handle = match node.snapshot(&content.snapshot).await {
+            Ok(Some(snapshot)) => snapshot.status.map(|status| status.handle),
+            Ok(None) => return format!("there is no Snapshot \"{}\" any more", content.snapshot),
+            Err(error) => {
+                return format!("Snapshot \"{}\" could not be read: {}", content.snapshot, chain(&error));
+            }
+        };
+        match handle {
+            Some(handle) if handle == content.handle => {
+                format!("Snapshot \"{}\" is there, with the handle {handle:?}", content.snapshot)
+            }
+            _ => format!("Snapshot \"{}\" has another handle by now", content.snapshot),
         }
     });
     let found = found.await;

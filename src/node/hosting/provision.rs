@@ -386,6 +386,7 @@ async fn create(
             } else if !failure.is_unsent() {
                 part.exists = Some(Rung::Unknown);
             }
+            let failure = lookup::of_source(node, source.content.as_ref(), failure).await;
             Err(Blocked::Call(requests::naming(failure, volume.spec.secrets.provision.as_ref())))
         }
     }

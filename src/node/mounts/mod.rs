@@ -31,7 +31,7 @@ use super::writes::{Guard, Part};
 use crate::api::allocation::AllocationPhase;
 use crate::api::definitions::ATTACHED_PART;
 use crate::api::{Allocation, VolumeAttachment};
-use crate::csi::{Failure, Remedy};
+use crate::csi::{Failure, Remedy, Rpc};
 use crate::plan::mount::{self, Step};
 use crate::plan::{Next, Reason};
 use crate::sys::kernel::KernelError;
@@ -266,18 +266,42 @@ fn trouble_delay(node: &Node, note: &str, step: &str, trouble: &Trouble) -> Opti
     delay
 }
 
-/// `NodeStageVolume` failing is `NodeStageVolumeFailed`, one in doubt `NodeStageVolumeUncertain`.
+/// What the reason of a failure ends with whose driver says that data is lost.
+pub const DATA_LOSS: &str = "DataLoss";
+
+/// `NodeStageVolume` failing is `NodeStageVolumeFailed`, one in doubt `NodeStageVolumeUncertain`, and one whose driver says that
+/// data is lost `NodeStageVolumeDataLoss` (CO-ERR-15).
 pub fn reason_word(failure: &Failure) -> String {
-    let what = if failure.is_uncertain() { "Uncertain" } else { "Failed" };
+    let what = match failure.is_uncertain() {
+        true => "Uncertain",
+        false if failure.is_data_loss() => DATA_LOSS,
+        false => "Failed",
+    };
     format!("{}{what}", failure.rpc.name())
 }
 
-/// What a call failed of, and that it waits for a change if it does.
+/// What a call failed of, what a person can do about it, and that it waits for a change if it does.
 pub fn sentence(failure: &Failure) -> String {
     let waits =
         matches!(failure.remedy(), Remedy::ChangeInput | Remedy::Unsupported) && !failure.rpc.undoes();
     let until = if waits { "; not tried again before its input changes or the plugin restarts" } else { "" };
-    format!("{failure}{until}")
+    format!("{failure}{}{until}", hint(failure))
+}
+
+/// What a person has to know of a failure that is not said by its code.
+fn hint(failure: &Failure) -> &'static str {
+    match failure.rpc {
+        _ if failure.is_data_loss() => "; the driver says that data is lost: look at its backend",
+        // Its name is made of its claim's uid: nobody else has a reason to use it (CO-CTRL-15).
+        Rpc::CreateVolume if failure.is_already_exists() => {
+            "; a volume of this very name was asked for otherwise before: report that, and look what it is before you delete it"
+        }
+        // A driver ought to say OK of what it does not know (CO-CTRL-23).
+        Rpc::DeleteVolume if failure.is_not_found() => {
+            "; it is asked on; set reclaimPolicy Retain to let the volume go without the driver's word"
+        }
+        _ => "",
+    }
 }
 
 async fn record(node: &Arc<Node>, units: &[Unit]) -> Option<Duration> {

@@ -11,7 +11,7 @@ fn volume() -> Volume {
         deleting: false,
         kept: false,
         unfillable: false,
-        displaced: false,
+        superseded: false,
     }
 }
 
@@ -128,11 +128,11 @@ fn a_volume_that_cannot_be_filled_any_more_is_begun_anew() {
     assert_eq!(with(|_| {}, Some(ClaimPhase::Bound)).step, None);
 }
 
-/// Obligation CO-CTRL-16.
+/// Obligations CO-CTRL-16, CO-CTRL-17.
 #[test]
-fn a_volume_that_has_no_room_is_begun_anew_where_there_may_be_some() {
+fn a_volume_that_was_refused_is_begun_anew_as_it_is_wanted_by_now() {
     let with = |edit: fn(&mut Volume), phase| {
-        let mut volume = Volume { displaced: true, ready: false, ..volume() };
+        let mut volume = Volume { superseded: true, ready: false, ..volume() };
         edit(&mut volume);
         next(&Facts { volume: Some(volume), phase, ..facts() })
     };
@@ -140,7 +140,7 @@ fn a_volume_that_has_no_room_is_begun_anew_where_there_may_be_some() {
     let verdict = with(|_| {}, pending);
     assert_eq!((verdict.phase, verdict.step), (ClaimPhase::Pending, Some(Step::BeginAnew)));
     for (edit, phase) in [
-        ((|v| v.displaced = false) as fn(&mut Volume), pending),
+        ((|v| v.superseded = false) as fn(&mut Volume), pending),
         (|v| v.deleting = true, pending),
         (|v| v.owner = Owner::Other("x/y".into()), pending),
         (|_| {}, Some(ClaimPhase::Bound)),

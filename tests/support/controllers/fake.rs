@@ -25,6 +25,8 @@ pub(crate) struct Behaviour {
     pub(crate) creates: bool,
     /// As host it has no room for volumes that are asked for at these nodes.
     pub(crate) no_room: Vec<&'static str>,
+    /// As host it makes no volume of more bytes; 0 = of any size.
+    pub(crate) largest: i64,
     /// As host it detaches.
     pub(crate) detaches: bool,
     /// Its plugin instances are healthy.
@@ -62,6 +64,7 @@ impl Default for Behaviour {
             releases: true,
             creates: true,
             no_room: Vec::new(),
+            largest: 0,
             detaches: true,
             healthy: true,
             poison: "",
@@ -322,8 +325,10 @@ impl FakeNode {
         let source = &spec["source"]["create"];
         let at =
             source["nodeName"].as_str().or(source["requisite"][0]["dir/node"].as_str()).unwrap_or_default();
-        if !leaving && behaviour.no_room.contains(&at) {
-            let full = json!({ "type": "Provisioned", "status": "False", "reason": "NoRoom", "message": "as told",
+        let too_large = (1..source["requiredBytes"].as_i64().unwrap_or(0)).contains(&behaviour.largest);
+        let refusal = if too_large { "CreateVolumeFailed" } else { "NoRoom" };
+        if !leaving && (too_large || behaviour.no_room.contains(&at)) {
+            let full = json!({ "type": "Provisioned", "status": "False", "reason": refusal, "message": "as told",
                 "lastTransitionTime": "2024-05-01T10:00:00.000000Z" });
             push(
                 patches,

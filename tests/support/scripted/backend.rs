@@ -350,7 +350,7 @@ impl Backend {
 
     /// Another process of the plugin did this: the ledger has it, and nothing is done.
     pub fn replay(&self, site: &Site, ask: &Ask) {
-        let config = Config { effects: super::config::Effects::Ledger, ..Config::full() };
+        let config = Config { effects: super::config::Effects::Ledger, ..Config::everything() };
         let mut faults = Vec::new();
         let mut state = self.state();
         state.model.see_node(site);
