@@ -591,8 +591,7 @@ async fn a_plugin_that_says_nothing_for_an_hour_gets_no_ping() {
     assert!(kinds.contains(&HEADERS) && !kinds.contains(&PING), "{kinds:?}");
 }
 
-/// Obligations CO-GEN-07, CO-H13-01.
-/// Part of obligation CO-CTRL-72.
+/// Obligations CO-CTRL-72, CO-GEN-07, CO-H13-01.
 /// Scenario Q3.
 #[tokio::test]
 async fn unknown_capabilities_do_no_harm() {

@@ -237,7 +237,9 @@ fn change(node: &Node, watched: &Watched, change: impl FnOnce(&mut Progress)) {
     if before.trouble() != after.trouble() {
         node.queue.wake(Key::Allocation(watched.key.allocation.clone()));
     }
-    let told = before.healthy_since != after.healthy_since || before.fingerprint != after.fingerprint;
+    // How many volumes the node can have is for who places them: nobody is asked earlier because of it (CO-CTRL-40).
+    let unlimited = |p: &Progress| p.fingerprint.clone().map(|known| Fingerprint { max_volumes: 0, ..known });
+    let told = before.healthy_since != after.healthy_since || unlimited(&before) != unlimited(&after);
     if told && let Some(instance) = node.registry.get(&watched.key) {
         tracing::info!(plugin = instance.plugin, healthy = after.healthy_since.is_some(), "plugin instance");
         if before.healthy_since.is_some() != after.healthy_since.is_some() {

@@ -204,6 +204,11 @@ pub enum Reason {
         /// The handle.
         handle: String,
     },
+    /// What a volume was to be filled from is gone, and its plugin does not find it either.
+    SourceGone {
+        /// Such as `Snapshot "default/nightly"`.
+        what: String,
+    },
     /// A snapshot is of a group, which alone can be deleted.
     PartOfGroup,
     /// An allocation asks for a volume of the plugin that it serves itself.
@@ -261,6 +266,7 @@ impl Reason {
             Self::VolumeNotHere => "VolumeNotHere",
             Self::SnapshotProcessing => "Processing",
             Self::SnapshotNotFound { .. } => "SnapshotNotFound",
+            Self::SourceGone { .. } => "SourceGone",
             Self::PartOfGroup => "PartOfGroup",
             Self::OwnPlugin { .. } => "OwnPlugin",
             Self::Stopped => "Stopped",
@@ -367,6 +373,12 @@ impl std::fmt::Display for Reason {
             }
             Self::SnapshotProcessing => write!(f, "is cut; the plugin makes it ready to be used"),
             Self::SnapshotNotFound { handle } => write!(f, "the plugin lists no snapshot \"{handle}\""),
+            Self::SourceGone { what } => {
+                write!(
+                    f,
+                    "{what}, which it was to be filled from, is gone: delete the claim that asks for it"
+                )
+            }
             Self::PartOfGroup => write!(
                 f,
                 "it is one of a group of snapshots, which alone can be deleted: set deletionPolicy Retain to leave it there"

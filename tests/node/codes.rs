@@ -15,7 +15,7 @@ const ATTACH: Rpc = Rpc::ControllerPublishVolume;
 const SNAPSHOTS: i32 = 5;
 
 /// Pauses between the calls of one kind about one thing: three quarters at least of 250 ms, then of twice that, and so on.
-fn grow(rig: &Rig, rpc: Rpc, subject: &str) {
+pub(crate) fn grow(rig: &Rig, rpc: Rpc, subject: &str) {
     let calls = rig.backend.calls_of(rpc);
     let calls: Vec<_> = calls.into_iter().filter(|call| call.ask.subject() == Some(subject)).collect();
     assert!(calls.windows(2).all(|two| two[0].ask == two[1].ask), "{rpc}: {calls:#?}");

@@ -127,13 +127,42 @@ async fn what_is_not_said_to_be_a_copy_is_none() {
     end(rig).await;
 }
 
-/// Part of obligation CO-CTRL-14.
+/// Obligation CO-CTRL-14.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_source_that_is_not_found_is_looked_for_again() {
     let rig = made(copying()).await;
-    rig.backend.next(CREATE, Answer::fail(Code::NotFound, "no such source"));
+    for _ in 0..2 {
+        rig.backend.next(CREATE, Answer::fail(Code::NotFound, "no such source"));
+    }
     ask_for_copy(&rig).await;
     rig.volume_up("vol-2").await;
-    assert_eq!(asked(&rig, "vol-2").len(), 2);
+    let calls = asked(&rig, "vol-2");
+    assert!(calls.len() == 3 && calls.windows(2).all(|two| two[0] == two[1]), "{calls:?}");
+    rig.told("CreateVolumeFailed", "looked up: Volume \"vol-1\" is there, with the handle").await;
     end(rig).await;
+}
+
+/// Obligation CO-CTRL-14.
+/// Somebody took the finalizers off the source: nothing can come of it any more, and nobody asks for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_filled_any_more_is_told_and_asked_for_no_more() {
+    let rig = made(copying()).await;
+    rig.backend.always(CREATE, Answer::fail(Code::NotFound, "no such source"));
+    ask_for_copy(&rig).await;
+    told(&rig, "CreateVolumeFailed").await;
+    enter(&rig, &["vol-2"]).await;
+    rig.world.delete(&rig.volumes, "vol-1").await;
+    rig.world.let_go(&rig.volumes, "vol-1").await;
+    let volume = told(&rig, "SourceGone").await;
+    assert!(volume.is_refused() && volume.status.unwrap().next_attempt_time.is_none());
+    let before = asked(&rig, "vol-2").len();
+    rig.backend.honest(CREATE);
+    crate::refused::meanwhile(&rig).await;
+    assert_eq!(asked(&rig, "vol-2").len(), before);
+    rig.end_volume("vol-2").await;
+    // Found again by its name, so that nothing is left of this test.
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
 }

@@ -1,6 +1,8 @@
 //! The whole ladder, up and down, with a plugin that attaches and stages and with one that does neither.
 use serde_json::{Value, json};
 use wharfline::csi::Rpc;
+use wharfline::csi::proto::volume_capability::AccessMode;
+use wharfline::csi::proto::volume_capability::access_mode::Mode;
 
 use crate::support::node::{Rig, Special};
 use crate::support::scripted::{Answer, Ask, Config, Gate};
@@ -25,6 +27,68 @@ async fn a_volume_climbs_every_rung_and_comes_down_in_mirror_order() {
     rig.end_all().await;
     assert_eq!(rig.backend.order(), UP.iter().chain(&DOWN).copied().collect::<Vec<_>>());
     rig.finish().await;
+}
+
+/// How the capabilities of a driver are numbered: of controllers CREATE_DELETE_VOLUME and PUBLISH_UNPUBLISH_VOLUME, of nodes
+/// STAGE_UNSTAGE_VOLUME.
+const CREATES: i32 = 1;
+const ATTACHES: i32 = 2;
+const STAGES: i32 = 1;
+
+/// Obligation CO-GEN-15: the four lives that CSI draws, with drivers that say no word more than their life needs. What a driver
+/// did not say that it can is a violation to it, a field as well as a call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_life_has_the_calls_of_its_driver_and_no_others() {
+    for (controller, node) in [
+        (vec![CREATES, ATTACHES], vec![STAGES]),
+        (vec![CREATES, ATTACHES], vec![]),
+        (vec![CREATES], vec![STAGES]),
+        (vec![CREATES], vec![]),
+    ] {
+        let (attaches, stages) = (controller.contains(&ATTACHES), node.contains(&STAGES));
+        let config = Config { controller, node, ..Config::full() };
+        let mut rig = Rig::idle(config).await;
+        rig.start().await;
+        rig.register().await;
+        rig.ready().await;
+        let app = rig.user("app").await;
+        let special = Special { mode: Some("SingleNodeSingleWriter"), ..Special::default() };
+        rig.give(&[&app], &special).await;
+        rig.published("app").await;
+        rig.end_all().await;
+        let belongs = |name: &&&str| match **name {
+            "ControllerPublishVolume" | "ControllerUnpublishVolume" => attaches,
+            "NodeStageVolume" | "NodeUnstageVolume" => stages,
+            _ => true,
+        };
+        let wanted: Vec<_> = UP.iter().chain(&DOWN).filter(belongs).copied().collect();
+        assert_eq!(rig.backend.order(), wanted);
+        let mode = Some(AccessMode { mode: Mode::SingleNodeWriter.into() });
+        let capability = |ask: &Ask| match ask {
+            Ask::CreateVolume(of) => of.volume_capabilities.first().cloned(),
+            Ask::ControllerPublishVolume(of) => of.volume_capability.clone(),
+            Ask::NodeStageVolume(of) => of.volume_capability.clone(),
+            Ask::NodePublishVolume(of) => of.volume_capability.clone(),
+            _ => None,
+        };
+        let asked = rig.backend.calls().into_iter().filter_map(|call| capability(&call.ask));
+        assert!(asked.clone().count() >= 2 && asked.into_iter().all(|one| one.access_mode == mode));
+        for call in rig.backend.calls() {
+            match call.ask {
+                Ask::CreateVolume(of) => {
+                    assert!(of.accessibility_requirements.is_none() && of.mutable_parameters.is_empty());
+                }
+                Ask::NodePublishVolume(of) => {
+                    assert_eq!(
+                        (of.staging_target_path.is_empty(), of.publish_context.is_empty()),
+                        (!stages, !attaches)
+                    );
+                }
+                _ => {}
+            }
+        }
+        rig.finish().await;
+    }
 }
 
 /// Scenario B37.

@@ -5,7 +5,7 @@ use wharfline::csi::{Rpc, proto};
 use crate::support::node::{Rig, Special, condition_message, condition_reason, mounts_beneath, rebooted};
 use crate::support::scripted::{Answer, Config};
 
-/// Part of obligation CO-NODE-50.
+/// Obligation CO-NODE-50.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ok_without_a_mount_starts_no_task() {
     let rig = Rig::new(Config::full()).await;
@@ -31,7 +31,7 @@ async fn an_ok_without_a_mount_starts_no_task() {
     rig.finish().await;
 }
 
-/// Part of obligation CO-NODE-50: a directory is mounted where a block device was asked for.
+/// Obligation CO-NODE-50: a directory is mounted where a block device was asked for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_thing_than_was_asked_for_is_told_and_comes_down_again() {
     let rig = Rig::new(Config::without_attach_and_stage()).await;

@@ -90,8 +90,7 @@ impl Witness for Guard {
     }
 }
 
-/// Obligation CO-ERR-16: which Secret it was is told, and it is read anew for each attempt.
-/// Part of obligation CO-ERR-07.
+/// Obligations CO-ERR-07, CO-ERR-16: which Secret it was is told, and it is read anew for each attempt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_that_is_refused_is_named_and_once_it_is_mended_nothing_else_has_to_change() {
     for code in [Code::Unauthenticated, Code::PermissionDenied] {
@@ -233,7 +232,7 @@ fn log() -> Lines {
     all.clone()
 }
 
-/// Part of obligations CO-GEN-23, CO-GEN-24: who may read the volume and its attachment sees them; nobody else does.
+/// Obligations CO-GEN-23, CO-GEN-24: who may read the volume and its attachment sees them; nobody else does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mount_flags_and_contexts_are_in_no_log_and_told_to_no_user() {
     let lines = log();
@@ -277,7 +276,7 @@ async fn mount_flags_and_contexts_are_in_no_log_and_told_to_no_user() {
     canary.assert_absent("the log", lines.as_slice());
 }
 
-/// Obligation CO-GEN-21.
+/// Obligations CO-GEN-21, CO-GEN-22.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_reaches_the_plugin_and_nobody_else() {
     let lines = log();

@@ -9,6 +9,7 @@ use super::{Attempt, measured};
 use crate::api::Volume;
 use crate::api::volume::Content;
 use crate::csi::{Failure, Rpc, proto};
+use crate::plan::Reason;
 
 /// A failure of a call about the volume; one that was not found with what our record and the driver say of it.
 pub(super) async fn of_volume(
@@ -35,31 +36,36 @@ pub(super) async fn of_volume(
 /// (CO-CTRL-14).
 pub(super) async fn of_source(node: &Node, content: Option<&Content>, failure: Failure) -> Failure {
     let Some(content) = content.filter(|_| failure.is_not_found()) else { return failure };
-    let found = Box::pin(async {
-        if content.snapshot.is_empty() {
-            let stands =
-                |_| format!("Volume \"{}\" is there, with the handle {:?}", content.volume, content.handle);
-            return record(node, &content.volume, &content.handle)
-                .await
-                .map(stands)
-                .unwrap_or_else(|gone| gone);
-        }
-        let handle = match node.snapshot(&content.snapshot).await {
-            Ok(Some(snapshot)) => snapshot.status.map(|status| status.handle),
-            Ok(None) => return format!("there is no Snapshot \"{}\" any more", content.snapshot),
-            Err(error) => {
-                return format!("Snapshot \"{}\" could not be read: {}", content.snapshot, chain(&error));
-            }
-        };
-        match handle {
-            Some(handle) if handle == content.handle => {
-                format!("Snapshot \"{}\" is there, with the handle {handle:?}", content.snapshot)
-            }
-            _ => format!("Snapshot \"{}\" has another handle by now", content.snapshot),
-        }
-    });
-    let found = found.await;
+    let (handle, name) = (&content.handle, named(content));
+    let found = match Box::pin(source(node, content)).await {
+        Ok(Some(())) => format!("{name} is there, with the handle {handle:?}"),
+        Ok(None) => format!("{name} is gone, or another one by now"),
+        Err(error) => format!("{name} could not be read: {}", chain(&error)),
+    };
     with(failure, &found)
+}
+
+/// What a volume is to be filled from, if it is surely gone.
+pub(super) async fn gone(node: &Node, content: &Content) -> Option<Reason> {
+    let found = Box::pin(source(node, content)).await;
+    matches!(found, Ok(None)).then(|| Reason::SourceGone { what: named(content) })
+}
+
+fn named(content: &Content) -> String {
+    match content.snapshot.as_str() {
+        "" => format!("Volume \"{}\"", content.volume),
+        snapshot => format!("Snapshot \"{snapshot}\""),
+    }
+}
+
+/// Whether the object that a volume is to be filled from is there, as the server itself has it.
+async fn source(node: &Node, content: &Content) -> Result<Option<()>, kube::Error> {
+    let uid = if content.snapshot.is_empty() {
+        node.volume(&content.volume).await?.and_then(|volume| volume.uid())
+    } else {
+        node.snapshot(&content.snapshot).await?.and_then(|snapshot| snapshot.uid())
+    };
+    Ok(uid.filter(|uid| *uid == content.uid).map(drop))
 }
 
 /// What the driver says of it. Where it has no call that only looks, it is asked whether the volume can be used as it is.

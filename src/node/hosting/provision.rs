@@ -325,6 +325,14 @@ async fn create(
         return Err(Blocked::Wait(Reason::PluginLacks { plugin, capability: "CREATE_DELETE_VOLUME" }));
     }
     may_fill(volume, source, &plugin)?;
+    // It was refused, nothing is in doubt, and there is nothing that it could be filled from any more.
+    if part.exists == Some(Rung::Down)
+        && node.retry.attempt(retry) > 1
+        && let Some(content) = &source.content
+        && let Some(reason) = lookup::gone(node, content).await
+    {
+        return Err(Blocked::Wait(reason));
+    }
     may_attribute(volume, source, &plugin)?;
     let uid = volume.uid().unwrap_or_default();
     let key = format!("vol/{uid}");

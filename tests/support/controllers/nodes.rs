@@ -45,7 +45,7 @@ fn taint(boot: &str) -> Value {
     json!({ "spec": { "taints": [{ "key": "wharfline.dev/out-of-service", "value": boot, "effect": "NoExecute" }] } })
 }
 
-/// Part of obligation CO-CTRL-50.
+/// Obligation CO-CTRL-50.
 #[tokio::test(start_paused = true)]
 async fn silence_frees_nothing_and_says_what_would() {
     let bench = lost(true).await;
@@ -68,7 +68,7 @@ async fn silence_frees_nothing_and_says_what_would() {
 }
 
 /// Scenario A68.
-/// Part of obligation CO-CTRL-50.
+/// Obligation CO-CTRL-50.
 #[tokio::test(start_paused = true)]
 async fn a_fence_moves_what_may_move_and_the_node_that_comes_back_only_clears_up() {
     let bench = lost(true).await;
