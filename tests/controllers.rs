@@ -12,6 +12,8 @@ mod anew;
 mod attributes;
 #[path = "support/controllers/bench.rs"]
 mod bench;
+#[path = "support/controllers/capacity.rs"]
+mod capacity;
 #[path = "support/controllers/copies.rs"]
 mod copies;
 #[path = "support/controllers/drained.rs"]

@@ -60,6 +60,8 @@ mod pictured;
 mod plugins;
 #[path = "node/refused.rs"]
 mod refused;
+#[path = "node/roomy.rs"]
+mod roomy;
 #[path = "node/scenes.rs"]
 mod scenes;
 #[path = "node/secrets.rs"]

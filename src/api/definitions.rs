@@ -49,7 +49,11 @@ fn of_plugins() -> Vec<KindDefinition> {
         KindDefinition {
             columns: PLUGIN_INSTANCE,
             nodes: const {
-                &[NodeRight::of("spec.nodeName", INSTANCE_PART), NodeRight::of("spec.nodeName", AUDIT_PART)]
+                &[
+                    NodeRight::of("spec.nodeName", INSTANCE_PART),
+                    NodeRight::of("spec.nodeName", AUDIT_PART),
+                    NodeRight::of("spec.nodeName", ROOM_PART),
+                ]
             },
             ..of::<PluginInstance>("plugininstance", &["pi"], &["spec.nodeName", "spec.plugin"])
         },
@@ -135,6 +139,8 @@ pub const INSTANCE_PART: &[&str] =
     &["provider", "nodeId", "maxVolumes", "topology", "capabilities", "since", "conditions"];
 /// The field of a PluginInstance's status that says what its backend has.
 pub const AUDIT_PART: &[&str] = &["audit"];
+/// The field of a PluginInstance's status that says how much room its backend has.
+pub const ROOM_PART: &[&str] = &["rooms"];
 /// The fields of a NodeAgent's status: all of them.
 pub const AGENT_PART: &[&str] = &[
     "incarnation",

@@ -16,6 +16,7 @@ pub mod meta;
 pub mod node_agent;
 pub mod plugin;
 pub mod quantity;
+pub mod room;
 pub mod runtime;
 pub mod snapshot;
 pub mod token;

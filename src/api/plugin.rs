@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::audit::{Audit, AuditRequest};
 use super::meta::{Condition, Map, ObjectRef, Segments, Time, Truth};
+use super::room::{Room, RoomQuestion};
 use super::runtime::{Runtime, TaskResources};
 
 /// One CSI driver as the operator names it.
@@ -265,6 +266,9 @@ pub struct PluginInstanceSpec {
     /// A person asks what the backend has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditRequest>,
+    /// What room there is for volumes is asked for here: by the controllers, for each class of the plugin.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rooms: Vec<RoomQuestion>,
 }
 
 /// What is seen of an instance.
@@ -292,6 +296,9 @@ pub struct PluginInstanceStatus {
     /// What the backend has, while somebody asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<Audit>,
+    /// How much room there is, as far as the driver says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rooms: Vec<Room>,
     /// `Connected`, `Probed`, `Fingerprinted`, `Ready`; and `Steady` once its process has ended twice in a row without having
     /// run for a minute: False until it has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -325,6 +332,8 @@ pub mod capability {
     pub const CONTROLLER_EXPAND: &str = "controller/EXPAND_VOLUME";
     /// The controller changes volumes that are there.
     pub const MODIFY: &str = "controller/MODIFY_VOLUME";
+    /// The controller says how much room there is.
+    pub const GET_CAPACITY: &str = "controller/GET_CAPACITY";
     /// The controller makes volumes out of volumes.
     pub const CLONE: &str = "controller/CLONE_VOLUME";
     /// The controller takes and deletes snapshots, and makes volumes out of them.

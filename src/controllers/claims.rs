@@ -12,6 +12,7 @@ use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, deleting, uid, with_condition};
 use super::ledger::PATIENCE;
+use super::plugins::room;
 use super::world::{World, namespace_or_default};
 use super::{expansions, modifications};
 use super::{sources, volumes};
@@ -201,9 +202,8 @@ fn gather(
         class: Class {
             name: if wanted_class.is_empty() { "default".to_owned() } else { wanted_class.clone() },
             found: class.is_some(),
-            late: class
-                .is_some_and(|c| c.spec.volume_binding_mode == VolumeBindingMode::WaitForFirstConsumer),
-            plugin: class.and_then(|c| plugin_of(world, c, &instances)),
+            late: class.is_some_and(late),
+            plugin: class.and_then(|c| plugin_of(world, claim, c, &instances)),
             plugin_name,
         },
     }
@@ -307,11 +307,20 @@ pub(super) fn requested(claim: &VolumeClaim) -> Option<i64> {
     claim.spec.resources.requests.as_ref().and_then(|s| quantity::bytes(&s.storage).ok())
 }
 
+fn late(class: &VolumeClass) -> bool {
+    class.spec.volume_binding_mode == VolumeBindingMode::WaitForFirstConsumer
+}
+
 fn limit(claim: &VolumeClaim) -> Option<i64> {
     claim.spec.resources.limits.as_ref().and_then(|s| quantity::bytes(&s.storage).ok())
 }
 
-fn plugin_of(world: &World, class: &VolumeClass, instances: &Instances) -> Option<Plugin> {
+fn plugin_of(
+    world: &World,
+    claim: &VolumeClaim,
+    class: &VolumeClass,
+    instances: &Instances,
+) -> Option<Plugin> {
     let plugin = world.plugins.named(&class.spec.plugin)?;
     let controllers = || instances.nodes(Service::Controller);
     let allowed = |node: &&str| {
@@ -322,8 +331,18 @@ fn plugin_of(world: &World, class: &VolumeClass, instances: &Instances) -> Optio
         let hosted = world.volumes.by(&format!("host:{node}"));
         hosted.iter().filter(|v| v.spec.plugin == class.spec.plugin).count()
     };
-    let nodes = (plugin.spec.controller_scope == ControllerScope::Node)
-        .then(|| controllers().filter(allowed).map(|node| (node.to_owned(), load(node))).collect());
+    let bytes = requested(claim).unwrap_or(0);
+    let lacks = |node: &str| {
+        let room = room(instances, true, &class.name_any(), node);
+        let least = room.map(|room| room.available_bytes.into_iter().chain(room.largest_bytes).min());
+        least.flatten().is_some_and(|least| least < bytes)
+    };
+    let nodes = (plugin.spec.controller_scope == ControllerScope::Node).then(|| {
+        let all: Vec<_> = controllers().filter(allowed).map(|node| (node.to_owned(), load(node))).collect();
+        // What plugins say of their room may be old news: where all lack it, the usual one is asked.
+        let roomy: Vec<_> = all.iter().filter(|(node, _)| !lacks(node)).cloned().collect();
+        if roomy.is_empty() || late(class) { all } else { roomy }
+    });
     Some(Plugin {
         deleting: deleting(&*plugin),
         serves: controllers().len() > 0,

@@ -6,11 +6,12 @@ use kube::ResourceExt;
 
 use super::allocations::{evicted, node_off, serves};
 use super::cache::name_of;
-use super::claims::{class_of, is_asked_for_at, reference, usable, volume_of};
+use super::claims::{class_of, is_asked_for_at, reference, requested, usable, volume_of};
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, deleting, draining, with_condition};
 use super::holders::held;
+use super::plugins::room;
 use super::world::World;
 use super::{sources, volumes};
 use crate::api::allocation::{AllocationPhase, OnNodeLost};
@@ -351,16 +352,26 @@ fn places(
     let topology = match (&volume, reached) {
         (Some(volume), _) => reachable_from(volume),
         (None, Some(terms)) => terms,
-        (None, None) => class.map(|c| c.spec.allowed_topologies.clone()).unwrap_or_default(),
+        (None, None) => class.as_ref().map(|c| c.spec.allowed_topologies.clone()).unwrap_or_default(),
     };
     let mut nodes = serving_nodes(context, &plugin, &instances);
+    let mut needs = (String::new(), 0);
     if volume.is_none() {
         nodes.retain(|n| usable(&n.node));
+        if let Some(class) = class.as_deref().filter(|_| late) {
+            needs = (class.name_any(), requested(&claim).unwrap_or(0));
+            for there in &mut nodes {
+                there.room = room(&instances, local, &needs.0, &there.node).map(|room| place::Room {
+                    available: room.available_bytes.unwrap_or(i64::MAX),
+                    largest: room.largest_bytes.unwrap_or(i64::MAX),
+                });
+            }
+        }
     }
     let attached = volume.iter().flat_map(|v| world.attachments.by(&format!("volume:{}", v.name_any())));
     let present_on: BTreeSet<_> =
         attached.filter(|a| !a.refused()).map(|a| a.spec.node_name.clone()).collect();
-    let facts = Claim { name: claim.name_any(), plugin, nodes, topology, only, present_on };
+    let facts = Claim { name: claim.name_any(), plugin, nodes, topology, only, present_on, needs };
     Wanted { claim, volume, unselected, facts }
 }
 
@@ -441,6 +452,7 @@ fn serving_nodes(context: &Context, plugin: &str, instances: &Instances) -> Vec<
             // Where there is no limit nobody asks.
             volumes: if max_volumes > 0 { volumes() } else { 0 },
             refused: refused.contains(node),
+            room: None,
         }
     };
     instances.healthy(Service::Node).map(of).collect()

@@ -183,7 +183,9 @@ impl Wakes for PluginInstance {
 }
 
 impl Wakes for VolumeClass {
-    fn wake(context: &Context, _: &Name, _: Option<&Self>, _: Option<&Self>) {
+    fn wake(context: &Context, _: &Name, old: Option<&Self>, new: Option<&Self>) {
+        // What room there is for its volumes is asked.
+        old.into_iter().chain(new).for_each(|class| context.queues.plugins.add(cluster(&class.spec.plugin)));
         context.queues.snapshots.add_all(context.world.snapshots.names("unfrozen"));
         context.queues.claims.add_all(context.world.claims.names("unbound"));
         context.queues.claims.add_all(context.world.claims.names("expanding"));

@@ -139,6 +139,8 @@ pub enum Key {
     Instance(InstanceKey),
     /// What one plugin instance is asked of its backend.
     Audit(InstanceKey),
+    /// How much room the backend of one plugin instance has.
+    Room(InstanceKey),
     /// Everything that uses a plugin: its health changed.
     Plugin(String),
     /// The NodeAgent's status.
@@ -273,6 +275,8 @@ pub struct Node {
     pub sightings: super::mounts::Sightings,
     /// How full volumes are, as it was measured last.
     pub usages: super::mounts::Usages,
+    /// When plugins were asked how much room there is.
+    pub rooms: super::room::Rooms,
     /// How tasks are run here.
     pub runtimes: Runtimes,
     /// Ends the daemon; workloads and mounts stay.
@@ -433,6 +437,7 @@ impl Node {
             turns: Turns::default(),
             sightings: super::mounts::Sightings::default(),
             usages: super::mounts::Usages::default(),
+            rooms: super::room::Rooms::default(),
             stop: parts.stop,
             tenure: watch::Sender::default(),
             synced: AtomicBool::new(false),

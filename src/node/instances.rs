@@ -5,10 +5,10 @@ use std::time::Duration;
 use kube::Resource;
 
 use super::allocations::{admit, forget_bad_runs, refuse, runtime_note};
-use super::audit;
 use super::context::{Key, Node};
 use super::registry::{Fingerprint, Instance, InstanceKey, Progress};
 use super::writes::{Guard, Part};
+use super::{audit, room};
 use crate::api::PluginInstanceStatus;
 use crate::api::definitions::INSTANCE_PART;
 use crate::api::meta::{Condition, READY, Truth, set_condition};
@@ -57,6 +57,9 @@ pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Durati
     let steady = steady.map(|well_for| steady_in(well_for, node.options.long_run));
     if audit::concerns(&object) {
         node.queue.wake(Key::Audit(key.clone()));
+    }
+    if room::concerns(&object) {
+        node.queue.wake(Key::Room(key.clone()));
     }
     let result = node.write_status(&*object, &INSTANCE, &status).await;
     let again = node.after_write(&format!("pi/{}/{}/report", key.allocation, key.task), result);
@@ -145,7 +148,8 @@ fn instance_status(
     }
     add_steady(node, progress, &mut conditions, generation);
     let since = progress.healthy_since;
-    let mut status = PluginInstanceStatus { since, conditions, audit: None, ..before.clone() };
+    let mut status =
+        PluginInstanceStatus { since, conditions, audit: None, rooms: Vec::new(), ..before.clone() };
     if let Some(found) = found {
         status.capabilities = capability_words(&found);
         status.provider = Some(found.provider);

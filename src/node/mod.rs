@@ -44,6 +44,7 @@ pub mod recover;
 pub mod registry;
 pub mod requests;
 pub mod retry;
+mod room;
 pub mod runtime;
 pub mod supervisor;
 pub mod tasks;

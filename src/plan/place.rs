@@ -60,6 +60,17 @@ pub struct NodePlugin {
     pub volumes: usize,
     /// The plugin refused to attach one more there, a moment ago.
     pub refused: bool,
+    /// What room the plugin says there is for what the claim asks for; absent when it is not known, or nothing is to be made.
+    pub room: Option<Room>,
+}
+
+/// How much room there is at a node for a volume that is to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// In all, in bytes.
+    pub available: i64,
+    /// For one volume, in bytes.
+    pub largest: i64,
 }
 
 /// One claim of the allocation, as far as it limits where it can go.
@@ -77,6 +88,8 @@ pub struct Claim {
     pub only: Option<String>,
     /// Nodes that have it attached already and need no further place for it.
     pub present_on: BTreeSet<String>,
+    /// How many bytes are to be made for it, of which class; nothing when it is there, or nobody said.
+    pub needs: (String, i64),
 }
 
 /// What is wanted of the place.
@@ -131,22 +144,25 @@ pub fn placed(seen: Placed) -> Place {
     }
 }
 
-/// Chooses the node, or says why none fits.
+/// Chooses the node, or says why none fits. Those that lack room by their plugins' word come last: it may be old news.
 pub fn choose(wish: &Wish, nodes: &[Node], claims: &[Claim]) -> Result<String, Reason> {
     if nodes.is_empty() {
         return Err(Reason::NoNodes);
     }
     let mut refused = Vec::new();
-    let mut best: Option<&Node> = None;
+    let mut best: Option<(bool, usize, &str)> = None;
     for node in nodes {
-        match refusal(wish, node, claims) {
-            Some(why) => refused.push(format!("{}: {why}", node.name)),
-            None if best.is_none_or(|b| (node.load, &node.name) < (b.load, &b.name)) => best = Some(node),
-            None => {}
+        if let Some(why) = refusal(wish, node, claims) {
+            refused.push(format!("{}: {why}", node.name));
+            continue;
+        }
+        let rank = (lacks_room(&node.name, claims), node.load, node.name.as_str());
+        if best.is_none_or(|best| rank < best) {
+            best = Some(rank);
         }
     }
     match best {
-        Some(node) => Ok(node.name.clone()),
+        Some((_, _, node)) => Ok(node.to_owned()),
         None => {
             if let Some(pin) = &wish.pin
                 && !nodes.iter().any(|n| n.name == *pin)
@@ -157,6 +173,18 @@ pub fn choose(wish: &Wish, nodes: &[Node], claims: &[Claim]) -> Result<String, R
             Err(Reason::NoNodeFits { details: refused.join("; ") })
         }
     }
+}
+
+/// Whether a plugin says that there is no room at a node for all that is to be made there.
+pub fn lacks_room(node: &str, claims: &[Claim]) -> bool {
+    claims.iter().any(|claim| {
+        let (class, bytes) = (&claim.needs.0, claim.needs.1);
+        let there = claim.nodes.iter().find(|p| p.node == node).and_then(|p| p.room);
+        let Some(room) = there.filter(|_| bytes > 0) else { return false };
+        let same = claims.iter().filter(|other| other.plugin == claim.plugin && other.needs.0 == *class);
+        let all = same.fold(0, |sum: i64, other| sum.saturating_add(other.needs.1));
+        bytes > room.largest || all > room.available
+    })
 }
 
 fn refusal(wish: &Wish, node: &Node, claims: &[Claim]) -> Option<String> {
@@ -256,7 +284,48 @@ mod tests {
             topology: Vec::new(),
             only: None,
             present_on: BTreeSet::new(),
+            needs: (String::new(), 0),
         }
+    }
+
+    /// Obligation CO-CTRL-71.
+    #[test]
+    fn nodes_without_room_come_last() {
+        const GIB: i64 = 1 << 30;
+        let nodes = [node("a", 0), node("b", 1), node("c", 2)];
+        let all: Vec<(&str, &[(&str, &str)])> = vec![("a", &[]), ("b", &[]), ("c", &[])];
+        let asks = |bytes: i64, rooms: [Option<(i64, i64)>; 3]| {
+            let mut claim = Claim { needs: ("k".into(), bytes), ..claim(&all) };
+            for (node, room) in claim.nodes.iter_mut().zip(rooms) {
+                node.room = room.map(|(available, largest)| Room { available, largest });
+            }
+            claim
+        };
+        let much = Some((100 * GIB, 100 * GIB));
+        for (claims, wanted) in [
+            (vec![asks(GIB, [None, None, None])], "a"),
+            (vec![asks(GIB, [much, much, much])], "a"),
+            (vec![asks(GIB, [Some((GIB, GIB)), much, much])], "a"),
+            (vec![asks(GIB, [Some((GIB - 1, GIB)), much, much])], "b"),
+            (vec![asks(2 * GIB, [Some((9 * GIB, GIB)), Some((9 * GIB, 2 * GIB)), much])], "b"),
+            (vec![asks(GIB, [Some((0, 0)), None, much])], "b"),
+            // What is asked for together has to be there together.
+            (vec![asks(GIB, [Some((GIB, GIB)), much, much]); 2], "b"),
+            // Nowhere: the usual one, for it may be old news.
+            (vec![asks(GIB, [Some((0, 0)); 3])], "a"),
+            // It is there already, or of a size that nobody said.
+            (vec![asks(0, [Some((0, 0)), much, much])], "a"),
+        ] {
+            assert_eq!(choose(&Wish::default(), &nodes, &claims), Ok(wanted.into()), "{claims:?}");
+        }
+        let mut other = asks(GIB, [Some((GIB, GIB)), much, much]);
+        other.needs.0 = "another".into();
+        let two = [asks(GIB, [Some((GIB, GIB)), much, much]), other];
+        assert_eq!(
+            choose(&Wish::default(), &nodes, &two),
+            Ok("a".into()),
+            "of another class, perhaps another pool"
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 mod changing;
 mod instances;
 mod rollout;
+mod rooms;
 mod tasks;
 mod wanted;
 
@@ -24,6 +25,7 @@ use crate::plan::registry::{self, Instance, Service};
 
 pub(crate) use changing::Changing;
 pub(crate) use instances::reconcile as reconcile_instance;
+pub(crate) use rooms::room;
 pub(crate) use tasks::{Leaving, hosted_alone, leaving, reconcile as reconcile_task};
 use wanted::Wanted;
 
@@ -58,6 +60,9 @@ pub(crate) async fn reconcile(plugin: Arc<Plugin>, context: Arc<Context>) -> Out
         }
     } else {
         made = rollout::place(&context, &plugin, &own, &wanted).await;
+    }
+    if !deleting(&*plugin) {
+        rooms::ask(&context, &plugin).await?;
     }
     let refusal = match &made {
         Ok(()) => None,

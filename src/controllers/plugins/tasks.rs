@@ -122,6 +122,7 @@ async fn make_instance(
                 allocation: of,
                 task: task.name.clone(),
                 audit: None,
+                rooms: Vec::new(),
             },
             status: None,
         })

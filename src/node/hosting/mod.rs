@@ -27,6 +27,7 @@ use super::mounts::{BLOCKED, reason_word, sentence};
 use super::objects::ObjectApi;
 use super::registry::InstanceKey;
 use super::requests;
+use super::room;
 use super::writes::Part;
 use crate::api::Volume;
 use crate::api::meta::{Condition, Host, Truth};
@@ -280,6 +281,7 @@ where
 {
     let began = Instant::now();
     let result = measured(node, attempt, method, make).await;
+    room::note(node, &attempt.serving.key, method, &result);
     node.doubts.ended((attempt.volume, attempt.key), began, &result);
     result
 }

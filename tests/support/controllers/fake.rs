@@ -27,6 +27,8 @@ pub(crate) struct Behaviour {
     pub(crate) no_room: Vec<&'static str>,
     /// As host it makes no volume of more bytes; 0 = of any size.
     pub(crate) largest: i64,
+    /// For how many bytes its plugin instances say that there is room at these nodes' places; elsewhere for very many.
+    pub(crate) rooms: Vec<(&'static str, i64)>,
     /// As host it detaches.
     pub(crate) detaches: bool,
     /// Its plugin instances are healthy.
@@ -65,6 +67,7 @@ impl Default for Behaviour {
             creates: true,
             no_room: Vec::new(),
             largest: 0,
+            rooms: Vec::new(),
             detaches: true,
             healthy: true,
             poison: "",
@@ -563,7 +566,8 @@ impl FakeNode {
         let node_id = if behaviour.node_id.is_empty() { &usual } else { &behaviour.node_id };
         let said = json!({ "nodeId": node_id, "maxVolumes": behaviour.max_volumes,
             "topology": { "dir/node": self.name }, "capabilities": behaviour.capabilities,
-            "provider": { "name": driver, "version": "1" }, "conditions": [ready, steady] });
+            "provider": { "name": driver, "version": "1" }, "conditions": [ready, steady],
+            "rooms": rooms(behaviour, instance) });
         push(patches, "plugininstances", instance, said);
     }
 
@@ -585,6 +589,17 @@ fn single(spec: &Value) -> bool {
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
+}
+
+/// What is told of the room that is asked for; nothing where nothing is.
+fn rooms(behaviour: &Behaviour, instance: &Value) -> Value {
+    let answer = |question: &Value| {
+        let at = text(&question["segments"]["dir/node"]);
+        let room = behaviour.rooms.iter().find(|(node, _)| *node == at).map_or(1 << 50, |(_, bytes)| *bytes);
+        json!({ "class": question["class"], "segments": question["segments"], "availableBytes": room })
+    };
+    let asked = instance["spec"]["rooms"].as_array();
+    asked.map_or(Value::Null, |questions| questions.iter().map(answer).collect())
 }
 
 /// Adds a patch if it would change what is seen.

@@ -1,0 +1,104 @@
+//! What plugins say of their room: asked for each class at each place, and preferred by placement.
+use serde_json::{Value, json};
+
+use crate::bench::{Bench, Seen};
+use crate::fake::{Behaviour, DIR};
+use crate::manifests::{claim, phase, plugin, ready, user};
+use crate::quickstart::nothing_left;
+
+const GIB: i64 = 1 << 30;
+
+fn telling() -> Behaviour {
+    let capabilities = [DIR, &["controller/GET_CAPACITY"]].concat();
+    Behaviour { capabilities, ..Behaviour::default() }
+}
+
+async fn with(scope: &str, binding: &str) -> Bench {
+    let bench = Bench::with(&["a", "b", "c"], telling()).await;
+    bench.make("plugins", plugin("disk", scope)).await;
+    bench.until("the plugin is ready", |seen| ready(&seen.get("plugins", "", "disk"))).await;
+    let spec = json!({ "plugin": "disk", "volumeBindingMode": binding, "parameters": { "pool": "fast" } });
+    bench.make("volumeclasses", json!({ "metadata": { "name": "k" }, "spec": spec })).await;
+    bench.until("it is asked and answered", |seen| answers(seen) == 3).await;
+    bench
+}
+
+fn answers(seen: &Seen) -> usize {
+    let of = |i: &Value| i["status"]["rooms"].as_array().map_or(0, Vec::len);
+    seen.all("plugininstances").iter().map(of).sum()
+}
+
+fn asked(seen: &Seen, node: &str) -> Vec<Value> {
+    let all = seen.all("plugininstances");
+    let instance = all.iter().find(|i| i["spec"]["nodeName"] == node).unwrap();
+    instance["spec"]["rooms"].as_array().cloned().unwrap_or_default()
+}
+
+fn place_of(seen: &Seen, name: &str) -> String {
+    let status = seen.get("allocations", "default", name)["status"].clone();
+    status["nodeName"].as_str().unwrap_or_default().to_owned()
+}
+
+async fn room(bench: &Bench, node: &'static str, bytes: i64) {
+    for each in ["a", "b", "c"] {
+        bench.behave(each, |b| b.rooms.push((node, bytes)));
+    }
+    let is_told = |seen: &Seen| {
+        let all = seen.all("plugininstances");
+        let told = all.iter().flat_map(|i| i["status"]["rooms"].as_array().cloned().unwrap_or_default());
+        told.into_iter().any(|r| r["segments"]["dir/node"] == node && r["availableBytes"] == bytes)
+    };
+    bench.until("its room is told", is_told).await;
+}
+
+async fn end(bench: Bench) {
+    bench.delete("allocations", "default", "one").await;
+    bench.delete("volumeclaims", "default", "c").await;
+    bench.delete("volumeclasses", "", "k").await;
+    bench.until("nobody is asked any more", |seen| answers(seen) == 0).await;
+    bench.delete("plugins", "", "disk").await;
+    bench.until("nothing is left", nothing_left).await;
+    bench.end().await;
+}
+
+/// Obligation CO-CTRL-71.
+/// Who makes volumes for its own node is asked about that; of others one is asked about all places. By what they say a volume
+/// that waits for its user is made where there is room for it.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_made_where_its_plugin_says_that_there_is_room() {
+    for scope in ["Node", "Cluster"] {
+        let bench = with(scope, "WaitForFirstConsumer").await;
+        let question = |node: &str| json!({ "class": "k", "parameters": { "pool": "fast" }, "segments": { "dir/node": node } });
+        let questions = ["a", "b", "c"].map(|node| asked(&bench.seen, node));
+        let wanted = match scope {
+            "Node" => ["a", "b", "c"].map(|node| vec![question(node)]),
+            _ => [["a", "b", "c"].map(question).to_vec(), vec![], vec![]],
+        };
+        assert_eq!(questions, wanted, "{scope}");
+        assert_eq!(bench.quiet().await.len(), 0);
+        room(&bench, "a", GIB - 1).await;
+        room(&bench, "b", 0).await;
+        bench.make("volumeclaims", claim("c", "k", "SingleNodeWriter")).await;
+        bench.make("allocations", user("one", "c", "")).await;
+        bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+        assert_eq!(place_of(&bench.seen, "one"), "c", "{scope}");
+        assert_eq!(bench.ledger.count("create"), 1, "{scope}: it was asked for once");
+        end(bench).await;
+    }
+}
+
+/// The same of one that is made at once; and where nobody has room by its word one is asked all the same: it may be old news.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_made_at_once_is_made_where_there_is_room_too() {
+    for (rooms, wanted) in [([0, GIB, 0], "b"), ([0, 0, 0], "a"), ([GIB, GIB, GIB], "a")] {
+        let bench = with("Node", "Immediate").await;
+        for (node, bytes) in ["a", "b", "c"].into_iter().zip(rooms) {
+            room(&bench, node, bytes).await;
+        }
+        bench.make("volumeclaims", claim("c", "k", "SingleNodeWriter")).await;
+        bench.make("allocations", user("one", "c", "")).await;
+        bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+        assert_eq!(place_of(&bench.seen, "one"), wanted, "{rooms:?}");
+        end(bench).await;
+    }
+}
