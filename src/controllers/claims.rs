@@ -22,7 +22,7 @@ use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{Condition, ObjectRef, READY, ReclaimPolicy, Segments, Truth, VolumeMode, is_true};
 use crate::api::plugin::{ControllerScope, capability};
 use crate::api::quantity;
-use crate::api::volume::{BEGUN_ANEW, CreateSource, EXPANDED, VolumeSource};
+use crate::api::volume::{BEGUN_ANEW, CreateSource, EXPANDED, NO_ROOM, VolumeSource};
 use crate::api::{Volume, VolumeClaim, VolumeClaimStatus, VolumeClass, VolumeSpec};
 use crate::plan::claim::{self as plan, Class, Facts, Owner, Plugin, Step, Verdict, Wish};
 use crate::plan::expand::Claimed;
@@ -75,7 +75,7 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
             context.delete_as_seen(&**volume).await?;
         }
         (Some(Step::BeginAnew), Some(volume), _) => {
-            return begin_anew(&context, &object, volume).await;
+            return begin_anew(&context, &object, (volume, class.as_deref())).await;
         }
         (Some(_) | None, _, _) => {}
     }
@@ -104,7 +104,11 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
 
 /// Says that another volume is made in the place of this one, and then deletes it: its host may have begun to make it
 /// meanwhile, and has to know that the claim keeps it no longer.
-async fn begin_anew(context: &Context, claim: &VolumeClaim, volume: &Arc<Volume>) -> Outcome {
+async fn begin_anew(
+    context: &Context,
+    claim: &VolumeClaim,
+    (volume, class): (&Arc<Volume>, Option<&VolumeClass>),
+) -> Outcome {
     if let Some(wait) = context.behind::<Volume>(&name_of(&**volume)) {
         return Ok(Some(wait));
     }
@@ -112,15 +116,27 @@ async fn begin_anew(context: &Context, claim: &VolumeClaim, volume: &Arc<Volume>
         context.delete_as_seen(&**volume).await?;
         return Ok(None);
     }
-    let sentence = format!(
-        "volume \"{}\" was refused and never made; another one is asked for in its place, as this claim and its class say by now",
-        volume.name_any()
-    );
-    // Where there was no room that was told when another place was chosen.
-    if !is_displaced(&context.world, claim, volume) {
-        context.tell::<VolumeClaim>(&reference(claim), "BegunAnew", &sentence).await;
-    }
     let node = claim.status.as_ref().map(|status| status.selected_node.clone()).unwrap_or_default();
+    let name = volume.name_any();
+    let at = volume.spec.source.create.as_ref().map(|create| create.node_name.clone()).unwrap_or_default();
+    let told = if asks_otherwise(claim, (volume, class)) {
+        let sentence = format!(
+            "volume \"{name}\" was refused and never made; another one is asked for in its place, as this claim and its \
+             class say by now"
+        );
+        Some(("BegunAnew", sentence))
+    } else if node.is_empty() {
+        Some((
+            NO_ROOM,
+            format!("there is no room for its volume on node \"{at}\"; it is made elsewhere instead"),
+        ))
+    } else {
+        // It was told when another node was chosen.
+        None
+    };
+    if let Some((reason, sentence)) = told {
+        context.tell::<VolumeClaim>(&reference(claim), reason, &sentence).await;
+    }
     let metadata =
         json!({ "resourceVersion": volume.metadata.resource_version, "annotations": { BEGUN_ANEW: node } });
     context.merge(&**volume, json!({ "metadata": metadata })).await?;
@@ -193,7 +209,7 @@ fn gather(
         named: claim.spec.volume_name.clone(),
         volume: volume.map(|v| plan::Volume {
             superseded: v.is_refused()
-                && (is_displaced(world, claim, v) || asks_otherwise(claim, (v, class))),
+                && (is_displaced(world, claim, (v, class)) || asks_otherwise(claim, (v, class))),
             ..known(world, claim, v)
         }),
         phase: status.phase,
@@ -245,10 +261,41 @@ fn known(world: &World, claim: &VolumeClaim, volume: &Volume) -> plan::Volume {
     }
 }
 
-/// Whether there was no room for it where it was asked for, and by now another place is chosen.
-fn is_displaced(world: &World, claim: &VolumeClaim, volume: &Volume) -> bool {
+/// Whether there was no room for it where it was asked for, and by now another place is chosen; of one that is not made for a
+/// user, whether by its plugin's word there is room elsewhere.
+fn is_displaced(
+    world: &World,
+    claim: &VolumeClaim,
+    (volume, class): (&Volume, Option<&VolumeClass>),
+) -> bool {
+    if !volume.has_no_room() {
+        return false;
+    }
     let selected = claim.status.as_ref().map_or("", |s| s.selected_node.as_str());
-    volume.has_no_room() && !selected.is_empty() && !is_asked_for_at(world, volume, selected)
+    if !selected.is_empty() {
+        return !is_asked_for_at(world, volume, selected);
+    }
+    let Some(class) = class.filter(|class| !late(class)) else { return false };
+    let create = volume.spec.source.create.as_ref().filter(|create| create.content.is_none());
+    let Some(create) = create.filter(|create| !create.node_name.is_empty()) else { return false };
+    let instances = Instances::of(world, &class.spec.plugin);
+    let room_at = |node: &str| least_room(&instances, class, node);
+    let lacks = |room: i64| room < create.required_bytes;
+    room_at(&create.node_name).is_some_and(lacks)
+        && candidates(class, &instances).any(|node| room_at(node).is_some_and(|room| !lacks(room)))
+}
+
+/// The nodes whose instances may make a volume of the class.
+fn candidates<'a>(class: &'a VolumeClass, instances: &'a Instances) -> impl Iterator<Item = &'a str> {
+    let allowed = &class.spec.allowed_topologies;
+    let fits = move |node: &&str| allowed.is_empty() || place::reaches(allowed, &segments(instances, node));
+    instances.nodes(Service::Controller).filter(fits)
+}
+
+/// How many bytes one volume of the class can have that is made on this node, by its plugin's word.
+fn least_room(instances: &Instances, class: &VolumeClass, node: &str) -> Option<i64> {
+    let room = room(instances, true, &class.name_any(), node)?;
+    room.available_bytes.into_iter().chain(room.largest_bytes).min()
 }
 
 /// Whether the claim says another size by now than what the volume was asked for with, or another class stands in the place of
@@ -322,30 +369,21 @@ fn plugin_of(
     instances: &Instances,
 ) -> Option<Plugin> {
     let plugin = world.plugins.named(&class.spec.plugin)?;
-    let controllers = || instances.nodes(Service::Controller);
-    let allowed = |node: &&str| {
-        let allowed = &class.spec.allowed_topologies;
-        allowed.is_empty() || place::reaches(allowed, &segments(instances, node))
-    };
     let load = |node: &str| {
         let hosted = world.volumes.by(&format!("host:{node}"));
         hosted.iter().filter(|v| v.spec.plugin == class.spec.plugin).count()
     };
     let bytes = requested(claim).unwrap_or(0);
-    let lacks = |node: &str| {
-        let room = room(instances, true, &class.name_any(), node);
-        let least = room.map(|room| room.available_bytes.into_iter().chain(room.largest_bytes).min());
-        least.flatten().is_some_and(|least| least < bytes)
-    };
+    let lacks = |node: &str| least_room(instances, class, node).is_some_and(|least| least < bytes);
     let nodes = (plugin.spec.controller_scope == ControllerScope::Node).then(|| {
-        let all: Vec<_> = controllers().filter(allowed).map(|node| (node.to_owned(), load(node))).collect();
+        let all: Vec<_> = candidates(class, instances).map(|node| (node.to_owned(), load(node))).collect();
         // What plugins say of their room may be old news: where all lack it, the usual one is asked.
         let roomy: Vec<_> = all.iter().filter(|(node, _)| !lacks(node)).cloned().collect();
         if roomy.is_empty() || late(class) { all } else { roomy }
     });
     Some(Plugin {
         deleting: deleting(&*plugin),
-        serves: controllers().len() > 0,
+        serves: instances.nodes(Service::Controller).len() > 0,
         creates: instances.all_can(Service::Controller, capability::CREATE_DELETE),
         nodes,
     })

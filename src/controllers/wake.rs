@@ -169,6 +169,12 @@ impl Wakes for PluginInstance {
             (ready, status.node_id, status.topology, status.capabilities, status.max_volumes, status.since)
         };
         let new_word = differs(old, new, told);
+        // What has no room where it was asked for may have some elsewhere.
+        if differs(old, new, |i: &Self| {
+            i.status.as_ref().map(|status| status.rooms.clone()).unwrap_or_default()
+        }) {
+            context.queues.claims.add_all(context.world.claims.names("unbound"));
+        }
         for instance in [old, new].into_iter().flatten() {
             let spec = &instance.spec;
             context.queues.plugins.add(cluster(&spec.plugin));

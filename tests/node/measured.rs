@@ -183,7 +183,7 @@ async fn a_volume_that_its_driver_does_not_find_is_told_of_and_left_alone() {
 }
 
 /// Obligation CO-CTRL-69: nothing is done because of it.
-/// Part of obligation CO-H13-04.
+/// Obligations CO-H13-02, CO-H13-04.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_that_its_driver_says_is_unwell_is_shown_and_used_on() {
     let mut rig = measuring(telling(&[TELLS_FIGURES, TELLS_HEALTH])).await;
@@ -198,6 +198,19 @@ async fn a_volume_that_its_driver_says_is_unwell_is_shown_and_used_on() {
     assert!(condition(&told, "Ready", "True"), "{told}");
     rig.events_until("VolumeAbnormal").await;
     rig.published("app").await;
+    // A list without it, or in which it is well, is no word about it.
+    rig.backend.next(Rpc::ListVolumes, Answer::reply(&proto::ListVolumesResponse::default()));
+    for id in ["1", "2"] {
+        rig.world.patch(&rig.instances, "p", json!({ "spec": { "audit": { "id": id } } })).await;
+        let answered = |i: &Value| i["status"]["audit"]["id"] == id;
+        rig.world.until(&rig.instances, "p", "listed", answered).await;
+    }
+    rounds(&rig, 2).await;
+    let told = shows(&rig, "unwell", |_| true).await;
+    assert!(condition(&told, "VolumeHealthy", "False"), "{told}");
+    rig.world.patch(&rig.instances, "p", json!({ "spec": { "audit": null } })).await;
+    let down = [Rpc::NodeUnpublishVolume, Rpc::NodeUnstageVolume, Rpc::ControllerUnpublishVolume];
+    assert!(down.into_iter().all(|rpc| rig.count(rpc) == 0), "nothing is done because of it");
     // The next daemon tells it no second time, and tells when it is over.
     rig.kill().await;
     rig.options.figures = Figures::default();
@@ -226,6 +239,44 @@ async fn a_driver_that_tells_only_how_volumes_are_is_asked_where_alpha_is_on() {
     let plugins: kube::Api<wharfline::api::Plugin> = rig.world.all();
     rig.world.patch(&plugins, "scripted", json!({ "spec": { "alpha": false } })).await;
     shows(&rig, "untold", |a| condition_message(a, "VolumeHealthy").is_none()).await;
+    end(rig).await;
+}
+
+/// Obligation CO-H13-03.
+/// A driver of a later version says with fields and numbers that nobody knows how its volume is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_later_driver_says_of_health_is_left_out_and_does_no_harm() {
+    let rig = measuring(telling(&[TELLS_FIGURES, TELLS_HEALTH])).await;
+    // Behind the figures, field 9: a message in which field 1 is the number 99 and field 2 a text.
+    let later = [0x4a, 0x06, 0x08, 99, 0x12, 0x02, b'h', b'i'];
+    let bytes = [&prost::Message::encode_to_vec(&filled(100, 900))[..], &later].concat();
+    rig.backend.instead(STATS, Answer::raw(bytes));
+    rig.running().await;
+    let told = shows(&rig, "measured", |a| a["status"]["node"]["usage"]["bytes"]["used"] == 100).await;
+    assert!(!told.to_string().contains("VolumeHealthy"), "{told}");
+    rounds(&rig, 2).await;
+    rig.published("app").await;
+    rig.backend.honest(STATS);
+    shows(&rig, "well", |a| condition(a, "VolumeHealthy", "True")).await;
+    end(rig).await;
+}
+
+/// Obligation CO-H13-05.
+/// How a volume is is asked once it is up: who asks it of one that cannot be staged neither meets another call nor has anything
+/// undone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_whose_stage_fails_is_not_asked_how_it_is() {
+    let rig = measuring(telling(&[TELLS_FIGURES, TELLS_HEALTH])).await;
+    for _ in 0..4 {
+        rig.backend.next(Rpc::NodeStageVolume, Answer::fail(Code::Internal, "not now"));
+    }
+    rig.running().await;
+    rounds(&rig, 2).await;
+    let calls = rig.backend.calls();
+    let at = |rpc: Rpc| calls.iter().position(|call| call.rpc == rpc).unwrap();
+    let staged = calls.iter().rposition(|call| call.rpc == Rpc::NodeStageVolume).unwrap();
+    assert!(at(STATS) > staged, "{:?}", rig.backend.order());
+    assert_eq!((rig.count(Rpc::NodeStageVolume), rig.count(Rpc::NodeUnstageVolume)), (5, 0));
     end(rig).await;
 }
 

@@ -15,6 +15,8 @@ const DELETE: Rpc = Rpc::DeleteSnapshot;
 /// CREATE_DELETE_SNAPSHOT and LIST_SNAPSHOTS of the controller service.
 const CAN: i32 = 5;
 const LISTS: i32 = 6;
+/// GET_SNAPSHOT of the controller service.
+const GETS: i32 = 15;
 
 fn picturing() -> Config {
     let mut config = Config::full();
@@ -313,7 +315,8 @@ async fn a_deletion_is_repeated_unless_it_is_of_a_group() {
     scene.end().await;
 }
 
-/// Part of obligations CO-CTRL-100, CO-CTRL-95.
+/// Obligation CO-CTRL-100.
+/// Part of obligation CO-CTRL-95.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_that_was_there_is_looked_for_and_never_deleted() {
     for lists in [true, false] {
@@ -333,6 +336,11 @@ async fn a_snapshot_that_was_there_is_looked_for_and_never_deleted() {
         assert_eq!(ready["status"]["handle"], taken.snapshot_id.as_str());
         let size = if lists { json!("1Mi") } else { Value::Null };
         assert_eq!((scene.rig.count(LIST), &ready["status"]["size"]), (usize::from(lists), &size));
+        for call in scene.rig.backend.calls_of(LIST) {
+            let Ask::ListSnapshots(of) = call.ask else { panic!() };
+            let filter = (of.snapshot_id.as_str(), of.source_volume_id.as_str(), of.starting_token.as_str());
+            assert_eq!(filter, (taken.snapshot_id.as_str(), "", ""));
+        }
         scene.rig.world.delete(&scene.snapshots, "snap").await;
         scene.rig.world.let_go(&scene.snapshots, "snap").await;
         let before = scene.taken().len();
@@ -471,7 +479,58 @@ async fn a_snapshot_keeps_the_id_that_it_was_told_first() {
     scene.end().await;
 }
 
-/// Part of obligation CO-CTRL-95.
+/// Obligation CO-CTRL-101.
+/// Where what is alpha is on, it alone is asked for. That it is not found is told, and no word that it is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_snapshot_is_asked_for_where_that_may_be() {
+    const GET: Rpc = Rpc::GetSnapshot;
+    for alpha in [true, false] {
+        let mut config = Config { alpha, ..picturing() };
+        config.controller.push(GETS);
+        let mut rig = Rig::idle(config).await;
+        rig.plugin_object(json!({ "alpha": alpha })).await;
+        rig.start().await;
+        rig.register().await;
+        rig.ready().await;
+        rig.ask("vol-1", &Special::default()).await;
+        rig.volume_up("vol-1").await;
+        let snapshots = rig.world.namespaced();
+        let scene = Scene { rig, snapshots };
+        let client = client(&scene.rig);
+        let request = proto::CreateSnapshotRequest {
+            source_volume_id: "backend/0001".to_owned(),
+            name: "by hand".to_owned(),
+            ..Default::default()
+        };
+        let taken = client.create_snapshot(request, Duration::from_secs(5)).await.unwrap();
+        for _ in 0..if alpha { 2 } else { 0 } {
+            scene.rig.backend.next(GET, Answer::fail(Code::NotFound, "what is that?"));
+        }
+        let source = json!({ "handle": taken.snapshot_id, "plugin": "scripted" });
+        scene.ask(json!({ "source": source }), json!({ "plugin": "scripted" })).await;
+        if alpha {
+            let told = scene.told("SnapshotNotFound").await;
+            assert!(
+                told["metadata"]["deletionTimestamp"].is_null() && told["status"]["exists"] != "Down",
+                "{told}"
+            );
+        }
+        let ready = scene.ready().await;
+        assert_eq!(
+            (&ready["status"]["size"], &ready["status"]["handle"]),
+            (&json!("1Mi"), &json!(taken.snapshot_id))
+        );
+        let counts = (scene.rig.count(GET), scene.rig.count(LIST));
+        assert_eq!(counts, if alpha { (3, 0) } else { (0, 1) });
+        scene.rig.world.delete(&scene.snapshots, "snap").await;
+        scene.rig.world.let_go(&scene.snapshots, "snap").await;
+        let request = proto::DeleteSnapshotRequest { snapshot_id: taken.snapshot_id, ..Default::default() };
+        client.delete_snapshot(request, Duration::from_secs(5)).await.unwrap();
+        scene.end().await;
+    }
+}
+
+/// Obligation CO-CTRL-95.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_picture_of_something_else_is_deleted_again_but_not_out_of_a_group() {
     for group in ["", "group/1"] {

@@ -225,7 +225,7 @@ async fn what_a_plugin_calls_its_node_has_a_length_and_is_kept_with_its_limit_an
     rig.finish().await;
 }
 
-/// Part of obligation CO-NODE-12.
+/// Obligation CO-NODE-12.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_place_that_is_told_in_another_form_is_not_believed() {
     for (key, value) in [("a b", "c"), ("Up.example/zone", "c"), ("zone", "a/b")] {

@@ -250,7 +250,9 @@ fn seen(node: &Node, look: &Look<'_>, before: &HostPart) -> Seen {
         at_source: source.is_some_and(|volume| {
             volume.uid().as_deref() == Some(&look.of.uid) && asked_to_release(&volume).is_none()
         }),
-        lists: known.is_some_and(|known| known.controller.list_snapshots),
+        lists: known.is_some_and(|known| {
+            known.controller.list_snapshots || gets(node, &look.of.plugin, known.controller)
+        }),
     }
 }
 
@@ -427,7 +429,13 @@ async fn undo(
     }
 }
 
-/// Looks for one by its handle. Where the plugin lists none, one that was there is taken as it is.
+/// Whether the plugin can be asked for one snapshot: that is alpha.
+fn gets(node: &Node, plugin: &str, can: csi::ControllerCapabilities) -> bool {
+    can.get_snapshot && node.alpha(plugin) == csi::Alpha::On
+}
+
+/// Looks for one by its handle. Where the plugin can only list them, among all; where it cannot do that either, one that was
+/// there is taken as it is.
 async fn find(
     node: &Arc<Node>,
     look: &Look<'_>,
@@ -437,7 +445,8 @@ async fn find(
 ) -> Result<(), Blocked> {
     let spec = &look.snapshot.spec.source;
     let handle = if part.handle.is_empty() { spec.handle.clone() } else { part.handle.clone() };
-    if !plugin.controller.list_snapshots {
+    let gets = gets(node, &plugin.name, plugin.controller);
+    if !(plugin.controller.list_snapshots || gets) {
         (part.exists, part.handle, part.ready) = (Some(Rung::Up), handle, true);
         return Ok(());
     }
@@ -445,6 +454,19 @@ async fn find(
     let about = &look.snapshot.object_ref(&());
     let names =
         Attempt { key: &look.key, volume: &uid, step: retry, serving: plugin, lease: look.lease, about };
+    if gets {
+        let request = proto::GetSnapshotRequest { snapshot_id: handle.clone(), secrets };
+        let got = call(node, names, "GetSnapshot", |terms| plugin.client.get_snapshot(request, terms)).await;
+        return match got {
+            Ok(got) => {
+                part.told(&got);
+                if part.ready { Ok(()) } else { Err(Blocked::Wait(Reason::SnapshotProcessing)) }
+            }
+            // No word that it is gone (CO-CTRL-101).
+            Err(failure) if failure.is_not_found() => Err(Blocked::Wait(Reason::SnapshotNotFound { handle })),
+            Err(failure) => Err(Blocked::Call(requests::naming(failure, look.of.secret.as_ref()))),
+        };
+    }
     let mut pages = check::Pages::new();
     loop {
         let request = requests::list_snapshot(&handle, pages.token(), secrets.clone());

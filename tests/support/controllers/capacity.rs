@@ -1,7 +1,7 @@
 //! What plugins say of their room: asked for each class at each place, and preferred by placement.
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, Seen};
+use crate::bench::{Bench, Seen, condition};
 use crate::fake::{Behaviour, DIR};
 use crate::manifests::{claim, phase, plugin, ready, user};
 use crate::quickstart::nothing_left;
@@ -41,7 +41,10 @@ fn place_of(seen: &Seen, name: &str) -> String {
 
 async fn room(bench: &Bench, node: &'static str, bytes: i64) {
     for each in ["a", "b", "c"] {
-        bench.behave(each, |b| b.rooms.push((node, bytes)));
+        bench.behave(each, |b| {
+            b.rooms.retain(|(other, _)| *other != node);
+            b.rooms.push((node, bytes));
+        });
     }
     let is_told = |seen: &Seen| {
         let all = seen.all("plugininstances");
@@ -101,4 +104,32 @@ async fn a_volume_that_is_made_at_once_is_made_where_there_is_room_too() {
         assert_eq!(place_of(&bench.seen, "one"), wanted, "{rooms:?}");
         end(bench).await;
     }
+}
+
+/// It was old news: who has no room says so, and the volume is begun anew where there is some by that plugin's word.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_made_at_once_moves_to_where_its_plugin_says_that_there_is_room() {
+    let bench = with("Node", "Immediate").await;
+    for node in ["a", "b", "c"] {
+        bench.behave(node, |b| b.no_room = vec!["a", "b"]);
+    }
+    room(&bench, "b", 0).await;
+    bench.make("volumeclaims", claim("c", "k", "SingleNodeWriter")).await;
+    let has_none =
+        |seen: &Seen| seen.all("volumes").iter().any(|v| condition(v, "Ready")["reason"] == "NoRoom");
+    bench.until("there is none on a", has_none).await;
+    assert_eq!(bench.quiet().await.len(), 0, "by its word there is room, so it is asked on");
+    assert_eq!(bench.seen.only("volumes")["spec"]["source"]["create"]["nodeName"], "a");
+    room(&bench, "a", GIB - 1).await;
+    bench.until("it is bound", |seen| ready(&seen.only("volumeclaims"))).await;
+    bench.until("one is left", |seen| seen.all("volumes").len() == 1).await;
+    assert_eq!(bench.seen.only("volumes")["spec"]["source"]["create"]["nodeName"], "c");
+    assert_eq!(bench.ledger.count("create"), 1);
+    let told = |e: &&Value| e["reason"] == "NoRoom" && e["involvedObject"]["kind"] == "VolumeClaim";
+    assert_eq!(bench.seen.all("events").iter().filter(told).count(), 1);
+    bench.delete("volumeclaims", "default", "c").await;
+    bench.delete("volumeclasses", "", "k").await;
+    bench.delete("plugins", "", "disk").await;
+    bench.until("nothing is left", nothing_left).await;
+    bench.end().await;
 }
