@@ -275,6 +275,8 @@ pub struct Node {
     pub sightings: super::mounts::Sightings,
     /// How full volumes are, as it was measured last.
     pub usages: super::mounts::Usages,
+    /// How many calls were made of plugins, and how long they took.
+    pub tally: super::tally::Tally,
     /// When plugins were asked how much room there is.
     pub rooms: super::room::Rooms,
     /// How tasks are run here.
@@ -438,6 +440,7 @@ impl Node {
             sightings: super::mounts::Sightings::default(),
             usages: super::mounts::Usages::default(),
             rooms: super::room::Rooms::default(),
+            tally: super::tally::Tally::default(),
             stop: parts.stop,
             tenure: watch::Sender::default(),
             synced: AtomicBool::new(false),

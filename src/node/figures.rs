@@ -1,5 +1,5 @@
 //! What this node tells of itself in figures, in the text format of Prometheus: how full volumes are, how they are, which
-//! plugins are well. From memory alone: who asks makes no call of a plugin and no path call, and waits for nobody.
+//! plugins are well, and how long their calls took (`tally`). From memory alone: who asks makes no call of a plugin and no path call, and waits for nobody.
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Arc, OnceLock, Weak};
@@ -51,6 +51,7 @@ impl Figures {
         of_volumes(&mut text, &volumes(&node), names);
         of_plugins(&mut text, &node);
         of_mounts(&mut text, &node);
+        node.tally.write(&mut text, &node.options.name);
         text
     }
 }
@@ -67,7 +68,7 @@ fn gauge(text: &mut String, name: &str, help: &str, lines: impl IntoIterator<Ite
 }
 
 /// Labels as they are written, with what ends one escaped.
-fn labels(of: &[(&str, &str)]) -> String {
+pub(super) fn labels(of: &[(&str, &str)]) -> String {
     let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     of.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect::<Vec<_>>().join(",")
 }

@@ -47,6 +47,7 @@ pub mod retry;
 mod room;
 pub mod runtime;
 pub mod supervisor;
+mod tally;
 pub mod tasks;
 pub mod turns;
 pub mod watches;

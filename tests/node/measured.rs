@@ -105,6 +105,15 @@ async fn a_driver_that_tells_nothing_is_not_asked() {
     until(|| metrics.text(FigureNames::AndKubelets).contains(line), line).await;
     let text = metrics.text(FigureNames::Own);
     assert!(text.contains("\nwharfline_plugin_up{plugin=\"scripted\",role=\"Monolith\","), "{text}");
+    let calls = |method: &str, code: &str| {
+        format!(
+            "wharfline_csi_call_seconds_count{{plugin=\"scripted\",method=\"{method}\",code=\"{code}\",node=\"node-a\"}} "
+        )
+    };
+    assert!(
+        text.contains(&calls("NodeGetVolumeStats", "OK")) && text.contains(&calls("Probe", "OK")),
+        "{text}"
+    );
     end(rig).await;
 }
 

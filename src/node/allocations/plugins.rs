@@ -147,8 +147,11 @@ pub(super) async fn prepare(node: &Node, socket: &Path) -> Result<(), String> {
 
 /// Puts an instance into the registry; the same again changes nothing.
 pub fn register(node: &Arc<Node>, uid: &str, task: &str, entry: &InstanceEntry) -> Result<(), String> {
-    let options =
-        csi::PluginOptions { turns: node.registry.turns(&entry.plugin), ..csi::PluginOptions::default() };
+    let options = csi::PluginOptions {
+        turns: node.registry.turns(&entry.plugin),
+        observer: Some(node.tally.observer(&entry.plugin)),
+        ..csi::PluginOptions::default()
+    };
     let client = node.machine.dial.plugin(&entry.socket, options).map_err(|e| e.to_string())?;
     let key = InstanceKey { allocation: uid.to_owned(), task: task.to_owned() };
     let (known, born) = admitted(node, uid, task, &entry.plugin);
