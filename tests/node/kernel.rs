@@ -49,6 +49,44 @@ async fn another_thing_than_was_asked_for_is_told_and_comes_down_again() {
     rig.finish().await;
 }
 
+/// Obligation CO-NODE-36.
+/// Whoever mounted it from there uses it, perhaps: it stays staged and attached, why is told, and it goes on by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_somebody_mounted_from_the_staging_path_is_not_unstaged() {
+    let rig = Rig::new(Config::full()).await;
+    let app = rig.user("app").await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    // A file system with a device of its own, which the driver has mounted before it is asked to stage.
+    let (image, home) = (rig.files.path().join("image"), crate::stale::home(&rig, "vol-1").await);
+    std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    crate::stale::done("mkfs.ext4", &["-q", image.to_str().unwrap()]);
+    crate::stale::done("mount", &["-o", "loop", image.to_str().unwrap(), home.to_str().unwrap()]);
+    rig.attach("vol-1", &[&app], &Special::default()).await;
+    rig.published("app").await;
+    let staging = rig.mounted().into_iter().find(|path| path.contains("/staging/")).unwrap();
+    let stray = rig.files.path().join("stray");
+    std::fs::create_dir(&stray).unwrap();
+    rustix::mount::mount_bind(&staging, &stray).unwrap();
+    rig.end_alloc("app").await;
+    rig.world.delete(&rig.attachments, "att-1").await;
+    if rig.place.machine().kernel.facts().await.unwrap().statmount {
+        let told = |a: &Value| {
+            let node = &a["status"]["node"];
+            let said = node["message"].as_str().unwrap_or_default();
+            node["reason"] == "MountedElsewhere" && said.contains(stray.to_str().unwrap())
+        };
+        let held = rig.world.until(&rig.attachments, "att-1", "told", told).await;
+        assert!(held.status.unwrap().node.unwrap().next_attempt_time.is_some());
+        assert_eq!((rig.count(Rpc::NodeUnstageVolume), rig.count(Rpc::ControllerUnpublishVolume)), (0, 0));
+    }
+    rustix::mount::unmount(&stray, rustix::mount::UnmountFlags::empty()).unwrap();
+    rig.detached().await;
+    crate::stale::done("umount", &[home.to_str().unwrap()]);
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
 /// Obligation CO-NODE-23: nobody says that it was staged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mount_that_is_at_the_staging_path_already_is_no_stage() {

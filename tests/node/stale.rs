@@ -285,7 +285,7 @@ async fn a_mount_that_does_not_answer_keeps_no_other_from_being_looked_at() {
     rig.finish().await;
 }
 
-fn done(program: &str, arguments: &[&str]) -> String {
+pub(crate) fn done(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()

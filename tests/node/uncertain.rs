@@ -135,7 +135,6 @@ async fn a_call_that_a_killed_daemon_left_under_way_is_waited_for() {
 }
 
 /// Obligations CO-NODE-24, CO-NODE-51: a refusal ends its attempt and says nothing of what that left behind.
-/// Part of obligation CO-NODE-36.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_refused_and_is_unwanted_is_reversed_all_the_same() {
     for (rpc, reverse) in

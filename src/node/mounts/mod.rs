@@ -15,6 +15,7 @@ mod look;
 mod others;
 mod report;
 mod steps;
+mod strays;
 mod unit;
 pub(super) mod usage;
 

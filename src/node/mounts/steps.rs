@@ -9,7 +9,7 @@ use super::super::events::Tone;
 use super::super::journal::{AttachmentEntry, Change, Entry, PublicationEntry, publication_key};
 use super::super::{lookup, requests};
 use super::unit::{Unit, User};
-use super::{FOREIGN_MOUNT, NODE, TARGET, Trouble, at_host, chain, hash};
+use super::{FOREIGN_MOUNT, NODE, TARGET, Trouble, at_host, chain, hash, strays};
 use crate::api::meta::VolumeMode;
 use crate::csi::{self, Alpha, Failure, Gate, Terms};
 use crate::plan::Reason;
@@ -122,12 +122,13 @@ impl Unit {
     pub(super) async fn unstage(&self, node: &Arc<Node>, step: &str) -> Result<(), Trouble> {
         let mut entry = self.entry_or_new()?;
         let plugin = serving(node, &entry.plugin, &entry.handle)?;
+        let place = TreePath::new(["staging", &entry.staging])?;
+        Box::pin(strays::none_left(node, &place)).await?;
         if entry.staged != Level::Sinking {
             entry.staged = Level::Sinking;
             node.journal.put(Entry::Attachment(entry.clone())).await?;
         }
         node.sightings.quiet(&Entry::Attachment(entry.clone()).key()).await;
-        let place = TreePath::new(["staging", &entry.staging])?;
         let request = csi::proto::NodeUnstageVolumeRequest {
             volume_id: entry.handle.clone(),
             staging_target_path: plugin.told(node, &place),
