@@ -96,8 +96,7 @@ async fn who_does_not_tell_is_asked_again_when_something_has_happened() {
     rig.volume_up("vol-1").await;
     told(&rig, "answered", |rooms| rooms[0]["availableBytes"] == ALL - (1 << 20)).await;
     rig.end_volume("vol-1").await;
-    let mut negative = proto::GetCapacityResponse::default();
-    negative.available_capacity = -1;
+    let negative = proto::GetCapacityResponse { available_capacity: -1, ..Default::default() };
     rig.backend.next(GET, Answer::reply(&negative));
     ask(&rig, json!([{ "class": "other" }])).await;
     told(&rig, "no answer", |rooms| rooms[0]["class"] == "other" && rooms[0]["message"].is_string()).await;

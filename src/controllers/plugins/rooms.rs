@@ -70,9 +70,10 @@ fn own_place(instances: &Instances, node: &str) -> Segments {
 
 /// How much room there is for a volume of a class that is made for this node, as far as that is known.
 pub(crate) fn room(instances: &Instances, local: bool, class: &str, node: &str) -> Option<Room> {
-    let teller = match local {
-        true => instances.serving(Service::Controller, node),
-        false => instances.healthy(Service::Controller).next(),
+    let teller = if local {
+        instances.serving(Service::Controller, node)
+    } else {
+        instances.healthy(Service::Controller).next()
     };
     let here = own_place(instances, node);
     let rooms = &teller?.status.as_ref()?.rooms;

@@ -364,20 +364,7 @@ async fn create(
             if let Err(fault) = check::created(&asked, &made) {
                 return undo_create(node, &plugin, names, (&made.volume_id, secrets), part, &fault).await;
             }
-            part.exists = Some(Rung::Up);
-            part.handle = made.volume_id;
-            let given = source
-                .attributes
-                .clone()
-                .map(|has| Modification { has: Some(has), ..Modification::default() });
-            part.modification = given.or(part.modification.take());
-            part.context = made.volume_context;
-            part.capacity =
-                if made.capacity_bytes == 0 { String::new() } else { quantity::display(made.capacity_bytes) };
-            // An idempotent repetition may leave the topology out; the first answer stays (Q1).
-            if !made.accessible_topology.is_empty() {
-                part.topology = made.accessible_topology.into_iter().map(|t| t.segments).collect();
-            }
+            keep(part, source, made);
             tracing::info!(volume = volume.name_any(), handle = part.handle, "created");
             Ok(())
         }
@@ -397,6 +384,22 @@ async fn create(
             let failure = lookup::of_source(node, source.content.as_ref(), failure).await;
             Err(Blocked::Call(requests::naming(failure, volume.spec.secrets.provision.as_ref())))
         }
+    }
+}
+
+/// What was made, as it is kept.
+fn keep(part: &mut HostPart, source: &CreateSource, made: csi::proto::Volume) {
+    part.exists = Some(Rung::Up);
+    part.handle = made.volume_id;
+    let given = source.attributes.clone();
+    let given = given.map(|has| Modification { has: Some(has), ..Modification::default() });
+    part.modification = given.or(part.modification.take());
+    part.context = made.volume_context;
+    part.capacity =
+        if made.capacity_bytes == 0 { String::new() } else { quantity::display(made.capacity_bytes) };
+    // An idempotent repetition may leave the topology out; the first answer stays (Q1).
+    if !made.accessible_topology.is_empty() {
+        part.topology = made.accessible_topology.into_iter().map(|t| t.segments).collect();
     }
 }
 
