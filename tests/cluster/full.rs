@@ -41,7 +41,7 @@ async fn who_finds_no_slot_runs_on_another_node() {
 }
 
 /// Obligation CO-CTRL-16.
-/// Each node has disks of its own, and those of the first are full: the volume is made on the second, and its user goes there.
+/// Each node has disks of its own, and those of the first are full by now: the volume is made on the second, and its user goes there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_finds_no_room_runs_where_there_is_some() {
     let mut cluster = Cluster::start(1).await;
@@ -52,9 +52,6 @@ async fn who_finds_no_room_runs_where_there_is_some() {
     std::fs::create_dir_all(&small).unwrap();
     let size = Some(c"size=96m");
     rustix::mount::mount("small", &small, "tmpfs", rustix::mount::MountFlags::empty(), size).unwrap();
-    let other = std::fs::File::create(small.join("other")).unwrap();
-    rustix::fs::fallocate(&other, rustix::fs::FallocateFlags::empty(), 0, 64 << 20).unwrap();
-    drop(other);
     let manifest = include_str!("../../manifests/loop.yaml")
         .replace("spec:\n  instances:", "spec:\n  controllerScope: Node\n  instances:")
         .replace("drivers/loop\"]", "drivers/loop\", --topology, \"${NODE_NAME}\"]");
@@ -62,6 +59,12 @@ async fn who_finds_no_room_runs_where_there_is_some() {
     let (objects, _writer) = manifest.rsplit_once("\n---\n").unwrap();
     cluster.apply(objects);
     until("the plugin serves everywhere", || instances(&cluster).len() == 2);
+    let tells = |i: &Value| i["status"]["rooms"][0]["availableBytes"].is_i64();
+    until("both tell of room", || cluster.list("plugininstances").iter().all(tells));
+    // What the first one told is old news by now.
+    let other = std::fs::File::create(small.join("other")).unwrap();
+    rustix::fs::fallocate(&other, rustix::fs::FallocateFlags::empty(), 0, 64 << 20).unwrap();
+    drop(other);
     cluster.apply(&allocation("app", "", "exec sleep infinity"));
     wait(&cluster, "app", "Running");
     assert_eq!(node_of(&cluster, "app"), "n1");
