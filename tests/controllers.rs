@@ -24,6 +24,8 @@ mod expansion;
 mod fake;
 #[path = "support/controllers/garbage.rs"]
 mod garbage;
+#[path = "support/controllers/groups.rs"]
+mod groups;
 #[path = "support/controllers/kept.rs"]
 mod kept;
 #[path = "support/controllers/late.rs"]

@@ -32,6 +32,7 @@ mod fickle;
 mod full;
 #[path = "node/golden.rs"]
 mod golden;
+mod grouped;
 #[path = "node/handover.rs"]
 mod handover;
 #[path = "node/healed.rs"]

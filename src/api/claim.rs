@@ -34,11 +34,11 @@ pub struct VolumeClaimSpec {
     pub data_source: Option<DataSource>,
 }
 
-/// What a new volume is filled from: exactly one of these, in the claim's own namespace.
+/// What a new volume is filled from: a claim or a Snapshot, in the claim's own namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DataSource {
-    /// A claim, whose volume is copied as it is then.
+    /// A claim, whose volume is copied as it is then. With a Snapshot of several volumes: the claim whose picture it is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub claim_name: String,
     /// A Snapshot.

@@ -157,6 +157,7 @@ pub const AGENT_PART: &[&str] = &[
 pub const SNAPSHOT_PART: &[&str] = &[
     "exists",
     "handle",
+    "members",
     "size",
     "creationTime",
     "ready",
@@ -351,12 +352,13 @@ fn modes(list: &Value) -> Value {
     json!(items(list).filter_map(short).collect::<Vec<_>>().join(","))
 }
 
-/// What a snapshot is of: its claim, or that it was there before.
+/// What a snapshot is of: its claim or claims, or that it was there before.
 fn pictured(snapshot: &Value) -> Value {
     let source = &snapshot["spec"]["source"];
-    match source["claimName"].as_str() {
-        Some(claim) => json!(claim),
-        None => source["handle"].clone(),
+    match (source["claimName"].as_str(), source["selector"].is_null()) {
+        (Some(claim), _) => json!(claim),
+        (None, true) => source["handle"].clone(),
+        (None, false) => names(&snapshot["status"]["of"]["members"], "claimName"),
     }
 }
 

@@ -338,6 +338,8 @@ pub mod capability {
     pub const CLONE: &str = "controller/CLONE_VOLUME";
     /// The controller takes and deletes snapshots, and makes volumes out of them.
     pub const SNAPSHOT: &str = "controller/CREATE_DELETE_SNAPSHOT";
+    /// The group controller takes and deletes snapshots of several volumes at one moment.
+    pub const GROUP_SNAPSHOT: &str = "group-controller/CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT";
     /// The node expands volumes.
     pub const NODE_EXPAND: &str = "node/EXPAND_VOLUME";
     /// The node stages.

@@ -1,5 +1,8 @@
-//! Snapshot: a picture of a volume at one moment.
+//! Snapshot: a picture of a volume, or of several, at one moment.
+use std::collections::{BTreeMap, BTreeSet};
+
 use kube::CustomResource;
+use kube::core::{Expression, SelectorExt as _};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,7 +10,7 @@ use serde_json::Value;
 use super::meta::{Call, Condition, Host, Map, ReclaimPolicy, Rung, SecretRef, Time, VolumeMode};
 use super::volume::{is_zero, late, says_other};
 
-/// A picture of a volume at one moment, from which claims can be filled.
+/// A picture of a volume, or of several, at one moment, from which claims can be filled.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "wharfline.dev",
@@ -30,13 +33,17 @@ pub struct SnapshotSpec {
     pub deletion_policy: ReclaimPolicy,
 }
 
-/// Where a snapshot comes from: `claimName`, or `handle` with `plugin`.
+/// Where a snapshot comes from: `claimName`, `selector`, or `handle` with `plugin`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotSource {
     /// The claim whose volume is pictured, in the same namespace.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub claim_name: String,
+    /// The claims whose volumes are pictured together, at one moment: those of the same namespace with such labels when the
+    /// snapshot is begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<ClaimSelector>,
     /// A picture that exists already: the plugin's id for it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub handle: String,
@@ -48,13 +55,73 @@ pub struct SnapshotSource {
     pub node_name: String,
 }
 
+/// Which claims are meant: those with all these labels, and of which all these expressions are true.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimSelector {
+    /// Labels with their values.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub match_labels: Map,
+    /// What else has to be true of the labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub match_expressions: Vec<LabelRequirement>,
+}
+
+/// What has to be true of a label.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LabelRequirement {
+    /// The label.
+    pub key: String,
+    /// How it is compared.
+    pub operator: LabelOperator,
+    /// What it is compared with: at least one with `In` and `NotIn`, none with the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub values: Vec<String>,
+}
+
+/// How a label is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LabelOperator {
+    /// It has one of the values.
+    In,
+    /// It has none of the values, or is not there.
+    NotIn,
+    /// It is there, whatever its value.
+    Exists,
+    /// It is not there.
+    DoesNotExist,
+}
+
+impl ClaimSelector {
+    /// Whether a claim with these labels is meant.
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        let equal = self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value));
+        equal && self.match_expressions.iter().all(|one| one.expression().matches(labels))
+    }
+}
+
+impl LabelRequirement {
+    fn expression(&self) -> Expression {
+        let (key, values) = (self.key.clone(), self.values.iter().cloned().collect::<BTreeSet<_>>());
+        match self.operator {
+            LabelOperator::In => Expression::In(key, values),
+            LabelOperator::NotIn => Expression::NotIn(key, values),
+            LabelOperator::Exists => Expression::Exists(key),
+            LabelOperator::DoesNotExist => Expression::DoesNotExist(key),
+        }
+    }
+}
+
 /// What a snapshot is of, and all that is asked for with it. Found once, before anything is asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotOf {
     /// The Plugin.
     pub plugin: String,
-    /// The Volume; empty for one that was there before.
+    /// The Volume; empty for one that was there before, and for one of several volumes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub volume: String,
     /// Its uid.
@@ -66,6 +133,9 @@ pub struct SnapshotOf {
     /// Whether that is a file system or a block volume; absent where nobody knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_mode: Option<VolumeMode>,
+    /// Of several volumes: each of them, by the names of their claims.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<MemberOf>,
     /// With `controllerScope: Node`, the only node that knows it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node_name: String,
@@ -75,6 +145,37 @@ pub struct SnapshotOf {
     /// The Secret of its calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretRef>,
+}
+
+/// One of the volumes that are pictured together.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberOf {
+    /// Its claim.
+    pub claim_name: String,
+    /// The Volume.
+    pub volume: String,
+    /// Its uid.
+    pub uid: String,
+    /// What the plugin calls it.
+    pub handle: String,
+    /// Whether it is a file system or a block volume.
+    #[serde(default)]
+    pub volume_mode: VolumeMode,
+}
+
+/// The picture of one of several volumes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Member {
+    /// The claim whose volume it pictures; empty for what the plugin counts to the group and nobody asked for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub claim_name: String,
+    /// The plugin's id for it.
+    pub handle: String,
+    /// How large a volume must be that is filled from it; empty when the plugin did not say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub size: String,
 }
 
 /// What is seen of a snapshot.
@@ -104,9 +205,12 @@ pub struct SnapshotStatus {
     /// nothing was ever asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exists: Option<Rung>,
-    /// The plugin's id for it.
+    /// The plugin's id for it; of several volumes, for the group.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub handle: String,
+    /// Of several volumes: the pictures, which alone can be deleted together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<Member>,
     /// How large a volume must be that is filled from it; empty when the plugin did not say.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub size: String,
@@ -116,7 +220,7 @@ pub struct SnapshotStatus {
     /// Whether claims can be filled from it.
     #[serde(default)]
     pub ready: bool,
-    /// The group of snapshots that it is of, which alone can be deleted.
+    /// The group of the plugin's that it is of, which alone can be deleted.
     #[serde(default, rename = "groupID", skip_serializing_if = "String::is_empty")]
     pub group_id: String,
     /// The last calls.
@@ -141,7 +245,26 @@ impl SnapshotStatus {
     }
 }
 
+impl SnapshotOf {
+    /// The uids of the volumes that it is of; none for one that was there before.
+    pub fn uids(&self) -> impl Iterator<Item = &str> {
+        let alone = Some(self.uid.as_str()).filter(|uid| !uid.is_empty());
+        alone.into_iter().chain(self.members.iter().map(|member| member.uid.as_str()))
+    }
+
+    /// The volumes that it is of: their names and uids.
+    pub fn volumes(&self) -> impl Iterator<Item = (&str, &str)> {
+        let alone = Some((self.volume.as_str(), self.uid.as_str())).filter(|(_, uid)| !uid.is_empty());
+        alone.into_iter().chain(self.members.iter().map(|m| (m.volume.as_str(), m.uid.as_str())))
+    }
+}
+
 impl Snapshot {
+    /// Whether it is of several volumes.
+    pub fn is_group(&self) -> bool {
+        self.spec.source.selector.is_some()
+    }
+
     /// Whether it has to be cut; one that was there before has not.
     pub fn is_cut(&self) -> bool {
         self.spec.source.handle.is_empty()
@@ -169,7 +292,7 @@ pub(super) fn reserved(new: &Value) -> Option<&'static str> {
 
 /// A former host's word of a snapshot, which would cover what the present one says.
 pub(super) fn late_snapshot(new: &Value, old: &Value) -> Option<String> {
-    const WORDS: [&str; 5] = ["exists", "handle", "size", "ready", "observedEpoch"];
+    const WORDS: [&str; 6] = ["exists", "handle", "members", "size", "ready", "observedEpoch"];
     let status = &new["status"];
     late(&status["controller"]["epoch"], &status["observedEpoch"])
         .filter(|_| says_other(&WORDS, status, &old["status"]))

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::cache::Name;
 use super::context::Context;
 use super::facts::{Instances, deleting, node_down, serves};
+use super::groups;
 use super::nodes::pulse;
 use super::plugins::leaving;
 use super::volumes::{held_back, only};
@@ -91,6 +92,8 @@ pub(crate) fn of_volume(
     if let Some(reason) = current.is_none().then(|| held_back(&context.world, object)).flatten() {
         return (Decision::Wait(reason), None);
     }
+    // As long as a snapshot of several volumes is being cut all of them have one host.
+    let pinned = groups::pinned(&context.world, object).filter(|_| only(object).is_none());
     let of = Hosted {
         plugin: &object.spec.plugin,
         deleting: deleting(object),
@@ -98,8 +101,8 @@ pub(crate) fn of_volume(
         calling: status.calling_host(),
         asked: status.asked_to_release,
         released: status.released_epoch,
-        only: only(object),
-        follows: false,
+        only: only(object).or(pinned.as_deref()),
+        follows: pinned.is_some(),
         preferred: consumer(context, object, status),
         needed: object.spec.source.create.is_some(),
     };

@@ -25,6 +25,7 @@ mod drive;
 mod expansions;
 mod facts;
 mod garbage;
+mod groups;
 mod holders;
 mod hosts;
 mod lead;

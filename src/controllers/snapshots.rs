@@ -9,6 +9,7 @@ use super::claims::{class_of, owner, usable, volume_of};
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, deleting, uid, with_condition};
+use super::groups;
 use super::hosts::{self, Hosted};
 use super::ledger::PATIENCE;
 use super::volumes::only;
@@ -118,26 +119,11 @@ fn source(world: &World, object: &Snapshot, status: &SnapshotStatus) -> Result<O
     if !object.is_cut() {
         return there(world, object).map(Some);
     }
-    let name = &object.spec.source.claim_name;
-    let claim = world.claims.get(&(name_of(object).0, name.clone()));
-    let volume = claim.as_ref().and_then(|claim| {
-        volume_of(world, claim).filter(|volume| owner(world, claim, volume) == Owner::Mine)
-    });
-    let handle = |v: &Volume| v.status.as_ref().map(|s| s.handle.clone()).unwrap_or_default();
-    let state = match (&claim, &volume) {
-        (None, _) => Source::Missing(name.clone()),
-        (Some(claim), _) if deleting(&**claim) => Source::Leaving("VolumeClaim", name.clone()),
-        (Some(_), None) => Source::NotReady("it has no volume yet".to_owned()),
-        (Some(_), Some(volume)) if deleting(&**volume) => Source::Leaving("Volume", volume.name_any()),
-        (Some(claim), Some(volume)) if handle(volume).is_empty() || !usable(world, claim, volume) => {
-            Source::NotReady(format!("its volume \"{}\" cannot be used yet", volume.name_any()))
-        }
-        (Some(_), Some(_)) => Source::There,
-    };
-    if let Some(reason) = plan::held_up(name, &state) {
-        return Err(reason);
+    if let Some(selector) = &object.spec.source.selector {
+        return groups::source(world, object, selector).map(Some);
     }
-    let (Some(claim), Some(volume)) = (claim, volume) else { return Ok(None) };
+    let name = &object.spec.source.claim_name;
+    let (claim, volume) = pictured(world, &name_of(object).0, name)?;
     let plugin = &volume.spec.plugin;
     let instances = Instances::of(world, plugin);
     if instances.nodes(Service::Controller).len() > 0
@@ -154,10 +140,7 @@ fn source(world: &World, object: &Snapshot, status: &SnapshotStatus) -> Result<O
         let details = format!("class \"{named}\" is not of its plugin \"{plugin}\"; choose one that is");
         return Err(Reason::SourceMismatch { from: format!("claim \"{name}\""), details });
     }
-    let asked_with = with_settings(class.as_deref());
-    // A volume has its Secrets for life, whatever became of its class.
-    let secret =
-        if named.is_empty() { volume.spec.secrets.snapshot.clone() } else { asked_with.secret.clone() };
+    let asked_with = settings_for(&volume, class.as_deref(), named);
     Ok(Some(SnapshotOf {
         plugin: plugin.clone(),
         volume: volume.name_any(),
@@ -165,9 +148,36 @@ fn source(world: &World, object: &Snapshot, status: &SnapshotStatus) -> Result<O
         handle: handle(&volume),
         volume_mode: Some(volume.spec.volume_mode),
         node_name: only(&volume).unwrap_or_default().to_owned(),
-        secret,
         ..asked_with
     }))
+}
+
+/// The claim of this name and its volume, if that can be pictured.
+pub(super) fn pictured(
+    world: &World,
+    namespace: &str,
+    name: &str,
+) -> Result<(Arc<VolumeClaim>, Arc<Volume>), Reason> {
+    let claim = world.claims.get(&(namespace.to_owned(), name.to_owned()));
+    let volume = claim.as_ref().and_then(|claim| {
+        volume_of(world, claim).filter(|volume| owner(world, claim, volume) == Owner::Mine)
+    });
+    let state = match (claim, volume) {
+        (None, _) => Source::Missing(name.to_owned()),
+        (Some(claim), _) if deleting(&*claim) => Source::Leaving("VolumeClaim", name.to_owned()),
+        (Some(_), None) => Source::NotReady("it has no volume yet".to_owned()),
+        (Some(_), Some(volume)) if deleting(&*volume) => Source::Leaving("Volume", volume.name_any()),
+        (Some(claim), Some(volume)) if handle(&volume).is_empty() || !usable(world, &claim, &volume) => {
+            Source::NotReady(format!("its volume \"{}\" cannot be used yet", volume.name_any()))
+        }
+        (Some(claim), Some(volume)) => return Ok((claim, volume)),
+    };
+    Err(plan::held_up(name, state))
+}
+
+/// What the plugin calls the volume; empty while nobody knows.
+pub(super) fn handle(volume: &Volume) -> String {
+    volume.status.as_ref().map(|status| status.handle.clone()).unwrap_or_default()
 }
 
 /// What is to be frozen of one that was there before.
@@ -210,7 +220,7 @@ fn before(world: &World, object: &Snapshot) -> Option<String> {
 
 /// The class whose parameters count for a snapshot that names none: that which the claim names, or, of a volume that was made
 /// for it, the default one. One that is missing is waited for: a snapshot without its parameters would be another one.
-fn class_behind(
+pub(super) fn class_behind(
     world: &World,
     claim: &VolumeClaim,
     volume: &Volume,
@@ -222,12 +232,20 @@ fn class_behind(
 }
 
 /// The class that a snapshot names itself; none where it names none.
-fn settings(world: &World, name: &str) -> Result<Option<Arc<VolumeClass>>, Reason> {
+pub(super) fn settings(world: &World, name: &str) -> Result<Option<Arc<VolumeClass>>, Reason> {
     if name.is_empty() {
         return Ok(None);
     }
     let found = world.classes.named(name);
     found.map(Some).ok_or_else(|| Reason::NotFound { kind: "VolumeClass", name: name.to_owned() })
+}
+
+/// What a volume is pictured with: the parameters of the class, and its Secret where the snapshot names that class itself. A
+/// volume has its own Secrets for life, whatever became of its class.
+pub(super) fn settings_for(volume: &Volume, class: Option<&VolumeClass>, named: &str) -> SnapshotOf {
+    let asked_with = with_settings(class);
+    let own = volume.spec.secrets.snapshot.clone();
+    SnapshotOf { secret: if named.is_empty() { own } else { asked_with.secret }, ..asked_with }
 }
 
 fn with_settings(class: Option<&VolumeClass>) -> SnapshotOf {
@@ -248,12 +266,9 @@ fn host(
     let volume = context.world.volumes.named(&of.volume).filter(|volume| uid(&**volume) == of.uid);
     let current = status.controller.as_ref();
     if object.is_cut() && current.is_none() {
-        let named = |v: &Volume| {
-            v.status.as_ref().is_some_and(|s| s.snapshots.iter().any(|one| one.uid == uid(object)))
-        };
-        let source = volume.as_ref().map(|v| (deleting(&**v), named(v)));
-        if let Some(reason) = volume::held_back("Volume", &of.volume, source) {
-            return (status.clone(), Some(reason), None);
+        let held = of.volumes().find_map(|(name, volume)| held_back(&context.world, object, (name, volume)));
+        if held.is_some() {
+            return (status.clone(), held, None);
         }
     }
     // Until it is ready its calls are about its volume as well.
@@ -274,7 +289,7 @@ fn host(
             released: status.released_epoch,
             only,
             follows: pinned.is_some(),
-            preferred: None,
+            preferred: groups::preferred(&context.world, object, of),
             needed: true,
         },
     );
@@ -290,6 +305,15 @@ fn host(
         Decision::Keep | Decision::Wait(_) | Decision::Unneeded => {}
     }
     (new, waits, again)
+}
+
+/// Why nobody makes calls for it yet: this volume is to name it, so that nobody deletes that under it.
+fn held_back(world: &World, object: &Snapshot, (name, volume): (&str, &str)) -> Option<Reason> {
+    let source = world.volumes.named(name).filter(|source| uid(&**source) == volume);
+    let named = |source: &Volume| {
+        source.status.as_ref().is_some_and(|s| s.snapshots.iter().any(|one| one.uid == uid(object)))
+    };
+    volume::held_back("Volume", name, source.map(|source| (deleting(&*source), named(&source))))
 }
 
 /// The Snapshots that are being cut of this volume, for its status: their names and uids.

@@ -14,6 +14,7 @@ use super::write::Failure;
 use crate::api::meta::VolumeMode;
 use crate::api::plugin::capability;
 use crate::api::quantity;
+use crate::api::snapshot::SnapshotOf;
 use crate::api::volume::Content;
 use crate::api::{Snapshot, Volume, VolumeClaim};
 use crate::plan::claim::{Origin, Owner, Source, SourceState};
@@ -47,7 +48,7 @@ pub(crate) fn of(world: &World, claim: &VolumeClaim, plugin: &str) -> Option<Fou
         let found = of_claim(world, &namespace, &source.claim_name);
         (format!("claim \"{}\"", source.claim_name), capability::CLONE, found)
     } else {
-        let found = of_snapshot(world, &namespace, &source.snapshot_name);
+        let found = of_snapshot(world, &namespace, &source.snapshot_name, &source.claim_name);
         (format!("snapshot \"{}\"", source.snapshot_name), capability::SNAPSHOT, found)
     };
     let able = Instances::of(world, plugin).all_can(Service::Controller, capability);
@@ -87,7 +88,8 @@ fn of_claim(world: &World, namespace: &str, name: &str) -> Look {
     (SourceState::There(origin), content, bytes)
 }
 
-fn of_snapshot(world: &World, namespace: &str, name: &str) -> Look {
+/// The picture that is a Snapshot, or of one of several volumes that of this claim.
+fn of_snapshot(world: &World, namespace: &str, name: &str, claim: &str) -> Look {
     let Some(of) = world.snapshots.get(&(namespace.to_owned(), name.to_owned())) else {
         return not_there(SourceState::Missing("Snapshot", name.to_owned()));
     };
@@ -98,17 +100,55 @@ fn of_snapshot(world: &World, namespace: &str, name: &str) -> Look {
     let Some(pictured) = status.of.filter(|_| status.ready) else {
         return not_there(SourceState::NotReady("it is not ready".to_owned()));
     };
-    let bytes = quantity::bytes(&status.size).unwrap_or(0);
+    let picture = match member(&of, &pictured, claim) {
+        Ok(Some(member)) => member,
+        Ok(None) => Picture { handle: status.handle, size: status.size, volume_mode: pictured.volume_mode },
+        Err(why) => return not_there(SourceState::NotReady(why)),
+    };
+    let bytes = quantity::bytes(&picture.size).unwrap_or(0);
     let origin = Origin {
         plugin: pictured.plugin,
         bytes,
-        block: pictured.volume_mode.map(|mode| mode == VolumeMode::Block),
+        block: picture.volume_mode.map(|mode| mode == VolumeMode::Block),
         node: pictured.node_name,
         topology: Vec::new(),
     };
     let snapshot = format!("{namespace}/{name}");
-    let content = Content { snapshot, uid: uid(&*of), handle: status.handle, ..Content::default() };
+    let content = Content { snapshot, uid: uid(&*of), handle: picture.handle, ..Content::default() };
     (SourceState::There(origin), content, bytes)
+}
+
+/// One picture, of one volume.
+struct Picture {
+    handle: String,
+    size: String,
+    volume_mode: Option<VolumeMode>,
+}
+
+/// The picture of this claim's volume in a Snapshot of several; none where that is of one volume alone.
+fn member(snapshot: &Snapshot, of: &SnapshotOf, claim: &str) -> Result<Option<Picture>, String> {
+    if !snapshot.is_group() {
+        let only = &snapshot.spec.source.claim_name;
+        let fits = claim.is_empty() || claim == only;
+        let other = if only.is_empty() { "no claim".to_owned() } else { format!("claim \"{only}\"") };
+        return if fits { Ok(None) } else { Err(format!("it is of {other}, not of \"{claim}\"")) };
+    }
+    let members = snapshot.status.as_ref().map(|status| status.members.as_slice()).unwrap_or_default();
+    let names: Vec<_> = of.members.iter().map(|member| member.claim_name.as_str()).collect();
+    let names = names.join(", ");
+    if claim.is_empty() {
+        return Err(format!("it is of several claims; say with dataSource.claimName of which: {names}"));
+    }
+    let found = of.members.iter().find(|one| one.claim_name == claim);
+    let pictured = members.iter().find(|one| one.claim_name == claim);
+    let (Some(found), Some(pictured)) = (found, pictured) else {
+        return Err(format!("it is not of claim \"{claim}\", but of {names}"));
+    };
+    Ok(Some(Picture {
+        handle: pictured.handle.clone(),
+        size: pictured.size.clone(),
+        volume_mode: Some(found.volume_mode),
+    }))
 }
 
 fn origin(volume: &Volume) -> Origin {

@@ -11,7 +11,7 @@ use super::context::Context;
 use super::facts::{deleting, node_ready};
 use super::garbage::holds_for_dependents;
 use super::plugins::known_to_driver;
-use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default, snapshot_handle};
+use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default, snapshot_handles};
 use crate::api::meta::Condition;
 use crate::api::meta::{ObjectRef, READY, Rung, is_true};
 use crate::api::volume::EXPANDED;
@@ -213,6 +213,7 @@ impl Wakes for VolumeClaim {
         queues.placement.add_all(world.allocations.names(&claim));
         waiting_for(context, &format!("source:{}/{}", name.0, name.1));
         queues.snapshots.add_all(world.snapshots.names(&claim));
+        queues.snapshots.add_all(world.snapshots.names(&format!("selecting:{}", name.0)));
         let volumes = world.volumes.names(&claim);
         queues.volumes.add_all(volumes.clone());
         queues.holders.add_all(volumes);
@@ -293,6 +294,7 @@ fn copies_of(context: &Context, volume: &Volume) {
         let of = name_in(claim);
         queues.claims.add_all(world.claims.names(&format!("source:{}/{}", of.0, of.1)));
         queues.snapshots.add_all(world.snapshots.names(&format!("claim:{}/{}", of.0, of.1)));
+        queues.snapshots.add_all(world.snapshots.names(&format!("selecting:{}", of.0)));
     }
 }
 
@@ -315,14 +317,16 @@ impl Wakes for Snapshot {
             if let Some(uid) = &snapshot.metadata.uid {
                 queues.volumes.add_all(world.volumes.names(&format!("copy:{uid}")));
             }
-            if let Some((plugin, handle)) = snapshot_handle(snapshot) {
+            for (plugin, handle) in snapshot_handles(snapshot) {
                 queues.snapshots.add_all(world.snapshots.names(&handle_word(plugin, handle)));
             }
             let status = snapshot.status.as_ref();
             let Some(of) = status.and_then(|status| status.of.as_ref()) else { continue };
-            queues.volumes.add(cluster(&of.volume));
-            let claim = world.volumes.named(&of.volume).and_then(|volume| volume.spec.claim_ref.clone());
-            queues.claims.add_all(claim.iter().map(name_in));
+            for (volume, _) in of.volumes() {
+                queues.volumes.add(cluster(volume));
+                let claim = world.volumes.named(volume).and_then(|volume| volume.spec.claim_ref.clone());
+                queues.claims.add_all(claim.iter().map(name_in));
+            }
             leaving_plugin(context, &of.plugin);
             driver_of(context, &of.plugin);
             let host = status.and_then(|status| status.controller.as_ref());

@@ -124,6 +124,15 @@ pub(crate) fn snapshot_handle(snapshot: &Snapshot) -> Option<(&str, &str)> {
     Some((&status.of.as_ref()?.plugin, &status.handle))
 }
 
+/// The same of all that it is: of several volumes there is a picture each.
+pub(crate) fn snapshot_handles(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &str)> {
+    let status = snapshot.status.as_ref();
+    let plugin = status.and_then(|status| Some(status.of.as_ref()?.plugin.as_str())).unwrap_or_default();
+    let members = status.map(|status| status.members.as_slice()).unwrap_or_default();
+    let alone = snapshot_handle(snapshot).filter(|_| !snapshot.is_group());
+    alone.into_iter().chain(members.iter().map(move |member| (plugin, member.handle.as_str())))
+}
+
 /// The word for what is one volume, or one snapshot, to a plugin.
 pub(crate) fn handle_word(plugin: &str, handle: &str) -> String {
     format!("handle:{plugin}/{handle}")
@@ -148,19 +157,23 @@ impl Kind for Snapshot {
         match of {
             Some(of) => {
                 words.push(format!("plugin:{}", of.plugin));
-                words.push(format!("of:{}", of.uid));
+                words.extend(of.uids().map(|uid| format!("of:{uid}")));
             }
             // It waits for its source.
             None => {
                 words.push("unfrozen".to_owned());
-                words.push(format!("claim:{namespace}/{}", self.spec.source.claim_name));
+                match self.is_group() {
+                    true => words.push(format!("selecting:{namespace}")),
+                    false => words.push(format!("claim:{namespace}/{}", self.spec.source.claim_name)),
+                }
             }
         }
-        words.extend(of.filter(|_| self.needs_volume()).map(|of| format!("cut:{}", of.uid)));
+        let cut = of.filter(|_| self.needs_volume());
+        words.extend(cut.into_iter().flat_map(|of| of.uids().map(|uid| format!("cut:{uid}"))));
         words.extend(
             status.and_then(|s| s.controller.as_ref()).map(|host| format!("host:{}", host.node_name)),
         );
-        words.extend(snapshot_handle(self).map(|(plugin, handle)| handle_word(plugin, handle)));
+        words.extend(snapshot_handles(self).map(|(plugin, handle)| handle_word(plugin, handle)));
         words
     }
 }

@@ -33,6 +33,28 @@ pub(super) struct Asked {
     pub(super) volume: String,
 }
 
+/// A call about several volumes: let through where it may be made about each.
+#[derive(Debug)]
+pub(super) struct AskedOfAll(pub(super) Vec<Asked>);
+
+#[async_trait]
+impl Gate for AskedOfAll {
+    async fn open(&self, changes: bool) -> bool {
+        for one in &self.0 {
+            if !one.open(changes).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    async fn over(&self) {
+        for one in &self.0 {
+            one.over().await;
+        }
+    }
+}
+
 #[async_trait]
 impl Gate for Asked {
     async fn open(&self, changes: bool) -> bool {

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::asked::Asked;
+use super::asked::{Asked, AskedOfAll};
 use super::caches::Cache;
 use super::events::Events;
 use super::hosting::Doubts;
@@ -28,6 +28,7 @@ use super::tasks::Tasks;
 use super::turns::Turns;
 use super::writes::{Said, Written};
 use crate::api::meta::{CALLS_KEPT, Call, SecretRef, Time};
+use crate::api::snapshot::SnapshotOf;
 use crate::api::validate::CSI_MAP_MAX;
 use crate::api::{
     Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim,
@@ -159,7 +160,7 @@ pub struct Caches {
     pub hosted: Arc<Cache<VolumeAttachment>>,
     /// Whose host this is, by name.
     pub volumes: Arc<Cache<Volume>>,
-    /// Whose host this is, by [`snapshot_word`].
+    /// Whose host this is, by [`snapshot_word`], and of several volumes by `of:<uid of each>` until they can be used.
     pub snapshots: Arc<Cache<Snapshot>>,
     /// On this node, by allocation uid and task.
     pub instances: Arc<Cache<PluginInstance>>,
@@ -179,7 +180,7 @@ impl Caches {
             attachments: Arc::new(Cache::new(attachment_words)),
             hosted: Arc::new(Cache::new(|a| vec![a.spec.volume.clone()])),
             volumes: Arc::new(Cache::new(|v| vec![v.name_any()])),
-            snapshots: Arc::new(Cache::new(|s| vec![snapshot_word(s)])),
+            snapshots: Arc::new(Cache::new(snapshot_words)),
             instances: Arc::new(Cache::new(|i| vec![format!("{}/{}", i.spec.allocation.uid, i.spec.task)])),
             plugins: Arc::new(Cache::new(|p| vec![p.name_any()])),
             node: Arc::new(Cache::new(|n| vec![n.name_any()])),
@@ -222,6 +223,13 @@ pub fn snapshot_word(snapshot: &Snapshot) -> String {
         // No name of a Volume has such a letter.
         None => format!("snapshot/{}/{}", snapshot.namespace().unwrap_or_default(), snapshot.name_any()),
     }
+}
+
+fn snapshot_words(snapshot: &Snapshot) -> Vec<String> {
+    let status = snapshot.status.as_ref().filter(|status| snapshot.is_group() && !status.ready);
+    let of = status.and_then(|status| status.of.as_ref());
+    let volumes = of.into_iter().flat_map(SnapshotOf::uids).map(|uid| format!("of:{uid}"));
+    volumes.chain([snapshot_word(snapshot)]).collect()
 }
 
 impl Default for Caches {
@@ -570,9 +578,24 @@ impl Node {
         (plugin, service): (&str, Service),
         volume: &str,
     ) -> Arc<dyn csi::Gate> {
+        Arc::new(self.asked(of, (plugin, service), volume))
+    }
+
+    /// The same for a call about several volumes.
+    pub(super) fn gate_of_all(
+        &self,
+        of: &InstanceKey,
+        (plugin, service): (&str, Service),
+        volumes: &[&str],
+    ) -> Arc<dyn csi::Gate> {
+        let each = volumes.iter().map(|volume| self.asked(of.clone(), (plugin, service), volume));
+        Arc::new(AskedOfAll(each.collect()))
+    }
+
+    fn asked(&self, of: InstanceKey, (plugin, service): (&str, Service), volume: &str) -> Asked {
         let (registry, journal) = (self.registry.clone(), self.journal.clone());
         let (plugin, volume) = (plugin.to_owned(), volume.to_owned());
-        Arc::new(Asked { registry, journal, plugin, service, of, volume })
+        Asked { registry, journal, plugin, service, of, volume }
     }
 
     /// A call was not sent: whoever wanted it is woken when a driver has said who it is.

@@ -260,6 +260,14 @@ impl Registry {
         self.get(&key).map(|instance| (key, instance))
     }
 
+    /// Whether an instance was asked about a volume and may be at work on that still.
+    pub fn is_asked(&self, plugin: &str, service: Service, volume: &str) -> bool {
+        let all = self.all();
+        let of_it = all.values().filter(|instance| instance.serves(plugin, service));
+        let processes: Vec<_> = of_it.map(|instance| instance.process(volume)).collect();
+        registry::asked(&processes) != Asked::Serving
+    }
+
     /// Whether an instance that was chosen for a call about a volume may be asked still, now that its turn has come.
     pub fn may_ask(&self, key: &InstanceKey, (plugin, service): (&str, Service), volume: &str) -> bool {
         let all = self.all();

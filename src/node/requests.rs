@@ -74,6 +74,16 @@ pub fn snapshot(of: &SnapshotOf, uid: &str, secrets: Secrets) -> proto::CreateSn
     }
 }
 
+/// CreateVolumeGroupSnapshot of what was frozen, likewise (CO-GRP-02).
+pub fn group(of: &SnapshotOf, uid: &str, secrets: Secrets) -> proto::CreateVolumeGroupSnapshotRequest {
+    proto::CreateVolumeGroupSnapshotRequest {
+        name: format!("snap-{uid}"),
+        source_volume_ids: of.members.iter().map(|member| member.handle.clone()).collect(),
+        secrets,
+        parameters: of.parameters.clone(),
+    }
+}
+
 /// One page of ListSnapshots, of a snapshot by its handle.
 pub fn list_snapshot(handle: &str, token: &str, secrets: Secrets) -> proto::ListSnapshotsRequest {
     proto::ListSnapshotsRequest {

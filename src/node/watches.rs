@@ -148,6 +148,10 @@ fn open_hosted(node: &Arc<Node>, watches: &mut JoinSet<()>) {
             forget(node, &uid, &format!("vol/{uid}"));
             node.doubts.forget(&uid);
         }
+        // What is cut of several volumes is no part of the look at one.
+        for snapshot in node.caches.snapshots.of(&format!("of:{uid}")) {
+            node.queue.wake(Key::Host(snapshot_word(&snapshot)));
+        }
         node.queue.wake(Key::Host(v.name_any()));
     });
     open(node, watches, Some(HOST_OF_VOLUME), &caches.volumes, volumes);

@@ -18,6 +18,7 @@
 //! | [`holders`] | the holders and attachments of one volume, step by step |
 //! | [`host`] | which node makes a volume's controller calls |
 //! | [`claim`] | what a claim needs next: a volume made, found, let go |
+//! | [`group`] | which volumes are pictured together, and whose pictures are told of |
 //! | [`snapshot`] | the backend's snapshot, on its host, and where a Snapshot stands |
 //! | [`volume`] | where a volume stands, and when its object may go |
 //! | [`plugins`] | where a plugin's instances run, and when one may stop |
@@ -35,6 +36,7 @@ pub mod claim;
 pub mod container;
 pub mod containerd;
 pub mod expand;
+pub mod group;
 pub mod holders;
 pub mod host;
 pub mod keys;

@@ -144,7 +144,7 @@ pub fn rank(cut: bool, taken_up: bool) -> u8 {
     }
 }
 
-/// How a claim's volume stands as what a snapshot is taken of.
+/// Why a claim's volume is nothing that a snapshot can be taken of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// There is no claim of that name.
@@ -153,19 +153,14 @@ pub enum Source {
     Leaving(&'static str, String),
     /// It has no volume that could be used.
     NotReady(String),
-    /// It can be pictured.
-    There,
 }
 
-/// Why nothing can be frozen yet; nothing if it can.
-pub fn held_up(claim: &str, source: &Source) -> Option<Reason> {
+/// Why nothing can be frozen yet.
+pub fn held_up(claim: &str, source: Source) -> Reason {
     match source {
-        Source::Missing(name) => Some(Reason::NotFound { kind: "VolumeClaim", name: name.clone() }),
-        Source::Leaving(kind, name) => Some(Reason::BeingDeleted { kind, name: name.clone() }),
-        Source::NotReady(why) => {
-            Some(Reason::SourceNotReady { from: format!("claim \"{claim}\""), why: why.clone() })
-        }
-        Source::There => None,
+        Source::Missing(name) => Reason::NotFound { kind: "VolumeClaim", name },
+        Source::Leaving(kind, name) => Reason::BeingDeleted { kind, name },
+        Source::NotReady(why) => Reason::SourceNotReady { from: format!("claim \"{claim}\""), why },
     }
 }
 
@@ -323,12 +318,11 @@ mod tests {
         assert_eq!(standing(&Facts { ready: true, ..told.clone() }).status, Truth::True);
         assert_eq!(standing(&Facts { deleting: true, ..told }).reason, "Full");
         for (source, word) in [
-            (Source::Missing("c".into()), Some("NotFound")),
-            (Source::Leaving("Volume", "v".into()), Some("BeingDeleted")),
-            (Source::NotReady("none".into()), Some("SourceNotReady")),
-            (Source::There, None),
+            (Source::Missing("c".into()), "NotFound"),
+            (Source::Leaving("Volume", "v".into()), "BeingDeleted"),
+            (Source::NotReady("none".into()), "SourceNotReady"),
         ] {
-            assert_eq!(held_up("c", &source).map(|reason| reason.word()), word);
+            assert_eq!(held_up("c", source).word(), word);
         }
     }
 }

@@ -3,7 +3,7 @@ use serde_json::Value;
 
 use super::super::field::{FieldError, FieldErrors};
 use super::super::quantity;
-use super::{access_modes, one_of, reference, text, unchanged};
+use super::{access_modes, reference, text, unchanged};
 
 /// Faults of a VolumeClaim.
 pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
@@ -41,7 +41,10 @@ pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
 /// What the volume is filled from.
 fn source(faults: &mut FieldErrors, claim: &Value, named: bool) {
     let (path, source) = ("spec.dataSource", &claim["spec"]["dataSource"]);
-    one_of(faults, path, source, &["claimName", "snapshotName"], true);
+    let one = ["claimName", "snapshotName"].into_iter().find(|field| !source[*field].is_null());
+    if one.is_none() {
+        faults.invalid(path, "needs claimName or snapshotName");
+    }
     if named {
         faults.invalid(
             path,
@@ -63,7 +66,7 @@ fn source(faults: &mut FieldErrors, claim: &Value, named: bool) {
     reference(faults, path, &source["claimName"]);
     if name.is_empty() {
         faults.required(path, "names the claim whose volume is copied, in the same namespace");
-    } else if name == text(&claim["metadata"]["name"]) {
+    } else if source["snapshotName"].is_null() && name == text(&claim["metadata"]["name"]) {
         faults.invalid(path, "is this claim itself; name the one whose volume is copied");
     }
 }
@@ -172,7 +175,7 @@ mod tests {
             (json!({ "dataSource": { "claimName": "copy" } }), vec!["spec.dataSource.claimName"]),
             (json!({ "dataSource": { "snapshotName": "copy" } }), vec![]),
             (json!({ "dataSource": { "snapshotName": "" } }), vec!["spec.dataSource.snapshotName"]),
-            (json!({ "dataSource": { "claimName": "data", "snapshotName": "s" } }), vec!["spec.dataSource"]),
+            (json!({ "dataSource": { "claimName": "data", "snapshotName": "s" } }), vec![]),
             (json!({ "volumeName": "v", "dataSource": { "claimName": "data" } }), vec!["spec.dataSource"]),
         ] {
             assert_eq!(paths(&claim(&of(spec.clone()), None)), faults, "{spec}");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
+use crate::api::snapshot::SnapshotOf;
 use crate::api::{Snapshot, Volume, VolumeAttachment};
 use crate::csi::Failure;
 
@@ -39,7 +40,8 @@ pub fn callable(
     let of_snapshots = snapshots.iter().filter_map(|one| {
         let (uid, of) = (one.uid()?, one.status.as_ref().and_then(|status| status.of.as_ref()));
         // As long as it is not ready its calls are about its volume.
-        let abouts = of.map(|of| of.uid.clone()).into_iter().chain([uid.clone()]);
+        let volumes = of.into_iter().flat_map(SnapshotOf::uids).map(str::to_owned);
+        let abouts = volumes.chain([uid.clone()]);
         Some(abouts.map(move |about| (about, format!("snap/{uid}"))))
     });
     of_volumes.chain(of_attachments).chain(of_snapshots.flatten()).collect()
@@ -64,6 +66,23 @@ impl Doubts {
         for (about, key) in called {
             self.inherited.lock().unwrap_or_else(PoisonError::into_inner).insert(about.clone());
             all.entry(about).or_default().insert(key, until);
+        }
+    }
+
+    /// A call that is also about this is about to be made, and remembered under `key`: until when an earlier one was in doubt.
+    /// Whoever lets go of it from now on sees that; whoever begins looks once more whether it was let go before.
+    pub(super) fn begin(&self, about: &str, key: &str) -> Option<Instant> {
+        let until = Instant::now() + self.longest_call;
+        self.all().entry(about.to_owned()).or_default().insert(key.to_owned(), until)
+    }
+
+    /// The call was not made after all.
+    pub(super) fn unbegin(&self, about: &str, key: &str, before: Option<Instant>) {
+        let mut all = self.all();
+        let Some(calls) = all.get_mut(about) else { return };
+        match before {
+            Some(until) => drop(calls.insert(key.to_owned(), until)),
+            None => drop(calls.remove(key)),
         }
     }
 

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 pub(super) mod attach;
 mod doubts;
 mod expand;
+mod groups;
 mod lookup;
 mod modify;
 mod provision;
@@ -25,7 +26,7 @@ pub use doubts::{Doubts, callable};
 use super::context::{Key, Node};
 use super::mounts::{BLOCKED, reason_word, sentence};
 use super::objects::ObjectApi;
-use super::registry::InstanceKey;
+use super::registry::{Fingerprint, InstanceKey};
 use super::requests;
 use super::room;
 use super::writes::Part;
@@ -234,6 +235,8 @@ struct Serving {
     gate: Arc<dyn Gate>,
     client: csi::Plugin,
     controller: csi::ControllerCapabilities,
+    /// Whether it pictures several volumes at one moment.
+    groups: bool,
 }
 
 fn serving(node: &Node, plugin: &str, volume: &str) -> Result<Serving, Blocked> {
@@ -245,15 +248,31 @@ fn serving(node: &Node, plugin: &str, volume: &str) -> Result<Serving, Blocked> 
                 let plugin = plugin.to_owned();
                 return Err(Blocked::Wait(Reason::PluginLacks { plugin, capability: "CONTROLLER_SERVICE" }));
             }
+            let groups = known.as_ref().is_some_and(can_group);
             let controller = known.map(|known| known.controller).unwrap_or_default();
             let gate = node.gate(key.clone(), (plugin, Service::Controller), volume);
-            Ok(Serving { name: plugin.to_owned(), key, gate, client: instance.client, controller })
+            Ok(Serving { name: plugin.to_owned(), key, gate, client: instance.client, controller, groups })
         }
         None => Err(Blocked::Wait(Reason::PluginNotReady {
             plugin: plugin.to_owned(),
             node: node.options.name.clone(),
         })),
     }
+}
+
+/// Whether a driver pictures several volumes at one moment (CO-GRP-01).
+fn can_group(known: &Fingerprint) -> bool {
+    known.plugin.services.group_controller_service && known.group.create_delete_get_volume_group_snapshot
+}
+
+/// Who makes a call about all these volumes: whoever was asked about one of them and may be at work on it still, else who
+/// serves. Where the call may not be made about another one it is not let through, and wanted again soon.
+fn serving_all(node: &Node, plugin: &str, volumes: &[&str]) -> Result<Serving, Blocked> {
+    let service = Service::Controller;
+    let asked = volumes.iter().find(|volume| node.registry.is_asked(plugin, service, volume));
+    let serving = serving(node, plugin, asked.or(volumes.first()).copied().unwrap_or_default())?;
+    let gate = node.gate_of_all(&serving.key, (plugin, service), volumes);
+    Ok(Serving { gate, ..serving })
 }
 
 /// What a call is made for.

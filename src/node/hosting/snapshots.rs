@@ -12,11 +12,14 @@ use super::super::context::{Node, snapshot_word};
 use super::super::mounts::BLOCKED;
 use super::super::writes::{Guard, Part};
 use super::super::{requests, supervisor};
-use super::{Attempt, Blocked, Serving, announced, asked_to_release, call, look_again, serving, settle};
+use super::{
+    Attempt, Blocked, Serving, announced, asked_to_release, call, can_group, groups, look_again, serving,
+    serving_all, settle,
+};
 use crate::api::definitions::SNAPSHOT_PART;
 use crate::api::meta::{Call, Condition, Host, Rung, Time};
 use crate::api::quantity;
-use crate::api::snapshot::{SnapshotOf, SnapshotStatus};
+use crate::api::snapshot::{Member, SnapshotOf, SnapshotStatus};
 use crate::api::{Snapshot, VolumeStatus};
 use crate::csi::proto;
 use crate::csi::{self, Advice, Failure, check};
@@ -25,7 +28,7 @@ use crate::plan::snapshot::{self as plan, Seen, Step, Wanted};
 use crate::plan::{Next, Reason, host, volume};
 
 /// The fields of a Snapshot's status that its host writes.
-const HOST: Part =
+pub(super) const HOST: Part =
     Part { name: "snapshot", fields: SNAPSHOT_PART, epoch: Some(&["observedEpoch"]), guard: Guard::Any };
 /// The same for the word that it is not there, and for the first that it may be: late, one would take back that it may be asked
 /// for, and the other say so of what is on its way out.
@@ -34,33 +37,36 @@ const NEWEST: Part = Part { guard: Guard::Newest, ..HOST };
 /// The host's part of a Snapshot's status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct HostPart {
+pub(super) struct HostPart {
     #[serde(skip_serializing_if = "Option::is_none")]
-    exists: Option<Rung>,
+    pub(super) exists: Option<Rung>,
     #[serde(skip_serializing_if = "String::is_empty")]
-    handle: String,
+    pub(super) handle: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) members: Vec<Member>,
     #[serde(skip_serializing_if = "String::is_empty")]
-    size: String,
+    pub(super) size: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    creation_time: Option<Time>,
-    ready: bool,
+    pub(super) creation_time: Option<Time>,
+    pub(super) ready: bool,
     #[serde(rename = "groupID", skip_serializing_if = "String::is_empty")]
-    group_id: String,
-    calls: Vec<Call>,
+    pub(super) group_id: String,
+    pub(super) calls: Vec<Call>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    next_attempt_time: Option<Time>,
-    observed_epoch: i64,
+    pub(super) next_attempt_time: Option<Time>,
+    pub(super) observed_epoch: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    released_epoch: Option<i64>,
+    pub(super) released_epoch: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    taking: Option<Condition>,
+    pub(super) taking: Option<Condition>,
 }
 
 impl HostPart {
-    fn of(status: &SnapshotStatus) -> Self {
+    pub(super) fn of(status: &SnapshotStatus) -> Self {
         Self {
             exists: status.exists,
             handle: status.handle.clone(),
+            members: status.members.clone(),
             size: status.size.clone(),
             creation_time: status.creation_time,
             ready: status.ready,
@@ -81,26 +87,28 @@ impl HostPart {
         if snapshot.size_bytes != 0 {
             self.size = quantity::display(snapshot.size_bytes);
         }
-        // As exact as statuses carry it: what comes back from the API compares equal.
-        let time = snapshot.creation_time.and_then(|t| {
-            let time = jiff::Timestamp::new(t.seconds, t.nanos).ok()?;
-            jiff::Timestamp::from_microsecond(time.as_microsecond()).ok()
-        });
-        self.creation_time = self.creation_time.or(time.map(Time));
+        self.creation_time = self.creation_time.or(time(snapshot.creation_time));
         if !snapshot.group_snapshot_id.is_empty() {
             self.group_id.clone_from(&snapshot.group_snapshot_id);
         }
     }
 }
 
+/// As exact as statuses carry it: what comes back from the API compares equal.
+pub(super) fn time(told: Option<prost_types::Timestamp>) -> Option<Time> {
+    let told = told?;
+    let time = jiff::Timestamp::new(told.seconds, told.nanos).ok()?;
+    jiff::Timestamp::from_microsecond(time.as_microsecond()).ok().map(Time)
+}
+
 /// One snapshot and what its host goes by.
-struct Look<'a> {
-    snapshot: &'a Snapshot,
-    of: &'a SnapshotOf,
+pub(super) struct Look<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) of: &'a SnapshotOf,
     host: &'a Host,
     /// What it is remembered under.
-    key: String,
-    lease: &'a csi::Lease,
+    pub(super) key: String,
+    pub(super) lease: &'a csi::Lease,
 }
 
 /// Brings one snapshot as far as it goes. One that is worked on under another name by now is left to the look at that.
@@ -150,7 +158,7 @@ pub(super) async fn step(
     // What may still be being cut is not deleted beside that.
     if step == Step::Delete
         && !before.ready
-        && let Some(left) = node.doubts.left(&of.uid)
+        && let Some(left) = of.uids().filter_map(|uid| node.doubts.left(uid)).max()
     {
         return Some(left);
     }
@@ -168,16 +176,19 @@ pub(super) async fn step(
     record(node, &look, (step, &retry, wanted), outcome, (part, &before)).await
 }
 
-/// Why the first call is not made yet: its volume is to name it, so that nobody deletes that under it (plan::volume).
+/// Why the first call is not made yet: its volumes are to name it, so that nobody deletes them under it (plan::volume).
 fn held_back(node: &Node, look: &Look<'_>) -> Option<Reason> {
+    look.of.volumes().find_map(|of| held_back_by(node, look, of))
+}
+
+fn held_back_by(node: &Node, look: &Look<'_>, (name, of): (&str, &str)) -> Option<Reason> {
     let uid = look.snapshot.uid();
-    let volume =
-        node.caches.volumes.one(&look.of.volume).filter(|v| v.uid().as_deref() == Some(&look.of.uid));
+    let volume = node.caches.volumes.one(name).filter(|v| v.uid().as_deref() == Some(of));
     let source = volume.map(|volume| {
         let names = |status: &VolumeStatus| status.snapshots.iter().any(|one| Some(&one.uid) == uid.as_ref());
         (volume.metadata.deletion_timestamp.is_some(), volume.status.as_ref().is_some_and(names))
     });
-    volume::held_back("Volume", &look.of.volume, source)
+    volume::held_back("Volume", name, source)
 }
 
 const TAKEN: &str = "Taken";
@@ -191,7 +202,7 @@ async fn record(
     (mut part, before): (HostPart, &HostPart),
 ) -> Option<Duration> {
     let grouped = matches!(&outcome, Err(Blocked::Call(failure)) if failure.advice() == Advice::DeleteGroup);
-    let about = (retry, look.snapshot.object_ref(&()), action(step));
+    let about = (retry, look.snapshot.object_ref(&()), action(step, look.snapshot.is_group()));
     let delay = settle(node, about, wanted != Wanted::Present && !grouped, &outcome);
     if matches!(outcome, Err(Blocked::Unannounced)) {
         return node.retry.remaining(&format!("{}/report", look.key)).or(delay);
@@ -223,8 +234,8 @@ async fn record(
 async fn let_go(node: &Arc<Node>, look: &Look<'_>, before: HostPart) -> Option<Duration> {
     let uid = look.snapshot.uid().unwrap_or_default();
     // As long as it is not ready its calls are about its volume, too.
-    let of_volume = (!before.ready).then(|| node.doubts.left(&look.of.uid)).flatten();
-    let left = [node.doubts.left(&uid), of_volume].into_iter().flatten().max();
+    let of_volumes = look.of.uids().filter(|_| !before.ready).filter_map(|of| node.doubts.left(of));
+    let left = of_volumes.chain(node.doubts.left(&uid)).max();
     if left.is_some() {
         return left;
     }
@@ -239,7 +250,7 @@ fn seen(node: &Node, look: &Look<'_>, before: &HostPart) -> Seen {
     let status = look.snapshot.status.as_ref();
     let instance = node.registry.serving(&look.of.plugin, Service::Controller);
     let known = instance.and_then(|instance| instance.progress.fingerprint);
-    let source = node.caches.volumes.one(&look.of.volume);
+    let groups = known.as_ref().is_some_and(can_group);
     Seen {
         cut: look.snapshot.is_cut(),
         exists: before.exists,
@@ -247,13 +258,23 @@ fn seen(node: &Node, look: &Look<'_>, before: &HostPart) -> Seen {
         ready: before.ready,
         used: status.is_some_and(|status| !status.copies.is_empty()),
         grouped: !before.group_id.is_empty(),
-        at_source: source.is_some_and(|volume| {
-            volume.uid().as_deref() == Some(&look.of.uid) && asked_to_release(&volume).is_none()
-        }),
+        at_source: are_here(node, look.of),
         lists: known.is_some_and(|known| {
+            if look.snapshot.is_group() {
+                return groups;
+            }
             known.controller.list_snapshots || gets(node, &look.of.plugin, known.controller)
         }),
     }
+}
+
+/// Whether this node makes the calls of all volumes that it is of, and goes on doing so.
+pub(super) fn are_here(node: &Node, of: &SnapshotOf) -> bool {
+    let here = |(name, uid): (&str, &str)| {
+        let volume = node.caches.volumes.one(name).filter(|v| v.uid().as_deref() == Some(uid));
+        volume.is_some_and(|volume| asked_to_release(&volume).is_none())
+    };
+    of.volumes().next().is_some() && of.volumes().all(here)
 }
 
 async fn write(node: &Arc<Node>, look: &Look<'_>, part: &HostPart) -> Option<Duration> {
@@ -263,11 +284,14 @@ async fn write(node: &Arc<Node>, look: &Look<'_>, part: &HostPart) -> Option<Dur
 }
 
 /// As an event says it.
-fn action(step: Step) -> &'static str {
-    match step {
-        Step::Take => "CreateSnapshot",
-        Step::Find => "ListSnapshots",
-        Step::Delete => "DeleteSnapshot",
+fn action(step: Step, group: bool) -> &'static str {
+    match (step, group) {
+        (Step::Take, false) => "CreateSnapshot",
+        (Step::Find, false) => "ListSnapshots",
+        (Step::Delete, false) => "DeleteSnapshot",
+        (Step::Take, true) => groups::CREATE,
+        (Step::Find, true) => groups::GET,
+        (Step::Delete, true) => groups::DELETE,
     }
 }
 
@@ -283,7 +307,11 @@ async fn carry_out(
         (true, handle) => handle.to_owned(),
         (false, _) => look.of.handle.clone(),
     };
-    let plugin = serving(node, &look.of.plugin, &about)?;
+    let volumes: Vec<_> = look.of.members.iter().map(|member| member.handle.as_str()).collect();
+    let plugin = match look.snapshot.is_group() && !part.ready {
+        true => serving_all(node, &look.of.plugin, &volumes)?,
+        false => serving(node, &look.of.plugin, &about)?,
+    };
     let asker =
         format!("snapshots/{}/{}", look.snapshot.namespace().unwrap_or_default(), look.snapshot.name_any());
     let secret = look.of.secret.as_ref();
@@ -292,10 +320,13 @@ async fn carry_out(
         Step::Take | Step::Find => node.secrets(&asker, secret).await,
     };
     let secrets = secrets.map_err(Blocked::Wait)?;
-    match step {
-        Step::Take => take(node, look, retry, (&plugin, secrets), part).await,
-        Step::Find => find(node, look, retry, (&plugin, secrets), part).await,
-        Step::Delete => delete(node, look, retry, (&plugin, secrets), part).await,
+    // Groups are rare, and do not make every step's future larger.
+    match (step, look.snapshot.is_group()) {
+        (Step::Take, _) => take(node, look, retry, (&plugin, secrets), part).await,
+        (Step::Find, false) => find(node, look, retry, (&plugin, secrets), part).await,
+        (Step::Delete, false) => delete(node, look, retry, (&plugin, secrets), part).await,
+        (Step::Find, true) => Box::pin(groups::find(node, look, retry, (&plugin, secrets), part)).await,
+        (Step::Delete, true) => Box::pin(groups::delete(node, look, retry, (&plugin, secrets), part)).await,
     }
 }
 
@@ -324,9 +355,13 @@ async fn take(
 ) -> Result<(), Blocked> {
     let uid = look.snapshot.uid().unwrap_or_default();
     let first = matches!(part.exists, None | Some(Rung::Down));
-    if first && !plugin.controller.create_delete_snapshot {
+    let (can, capability) = match look.snapshot.is_group() {
+        true => (plugin.groups, "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"),
+        false => (plugin.controller.create_delete_snapshot, "CREATE_DELETE_SNAPSHOT"),
+    };
+    if first && !can {
         let plugin = plugin.name.clone();
-        return Err(Blocked::Wait(Reason::PluginLacks { plugin, capability: "CREATE_DELETE_SNAPSHOT" }));
+        return Err(Blocked::Wait(Reason::PluginLacks { plugin, capability }));
     }
     if !Node::may_host(look.lease, &node.caches.volumes) {
         return Err(Blocked::Wait(Reason::LeaseNotRenewed));
@@ -339,6 +374,9 @@ async fn take(
     }
     if !announce(node, look, part).await {
         return Err(Blocked::Unannounced);
+    }
+    if look.snapshot.is_group() {
+        return Box::pin(groups::take(node, look, (retry, first), (plugin, secrets), part)).await;
     }
     let request = requests::snapshot(look.of, &uid, secrets.clone());
     let asked = request.clone();

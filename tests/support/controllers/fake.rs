@@ -319,6 +319,10 @@ impl FakeNode {
             return;
         }
         let epoch = &status["controller"]["epoch"];
+        if behaviour.lets_go && !epoch.is_null() && status["askedToRelease"] == *epoch {
+            let said = json!({ "releasedEpoch": epoch, "observedEpoch": epoch });
+            return push(patches, "volumes", volume, said);
+        }
         let held = status["holders"].as_array().is_some_and(|h| !h.is_empty());
         let shared = crate::bench::condition(volume, "HandleShared")["status"] == "True";
         let leaving = !volume["metadata"]["deletionTimestamp"].is_null();
@@ -389,19 +393,39 @@ impl FakeNode {
         }
         let of = &status["of"];
         let used = status["copies"].as_array().is_some_and(|c| !c.is_empty());
-        let cut = snapshot["spec"]["source"]["claimName"].is_string();
+        let group = of["members"].as_array().cloned().unwrap_or_default();
+        let cut = snapshot["spec"]["source"]["claimName"].is_string() || !group.is_empty();
+        // All of its volumes are this host's, or it waits for those that are not.
+        let here = |one: &Value| {
+            let volume = self.seen.get("volumes", "", text(&one["volume"]));
+            let status = &volume["status"];
+            status["controller"]["nodeName"] == self.name.as_str() && status["askedToRelease"].is_null()
+        };
+        if status["ready"] != true && !group.iter().all(here) {
+            return;
+        }
         if snapshot["metadata"]["deletionTimestamp"].is_null() {
             let asked = json!({ "exists": "Unknown", "observedEpoch": epoch });
             if cut && status["exists"].is_null() {
                 push(patches, "snapshots", snapshot, asked);
             } else if behaviour.takes && status["ready"] != true {
-                if cut {
+                for one in &group {
+                    self.ledger.fill(&format!("snap-{name}"), text(&one["volume"]));
+                }
+                if cut && group.is_empty() {
                     self.ledger.fill(&format!("snap-{name}"), text(&of["volume"]));
                 }
                 let own = format!("s-{name}");
                 let handle = snapshot["spec"]["source"]["handle"].as_str().unwrap_or(&own);
-                let said = json!({ "exists": "Up", "handle": handle, "size": "1Gi", "ready": true,
+                let mut said = json!({ "exists": "Up", "handle": handle, "size": "1Gi", "ready": true,
                     "observedEpoch": epoch });
+                let member = |one: &Value| {
+                    let claim = text(&one["claimName"]);
+                    json!({ "claimName": claim, "handle": format!("{own}/{claim}"), "size": "1Gi" })
+                };
+                if !group.is_empty() {
+                    said["members"] = group.iter().map(member).collect();
+                }
                 push(patches, "snapshots", snapshot, said);
             }
         } else if cut && !used && behaviour.takes && snapshot["spec"]["deletionPolicy"] != "Retain" {

@@ -4,6 +4,7 @@ use kube::ResourceExt;
 use super::super::{Branch, Kind, State, Subject};
 use super::{MOST, Walk, add_told, unmet};
 use crate::api::meta::{Rung, Truth};
+use crate::api::snapshot::SnapshotSource;
 use crate::api::{Snapshot, Volume, VolumeClaim};
 
 impl Walk<'_> {
@@ -24,7 +25,7 @@ impl Walk<'_> {
         let copies = self.filled(|content| content.volume == volume);
         let pictured = |snapshot: &&&Snapshot| {
             let of = snapshot.status.as_ref().and_then(|status| status.of.as_ref());
-            snapshot.needs_volume() && of.is_some_and(|of| of.volume == volume)
+            snapshot.needs_volume() && of.is_some_and(|of| of.volumes().any(|(name, _)| name == volume))
         };
         let cut = self.snapshots.values().filter(pictured);
         let cut = cut.map(|one| self.snapshot(&one.namespace().unwrap_or_default(), &one.name_any()));
@@ -39,6 +40,18 @@ impl Walk<'_> {
             !made && content.is_some_and(&from)
         };
         self.volumes.values().filter(copy).take(MOST).map(|copy| self.volume(&copy.name_any(), "")).collect()
+    }
+
+    /// The claims that a snapshot is to be taken of.
+    fn pictured(&self, namespace: &str, source: &SnapshotSource) -> Vec<Branch> {
+        let Some(selector) = &source.selector else {
+            return vec![self.claim(namespace, &source.claim_name, "")];
+        };
+        let meant = |claim: &&&VolumeClaim| {
+            claim.namespace().as_deref() == Some(namespace) && selector.matches(claim.labels())
+        };
+        let claims = self.claims.values().filter(meant);
+        claims.map(|claim| self.claim(namespace, &claim.name_any(), "")).collect()
     }
 
     pub(super) fn snapshot(&self, namespace: &str, name: &str) -> Branch {
@@ -60,8 +73,8 @@ impl Walk<'_> {
             if leaving {
                 branch.because = self.filled(|content| content.snapshot == full);
             } else if status.of.is_none() && snapshot.is_cut() {
-                let source = self.claim(namespace, &snapshot.spec.source.claim_name, "");
-                branch.because.extend(Some(source).filter(Branch::blocked));
+                let sources = self.pictured(namespace, &snapshot.spec.source);
+                branch.because.extend(sources.into_iter().filter(Branch::blocked).take(MOST));
             }
             if let Some(of) = &status.of {
                 let host = status.controller.as_ref().map(|host| host.node_name.as_str());
