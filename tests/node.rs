@@ -32,6 +32,7 @@ mod fickle;
 mod full;
 #[path = "node/golden.rs"]
 mod golden;
+#[path = "node/grouped.rs"]
 mod grouped;
 #[path = "node/handover.rs"]
 mod handover;
