@@ -162,10 +162,11 @@ impl Kind for Snapshot {
             // It waits for its source.
             None => {
                 words.push("unfrozen".to_owned());
-                match self.is_group() {
-                    true => words.push(format!("selecting:{namespace}")),
-                    false => words.push(format!("claim:{namespace}/{}", self.spec.source.claim_name)),
-                }
+                words.push(if self.is_group() {
+                    format!("selecting:{namespace}")
+                } else {
+                    format!("claim:{namespace}/{}", self.spec.source.claim_name)
+                });
             }
         }
         let cut = of.filter(|_| self.needs_volume());

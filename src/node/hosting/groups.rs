@@ -284,14 +284,11 @@ pub(super) async fn delete(
             secrets: secrets.clone(),
         };
         let delete = |terms| plugin.client.delete_volume_group_snapshot(request, terms);
-        let failure = match call(node, names, DELETE, delete).await {
-            Ok(_) => {
-                (part.exists, part.ready) = (Some(Rung::Down), false);
-                part.members.clear();
-                tracing::info!(snapshot = look.snapshot.name_any(), handle = part.handle, "deleted");
-                return Ok(());
-            }
-            Err(failure) => failure,
+        let Err(failure) = call(node, names, DELETE, delete).await else {
+            (part.exists, part.ready) = (Some(Rung::Down), false);
+            part.members.clear();
+            tracing::info!(snapshot = look.snapshot.name_any(), handle = part.handle, "deleted");
+            return Ok(());
         };
         if !failure.is_unsent() {
             part.exists = Some(Rung::Unknown);

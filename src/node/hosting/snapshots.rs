@@ -308,9 +308,10 @@ async fn carry_out(
         (false, _) => look.of.handle.clone(),
     };
     let volumes: Vec<_> = look.of.members.iter().map(|member| member.handle.as_str()).collect();
-    let plugin = match look.snapshot.is_group() && !part.ready {
-        true => serving_all(node, &look.of.plugin, &volumes)?,
-        false => serving(node, &look.of.plugin, &about)?,
+    let plugin = if look.snapshot.is_group() && !part.ready {
+        serving_all(node, &look.of.plugin, &volumes)?
+    } else {
+        serving(node, &look.of.plugin, &about)?
     };
     let asker =
         format!("snapshots/{}/{}", look.snapshot.namespace().unwrap_or_default(), look.snapshot.name_any());
@@ -346,18 +347,18 @@ async fn announce(node: &Arc<Node>, look: &Look<'_>, part: &mut HostPart) -> boo
     stands
 }
 
-async fn take(
+/// What has to be so before it is asked for; `first`: nothing was asked before.
+async fn prepare(
     node: &Arc<Node>,
     look: &Look<'_>,
-    retry: &str,
-    (plugin, secrets): (&Serving, requests::Secrets),
+    plugin: &Serving,
+    (uid, first): (&str, bool),
     part: &mut HostPart,
 ) -> Result<(), Blocked> {
-    let uid = look.snapshot.uid().unwrap_or_default();
-    let first = matches!(part.exists, None | Some(Rung::Down));
-    let (can, capability) = match look.snapshot.is_group() {
-        true => (plugin.groups, "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"),
-        false => (plugin.controller.create_delete_snapshot, "CREATE_DELETE_SNAPSHOT"),
+    let (can, capability) = if look.snapshot.is_group() {
+        (plugin.groups, "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT")
+    } else {
+        (plugin.controller.create_delete_snapshot, "CREATE_DELETE_SNAPSHOT")
     };
     if first && !can {
         let plugin = plugin.name.clone();
@@ -370,11 +371,21 @@ async fn take(
         if let Some(reason) = held_back(node, look) {
             return Err(Blocked::Wait(reason));
         }
-        node.doubts.set_untouched(&uid, look.host.epoch);
+        node.doubts.set_untouched(uid, look.host.epoch);
     }
-    if !announce(node, look, part).await {
-        return Err(Blocked::Unannounced);
-    }
+    if announce(node, look, part).await { Ok(()) } else { Err(Blocked::Unannounced) }
+}
+
+async fn take(
+    node: &Arc<Node>,
+    look: &Look<'_>,
+    retry: &str,
+    (plugin, secrets): (&Serving, requests::Secrets),
+    part: &mut HostPart,
+) -> Result<(), Blocked> {
+    let uid = look.snapshot.uid().unwrap_or_default();
+    let first = matches!(part.exists, None | Some(Rung::Down));
+    prepare(node, look, plugin, (&uid, first), part).await?;
     if look.snapshot.is_group() {
         return Box::pin(groups::take(node, look, (retry, first), (plugin, secrets), part)).await;
     }
