@@ -303,6 +303,8 @@ pub enum TaskState {
     Stopping,
     /// Over; no process is left.
     Exited,
+    /// Nobody looks after it any more, and what is left of it is not gone yet, as far as anybody knows.
+    Lost,
 }
 
 /// Something that happened to a task.

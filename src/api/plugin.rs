@@ -60,7 +60,14 @@ pub struct UpdateStrategy {
     /// one only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<u32>,
+    /// For how long the next process has to be healthy before it counts, the former one stops and the next node has its turn:
+    /// a duration such as `30s`, `10s` when not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_healthy_time: Option<String>,
 }
+
+/// For how long the next process has to be healthy where a Plugin does not say it.
+pub const MIN_HEALTHY_TIME: Duration = Duration::from_secs(10);
 
 /// The longest deadline of a call of the controller service. A host that is silent is replaced once its lease has run out
 /// for longer than this, for its last call may run so long; a driver that needs longer answers ABORTED or is asked again.

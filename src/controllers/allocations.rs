@@ -96,7 +96,7 @@ fn ended(status: &AllocationStatus) -> bool {
     let down = status.volumes.iter().all(|v| v.published == Rung::Down);
     let idle = status.tasks.iter().all(|t| match t.state {
         TaskState::Pending | TaskState::Exited => true,
-        TaskState::Running | TaskState::Restarting | TaskState::Stopping => false,
+        TaskState::Running | TaskState::Restarting | TaskState::Stopping | TaskState::Lost => false,
     });
     over && down && idle
 }

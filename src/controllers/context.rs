@@ -15,7 +15,7 @@ use super::cache::{Kind, Name, name_of};
 use super::hosts::Absences;
 use super::ledger::Ledger;
 use super::nodes::renewal;
-use super::plugins::{Changing, Leaving};
+use super::plugins::{Changing, Leaving, Settling};
 use super::queue::Queue;
 use super::tell::Teller;
 use super::world::{Cached, World};
@@ -108,6 +108,8 @@ pub(crate) struct Context {
     pub(crate) leaving: Leaving,
     /// Tasks whose csiPlugin block changed, and that volumes need as they were.
     pub(crate) changing: Changing,
+    /// Since when plugins' instances are healthy.
+    pub(crate) settling: Settling,
     /// Where a plugin refused to attach one more volume.
     pub(crate) refusals: Refusals,
     /// Where plugins had no room for another volume.
@@ -242,6 +244,7 @@ impl Context {
             absences: Absences::default(),
             leaving: Leaving::default(),
             changing: Changing::default(),
+            settling: Settling::default(),
             refusals: Refusals::default(),
             full: Full::default(),
             sharing: tokio::sync::Mutex::default(),

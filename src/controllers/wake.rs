@@ -175,6 +175,9 @@ impl Wakes for PluginInstance {
         }) {
             context.queues.claims.add_all(context.world.claims.names("unbound"));
         }
+        if let Some(gone) = old.filter(|_| new.is_none()) {
+            context.settling.forget(gone);
+        }
         for instance in [old, new].into_iter().flatten() {
             let spec = &instance.spec;
             context.queues.plugins.add(cluster(&spec.plugin));

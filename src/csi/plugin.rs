@@ -225,8 +225,10 @@ impl Plugin {
     /// Says that this driver was at the other end after so many connections were over ([`Self::ends`], read before it was
     /// asked). From the first time on, a call about a volume is sent only while that is still so. Another driver in the
     /// same place would answer OK to the deletion of what it never knew.
-    pub fn vouch(&self, ends: u64) {
+    /// Returns whether it is still so now.
+    pub fn vouch(&self, ends: u64) -> bool {
         self.shared.vouched.send_replace(Some(ends));
+        self.is_vouched()
     }
 
     /// Whether what was vouched for is still so, or nobody ever did.

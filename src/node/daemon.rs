@@ -16,6 +16,7 @@ use super::agent::{self, Identity, Refused};
 use super::context::{Key, Machine, Node, Options, Parts};
 use super::events::{self, Events, Happened};
 use super::journal::{Journal, JournalError, Opened};
+use super::runtime::RuntimeError;
 use super::{allocations, asked, audit, hosting, instances, mounts, recover, room, watches};
 use crate::sys::files::{FileError, FileLock};
 use crate::sys::kernel::{KernelError, KernelFacts, MountRow};
@@ -38,6 +39,9 @@ pub enum Error {
     /// A file cannot be used.
     #[error("the data directory cannot be used")]
     File(#[from] FileError),
+    /// The journal was lost, and so nobody knows what runs here.
+    #[error("what runs here cannot be told, and the journal of it was lost")]
+    Runtime(#[from] RuntimeError),
     /// Nothing may be done here in the name of this node.
     #[error(transparent)]
     Refused(#[from] Refused),
@@ -191,7 +195,7 @@ impl Started {
         let node = Arc::new(Node::new(parts));
         node.options.figures.of(&node);
         recover::doubt_missing_mounts(&node, &table).await?;
-        recover::adopt(&node).await;
+        recover::adopt(&node).await?;
         let (mounts, known) = (table.len(), node.journal.look(std::collections::BTreeMap::len));
         tracing::info!(mounts, known, "state rebuilt");
         let identity = Identity { incarnation, kernel: facts.release };

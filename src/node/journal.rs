@@ -188,6 +188,9 @@ pub struct InstanceEntry {
     /// How many of its runs in a row did not go well, before this one.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub bad_runs: u32,
+    /// It was asked to end because it was not well.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unwell: bool,
 }
 
 impl InstanceEntry {

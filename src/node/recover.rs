@@ -15,6 +15,7 @@ use super::journal::{
     AttachmentEntry, Change, CreateEntry, Entry, HostPublication, JournalError, PublicationEntry,
 };
 use super::mounts::{TARGET, allowed_host_path, hash, staging_name};
+use super::runtime::RuntimeError;
 use crate::api::meta::{ObjectRef, Rung};
 use crate::api::{Volume, VolumeAttachment};
 use crate::plan::mount::Level;
@@ -111,7 +112,9 @@ pub(super) fn note_leftovers(node: &Node, table: &[MountRow]) {
     *node.sightings.leftovers.lock().unwrap_or_else(PoisonError::into_inner) = found;
 }
 
-pub(super) async fn adopt(node: &Arc<Node>) {
+/// Takes over what runs here. Fails where the journal was lost and nobody can say what runs: then nothing may be done that
+/// takes it for nothing.
+pub(super) async fn adopt(node: &Arc<Node>) -> Result<(), RuntimeError> {
     for entry in node.journal.tasks() {
         let uid = &entry.allocation.uid;
         if entry.plugin.is_some() {
@@ -133,13 +136,23 @@ pub(super) async fn adopt(node: &Arc<Node>) {
                 "what former tasks left was not looked for"
             );
         }
-        for place in runtime.list().await.unwrap_or_default() {
+        let places = match runtime.list().await {
+            Ok(places) => places,
+            Err(error) if node.amnesia => return Err(error),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "tasks without a record were not looked for");
+                continue;
+            }
+        };
+        for place in places {
             if node.tasks.process(&place.allocation, &place.task) == Process::Absent {
                 node.tasks.guard(&place.allocation, &place.task);
                 node.adopt_task(&place.allocation, &place.task).await;
             }
         }
     }
+    Ok(())
 }
 
 /// What the API says may be up here and no record knows is put into the journal as in doubt, and so its reverse is owed.

@@ -160,7 +160,7 @@ async fn run(node: &Arc<Node>, mut watched: watch::Receiver<Watched>, ask: &Noti
             () = too_long(&mut patience, since) => {
                 let watched = watched.borrow_and_update().clone();
                 note_timeout(node, &watched);
-                node.end_unwell(&watched.key, watched.grace);
+                node.end_unwell(&watched.key, watched.grace).await;
                 return;
             }
         };
@@ -284,6 +284,11 @@ fn known_well_since(object: &PluginInstance) -> Option<Time> {
     status.since.filter(|_| is_true(&status.conditions, READY))
 }
 
+/// After so many rounds of questions at whose end nobody was connected any more it is no chance.
+const UNVOUCHED: u32 = 3;
+/// What is said of a driver then.
+const CONNECTIONS_END: &str = "ConnectionsEnd";
+
 /// What came of asking an instance who it is.
 enum Met {
     /// It has said who it is and that it is ready.
@@ -313,7 +318,7 @@ async fn become_ready(
     mut before: Option<Doorway>,
 ) -> Met {
     let mut pause = PROBE_PAUSE.0;
-    let mut renewed = false;
+    let (mut renewed, mut unvouched) = (false, 0);
     let key = watched.borrow().key.clone();
     loop {
         let Some(instance) = node.registry.get(&key) else { return std::future::pending().await };
@@ -333,6 +338,15 @@ async fn become_ready(
             taken.map(|()| found).map_err(Unready::Refused)
         });
         match answer {
+            // It answered, but who is connected now may be another: mostly that ended by chance, and it is asked once more.
+            Ok(_) if !instance.client.vouch(ends) => {
+                unvouched += 1;
+                if unvouched >= UNVOUCHED {
+                    let sentence = "each of its connections ends after a call or two, and so nobody can tell who would \
+                                    answer the next one; it has to keep them open";
+                    change(node, watched, |p| blame(p, watched, (CONNECTIONS_END.into(), sentence.into())));
+                }
+            }
             Ok(found) => {
                 let before = (&instance, if renewed { Asked::Another } else { Asked::TheSame });
                 well(node, watched, before, (ends, found));
@@ -375,7 +389,7 @@ fn well(
     let known = known.filter(|_| before.progress.is_undecided() && asked == Asked::TheSame);
     let now = known.unwrap_or_else(|| node.now());
     // First: who is woken by the change calls at once.
-    before.client.vouch(ends);
+    let _still = before.client.vouch(ends);
     change(node, watched, |p| {
         p.connected = true;
         p.probed = true;

@@ -123,9 +123,13 @@ impl Tasks {
         self.set(allocation, task, Slot::of(Process::Running));
     }
 
-    /// The start was given up before anything ran.
+    /// The start was given up. What was found to run all the same, or to have ended, stands.
     pub fn not_started(&self, allocation: &str, task: &str, before: Process) {
-        self.set(allocation, task, Slot::of(before));
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = slots.get_mut(allocation).and_then(|tasks| tasks.get_mut(task));
+        if let Some(slot) = slot.filter(|slot| slot.process == Process::Running && slot.handle.is_none()) {
+            *slot = Slot::of(before);
+        }
     }
 
     /// It ended before this machine lost every trace of it.
@@ -195,6 +199,11 @@ impl Tasks {
 
     fn is_guarded(&self, allocation: &str, task: &str) -> bool {
         self.guarded.lock().unwrap_or_else(PoisonError::into_inner).contains(&task_key(allocation, task))
+    }
+
+    /// It ends, or has ended, because it was not well.
+    pub fn set_unwell(&self, allocation: &str, task: &str) {
+        self.unwell.lock().unwrap_or_else(PoisonError::into_inner).insert(task_key(allocation, task));
     }
 
     /// Whether it ends, or has ended, because it was not well: nobody else asked for that.
@@ -402,8 +411,9 @@ impl Node {
         all.insert(task_key(&place.allocation, &place.task), words);
     }
 
-    /// Asks a task to end; its end is seen by its watcher, unless it is over at once.
-    pub fn stop_task(&self, allocation: &str, task: &str, grace: Duration) -> Asked {
+    /// Asks a task to end, with the grace that it was started with where none is given; its end is seen by its watcher, unless
+    /// it is over at once.
+    pub fn stop_task(&self, allocation: &str, task: &str, grace: Option<Duration>) -> Asked {
         let Some(handle) = self.tasks.handle(allocation, task) else { return Asked::EndComes };
         let asked = handle.stop(grace).unwrap_or_else(|error| {
             tracing::warn!(allocation, task, error = &error as &dyn std::error::Error, "stop not sent");
@@ -423,15 +433,16 @@ impl Node {
     }
 
     /// Ends a plugin that was not ready in time, so that it is started again; what is wrong with it stands in the registry.
-    pub fn end_unwell(&self, key: &InstanceKey, grace: Duration) {
+    pub async fn end_unwell(&self, key: &InstanceKey, grace: Duration) {
         let (allocation, task) = (&key.allocation, &key.task);
         let fault = self.registry.get(key).and_then(|instance| instance.progress.fault);
         let (_, message) = fault.unwrap_or_default();
-        // First: its end may be seen before this returns.
-        self.tasks.unwell.lock().unwrap_or_else(PoisonError::into_inner).insert(task_key(allocation, task));
+        // First, and durable: its end may be seen before this returns, or by another daemon.
+        super::allocations::note_unwell(self, key).await;
+        self.tasks.set_unwell(allocation, task);
         let event = TaskEvent { time: self.now(), reason: UNHEALTHY.to_owned(), message };
         self.tasks.event(allocation, task, event);
-        self.stop_task(allocation, task, grace);
+        self.stop_task(allocation, task, Some(grace));
         self.queue.wake(Key::Allocation(allocation.clone()));
     }
 

@@ -211,6 +211,11 @@ pub enum Reason {
     },
     /// A snapshot is of a group, which alone can be deleted.
     PartOfGroup,
+    /// A former instance of a plugin serves until the next one is up.
+    SuccessorNotReady {
+        /// The allocation of the next one.
+        successor: String,
+    },
     /// An allocation asks for a volume of the plugin that it serves itself.
     OwnPlugin {
         /// The plugin.
@@ -268,6 +273,7 @@ impl Reason {
             Self::SnapshotNotFound { .. } => "SnapshotNotFound",
             Self::SourceGone { .. } => "SourceGone",
             Self::PartOfGroup => "PartOfGroup",
+            Self::SuccessorNotReady { .. } => "SuccessorNotReady",
             Self::OwnPlugin { .. } => "OwnPlugin",
             Self::Stopped => "Stopped",
         }
@@ -382,6 +388,11 @@ impl std::fmt::Display for Reason {
             Self::PartOfGroup => write!(
                 f,
                 "it is one of a group of snapshots, which alone can be deleted: set deletionPolicy Retain to leave it there"
+            ),
+            Self::SuccessorNotReady { successor } => write!(
+                f,
+                "serves until its successor \"{successor}\" has been healthy for spec.updateStrategy.minHealthyTime; the \
+                 Plugin's condition Updated says what keeps that one from it"
             ),
             Self::OwnPlugin { plugin } => {
                 write!(f, "serves plugin \"{plugin}\" and can use no volume of it")

@@ -206,7 +206,13 @@ pub fn ended_before(seen: Traceless) -> Option<Process> {
         None => false,
     };
     let begun = match seen.state {
-        Some(TaskState::Running | TaskState::Stopping | TaskState::Restarting | TaskState::Exited) => true,
+        Some(
+            TaskState::Running
+            | TaskState::Stopping
+            | TaskState::Restarting
+            | TaskState::Exited
+            | TaskState::Lost,
+        ) => true,
         Some(TaskState::Pending) | None => false,
     };
     let ok = seen.state == Some(TaskState::Exited) && seen.code == Some(0);
@@ -257,8 +263,10 @@ fn running_phase(volumes_ready: bool, tasks: &[(Process, RestartPolicy)]) -> All
     let started = tasks.iter().all(|(process, _)| *process != Process::Absent);
     // A task that ended long ago, under volumes that are not there now, has yet to be started again.
     if started && (volumes_ready || !idle) {
-        let again =
-            |task: &_| over(task).is_none() && matches!(task, (Process::Stopped | Process::Exited { .. }, _));
+        let again = |task: &_| {
+            over(task).is_none()
+                && matches!(task, (Process::Stopped | Process::Exited { .. } | Process::Lost, _))
+        };
         let up = !tasks.iter().any(again);
         return if up { AllocationPhase::Running } else { AllocationPhase::Restarting };
     }

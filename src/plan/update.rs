@@ -1,10 +1,13 @@
 //! Instances of a plugin are replaced by those of a changed spec: node by node, and never all at once.
 //!
 //! ```text
-//!   maxSurge       former ──────────────┬─ former ───▶ (stops)
-//!                                       └─ next ─ healthy ────────▶
-//!   maxUnavailable former ─▶ (stops) ─ (nothing) ─ next ─ healthy ─▶
+//!   maxSurge       former ──────────────┬─ former ───────────▶ (stops)
+//!                                       └─ next ─ healthy ─ settled ──────▶
+//!   maxUnavailable former ─▶ (stops) ─ (nothing) ─ next ─ healthy ─ settled ─▶
 //! ```
+//! A moment of health is not enough: a driver that gets ready and then ends, again and again, would be everywhere before
+//! anybody knew.
+//!
 //! A spec that never gets healthy is held where it was begun: with `maxSurge` the former ones serve on, there and on all
 //! other nodes. To go back is to want the former spec, which is there still.
 use std::collections::BTreeMap;
@@ -44,6 +47,10 @@ pub struct Made {
     pub current: bool,
     /// It may be called.
     pub healthy: bool,
+    /// It has been so for long enough, and is none that ends soon after each start.
+    pub settled: bool,
+    /// It ends soon after each start.
+    pub loops: bool,
     /// Its end was asked for.
     pub leaving: bool,
 }
@@ -80,9 +87,10 @@ fn staying(on: &OnNode, current: bool) -> impl Iterator<Item = &Made> {
 fn changing(pace: Pace, on: &OnNode) -> bool {
     let former = staying(on, false).next().is_some();
     let current = staying(on, true).next().is_some();
-    let up = staying(on, true).any(|made| made.healthy);
+    let up = staying(on, true).any(|made| made.settled);
     match pace {
-        Pace::Surge(_) => former && current && !up,
+        // Also where the former one is gone the next one may turn out to be no good.
+        Pace::Surge(_) => current && !up && (former || staying(on, true).any(|made| made.loops)),
         Pace::Unavailable(_) => !former && !up,
     }
 }
@@ -103,10 +111,11 @@ pub fn steps(pace: Pace, nodes: &BTreeMap<String, OnNode>, elsewhere: usize) -> 
     let mut steps = Steps::default();
     let mut waiting = Vec::new();
     for (node, on) in nodes {
-        let up = |current| staying(on, current).any(|made| made.healthy);
+        let next = staying(on, true).any(|made| made.settled);
+        let served_before = staying(on, false).any(|made| made.healthy);
         let former: Vec<&Made> = staying(on, false).collect();
         // One that is not healthy is of no use beside one that is: of two former ones the later failed.
-        let useless = |made: &&&Made| up(true) || up(false) && !made.healthy;
+        let useless = |made: &&&Made| next || served_before && !made.healthy;
         steps.stop.extend(former.iter().filter(useless).map(|made| made.name.clone()));
         let stay: Vec<&Made> = former.iter().filter(|made| !useless(made)).copied().collect();
         if staying(on, true).next().is_some() {
@@ -157,7 +166,7 @@ pub fn steps(pace: Pace, nodes: &BTreeMap<String, OnNode>, elsewhere: usize) -> 
 pub struct Standing {
     /// The instances that are wanted.
     pub wanted: usize,
-    /// Those of them that are there and healthy.
+    /// Those of them that are there and settled.
     pub done: usize,
     /// The nodes where a former one is still.
     pub former: usize,
@@ -169,7 +178,7 @@ pub struct Standing {
 
 /// How far the change of one entry has come.
 pub fn standing(pace: Pace, nodes: &BTreeMap<String, OnNode>) -> Standing {
-    let done = |on: &&OnNode| staying(on, true).any(|made| made.healthy);
+    let done = |on: &&OnNode| staying(on, true).any(|made| made.settled);
     let unserved: Vec<&String> = nodes.iter().filter(|(_, on)| !served(on)).map(|(node, _)| node).collect();
     let full = matches!(pace, Pace::Unavailable(nodes_at_once) if unserved.len() >= nodes_at_once as usize);
     let other = |node: &&&String| full && !changing(pace, &nodes[**node]);
@@ -186,15 +195,17 @@ pub fn standing(pace: Pace, nodes: &BTreeMap<String, OnNode>) -> Standing {
 mod tests {
     use super::*;
 
-    /// `N` is healthy and wanted, `n` is not yet, `F` and `f` are former ones, `x` is a former one that goes, `y` a wanted one.
+    /// `N` is settled and wanted, `h` is healthy for a moment only, `l` is so again and again, `n` is not yet, `F` and `f` are former ones, `x` is a former one that goes, `y` a wanted one.
     fn on(made: &str) -> OnNode {
         let one = |word: char| Made {
             name: match word {
-                'N' | 'n' | 'y' => "next".to_owned(),
+                'N' | 'h' | 'l' | 'n' | 'y' => "next".to_owned(),
                 other => format!("former-{}", other.to_ascii_lowercase()),
             },
-            current: matches!(word, 'N' | 'n' | 'y'),
-            healthy: matches!(word, 'N' | 'F'),
+            current: matches!(word, 'N' | 'h' | 'l' | 'n' | 'y'),
+            healthy: matches!(word, 'N' | 'h' | 'l' | 'F'),
+            settled: matches!(word, 'N' | 'F'),
+            loops: word == 'l',
             leaving: matches!(word, 'x' | 'y'),
         };
         OnNode { ready: true, name: "next".to_owned(), made: made.chars().map(one).collect() }
@@ -254,6 +265,10 @@ mod tests {
             ("N", "", ""),   // all is well
             ("F", "+", "-"), // the change begins
             ("Fn", "", ""),  // the former one serves until the next one does
+            ("Fh", "", ""),  // and has done so for a while
+            ("Fl", "", ""),
+            ("fh", "", ""),
+            ("h", "", ""),
             ("FN", "-", "-"),
             ("fN", "-", "-"),
             ("xN", "", ""),
@@ -283,6 +298,11 @@ mod tests {
         assert_eq!(done(Surge(1), &["Fn", "f", "f"]), ["", "", ""], "also for those that are not well now");
         assert_eq!(done(Surge(1), &["Fn", "!f", "!f"]), ["", "", ""], "and for those that are away");
         assert_eq!(done(Surge(1), &["FN", "F", "F"]), ["-", "+", ""]);
+        assert_eq!(done(Surge(1), &["Fh", "F", "F"]), ["", "", ""], "a moment of health is not enough");
+        assert_eq!(done(Surge(1), &["l", "F", "F"]), ["", "", ""], "it turned out to be no good");
+        assert_eq!(done(Surge(1), &["h", "F", "F"]), ["", "+", ""], "nothing was replaced there");
+        assert_eq!(done(Unavailable(1), &["h", "F"]), ["", ""]);
+        assert_eq!(done(Unavailable(1), &["l", "F"]), ["", ""]);
         assert_eq!(done(Surge(1), &["F", "n", "F"]), ["+", "", ""], "nothing was ever well there");
         assert_eq!(done(Surge(1), &["f", "F", "F"]), ["", "+", ""], "where nobody is served comes last");
         assert_eq!(done(Surge(1), &["!Fn", "F"]), ["", ""], "it may be away because of what was begun");
@@ -367,13 +387,14 @@ mod tests {
                             assert!(any || one.made.is_empty(), "the last one stops: {now:?} {one:?}");
                         }
                         if now.make.contains(name) {
-                            one.made.push(Made { healthy: false, ..on("n").made[0].clone() });
+                            one.made.push(on("n").made[0].clone());
                         }
                         // For a while anything may happen, then all gets well.
                         let troubled = round < 15;
                         one.ready = !troubled || !chance(4);
                         for made in &mut one.made {
                             made.healthy = if troubled { one.ready && chance(2) } else { made.current };
+                            made.settled = made.healthy && (!troubled || chance(2));
                         }
                     }
                     let through =

@@ -80,7 +80,7 @@ pub trait Task: Send + Sync + fmt::Debug {
 
     /// Asks the shim to stop the task: SIGTERM, and SIGKILL to everything left after `grace`. Returns at once;
     /// the end is seen by [`Task::wait`]. Asked again, the earlier end counts. Success when it is gone already.
-    fn stop(&self, grace: Duration) -> Result<(), ProcessError>;
+    fn stop(&self, grace: Option<Duration>) -> Result<(), ProcessError>;
 
     /// Sends the task's main process a signal, such as SIGHUP; nothing when it is gone.
     fn signal(&self, signal: i32) -> Result<(), ProcessError>;

@@ -128,6 +128,22 @@ async fn a_driver_of_another_name_from_the_first_on_is_told_once_as_an_event() {
     rig.finish().await;
 }
 
+/// Who answers the next call nobody could tell, so it is called no driver that is ready; and it is asked at growing pauses.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_ends_each_connection_is_not_ready_and_told_why() {
+    let mut rig = Rig::idle(Config { hangs_up: true, ..Config::full() }).await;
+    rig.start().await;
+    rig.register().await;
+    rig.not_ready("ConnectionsEnd").await;
+    rig.called(Rpc::GetPluginInfo, 8).await;
+    let asked = rig.backend.calls_of(Rpc::GetPluginInfo);
+    let gaps: Vec<_> = asked.windows(2).map(|w| w[1].started - w[0].started).collect();
+    assert!(gaps.iter().any(|gap| *gap >= std::time::Duration::from_millis(800)), "{gaps:?}");
+    rig.backend.configure(|config| config.hangs_up = false);
+    rig.ready().await;
+    rig.finish().await;
+}
+
 /// The wish changes in the middle of the questions, when it is neither well nor refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_driver_that_is_refused_while_it_is_asked_who_it_is_does_not_serve() {

@@ -117,6 +117,24 @@ async fn without_its_journal_a_daemon_finds_its_tasks_and_ends_those_that_nobody
     rig.finish().await;
 }
 
+/// Not knowing what runs is not knowing that nothing does: without its journal a daemon that cannot find out does nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_its_journal_a_daemon_that_cannot_say_what_runs_does_not_begin() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.stop().await;
+    let calls = rig.backend.order();
+    lose(&mut rig);
+    let machine = crate::support::node::blind(rig.place.machine());
+    let client = rig.link.client(&rig.server, NODE);
+    let refused = Daemon::try_start(client, machine, rig.options.clone()).await.unwrap_err();
+    assert!(matches!(refused, wharfline::node::Error::Runtime(_)), "{refused:?}");
+    assert_eq!(rig.backend.order(), calls, "nothing was asked");
+    rig.start().await;
+    rig.end_all().await;
+    rig.finish().await;
+}
+
 /// A volume made while the journal was there, and deleted without it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_creation_that_may_have_begun_before_the_journal_was_lost_is_not_forgotten() {

@@ -6,7 +6,7 @@ use wharfline::api::allocation::{AllocationPhase, TaskState};
 use wharfline::api::meta::Rung;
 use wharfline::csi::Rpc;
 
-use crate::support::node::{Rig, Special, condition_message, condition_reason, reluctant, uid, until};
+use crate::support::node::{Rig, Special, condition_message, condition_reason, mute, reluctant, uid, until};
 use crate::support::scripted::{Answer, Ask, Config, Gate};
 
 fn with_volume(policy: &str, script: &str) -> Value {
@@ -139,6 +139,53 @@ async fn a_task_that_ignores_sigterm_is_killed_after_its_grace() {
     let took = asked.elapsed();
     assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(8), "{took:?}");
     assert_eq!(stopped.status.unwrap().tasks[0].exit_code, Some(137));
+    rig.world.let_go(&rig.allocs, "app").await;
+    rig.end_attachment().await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// Its object is gone, and with that what it says of its grace; the task was started with that all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_whose_object_is_gone_has_the_grace_that_it_was_started_with() {
+    let rig = Rig::new(Config::full()).await;
+    let up = rig.place.data.path().join("up");
+    let script = format!("trap '' TERM; echo up > {}; while :; do sleep 0.1; done", up.display());
+    let task = json!({ "tasks": [{ "name": "t", "stopGracePeriod": "1s",
+        "runtime": { "process": { "command": ["/bin/sh", "-c", script] } } }] });
+    let app = rig.alloc("app", task).await;
+    until(|| up.exists(), "the trap is set").await;
+    let before = pids(&rig, &app);
+    let asked = Instant::now();
+    rig.world.delete(&rig.allocs, "app").await;
+    rig.world.let_go(&rig.allocs, "app").await;
+    until(|| !alive(before.0) && !alive(before.1), "it is killed").await;
+    let took = asked.elapsed();
+    assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(8), "{took:?}");
+    rig.finish().await;
+}
+
+/// Its runtime starts it and cannot say so: what runs is no task that was not started, and nothing is unpublished under it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_runs_although_its_start_failed_is_known_to_run() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.wrap = mute;
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    let app = rig.alloc("app", with_volume("Always", "exec sleep infinity")).await;
+    rig.give(&[&app], &Special::default()).await;
+    rig.world.until(&rig.allocs, "app", "running", |a| a["status"]["phase"] == "Running").await;
+    let before = pids(&rig, &app);
+    // It goes through a stop as any other does.
+    let gate = Gate::new();
+    rig.backend.next(Rpc::NodeUnpublishVolume, Answer::honest().hang(&gate));
+    rig.world.delete(&rig.allocs, "app").await;
+    rig.in_flight(Rpc::NodeUnpublishVolume, 1).await;
+    assert!(!alive(before.0) && !alive(before.1), "it had ended before its volume was unpublished");
+    gate.open();
+    let stopped = rig.world.until(&rig.allocs, "app", "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    assert_eq!(stopped.status.unwrap().tasks[0].restarts, 0);
     rig.world.let_go(&rig.allocs, "app").await;
     rig.end_attachment().await;
     rig.end_volume("vol-1").await;

@@ -54,6 +54,9 @@ fn a_task_has_its_user_its_limits_and_a_directory_of_its_volume() {
     until("it is told", || told().is_some());
     let note = told().unwrap();
     assert!(note.contains("volume data, subPath \"out\": leads through a link"), "{note}");
+    let other_now = rig.list("allocations").into_iter().find(|a| a["metadata"]["name"] == "other").unwrap();
+    let ready = &other_now["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Ready");
+    assert_eq!(ready.unwrap()["reason"], "SubPathUnusable", "{other_now}");
     // A file is no directory, and nothing of the node's own paths is told.
     rig.run(&["delete", "allocation/other"]);
     other["metadata"]["name"] = json!("third");

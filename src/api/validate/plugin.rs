@@ -37,6 +37,11 @@ pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
     one_view(&mut faults, "spec.instances", &spec["instances"]);
     let (surge, unavailable) =
         (&spec["updateStrategy"]["maxSurge"], &spec["updateStrategy"]["maxUnavailable"]);
+    check_duration(
+        &mut faults,
+        "spec.updateStrategy.minHealthyTime",
+        &spec["updateStrategy"]["minHealthyTime"],
+    );
     let given = |value: &Value| value.as_u64().is_some_and(|nodes| nodes > 0);
     if given(surge) && given(unavailable) {
         let message = "is for drivers of which a node can run one only; give this or maxSurge, not both";
@@ -204,6 +209,9 @@ mod tests {
             (json!(null), vec![]),
             (json!({}), vec![]),
             (json!({ "maxSurge": 2 }), vec![]),
+            (json!({ "minHealthyTime": "1m" }), vec![]),
+            (json!({ "minHealthyTime": "0s" }), vec![]),
+            (json!({ "minHealthyTime": "soon" }), vec!["spec.updateStrategy.minHealthyTime"]),
             (json!({ "maxUnavailable": 2 }), vec![]),
             (json!({ "maxSurge": 0, "maxUnavailable": 2 }), vec![]),
             (json!({ "maxSurge": 1, "maxUnavailable": 0 }), vec![]),

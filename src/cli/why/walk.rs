@@ -240,7 +240,7 @@ impl<'a> Walk<'a> {
             branch.because.extend(self.volumes_of(&served.plugin_name, node));
         }
         let running = status.tasks.iter().find(|task| match task.state {
-            TaskState::Running | TaskState::Restarting | TaskState::Stopping => true,
+            TaskState::Running | TaskState::Restarting | TaskState::Stopping | TaskState::Lost => true,
             TaskState::Pending | TaskState::Exited => false,
         });
         if let (Some(task), true) = (running, branch.because.is_empty()) {

@@ -16,15 +16,16 @@ use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, deleting, with_condition};
 use super::write::Failure;
-use crate::api::meta::{Condition, ObjectRef, READY, Truth};
+use crate::api::meta::{Condition, ObjectRef, READY, Truth, is_true};
 use crate::api::plugin::{CRASH_LOOP, Health, OTHER_DRIVER, Provider, STEADY};
-use crate::api::{Allocation, Plugin, PluginInstance, PluginStatus};
+use crate::api::{Allocation, Plugin, PluginInstance, PluginInstanceStatus, PluginStatus};
 use crate::plan::Reason;
 use crate::plan::marks::{PLUGIN_NAME, UNDECLARED_FROM};
 use crate::plan::registry::{self, Instance, Service};
 
 pub(crate) use changing::Changing;
 pub(crate) use instances::reconcile as reconcile_instance;
+pub(crate) use rollout::Settling;
 pub(crate) use rooms::room;
 pub(crate) use tasks::{Leaving, hosted_alone, leaving, reconcile as reconcile_task};
 use wanted::Wanted;
@@ -76,7 +77,7 @@ pub(crate) async fn reconcile(plugin: Arc<Plugin>, context: Arc<Context>) -> Out
         context.merge(&*plugin, json!({ "status": patch })).await?;
     }
     // Tried again, at growing pauses.
-    made.map(|()| None)
+    made.map(|()| rollout::settles(&context, &plugin))
 }
 
 /// The namespace that an undeclared Plugin belongs to. A person who writes anything into its spec declares it.
@@ -216,7 +217,11 @@ fn ready(
     }
     if healthy {
         let instances = Instances::of(&context.world, &plugin.name_any());
-        let unsteady = |o: &&Arc<PluginInstance>| o.status.as_ref().is_some_and(|s| s.unsteady().is_some());
+        // One that was never healthy is no matter of those that are.
+        let unsteady = |o: &&Arc<PluginInstance>| {
+            let well = |s: &PluginInstanceStatus| is_true(&s.conditions, READY);
+            o.status.as_ref().is_some_and(|s| s.unsteady().is_some() && well(s))
+        };
         return match instances.objects.values().find(unsteady) {
             Some(instance) => Condition::new(READY, Truth::True, CRASH_LOOP, loops(instance)),
             None => Condition::new(READY, Truth::True, "Ready", "every instance is healthy"),

@@ -1,16 +1,19 @@
 //! The instances of a Plugin come, and are replaced when its spec changes, as [`plan::update`](crate::plan::update) says.
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use kube::ResourceExt;
+use tokio::time::Instant;
 
 use super::super::context::Context;
 use super::super::facts::{Instances, deleting, node_down, node_ready, uid};
 use super::super::write::Failure;
 use super::wanted::{Slot, Wanted, slot};
-use super::{fault, tasks};
-use crate::api::meta::{Condition, ObjectRef, Truth};
-use crate::api::plugin::MOST_REPLICAS;
+use super::{fault, own_allocations, tasks};
+use crate::api::meta::{Condition, ObjectRef, Time, Truth};
+use crate::api::plugin::{MIN_HEALTHY_TIME, MOST_REPLICAS};
+use crate::api::quantity;
 use crate::api::{Allocation, Plugin, PluginInstance, Volume};
 use crate::plan::registry::{self, Instance};
 use crate::plan::update::{Made, OnNode, Pace, Standing, begun, standing, steps};
@@ -23,7 +26,12 @@ const HELD: &str = "UpdateHeld";
 /// What is wanted and what there is, by entry and node.
 type Slots = BTreeMap<String, BTreeMap<String, OnNode>>;
 
-fn slots(context: &Context, instances: &Instances, own: &[Arc<Allocation>], wanted: &[Wanted]) -> Slots {
+fn slots(
+    context: &Context,
+    plugin: &Plugin,
+    instances: &Instances,
+    (own, wanted): (&[Arc<Allocation>], &[Wanted]),
+) -> Slots {
     let healthy: BTreeSet<&str> = instances
         .list
         .iter()
@@ -43,6 +51,8 @@ fn slots(context: &Context, instances: &Instances, own: &[Arc<Allocation>], want
             name: allocation.name_any(),
             current: one.is_met_by(allocation),
             healthy: healthy.contains(uid(&**allocation).as_str()),
+            settled: settled(context, plugin, instances, &uid(&**allocation)),
+            loops: loops(instances, &uid(&**allocation)),
             leaving: deleting(&**allocation),
         });
         let ready = context.world.nodes.named(&node).is_some_and(|n| node_ready(&n))
@@ -51,6 +61,90 @@ fn slots(context: &Context, instances: &Instances, own: &[Arc<Allocation>], want
         all.entry(entry).or_default().insert(node, on);
     }
     all
+}
+
+/// The instances of an allocation.
+fn of_allocation<'a>(
+    instances: &'a Instances,
+    allocation: &'a str,
+) -> impl Iterator<Item = &'a Arc<PluginInstance>> {
+    instances.objects.values().filter(move |object| object.spec.allocation.uid == allocation)
+}
+
+/// Whether an instance of this allocation ends soon after each start.
+fn loops(instances: &Instances, allocation: &str) -> bool {
+    of_allocation(instances, allocation).any(|o| o.status.as_ref().is_some_and(|s| s.unsteady().is_some()))
+}
+
+/// Whether the instances of this allocation are healthy, have been so for as long as the Plugin wants, and keep running.
+fn settled(context: &Context, plugin: &Plugin, instances: &Instances, allocation: &str) -> bool {
+    let least = min_healthy_time(plugin);
+    let healthy = instances.list.iter().filter(|i| i.healthy_since.is_some());
+    let ids: BTreeSet<&str> = healthy.map(|i| i.id.as_str()).collect();
+    let mut there = of_allocation(instances, allocation).peekable();
+    there.peek().is_some()
+        && !loops(instances, allocation)
+        && there.all(|object| {
+            let since = object.status.as_ref().and_then(|status| status.since);
+            ids.contains(object.name_any().as_str()) && context.settling.well_for(object, since) >= least
+        })
+}
+
+/// Whether a former instance serves, and has to until the next one, beside it, is up.
+pub(super) fn serves_on(context: &Context, plugin: &str, former: &Allocation, next: &Wanted) -> bool {
+    let Some(plugin) = context.world.plugins.named(plugin).filter(|plugin| !deleting(&**plugin)) else {
+        return false;
+    };
+    let instances = Instances::of(&context.world, &plugin.name_any());
+    let ids: BTreeSet<&str> =
+        instances.list.iter().filter(|i| i.healthy_since.is_some()).map(|i| i.id.as_str()).collect();
+    let serves = of_allocation(&instances, &uid(former)).any(|o| ids.contains(o.name_any().as_str()));
+    let current =
+        |other: &Arc<Allocation>| slot(other) == next.slot() && next.is_met_by(other) && !deleting(&**other);
+    let own = own_allocations(context, &plugin.name_any());
+    let up = |other: &Arc<Allocation>| settled(context, &plugin, &instances, &uid(&**other));
+    matches!(pace(&plugin), Pace::Surge(_)) && serves && !own.iter().filter(|o| current(o)).any(up)
+}
+
+fn min_healthy_time(plugin: &Plugin) -> Duration {
+    let strategy = plugin.spec.update_strategy.as_ref();
+    let given = strategy.and_then(|strategy| strategy.min_healthy_time.as_deref());
+    given.and_then(quantity::duration).unwrap_or(MIN_HEALTHY_TIME)
+}
+
+/// After how long an instance that is healthy now counts, if it stays so; nothing while there is none that does not.
+pub(super) fn settles(context: &Context, plugin: &Plugin) -> Option<Duration> {
+    let instances = Instances::of(&context.world, &plugin.name_any());
+    let least = min_healthy_time(plugin);
+    let healthy = instances.list.iter().filter(|i| i.healthy_since.is_some());
+    let left = healthy.filter_map(|i| instances.objects.get(&i.id)).filter_map(|object| {
+        let since = object.status.as_ref().and_then(|status| status.since);
+        least.checked_sub(context.settling.well_for(object, since)).filter(|left| !left.is_zero())
+    });
+    left.min()
+}
+
+/// Since when each instance has been seen healthy without an end. By the clock of whoever looks, and in memory only: new
+/// controllers wait anew.
+#[derive(Debug, Default)]
+pub(crate) struct Settling(Mutex<HashMap<String, (Option<Time>, Instant)>>);
+
+impl Settling {
+    /// For how long an instance that is healthy has been so since this time that it tells.
+    fn well_for(&self, object: &PluginInstance, since: Option<Time>) -> Duration {
+        let now = Instant::now();
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = all.entry(uid(object)).or_insert((since, now));
+        if seen.0 != since {
+            *seen = (since, now);
+        }
+        now.duration_since(seen.1)
+    }
+
+    /// The instance is gone.
+    pub(crate) fn forget(&self, object: &PluginInstance) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid(object));
+    }
 }
 
 /// Makes what is missing, and asks for the end of what is too many or of a former spec. What is refused holds up nothing else.
@@ -66,7 +160,7 @@ pub(super) async fn place(
         context.delete(&**allocation).await?;
     }
     let instances = Instances::of(&context.world, &plugin.name_any());
-    let (all, pace) = (slots(context, &instances, own, wanted), pace(plugin));
+    let (all, pace) = (slots(context, plugin, &instances, (own, wanted)), pace(plugin));
     let mut under_way: usize = all.values().map(|nodes| begun(pace, nodes)).sum();
     let mut refused = Ok(());
     for (entry, nodes) in all {
@@ -201,7 +295,7 @@ pub(super) async fn updated(
     instances: &Instances,
     (own, wanted): (&[Arc<Allocation>], &[Wanted]),
 ) -> Option<Condition> {
-    let slots = slots(context, instances, own, wanted);
+    let slots = slots(context, plugin, instances, (own, wanted));
     let all: Vec<Standing> = slots.values().map(|nodes| standing(pace(plugin), nodes)).collect();
     let sum = |count: fn(&Standing) -> usize| all.iter().map(count).sum::<usize>();
     let (total, done, former) = (sum(|s| s.wanted), sum(|s| s.done), sum(|s| s.former));
@@ -255,7 +349,7 @@ fn unwell(
     let made = slots.values().flatten().filter(|(node, _)| nodes.contains(node.as_str()));
     let names: BTreeSet<&str> = made
         .flat_map(|(_, on)| &on.made)
-        .filter(|made| made.current && !made.leaving && !made.healthy)
+        .filter(|made| made.current && !made.leaving && !made.settled)
         .map(|made| made.name.as_str())
         .collect();
     let next = |a: &&Arc<Allocation>| names.contains(a.name_any().as_str());
@@ -269,6 +363,12 @@ fn unwell(
             let node = &object.spec.node_name;
             let message = format!("on node \"{node}\": node \"{holder}\" reported the same node id before");
             return Some(("DuplicateNodeID".to_owned(), message));
+        }
+        if let Some(loops) = object.status.as_ref().and_then(|status| status.unsteady()) {
+            return Some((
+                loops.reason.clone(),
+                format!("on node \"{}\": {}", object.spec.node_name, loops.message),
+            ));
         }
         // A socket that is not there yet may come, and somebody may listen to it; that neither was so in time is told as another
         // fault.

@@ -16,7 +16,7 @@ use super::super::placement::plugin_of;
 use super::super::wake::{cluster, users_of_plugin};
 use super::super::world::World;
 use super::wanted::{Slot, Wanted, slot, wanted};
-use super::{ours, own_allocations, undeclared};
+use super::{ours, own_allocations, rollout, undeclared};
 use crate::api::allocation::{CsiPlugin, Task};
 use crate::api::meta::{Condition, ObjectRef, READY, ReclaimPolicy, Rung, Truth, is_true};
 use crate::api::plugin::{OTHER_DRIVER, Role};
@@ -361,6 +361,12 @@ pub(super) fn may_stop(context: &Context, object: &Allocation) -> Result<bool, R
         let wanted = if stops { again(context, &plugin) } else { HashMap::new() };
         let next = comes(context, object, &wanted);
         let going = going(context, object, &node, next.is_some());
+        // Where both run until the next one is up a person's deletion changes nothing.
+        if let Some(next) = next.filter(|next| going == Going::Replaced && !next.is_met_by(object))
+            && rollout::serves_on(context, &plugin, object, next)
+        {
+            return Err(Reason::SuccessorNotReady { successor: next.name.clone() });
+        }
         // What the next one in another role does not do is left to nobody.
         let lost = next.filter(|_| going == Going::Replaced).and_then(|next| given_up(role, next.role, true));
         let (role, going) = lost.map_or((role, going), |lost| (lost, Going::Deleted));

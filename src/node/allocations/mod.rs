@@ -27,9 +27,9 @@ use crate::plan::supervise::{self, Healing, Process, Step, Wanted};
 use crate::plan::{Next, Reason};
 use crate::sys::process::{ExitRecord, Outcome};
 use plugins::{Care, drain, keep_watch, patience, watch_over, withdraw, withdraw_stopped};
-pub use plugins::{admit, forget_bad_runs, refuse, register};
+pub use plugins::{admit, forget_bad_runs, note_unwell, refuse, register};
 pub(super) use prepare::note as runtime_note;
-use start::{publications, start};
+use start::{NotStarted, publications, start};
 
 /// The reason of a task's event that tells of its end.
 const EXITED: &str = "Exited";
@@ -73,7 +73,8 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
             // Looked at again when the calls that are under way there have ended.
             Next::Do(Step::Stop) if drain(node, uid, name) > 0 => {}
             Next::Do(Step::Stop) => {
-                let _seen_below = node.stop_task(uid, name, GRACE);
+                // Nobody knows any more what grace it was to have, but it was started with that.
+                let _seen_below = node.stop_task(uid, name, None);
             }
             Next::Converged if needed => {
                 let entry = entries.iter().find(|e| e.task == *name);
@@ -230,6 +231,9 @@ fn step(uid: &str, task: &str) -> String {
 /// Has the next end of a task count beside those before this daemon began.
 pub fn restore(node: &Node, entry: &TaskEntry) {
     node.retry.restore(&step(&entry.allocation.uid, &entry.task), RUN.to_owned(), entry.failures);
+    if entry.plugin.as_ref().is_some_and(|plugin| plugin.unwell) {
+        node.tasks.set_unwell(&entry.allocation.uid, &entry.task);
+    }
 }
 
 async fn run_task(
@@ -289,7 +293,7 @@ async fn run_task(
                 _ => "asked to end".to_owned(),
             };
             node.tasks.event(&uid, &task.name, event(node, "Stopping", &why));
-            if node.stop_task(&uid, &task.name, grace(task)) == Asked::Over {
+            if node.stop_task(&uid, &task.name, Some(grace(task))) == Asked::Over {
                 withdraw(node, &uid, &task.name, plugins::entry(node, &uid, task).as_ref()).await;
             }
             None
@@ -323,10 +327,24 @@ async fn started(
         }
         // The shim wrote down why the program did not run: that is an end like any other.
         Err(_) if count_exit(node, allocation, task, step_name) => node.retry.remaining(step_name),
-        Err(message) => {
+        // Its runtime could not say so, and it runs all the same.
+        Err(failed)
+            if node.tasks.process(&allocation.uid().unwrap_or_default(), &task.name) == Process::Running =>
+        {
+            let (name, message) = (allocation.name_any(), failed.message);
+            tracing::warn!(
+                allocation = name,
+                task = task.name,
+                message,
+                "task runs, though its start failed"
+            );
+            keep_watch(node, allocation, task);
+            None
+        }
+        Err(NotStarted { word, message }) => {
             let uid = allocation.uid().unwrap_or_default();
             tracing::warn!(allocation = allocation.name_any(), task = task.name, message, "task not started");
-            node.tasks.event(&uid, &task.name, event(node, "StartFailed", &message));
+            node.tasks.event(&uid, &task.name, event(node, word, &message));
             let note = format!("task {}: {message}", task.name);
             node.events.failed(about_task(allocation, task), step_name, "TaskNotStarted", "Run", &note);
             let pause = node.retry.failed(step_name, RUN.to_owned());

@@ -62,6 +62,7 @@ pub(super) fn entry(node: &Node, uid: &str, task: &Task) -> Option<InstanceEntry
             born,
             block,
             bad_runs: known.map_or(0, |instance| instance.progress.bad_runs),
+            unwell: false,
         }
     })
 }
@@ -114,6 +115,11 @@ pub async fn forget_bad_runs(node: &Node, key: &InstanceKey) {
     if had.is_some_and(|(before, _)| before.bad_runs > 0) {
         remember(node, key, |kept| std::mem::take(&mut kept.bad_runs) > 0).await;
     }
+}
+
+/// It is about to be asked to end because it is not well: that is no end that anybody wanted, also to the next daemon.
+pub async fn note_unwell(node: &Node, key: &InstanceKey) {
+    remember(node, key, |kept| !std::mem::replace(&mut kept.unwell, true)).await;
 }
 
 /// Its PluginInstance is there: it may be called from now on, after a restart too.

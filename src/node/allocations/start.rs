@@ -19,7 +19,6 @@ use crate::api::Allocation;
 use crate::api::allocation::{Task, VolumeMount};
 use crate::plan::container::PluginPart;
 use crate::plan::mount::Level;
-use crate::plan::supervise::Process;
 use crate::sys::kernel::{FileKind, KernelError, Present};
 use crate::sys::path::{Place as At, SubPath, TreePath};
 
@@ -42,18 +41,45 @@ pub(super) fn publications(
     (task.csi_plugin.is_some() || wanted.all(|v| up.contains_key(&v.name))).then_some(up)
 }
 
+/// Why a task was not started.
+pub(super) struct NotStarted {
+    /// In one word, for conditions and events.
+    pub(super) word: &'static str,
+    /// In a sentence.
+    pub(super) message: String,
+}
+
+/// A start that was not made, or of which the runtime says that it failed.
+const START_FAILED: &str = "StartFailed";
+/// What a subPath names is no directory within its volume.
+const SUB_PATH_UNUSABLE: &str = "SubPathUnusable";
+/// Both, which a person may have to mend.
+pub(super) const FAILED_STARTS: [&str; 2] = [START_FAILED, SUB_PATH_UNUSABLE];
+
+impl From<String> for NotStarted {
+    fn from(message: String) -> Self {
+        Self { word: START_FAILED, message }
+    }
+}
+
+impl From<&str> for NotStarted {
+    fn from(message: &str) -> Self {
+        message.to_owned().into()
+    }
+}
+
 pub(super) async fn start(
     node: &Arc<Node>,
     allocation: &Allocation,
     task: &Task,
     again: bool,
-) -> Result<(), String> {
+) -> Result<(), NotStarted> {
     let uid = allocation.uid().unwrap_or_default();
     let before = node.tasks.process(&uid, &task.name);
     // From here on the allocation is not idle: an unpublish that begins now sees that.
     node.tasks.starting(&uid, &task.name);
     let result = start_marked(node, allocation, task, again).await;
-    if result.is_err() && node.tasks.process(&uid, &task.name) == Process::Running {
+    if result.is_err() {
         node.tasks.not_started(&uid, &task.name, before);
     }
     result
@@ -64,7 +90,7 @@ pub(super) async fn start_marked(
     allocation: &Allocation,
     task: &Task,
     again: bool,
-) -> Result<(), String> {
+) -> Result<(), NotStarted> {
     let uid = allocation.uid().unwrap_or_default();
     let runtime = node.runtimes.allowed(&task.runtime).map_err(|error| error.to_string())?;
     let volumes = publications(node, allocation, task).ok_or("a volume went away")?;
@@ -140,16 +166,17 @@ async fn clone(
     target: &TreePath,
     verified: &Present,
     (mount, read_only): (&VolumeMount, bool),
-) -> Result<OwnedFd, (Option<KernelError>, String)> {
+) -> Result<OwnedFd, (Option<KernelError>, NotStarted)> {
     let kernel = &node.machine.kernel;
     if mount.sub_path.is_empty() {
         return kernel.clone_mount(target, verified).await.map_err(|error| {
             let sentence = chain(&error);
-            (Some(error), sentence)
+            (Some(error), sentence.into())
         });
     }
     let said = |error: &dyn std::fmt::Display| {
-        format!("volume {}, subPath \"{}\": {error}", mount.name, mount.sub_path)
+        let message = format!("volume {}, subPath \"{}\": {error}", mount.name, mount.sub_path);
+        NotStarted { word: SUB_PATH_UNUSABLE, message }
     };
     if verified.mount.is_none() || matches!(verified.kind, FileKind::Block(_)) {
         return Err((None, said(&"a block volume has no directories; leave subPath out")));
@@ -157,14 +184,16 @@ async fn clone(
     let within = SubPath::new(&mount.sub_path, !read_only).map_err(|error| (None, said(&error)))?;
     kernel.clone_directory(target, verified, &within).await.map_err(|error| {
         let sentence = match &error {
-            KernelError::Outside { .. } => said(&"leads through a link, or to another mount"),
+            KernelError::Outside { .. } => {
+                said(&"leads through a link, or to another mount; name the directory itself")
+            }
             KernelError::NotFound { .. } => {
                 said(&"is not there, and is not made for a mount that is readOnly")
             }
             KernelError::Refused { source, .. } if source.kind() == ErrorKind::NotADirectory => {
                 said(&"is a file or leads through one; a subPath is a directory")
             }
-            other => said(&chain(other)),
+            other => NotStarted { word: START_FAILED, ..said(&chain(other)) },
         };
         (Some(error), sentence)
     })
@@ -176,7 +205,7 @@ async fn order<'a>(
     (task, runtime): (&'a Task, &dyn Runtime),
     place: &'a Place,
     published: &BTreeMap<String, PublicationEntry>,
-) -> Result<(Order<'a>, Vec<OwnedFd>), String> {
+) -> Result<(Order<'a>, Vec<OwnedFd>), NotStarted> {
     let uid = allocation.uid().unwrap_or_default();
     let plugin = plugin_part(node, &uid, task);
     let endpoint = plugin.as_ref().map(|_| runtime.endpoint(task, &socket(node, &uid, task)));

@@ -12,7 +12,7 @@ use super::super::mounts::{TARGET, has_to_stop, stopping, user_note};
 use super::super::tasks::exit_code;
 use super::super::writes::{Guard, Part};
 use super::prepare::{self, note};
-use super::start::restarts;
+use super::start::{FAILED_STARTS, restarts};
 use crate::api::allocation::{
     AllocationPhase, AllocationStatus, AllocationVolume, EVICTED, RestartPolicy, Task, TaskState, TaskStatus,
     VolumePublication,
@@ -261,7 +261,8 @@ pub(super) fn ready_message(
 ) -> (String, String) {
     let told = |t: &TaskStatus| t.events.last().map(|e| format!("task {}: {}", t.name, e.message));
     let last = || tasks.iter().filter_map(told).next_back();
-    let restarting = || tasks.iter().find(|t| t.state == TaskState::Restarting).and_then(told);
+    let of = |state| tasks.iter().find(|t| t.state == state).and_then(told);
+    let restarting = || of(TaskState::Lost).or_else(|| of(TaskState::Restarting));
     match phase {
         AllocationPhase::Running => ("Running".into(), String::new()),
         AllocationPhase::Restarting if let Some(waits) = waits => waits,
@@ -284,7 +285,10 @@ pub(super) fn ready_message(
         }
         AllocationPhase::Starting => {
             let start = last().filter(|m| !m.is_empty());
-            ("Starting".into(), start.unwrap_or_else(|| "its tasks are about to start".to_owned()))
+            let ends = tasks.iter().filter_map(|task| task.events.last());
+            let failed = ends.map(|end| end.reason.as_str()).find(|word| FAILED_STARTS.contains(word));
+            let word = failed.unwrap_or("Starting").to_owned();
+            (word, start.unwrap_or_else(|| "its tasks are about to start".to_owned()))
         }
         AllocationPhase::Stopping => (
             "Stopping".into(),
@@ -376,7 +380,7 @@ pub(super) fn task_status(
         Process::Absent => TaskState::Pending,
         Process::Running => TaskState::Running,
         Process::Stopping => TaskState::Stopping,
-        Process::Lost => TaskState::Stopping,
+        Process::Lost => TaskState::Lost,
         process @ (Process::Stopped | Process::Exited { .. }) => {
             let again = match (process, task.restarts()) {
                 (Process::Exited { ok }, RestartPolicy::OnFailure) => !ok,

@@ -28,6 +28,7 @@ fn instance() -> TaskEntry {
             born: Some(Time("2026-11-20T10:00:00Z".parse().unwrap())),
             block: None,
             bad_runs: 0,
+            unwell: false,
         }),
         runtime: Some(Kind::Process),
         image: None,

@@ -63,7 +63,7 @@ impl Running for Assumed {
         Ok(Ended::LetGo)
     }
 
-    fn stop(&self, _: Duration) -> Result<Asked, RuntimeError> {
+    fn stop(&self, _: Option<Duration>) -> Result<Asked, RuntimeError> {
         self.let_go.cancel();
         Ok(Asked::Over)
     }

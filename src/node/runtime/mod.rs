@@ -285,7 +285,7 @@ pub trait Running: Send + Sync + fmt::Debug {
     async fn wait(&self) -> Result<Ended, RuntimeError>;
 
     /// Asks it to end, and kills all of it after `grace`. Returns at once; asked again, the earlier end counts.
-    fn stop(&self, grace: Duration) -> Result<Asked, RuntimeError>;
+    fn stop(&self, grace: Option<Duration>) -> Result<Asked, RuntimeError>;
 
     /// The layers of its image, which must stay.
     fn layers(&self) -> &[PathBuf] {

@@ -161,7 +161,7 @@ impl Running for UnderShim {
         })
     }
 
-    fn stop(&self, grace: Duration) -> Result<Asked, RuntimeError> {
+    fn stop(&self, grace: Option<Duration>) -> Result<Asked, RuntimeError> {
         self.task.stop(grace)?;
         Ok(Asked::EndComes)
     }

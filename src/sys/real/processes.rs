@@ -441,8 +441,9 @@ impl Task for RealTask {
         Ok(record.map_or(Ended::Lost, Ended::Exited))
     }
 
-    fn stop(&self, grace: Duration) -> Result<(), ProcessError> {
-        let grace = i32::try_from(grace.as_millis()).unwrap_or(i32::MAX);
+    fn stop(&self, grace: Option<Duration>) -> Result<(), ProcessError> {
+        // What is no number of milliseconds is the task's own.
+        let grace = grace.map_or(-1, |grace| i32::try_from(grace.as_millis()).unwrap_or(i32::MAX));
         match ffi::pidfd_queue(&self.shim, ffi::stop_signal(), grace) {
             Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
                 Err(refused("stop", &self.directory, error))

@@ -23,7 +23,7 @@ use wharfline::sys::real::{Pool, RealProcesses};
 
 pub use boot::{forgetful, rebooted};
 pub use link::Link;
-pub use reluctant::reluctant;
+pub use reluctant::{blind, mute, reluctant};
 pub use rig::{NODE_ID, Rig, Special, condition, condition_message, condition_reason};
 
 /// How long a test waits for anything before it fails.

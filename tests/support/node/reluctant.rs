@@ -11,14 +11,37 @@ use wharfline::sys::process::{Adopted, ProcessError, Task, TaskSpec};
 
 /// The machine, whose first answers about tasks come too late.
 pub fn reluctant(machine: Machine) -> Machine {
-    let processes = Reluctant { inner: Arc::clone(&machine.processes), refusals: AtomicUsize::new(2) };
+    with(machine, |of| of.refusals = AtomicUsize::new(2))
+}
+
+/// The machine, which starts the first task and does not say so.
+pub fn mute(machine: Machine) -> Machine {
+    with(machine, |of| of.mute = AtomicUsize::new(1))
+}
+
+/// The machine, which cannot say what runs.
+pub fn blind(machine: Machine) -> Machine {
+    with(machine, |of| of.blind = true)
+}
+
+fn with(machine: Machine, change: impl FnOnce(&mut Reluctant)) -> Machine {
+    let (refusals, mute) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let mut processes = Reluctant { inner: Arc::clone(&machine.processes), refusals, mute, blind: false };
+    change(&mut processes);
     Machine { processes: Arc::new(processes), ..machine }
+}
+
+/// Whether one of those is left.
+fn take(left: &AtomicUsize) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left: usize| left.checked_sub(1)).is_ok()
 }
 
 #[derive(Debug)]
 struct Reluctant {
     inner: Arc<dyn Processes>,
     refusals: AtomicUsize,
+    mute: AtomicUsize,
+    blind: bool,
 }
 
 #[async_trait]
@@ -29,11 +52,14 @@ impl Processes for Reluctant {
         spec: &TaskSpec,
         clones: Vec<OwnedFd>,
     ) -> Result<Box<dyn Task>, ProcessError> {
-        self.inner.start(directory, spec, clones).await
+        let started = self.inner.start(directory, spec, clones).await;
+        if take(&self.mute) {
+            return Err(ProcessError::NoAnswer { directory: directory.to_owned() });
+        }
+        started
     }
     async fn adopt(&self, directory: &Path) -> Result<Adopted, ProcessError> {
-        let left = |left: usize| left.checked_sub(1);
-        if self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
+        if take(&self.refusals) {
             return Err(ProcessError::NoAnswer { directory: directory.to_owned() });
         }
         self.inner.adopt(directory).await
@@ -42,6 +68,9 @@ impl Processes for Reluctant {
         self.inner.clear_leftovers(directory).await
     }
     async fn list(&self, root: &Path) -> Result<Vec<PathBuf>, ProcessError> {
+        if self.blind {
+            return Err(ProcessError::NoAnswer { directory: root.to_owned() });
+        }
         self.inner.list(root).await
     }
     async fn forget(&self, directory: &Path) -> Result<(), ProcessError> {

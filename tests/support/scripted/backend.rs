@@ -176,6 +176,10 @@ impl Backend {
     }
 
     /// Whether each answer about a volume is followed by GOAWAY.
+    pub(super) fn hangs_up(&self) -> bool {
+        self.state().config.hangs_up
+    }
+
     pub(super) fn goes_away(&self) -> bool {
         self.state().config.goes_away
     }

@@ -91,6 +91,8 @@ pub struct Config {
     pub gzip: bool,
     /// Each answer about a volume is followed by GOAWAY, as a server sends it when a connection is old.
     pub goes_away: bool,
+    /// It closes a connection after each answer.
+    pub hangs_up: bool,
     /// How long a call takes that no script says anything of; asked at each of them.
     pub pace: fn() -> Duration,
 }
@@ -166,6 +168,7 @@ impl Config {
             bare_staging: false,
             gzip: false,
             goes_away: false,
+            hangs_up: false,
             pace: || Duration::ZERO,
         }
     }

@@ -121,7 +121,7 @@ impl Call {
         };
         match ending {
             Ending::Reply(message) => {
-                if of_volume && self.backend.goes_away() {
+                if of_volume && self.backend.goes_away() || self.backend.hangs_up() {
                     self.away.cancel();
                 }
                 let gzip = self.backend.gzips();
