@@ -80,6 +80,8 @@ mod stale;
 mod tasks;
 #[path = "node/together.rs"]
 mod together;
+#[path = "node/told.rs"]
+mod told;
 #[path = "node/twins.rs"]
 mod twins;
 #[path = "node/uncertain.rs"]

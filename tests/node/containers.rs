@@ -13,7 +13,9 @@ use wharfline::sys::Containers;
 use wharfline::sys::containers::{Astray, DeviceNode, Equipment, Image, Lack, Layout, NoDevice};
 use wharfline::sys::image::ImageError;
 
-use crate::support::node::{Daemon, NODE, Place, World, condition_message, condition_reason, server, until};
+use crate::support::node::{
+    DEADLINE, Daemon, NODE, Place, World, condition_message, condition_reason, server, until,
+};
 
 /// A machine that never gets an image ready, or says that there is none.
 #[derive(Debug, Default)]
@@ -160,6 +162,30 @@ async fn an_image_that_cannot_be_used_is_told_and_read_again() {
     assert_eq!(condition_reason(&trying, "Ready"), Some("ImageUnusable"), "{trying}");
     assert!(condition_message(&trying, "Ready").unwrap().contains("there is no such file"), "{trying}");
     assert!(!paused(&trying), "{trying}");
+    bench.end(&["app"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_tell_of_each_reason_for_which_a_task_waits() {
+    let bench = Bench::new(false).await;
+    bench.machine.missing.send_replace(true);
+    bench.container("app", json!({})).await;
+    bench.told("app", "RuntimeMissing").await;
+    bench.machine.runc.send_replace(true);
+    bench.told("app", "ImageUnusable").await;
+    let api = bench.world.all::<k8s_openapi::api::events::v1::Event>();
+    let reasons = ["RuntimeMissing", "ImageUnusable"];
+    let end = tokio::time::Instant::now() + DEADLINE;
+    let mut again = tokio::time::interval(std::time::Duration::from_millis(10));
+    loop {
+        let told = api.list(&kube::api::ListParams::default()).await.unwrap().items;
+        let is = |reason: &&str| told.iter().any(|event| event.reason.as_deref() == Some(*reason));
+        if reasons.iter().all(is) {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < end, "{told:#?}");
+        again.tick().await;
+    }
     bench.end(&["app"]).await;
 }
 
