@@ -135,7 +135,7 @@ impl Task for Handle {
         self.0.ended.subscribe().wait_for(|ended| *ended).await.unwrap();
         Ok(Ended::Exited(Container::record()))
     }
-    fn stop(&self, _: Duration) -> Result<(), ProcessError> {
+    fn stop(&self, _: Option<Duration>) -> Result<(), ProcessError> {
         self.0.end();
         Ok(())
     }

@@ -64,7 +64,7 @@ async fn containerd_shows_whose_a_container_is_and_keeps_no_environment() {
     assert_eq!(documents, 1, "what containerd keeps of it was looked at");
     let own = std::fs::read(format!("/proc/{main}/environ")).unwrap();
     assert!(String::from_utf8_lossy(&own).contains("swordfish"), "the task has it");
-    task.stop(Duration::from_secs(30)).unwrap();
+    task.stop(Some(Duration::from_secs(30))).unwrap();
     assert_eq!(exited(&*task).await.outcome, Outcome::Code(6));
     machine.end().await;
 }
@@ -114,7 +114,7 @@ async fn a_task_outlives_containerd_and_its_end_is_known_all_the_same() {
     its(&mut machine).resume().await;
     assert_eq!(container(&mut machine), (id, main), "it is the same, and the only one");
     its(&mut machine).kill();
-    again.stop(Duration::from_secs(30)).unwrap();
+    again.stop(Some(Duration::from_secs(30))).unwrap();
     gone(&main.to_string()).await;
     // How it ended, containerd alone knows, when it is back.
     its(&mut machine).resume().await;
@@ -131,7 +131,7 @@ async fn of_an_end_within_its_grace_the_code_is_told_although_containerd_says_it
     machine.written("ready").await;
     let (_, main) = container(&mut machine);
     its(&mut machine).kill();
-    task.stop(Duration::from_secs(2)).unwrap();
+    task.stop(Some(Duration::from_secs(2))).unwrap();
     gone(&main.to_string()).await;
     let over = tokio::time::timeout(Duration::from_secs(3), task.wait()).await;
     assert!(over.is_err(), "nobody knows yet: {over:?}");
@@ -147,7 +147,7 @@ async fn when_containerd_does_not_come_back_the_end_is_told_without_its_code() {
     let task = machine.start(&machine.script(WAITS)).await;
     machine.written("ready").await;
     its(&mut machine).kill();
-    task.stop(Duration::from_secs(30)).unwrap();
+    task.stop(Some(Duration::from_secs(30))).unwrap();
     let record = exited(&*task).await;
     assert_eq!((record.outcome, record.stopped), (Outcome::Lost, true), "nobody says how");
     // What it remembers is removed with the records, or when it is back.
@@ -210,7 +210,7 @@ async fn what_waits_for_a_container_is_small() {
     assert!(open <= 5, "{open}");
     its(&mut machine).kill();
     its(&mut machine).resume().await;
-    task.stop(Duration::ZERO).unwrap();
+    task.stop(Some(Duration::ZERO)).unwrap();
     exited(&*task).await;
     machine.end().await;
 }
@@ -316,7 +316,7 @@ async fn what_is_left_of_earlier_tasks_is_removed_and_what_is_others_is_not_touc
     machine.runtime.sweep().await.unwrap();
     assert_eq!(left(&mut machine, "wharfline"), [ours]);
     std::fs::rename(&records, &machine.place.directory).unwrap();
-    task.stop(Duration::ZERO).unwrap();
+    task.stop(Some(Duration::ZERO)).unwrap();
     exited(&*task).await;
     machine.end().await;
 }

@@ -37,7 +37,7 @@ async fn it_runs_from_its_start_to_its_stop_and_leaves_nothing() {
     };
     for running in [started, adopted] {
         assert!(running.wait().now_or_never().is_none());
-        assert_eq!(running.stop(Duration::from_secs(3600)).unwrap(), Asked::Over);
+        assert_eq!(running.stop(Some(Duration::from_secs(3600))).unwrap(), Asked::Over);
         assert_eq!(soon(running.wait()).await.unwrap(), Ended::LetGo);
         assert_eq!(soon(running.wait()).await.unwrap(), Ended::LetGo, "asked again");
     }

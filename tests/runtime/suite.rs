@@ -128,7 +128,7 @@ pub(crate) async fn a_stop_gives_the_task_its_grace(flavour: Flavour) {
     let script = "trap 'echo bye; exit 4' TERM; : > $HERE/ready; while :; do sleep 0.01; done";
     let task = machine.start(&machine.script(script)).await;
     machine.written("ready").await;
-    assert_eq!(task.stop(Duration::from_secs(30)).unwrap(), Asked::EndComes);
+    assert_eq!(task.stop(Some(Duration::from_secs(30))).unwrap(), Asked::EndComes);
     let record = exited(&*task).await;
     assert_eq!((record.outcome, record.stopped), (Outcome::Code(4), true));
     assert_eq!(machine.log("stdout"), "bye\n");
@@ -143,7 +143,7 @@ pub(crate) async fn a_task_that_ignores_sigterm_is_killed_with_all_it_started(fl
     let task = machine.start(&machine.script(script)).await;
     machine.written("ready").await;
     let inner = started("7654").await;
-    task.stop(Duration::from_millis(50)).unwrap();
+    task.stop(Some(Duration::from_millis(50))).unwrap();
     let record = exited(&*task).await;
     assert_eq!((record.outcome, record.stopped, record.oom), (Outcome::Signal(9), true, false));
     assert!(!lives(&inner));
@@ -176,10 +176,10 @@ pub(crate) async fn the_earlier_stop_counts(flavour: Flavour) {
     let script = "trap '' TERM; : > $HERE/ready; while :; do sleep 60; done";
     let task = machine.start(&machine.script(script)).await;
     machine.written("ready").await;
-    task.stop(Duration::from_secs(3600)).unwrap();
-    task.stop(Duration::ZERO).unwrap();
+    task.stop(Some(Duration::from_secs(3600))).unwrap();
+    task.stop(Some(Duration::ZERO)).unwrap();
     assert_eq!(exited(&*task).await.outcome, Outcome::Signal(9));
-    task.stop(Duration::ZERO).unwrap();
+    task.stop(Some(Duration::ZERO)).unwrap();
     machine.end().await;
 }
 
@@ -206,7 +206,7 @@ pub(crate) async fn processes_that_come_while_others_are_killed_are_killed_too(f
     let task = machine.start(&machine.script(script)).await;
     machine.written("ready").await;
     started("9876").await;
-    task.stop(Duration::from_millis(30)).unwrap();
+    task.stop(Some(Duration::from_millis(30))).unwrap();
     assert_eq!(exited(&*task).await.outcome, Outcome::Signal(9));
     let mut all = std::fs::read_dir("/proc").unwrap().flatten();
     let left = all.find(|entry| {
@@ -264,7 +264,7 @@ pub(crate) async fn a_running_task_is_adopted_from_its_place_alone(flavour: Flav
         }
     };
     let (one, other): (Arc<dyn Running>, Arc<dyn Running>) = (adopted().await, adopted().await);
-    one.stop(Duration::from_secs(30)).unwrap();
+    one.stop(Some(Duration::from_secs(30))).unwrap();
     assert_eq!(exited(&*other).await.outcome, Outcome::Code(6));
     assert_eq!(exited(&*one).await.outcome, Outcome::Code(6));
     assert_eq!(exited(&*one).await.outcome, Outcome::Code(6), "asked again");
@@ -305,7 +305,7 @@ pub(crate) async fn a_volume_is_where_there_was_no_such_path_and_the_host_stays_
         assert!(!Path::new("/wharf-data").exists() && !Path::new("/wharf").exists());
         assert_nothing_new(&before);
         assert_eq!(std::fs::read_to_string(machine.seen(&volume).join("greeting")).unwrap(), "hello\n");
-        task.stop(Duration::ZERO).unwrap();
+        task.stop(Some(Duration::ZERO)).unwrap();
         exited(&*task).await;
         assert_eq!(machine.log("stdout"), "hello\n");
         assert_nothing_new(&before);
@@ -368,7 +368,7 @@ pub(crate) async fn the_daemons_tree_is_not_in_it_and_is_not_held(flavour: Flavo
     machine.written("ready").await;
     // It runs; the volume can be unmounted all the same, and its file system is gone then.
     machine.unmount(&volume).await;
-    task.stop(Duration::ZERO).unwrap();
+    task.stop(Some(Duration::ZERO)).unwrap();
     exited(&*task).await;
     assert_eq!(machine.log("stdout"), "0\n", "{}", machine.log("stderr"));
     std::fs::remove_file(secret).unwrap();
@@ -413,7 +413,7 @@ pub(crate) async fn when_the_end_is_told_the_file_system_is_free(flavour: Flavou
         // The kernel lets the host go while the task still writes: only the word of its end says when it is over.
         machine.unmount(&volume).await;
         assert!(device.is_busy(), "{round}");
-        task.stop(Duration::from_millis(20)).unwrap();
+        task.stop(Some(Duration::from_millis(20))).unwrap();
         exited(&*task).await;
         assert!(!device.is_busy(), "{round}");
         std::fs::remove_file(machine.host.data.join("here/ready")).unwrap();
@@ -687,7 +687,7 @@ pub(crate) async fn what_a_driver_mounts_is_seen_by_the_machine_and_outlives_it(
         assert!(machine.host.data.join("sockets/csi.sock").exists());
         assert_eq!(std::fs::read_to_string(target.join("file")).unwrap(), "kept\n");
         let grace = if killed { Duration::ZERO } else { Duration::from_secs(10) };
-        task.stop(grace).unwrap();
+        task.stop(Some(grace)).unwrap();
         exited(&*task).await;
         assert_eq!(
             std::fs::read_to_string(target.join("file")).unwrap(),

@@ -137,7 +137,7 @@ async fn the_unit_says_whose_it_is_and_has_its_limits() {
     assert_eq!(at(&shim.to_string()), format!("/wharfline.slice/{unit}"));
     assert_eq!(at(&main.to_string()), format!("/wharfline.slice/{unit}/task"));
     assert!(at("self").ends_with("wharfline-test.service"), "{}", at("self"));
-    task.stop(Duration::from_secs(30)).unwrap();
+    task.stop(Some(Duration::from_secs(30))).unwrap();
     let record = exited(&*task).await;
     assert_eq!((record.outcome, record.stopped), (Outcome::Signal(15), true));
     unloaded(&unit).await;
@@ -245,7 +245,7 @@ async fn a_task_that_never_ran_leaves_no_unit() {
     let mut wanted = machine.script("exit 0");
     "4Mi".clone_into(&mut wanted.task.resources.limits.memory);
     let task = machine.start(&wanted).await;
-    assert_eq!(task.stop(Duration::ZERO).unwrap(), Asked::EndComes);
+    assert_eq!(task.stop(Some(Duration::ZERO)).unwrap(), Asked::EndComes);
     exited(&*task).await;
     machine.end().await;
 }

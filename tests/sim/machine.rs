@@ -389,7 +389,8 @@ impl TaskHandle for Handle {
         }
     }
 
-    fn stop(&self, grace: Duration) -> Result<(), ProcessError> {
+    fn stop(&self, grace: Option<Duration>) -> Result<(), ProcessError> {
+        let grace = grace.unwrap_or(Duration::from_secs(10));
         let what = format!("stop {}", self.directory.display());
         if self.machine.universe.doomed(&self.machine.node, &what) {
             return Ok(());

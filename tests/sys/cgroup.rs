@@ -140,7 +140,7 @@ async fn all_of_a_task_is_in_its_leaf_from_the_first_moment_and_no_leaf_is_left(
             let shim = task.state().shim.pid.to_string();
             assert!(!members.lines().any(|pid| pid == shim), "the shim is not limited");
         }
-        task.stop(Duration::ZERO).unwrap();
+        task.stop(Some(Duration::ZERO)).unwrap();
         exited(&*task).await;
         assert!(parent.directories("one").is_empty());
         let said = std::fs::read_to_string(host.data.join("out")).unwrap();
@@ -240,7 +240,7 @@ async fn a_stop_kills_all_that_is_in_the_leaf() {
     let task = host.start(&spec, vec![]).await;
     host.written("ready").await;
     let stranger = parent.stranger("one");
-    task.stop(Duration::ZERO).unwrap();
+    task.stop(Some(Duration::ZERO)).unwrap();
     let record = exited(&*task).await;
     assert_eq!((record.outcome, record.stopped, record.oom), (Outcome::Signal(9), true, false));
     assert!(parent.directories("one").is_empty());

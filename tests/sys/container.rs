@@ -243,7 +243,7 @@ async fn a_stop_reaches_the_first_process_alone_and_then_all_are_killed() {
         let main = task.state().task.pid.to_string();
         assert!(!rig.parent.directories("one").is_empty());
         assert!(lives(&main));
-        task.stop(Duration::from_secs(grace)).unwrap();
+        task.stop(Some(Duration::from_secs(grace))).unwrap();
         let record = exited(&*task).await;
         assert_eq!((record.outcome, record.stopped), (outcome, true));
         assert!(!lives(&main));
@@ -476,7 +476,7 @@ async fn a_frozen_container_can_be_stopped() {
             }
         }
     }
-    task.stop(Duration::ZERO).unwrap();
+    task.stop(Some(Duration::ZERO)).unwrap();
     assert_eq!(exited(&*task).await.outcome, Outcome::Signal(9));
     rig.assert_gone();
 }

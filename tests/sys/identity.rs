@@ -169,7 +169,7 @@ async fn another_users_task_is_stopped_and_dies_with_its_shim_as_any_other() {
     );
     let task = host.start(&spec, vec![]).await;
     host.written("ready").await;
-    task.stop(Duration::from_secs(30)).unwrap();
+    task.stop(Some(Duration::from_secs(30))).unwrap();
     assert_eq!(exited(&*task).await.outcome, Outcome::Code(4));
 
     let task = host.start(&spec, vec![]).await;

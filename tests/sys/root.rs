@@ -73,7 +73,7 @@ async fn a_volume_is_where_the_host_has_no_such_path_and_the_host_stays_clean() 
         crate::support::assert_nothing_new(&before);
         let written = volume.kernel.absolute(&volume.path.clone().into()).join("greeting");
         assert_eq!(std::fs::read_to_string(written).unwrap(), "hello\n");
-        task.stop(Duration::ZERO).unwrap();
+        task.stop(Some(Duration::ZERO)).unwrap();
         exited(&*task).await;
         crate::support::assert_nothing_new(&before);
         assert!(!Path::new("/wharf-data").exists() && !host.data.join("not").exists());
@@ -131,7 +131,7 @@ async fn the_daemons_tree_is_not_in_it_and_is_not_held() {
     assert!(read("err").contains("Read-only"), "{}", read("err"));
     // The task runs; the volume can be unmounted all the same, and its file system is gone then.
     volume.undo().await;
-    task.stop(Duration::ZERO).unwrap();
+    task.stop(Some(Duration::ZERO)).unwrap();
     exited(&*task).await;
     assert!(!data.join("x").exists());
     host.assert_clean();
@@ -278,7 +278,7 @@ async fn when_the_end_is_reported_the_file_system_is_free() {
         // The kernel lets the host go while the task still writes: only the shim's word says when it is over.
         kernel.unmount(&path.clone().into(), present.mount.unwrap().id).await.unwrap();
         assert!(device.is_busy(), "{round}");
-        task.stop(Duration::from_millis(20)).unwrap();
+        task.stop(Some(Duration::from_millis(20))).unwrap();
         exited(&*task).await;
         assert!(!device.is_busy(), "{round}");
     }

@@ -104,7 +104,7 @@ async fn a_stop_gives_the_task_its_grace() {
         )
         .await;
     host.written("ready").await;
-    task.stop(Duration::from_secs(30)).unwrap();
+    task.stop(Some(Duration::from_secs(30))).unwrap();
     let record = exited(&*task).await;
     assert_eq!((record.outcome, record.stopped), (Outcome::Code(4), true));
     assert_eq!(std::fs::read_to_string(host.data.join("out")).unwrap(), "bye\n");
@@ -117,7 +117,7 @@ async fn a_task_that_ignores_sigterm_is_killed_with_all_it_started() {
     let task = host.start(&host.script(script), vec![]).await;
     let inner = host.written("inner").await;
     assert!(lives(&inner));
-    task.stop(Duration::from_millis(50)).unwrap();
+    task.stop(Some(Duration::from_millis(50))).unwrap();
     let record = exited(&*task).await;
     assert_eq!((record.outcome, record.stopped, record.oom), (Outcome::Signal(9), true, false));
     assert!(!lives(&inner));
@@ -134,7 +134,7 @@ async fn a_stop_arrives_where_no_more_signals_may_wait() {
     host.written("ready").await;
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     prlimit(Pid::from_raw(task.state().shim.pid), Resource::Sigpending, none).unwrap();
-    task.stop(Duration::from_millis(50)).unwrap();
+    task.stop(Some(Duration::from_millis(50))).unwrap();
     let record = exited(&*task).await;
     assert_eq!((record.outcome, record.stopped), (Outcome::Code(4), true));
 }
@@ -145,10 +145,10 @@ async fn the_earlier_stop_counts() {
     let task =
         host.start(&host.script("trap '' TERM; : > $HERE/ready; while :; do sleep 60; done"), vec![]).await;
     host.written("ready").await;
-    task.stop(Duration::from_secs(3600)).unwrap();
-    task.stop(Duration::ZERO).unwrap();
+    task.stop(Some(Duration::from_secs(3600))).unwrap();
+    task.stop(Some(Duration::ZERO)).unwrap();
     assert_eq!(ended(&*task).await, Outcome::Signal(9));
-    task.stop(Duration::ZERO).unwrap();
+    task.stop(Some(Duration::ZERO)).unwrap();
 }
 
 #[tokio::test]
@@ -182,7 +182,7 @@ async fn processes_that_come_while_others_are_killed_are_killed_too() {
         i=0; while [ $i -lt 1500 ]; do (setsid sh -c 'sleep 1000 & sleep 1000' &); i=$((i+1)); done; sleep 1000";
     let task = host.start(&host.script(script), vec![]).await;
     host.written("ready").await;
-    task.stop(Duration::from_millis(30)).unwrap();
+    task.stop(Some(Duration::from_millis(30))).unwrap();
     // The shim ends only when it has no child, so that its end is the proof.
     assert_eq!(ended(&*task).await, Outcome::Signal(9));
 }
@@ -249,7 +249,7 @@ async fn a_running_task_is_adopted_from_its_directory_alone() {
     let Adopted::Running(task) = processes.adopt(&directory).await.unwrap() else { panic!("it runs") };
     assert_eq!(*task.state(), state);
     task.signal(libc::SIGCONT).unwrap();
-    task.stop(Duration::from_secs(30)).unwrap();
+    task.stop(Some(Duration::from_secs(30))).unwrap();
     assert_eq!(ended(&*task).await, Outcome::Code(6));
     assert_eq!(ended(&*task).await, Outcome::Code(6), "asked again");
     match processes.adopt(&directory).await.unwrap() {
@@ -365,7 +365,7 @@ async fn the_shim_is_small_and_alone() {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
     assert_eq!(fields[3], pid.to_string(), "leads its own session");
-    task.stop(Duration::ZERO).unwrap();
+    task.stop(Some(Duration::ZERO)).unwrap();
     exited(&*task).await;
 }
 
