@@ -4,12 +4,72 @@ use kube::ResourceExt;
 
 use super::super::{Branch, Kind, State, Subject};
 use super::ending::logs_of;
-use super::{MOST, Service, Walk, add_told, key, unmet};
+use super::{MOST, Service, Walk, add_told, key, placing, unmet};
 use crate::api::meta::is_true;
 use crate::api::plugin::CRASH_LOOP;
 use crate::api::{Allocation, PluginInstance};
 
 impl Walk<'_> {
+    pub(super) fn plugin(&self, name: &str, service: Service<'_>) -> Branch {
+        self.enter(Subject::global(Kind::Plugin, name), self.plugins.get(&key(name)), |plugin, mut branch| {
+            if plugin.metadata.deletion_timestamp.is_some() && matches!(service, Service::Any | Service::New)
+            {
+                branch.state = State::Blocked;
+                branch.say("being deleted");
+                branch.because = self.volumes_of(name, "");
+                add_told(&mut branch, unmet(&plugin.status.clone().unwrap_or_default().conditions, "Ready"));
+                return branch;
+            }
+            let of_plugin = self.instances.values().filter(|i| i.spec.plugin == name);
+            let serving: Vec<_> = of_plugin.filter(|i| service.fits(i)).collect();
+            let healthy = serving.iter().filter(|i| self.is_healthy(i)).count();
+            let all_needed = matches!(service, Service::Any);
+            branch.text = format!("{healthy} of {} instances{} healthy", serving.len(), service.place());
+            let conditions = plugin.status.as_ref().map(|status| status.conditions.as_slice());
+            let conditions = conditions.unwrap_or_default();
+            // One that is about to go, in whose place none comes, is not needed.
+            let missing = all_needed && healthy < serving.len() && !is_true(conditions, "Ready");
+            if healthy > 0 && !missing {
+                let held = || unmet(conditions, "Updated").filter(|c| c.reason == "UpdateHeld");
+                let told = unmet(conditions, "Ready").or_else(held).filter(|_| all_needed);
+                if told.is_some() {
+                    // Those that are there are well; others are wanted.
+                    branch.state = State::Blocked;
+                    add_told(&mut branch, told);
+                    branch.because.extend(self.unstarted(name));
+                    if branch.reason == "InUse" {
+                        branch.because.extend(self.volumes_of(name, ""));
+                    }
+                }
+                self.add_unsteady(&mut branch, &serving, all_needed);
+                return branch;
+            }
+            branch.state = State::Blocked;
+            let sick = serving.iter().filter(|i| !self.is_healthy(i)).take(MOST);
+            branch.because.extend(sick.map(|i| self.instance(&i.name_any())));
+            if serving.is_empty() {
+                branch.name_reason("NoInstance");
+                branch.text = format!("has no {}instance{}", service.role(), service.place());
+                branch.because.extend(self.nodes.is_empty().then(placing::no_node));
+                branch.because.extend(self.unstarted(name));
+            }
+            branch
+        })
+    }
+
+    /// The plugin's own allocations that are not up, which is why there is no instance.
+    pub(super) fn unstarted(&self, plugin: &str) -> Vec<Branch> {
+        let serves = |a: &&&Allocation| {
+            a.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref()).any(|p| p.plugin_name == plugin)
+        };
+        let name = |a: &Allocation| (a.namespace().unwrap_or_default(), a.name_any());
+        let branches = self.allocations.values().filter(serves).map(|a| {
+            let (namespace, name) = name(a);
+            self.allocation(&namespace, &name)
+        });
+        branches.filter(Branch::blocked).take(MOST).collect()
+    }
+
     /// Whether an instance counts: what it said of itself last is worth nothing while its node is lost.
     pub(super) fn is_healthy(&self, instance: &PluginInstance) -> bool {
         let status = self.nodes.get(&key(&instance.spec.node_name)).and_then(|node| node.status.as_ref());
