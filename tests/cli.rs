@@ -545,6 +545,40 @@ async fn logs_of_a_plugin_are_those_of_its_newest_instance_here() {
     }
 }
 
+/// The files are made before the task runs.
+#[tokio::test]
+async fn logs_of_who_wrote_nothing_say_whether_it_has_started() {
+    let cluster = Cluster::new().await;
+    let app = "{apiVersion: wharfline.dev/v1alpha1, kind: Allocation, metadata: {name: web}, spec: {tasks: [{name: t, runtime: {process: {command: [x]}}}]}}";
+    cluster.apply(app).await.ok();
+    let data = tempfile::tempdir().unwrap();
+    let flag = format!("--data-dir={}", data.path().display());
+    let uid = cluster.run(&["get", "alloc/web", "-o", "jsonpath={.metadata.uid}"]).await.ok();
+    let task = data.path().join("logs").join(uid).join("t");
+    std::fs::create_dir_all(&task).unwrap();
+    for file in ["stdout.log", "stderr.log"] {
+        std::fs::write(task.join(file), "").unwrap();
+    }
+    let event = |reason: &str, message: &str| json!({ "time": "2026-01-01T00:00:00Z", "reason": reason, "message": message });
+    for (state, event, told) in [
+        (
+            "Pending",
+            event("StartFailed", "volume v went away"),
+            "nothing was written: the task has not started (StartFailed: volume v went away)\n",
+        ),
+        ("Running", event("Started", "started"), "the task wrote nothing\n"),
+    ] {
+        let tasks = json!({ "status": { "tasks": [{ "name": "t", "state": state, "events": [event] }] } });
+        cluster.patch(&["alloc/web", "--subresource=status"], &tasks).await;
+        for name in ["web", "allocation.wharfline.dev/web", "allocation.wharfline.dev/web/t"] {
+            let ran = cluster.run(&["logs", name, &flag]).await;
+            assert_eq!((ran.exit, ran.out.as_str(), ran.err.as_str()), (Exit::Done, "", told), "{name}");
+        }
+    }
+    std::fs::write(task.join("stdout.log"), "one\n").unwrap();
+    assert_eq!(cluster.run(&["logs", "web", "--tail=0", &flag]).await.ok(), "", "it wrote something");
+}
+
 #[tokio::test]
 async fn logs_are_read_here_or_the_right_node_is_named() {
     let cluster = Cluster::new().await;
