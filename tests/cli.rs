@@ -433,6 +433,28 @@ async fn a_deletion_that_does_not_end_says_what_holds_it() {
     assert_eq!(cluster.run(&["delete", "vc/data", "--wait=false"]).await.ok(), "volumeclaim/data deleted\n");
 }
 
+/// What is advised can be typed as it stands, and the cause is the one that `why` tells.
+#[tokio::test]
+async fn what_does_not_go_from_another_namespace_is_named_with_it() {
+    let cluster = Cluster::new().await;
+    let app = "
+{apiVersion: wharfline.dev/v1alpha1, kind: VolumeClaim, metadata: {name: data, namespace: wharfline-system}, spec: {volumeClassName: fast, accessModes: [SingleNodeWriter], resources: {requests: {storage: 1Gi}}}}
+---
+{apiVersion: wharfline.dev/v1alpha1, kind: Allocation, metadata: {name: web, namespace: wharfline-system}, spec: {volumes: [{name: v, claimName: data}]}}
+";
+    cluster.apply(app).await.ok();
+    let ours = ["-n", "wharfline-system"];
+    let ran = cluster.run(&[&["delete", "vc/data", "--timeout=1s"][..], &ours].concat()).await;
+    let told = "  why: allocation/web -n wharfline-system: uses it\n  try: wharfline why volumeclaim/data -n wharfline-system\n";
+    assert_eq!(ran.err, format!("error: volumeclaim/data is still there after 1 s\n{told}"));
+    let ran = cluster.run(&[&["wait", "vc/data", "--for=delete", "--timeout=0"][..], &ours].concat()).await;
+    assert_eq!(ran.err, format!("error: volumeclaim/data: waited too long\n{told}"));
+    let ran = cluster.run(&[&["wait", "alloc/web", "--for=delete", "--timeout=0"][..], &ours].concat()).await;
+    assert!(ran.err.ends_with("  try: wharfline delete allocation/web -n wharfline-system\n"), "{ran:?}");
+    let advised = ["why", "volumeclaim/data", "-n", "wharfline-system"];
+    assert!(cluster.run(&advised).await.ok().contains("allocation/web   uses it  <- cause"));
+}
+
 #[tokio::test]
 async fn a_deletion_that_takes_long_says_meanwhile_what_it_waits_for() {
     let cluster = Cluster::new().await;
