@@ -21,7 +21,8 @@ use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{Call, Condition, Rung, Truth};
 use crate::api::volume::VolumePhase;
 use crate::api::{
-    Allocation, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
+    Allocation, AllocationStatus, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim,
+    VolumeClass,
 };
 use ending::add_exit;
 use expanding::{add_attributes, add_size};
@@ -148,6 +149,15 @@ impl<'a> Walk<'a> {
         if self.way.borrow().contains(&subject) {
             return Branch::new(subject, State::Fine, "see above");
         }
+        self.descend(subject, *object, tell)
+    }
+
+    fn descend<K>(
+        &self,
+        subject: Subject,
+        object: &'a K,
+        tell: impl FnOnce(&'a K, Branch) -> Branch,
+    ) -> Branch {
         self.way.borrow_mut().push(subject.clone());
         let branch = tell(object, Branch::new(subject, State::Fine, ""));
         self.way.borrow_mut().pop();
@@ -157,7 +167,8 @@ impl<'a> Walk<'a> {
     fn allocation(&self, namespace: &str, name: &str) -> Branch {
         let found = self.allocations.get(&(namespace.to_owned(), name.to_owned()));
         self.enter(Subject::namespaced(Kind::Allocation, namespace, name), found, |allocation, branch| {
-            if allocation.metadata.deletion_timestamp.is_some() {
+            // Of one that has to serve until it is let go, whoever needs its instance asks why it does not.
+            if leaves(allocation) && !self.has_to_serve(allocation) {
                 self.allocation_leaving(allocation, branch)
             } else {
                 self.allocation_coming(allocation, branch)
@@ -168,8 +179,7 @@ impl<'a> Walk<'a> {
     fn allocation_coming(&self, allocation: &Allocation, mut branch: Branch) -> Branch {
         let status = allocation.status.clone().unwrap_or_default();
         let node = status.node_name.as_str();
-        let phase = status.phase.map_or_else(|| "Pending".to_owned(), |phase| format!("{phase:?}"));
-        branch.text = if node.is_empty() { phase } else { format!("{phase} on {node}") };
+        branch.text = stands(&status);
         let settled = match status.phase {
             Some(AllocationPhase::Running | AllocationPhase::Complete) => true,
             Some(AllocationPhase::Stopped | AllocationPhase::Stopping) => allocation.spec.stop,
@@ -230,15 +240,17 @@ impl<'a> Walk<'a> {
     fn allocation_leaving(&self, allocation: &Allocation, mut branch: Branch) -> Branch {
         let status = allocation.status.clone().unwrap_or_default();
         branch.state = State::Blocked;
-        branch.say("being deleted");
+        branch.text = match allocation.metadata.deletion_timestamp {
+            Some(_) => "being deleted".to_owned(),
+            None => format!("{}, is to stop", stands(&status)),
+        };
         add_told(&mut branch, unmet(&status.conditions, "Ready"));
         let node = status.node_name.as_str();
         if !node.is_empty() {
             branch.because.extend(Some(self.node(node)).filter(Branch::blocked));
         }
-        let plugins = allocation.spec.tasks.iter().filter_map(|task| task.csi_plugin.as_ref());
-        for served in plugins.filter(|_| !status.plugin_released) {
-            branch.because.extend(self.volumes_of(&served.plugin_name, node));
+        if !status.plugin_released {
+            self.add_needing(&mut branch, allocation, node);
         }
         let running = status.tasks.iter().find(|task| match task.state {
             TaskState::Running | TaskState::Restarting | TaskState::Stopping => true,
@@ -332,7 +344,7 @@ impl<'a> Walk<'a> {
     /// An allocation that keeps something from going: on its way out itself, or simply in use.
     fn user(&self, allocation: &Allocation) -> Branch {
         let namespace = allocation.namespace().unwrap_or_default();
-        if allocation.metadata.deletion_timestamp.is_some() {
+        if leaves(allocation) {
             return self.allocation(&namespace, &allocation.name_any());
         }
         let subject = Subject::namespaced(Kind::Allocation, &namespace, &allocation.name_any());
@@ -586,6 +598,23 @@ impl Branch {
 
     fn name_reason(&mut self, reason: &str) {
         reason.clone_into(&mut self.reason);
+    }
+}
+
+/// Whether an allocation is on its way out: deleted, or told to stop and not down yet.
+fn leaves(allocation: &Allocation) -> bool {
+    let status = allocation.status.as_ref();
+    let bound = status.is_some_and(|status| !status.node_name.is_empty());
+    let down = status.and_then(|s| s.phase).is_some_and(|p| p.terminal() || p == AllocationPhase::Stopped);
+    allocation.metadata.deletion_timestamp.is_some() || allocation.spec.stop && bound && !down
+}
+
+/// Where an allocation stands, in two words.
+fn stands(status: &AllocationStatus) -> String {
+    let phase = status.phase.map_or_else(|| "Pending".to_owned(), |phase| format!("{phase:?}"));
+    match status.node_name.as_str() {
+        "" => phase,
+        node => format!("{phase} on {node}"),
     }
 }
 
