@@ -433,6 +433,28 @@ async fn a_deletion_that_does_not_end_says_what_holds_it() {
     assert_eq!(cluster.run(&["delete", "vc/data", "--wait=false"]).await.ok(), "volumeclaim/data deleted\n");
 }
 
+/// What is advised can be typed as it stands, and the cause is the one that `why` tells.
+#[tokio::test]
+async fn what_does_not_go_from_another_namespace_is_named_with_it() {
+    let cluster = Cluster::new().await;
+    let app = "
+{apiVersion: wharfline.dev/v1alpha1, kind: VolumeClaim, metadata: {name: data, namespace: wharfline-system}, spec: {volumeClassName: fast, accessModes: [SingleNodeWriter], resources: {requests: {storage: 1Gi}}}}
+---
+{apiVersion: wharfline.dev/v1alpha1, kind: Allocation, metadata: {name: web, namespace: wharfline-system}, spec: {volumes: [{name: v, claimName: data}]}}
+";
+    cluster.apply(app).await.ok();
+    let ours = ["-n", "wharfline-system"];
+    let ran = cluster.run(&[&["delete", "vc/data", "--timeout=1s"][..], &ours].concat()).await;
+    let told = "  why: allocation/web -n wharfline-system: uses it\n  try: wharfline why volumeclaim/data -n wharfline-system\n";
+    assert_eq!(ran.err, format!("error: volumeclaim/data is still there after 1 s\n{told}"));
+    let ran = cluster.run(&[&["wait", "vc/data", "--for=delete", "--timeout=0"][..], &ours].concat()).await;
+    assert_eq!(ran.err, format!("error: volumeclaim/data: waited too long\n{told}"));
+    let ran = cluster.run(&[&["wait", "alloc/web", "--for=delete", "--timeout=0"][..], &ours].concat()).await;
+    assert!(ran.err.ends_with("  try: wharfline delete allocation/web -n wharfline-system\n"), "{ran:?}");
+    let advised = ["why", "volumeclaim/data", "-n", "wharfline-system"];
+    assert!(cluster.run(&advised).await.ok().contains("allocation/web   uses it  <- cause"));
+}
+
 #[tokio::test]
 async fn a_deletion_that_takes_long_says_meanwhile_what_it_waits_for() {
     let cluster = Cluster::new().await;
@@ -543,6 +565,40 @@ async fn logs_of_a_plugin_are_those_of_its_newest_instance_here() {
         let ran = cluster.run(&["logs", "plugin/disk", &flag]).await;
         assert_eq!((ran.exit, ran.out.as_str()), (Exit::Done, format!("{name}\n").as_str()), "{}", ran.err);
     }
+}
+
+/// The files are made before the task runs.
+#[tokio::test]
+async fn logs_of_who_wrote_nothing_say_whether_it_has_started() {
+    let cluster = Cluster::new().await;
+    let app = "{apiVersion: wharfline.dev/v1alpha1, kind: Allocation, metadata: {name: web}, spec: {tasks: [{name: t, runtime: {process: {command: [x]}}}]}}";
+    cluster.apply(app).await.ok();
+    let data = tempfile::tempdir().unwrap();
+    let flag = format!("--data-dir={}", data.path().display());
+    let uid = cluster.run(&["get", "alloc/web", "-o", "jsonpath={.metadata.uid}"]).await.ok();
+    let task = data.path().join("logs").join(uid).join("t");
+    std::fs::create_dir_all(&task).unwrap();
+    for file in ["stdout.log", "stderr.log"] {
+        std::fs::write(task.join(file), "").unwrap();
+    }
+    let event = |reason: &str, message: &str| json!({ "time": "2026-01-01T00:00:00Z", "reason": reason, "message": message });
+    for (state, event, told) in [
+        (
+            "Pending",
+            event("StartFailed", "volume v went away"),
+            "nothing was written: the task has not started (StartFailed: volume v went away)\n",
+        ),
+        ("Running", event("Started", "started"), "the task wrote nothing\n"),
+    ] {
+        let tasks = json!({ "status": { "tasks": [{ "name": "t", "state": state, "events": [event] }] } });
+        cluster.patch(&["alloc/web", "--subresource=status"], &tasks).await;
+        for name in ["web", "allocation.wharfline.dev/web", "allocation.wharfline.dev/web/t"] {
+            let ran = cluster.run(&["logs", name, &flag]).await;
+            assert_eq!((ran.exit, ran.out.as_str(), ran.err.as_str()), (Exit::Done, "", told), "{name}");
+        }
+    }
+    std::fs::write(task.join("stdout.log"), "one\n").unwrap();
+    assert_eq!(cluster.run(&["logs", "web", "--tail=0", &flag]).await.ok(), "", "it wrote something");
 }
 
 #[tokio::test]

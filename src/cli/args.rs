@@ -439,7 +439,7 @@ pub struct Events {
 /// `logs`.
 #[derive(Debug, Clone, Args)]
 pub struct Logs {
-    /// ALLOCATION[/TASK], or plugin/NAME for its newest instance on this machine
+    /// ALLOCATION[/TASK], with or without its kind in front, or plugin/NAME for its newest instance on this machine
     #[arg(value_name = "ALLOCATION")]
     pub target: String,
     /// Show what is written from now on as well

@@ -43,6 +43,12 @@ impl Tail {
         &self.path
     }
 
+    /// Whether nothing was ever written to it, of what is kept.
+    pub(crate) fn is_empty(&self) -> bool {
+        let empty = |file: &File| file.metadata().is_ok_and(|found| found.len() == 0);
+        kept(&self.path).is_ok_and(|files| files.iter().all(empty))
+    }
+
     /// Whether anything was dropped since this was asked last, because more was written than is kept.
     pub(crate) fn has_lost(&mut self) -> bool {
         std::mem::take(&mut self.lost)

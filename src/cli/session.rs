@@ -89,6 +89,15 @@ impl<'a> Session<'a> {
         self.asked_namespace.clone().unwrap_or_else(|| self.default_namespace.clone())
     }
 
+    /// The words that name an object on a command line without `-n`.
+    pub(crate) fn words(&self, item: &Item) -> String {
+        if item.resource.namespaced && item.namespace != self.default_namespace {
+            format!("{} -n {}", item.label(), item.namespace)
+        } else {
+            item.label()
+        }
+    }
+
     /// The namespace that lists are taken from, or none for all.
     pub(crate) fn scope(&self, all_namespaces: bool) -> Option<String> {
         (!all_namespaces).then(|| self.namespace())

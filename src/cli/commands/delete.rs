@@ -14,6 +14,7 @@ use crate::cli::wire::{Form, content};
 
 use super::apply::tried;
 use super::wait::{Deadline, blocker};
+use super::why::cause;
 
 pub(crate) async fn run(session: &mut Session<'_>, args: &Delete) -> Result<(), Failure> {
     let by_name = match args.output.as_deref() {
@@ -100,8 +101,12 @@ async fn all_gone(
             Some(done) => done?,
             None => {
                 let what = format!("{} is still there after {} s", item.label(), timeout.as_secs());
-                let failure = Failure::new(Exit::TimedOut, what).because(blocker(&last.borrow()));
-                session.report(&failure.try_this(format!("wharfline why {}", item.label())));
+                let why = match cause(session, item).await {
+                    Some(cause) => cause,
+                    None => blocker(&last.borrow()),
+                };
+                let advice = format!("wharfline why {}", session.words(item));
+                session.report(&Failure::new(Exit::TimedOut, what).because(why).try_this(advice));
             }
         }
     }

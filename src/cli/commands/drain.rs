@@ -100,7 +100,7 @@ async fn ends(session: &Session<'_>, item: &Item, node: &str, deadline: &Deadlin
         Some(followed) => followed,
         None => {
             let what = format!("{}: the volume has not left {node} in time", item.label());
-            Err(Failure::new(Exit::TimedOut, what).try_this(format!("wharfline why {}", item.label())))
+            Err(Failure::new(Exit::TimedOut, what).try_this(format!("wharfline why {}", session.words(item))))
         }
     }
 }
@@ -169,7 +169,7 @@ async fn leaves(session: &Session<'_>, item: &Item, node: &str, deadline: &Deadl
         None => {
             let what = format!("{}: has not left {node} in time", item.label());
             let failure = Failure::new(Exit::TimedOut, what).because(blocker(&last));
-            Err(failure.try_this(format!("wharfline why {}", item.label())))
+            Err(failure.try_this(format!("wharfline why {}", session.words(item))))
         }
     }
 }

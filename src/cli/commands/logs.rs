@@ -9,9 +9,14 @@ use serde_json::Value;
 
 use crate::cli::args::{Logs, Stream};
 use crate::cli::failure::{Exit, Failure};
+use crate::cli::kinds::Kinds;
 use crate::cli::log_files::Tail;
 use crate::cli::session::{self, Item, Session};
+use crate::cli::table::clean;
 use crate::cli::wire::Form;
+
+/// How a node tells of a program that could not be run at all.
+const NOT_STARTED: &str = "did not start";
 
 /// Where a task's output is kept on its node.
 pub(crate) fn file_of(data_dir: &Path, allocation_uid: &str, task: &str, stream: Stream) -> PathBuf {
@@ -26,7 +31,7 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &Logs) -> Result<(), Fa
     let homes = homes(session);
     let kinds = session.kinds().await?;
     let resource = kinds.find("allocations")?.clone();
-    let written = match target(&args.target) {
+    let written = match target(&kinds, &args.target)? {
         Target::Plugin(plugin) => instance_here(session, plugin, &homes).await?,
         Target::Allocation(name, task) => {
             Written { namespace: session.namespace(), name: name.to_owned(), task: task.map(str::to_owned) }
@@ -57,6 +62,9 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &Logs) -> Result<(), Fa
         return Err(elsewhere(&item, &allocation, &task, &homes));
     }
     copy(session, &mut tails)?;
+    if tails.iter().all(|(_, tail)| tail.is_empty()) {
+        session.note(nothing(&allocation, &task, args.stream));
+    }
     if args.follow { follow(session, &item, &mut tails).await } else { Ok(()) }
 }
 
@@ -80,16 +88,21 @@ enum Target<'a> {
     Plugin(&'a str),
 }
 
-/// `ALLOCATION[/TASK]`, with the kind in front allowed: `allocation/NAME[/TASK]`; or `plugin/NAME`.
-fn target(words: &str) -> Target<'_> {
-    let after = |kinds: &[&str]| kinds.iter().find_map(|kind| words.strip_prefix(kind));
-    if let Some(plugin) = after(&["plugin/", "plugins/"]) {
-        return Target::Plugin(plugin);
+/// `ALLOCATION[/TASK]`, with the kind in front allowed, by any of its names: `allocation/NAME[/TASK]`; or `plugin/NAME`.
+fn target<'w>(kinds: &Kinds, words: &'w str) -> Result<Target<'w>, Failure> {
+    let kind = |word: &str| kinds.find(word).map(|resource| resource.kind.clone()).unwrap_or_default();
+    let (first, rest) = words.split_once('/').unwrap_or((words, ""));
+    let words = match kind(first).as_str() {
+        "Plugin" if !rest.is_empty() => return Ok(Target::Plugin(rest)),
+        "Allocation" if first != words => rest,
+        _ => words,
+    };
+    let (name, task) = words.split_once('/').map_or((words, None), |(name, task)| (name, Some(task)));
+    if name.is_empty() || task == Some("") {
+        let failure = Failure::usage(format!("\"{words}\" names no task"));
+        return Err(failure.try_this("write NAME, NAME/TASK or plugin/NAME"));
     }
-    let words = after(&["allocation/", "allocations/", "alloc/"]).unwrap_or(words);
-    words
-        .split_once('/')
-        .map_or(Target::Allocation(words, None), |(name, task)| Target::Allocation(name, Some(task)))
+    Ok(Target::Allocation(name, task))
 }
 
 /// A task whose output is asked for; the allocation's only one when it has no name.
@@ -187,6 +200,46 @@ fn elsewhere(item: &Item, allocation: &Value, task: &str, homes: &[PathBuf]) -> 
             failure.because("it was not placed on a node yet, so that it has written nothing").try_this(why)
         }
     }
+}
+
+/// What there is to say where nothing was written.
+fn nothing(allocation: &Value, task: &str, stream: Option<Stream>) -> String {
+    if let Some(why) = unstarted(allocation, task) {
+        let why = if why.is_empty() { why } else { format!(" ({})", clean(&why)) };
+        return format!("nothing was written: the task has not started{why}");
+    }
+    let to = match stream {
+        None => "",
+        Some(Stream::Stdout) => " to its standard output",
+        Some(Stream::Stderr) => " to its standard error",
+    };
+    format!("the task wrote nothing{to}")
+}
+
+/// Why a task has never run, as far as its allocation's status tells; none of one that has.
+fn unstarted(allocation: &Value, task: &str) -> Option<String> {
+    let status = &allocation["status"];
+    let list = |of: &'_ Value| of.as_array().cloned().unwrap_or_default();
+    let told = list(&status["tasks"]).into_iter().find(|told| told["name"] == task).unwrap_or_default();
+    let events = list(&told["events"]);
+    let word = |of: &Value, field: &str| of[field].as_str().unwrap_or_default().to_owned();
+    let began = events.iter().any(|event| matches!(event["reason"].as_str(), Some("Started" | "Restarted")));
+    let last = events.last().map(|event| (word(event, "reason"), word(event, "message")));
+    let refused = last.as_ref().is_some_and(|(_, message)| message.starts_with(NOT_STARTED));
+    if began || !(refused || not_started(allocation, task)) {
+        return None;
+    }
+    let ready =
+        list(&status["conditions"]).into_iter().find(|c| c["type"] == "Ready" && c["status"] != "True");
+    let ready = ready.map(|ready| (word(&ready, "reason"), word(&ready, "message")));
+    // It may speak of another task.
+    let own = |message: &str| !message.starts_with("task ") || message.starts_with(&format!("task {task}:"));
+    let ready = ready.filter(|(_, message)| own(message));
+    // Why it waits for its image or runtime no event of it tells.
+    let by_itself = |reason: &str| ["Starting", "Waiting", "Restarting"].contains(&reason);
+    let better = ready.clone().filter(|(reason, _)| !by_itself(reason));
+    let said = better.or(last).or(ready).unwrap_or_default();
+    Some([said.0, said.1].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": "))
 }
 
 /// Whether its node says that a task has never run. A phase of waiting says it before the node does.
@@ -291,6 +344,7 @@ impl Directories {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::kinds::tests::kinds;
     use serde_json::json;
 
     #[test]
@@ -311,9 +365,77 @@ mod tests {
             ("a/web", Target::Allocation("a", Some("web"))),
             ("alloc/a/web", Target::Allocation("a", Some("web"))),
             ("allocation/plugin", Target::Allocation("plugin", None)),
+            ("alloc", Target::Allocation("alloc", None)),
+            ("web/alloc", Target::Allocation("web", Some("alloc"))),
+            ("volume/web", Target::Allocation("volume", Some("web"))),
+            ("alloc/a", Target::Allocation("a", None)),
+            ("allocations/a", Target::Allocation("a", None)),
+            ("allocation.wharfline.dev/a", Target::Allocation("a", None)),
+            ("allocation.wharfline.dev/a/web", Target::Allocation("a", Some("web"))),
             ("plugin/loop", Target::Plugin("loop")),
+            ("plugin.wharfline.dev/loop", Target::Plugin("loop")),
         ] {
-            assert_eq!(target(words), wanted, "{words}");
+            assert_eq!(target(&kinds(), words), Ok(wanted), "{words}");
         }
+        for words in ["", "alloc/", "plugin/", "/web", "a/"] {
+            assert_eq!(target(&kinds(), words).map_err(|f| f.exit), Err(Exit::Usage), "{words}");
+        }
+    }
+
+    #[test]
+    fn where_nothing_was_written_it_is_told_whether_the_task_began() {
+        let event = |reason: &str, message: &str| json!({ "reason": reason, "message": message });
+        let started = event("Started", "started");
+        let failed = event("StartFailed", "no such runtime");
+        let refused = event("Exited", "did not start: /x: no such file");
+        let ended = event("Exited", "exited with code 0 after 1 s");
+        let not = "nothing was written: the task has not started";
+        for (state, events, ready, wanted) in [
+            ("Pending", json!([]), ("", ""), not.to_owned()),
+            (
+                "Pending",
+                json!([]),
+                ("Starting", "its tasks are about to start"),
+                format!("{not} (Starting: its tasks are about to start)"),
+            ),
+            (
+                "Pending",
+                json!([failed]),
+                ("Starting", "task t: no such runtime"),
+                format!("{not} (StartFailed: no such runtime)"),
+            ),
+            (
+                "Pending",
+                json!([failed]),
+                ("ImageUnusable", "task t: no such image"),
+                format!("{not} (ImageUnusable: task t: no such image)"),
+            ),
+            ("Pending", json!([]), ("ImageUnusable", "task other: no such image"), not.to_owned()),
+            (
+                "Restarting",
+                json!([refused]),
+                ("Restarting", "task t: did not start: /x: no such file"),
+                format!("{not} (Exited: did not start: /x: no such file)"),
+            ),
+            (
+                "Restarting",
+                json!([started, refused]),
+                ("Restarting", ""),
+                "the task wrote nothing".to_owned(),
+            ),
+            ("Running", json!([started]), ("", ""), "the task wrote nothing".to_owned()),
+            ("Exited", json!([started, ended]), ("", ""), "the task wrote nothing".to_owned()),
+        ] {
+            let (reason, message) = ready;
+            let condition =
+                json!({ "type": "Ready", "status": "False", "reason": reason, "message": message });
+            let allocation = json!({ "status": {
+                "conditions": if reason.is_empty() { json!([]) } else { json!([condition]) },
+                "tasks": [{ "name": "t", "state": state, "events": events }],
+            } });
+            assert_eq!(nothing(&allocation, "t", None), wanted, "{state} {events}");
+        }
+        let one = nothing(&json!({}), "t", Some(Stream::Stderr));
+        assert_eq!(one, "the task wrote nothing to its standard error");
     }
 }

@@ -8,6 +8,8 @@ use crate::cli::failure::{Exit, Failure};
 use crate::cli::jsonpath::{Template, as_text};
 use crate::cli::session::{Item, Session};
 
+use super::why::cause;
+
 /// What is waited for.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Goal {
@@ -127,8 +129,12 @@ fn sentence(condition: &Value) -> String {
 
 /// Why an object is still there: its own words, else its finalizers.
 pub(crate) fn blocker(object: &Value) -> String {
-    let own = condition(object, "Ready").filter(|c| c["status"] != "True").map(sentence);
-    own.unwrap_or_else(|| {
+    let ready = condition(object, "Ready");
+    let own = ready.filter(|c| c["status"] != "True").map(sentence);
+    // What is ready until it goes says since when it shall what it waits for.
+    let message = || ready.filter(|c| is_going(object) && !is_stale(object, c))?["message"].as_str();
+    let waits = || message().filter(|message| !message.is_empty()).map(str::to_owned);
+    own.or_else(waits).unwrap_or_else(|| {
         let finalizers = object["metadata"]["finalizers"].as_array().into_iter().flatten();
         let names: Vec<&str> = finalizers.filter_map(Value::as_str).collect();
         if names.is_empty() { String::new() } else { format!("held by {}", names.join(", ")) }
@@ -179,7 +185,12 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &Wait) -> Result<(), Fa
     Ok(())
 }
 
-async fn one(session: &Session<'_>, item: &Item, goal: &Goal, deadline: &Deadline) -> Result<(), Failure> {
+async fn one(
+    session: &mut Session<'_>,
+    item: &Item,
+    goal: &Goal,
+    deadline: &Deadline,
+) -> Result<(), Failure> {
     let mut last = Value::Null;
     let mut uid = None;
     let found = session.follow(item, |seen| {
@@ -200,9 +211,12 @@ async fn one(session: &Session<'_>, item: &Item, goal: &Goal, deadline: &Deadlin
         Some(Err(failure)) => Err(failure),
         None => {
             let what = format!("{}: waited too long", item.label());
-            let failure = Failure::new(Exit::TimedOut, what).because(goal.shortfall(&last));
-            let verb = if *goal == Goal::Delete && !is_going(&last) { "delete" } else { "why" };
-            Err(failure.try_this(format!("wharfline {verb} {}", item.label())))
+            let (leaving, going) = (*goal == Goal::Delete, is_going(&last));
+            let known = if leaving && going { cause(session, item).await } else { None };
+            let failure = Failure::new(Exit::TimedOut, what);
+            let failure = failure.because(known.unwrap_or_else(|| goal.shortfall(&last)));
+            let verb = if leaving && !going { "delete" } else { "why" };
+            Err(failure.try_this(format!("wharfline {verb} {}", session.words(item))))
         }
     }
 }
@@ -262,6 +276,17 @@ mod tests {
     fn the_blocker_is_the_objects_own_word() {
         let waiting = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False", "reason": "InUse", "message": "held by web-0" }] } });
         assert_eq!(blocker(&waiting), "Ready is False: InUse: held by web-0");
+        let told = |seen: i64| {
+            json!({
+                "metadata": { "generation": 2, "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["a/b"] },
+                "status": { "conditions": [{
+                    "type": "Ready", "status": "True", "reason": "Running", "message": "a volume needs it",
+                    "observedGeneration": seen,
+                }] },
+            })
+        };
+        assert_eq!(blocker(&told(2)), "a volume needs it");
+        assert_eq!(blocker(&told(1)), "held by a/b", "said before it was to go");
         assert_eq!(blocker(&json!({ "metadata": { "finalizers": ["a/b"] } })), "held by a/b");
         assert_eq!(blocker(&json!({})), "");
     }

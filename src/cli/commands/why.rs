@@ -1,5 +1,6 @@
 //! `why`: gathers the objects, asks [`crate::cli::why`] for the chain of causes, and prints it.
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use futures::future::try_join_all;
 use jiff::Timestamp;
@@ -10,13 +11,15 @@ use crate::cli::age::{millis, since};
 use crate::cli::args::Why;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::kinds::Kinds;
-use crate::cli::session::{Session, Target};
+use crate::cli::session::{Item, Session, Target};
 use crate::cli::table::clean;
 use crate::cli::why::{Branch, EVENTS, Explanation, Kind, Objects, Root, Subject, explain};
 use crate::cli::wire::Form;
 
 /// How many others a line names.
 const NAMED: usize = 8;
+/// How long a cause is looked for where another failure is to be told.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(session: &mut Session<'_>, args: &Why) -> Result<(), Failure> {
     let mut subjects = Vec::new();
@@ -51,6 +54,29 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &Why) -> Result<(), Fai
         }
     }
     Ok(())
+}
+
+/// The cause that must change first, in one line, of an object that does not go; none where it is not known.
+pub(crate) async fn cause(session: &mut Session<'_>, item: &Item) -> Option<String> {
+    let kind = Kind::of(&item.resource.kind)?;
+    let of = if item.resource.namespaced { item.namespace.as_str() } else { "" };
+    let gathering = async {
+        let kinds = session.kinds().await?;
+        gather(session, &kinds).await
+    };
+    let objects = tokio::time::timeout(PATIENCE, gathering).await.ok()?.ok()?;
+    let explanation = explain(&objects, &Subject::namespaced(kind, of, &item.name))?;
+    in_one_line(&explanation, &session.default_namespace)
+}
+
+fn in_one_line(explanation: &Explanation, namespace: &str) -> Option<String> {
+    let root = explanation.root.as_ref()?;
+    let said = clean(&root.text);
+    if root.subject != explanation.tree.subject {
+        return Some(format!("{}: {said}", root.subject.words(namespace)));
+    }
+    // That it goes is known to whoever waits for that.
+    (said != "being deleted").then_some(said)
 }
 
 async fn gather(session: &mut Session<'_>, kinds: &Kinds) -> Result<Objects, Failure> {
@@ -119,7 +145,7 @@ pub(crate) fn render(explanation: &Explanation, namespace: &str, now: Timestamp)
         writeln!(page, "{subject} waits. The cause is {cause}: {said}\n").ok();
     }
     let width = widest(tree, namespace, 0) + 3;
-    draw(&mut page, tree, (namespace, width), (0, &root.subject));
+    draw(&mut page, tree, (namespace, width), (0, root));
     page.push('\n');
     facts(&mut page, root, now);
     others(&mut page, &explanation.also, namespace);
@@ -135,10 +161,12 @@ fn draw(
     page: &mut String,
     branch: &Branch,
     (namespace, width): (&str, usize),
-    (depth, cause): (usize, &Subject),
+    (depth, cause): (usize, &Root),
 ) {
     let name = format!("{:indent$}{}", "", branch.subject.words(namespace), indent = 2 * depth);
-    let mark = if branch.subject == *cause { "  <- cause" } else { "" };
+    // One may be told of twice: as what waits for others, and as what others wait for.
+    let is_cause = (&branch.subject, &branch.text) == (&cause.subject, &cause.text);
+    let mark = if is_cause { "  <- cause" } else { "" };
     writeln!(page, "{name:width$}{}{mark}", clean(&branch.text)).ok();
     for below in &branch.because {
         draw(page, below, (namespace, width), (depth + 1, cause));

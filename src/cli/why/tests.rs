@@ -6,6 +6,7 @@ use super::*;
 mod filling;
 mod placing;
 mod serving;
+mod stopping;
 mod telling;
 
 /// A small cluster in which all is well: plugin `nfs` on nodes a and b, two workloads with one claim each on b.

@@ -3,6 +3,7 @@ mod ending;
 mod expanding;
 mod filling;
 mod holders;
+mod needing;
 mod placing;
 mod serving;
 mod telling;
@@ -17,10 +18,11 @@ use super::{Branch, Kind, Objects, State, Subject};
 use crate::api::allocation::{AllocationPhase, AllocationVolume, TaskState};
 use crate::api::claim::ClaimPhase;
 use crate::api::class::VolumeBindingMode;
-use crate::api::meta::{Call, Condition, ReclaimPolicy, Rung, Truth, is_true};
+use crate::api::meta::{Call, Condition, Rung, Truth};
 use crate::api::volume::VolumePhase;
 use crate::api::{
-    Allocation, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
+    Allocation, AllocationStatus, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim,
+    VolumeClass,
 };
 use ending::add_exit;
 use expanding::{add_attributes, add_size};
@@ -147,6 +149,15 @@ impl<'a> Walk<'a> {
         if self.way.borrow().contains(&subject) {
             return Branch::new(subject, State::Fine, "see above");
         }
+        self.descend(subject, *object, tell)
+    }
+
+    fn descend<K>(
+        &self,
+        subject: Subject,
+        object: &'a K,
+        tell: impl FnOnce(&'a K, Branch) -> Branch,
+    ) -> Branch {
         self.way.borrow_mut().push(subject.clone());
         let branch = tell(object, Branch::new(subject, State::Fine, ""));
         self.way.borrow_mut().pop();
@@ -156,7 +167,8 @@ impl<'a> Walk<'a> {
     fn allocation(&self, namespace: &str, name: &str) -> Branch {
         let found = self.allocations.get(&(namespace.to_owned(), name.to_owned()));
         self.enter(Subject::namespaced(Kind::Allocation, namespace, name), found, |allocation, branch| {
-            if allocation.metadata.deletion_timestamp.is_some() {
+            // Of one that has to serve until it is let go, whoever needs its instance asks why it does not.
+            if leaves(allocation) && !self.has_to_serve(allocation) {
                 self.allocation_leaving(allocation, branch)
             } else {
                 self.allocation_coming(allocation, branch)
@@ -167,8 +179,7 @@ impl<'a> Walk<'a> {
     fn allocation_coming(&self, allocation: &Allocation, mut branch: Branch) -> Branch {
         let status = allocation.status.clone().unwrap_or_default();
         let node = status.node_name.as_str();
-        let phase = status.phase.map_or_else(|| "Pending".to_owned(), |phase| format!("{phase:?}"));
-        branch.text = if node.is_empty() { phase } else { format!("{phase} on {node}") };
+        branch.text = stands(&status);
         let settled = match status.phase {
             Some(AllocationPhase::Running | AllocationPhase::Complete) => true,
             Some(AllocationPhase::Stopped | AllocationPhase::Stopping) => allocation.spec.stop,
@@ -229,15 +240,17 @@ impl<'a> Walk<'a> {
     fn allocation_leaving(&self, allocation: &Allocation, mut branch: Branch) -> Branch {
         let status = allocation.status.clone().unwrap_or_default();
         branch.state = State::Blocked;
-        branch.say("being deleted");
+        branch.text = match allocation.metadata.deletion_timestamp {
+            Some(_) => "being deleted".to_owned(),
+            None => format!("{}, is to stop", stands(&status)),
+        };
         add_told(&mut branch, unmet(&status.conditions, "Ready"));
         let node = status.node_name.as_str();
         if !node.is_empty() {
             branch.because.extend(Some(self.node(node)).filter(Branch::blocked));
         }
-        let plugins = allocation.spec.tasks.iter().filter_map(|task| task.csi_plugin.as_ref());
-        for served in plugins.filter(|_| !status.plugin_released) {
-            branch.because.extend(self.volumes_of(&served.plugin_name, node));
+        if !status.plugin_released {
+            self.add_needing(&mut branch, allocation, node);
         }
         let running = status.tasks.iter().find(|task| match task.state {
             TaskState::Running | TaskState::Restarting | TaskState::Stopping | TaskState::Lost => true,
@@ -331,7 +344,7 @@ impl<'a> Walk<'a> {
     /// An allocation that keeps something from going: on its way out itself, or simply in use.
     fn user(&self, allocation: &Allocation) -> Branch {
         let namespace = allocation.namespace().unwrap_or_default();
-        if allocation.metadata.deletion_timestamp.is_some() {
+        if leaves(allocation) {
             return self.allocation(&namespace, &allocation.name_any());
         }
         let subject = Subject::namespaced(Kind::Allocation, &namespace, &allocation.name_any());
@@ -515,141 +528,6 @@ impl<'a> Walk<'a> {
         })
     }
 
-    fn plugin(&self, name: &str, service: Service<'_>) -> Branch {
-        self.enter(Subject::global(Kind::Plugin, name), self.plugins.get(&key(name)), |plugin, mut branch| {
-            if plugin.metadata.deletion_timestamp.is_some() && matches!(service, Service::Any | Service::New)
-            {
-                branch.state = State::Blocked;
-                branch.say("being deleted");
-                branch.because = self.volumes_of(name, "");
-                add_told(&mut branch, unmet(&plugin.status.clone().unwrap_or_default().conditions, "Ready"));
-                return branch;
-            }
-            let of_plugin = self.instances.values().filter(|i| i.spec.plugin == name);
-            let serving: Vec<_> = of_plugin.filter(|i| service.fits(i)).collect();
-            let healthy = serving.iter().filter(|i| self.is_healthy(i)).count();
-            let all_needed = matches!(service, Service::Any);
-            branch.text = format!("{healthy} of {} instances{} healthy", serving.len(), service.place());
-            let conditions = plugin.status.as_ref().map(|status| status.conditions.as_slice());
-            let conditions = conditions.unwrap_or_default();
-            // One that is about to go, in whose place none comes, is not needed.
-            let missing = all_needed && healthy < serving.len() && !is_true(conditions, "Ready");
-            if healthy > 0 && !missing {
-                let held = || unmet(conditions, "Updated").filter(|c| c.reason == "UpdateHeld");
-                let told = unmet(conditions, "Ready").or_else(held).filter(|_| all_needed);
-                if told.is_some() {
-                    // Those that are there are well; others are wanted.
-                    branch.state = State::Blocked;
-                    add_told(&mut branch, told);
-                    branch.because.extend(self.unstarted(name));
-                    if branch.reason == "InUse" {
-                        branch.because.extend(self.volumes_of(name, ""));
-                    }
-                }
-                self.add_unsteady(&mut branch, &serving, all_needed);
-                return branch;
-            }
-            branch.state = State::Blocked;
-            let sick = serving.iter().filter(|i| !self.is_healthy(i)).take(MOST);
-            branch.because.extend(sick.map(|i| self.instance(&i.name_any())));
-            if serving.is_empty() {
-                branch.name_reason("NoInstance");
-                branch.text = format!("has no {}instance{}", service.role(), service.place());
-                branch.because.extend(self.nodes.is_empty().then(placing::no_node));
-                branch.because.extend(self.unstarted(name));
-            }
-            branch
-        })
-    }
-
-    /// The plugin's own allocations that are not up, which is why there is no instance.
-    fn unstarted(&self, plugin: &str) -> Vec<Branch> {
-        let serves = |a: &&&Allocation| {
-            a.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref()).any(|p| p.plugin_name == plugin)
-        };
-        let name = |a: &Allocation| (a.namespace().unwrap_or_default(), a.name_any());
-        let branches = self.allocations.values().filter(serves).map(|a| {
-            let (namespace, name) = name(a);
-            self.allocation(&namespace, &name)
-        });
-        branches.filter(Branch::blocked).take(MOST).collect()
-    }
-
-    /// The volumes that still need a plugin which is to go.
-    fn volumes_of(&self, plugin: &str, node: &str) -> Vec<Branch> {
-        let node_goes = self.nodes.get(&key(node)).is_some_and(|n| n.metadata.deletion_timestamp.is_some());
-        let mut needing: Vec<&Volume> =
-            self.volumes.values().copied().filter(|v| v.spec.plugin == plugin).collect();
-        // What goes by itself comes last: the others are for a person to delete.
-        needing.sort_by_key(|volume| self.goes(volume));
-        let branch = |volume: &Volume| {
-            let name = volume.name_any();
-            if volume.metadata.deletion_timestamp.is_some() {
-                return self.volume(&name, "");
-            }
-            let mut branch = Branch::new(Subject::global(Kind::Volume, &name), State::Blocked, "needs it");
-            branch.name_reason("InUse");
-            if let Some(host) = handed_over(volume) {
-                branch.text = format!("goes to another node once {host} lets go of it");
-                branch.hint = String::from(
-                    "wait: it does so when no call can be at work any more, at most 150 s after \
-                               its last call, or after its daemon began",
-                );
-                return branch;
-            }
-            if let Some(claim) = &volume.spec.claim_ref {
-                if self.goes(volume) {
-                    return self.claim(&claim.namespace, &claim.name, "");
-                }
-                branch.subject = Subject::namespaced(Kind::Claim, &claim.namespace, &claim.name);
-                branch.text = format!("needs it for {name}");
-                if volume.spec.reclaim_policy == ReclaimPolicy::Delete {
-                    let words = branch.subject.words("");
-                    branch.hint = format!("`wharfline delete {words}`, and its data with it, or leave it");
-                    if node_goes && !is_local(volume) {
-                        // It goes on as soon as somebody else can make its calls.
-                        let way = "and that one goes on with the volume";
-                        branch.hint = format!(
-                            "start a controller instance of {plugin} on another node, {way}; or {}",
-                            branch.hint
-                        );
-                    }
-                }
-            }
-            branch
-        };
-        needing.into_iter().take(MOST).map(branch).collect()
-    }
-
-    /// Whether a volume or its claim is being deleted.
-    fn goes(&self, volume: &Volume) -> bool {
-        let of = volume.spec.claim_ref.as_ref();
-        let claim = of.and_then(|of| self.claims.get(&(of.namespace.clone(), of.name.clone())));
-        volume.metadata.deletion_timestamp.is_some()
-            || claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_some())
-    }
-
-    /// What still has to leave a node that is being deleted, the workloads first; plugins leave by themselves, after what
-    /// needs them.
-    fn left_on(&self, node: &str) -> Vec<Branch> {
-        let bound = |a: &&&Allocation| a.status.as_ref().is_some_and(|s| s.node_name == node);
-        let serves = |a: &Allocation| a.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
-        let here = || self.allocations.values().filter(bound);
-        let users = here().filter(|a| !serves(a)).take(MOST);
-        let plugins = here().filter(|a| serves(a));
-        let plugins = plugins.map(|a| self.allocation(&a.namespace().unwrap_or_default(), &a.name_any()));
-        let user = |allocation: &&Allocation| {
-            let mut branch = self.user(allocation);
-            if branch.reason == "InUse" {
-                branch.say("runs on it");
-            }
-            branch
-        };
-        let attached = self.attachments.values().filter(|a| a.spec.node_name == node);
-        let attached = attached.map(|a| self.attachment(&a.name_any())).filter(Branch::blocked);
-        users.map(user).chain(attached.take(MOST)).chain(plugins.filter(Branch::blocked).take(MOST)).collect()
-    }
-
     fn node(&self, name: &str) -> Branch {
         self.enter(Subject::global(Kind::Node, name), self.nodes.get(&key(name)), |node, mut branch| {
             let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
@@ -672,20 +550,6 @@ impl<'a> Walk<'a> {
             branch
         })
     }
-}
-
-/// The node that was asked to let go of the volume and has not said yet that it did.
-fn handed_over(volume: &Volume) -> Option<&str> {
-    let status = volume.status.as_ref()?;
-    let host = status.calling_host()?;
-    (status.asked_to_release == Some(host.epoch)).then_some(&host.node_name)
-}
-
-/// Whether one node alone reaches the volume.
-fn is_local(volume: &Volume) -> bool {
-    let source = &volume.spec.source;
-    let made = source.create.as_ref().is_some_and(|made| !made.node_name.is_empty());
-    made || source.existing.as_ref().is_some_and(|found| !found.node_name.is_empty())
 }
 
 impl Service<'_> {
@@ -734,6 +598,23 @@ impl Branch {
 
     fn name_reason(&mut self, reason: &str) {
         reason.clone_into(&mut self.reason);
+    }
+}
+
+/// Whether an allocation is on its way out: deleted, or told to stop and not down yet.
+fn leaves(allocation: &Allocation) -> bool {
+    let status = allocation.status.as_ref();
+    let bound = status.is_some_and(|status| !status.node_name.is_empty());
+    let down = status.and_then(|s| s.phase).is_some_and(|p| p.terminal() || p == AllocationPhase::Stopped);
+    allocation.metadata.deletion_timestamp.is_some() || allocation.spec.stop && bound && !down
+}
+
+/// Where an allocation stands, in two words.
+fn stands(status: &AllocationStatus) -> String {
+    let phase = status.phase.map_or_else(|| "Pending".to_owned(), |phase| format!("{phase:?}"));
+    match status.node_name.as_str() {
+        "" => phase,
+        node => format!("{phase} on {node}"),
     }
 }
 

@@ -148,18 +148,30 @@ fn the_host_path_of_another_is_not_the_cause() {
 
 /// Every instance is well, and the next spec is not in force.
 #[test]
-fn a_plugin_whose_update_is_held_is_not_fine() {
+fn a_plugin_of_which_not_every_instance_is_updated_is_not_fine() {
     let conditions = |updated: &str, reason: &str| {
         json!({ "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "Ready", "message": "" },
             { "type": "Updated", "status": updated, "reason": reason, "message": "1 of 2; the former spec brings back" }] } })
     };
     for (updated, reason, held) in
-        [("True", "Updated", false), ("False", "Updating", false), ("False", "UpdateHeld", true)]
+        [("True", "Updated", false), ("False", "Updating", true), ("False", "UpdateHeld", true)]
     {
         let cluster = with(&[("plugins/0", conditions(updated, reason))]);
         let page = explain(&objects(&cluster), &subject("Plugin/nfs")).unwrap();
         let says = page.tree.text.contains("the former spec brings back");
         assert_eq!((page.root.is_some(), says), (held, held), "{reason}: {}", page.tree.text);
+        // Another one that starts, or a former one that serves until then, is no reason to say otherwise.
+        let sick = unmet("Connected", "NoSocket", "no socket at /run/x");
+        let cluster = with(&[
+            ("plugins/0", conditions(updated, reason)),
+            ("instances/1", sick),
+            ("allocations/3", deleted()),
+        ]);
+        let page = explain(&objects(&cluster), &subject("Plugin/nfs")).unwrap();
+        let root = page.root.map(|root| (root.subject.to_string(), root.reason));
+        let wanted = held.then(|| ("plugin/nfs".to_owned(), reason.to_owned()));
+        assert_eq!(root, wanted, "{reason}");
+        assert!(page.tree.text.starts_with("1 of 2 instances healthy"), "{}", page.tree.text);
     }
 }
 

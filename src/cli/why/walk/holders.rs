@@ -2,7 +2,7 @@
 use kube::ResourceExt;
 
 use super::super::{Branch, Kind, State, Subject};
-use super::{MOST, Walk};
+use super::{MOST, Walk, leaves};
 use crate::api::allocation::AllocationPhase;
 use crate::api::meta::AccessMode;
 use crate::api::volume::Holder;
@@ -48,9 +48,7 @@ impl<'a> Walk<'a> {
         let found = self.allocations.get(&(of.namespace.clone(), of.name.clone()));
         let subject = Subject::namespaced(Kind::Allocation, &of.namespace, &of.name);
         let mut branch = match found.filter(|allocation| is_of(holder, allocation)) {
-            Some(allocation) if allocation.metadata.deletion_timestamp.is_some() => {
-                self.allocation(&of.namespace, &of.name)
-            }
+            Some(allocation) if leaves(allocation) => self.allocation(&of.namespace, &of.name),
             Some(allocation) => {
                 let mut branch = Branch::new(subject, State::Blocked, "");
                 let phase = allocation.status.as_ref().and_then(|s| s.phase);

@@ -4,12 +4,118 @@ use kube::ResourceExt;
 
 use super::super::{Branch, Kind, State, Subject};
 use super::ending::logs_of;
-use super::{MOST, Service, Walk, add_told, key, unmet};
+use super::{MOST, Service, Walk, add_told, key, leaves, placing, unmet};
 use crate::api::meta::is_true;
 use crate::api::plugin::CRASH_LOOP;
-use crate::api::{Allocation, PluginInstance};
+use crate::api::{Allocation, Plugin, PluginInstance};
 
 impl Walk<'_> {
+    pub(super) fn plugin(&self, name: &str, service: Service<'_>) -> Branch {
+        let (subject, found) = (Subject::global(Kind::Plugin, name), self.plugins.get(&key(name)));
+        let tell = |plugin: &Plugin, branch: Branch| {
+            let goes = plugin.metadata.deletion_timestamp.is_some();
+            if goes && matches!(service, Service::Any | Service::New) {
+                self.plugin_leaving(plugin, branch)
+            } else {
+                self.plugin_serving(plugin, service, branch)
+            }
+        };
+        match found {
+            // What it waits for itself waits for one of its instances: that is another matter.
+            Some(plugin) if self.asks_for_an_instance(&subject, service) => {
+                self.descend(subject, *plugin, tell)
+            }
+            _ => self.enter(subject, found, tell),
+        }
+    }
+
+    /// Whether the way comes from the plugin over what needs it, and not over its own instances, for the first time.
+    fn asks_for_an_instance(&self, plugin: &Subject, service: Service<'_>) -> bool {
+        let one = match service {
+            Service::Controller(_) | Service::Node(_) => true,
+            Service::New | Service::Any => false,
+        };
+        let way = self.way.borrow();
+        let Some(at) = way.iter().position(|subject| subject == plugin) else { return false };
+        let since = &way[at + 1..];
+        let first = since.first().map(|subject| subject.kind);
+        one && matches!(first, Some(Kind::Claim | Kind::Volume))
+            && !since.iter().any(|subject| subject == plugin || subject.kind == Kind::Instance)
+    }
+
+    fn plugin_leaving(&self, plugin: &Plugin, mut branch: Branch) -> Branch {
+        branch.state = State::Blocked;
+        branch.say("being deleted");
+        let name = branch.subject.name.clone();
+        branch.because = self.volumes_of(&name);
+        if branch.because.is_empty() {
+            branch.because = self.unstarted(&name, leaves);
+        }
+        add_told(&mut branch, unmet(&plugin.status.clone().unwrap_or_default().conditions, "Ready"));
+        branch
+    }
+
+    fn plugin_serving(&self, plugin: &Plugin, service: Service<'_>, mut branch: Branch) -> Branch {
+        let name = branch.subject.name.clone();
+        let name = name.as_str();
+        let of_plugin = self.instances.values().filter(|i| i.spec.plugin == name);
+        let serving: Vec<_> = of_plugin.filter(|i| service.fits(i)).collect();
+        let healthy = serving.iter().filter(|i| self.is_healthy(i)).count();
+        let all_needed = matches!(service, Service::Any);
+        branch.text = format!("{healthy} of {} instances{} healthy", serving.len(), service.place());
+        let conditions = plugin.status.as_ref().map(|status| status.conditions.as_slice());
+        let conditions = conditions.unwrap_or_default();
+        // One that is about to go, in whose place none comes, is not needed.
+        let missing = all_needed && healthy < serving.len() && !is_true(conditions, "Ready");
+        if healthy > 0 && !missing {
+            let told = ["Ready", "Updated"].iter().find_map(|kind| unmet(conditions, kind));
+            if let Some(told) = told.filter(|_| all_needed) {
+                // Those that are there are well; others are wanted.
+                branch.state = State::Blocked;
+                add_told(&mut branch, Some(told));
+                // What the next ones replace waits for them, and not they for it.
+                let former = |a: &Allocation| told.kind == "Updated" && serves_on(a);
+                branch.because.extend(self.unstarted(name, |a| !former(a)));
+                if branch.reason == "InUse" {
+                    branch.because.extend(self.volumes_of(name));
+                }
+            }
+            self.add_unsteady(&mut branch, &serving, all_needed);
+            return branch;
+        }
+        branch.state = State::Blocked;
+        let sick = serving.iter().filter(|i| !self.is_healthy(i)).take(MOST);
+        branch.because.extend(sick.map(|i| self.instance(&i.name_any())));
+        if serving.is_empty() {
+            branch.name_reason("NoInstance");
+            branch.text = format!("has no {}instance{}", service.role(), service.place());
+            branch.because.extend(self.nodes.is_empty().then(placing::no_node));
+            branch.because.extend(self.unstarted(name, |a| !serves_on(a)));
+        }
+        branch
+    }
+
+    /// The plugin's own allocations that are not up, which is why there is no instance: those of them that count.
+    fn unstarted(&self, plugin: &str, counts: impl Fn(&Allocation) -> bool) -> Vec<Branch> {
+        let serves = |a: &&Allocation| {
+            a.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref()).any(|p| p.plugin_name == plugin)
+        };
+        let name = |a: &Allocation| (a.namespace().unwrap_or_default(), a.name_any());
+        let counting = self.allocations.values().copied().filter(serves).filter(|a| counts(a));
+        let branches = counting.map(|a| {
+            let (namespace, name) = name(a);
+            self.allocation(&namespace, &name)
+        });
+        branches.filter(Branch::blocked).take(MOST).collect()
+    }
+
+    /// Whether an allocation has to serve its plugins still, and the way comes from an instance of it.
+    pub(super) fn has_to_serve(&self, allocation: &Allocation) -> bool {
+        let way = self.way.borrow();
+        let from = way.iter().rev().nth(1).map(|subject| subject.kind);
+        serves_on(allocation) && from == Some(Kind::Instance)
+    }
+
     /// Whether an instance counts: what it said of itself last is worth nothing while its node is lost.
     pub(super) fn is_healthy(&self, instance: &PluginInstance) -> bool {
         let status = self.nodes.get(&key(&instance.spec.node_name)).and_then(|node| node.status.as_ref());
@@ -121,6 +227,11 @@ impl Walk<'_> {
             branch.because.extend(Some(self.plugin(plugin, Service::Any)).filter(Branch::blocked));
         }
     }
+}
+
+/// Whether an allocation shall go, and serves its plugins until nothing needs them.
+fn serves_on(allocation: &Allocation) -> bool {
+    leaves(allocation) && !allocation.status.as_ref().is_some_and(|status| status.plugin_released)
 }
 
 /// Where to look for what is wrong with an instance: what something else runs has no logs here.

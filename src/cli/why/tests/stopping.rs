@@ -1,0 +1,147 @@
+//! What is to stop, and what keeps it: an allocation that serves a plugin, and a plugin itself.
+use super::*;
+
+fn driver(cluster: &Value, node: &str) -> Explanation {
+    let name = format!("nfs-all-{node}");
+    explain(&objects(cluster), &Subject::namespaced(Kind::Allocation, "wharfline-system", &name)).unwrap()
+}
+
+fn way(page: &Explanation) -> Vec<String> {
+    page.tree.path().iter().map(|branch| branch.subject.to_string()).collect()
+}
+
+/// It runs on, as its Ready condition says, which is True.
+fn stopped() -> Value {
+    let ready = json!({ "type": "Ready", "status": "True", "reason": "Running", "message": "it is to stop" });
+    json!({ "spec": { "stop": true }, "status": { "conditions": [ready] } })
+}
+
+#[test]
+fn one_that_is_to_stop_names_what_needs_its_plugin_on_its_node() {
+    for going in [stopped(), deleted()] {
+        let page = driver(&with(&[("allocations/3", going.clone())]), "b");
+        assert_eq!(way(&page), ["allocation/nfs-all-b", "volumeclaim/data", "allocation/web-data"]);
+        let root = page.root.unwrap();
+        assert_eq!(root.advice, "`wharfline delete allocation/web-data -n shop`, or leave it");
+        // Both volumes are used there.
+        assert_eq!(page.tree.because.len(), 2, "{:?}", page.tree);
+        // Nobody uses them on a: their controller calls are made there.
+        let page = driver(&with(&[("allocations/2", going.clone())]), "a");
+        assert_eq!(way(&page), ["allocation/nfs-all-a", "volumeclaim/data"]);
+        // Which this one does not make.
+        let mut cluster = with(&[("allocations/2", going)]);
+        cluster["allocations"][2]["spec"]["tasks"][0]["csiPlugin"]["role"] = json!("Node");
+        let page = driver(&cluster, "a");
+        assert_eq!(way(&page), ["allocation/nfs-all-a"]);
+        assert!(page.tree.text.ends_with("; task driver is Running"), "{}", page.tree.text);
+    }
+}
+
+#[test]
+fn one_that_is_to_stop_waits_until_nothing_of_it_is_left() {
+    let phase = |phase: &str, state: &str| {
+        json!({ "spec": { "stop": true }, "status": { "phase": phase, "pluginReleased": true,
+            "tasks": [{ "name": "driver", "state": state }] } })
+    };
+    for (change, says) in [
+        (stopped(), Some("Running on b, is to stop")),
+        (phase("Running", "Running"), Some("Running on b, is to stop; task driver is Running")),
+        (phase("Stopping", "Stopping"), Some("Stopping on b, is to stop; task driver is Stopping")),
+        (phase("Stopping", "Exited"), Some("Stopping on b, is to stop")),
+        (phase("Stopped", "Exited"), None),
+        (phase("Complete", "Exited"), None),
+    ] {
+        let page = driver(&with(&[("allocations/3", change.clone())]), "b");
+        assert_eq!(page.root.as_ref().map(|_| page.tree.text.as_str()), says, "{change}");
+    }
+}
+
+/// What keeps it is of another kind than is followed here.
+#[test]
+fn where_nothing_is_seen_that_needs_the_plugin_its_own_word_is_told() {
+    let mut cluster =
+        with(&[("allocations/3", stopped()), ("plugins/0", unmet("Ready", "InUse", "still in use by x"))]);
+    for field in ["claims", "volumes", "attachments"] {
+        cluster[field] = json!([]);
+    }
+    let page = driver(&cluster, "b");
+    assert_eq!(way(&page), ["allocation/nfs-all-b", "plugin/nfs"]);
+    assert_eq!(page.root.unwrap().text, "is needed: still in use by x");
+}
+
+#[test]
+fn a_snapshot_that_its_host_has_to_delete_needs_the_plugin_there() {
+    let snapshot = json!({
+        "metadata": { "namespace": "shop", "name": "eve" },
+        "spec": { "source": { "claimName": "data" }, "deletionPolicy": "Delete" },
+        "status": {
+            "of": { "volume": "vol-data", "uid": "uid-data", "plugin": "nfs" }, "exists": "Up", "ready": true,
+            "controller": { "nodeName": "a", "epoch": 1 },
+        },
+    });
+    for (node, found) in [("a", true), ("b", false)] {
+        let at = if node == "a" { "allocations/2" } else { "allocations/3" };
+        let mut cluster = with(&[(at, stopped())]);
+        for field in ["claims", "volumes", "attachments"] {
+            cluster[field] = json!([]);
+        }
+        cluster["snapshots"] = json!([snapshot]);
+        let page = driver(&cluster, node);
+        assert_eq!(way(&page).last().map(String::as_str) == Some("snapshot/eve"), found, "{:?}", page.tree);
+    }
+}
+
+/// Only the driver that crashes could delete the volume that the plugin waits for.
+#[test]
+fn a_plugin_that_is_deleted_leads_to_the_last_words_of_its_driver() {
+    let making =
+        json!({ "type": "Provisioned", "status": "False", "reason": "PluginNotReady", "message": "m" });
+    let crashed = json!({ "status": {
+        "phase": "Restarting",
+        "conditions": [{ "type": "Ready", "status": "False", "reason": "Restarting",
+            "message": "task driver: exited with code 4 after 0 s" }],
+        "tasks": [{ "name": "driver", "state": "Restarting", "exitCode": 4, "restarts": 7,
+            "lastOutput": "one\nno license" }],
+    } });
+    for leaves in [false, true] {
+        let mut cluster = with(&[
+            ("plugins/0", deleted()),
+            ("volumes/0", deleted()),
+            ("volumes/0", json!({ "status": { "holders": null, "provisioning": making } })),
+            ("instances/0", unmet("Ready", "ProcessEnded", "its process ended")),
+            ("allocations/2", crashed.clone()),
+        ]);
+        if leaves {
+            json_patch::merge(&mut cluster["allocations"][2], &deleted());
+        }
+        cluster["claims"] = json!([]);
+        cluster["attachments"] = json!([]);
+        cluster["volumes"].as_array_mut().unwrap().truncate(1);
+        cluster["allocations"].as_array_mut().unwrap().drain(..2);
+        let page = explain(&objects(&cluster), &subject("Plugin/nfs")).unwrap();
+        let driver = ["plugin/nfs", "plugininstance/nfs-a", "allocation/nfs-all-a"];
+        assert_eq!(way(&page), [&["plugin/nfs", "volume/vol-data"][..], &driver].concat(), "{leaves}");
+        let root = page.root.unwrap();
+        let says = "exited with code 4 after 0 s; task driver ended with 4, started again 7 times; \
+            it wrote last: no license";
+        assert!(root.text.ends_with(says), "{}", root.text);
+        assert!(
+            root.advice.contains("wharfline logs nfs-all-a/driver -n wharfline-system"),
+            "{}",
+            root.advice
+        );
+        let asked = explain(&objects(&cluster), &subject("Volume/vol-data")).unwrap();
+        assert_eq!(asked.root.unwrap().text, root.text, "the same is told to who asks about the volume");
+    }
+}
+
+#[test]
+fn a_plugin_that_is_deleted_and_that_nothing_needs_waits_for_its_own_allocations() {
+    let going = json!({ "status": { "phase": "Stopping", "pluginReleased": true } });
+    let mut cluster =
+        with(&[("plugins/0", deleted()), ("allocations/3", deleted()), ("allocations/3", going)]);
+    cluster["volumes"] = json!([]);
+    let page = explain(&objects(&cluster), &subject("Plugin/nfs")).unwrap();
+    assert_eq!(way(&page), ["plugin/nfs", "allocation/nfs-all-b"]);
+    assert_eq!(page.root.unwrap().text, "being deleted; task driver is Running");
+}
