@@ -10,6 +10,7 @@ pub(crate) mod ladder;
 mod launch;
 pub(crate) mod logs;
 mod oom;
+mod ordinary;
 mod places;
 pub(crate) mod record;
 mod root;

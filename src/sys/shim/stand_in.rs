@@ -15,7 +15,7 @@ use crate::sys::process::ContainerSpec;
 use crate::sys::shim::launch::strings;
 use crate::sys::shim::record::{self, COOKIE, Order, Read, SPEC, STATE};
 use crate::sys::shim::stage::{self, STAGE};
-use crate::sys::shim::through;
+use crate::sys::shim::{ordinary, through};
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags};
 use serde::de::DeserializeOwned;
@@ -134,6 +134,8 @@ fn prepared(link: &Path, arguments: &[String]) -> Result<(Vec<String>, Vec<Strin
     if !through::lives(&client) {
         return Err(OVER.to_owned());
     }
+    // Whatever containerd itself was given: the container begins as runc is.
+    ordinary::become_ordinary();
     let bundle = argv.iter().position(|argument| argument == "--bundle").map(|at| at + 1);
     let bundle = bundle.and_then(|at| argv.get_mut(at)).ok_or("it was called without a bundle")?;
     *bundle = directory.join(STAGE).display().to_string();
