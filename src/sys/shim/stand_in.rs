@@ -146,7 +146,8 @@ fn prepared(link: &Path, arguments: &[String]) -> Result<(Vec<String>, Vec<Strin
 /// The client, and the volumes from it; its output becomes ours.
 fn handed(directory: &Path, order: &Order) -> Result<(OwnedFd, Vec<OwnedFd>), String> {
     let state: crate::sys::process::TaskState = read(directory, STATE)?;
-    let client = through::client(state.task).filter(|_| state.cookie == order.cookie).ok_or(OVER)?;
+    let client = through::client(state.task).map_err(|error| format!("look for its client: {error}"))?;
+    let client = client.filter(|_| state.cookie == order.cookie).ok_or(OVER)?;
     let open = |fd: i32, flags| {
         let path = format!("/proc/{}/fd/{fd}", state.task.pid);
         let opened = rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty());
