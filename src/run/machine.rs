@@ -1,4 +1,5 @@
 //! The real machine behind the daemon's traits.
+use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -46,7 +47,7 @@ pub fn machine(data_dir: &Path, containerd: &Path) -> Result<Machine, KernelErro
         watches: Arc::new(RealWatches::new(pool)),
         clock: Arc::new(RealClock),
         random: Arc::new(RealRandom),
-        dial: Arc::new(UnixDial),
+        dial: Arc::new(UnixDial { run_dir: run_dir(data_dir) }),
         containers: Some(Arc::new(RealContainers::new(data_dir))),
         containerd: Some((Arc::new(RealContainerd::new(containerd.to_owned())), containerd.to_owned())),
         units: RealUnits::booted().map(|units| Arc::new(units) as Arc<dyn Units>),
@@ -114,9 +115,34 @@ async fn forget_containers(containerd: &dyn Containerd, data_dir: &Path) {
     }
 }
 
-/// Unix sockets.
+/// Unix sockets. Those beneath this directory are in directories of their plugins, which may have put anything there: no
+/// link is followed. Others are where a person said.
 #[derive(Debug)]
-struct UnixDial;
+struct UnixDial {
+    run_dir: PathBuf,
+}
+
+/// What is known of a file.
+type Facts = fn(&Path) -> std::io::Result<Metadata>;
+
+impl UnixDial {
+    fn is_plugins(&self, socket: &Path) -> bool {
+        socket.starts_with(&self.run_dir)
+    }
+
+    /// How to ask what is at the path of a socket, as connecting goes.
+    fn facts(&self, socket: &Path) -> Facts {
+        if self.is_plugins(socket) { |path| path.symlink_metadata() } else { |path| path.metadata() }
+    }
+
+    fn connector(&self, socket: &Path) -> Result<UnixConnector, SocketPathError> {
+        if self.is_plugins(socket) {
+            UnixConnector::in_directory_of_plugin(socket)
+        } else {
+            UnixConnector::new(socket)
+        }
+    }
+}
 
 /// Off the caller's task: a path may hang.
 #[async_trait]
@@ -132,13 +158,13 @@ impl Dial for UnixDial {
     }
 
     async fn look(&self, socket: &Path) -> AtSocket {
-        let socket = socket.to_owned();
-        tokio::task::spawn_blocking(move || look(&socket)).await.unwrap_or(AtSocket::Nothing)
+        let (facts, socket) = (self.facts(socket), socket.to_owned());
+        tokio::task::spawn_blocking(move || look(&socket, facts)).await.unwrap_or(AtSocket::Nothing)
     }
 
     async fn which(&self, socket: &Path) -> Option<SocketId> {
-        let socket = socket.to_owned();
-        let found = tokio::task::spawn_blocking(move || std::fs::metadata(socket));
+        let (facts, socket) = (self.facts(socket), socket.to_owned());
+        let found = tokio::task::spawn_blocking(move || facts(&socket));
         let found = tokio::time::timeout(LOOK, found).await.ok()?.ok()?.ok()?;
         // An inode's number is given to the next file at once, which was made at another time.
         let born = [found.ctime(), found.ctime_nsec()].map(i64::cast_unsigned);
@@ -146,14 +172,14 @@ impl Dial for UnixDial {
     }
 
     fn plugin(&self, socket: &Path, options: csi::PluginOptions) -> Result<csi::Plugin, SocketPathError> {
-        Ok(csi::Plugin::new(UnixConnector::new(socket)?, options))
+        Ok(csi::Plugin::new(self.connector(socket)?, options))
     }
 }
 
-fn look(socket: &Path) -> AtSocket {
-    // Through a link, as connecting goes.
-    match std::fs::metadata(socket).map(|found| found.file_type()) {
+fn look(socket: &Path, facts: Facts) -> AtSocket {
+    match facts(socket).map(|found| found.file_type()) {
         Err(_) => AtSocket::Nothing,
+        Ok(kind) if kind.is_symlink() => AtSocket::Other("a symbolic link, which is not followed"),
         Ok(kind) if kind.is_socket() => AtSocket::Socket,
         Ok(kind) if kind.is_dir() => AtSocket::Other("a directory"),
         Ok(kind) if kind.is_file() => AtSocket::Other("a regular file"),
@@ -213,5 +239,31 @@ mod tests {
             threads.spawn(rounds("b"));
         });
         assert!(!run_dir.exists());
+    }
+
+    /// The plugin puts a link to the socket of another one where its own should be.
+    #[tokio::test]
+    async fn a_plugin_cannot_lead_the_daemon_to_another_ones_socket() {
+        use crate::csi::Connector as _;
+        let machine = tempfile::tempdir().unwrap();
+        let dial = UnixDial { run_dir: machine.path().join("run") };
+        let socket = |of: &str| machine.path().join(of).join("csi.sock");
+        for of in ["run/a", "run/b", "elsewhere"] {
+            dial.prepare(&socket(of)).await.unwrap();
+        }
+        let other = std::os::unix::net::UnixListener::bind(socket("run/b")).unwrap();
+        other.set_nonblocking(true).unwrap();
+        for of in ["run/a", "elsewhere"] {
+            std::os::unix::fs::symlink(socket("run/b"), socket(of)).unwrap();
+        }
+        let connected = async |of: &str| dial.connector(&socket(of)).unwrap().connect().await.is_ok();
+        assert!(matches!(dial.look(&socket("run/a")).await, AtSocket::Other(what) if what.contains("link")));
+        assert_ne!(dial.which(&socket("run/a")).await, dial.which(&socket("run/b")).await);
+        assert!(!connected("run/a").await && other.accept().is_err());
+        for of in ["run/b", "elsewhere"] {
+            assert_eq!(dial.look(&socket(of)).await, AtSocket::Socket);
+            assert_eq!(dial.which(&socket(of)).await, dial.which(&socket("run/b")).await);
+            assert!(connected(of).await && other.accept().is_ok(), "{of}");
+        }
     }
 }

@@ -189,7 +189,11 @@ impl Trees {
         }
         // A link is another name of one that is there.
         let known: Vec<_> = all.iter().filter_map(|(_, root)| root.canonicalize().ok()).collect();
-        let others = children(&self.mounted).into_iter().filter(|root| root.join("cgroup.procs").exists());
+        // Without them a leaf lacks parts, but none of its processes: each of these is in a part that we make, too.
+        let others = children(&self.mounted)
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|root| root.join("cgroup.procs").exists());
         all.extend(others.filter(|root| !known.contains(root)).map(|root| (Tree::Other, root)));
         all
     }
@@ -235,8 +239,8 @@ impl Leaf {
     pub(crate) fn make_way(trees: &Trees, path: &str) -> Result<(), String> {
         let old = Self::find(trees, path);
         old.remove().map_err(|error| match old.members() {
-            pids if pids.is_empty() => format!("remove the old cgroup {path}: {error}"),
-            pids => format!("the cgroup {path} has processes already: {pids:?}"),
+            Ok(pids) if !pids.is_empty() => format!("the cgroup {path} has processes already: {pids:?}"),
+            Ok(_) | Err(_) => format!("remove the old cgroup {path}: {error}"),
         })
     }
 
@@ -380,16 +384,22 @@ impl Leaf {
         })
     }
 
-    /// The living processes in it and beneath it.
-    pub(crate) fn members(&self) -> Vec<i32> {
+    /// The living processes in it and beneath it. An error when that is not known.
+    pub(crate) fn members(&self) -> io::Result<Vec<i32>> {
         let mut pids = BTreeSet::new();
-        for directory in self.parts.iter().flat_map(|(_, directory)| walk(directory)) {
-            // One that just went away has none; one of threads alone names none, those above it do.
-            let list = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
-            pids.extend(list.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|&pid| pid > 0));
+        for (_, part) in &self.parts {
+            for directory in walk(part)? {
+                let list = listed(&directory)?;
+                pids.extend(list.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|&pid| pid > 0));
+            }
         }
-        pids.retain(|&pid| proc::stat(pid).is_ok_and(|stat| !stat.zombie));
-        pids.into_iter().collect()
+        let mut living = Vec::new();
+        for pid in pids {
+            if proc::find(pid)?.is_some_and(|stat| !stat.zombie) {
+                living.push(pid);
+            }
+        }
+        Ok(living)
     }
 
     /// How many processes in it the kernel killed for want of memory; none when it does not count them.
@@ -402,28 +412,37 @@ impl Leaf {
         if let Some(directory) = counted(Tree::V1(Controller::Memory)) {
             // Each cgroup counts its own.
             let counts =
-                walk(directory).into_iter().filter_map(|at| oom_kill(&at.join("memory.oom_control")));
+                walk(directory).ok()?.into_iter().filter_map(|at| oom_kill(&at.join("memory.oom_control")));
             return counts.reduce(|sum, count| sum + count);
         }
         oom_kill(&counted(Tree::V2)?.join("memory.events"))
     }
 
     /// Sends SIGKILL to all that is in it: at once where v2 can, so that no fork gets away. What is frozen dies when it
-    /// is thawed.
-    pub(crate) fn kill(&self) {
+    /// is thawed. An error when there may be some that it did not reach.
+    pub(crate) fn kill(&self) -> io::Result<()> {
         if let Some(directory) = self.part(Tree::V2) {
             // Linux before 5.14 has no such file.
             write(&directory.join("cgroup.kill"), "1").ok();
         }
-        for stat in self.members().into_iter().filter_map(|pid| proc::stat(pid).ok()) {
-            if let Some(pidfd) = proc::open(stat.id) {
+        let killed = self.kill_each();
+        for (_, part) in &self.parts {
+            let files = walk(part)?.into_iter().map(|at| at.join("freezer.state"));
+            for freezer in files.filter(|file| file.exists()) {
+                write(&freezer, "THAWED").ok();
+            }
+        }
+        killed
+    }
+
+    fn kill_each(&self) -> io::Result<()> {
+        for pid in self.members()? {
+            let Some(stat) = proc::find(pid)? else { continue };
+            if let Some(pidfd) = proc::open(stat.id)? {
                 proc::send(&pidfd, Signal::KILL).ok();
             }
         }
-        let files = self.parts.iter().flat_map(|(_, at)| walk(at)).map(|at| at.join("freezer.state"));
-        for freezer in files.filter(|file| file.exists()) {
-            write(&freezer, "THAWED").ok();
-        }
+        Ok(())
     }
 
     /// Removes it with all beneath it; refused while a process is in it, after a moment for one that is just ending.
@@ -433,8 +452,9 @@ impl Leaf {
 
     /// Kills what is in it and removes it; what does not die in time stays, and its leaf.
     pub(crate) fn clear(&self) -> io::Result<()> {
-        self.kill();
-        self.remove_after(|| self.kill())
+        // One that was not reached keeps it from being removed.
+        self.kill().ok();
+        self.remove_after(|| drop(self.kill()))
     }
 
     /// Tries to remove it, and again each time after `meanwhile`.
@@ -442,24 +462,24 @@ impl Leaf {
         let until = Instant::now() + LINGER;
         loop {
             match self.try_remove() {
-                Err(Errno::BUSY) if Instant::now() < until => {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < until => {
                     // The kernel tells nobody when it lets go of the last one.
                     std::thread::sleep(AGAIN);
                     meanwhile();
                 }
-                other => return Ok(other?),
+                other => return other,
             }
         }
     }
 
-    fn try_remove(&self) -> Result<(), Errno> {
+    fn try_remove(&self) -> io::Result<()> {
         // What is systemd's own, systemd removes.
         let kept = usize::from(self.unit.as_ref().is_some_and(|unit| unit.path == self.path));
         for (_, directory) in &self.parts {
-            for inner in walk(directory).into_iter().skip(kept).rev() {
+            for inner in walk(directory)?.into_iter().skip(kept).rev() {
                 match rustix::fs::rmdir(&inner) {
                     Ok(()) | Err(Errno::NOENT) => {}
-                    Err(errno) => return Err(errno),
+                    Err(errno) => return Err(errno.into()),
                 }
             }
         }
@@ -471,7 +491,7 @@ impl Leaf {
 pub(crate) fn remove_orphans(trees: &Trees, parent: &str, tasks: &Path) -> io::Result<Orphans> {
     let mut names = BTreeSet::new();
     for (_, root) in trees.all() {
-        let children = children(&beneath(&root, parent));
+        let children = children(&beneath(&root, parent))?;
         names.extend(children.iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())));
     }
     let mut orphans = Orphans::default();
@@ -481,7 +501,7 @@ pub(crate) fn remove_orphans(trees: &Trees, parent: &str, tasks: &Path) -> io::R
             continue;
         }
         let leaf = Leaf::find(trees, &format!("{parent}/{name}"));
-        match leaf.members() {
+        match leaf.members()? {
             pids if pids.is_empty() && leaf.remove().is_ok() => orphans.removed.push(name),
             pids => orphans.occupied.push((name, pids)),
         }
@@ -523,24 +543,50 @@ fn write(file: &Path, word: &str) -> io::Result<()> {
         .write_all(word.as_bytes())
 }
 
+/// What a cgroup's list of its processes says. One that just went away has none; one of threads alone names none, those
+/// above it do.
+fn listed(directory: &Path) -> io::Result<String> {
+    match std::fs::read_to_string(directory.join("cgroup.procs")) {
+        Err(error)
+            if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP)) =>
+        {
+            Ok(String::new())
+        }
+        other => other,
+    }
+}
+
 /// A directory and all beneath it, each before what is in it; nothing when it is not there.
-fn walk(directory: &Path) -> Vec<PathBuf> {
+fn walk(directory: &Path) -> io::Result<Vec<PathBuf>> {
     if !directory.is_dir() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let mut found = vec![directory.to_owned()];
     let mut at = 0;
     while let Some(next) = found.get(at) {
-        let inner = children(next);
+        let inner = children(next)?;
         found.extend(inner);
         at += 1;
     }
-    found
+    Ok(found)
 }
 
-fn children(directory: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()).collect()
+/// The directories in a directory; none when it is not there, or goes meanwhile.
+fn children(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let read = || -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(directory)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                found.push(entry.path());
+            }
+        }
+        Ok(found)
+    };
+    match read() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        other => other,
+    }
 }
 
 #[cfg(test)]

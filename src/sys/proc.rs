@@ -1,4 +1,7 @@
 //! Processes as `/proc` shows them, and pidfds that cannot hit a later process with the same number.
+//!
+//! That a process is gone is said by two errors alone. Whoever has no descriptors or no memory left to look with knows
+//! nothing, and is told so: taken for an absence, that would leave a process running that nobody looks for any more.
 use crate::sys::process::{MountNamespace, ProcessId};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -21,12 +24,35 @@ pub(crate) fn stat(pid: i32) -> io::Result<Stat> {
     at(&format!("/proc/{pid}/stat"))
 }
 
+/// Reads one process; none when it is gone.
+pub(crate) fn find(pid: i32) -> io::Result<Option<Stat>> {
+    unless_gone(stat(pid))
+}
+
+/// What was found of a process; none when it is gone.
+fn unless_gone<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
+    match looked {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The same of what shows only to those with power over the process. What is withheld is no sign of anything, and stays
+/// withheld however often one asks.
+fn unless_withheld<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
+    match unless_gone(looked) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        other => other,
+    }
+}
+
 /// Whether a signal has stopped all threads of a process.
 pub(crate) fn is_stopped(pid: i32) -> io::Result<bool> {
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let stat = thread?.path().join("stat");
         // One that ended meanwhile does nothing more.
-        if at(&stat.to_string_lossy()).is_ok_and(|stat| !stat.stopped) {
+        if unless_gone(at(&stat.to_string_lossy()))?.is_some_and(|stat| !stat.stopped) {
             return Ok(false);
         }
     }
@@ -62,7 +88,7 @@ pub(crate) fn all() -> io::Result<Vec<Stat>> {
     for entry in std::fs::read_dir("/proc")? {
         let name = entry?.file_name();
         if let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) {
-            found.extend(stat(pid).ok());
+            found.extend(find(pid)?);
         }
     }
     Ok(found)
@@ -70,11 +96,15 @@ pub(crate) fn all() -> io::Result<Vec<Stat>> {
 
 /// The living processes whose command line has each of these words.
 pub(crate) fn called_with(words: &[&str]) -> io::Result<Vec<OwnedFd>> {
-    let has = |stat: &Stat| {
-        let line = std::fs::read(format!("/proc/{}/cmdline", stat.id.pid)).unwrap_or_default();
-        words.iter().all(|word| line.split(|&byte| byte == 0).any(|argument| argument == word.as_bytes()))
-    };
-    Ok(all()?.iter().filter(|stat| has(stat)).filter_map(|stat| open(stat.id)).collect())
+    let mut found = Vec::new();
+    for stat in all()? {
+        let line = unless_gone(std::fs::read(format!("/proc/{}/cmdline", stat.id.pid)))?.unwrap_or_default();
+        let has = |word: &&str| line.split(|&byte| byte == 0).any(|argument| argument == word.as_bytes());
+        if words.iter().all(has) {
+            found.extend(open(stat.id)?);
+        }
+    }
+    Ok(found)
 }
 
 /// The living descendants of a process, parents before children.
@@ -94,10 +124,15 @@ pub(crate) fn descendants(of: i32) -> io::Result<Vec<ProcessId>> {
 }
 
 /// A pidfd of exactly this process; none when it is gone.
-pub(crate) fn open(id: ProcessId) -> Option<OwnedFd> {
-    let fd = pidfd_open(Pid::from_raw(id.pid)?, PidfdFlags::empty()).ok()?;
-    // The number is looked up again after the descriptor holds the process: same start, same process.
-    (stat(id.pid).ok()?.id == id).then_some(fd)
+pub(crate) fn open(id: ProcessId) -> io::Result<Option<OwnedFd>> {
+    let Some(pid) = Pid::from_raw(id.pid) else { return Ok(None) };
+    let opened = pidfd_open(pid, PidfdFlags::empty());
+    // The number is looked up again after the descriptor holds the process: same start, same process. Where there is no
+    // descriptor, the number may be that of another one's thread by now.
+    match find(id.pid)? {
+        Some(stat) if stat.id == id => Ok(Some(opened?)),
+        Some(_) | None => Ok(None),
+    }
 }
 
 /// Sends a signal; success when the process is gone already.
@@ -115,10 +150,16 @@ pub(crate) fn mount_namespace(pid: i32) -> io::Result<MountNamespace> {
     Ok(MountNamespace { inode, unique: crate::sys::ffi::mount_namespace_id(&file).ok() })
 }
 
-/// Whether the environment that the process was started with has this entry, such as `NAME=value`.
-pub(crate) fn has_environment(pid: i32, entry: &str) -> bool {
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    environment.split(|&byte| byte == 0).any(|variable| variable == entry.as_bytes())
+/// The same; none when the process is gone, or withholds it from us.
+pub(crate) fn find_mount_namespace(pid: i32) -> io::Result<Option<MountNamespace>> {
+    unless_withheld(mount_namespace(pid))
+}
+
+/// Whether the environment that the process was started with has this entry, such as `NAME=value`. One that is gone, or
+/// withholds it from us, has not.
+pub(crate) fn has_environment(pid: i32, entry: &str) -> io::Result<bool> {
+    let environment = unless_withheld(std::fs::read(format!("/proc/{pid}/environ")))?.unwrap_or_default();
+    Ok(environment.split(|&byte| byte == 0).any(|variable| variable == entry.as_bytes()))
 }
 
 #[cfg(test)]
@@ -140,8 +181,73 @@ mod tests {
     fn this_process_is_found_and_is_no_other() {
         let pid = i32::try_from(std::process::id()).unwrap();
         let seen = stat(pid).unwrap();
-        assert!(open(seen.id).is_some());
-        assert!(open(ProcessId { start_time: seen.id.start_time + 1, ..seen.id }).is_none());
+        assert!(open(seen.id).unwrap().is_some());
+        assert!(open(ProcessId { start_time: seen.id.start_time + 1, ..seen.id }).unwrap().is_none());
+        assert!(open(ProcessId { pid: i32::MAX, ..seen.id }).unwrap().is_none());
         assert!(descendants(seen.parent).unwrap().contains(&seen.id));
+    }
+
+    #[test]
+    fn two_errors_alone_say_that_a_process_is_gone() {
+        let looked = |errno| unless_gone::<()>(Err(io::Error::from_raw_os_error(errno)));
+        for gone in [libc::ENOENT, libc::ESRCH] {
+            assert!(matches!(looked(gone), Ok(None)), "{gone}");
+        }
+        for unknown in
+            [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EIO, libc::EACCES, libc::EPERM, libc::EINVAL]
+        {
+            assert_eq!(looked(unknown).unwrap_err().raw_os_error(), Some(unknown));
+        }
+        let unreadable = unless_gone::<()>(Err(io::ErrorKind::InvalidData.into()));
+        assert!(unreadable.is_err(), "no error of the kernel's");
+        for (errno, known) in
+            [(libc::EACCES, true), (libc::EPERM, true), (libc::ESRCH, true), (libc::EMFILE, false)]
+        {
+            let looked = unless_withheld::<()>(Err(io::Error::from_raw_os_error(errno)));
+            assert_eq!(looked.is_ok(), known, "{errno}");
+        }
+    }
+
+    /// In a process of its own: the limit would be that of other tests, too.
+    #[test]
+    fn without_descriptors_no_process_is_gone() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        const ALONE: &str = "WHARFLINE_TEST_ALONE";
+        if std::env::var_os(ALONE).is_none() {
+            let name = "sys::proc::tests::without_descriptors_no_process_is_gone";
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            let run = again.args(["--exact", name]).env(ALONE, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&run.stdout);
+            assert!(run.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let seen = stat(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let next = rustix::fd::AsRawFd::as_raw_fd(&std::fs::File::open("/dev/null").unwrap());
+        let next = u64::try_from(next).unwrap();
+        let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+        for room in 0..2 {
+            setrlimit(Resource::Nofile, Rlimit { current: Some(next + room), maximum }).unwrap();
+            let (all, opened) = (all().map(drop), open(seen.id).map(drop));
+            let (called, family) = (called_with(&["x"]).map(drop), descendants(seen.parent).map(drop));
+            setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+            for looked in [all, opened, called, family] {
+                assert_eq!(looked.unwrap_err().raw_os_error(), Some(libc::EMFILE), "{room}");
+            }
+        }
+    }
+
+    /// A thread's number is no process: neither now, nor where a process had it before.
+    #[test]
+    fn a_thread_is_no_process_and_no_fault() {
+        let (number, told) = std::sync::mpsc::channel();
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            number.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            wait.recv().ok();
+        });
+        let pid = told.recv().unwrap();
+        assert!(open(ProcessId { pid, start_time: 1 }).unwrap().is_none());
+        drop(go);
+        thread.join().unwrap();
     }
 }

@@ -23,6 +23,7 @@ macro_rules! for_each_case {
             the_exit_code_and_the_output_are_kept,
             a_kill_from_outside_is_told_as_a_signal,
             the_environment_is_the_orders_and_nothing_is_inherited,
+            what_protects_the_daemon_does_not_protect_its_tasks,
             a_program_that_is_missing_is_named_and_leaves_nothing,
             a_stop_gives_the_task_its_grace,
             a_task_that_ignores_sigterm_is_killed_with_all_it_started,
@@ -106,6 +107,32 @@ pub(crate) async fn the_environment_is_the_orders_and_nothing_is_inherited(flavo
         let shells = if flavour.is_container() { 1 << 2 } else { 0 };
         assert_eq!(u64::from_str_radix(signals, 16).unwrap() & 0x7fff_ffff & !shells, 0, "{name}{signals}");
     }
+    machine.end().await;
+}
+
+/// As a service manager gives it to the daemon: another likelihood to be killed for want of memory, and more open files.
+pub(crate) async fn what_protects_the_daemon_does_not_protect_its_tasks(flavour: Flavour) {
+    use rustix::process::{Resource, getrlimit};
+    // More, not less: that needs no power, and shows as well what is inherited.
+    std::fs::write("/proc/self/oom_score_adj", "321").unwrap();
+    let files = wharfline::sys::open_files::raise_limit();
+    assert!(files > 1024 && getrlimit(Resource::Nofile).current == Some(files), "{files}");
+    let machine = Machine::new(flavour).await;
+    let script =
+        "cat /proc/self/oom_score_adj; ulimit -Sn; ulimit -Hn; : > $HERE/ready; while :; do sleep 60; done";
+    let task = machine.start(&machine.script(script)).await;
+    machine.written("ready").await;
+    let (shim, main) = machine.pids();
+    // What stays with a task for its life is kept as the daemon is. Of containerd's containers that is their client, too.
+    let kept = if flavour == Flavour::Containerd { vec![shim, main] } else { vec![shim] };
+    for pid in kept {
+        let likelihood = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
+        assert_eq!(likelihood, "321\n", "{pid}");
+    }
+    task.stop(Duration::ZERO).unwrap();
+    exited(&*task).await;
+    // It may allow itself what it could before.
+    assert_eq!(machine.log("stdout"), format!("0\n1024\n{files}\n"));
     machine.end().await;
 }
 

@@ -442,3 +442,45 @@ async fn a_record_that_cannot_be_read_is_reported() {
     let error = host.processes().adopt(&directory).await.unwrap_err();
     assert!(matches!(&error, ProcessError::BadRecord { path, .. } if path.ends_with("exit.json")), "{error}");
 }
+
+/// In a process of its own: the limit would be that of other tests, too.
+#[test]
+fn without_descriptors_nobody_knows_what_is_left() {
+    const ALONE: &str = "WHARFLINE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        let name = "shim::without_descriptors_nobody_knows_what_is_left";
+        let run = again.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
+        assert!(run.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(a_lost_task_stays_lost_without_descriptors());
+}
+
+async fn a_lost_task_stays_lost_without_descriptors() {
+    use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+    let host = Host::new();
+    let (processes, directory) = (host.processes(), host.task_directory());
+    let script = "setsid sh -c 'echo $$ > $HERE/a.new; mv $HERE/a.new $HERE/a; exec sleep 1000' & wait";
+    let task = host.start(&host.script(script), vec![]).await;
+    let left = host.written("a").await;
+    kill_process(Pid::from_raw(task.state().shim.pid).unwrap(), Signal::KILL).unwrap();
+    assert_eq!(soon(task.wait()).await.unwrap(), Ended::Lost);
+
+    // There is room for one file more: directories can be listed, and nothing of what is in them can be read meanwhile.
+    let next = std::os::fd::AsRawFd::as_raw_fd(&std::fs::File::open("/dev/null").unwrap());
+    let had = getrlimit(Resource::Nofile);
+    let current = Some(u64::try_from(next).unwrap() + 1);
+    setrlimit(Resource::Nofile, Rlimit { current, maximum: had.maximum }).unwrap();
+    let cleared = soon(processes.clear_leftovers(&directory)).await;
+    setrlimit(Resource::Nofile, had).unwrap();
+
+    assert!(matches!(cleared, Err(ProcessError::Refused { .. })), "{cleared:?}");
+    let found = processes.adopt(&directory).await.unwrap();
+    assert!(matches!(found, Adopted::Lost(_)), "{found:?}");
+    assert!(lives(&left));
+    assert!(soon(processes.clear_leftovers(&directory)).await.unwrap() >= 1);
+    assert!(!lives(&left));
+}

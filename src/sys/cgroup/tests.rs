@@ -22,7 +22,7 @@ fn wanted(limits: Limits) -> Cgroup {
 /// Every file and its text beneath the tree, those that the test made aside.
 fn written(directory: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
-    for inner in walk(directory) {
+    for inner in walk(directory).unwrap() {
         for entry in std::fs::read_dir(&inner).unwrap().map(Result::unwrap) {
             if entry.file_type().unwrap().is_file() {
                 let name = entry.path().strip_prefix(directory).unwrap().to_str().unwrap().to_owned();
@@ -64,7 +64,7 @@ fn v2_alone_has_one_directory_and_controllers_enabled_above_it() {
         .unwrap();
     assert_eq!(leaf.oom_kills(), Some(2));
     assert_eq!(Leaf::find(&trees, PATH).parts, leaf.parts);
-    leaf.kill();
+    leaf.kill().unwrap();
     assert_eq!(std::fs::read_to_string(directory.join("cgroup.kill")).unwrap(), "1");
 }
 
@@ -139,7 +139,12 @@ fn members_are_those_that_live() {
     let inner = mounted.path().join("wharfline/node/one/inner");
     std::fs::create_dir(&inner).unwrap();
     std::fs::write(inner.join("cgroup.procs"), format!("{ourselves}\n0\n{}\n", i32::MAX)).unwrap();
-    assert_eq!(leaf.members(), [ourselves]);
+    assert_eq!(leaf.members().unwrap(), [ourselves]);
+    // A list that cannot be read is no empty one.
+    let list = inner.join("cgroup.procs");
+    std::fs::remove_file(&list).unwrap();
+    std::fs::create_dir(&list).unwrap();
+    assert!(leaf.members().is_err() && leaf.kill().is_err());
 }
 
 #[test]

@@ -4,7 +4,8 @@
 //! number has not gone to another leader, the mount namespace by the id that is never reused (or, before Linux
 //! 6.11, when one of its processes is known by another sign), the word in the environment and the task's cgroup always.
 //! Of a task without a cgroup, a process that gave up the other three (own session, host's mounts, cleared
-//! environment) is not found.
+//! environment) is not found. Where a process could not be looked at, nobody knows what is left: that is an error, and
+//! never "nothing".
 use crate::sys::cgroup::{Leaf, Trees};
 use crate::sys::proc::{self, Stat};
 use crate::sys::process::{ProcessId, TaskState};
@@ -30,10 +31,10 @@ pub(crate) fn find(state: &TaskState) -> io::Result<Vec<Leftover>> {
     let ourselves = rustix::process::getpid().as_raw_nonzero().get();
     let mut all = proc::all()?;
     // Later than all: what was started meanwhile by one that is gone is in none of the two otherwise.
-    let members = leaf(state).map_or_else(Vec::new, |leaf| leaf.members());
+    let members = leaf(state).map_or_else(|| Ok(Vec::new()), |leaf| leaf.members())?;
     for &pid in &members {
         if !all.iter().any(|stat| stat.id.pid == pid) {
-            all.extend(proc::stat(pid).ok());
+            all.extend(proc::find(pid)?);
         }
     }
     let reused = all.iter().any(|stat| stat.id.pid == state.shim.pid && stat.id != state.shim);
@@ -44,29 +45,58 @@ pub(crate) fn find(state: &TaskState) -> io::Result<Vec<Leftover>> {
     let word = format!("{COOKIE}={}", state.cookie);
     let known = |stat: &Stat| {
         let session = !reused && stat.session == state.shim.pid;
-        members.contains(&stat.id.pid)
-            || session
-            || in_namespace(state, stat.id.pid)
-            || proc::has_environment(stat.id.pid, &word)
+        Ok::<_, io::Error>(
+            members.contains(&stat.id.pid)
+                || session
+                || in_namespace(state, stat.id.pid)?
+                || proc::has_environment(stat.id.pid, &word)?,
+        )
     };
-    let (mut found, others): (Vec<&Stat>, Vec<&Stat>) =
-        all.iter().filter(possible).partition(|stat| known(stat));
-    if let Some(inode) = shared_inode(state, &found) {
-        let same = |stat: &&Stat| proc::mount_namespace(stat.id.pid).is_ok_and(|ns| ns.inode == inode);
-        found.extend(others.into_iter().filter(same));
+    let (mut found, mut others) = (Vec::new(), Vec::new());
+    for stat in all.iter().filter(possible) {
+        if known(stat)? { found.push(stat) } else { others.push(stat) }
     }
-    Ok(found.into_iter().filter_map(|stat| Some((stat.id, proc::open(stat.id)?))).collect())
+    if let Some(inode) = shared_inode(state, &found)? {
+        for stat in others {
+            if has_inode(stat, inode)? {
+                found.push(stat);
+            }
+        }
+    }
+    held(&found)
 }
 
-fn in_namespace(state: &TaskState, pid: i32) -> bool {
-    let wanted = state.namespace.and_then(|namespace| namespace.unique);
-    wanted.is_some() && proc::mount_namespace(pid).is_ok_and(|namespace| namespace.unique == wanted)
+/// Descriptors of those that live still. Where there are more of them than descriptors, some: the next look finds the rest.
+fn held(found: &[&Stat]) -> io::Result<Vec<Leftover>> {
+    let mut held = Vec::new();
+    for stat in found {
+        match proc::open(stat.id) {
+            Ok(pidfd) => held.extend(pidfd.map(|pidfd| (stat.id, pidfd))),
+            Err(_) if !held.is_empty() => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(held)
+}
+
+fn in_namespace(state: &TaskState, pid: i32) -> io::Result<bool> {
+    let Some(wanted) = state.namespace.and_then(|namespace| namespace.unique) else { return Ok(false) };
+    Ok(proc::find_mount_namespace(pid)?.is_some_and(|namespace| namespace.unique == Some(wanted)))
+}
+
+fn has_inode(stat: &Stat, inode: u64) -> io::Result<bool> {
+    Ok(proc::find_mount_namespace(stat.id.pid)?.is_some_and(|namespace| namespace.inode == inode))
 }
 
 /// The inode of the task's namespace where ids are reused, if a process that is surely the task's is in it.
-fn shared_inode(state: &TaskState, found: &[&Stat]) -> Option<u64> {
-    let namespace = state.namespace.filter(|namespace| namespace.unique.is_none())?;
-    let inside =
-        |stat: &&Stat| proc::mount_namespace(stat.id.pid).is_ok_and(|other| other.inode == namespace.inode);
-    found.iter().any(inside).then_some(namespace.inode)
+fn shared_inode(state: &TaskState, found: &[&Stat]) -> io::Result<Option<u64>> {
+    let Some(namespace) = state.namespace.filter(|namespace| namespace.unique.is_none()) else {
+        return Ok(None);
+    };
+    for stat in found {
+        if has_inode(stat, namespace.inode)? {
+            return Ok(Some(namespace.inode));
+        }
+    }
+    Ok(None)
 }

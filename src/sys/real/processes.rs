@@ -104,7 +104,9 @@ impl RealProcesses {
             Found::NeverStarted => Some(Adopted::NeverStarted),
             Found::Exited(record) => Some(Adopted::Exited(record)),
             Found::Lost(state) => Some(Adopted::Lost(state)),
-            Found::Running(state) => match proc::open(state.shim) {
+            Found::Running(state) => match proc::open(state.shim)
+                .map_err(|error| refused("look for the shim of", directory, error))?
+            {
                 Some(pidfd) => {
                     let task = RealTask::new(directory, state, pidfd, self.pool.clone())?;
                     Some(Adopted::Running(Box::new(task)))
@@ -230,7 +232,10 @@ impl Processes for RealProcesses {
             let sought = state.clone();
             // All at once where the kernel can, so that what they start meanwhile dies too.
             let leaf = self.ask(directory, move |_| {
-                leftovers::leaf(&sought).inspect(Leaf::kill);
+                // Whether some of them were missed, the next look says.
+                if let Some(leaf) = leftovers::leaf(&sought) {
+                    leaf.kill().ok();
+                }
                 Ok(())
             });
             leaf.await?;
@@ -455,11 +460,10 @@ impl Task for RealTask {
     fn signal(&self, signal: i32) -> Result<(), ProcessError> {
         let bad = || ProcessError::BadSpec(format!("{signal} is no signal"));
         let signal = Signal::from_named_raw(signal).ok_or_else(bad)?;
-        match proc::open(self.state.task) {
+        let refused = |error| refused("signal", &self.directory, error);
+        match proc::open(self.state.task).map_err(refused)? {
             None => Ok(()),
-            Some(task) => {
-                proc::send(&task, signal).map_err(|error| refused("signal", &self.directory, error))
-            }
+            Some(task) => proc::send(&task, signal).map_err(refused),
         }
     }
 }

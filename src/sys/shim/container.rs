@@ -113,9 +113,14 @@ impl Container<'_> {
         let path = self.directory.join(RUNC).join(PID);
         let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let ourselves = rustix::process::getpid().as_raw_nonzero().get();
-        let ours = |pid: &i32| proc::stat(*pid).is_ok_and(|stat| stat.parent == ourselves);
-        let pid = text.trim().parse().ok().filter(ours);
-        pid.ok_or_else(|| "the container's first process died while it was prepared".to_owned().into())
+        let died = || "the container's first process died while it was prepared".to_owned();
+        let pid = text.trim().parse().map_err(|_| died())?;
+        let found =
+            proc::find(pid).map_err(|error| format!("look at the container's first process: {error}"))?;
+        match found {
+            Some(stat) if stat.parent == ourselves => Ok(pid),
+            Some(_) | None => Err(died().into()),
+        }
     }
 
     /// Lets the first process go on.

@@ -5,13 +5,14 @@
 //!    \---main gone---^
 //! ```
 //! SIGTERM goes to the main process's group while the main process lives, to everything left once it is gone.
-//! SIGKILL goes to everything, again after each death, because a death may show what it had started.
+//! SIGKILL goes to everything, again after each death, because a death may show what it had started. Of deaths that are
+//! seen together, once.
 
 /// Milliseconds of a clock that never goes back.
 pub(crate) type Millis = u64;
 
-/// Which signal to send now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Which signal to send now; of several that are due, the last one of these does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Act {
     /// None.
     Wait,

@@ -8,7 +8,7 @@ use crate::sys::process::{PATH, TaskSpec};
 use crate::sys::shim::container::Container;
 use crate::sys::shim::ladder::Millis;
 use crate::sys::shim::record::COOKIE;
-use crate::sys::shim::{root, stage, supervise, user};
+use crate::sys::shim::{ordinary, root, stage, supervise, user};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -164,9 +164,15 @@ impl Child<'_> {
         if let Some(Err(error)) = self.leaf.map(|(leaf, rest)| leaf.join(rest)) {
             return format!("join the cgroup: {error}");
         }
-        let prepared = match self.wanted.container() {
+        let container = self.wanted.container();
+        let through = container.is_some_and(|container| container.spec.through.is_some());
+        // With the client of containerd the container ends: it is kept like the shim, and what is called as runc is not.
+        if !through {
+            ordinary::become_ordinary();
+        }
+        let prepared = match container {
             // What is called as runc makes its stage, out of these.
-            Some(container) if container.spec.through.is_some() => self.hand_on(clones),
+            Some(_) if through => self.hand_on(clones),
             Some(container) => {
                 let handed = (self.wanted.cookie, clones);
                 stage::prepare(self.wanted.directory, self.wanted.spec, container.spec, handed)

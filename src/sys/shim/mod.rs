@@ -10,6 +10,7 @@ pub(crate) mod ladder;
 mod launch;
 pub(crate) mod logs;
 mod oom;
+mod ordinary;
 mod places;
 pub(crate) mod record;
 mod root;
@@ -252,8 +253,11 @@ impl<'a> Shim<'a> {
         let leaf = || self.cgroup().map(|path| Leaf::find(&Trees::here(), path));
         let mut signals = [PollFd::new(&self.signals, PollFlags::IN)];
         loop {
-            leaf().as_ref().inspect(|leaf| leaf.kill());
-            supervise::signal_all(Signal::KILL);
+            // One that was not reached lives, and is waited for below.
+            if let Some(leaf) = leaf() {
+                leaf.kill().ok();
+            }
+            supervise::signal_all(Signal::KILL).ok();
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) | Err(Errno::INTR) => {}
                 Ok(None) => match rustix::event::poll(&mut signals, Some(&container::DIE)) {

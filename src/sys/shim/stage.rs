@@ -8,11 +8,12 @@
 //!   l/N  l/upper  l/work   links to the layers and to that, so that overlayfs is told short names
 //!   v/N             the volumes
 //!   s/N             what is shared with the host: of the same peer group, so mounts in it go both ways
-//!   config.json     the document, with the numbers of the user and the cookie
+//!   config.json     the document, with the numbers of the user, the limit of open files and the cookie
 //! ```
 //! Runs between fork and exec in a process with one thread.
 use crate::sys::ffi::{self, MountAttributes, mount_setattr};
 use crate::sys::image::unpack::tells_root;
+use crate::sys::open_files;
 use crate::sys::process::{ContainerShare, ContainerSpec, TaskMount, TaskSpec};
 use crate::sys::real::mounts;
 use crate::sys::shim::places::{self, Inner};
@@ -23,6 +24,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, StatxFlags, Uid};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, OpenTreeFlags};
+use rustix::process::Rlimit;
 use serde_json::{Value, json};
 use std::ffi::{CString, OsStr};
 use std::path::{Component, Path, PathBuf};
@@ -253,7 +255,8 @@ fn document(
     if let Some(cwd) = document["process"]["cwd"].as_str() {
         check_cwd(rootfs, Path::new(cwd))?;
     }
-    let document = filled(document, who, cookie).ok_or_else(|| bad(&"it has no process"))?;
+    let document =
+        filled(document, who, (open_files::usual(), cookie)).ok_or_else(|| bad(&"it has no process"))?;
     let text = serde_json::to_vec(&document).map_err(|error| bad(&error))?;
     let config = directory.join(STAGE).join(CONFIG);
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -279,12 +282,16 @@ fn check_cwd(rootfs: &OwnedFd, cwd: &Path) -> Result<(), Fault> {
     Ok(())
 }
 
-fn filled(mut document: Value, who: (u32, u32, Vec<u32>), cookie: &str) -> Option<Value> {
+fn filled(mut document: Value, who: (u32, u32, Vec<u32>), (files, cookie): (Rlimit, &str)) -> Option<Value> {
     let process = document.get_mut("process")?;
     let user = process.as_object_mut()?.entry("user").or_insert_with(|| json!({})).as_object_mut()?;
     user.insert("uid".to_owned(), who.0.into());
     user.insert("gid".to_owned(), who.1.into());
     user.insert("additionalGids".to_owned(), who.2.into());
+    // runc raises its own limit, and what is not said here its container has from it.
+    let [soft, hard] = [files.current, files.maximum].map(|limit| limit.unwrap_or(u64::MAX));
+    let limits = json!([{ "type": "RLIMIT_NOFILE", "soft": soft, "hard": hard }]);
+    process.as_object_mut()?.insert("rlimits".to_owned(), limits);
     let env = process.get_mut("env")?.as_array_mut()?;
     let named = format!("{COOKIE}=");
     env.retain(|one| !one.as_str().is_some_and(|one| one.starts_with(&named)));
@@ -298,16 +305,18 @@ mod tests {
 
     #[test]
     fn the_document_is_told_who_it_is_and_whose() {
+        let files = || Rlimit { current: Some(1024), maximum: None };
         let before = json!({
             "process": { "user": { "umask": 18 }, "env": ["A=1", "WHARFLINE_TASK=somebody"], "args": ["x"] },
             "root": { "path": "/r" },
         });
-        let after = filled(before, (1000, 100, vec![6]), "word").unwrap();
+        let after = filled(before, (1000, 100, vec![6]), (files(), "word")).unwrap();
         assert_eq!(
             after,
             json!({
                 "process": {
                     "user": { "umask": 18, "uid": 1000, "gid": 100, "additionalGids": [6] },
+                    "rlimits": [{ "type": "RLIMIT_NOFILE", "soft": 1024, "hard": u64::MAX }],
                     "env": ["A=1", "WHARFLINE_TASK=word"],
                     "args": ["x"],
                 },
@@ -315,7 +324,7 @@ mod tests {
             })
         );
         for bad in [json!({}), json!({ "process": {} }), json!([]), json!({ "process": { "env": 1 } })] {
-            assert_eq!(filled(bad.clone(), (0, 0, vec![]), "word"), None, "{bad}");
+            assert_eq!(filled(bad.clone(), (0, 0, vec![]), (files(), "word")), None, "{bad}");
         }
     }
 }

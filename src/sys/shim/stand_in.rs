@@ -15,7 +15,7 @@ use crate::sys::process::ContainerSpec;
 use crate::sys::shim::launch::strings;
 use crate::sys::shim::record::{self, COOKIE, Order, Read, SPEC, STATE};
 use crate::sys::shim::stage::{self, STAGE};
-use crate::sys::shim::through;
+use crate::sys::shim::{ordinary, through};
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags};
 use serde::de::DeserializeOwned;
@@ -134,6 +134,8 @@ fn prepared(link: &Path, arguments: &[String]) -> Result<(Vec<String>, Vec<Strin
     if !through::lives(&client) {
         return Err(OVER.to_owned());
     }
+    // Whatever containerd itself was given: the container begins as runc is.
+    ordinary::become_ordinary();
     let bundle = argv.iter().position(|argument| argument == "--bundle").map(|at| at + 1);
     let bundle = bundle.and_then(|at| argv.get_mut(at)).ok_or("it was called without a bundle")?;
     *bundle = directory.join(STAGE).display().to_string();
@@ -144,7 +146,8 @@ fn prepared(link: &Path, arguments: &[String]) -> Result<(Vec<String>, Vec<Strin
 /// The client, and the volumes from it; its output becomes ours.
 fn handed(directory: &Path, order: &Order) -> Result<(OwnedFd, Vec<OwnedFd>), String> {
     let state: crate::sys::process::TaskState = read(directory, STATE)?;
-    let client = through::client(state.task).filter(|_| state.cookie == order.cookie).ok_or(OVER)?;
+    let client = through::client(state.task).map_err(|error| format!("look for its client: {error}"))?;
+    let client = client.filter(|_| state.cookie == order.cookie).ok_or(OVER)?;
     let open = |fd: i32, flags| {
         let path = format!("/proc/{}/fd/{fd}", state.task.pid);
         let opened = rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty());

@@ -44,7 +44,7 @@ const MADE: Duration = Duration::from_secs(17);
 const ASK: Duration = Duration::from_secs(10);
 /// How long a process may take to be stopped.
 const STOPS: Duration = Duration::from_secs(1);
-/// The first pause before it is asked again.
+/// The first pause before it is asked again, or anything that could not be looked at.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long a moment is in which something may have come into the cgroup.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
@@ -157,7 +157,9 @@ pub(crate) fn is_over(launched: &Launched, leaf: Option<&Leaf>) -> bool {
     let mut buffer = [0; 4096];
     while supervise::now() < until {
         // Of a container that is being made; runc says that it failed then, and ends.
-        leaf.inspect(|leaf| leaf.kill());
+        if let Some(leaf) = leaf {
+            leaf.kill().ok();
+        }
         // Not blocking: an end is 0, nothing yet an error.
         pipes.retain(|pipe| !matches!(rustix::io::read(pipe, &mut buffer), Ok(0)));
         if pipes.is_empty() {
@@ -171,7 +173,14 @@ pub(crate) fn is_over(launched: &Launched, leaf: Option<&Leaf>) -> bool {
 
 /// Kills what is left of a container, and returns when nothing is.
 pub(crate) fn clear(leaf: &Leaf) {
-    while leaf.clear().is_err() && !leaf.members().is_empty() {}
+    while leaf.clear().is_err() {
+        match leaf.members() {
+            Ok(pids) if pids.is_empty() => return,
+            Ok(_) => {}
+            // Nobody knows.
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
 }
 
 fn make(directory: &Path) -> Result<(String, OwnedFd), String> {
@@ -344,8 +353,8 @@ pub(crate) fn lives(pidfd: &OwnedFd) -> bool {
 }
 
 /// The client of a task that is being made, if it lives.
-pub(crate) fn client(id: crate::sys::process::ProcessId) -> Option<OwnedFd> {
-    proc::open(id).filter(lives)
+pub(crate) fn client(id: crate::sys::process::ProcessId) -> io::Result<Option<OwnedFd>> {
+    Ok(proc::open(id)?.filter(lives))
 }
 
 #[cfg(test)]
