@@ -86,7 +86,11 @@ fn settled(context: &Context, plugin: &Plugin, instances: &Instances, allocation
         && !loops(instances, allocation)
         && there.all(|object| {
             let since = object.status.as_ref().and_then(|status| status.since);
-            ids.contains(object.name_any().as_str()) && context.settling.well_for(object, since) >= least
+            if !ids.contains(object.name_any().as_str()) {
+                context.settling.forget(object);
+                return false;
+            }
+            context.settling.well_for(object, since) >= least
         })
 }
 

@@ -53,13 +53,22 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
         let refused = Some(refused).filter(|refused| !refused.is_empty());
         context.merge(&*object, json!({ "status": { "pluginRefused": refused } })).await?;
     }
-    let may_stop = may_stop(&context, &object) == Ok(true);
+    let may = may_stop(&context, &object);
+    // It waits for nothing but time then, which wakes nobody.
+    let again = match &may {
+        Err(Reason::SuccessorNotReady { .. }) => {
+            let plugins = tasks.iter().filter_map(|(_, of)| context.world.plugins.named(&of.plugin_name));
+            plugins.filter_map(|plugin| rollout::settles(&context, &plugin)).min()
+        }
+        Ok(_) | Err(_) => None,
+    };
+    let may_stop = may == Ok(true);
     // One that was let go stays let go: its node may have begun to stop it.
     let sticky = status.plugin_released && (deleting(&*object) || object.spec.stop);
     if status.plugin_released != (may_stop || sticky) {
         context.merge(&*object, json!({ "status": { "pluginReleased": may_stop } })).await?;
     }
-    Ok(None)
+    Ok(again)
 }
 
 /// Whether a person stopped it, and its node said that nothing of it is left: it is no instance until it is wanted again.

@@ -137,7 +137,8 @@ async fn an_entry_in_another_role_keeps_who_does_what_the_next_one_does_not() {
     let mut changed = plugin("disk", "Cluster")["spec"].clone();
     changed["instances"][0]["role"] = json!("Controller");
     bench.patch("plugins", "", "disk", json!({ "spec": changed })).await;
-    bench.until("it is held", |seen| updated(seen)["status"] == "False").await;
+    let up = |seen: &Seen| updated(seen)["message"].as_str().is_some_and(|m| m.starts_with("1 of 1"));
+    bench.until("the next one is up, and the former one held", up).await;
     assert_eq!(bench.quiet().await.len(), 0);
     let role = |seen: &Seen, role: &str| {
         seen.all("plugininstances").iter().any(|i| i["spec"]["role"] == role && ready(i))
