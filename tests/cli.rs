@@ -646,9 +646,8 @@ async fn logs_are_read_here_or_the_right_node_is_named() {
                 .unwrap();
         client.request_text(request).await.unwrap();
     };
-    let (ran, ()) = tokio::time::timeout(Duration::from_secs(20), async { tokio::join!(following, writing) })
-        .await
-        .unwrap();
+    let both = Box::pin(async { tokio::join!(following, writing) });
+    let (ran, ()) = tokio::time::timeout(Duration::from_secs(20), both).await.unwrap();
     assert_eq!(ran.ok(), "one\ntwo\nthree\n");
 }
 

@@ -149,7 +149,7 @@ async fn a_task_that_ignores_sigterm_is_killed_after_its_grace() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_whose_object_is_gone_has_the_grace_that_it_was_started_with() {
     let rig = Rig::new(Config::full()).await;
-    let up = rig.place.data.path().join("up");
+    let up = rig.files.path().join("up");
     let script = format!("trap '' TERM; echo up > {}; while :; do sleep 0.1; done", up.display());
     let task = json!({ "tasks": [{ "name": "t", "stopGracePeriod": "1s",
         "runtime": { "process": { "command": ["/bin/sh", "-c", script] } } }] });

@@ -50,7 +50,7 @@ fn volume_of(seen: &Seen, claim: &str) -> Value {
     all.into_iter().find(|v| v["spec"]["claimRef"]["name"] == claim).unwrap_or_default()
 }
 
-fn host_of<'a>(object: &'a Value) -> &'a str {
+fn host_of(object: &Value) -> &str {
     object["status"]["controller"]["nodeName"].as_str().unwrap_or_default()
 }
 
