@@ -129,7 +129,7 @@ pub(crate) async fn what_protects_the_daemon_does_not_protect_its_tasks(flavour:
         let likelihood = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
         assert_eq!(likelihood, "321\n", "{pid}");
     }
-    task.stop(Duration::ZERO).unwrap();
+    task.stop(Some(Duration::ZERO)).unwrap();
     exited(&*task).await;
     // It may allow itself what it could before.
     assert_eq!(machine.log("stdout"), format!("0\n1024\n{files}\n"));
