@@ -44,6 +44,8 @@ mod quickstart;
 mod roomy;
 #[path = "support/controllers/served.rs"]
 mod served;
+#[path = "support/controllers/settled.rs"]
+mod settled;
 #[path = "support/controllers/snapshots.rs"]
 mod snapshots;
 #[path = "support/controllers/twins.rs"]

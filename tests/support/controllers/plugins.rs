@@ -177,7 +177,7 @@ async fn a_changed_spec_replaces_the_instances_under_running_volumes() {
 }
 
 /// Wants the plugin's instances with this word in their environment.
-async fn change(bench: &Bench, word: &str, strategy: serde_json::Value) {
+pub(crate) async fn change(bench: &Bench, word: &str, strategy: serde_json::Value) {
     let mut changed = plugin("disk", "Cluster")["spec"].clone();
     changed["instances"][0]["env"] = json!({ word: "1" });
     changed["updateStrategy"] = strategy;
@@ -185,7 +185,7 @@ async fn change(bench: &Bench, word: &str, strategy: serde_json::Value) {
 }
 
 /// The nodes of the instances with this word in their environment.
-fn with(seen: &Seen, word: &str) -> Vec<String> {
+pub(crate) fn with(seen: &Seen, word: &str) -> Vec<String> {
     let of_it =
         seen.all("allocations").into_iter().filter(|a| a["spec"]["tasks"][0]["env"].get(word).is_some());
     let mut nodes: Vec<_> = of_it.map(|a| a["spec"]["nodeName"].as_str().unwrap().to_owned()).collect();
@@ -193,7 +193,7 @@ fn with(seen: &Seen, word: &str) -> Vec<String> {
     nodes
 }
 
-fn updated(seen: &Seen) -> serde_json::Value {
+pub(crate) fn updated(seen: &Seen) -> serde_json::Value {
     condition(&seen.get("plugins", "", "disk"), "Updated")
 }
 
@@ -248,69 +248,6 @@ async fn the_former_spec_brings_back_what_was() {
     bench.until("back", |seen| updated(seen)["status"] == "True" && names(seen) == before).await;
     bench.quiet().await;
     assert_eq!(names(&bench.seen), before, "the very same instances, never stopped");
-    bench.end().await;
-}
-
-/// A version that gets ready and then is not would else be everywhere before anybody knew.
-#[tokio::test(start_paused = true)]
-async fn a_moment_of_health_neither_stops_the_former_one_nor_gives_the_next_node_its_turn() {
-    let bench = Bench::with(&["a", "b"], disks()).await;
-    disk(&bench).await;
-    change(&bench, "NEXT", json!(null)).await;
-    let well = |seen: &Seen| {
-        let next =
-            seen.all("allocations").into_iter().find(|a| a["spec"]["tasks"][0]["env"].get("NEXT").is_some());
-        let uid = next.map(|next| next["metadata"]["uid"].clone()).unwrap_or_default();
-        seen.all("plugininstances").iter().any(|i| i["spec"]["allocation"]["uid"] == uid && ready(i))
-    };
-    for _ in 0..3 {
-        bench.until("it is well", well).await;
-        crate::bench::pass(5).await;
-        bench.behave("a", |b| b.poison = "NEXT");
-        bench.until("and is not", |seen| !well(seen)).await;
-        crate::bench::pass(30).await;
-        assert_eq!(with(&bench.seen, "NEXT"), ["a"], "b has its turn when a is through");
-        assert_eq!(bench.seen.all("plugininstances").len(), 3, "the former one serves on");
-        bench.behave("a", |b| b.poison = "");
-    }
-    bench.until("through", |seen| updated(seen)["status"] == "True").await;
-    assert_eq!(with(&bench.seen, "NEXT"), ["a", "b"]);
-    assert_eq!(bench.quiet().await.len(), 0);
-    // Who wants no such wait says so.
-    bench.behave("a", |b| b.poison = "LAST");
-    change(&bench, "LAST", json!({ "minHealthyTime": "0s", "maxSurge": 2 })).await;
-    bench
-        .until("b is through at once", |seen| {
-            let at = |name: &str| with(seen, name).contains(&"b".to_owned());
-            at("LAST") && !at("NEXT")
-        })
-        .await;
-    bench.end().await;
-}
-
-/// While both run until the next one is up, the former one is ended by nothing else: volumes are served by it.
-#[tokio::test(start_paused = true)]
-async fn a_former_instance_that_somebody_deletes_serves_until_the_next_one_is_up() {
-    let bench = Bench::with(&["a"], Behaviour { poison: "NEXT", ..disks() }).await;
-    disk(&bench).await;
-    let former = bench.seen.only("plugininstances")["spec"]["allocation"].clone();
-    change(&bench, "NEXT", json!(null)).await;
-    bench.until("held", |seen| updated(seen)["reason"] == "UpdateHeld").await;
-    bench.delete("allocations", "wharfline-system", former["name"].as_str().unwrap()).await;
-    bench.quiet().await;
-    let serves = |seen: &Seen| {
-        let all = seen.all("plugininstances");
-        all.iter().any(|i| i["spec"]["allocation"]["uid"] == former["uid"] && ready(i))
-    };
-    assert!(serves(&bench.seen), "it serves still");
-    let plugin = bench.seen.get("plugins", "", "disk");
-    assert_eq!(plugin["status"]["nodes"], json!({ "healthy": 1, "expected": 1 }), "{plugin}");
-    let said = condition(&plugin, "Ready");
-    assert_eq!(said["reason"], "SuccessorNotReady", "{said}");
-    bench.behave("a", |b| b.poison = "");
-    bench.until("through", |seen| updated(seen)["status"] == "True").await;
-    bench.until("it has gone", |seen| !serves(seen)).await;
-    bench.until("ready", |seen| ready(&seen.get("plugins", "", "disk"))).await;
     bench.end().await;
 }
 

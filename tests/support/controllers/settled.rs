@@ -1,0 +1,70 @@
+//! Updates of plugins: what a moment of health counts for, and who serves until the next instance is up.
+use serde_json::json;
+
+use crate::bench::{Bench, Seen, condition};
+use crate::fake::Behaviour;
+use crate::manifests::{disk, ready};
+use crate::plugins::{change, disks, updated, with};
+
+/// A version that gets ready and then is not would else be everywhere before anybody knew.
+#[tokio::test(start_paused = true)]
+async fn a_moment_of_health_neither_stops_the_former_one_nor_gives_the_next_node_its_turn() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    change(&bench, "NEXT", json!(null)).await;
+    let well = |seen: &Seen| {
+        let next =
+            seen.all("allocations").into_iter().find(|a| a["spec"]["tasks"][0]["env"].get("NEXT").is_some());
+        let uid = next.map(|next| next["metadata"]["uid"].clone()).unwrap_or_default();
+        seen.all("plugininstances").iter().any(|i| i["spec"]["allocation"]["uid"] == uid && ready(i))
+    };
+    for _ in 0..3 {
+        bench.until("it is well", well).await;
+        crate::bench::pass(5).await;
+        bench.behave("a", |b| b.poison = "NEXT");
+        bench.until("and is not", |seen| !well(seen)).await;
+        crate::bench::pass(30).await;
+        assert_eq!(with(&bench.seen, "NEXT"), ["a"], "b has its turn when a is through");
+        assert_eq!(bench.seen.all("plugininstances").len(), 3, "the former one serves on");
+        bench.behave("a", |b| b.poison = "");
+    }
+    bench.until("through", |seen| updated(seen)["status"] == "True").await;
+    assert_eq!(with(&bench.seen, "NEXT"), ["a", "b"]);
+    assert_eq!(bench.quiet().await.len(), 0);
+    // Who wants no such wait says so.
+    bench.behave("a", |b| b.poison = "LAST");
+    change(&bench, "LAST", json!({ "minHealthyTime": "0s", "maxSurge": 2 })).await;
+    bench
+        .until("b is through at once", |seen| {
+            let at = |name: &str| with(seen, name).contains(&"b".to_owned());
+            at("LAST") && !at("NEXT")
+        })
+        .await;
+    bench.end().await;
+}
+
+/// While both run until the next one is up, the former one is ended by nothing else: volumes are served by it.
+#[tokio::test(start_paused = true)]
+async fn a_former_instance_that_somebody_deletes_serves_until_the_next_one_is_up() {
+    let bench = Bench::with(&["a"], Behaviour { poison: "NEXT", ..disks() }).await;
+    disk(&bench).await;
+    let former = bench.seen.only("plugininstances")["spec"]["allocation"].clone();
+    change(&bench, "NEXT", json!(null)).await;
+    bench.until("held", |seen| updated(seen)["reason"] == "UpdateHeld").await;
+    bench.delete("allocations", "wharfline-system", former["name"].as_str().unwrap()).await;
+    bench.quiet().await;
+    let serves = |seen: &Seen| {
+        let all = seen.all("plugininstances");
+        all.iter().any(|i| i["spec"]["allocation"]["uid"] == former["uid"] && ready(i))
+    };
+    assert!(serves(&bench.seen), "it serves still");
+    let plugin = bench.seen.get("plugins", "", "disk");
+    assert_eq!(plugin["status"]["nodes"], json!({ "healthy": 1, "expected": 1 }), "{plugin}");
+    let said = condition(&plugin, "Ready");
+    assert_eq!(said["reason"], "SuccessorNotReady", "{said}");
+    bench.behave("a", |b| b.poison = "");
+    bench.until("through", |seen| updated(seen)["status"] == "True").await;
+    bench.until("it has gone", |seen| !serves(seen)).await;
+    bench.until("ready", |seen| ready(&seen.get("plugins", "", "disk"))).await;
+    bench.end().await;
+}
