@@ -109,6 +109,8 @@ pub(super) struct Look<'a> {
     /// What it is remembered under.
     pub(super) key: String,
     pub(super) lease: &'a csi::Lease,
+    /// The server was told that it may be there, and nothing was sent since.
+    announced: bool,
 }
 
 /// Brings one snapshot as far as it goes. One that is worked on under another name by now is left to the look at that.
@@ -124,12 +126,14 @@ pub(super) async fn step(
     let status = snapshot.status.clone().unwrap_or_default();
     let host = status.controller.as_ref().filter(|h| h.node_name == node.options.name)?;
     let of = status.of.as_ref()?;
-    let look = Look { snapshot, of, host, key: format!("snap/{uid}"), lease };
     let said = node.said::<HostPart>(uid, &HOST).filter(|said| said.observed_epoch == host.epoch);
     let mut before = said.clone().unwrap_or_else(|| HostPart::of(&status));
-    if before.exists == Some(Rung::Unknown) && node.doubts.is_untouched(uid, host.epoch) {
+    // Nothing was sent of what was said: that it may be stands at the server all the same.
+    let announced = before.exists == Some(Rung::Unknown) && node.doubts.is_untouched(uid, host.epoch);
+    if announced {
         before.exists = Some(Rung::Down);
     }
+    let look = Look { snapshot, of, host, key: format!("snap/{uid}"), lease, announced };
     if host::asked(host, status.asked_to_release) {
         return let_go(node, &look, before).await;
     }
@@ -336,7 +340,8 @@ async fn announce(node: &Arc<Node>, look: &Look<'_>, part: &mut HostPart) -> boo
     let may_be = |exists: Option<Rung>| matches!(exists, Some(Rung::Unknown | Rung::Up));
     let shown = look.snapshot.status.as_ref().and_then(|status| status.exists);
     let answered = node.answered::<_, HostPart>(look.snapshot, &HOST).map(|answer| answer.exists);
-    if may_be(part.exists) && may_be(shown) && answered.is_none_or(may_be) {
+    if (may_be(part.exists) || look.announced) && may_be(shown) && answered.is_none_or(may_be) {
+        part.exists = part.exists.filter(|rung| *rung != Rung::Down).or(Some(Rung::Unknown));
         return true;
     }
     part.exists = Some(part.exists.filter(|rung| *rung == Rung::Up).unwrap_or(Rung::Unknown));

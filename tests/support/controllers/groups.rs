@@ -111,6 +111,13 @@ async fn a_group_has_one_host_with_all_its_volumes_and_claims_are_filled_from_it
             why(&seen.get("volumeclaims", "default", "data-1")) == "InUse"
         })
         .await;
+    // Nor is what is on its way out of the next one.
+    bench.until("late is bound", |seen| bound(seen, "late")).await;
+    bench.make("snapshots", group("later", "db")).await;
+    bench.until("it is frozen", |seen| snap(seen, "later")["status"]["of"].is_object()).await;
+    let later = snap(&bench.seen, "later")["status"]["of"]["members"].clone();
+    let later: Vec<_> = later.as_array().unwrap().iter().map(|m| m["claimName"].clone()).collect();
+    assert_eq!(later, ["data-0", "data-2", "late"]);
     take(&bench, true);
     bench.until("it is ready", |seen| ready(&snap(seen, "nightly"))).await;
     bench.until("data-1 is gone", |seen| seen.get("volumeclaims", "default", "data-1").is_null()).await;
