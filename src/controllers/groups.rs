@@ -50,8 +50,11 @@ pub(super) fn source(
     let all = claims.iter().map(|claim| one(world, object, &namespace, claim));
     let all = all.collect::<Result<Vec<_>, _>>()?;
     let Some(first) = all.first() else {
-        let why = "no claim of the namespace has such labels".to_owned();
-        return Err(Reason::SourceNotReady { from: "its selector".to_owned(), why });
+        let why = "no claim of the namespace has them".to_owned();
+        return Err(Reason::SourceNotReady {
+            from: "claims with the labels of its selector".to_owned(),
+            why,
+        });
     };
     let ones: Vec<_> = all.iter().map(One::of).collect();
     if let Some(reason) = group::apart(&ones) {
@@ -96,9 +99,7 @@ fn one(world: &World, object: &Snapshot, namespace: &str, name: &str) -> Result<
     Ok(One { claim: name.to_owned(), volume, of })
 }
 
-/// The Snapshot of several volumes which this volume's host has to make the calls of first, and that host: of those that are
-/// being cut of it the first one that was begun. There is one order for all volumes, so that of several such Snapshots
-/// always one gets all that it needs.
+/// The Snapshot of several volumes which this volume's host has to make the calls of first (`plan::group`).
 fn first(world: &World, volume: &Volume) -> Option<Arc<Snapshot>> {
     let named = |snapshot: &Snapshot| {
         let status = volume.status.as_ref();
@@ -106,7 +107,7 @@ fn first(world: &World, volume: &Volume) -> Option<Arc<Snapshot>> {
     };
     let mut groups = world.snapshots.by(&format!("cut:{}", uid(volume)));
     groups.retain(|snapshot| snapshot.is_group() && named(snapshot));
-    groups.into_iter().min_by_key(|snapshot| {
+    group::first(groups, |snapshot| {
         (snapshot.metadata.creation_timestamp.as_ref().map(|time| time.0), uid(&**snapshot))
     })
 }

@@ -282,7 +282,7 @@ impl Node {
     }
 }
 
-/// The merge patch (RFC 7386) that leads from one value to another.
+/// The merge patch (RFC 7386) that leads from one status to another. A list without entries is none: kinds leave it out.
 fn merge_diff(old: &Value, new: &Value) -> Value {
     let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return new.clone() };
     let mut patch = serde_json::Map::new();
@@ -292,8 +292,12 @@ fn merge_diff(old: &Value, new: &Value) -> Value {
     for (key, value) in new {
         match old.get(key) {
             Some(before) if before == value => {}
+            None if value.as_array().is_some_and(Vec::is_empty) => {}
             Some(before) if before.is_object() && value.is_object() => {
-                patch.insert(key.clone(), merge_diff(before, value));
+                let inner = merge_diff(before, value);
+                if inner.as_object().is_some_and(|inner| !inner.is_empty()) {
+                    patch.insert(key.clone(), inner);
+                }
             }
             Some(_) | None => {
                 patch.insert(key.clone(), value.clone());
@@ -334,7 +338,14 @@ mod tests {
             json_patch::merge(&mut value, &merge_diff(&old, &new));
             assert_eq!(value, new);
         }
-        assert_eq!(merge_diff(&json!({ "a": 1 }), &json!({ "a": 1 })), json!({}));
+        let same = [
+            (json!({ "a": 1 }), json!({ "a": 1 })),
+            (json!({}), json!({ "a": [] })),
+            (json!({ "b": { "c": 1 } }), json!({ "b": { "c": 1, "a": [] } })),
+        ];
+        for (old, new) in same {
+            assert_eq!(merge_diff(&old, &new), json!({}));
+        }
     }
 
     #[test]

@@ -52,6 +52,15 @@ fn differs(first: One<'_>, other: One<'_>) -> Option<String> {
     })
 }
 
+/// A snapshot of several volumes that is being cut: when it was begun, and its uid.
+pub type Begun = (Option<jiff::Timestamp>, String);
+
+/// Which of those that are being cut of a volume has that volume's host: the first one that was begun. There is one order for
+/// all volumes, so that of several that share some always one gets all that it needs.
+pub fn first<T>(groups: impl IntoIterator<Item = T>, begun: impl Fn(&T) -> Begun) -> Option<T> {
+    groups.into_iter().min_by_key(begun)
+}
+
 /// A picture as the plugin tells of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
@@ -108,6 +117,29 @@ mod tests {
                 Some(said) => assert!(reason.as_ref().is_some_and(|r| r.contains(said)), "{reason:?}"),
             }
             assert!(reason.is_none_or(|reason| reason.contains("claim \"b\"")));
+        }
+    }
+
+    /// Whichever groups are cut, and whatever order each volume knows them in: one of them is first at each of its volumes.
+    #[test]
+    fn of_groups_that_share_volumes_one_has_all_that_it_needs() {
+        let at = |second| jiff::Timestamp::from_second(second).ok();
+        let all = [("a", at(2)), ("b", at(1)), ("c", at(1)), ("d", None)];
+        let first_of = |volume: &[usize]| {
+            first(volume.iter().copied(), |group| (all[*group].1, all[*group].0.to_owned()))
+        };
+        assert_eq!(first_of(&[]), None);
+        assert_eq!(first_of(&[0, 2, 1]), Some(1), "the older, of two the lower uid");
+        // Every set of groups at each of three volumes.
+        for sets in 0..4096_usize {
+            let volumes = [0, 1, 2].map(|volume| -> Vec<usize> {
+                (0..4).filter(|group| sets >> (4 * volume + group) & 1 == 1).collect()
+            });
+            let goes = |group: &usize| {
+                let mut of_it = volumes.iter().filter(|volume| volume.contains(group));
+                of_it.all(|volume| first_of(volume) == Some(*group))
+            };
+            assert!(sets == 0 || volumes.iter().flatten().any(goes), "{volumes:?}");
         }
     }
 

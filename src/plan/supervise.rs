@@ -613,6 +613,12 @@ mod tests {
         use AllocationPhase as P;
         let run = |tasks: &[(Process, RestartPolicy)]| phase(Wanted::Running, true, false, tasks);
         assert_eq!(run(&[]), P::Running);
+        // Nobody knows whether it runs: that is not running.
+        for policy in POLICIES {
+            assert_eq!(run(&[(Process::Lost, policy)]), P::Restarting, "{policy:?}");
+            let beside = [(Process::Running, RestartPolicy::Always), (Process::Lost, policy)];
+            assert_eq!(run(&beside), P::Restarting, "{policy:?}");
+        }
         assert_eq!(phase(Wanted::Running, false, true, &[]), P::WaitingVolumes);
         assert_eq!(run(&[(Process::Running, RestartPolicy::Always)]), P::Running);
         let absent = (Process::Absent, RestartPolicy::Always);

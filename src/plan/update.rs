@@ -161,6 +161,13 @@ pub fn steps(pace: Pace, nodes: &BTreeMap<String, OnNode>, elsewhere: usize) -> 
     steps
 }
 
+/// Whether this former one has to serve on although its end was asked for, by whomever: where both run until the next one is
+/// up, it goes when that is so.
+pub fn serves_on(pace: Pace, on: &OnNode, former: &str) -> bool {
+    let serves = on.made.iter().any(|made| made.name == former && made.healthy && !made.current);
+    matches!(pace, Pace::Surge(_)) && serves && !staying(on, true).any(|made| made.settled)
+}
+
 /// How far a change has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
@@ -286,6 +293,28 @@ mod tests {
         ] {
             assert_eq!(done(Surge(1), &[made]), [surge], "{made}");
             assert_eq!(done(Unavailable(1), &[made]), [unavailable], "{made}");
+        }
+    }
+
+    /// `X` is a former one whose end was asked for, and which is healthy still.
+    #[test]
+    fn a_former_one_serves_on_until_the_next_one_is_up() {
+        for (made, serves) in [
+            ("X", true),
+            ("Xn", true),
+            ("Xh", true),
+            ("Xl", true),
+            ("XN", false), // it is up
+            ("x", false),  // it is of no use
+            ("xn", false),
+            ("XF", true), // of two former ones each
+        ] {
+            let mut on = on(&made.replace('X', "x"));
+            let asked = on.made.iter_mut().filter(|made| made.leaving && !made.current);
+            asked.for_each(|former| former.healthy = made.starts_with('X'));
+            assert_eq!(serves_on(Pace::Surge(1), &on, "former-x"), serves, "{made}");
+            assert!(!serves_on(Pace::Unavailable(1), &on, "former-x"), "{made}: it goes first there");
+            assert!(!serves_on(Pace::Surge(1), &on, "next"), "{made}: one of the wanted spec comes anew");
         }
     }
 

@@ -23,13 +23,13 @@ impl Witness for Seen {
 }
 
 /// A second process of the driver.
-struct Second {
+pub(crate) struct Second {
     process: Scripted,
     seen: Arc<Seen>,
 }
 
 impl Second {
-    fn count(&self, rig: &Rig, rpc: Rpc) -> usize {
+    pub(crate) fn count(&self, rig: &Rig, rpc: Rpc) -> usize {
         let seen = self.seen.0.lock().unwrap().clone();
         rig.backend.calls_of(rpc).iter().filter(|call| seen.contains(&call.number)).count()
     }
@@ -50,7 +50,7 @@ async fn draining(rig: &Rig) {
 }
 
 /// It serves from when it is ready.
-async fn second(rig: &Rig) -> Second {
+pub(crate) async fn second(rig: &Rig) -> Second {
     let socket = rig.files.path().join("second.sock");
     let seen = Arc::<Seen>::default();
     let witness: Arc<dyn Witness> = Arc::clone(&seen) as _;

@@ -300,6 +300,42 @@ async fn what_a_driver_without_a_socket_wrote_is_told_with_its_end() {
     end_own(&rig).await;
 }
 
+/// Its daemon is started anew while it ends: that nobody asked for its end but its health is known to the next one, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_ended_for_its_health_is_not_taken_for_stopped_by_the_next_daemon() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.start().await;
+    let command = json!(["/bin/sh", "-c", "trap '' TERM; exec sleep infinity"]);
+    let task = json!({ "name": "plugin", "runtime": { "process": { "command": command } }, "stopGracePeriod": "2s",
+        "csiPlugin": { "pluginName": "own", "role": "Monolith", "healthTimeout": "300ms" } });
+    let alloc = rig.alloc("own", json!({ "tasks": [task] })).await;
+    rig.admit_as("own", "own", &alloc).await;
+    let ends = |a: &Value| a["status"]["tasks"][0]["state"] == "Stopping";
+    rig.world.until(&rig.allocs, "own", "it is ended", ends).await;
+    rig.kill().await;
+    rig.start().await;
+    let ended = |a: &Value| a["status"]["tasks"][0]["exitCode"] == 137;
+    rig.world.until(&rig.allocs, "own", "killed", ended).await;
+    // What was asked to end is told without a warning.
+    let warned = |e: &k8s_openapi::api::events::v1::Event| {
+        e.reason.as_deref() == Some("TaskExited") && e.type_.as_deref() == Some("Warning")
+    };
+    let events: kube::Api<k8s_openapi::api::events::v1::Event> = kube::Api::all(rig.world.0.clone());
+    let ends = |e: &k8s_openapi::api::events::v1::Event| e.reason.as_deref() == Some("TaskExited");
+    let mut again = tokio::time::interval(std::time::Duration::from_millis(10));
+    let end = tokio::time::Instant::now() + crate::support::node::DEADLINE;
+    let told = loop {
+        let all = events.list(&kube::api::ListParams::default()).await.unwrap().items;
+        if all.iter().any(ends) {
+            break all;
+        }
+        assert!(tokio::time::Instant::now() < end, "its end was not told");
+        again.tick().await;
+    };
+    assert!(told.iter().filter(|e| ends(e)).all(warned), "{told:#?}");
+    end_own(&rig).await;
+}
+
 /// It is given the time to end that its task says, and no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_ended_for_its_health_has_the_grace_of_its_task() {

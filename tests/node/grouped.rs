@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use wharfline::api::Snapshot;
 use wharfline::csi::{Code, Rpc, proto};
 
-use crate::support::node::{NODE, Rig, Special, uid};
+use crate::asked::second;
+use crate::support::node::{NODE, Rig, Special, uid, until};
 use crate::support::scripted::{Answer, Ask, Config, Gate};
 
 const TAKE: Rpc = Rpc::CreateVolumeGroupSnapshot;
@@ -299,6 +300,77 @@ async fn no_group_is_cut_before_each_volume_names_it_and_has_this_host() {
     assert_eq!(scene.rig.count(TAKE), 1);
     scene.deleted().await;
     scene.end().await;
+}
+
+/// What was not sent is in no doubt: nobody waits for it who lets go of one of the volumes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_whose_call_is_not_sent_holds_no_volume() {
+    let scene = Scene::new(Config { goes_away: true, ..grouping() }).await;
+    let gate = scene.rig.unvouched().await;
+    scene.take(json!({})).await;
+    scene.until("announced", |s| s["status"]["exists"] == "Unknown").await;
+    // What this node does after it has tried.
+    scene.rig.world.patch(&scene.snapshots, "snap", json!({ "spec": { "deletionPolicy": "Retain" } })).await;
+    scene.rig.world.status(&scene.rig.volumes, "vol-2", json!({ "askedToRelease": 1 })).await;
+    let released = |v: &Value| v["status"]["releasedEpoch"] == 1;
+    scene.rig.world.until(&scene.rig.volumes, "vol-2", "let go", released).await;
+    assert_eq!(scene.rig.count(TAKE), 0);
+    gate.open();
+    scene.told("VolumeNotHere").await;
+    let host = json!({ "askedToRelease": null, "controller": { "nodeName": NODE, "epoch": 2 } });
+    scene.rig.world.status(&scene.rig.volumes, "vol-2", host).await;
+    scene.ready().await;
+    scene.rig.world.patch(&scene.snapshots, "snap", json!({ "spec": { "deletionPolicy": "Delete" } })).await;
+    scene.deleted().await;
+    scene.rig.end_volume("last").await;
+    scene.end().await;
+}
+
+/// A snapshot of one of the volumes alone.
+async fn alone(scene: &Scene, name: &str, volume: &str) {
+    let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot",
+        "metadata": { "name": name }, "spec": { "source": { "claimName": "data" } } });
+    let made = scene.rig.world.create(&scene.snapshots, object).await;
+    let entry = json!({ "namespace": "default", "name": name, "uid": uid(&made) });
+    scene.rig.world.status(&scene.rig.volumes, volume, json!({ "snapshots": [entry] })).await;
+    let of = scene.rig.volumes.get(volume).await.unwrap();
+    let handle = of.status.clone().unwrap().handle;
+    let of = json!({ "plugin": "scripted", "volume": volume, "uid": uid(&of), "handle": handle });
+    let status = json!({ "of": of, "controller": { "nodeName": NODE, "epoch": 1 } });
+    scene.rig.world.status(&scene.snapshots, name, status).await;
+}
+
+/// Two processes of the driver may be at work, each on one of the volumes: nobody can be asked about both before that is over.
+/// Part of obligation CO-GRP-02.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_waits_while_two_processes_may_be_at_work_on_its_volumes() {
+    let scene = Scene::new(grouping()).await;
+    let rpc = Rpc::CreateSnapshot;
+    scene.rig.deadline(rpc, "1s").await;
+    let gate = Gate::new();
+    scene.rig.backend.always(rpc, Answer::honest().hang(&gate));
+    alone(&scene, "one", "vol-1").await;
+    scene.rig.in_flight(rpc, 1).await;
+    let second = second(&scene.rig).await;
+    alone(&scene, "two", "vol-2").await;
+    until(|| second.count(&scene.rig, rpc) > 0, "the second one is asked about the other volume").await;
+    scene.take(json!({})).await;
+    let told = scene.told("InUse").await;
+    assert!(told["status"]["taking"]["message"].to_string().contains("two processes"), "{told}");
+    assert_eq!(scene.rig.count(TAKE), 0);
+    scene.rig.backend.honest(rpc);
+    gate.open();
+    scene.ready().await;
+    assert_eq!(scene.rig.count(TAKE), 1);
+    scene.deleted().await;
+    for name in ["one", "two"] {
+        scene.rig.world.delete(&scene.snapshots, name).await;
+        let down = |s: &Value| s["status"]["exists"] == "Down";
+        scene.rig.world.until(&scene.snapshots, name, "deleted", down).await;
+        scene.rig.world.let_go(&scene.snapshots, name).await;
+    }
+    scene.end().await;
+    drop(second);
 }
 
 /// Obligation CO-GRP-05: each code is told, and only what may pass by itself is asked again.

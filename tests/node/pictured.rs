@@ -162,6 +162,24 @@ async fn a_snapshot_is_asked_for_alike_until_it_is_ready_and_kept_through_restar
     scene.end().await;
 }
 
+/// What was said at the server stands there: a call that could not be sent is not announced again at each look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_whose_call_is_not_sent_is_announced_once() {
+    let scene = Scene::new(Config { goes_away: true, ..picturing() }).await;
+    let gate = scene.rig.unvouched().await;
+    scene.take(json!({})).await;
+    scene.until("announced", |s| s["status"]["exists"] == "Unknown").await;
+    let announced = tokio::time::Instant::now();
+    until(|| announced.elapsed() > Duration::from_millis(2_500), "it has been looked at again twice").await;
+    let path = "/apis/wharfline.dev/v1alpha1/namespaces/default/snapshots/snap/status";
+    assert_eq!((scene.taken().len(), scene.rig.link.patches(path)), (0, 1));
+    gate.open();
+    scene.ready().await;
+    scene.deleted().await;
+    scene.rig.end_volume("last").await;
+    scene.end().await;
+}
+
 /// Scenario B97: what may have been cut is found out, and then deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outcome_in_doubt_leaves_nothing_behind() {

@@ -16,7 +16,7 @@ use crate::api::plugin::{MIN_HEALTHY_TIME, MOST_REPLICAS};
 use crate::api::quantity;
 use crate::api::{Allocation, Plugin, PluginInstance, Volume};
 use crate::plan::registry::{self, Instance};
-use crate::plan::update::{Made, OnNode, Pace, Standing, begun, standing, steps};
+use crate::plan::update::{self, Made, OnNode, Pace, Standing, begun, standing, steps};
 
 /// The condition that says whether every instance is of the spec that is wanted. It is there from the first change on.
 const UPDATED: &str = "Updated";
@@ -32,13 +32,7 @@ fn slots(
     instances: &Instances,
     (own, wanted): (&[Arc<Allocation>], &[Wanted]),
 ) -> Slots {
-    let healthy: BTreeSet<&str> = instances
-        .list
-        .iter()
-        .filter(|i| i.healthy_since.is_some())
-        .filter_map(|i| instances.objects.get(&i.id))
-        .map(|object| object.spec.allocation.uid.as_str())
-        .collect();
+    let known = Known::of(context, plugin, instances);
     let mut by_slot: BTreeMap<Slot, Vec<&Arc<Allocation>>> = BTreeMap::new();
     for allocation in own {
         by_slot.entry(slot(allocation)).or_default().push(allocation);
@@ -47,67 +41,76 @@ fn slots(
     for one in wanted {
         let (entry, node) = one.slot();
         let of_it = by_slot.remove(&one.slot()).unwrap_or_default();
-        let made = of_it.into_iter().map(|allocation| Made {
-            name: allocation.name_any(),
-            current: one.is_met_by(allocation),
-            healthy: healthy.contains(uid(&**allocation).as_str()),
-            settled: settled(context, plugin, instances, &uid(&**allocation)),
-            loops: loops(instances, &uid(&**allocation)),
-            leaving: deleting(&**allocation),
-        });
-        let ready = context.world.nodes.named(&node).is_some_and(|n| node_ready(&n))
-            && !node_down(&context.world, &node);
-        let on = OnNode { ready, name: one.name.clone(), made: made.collect() };
-        all.entry(entry).or_default().insert(node, on);
+        all.entry(entry).or_default().insert(node, known.on_node(one, of_it));
     }
     all
 }
 
-/// The instances of an allocation.
-fn of_allocation<'a>(
-    instances: &'a Instances,
-    allocation: &'a str,
-) -> impl Iterator<Item = &'a Arc<PluginInstance>> {
-    instances.objects.values().filter(move |object| object.spec.allocation.uid == allocation)
+/// What is known of the instances of a Plugin, by their allocations: found once for all that is decided on it.
+struct Known<'a> {
+    context: &'a Context,
+    least: Duration,
+    by_allocation: HashMap<&'a str, Vec<&'a Arc<PluginInstance>>>,
+    healthy: BTreeSet<&'a str>,
 }
 
-/// Whether an instance of this allocation ends soon after each start.
-fn loops(instances: &Instances, allocation: &str) -> bool {
-    of_allocation(instances, allocation).any(|o| o.status.as_ref().is_some_and(|s| s.unsteady().is_some()))
-}
+impl<'a> Known<'a> {
+    fn of(context: &'a Context, plugin: &Plugin, instances: &'a Instances) -> Self {
+        let mut by_allocation: HashMap<&str, Vec<_>> = HashMap::new();
+        for object in instances.objects.values() {
+            by_allocation.entry(&object.spec.allocation.uid).or_default().push(object);
+        }
+        let healthy = instances.list.iter().filter(|i| i.healthy_since.is_some()).map(|i| i.id.as_str());
+        Self { context, least: min_healthy_time(plugin), by_allocation, healthy: healthy.collect() }
+    }
 
-/// Whether the instances of this allocation are healthy, have been so for as long as the Plugin wants, and keep running.
-fn settled(context: &Context, plugin: &Plugin, instances: &Instances, allocation: &str) -> bool {
-    let least = min_healthy_time(plugin);
-    let healthy = instances.list.iter().filter(|i| i.healthy_since.is_some());
-    let ids: BTreeSet<&str> = healthy.map(|i| i.id.as_str()).collect();
-    let mut there = of_allocation(instances, allocation).peekable();
-    there.peek().is_some()
-        && !loops(instances, allocation)
-        && there.all(|object| {
-            let since = object.status.as_ref().and_then(|status| status.since);
-            if !ids.contains(object.name_any().as_str()) {
-                context.settling.forget(object);
-                return false;
+    /// What was made of what is wanted in one place.
+    fn on_node<'b>(&self, one: &Wanted, of_it: impl IntoIterator<Item = &'b Arc<Allocation>>) -> OnNode {
+        let (world, node) = (&self.context.world, &one.node);
+        let made = of_it.into_iter().map(|allocation| {
+            let of =
+                self.by_allocation.get(uid(&**allocation).as_str()).map(Vec::as_slice).unwrap_or_default();
+            let loops = of.iter().any(|o| o.status.as_ref().is_some_and(|s| s.unsteady().is_some()));
+            // Each is asked: one that is not well begins anew.
+            let settled = of.iter().filter(|object| self.is_settled(object)).count();
+            Made {
+                name: allocation.name_any(),
+                current: one.is_met_by(allocation),
+                healthy: of.iter().any(|object| self.is_healthy(object)),
+                settled: !of.is_empty() && !loops && settled == of.len(),
+                loops,
+                leaving: deleting(&**allocation),
             }
-            context.settling.well_for(object, since) >= least
-        })
+        });
+        let made = made.collect();
+        let ready = world.nodes.named(node).is_some_and(|n| node_ready(&n)) && !node_down(world, node);
+        OnNode { ready, name: one.name.clone(), made }
+    }
+
+    fn is_healthy(&self, object: &PluginInstance) -> bool {
+        self.healthy.contains(object.name_any().as_str())
+    }
+
+    /// Whether it has been healthy for as long as the Plugin wants.
+    fn is_settled(&self, object: &PluginInstance) -> bool {
+        if !self.is_healthy(object) {
+            self.context.settling.forget(object);
+            return false;
+        }
+        self.context.settling.well_for(object) >= self.least
+    }
 }
 
-/// Whether a former instance serves, and has to until the next one, beside it, is up.
+/// Whether a former instance has to serve on although its end was asked for (`plan::update`).
 pub(super) fn serves_on(context: &Context, plugin: &str, former: &Allocation, next: &Wanted) -> bool {
     let Some(plugin) = context.world.plugins.named(plugin).filter(|plugin| !deleting(&**plugin)) else {
         return false;
     };
     let instances = Instances::of(&context.world, &plugin.name_any());
-    let ids: BTreeSet<&str> =
-        instances.list.iter().filter(|i| i.healthy_since.is_some()).map(|i| i.id.as_str()).collect();
-    let serves = of_allocation(&instances, &uid(former)).any(|o| ids.contains(o.name_any().as_str()));
-    let current =
-        |other: &Arc<Allocation>| slot(other) == next.slot() && next.is_met_by(other) && !deleting(&**other);
     let own = own_allocations(context, &plugin.name_any());
-    let up = |other: &Arc<Allocation>| settled(context, &plugin, &instances, &uid(&**other));
-    matches!(pace(&plugin), Pace::Surge(_)) && serves && !own.iter().filter(|o| current(o)).any(up)
+    let on = Known::of(context, &plugin, &instances)
+        .on_node(next, own.iter().filter(|other| slot(other) == next.slot()));
+    update::serves_on(pace(&plugin), &on, &former.name_any())
 }
 
 fn min_healthy_time(plugin: &Plugin) -> Duration {
@@ -122,8 +125,7 @@ pub(super) fn settles(context: &Context, plugin: &Plugin) -> Option<Duration> {
     let least = min_healthy_time(plugin);
     let healthy = instances.list.iter().filter(|i| i.healthy_since.is_some());
     let left = healthy.filter_map(|i| instances.objects.get(&i.id)).filter_map(|object| {
-        let since = object.status.as_ref().and_then(|status| status.since);
-        least.checked_sub(context.settling.well_for(object, since)).filter(|left| !left.is_zero())
+        least.checked_sub(context.settling.well_for(object)).filter(|left| !left.is_zero())
     });
     left.min()
 }
@@ -134,9 +136,9 @@ pub(super) fn settles(context: &Context, plugin: &Plugin) -> Option<Duration> {
 pub(crate) struct Settling(Mutex<HashMap<String, (Option<Time>, Instant)>>);
 
 impl Settling {
-    /// For how long an instance that is healthy has been so since this time that it tells.
-    fn well_for(&self, object: &PluginInstance, since: Option<Time>) -> Duration {
-        let now = Instant::now();
+    /// For how long an instance that is healthy has been so, as far as was seen, since the time that it tells.
+    fn well_for(&self, object: &PluginInstance) -> Duration {
+        let (now, since) = (Instant::now(), object.status.as_ref().and_then(|status| status.since));
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = all.entry(uid(object)).or_insert((since, now));
         if seen.0 != since {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::super::context::{Key, Node};
 use super::super::{requests, supervisor};
-use super::snapshots::{HOST, HostPart, Look, are_here, time};
+use super::snapshots::{HOST, HostPart, Look, are_here, not_taken, time};
 use super::{Attempt, Blocked, Serving, announced, asked_to_release, call};
 use crate::api::meta::Rung;
 use crate::api::quantity;
@@ -55,23 +55,33 @@ struct Begun<'a> {
     node: &'a Arc<Node>,
     look: &'a Look<'a>,
     at: Instant,
+    /// Until when an earlier call about each was in doubt.
+    before: Vec<Option<Instant>>,
 }
 
 impl<'a> Begun<'a> {
     /// Nobody lets go of a volume from now on, and none was let go of before; else there is no call.
     fn new(node: &'a Arc<Node>, look: &'a Look<'a>) -> Result<Self, Blocked> {
-        let begun = look.of.uids().map(|uid| (uid, node.doubts.begin(uid, &look.key)));
-        let begun: Vec<_> = begun.collect();
+        let before = look.of.uids().map(|uid| node.doubts.begin(uid, &look.key)).collect();
+        let begun = Self { node, look, at: Instant::now(), before };
         if are_here(node, look.of) {
-            return Ok(Self { node, look, at: Instant::now() });
+            return Ok(begun);
         }
-        for (uid, before) in begun {
-            node.doubts.unbegin(uid, &look.key, before);
-        }
+        begun.not_sent();
         Err(Blocked::Wait(Reason::VolumeNotHere))
     }
 
+    /// Nothing is in doubt that was not before.
+    fn not_sent(&self) {
+        for (uid, before) in self.look.of.uids().zip(&self.before) {
+            self.node.doubts.unbegin(uid, &self.look.key, *before);
+        }
+    }
+
     fn ended<T>(self, answer: &Result<T, Failure>) {
+        if answer.as_ref().is_err_and(Failure::is_unsent) {
+            self.not_sent();
+        }
         for (name, uid) in self.look.of.volumes() {
             self.node.doubts.ended((uid, &self.look.key), self.at, answer);
             // Who lets go of it waited for this.
@@ -94,8 +104,7 @@ pub(super) async fn take(
     let request = requests::group(look.of, &uid, secrets.clone());
     let asked = request.clone();
     let about = &look.snapshot.object_ref(&());
-    let names =
-        Attempt { key: &look.key, volume: &uid, step: retry, serving: plugin, lease: look.lease, about };
+    let names = look.attempt(&uid, (retry, plugin), about);
     let begun = Begun::new(node, look)?;
     let create = |terms| plugin.client.create_volume_group_snapshot(request, terms);
     let answer = call(node, names, CREATE, create).await;
@@ -105,17 +114,7 @@ pub(super) async fn take(
     }
     let taken = match answer {
         Ok(taken) => taken,
-        Err(failure) => {
-            if let Some(word) = failure.breach {
-                let said = format!("{failure}; the driver must be corrected");
-                supervisor::judge(node, &plugin.key, Some((word, said)));
-            }
-            // The very first attempt: then, and only then, does a refusal say that nothing was cut.
-            if first && !failure.is_unsent() && !failure.is_uncertain() {
-                part.exists = Some(Rung::Down);
-            }
-            return Err(Blocked::Call(requests::naming(failure, look.of.secret.as_ref())));
-        }
+        Err(failure) => return Err(not_taken(node, look, (plugin, first), part, failure)),
     };
     supervisor::judge(node, &plugin.key, None);
     if let Err(fault) = check::group_taken(&asked, &taken) {
@@ -162,12 +161,7 @@ async fn undo(
     let delete = |terms| client.delete_volume_group_snapshot(request, terms);
     match call(node, names, DELETE, delete).await {
         Ok(_) => {
-            *part = HostPart {
-                exists: Some(Rung::Down),
-                observed_epoch: part.observed_epoch,
-                released_epoch: part.released_epoch,
-                ..HostPart::default()
-            };
+            *part = part.taken_back();
             Err(Blocked::Answer(format!(
                 "the plugin made a group of snapshots that does not fit and it was deleted again: {fault}"
             )))
@@ -191,8 +185,7 @@ pub(super) async fn find(
 ) -> Result<(), Blocked> {
     let uid = look.snapshot.uid().unwrap_or_default();
     let about = &look.snapshot.object_ref(&());
-    let names =
-        Attempt { key: &look.key, volume: &uid, step: retry, serving: plugin, lease: look.lease, about };
+    let names = look.attempt(&uid, (retry, plugin), about);
     let group = get(node, look, (names, secrets), part).await?;
     told(part, look, &group);
     if part.ready { Ok(()) } else { Err(Blocked::Wait(Reason::SnapshotProcessing)) }
@@ -273,8 +266,7 @@ pub(super) async fn delete(
 ) -> Result<(), Blocked> {
     let uid = look.snapshot.uid().unwrap_or_default();
     let about = &look.snapshot.object_ref(&());
-    let names =
-        Attempt { key: &look.key, volume: &uid, step: retry, serving: plugin, lease: look.lease, about };
+    let names = look.attempt(&uid, (retry, plugin), about);
     let mut corrected = false;
     loop {
         stands(node, look, part).await?;

@@ -266,11 +266,23 @@ fn can_group(known: &Fingerprint) -> bool {
 }
 
 /// Who makes a call about all these volumes: whoever was asked about one of them and may be at work on it still, else who
-/// serves. Where the call may not be made about another one it is not let through, and wanted again soon.
+/// serves. Where two processes may be at work, each on another one, nobody can be asked about both, and nobody says when
+/// that is over: it is tried again, at growing pauses.
 fn serving_all(node: &Node, plugin: &str, volumes: &[&str]) -> Result<Serving, Blocked> {
     let service = Service::Controller;
-    let asked = volumes.iter().find(|volume| node.registry.is_asked(plugin, service, volume));
-    let serving = serving(node, plugin, asked.or(volumes.first()).copied().unwrap_or_default())?;
+    let mut chosen: Option<Serving> = None;
+    for volume in volumes.iter().filter(|volume| node.registry.is_asked(plugin, service, volume)) {
+        let asked = serving(node, plugin, volume)?;
+        if chosen.is_some_and(|other| other.key != asked.key) {
+            let by = "calls that may be under way at two processes of its driver".to_owned();
+            return Err(Blocked::Wait(Reason::InUse { by }));
+        }
+        chosen = Some(asked);
+    }
+    let serving = match chosen {
+        Some(asked) => asked,
+        None => serving(node, plugin, volumes.first().copied().unwrap_or_default())?,
+    };
     let gate = node.gate_of_all(&serving.key, (plugin, service), volumes);
     Ok(Serving { gate, ..serving })
 }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +80,16 @@ impl HostPart {
         }
     }
 
+    /// What is said of one that was deleted again.
+    pub(super) fn taken_back(&self) -> Self {
+        Self {
+            exists: Some(Rung::Down),
+            observed_epoch: self.observed_epoch,
+            released_epoch: self.released_epoch,
+            ..Self::default()
+        }
+    }
+
     /// Takes in what the plugin says of it. What was said before stays where it says nothing.
     fn told(&mut self, snapshot: &proto::Snapshot) {
         self.exists = Some(Rung::Up);
@@ -111,6 +122,18 @@ pub(super) struct Look<'a> {
     pub(super) lease: &'a csi::Lease,
     /// The server was told that it may be there, and nothing was sent since.
     announced: bool,
+}
+
+impl Look<'_> {
+    /// A call for it, about the object of this uid.
+    pub(super) fn attempt<'b>(
+        &'b self,
+        volume: &'b str,
+        (step, serving): (&'b str, &'b Serving),
+        about: &'b ObjectReference,
+    ) -> Attempt<'b> {
+        Attempt { key: &self.key, volume, step, serving, lease: self.lease, about }
+    }
 }
 
 /// Brings one snapshot as far as it goes. One that is worked on under another name by now is left to the look at that.
@@ -398,14 +421,7 @@ async fn take(
     let asked = request.clone();
     let about = &look.snapshot.object_ref(&());
     // It is about the volume as well: who lets go of that waits for it.
-    let names = Attempt {
-        key: &look.key,
-        volume: &look.of.uid,
-        step: retry,
-        serving: plugin,
-        lease: look.lease,
-        about,
-    };
+    let names = look.attempt(&look.of.uid, (retry, plugin), about);
     let answer =
         call(node, names, "CreateSnapshot", |terms| plugin.client.create_snapshot(request, terms)).await;
     if !answer.as_ref().is_err_and(Failure::is_unsent) {
@@ -431,18 +447,27 @@ async fn take(
             );
             if part.ready { Ok(()) } else { Err(Blocked::Wait(Reason::SnapshotProcessing)) }
         }
-        Err(failure) => {
-            if let Some(word) = failure.breach {
-                let said = format!("{failure}; the driver must be corrected");
-                supervisor::judge(node, &plugin.key, Some((word, said)));
-            }
-            // The very first attempt: then, and only then, does a refusal say that nothing was cut.
-            if first && !failure.is_unsent() && !failure.is_uncertain() {
-                part.exists = Some(Rung::Down);
-            }
-            Err(Blocked::Call(requests::naming(failure, look.of.secret.as_ref())))
-        }
+        Err(failure) => Err(not_taken(node, look, (plugin, first), part, failure)),
     }
+}
+
+/// What follows from the failure of a call that takes a snapshot, of one volume or of several.
+pub(super) fn not_taken(
+    node: &Node,
+    look: &Look<'_>,
+    (plugin, first): (&Serving, bool),
+    part: &mut HostPart,
+    failure: Failure,
+) -> Blocked {
+    if let Some(word) = failure.breach {
+        let said = format!("{failure}; the driver must be corrected");
+        supervisor::judge(node, &plugin.key, Some((word, said)));
+    }
+    // The very first attempt: then, and only then, does a refusal say that nothing was cut.
+    if first && !failure.is_unsent() && !failure.is_uncertain() {
+        part.exists = Some(Rung::Down);
+    }
+    Blocked::Call(requests::naming(failure, look.of.secret.as_ref()))
 }
 
 /// The plugin pictured something else than was asked: it is deleted again, and the Snapshot says so.
@@ -465,12 +490,7 @@ async fn undo(
     let request = proto::DeleteSnapshotRequest { snapshot_id: handle.to_owned(), secrets };
     match call(node, names, "DeleteSnapshot", |terms| plugin.client.delete_snapshot(request, terms)).await {
         Ok(_) => {
-            *part = HostPart {
-                exists: Some(Rung::Down),
-                observed_epoch: part.observed_epoch,
-                released_epoch: part.released_epoch,
-                ..HostPart::default()
-            };
+            *part = part.taken_back();
             Err(Blocked::Answer(format!(
                 "the plugin made a snapshot that does not fit and it was deleted again: {fault}"
             )))
@@ -506,8 +526,7 @@ async fn find(
     }
     let uid = look.snapshot.uid().unwrap_or_default();
     let about = &look.snapshot.object_ref(&());
-    let names =
-        Attempt { key: &look.key, volume: &uid, step: retry, serving: plugin, lease: look.lease, about };
+    let names = look.attempt(&uid, (retry, plugin), about);
     if gets {
         let request = proto::GetSnapshotRequest { snapshot_id: handle.clone(), secrets };
         let got = call(node, names, "GetSnapshot", |terms| plugin.client.get_snapshot(request, terms)).await;
@@ -562,8 +581,7 @@ async fn delete(
     let uid = look.snapshot.uid().unwrap_or_default();
     let request = proto::DeleteSnapshotRequest { snapshot_id: part.handle.clone(), secrets };
     let about = &look.snapshot.object_ref(&());
-    let names =
-        Attempt { key: &look.key, volume: &uid, step: retry, serving: plugin, lease: look.lease, about };
+    let names = look.attempt(&uid, (retry, plugin), about);
     match call(node, names, "DeleteSnapshot", |terms| plugin.client.delete_snapshot(request, terms)).await {
         Ok(_) => {
             (part.exists, part.ready) = (Some(Rung::Down), false);

@@ -584,7 +584,7 @@ impl FakeNode {
         let runs = allocation["status"]["phase"] == "Running" && behaviour.healthy && !bad && !other;
         let ready = json!({ "type": "Ready", "status": if runs { "True" } else { "False" },
             "reason": if other { "OtherDriver" } else { "Probed" }, "message": "as told" });
-        let steady = json!({ "type": "Steady", "status": if behaviour.unsteady { "False" } else { "True" },
+        let steady = json!({ "type": "Steady", "status": if behaviour.unsteady || bad { "False" } else { "True" },
             "reason": "as told", "message": "as told" });
         let usual = format!("id-{}", self.name);
         let node_id = if behaviour.node_id.is_empty() { &usual } else { &behaviour.node_id };

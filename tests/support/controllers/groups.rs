@@ -184,7 +184,9 @@ async fn what_goes_into_no_one_group_is_told_and_begun_once_it_does() {
     disk(&bench).await;
     bench.make("snapshots", group("nightly", "db")).await;
     bench
-        .until("there is no claim", |seen| said(&snap(seen, "nightly")).contains("no claim of the namespace"))
+        .until("there is no claim", |seen| {
+            said(&snap(seen, "nightly")).contains("no claim of the namespace has them")
+        })
         .await;
     bench.make("volumeclaims", labelled("one", "later", "db")).await;
     bench.until("one has no volume", |seen| said(&snap(seen, "nightly")).contains("claim \"one\"")).await;

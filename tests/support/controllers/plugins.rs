@@ -219,6 +219,7 @@ async fn a_changed_spec_goes_from_node_to_node_and_the_former_one_serves_until_t
     bench.until("an event says so", |seen| said(seen) == 1).await;
     let plugin = bench.seen.get("plugins", "", "disk");
     assert!(ready(&plugin), "it is served everywhere: {plugin}");
+    assert_eq!(why(&plugin), "Ready", "what was never healthy is no matter of those that are: {plugin}");
     assert_eq!(plugin["status"]["nodes"], json!({ "healthy": 3, "expected": 3 }));
     bench.behave("b", |b| b.poison = "");
     bench.until("through", |seen| updated(seen)["status"] == "True").await;

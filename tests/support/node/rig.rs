@@ -11,7 +11,7 @@ use wharfline::server::Server;
 
 use super::link::Link;
 use super::{Daemon, NODE, Place, World, mounts_beneath, server, uid};
-use crate::support::scripted::{Backend, Config, Effects, Logged, Scripted, Site};
+use crate::support::scripted::{Answer, Backend, Config, Effects, Gate, Logged, Scripted, Site};
 
 /// What the plugin calls this node: not the node's name.
 pub const NODE_ID: &str = "i-0123";
@@ -359,6 +359,17 @@ impl Rig {
     /// How often this was called.
     pub fn count(&self, rpc: Rpc) -> usize {
         self.backend.calls_of(rpc).len()
+    }
+
+    /// The connection of a driver that `goes_away` has ended, and it has not said again who it is until the gate opens: no call
+    /// about a volume is sent to it. It leaves the volume `last`.
+    pub async fn unvouched(&self) -> Gate {
+        let (gate, asked) = (Gate::new(), self.count(Rpc::GetPluginInfo));
+        self.backend.next(Rpc::GetPluginInfo, Answer::honest().hang(&gate));
+        // Its answer ends the connection, unless that has ended already.
+        self.ask("last", &Special::default()).await;
+        self.in_flight(Rpc::GetPluginInfo, asked + 1).await;
+        gate
     }
 
     /// Waits until a call is in flight for the n-th time, from 1.
