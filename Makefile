@@ -5,8 +5,8 @@ BIN     := $(or $(CARGO_TARGET_DIR),target)/$(if $(filter dev,$(PROFILE)),debug,
 TOOLS   := target/tools/bin
 # What tools/ fetched is found behind what the machine has.
 export PATH := $(PATH):$(CURDIR)/$(TOOLS)
-# What lands is looked at by half of them: the machines of CI have a bound of time.
-SEEDS   ?= $(if $(CI),500,1000)
+# What lands is looked at by a quarter of them: the machines of CI have a bound of time.
+SEEDS   ?= $(if $(CI),250,1000)
 FROM    ?= 1
 
 # A Rust that came without its formatter or linter gets them from rustup.

@@ -165,8 +165,16 @@ impl Wakes for PluginInstance {
         context.queues.instances.add(name.clone());
         let told = |i: &Self| {
             let status = i.status.clone().unwrap_or_default();
-            let ready = is_true(&status.conditions, READY);
-            (ready, status.node_id, status.topology, status.capabilities, status.max_volumes, status.since)
+            let (ready, unsteady) = (is_true(&status.conditions, READY), status.unsteady().is_some());
+            (
+                ready,
+                unsteady,
+                status.node_id,
+                status.topology,
+                status.capabilities,
+                status.max_volumes,
+                status.since,
+            )
         };
         let new_word = differs(old, new, told);
         // What has no room where it was asked for may have some elsewhere.

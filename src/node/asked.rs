@@ -40,12 +40,14 @@ pub(super) struct AskedOfAll(pub(super) Vec<Asked>);
 #[async_trait]
 impl Gate for AskedOfAll {
     async fn open(&self, changes: bool) -> bool {
-        for one in &self.0 {
-            if !one.open(changes).await {
-                return false;
-            }
+        if !self.0.iter().all(Asked::is_allowed) {
+            return false;
         }
-        true
+        let entries = self.0.iter().filter(|_| changes).filter_map(Asked::entry);
+        let puts: Vec<_> = entries.map(|entry| Change::Put(Entry::Asked(entry))).collect();
+        let Some(first) = self.0.first() else { return true };
+        // A journal that cannot be written ends the daemon.
+        first.journal.commit(puts).await.is_ok()
     }
 
     async fn over(&self) {
@@ -55,15 +57,13 @@ impl Gate for AskedOfAll {
     }
 }
 
-#[async_trait]
-impl Gate for Asked {
-    async fn open(&self, changes: bool) -> bool {
-        if !self.registry.may_ask(&self.of, (&self.plugin, self.service), &self.volume) {
-            return false;
-        }
-        if !changes {
-            return true;
-        }
+impl Asked {
+    fn is_allowed(&self) -> bool {
+        self.registry.may_ask(&self.of, (&self.plugin, self.service), &self.volume)
+    }
+
+    /// What is to be kept before the call; none if it is, or if there is nobody else to ask.
+    fn entry(&self) -> Option<AskedEntry> {
         let entry = AskedEntry {
             plugin: self.plugin.clone(),
             volume: self.volume.clone(),
@@ -72,9 +72,17 @@ impl Gate for Asked {
         };
         let known = self.journal.asked_about(&self.plugin, &self.volume);
         let several = self.registry.of(&self.plugin).len() > 1;
-        if known.as_ref() == Some(&entry) || known.is_none() && !several {
-            return true;
+        (known.as_ref() != Some(&entry) && (known.is_some() || several)).then_some(entry)
+    }
+}
+
+#[async_trait]
+impl Gate for Asked {
+    async fn open(&self, changes: bool) -> bool {
+        if !self.is_allowed() {
+            return false;
         }
+        let Some(entry) = self.entry().filter(|_| changes) else { return true };
         // A journal that cannot be written ends the daemon.
         self.journal.put(Entry::Asked(entry)).await.is_ok()
     }

@@ -156,6 +156,9 @@ pub struct TaskEntry {
     /// How many starts in a row before this one came to no good end: the pause after its own end goes by it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failures: u32,
+    /// During which boot of the machine it was started last. Absent in journals of before this was kept.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub boot: String,
 }
 
 impl TaskEntry {
@@ -427,18 +430,27 @@ impl Journal {
     /// it did. What was put before and is not seen yet is seen no sooner for that. Durable as what [`Self::put_soon`] puts.
     pub async fn edit(&self, key: &str, change: impl FnOnce(&mut Entry) -> bool) -> Result<(), JournalError> {
         self.hand(|image| {
-            let mut entry = image.last(key)?.clone();
-            if !change(&mut entry) {
-                return None;
-            }
-            let changes = vec![Change::Put(entry)];
-            let turn = image.awaits(key).then(|| image.await_all(&changes));
-            if turn.is_none() {
-                image.show_at_once(&changes);
-            }
+            let (changes, turn) = image.edited(key, change)?;
             Some(Request { changes, turn, done: None, may_wait: true })
         })
         .await
+    }
+
+    /// The same, and waits until it is durable.
+    pub async fn edit_now(
+        &self,
+        key: &str,
+        change: impl FnOnce(&mut Entry) -> bool,
+    ) -> Result<(), JournalError> {
+        let (done, written) = oneshot::channel();
+        let mut changed = false;
+        self.hand(|image| {
+            let (changes, turn) = image.edited(key, change)?;
+            changed = true;
+            Some(Request { changes, turn, done: Some(done), may_wait: false })
+        })
+        .await?;
+        if changed { Ok(written.await.map_err(|_| JournalError::Closed)??) } else { Ok(()) }
     }
 
     /// Puts one entry.

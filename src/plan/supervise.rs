@@ -189,21 +189,35 @@ pub struct Traceless {
     pub state: Option<TaskState>,
     /// Its last exit code, if one was told.
     pub code: Option<i32>,
-    /// The machine has lost what it knew: it has another disk.
-    pub amnesia: bool,
+    /// What the trace was lost with.
+    pub lost: Loss,
+}
+
+/// What a machine has lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// Nothing that is known of.
+    None,
+    /// What it knew: it has another disk.
+    Disk,
+    /// What was not on its disk yet when it went down: only that the task was about to be started is.
+    Power,
 }
 
 /// How a task without a trace ended, if it had begun before the trace was lost: what shall run once runs once.
 pub fn ended_before(seen: Traceless) -> Option<Process> {
     let told = match seen.phase {
         Some(AllocationPhase::Complete | AllocationPhase::Failed) => true,
-        Some(AllocationPhase::Running | AllocationPhase::Restarting) => seen.amnesia,
         // It was told to end, which is no end of its own.
         Some(AllocationPhase::Stopping | AllocationPhase::Stopped) => false,
-        Some(AllocationPhase::Pending | AllocationPhase::WaitingVolumes | AllocationPhase::Starting) => {
-            seen.amnesia
-        }
-        None => false,
+        Some(
+            AllocationPhase::Running
+            | AllocationPhase::Restarting
+            | AllocationPhase::Pending
+            | AllocationPhase::WaitingVolumes
+            | AllocationPhase::Starting,
+        ) => seen.lost != Loss::None,
+        None => seen.lost == Loss::Power,
     };
     let begun = match seen.state {
         Some(
@@ -213,7 +227,8 @@ pub fn ended_before(seen: Traceless) -> Option<Process> {
             | TaskState::Exited
             | TaskState::Lost,
         ) => true,
-        Some(TaskState::Pending) | None => false,
+        // What was told last may be older than the start.
+        Some(TaskState::Pending) | None => seen.lost == Loss::Power,
     };
     let ok = seen.state == Some(TaskState::Exited) && seen.code == Some(0);
     let once = match seen.policy {
@@ -662,34 +677,49 @@ mod tests {
     #[test]
     fn what_shall_run_once_is_not_started_again_when_its_trace_is_lost() {
         use AllocationPhase as Phase;
-        let told = |policy, phase, state, code, amnesia| {
-            ended_before(Traceless { policy, phase: Some(phase), state: Some(state), code, amnesia })
+        let told = |policy, phase, state, code, lost| {
+            ended_before(Traceless { policy, phase: Some(phase), state: Some(state), code, lost })
         };
         let (ok, not_ok) = (Some(Process::Exited { ok: true }), Some(Process::Exited { ok: false }));
-        for (policy, phase, state, code, amnesia, wanted) in [
-            (RestartPolicy::Never, Phase::Running, TaskState::Running, None, true, not_ok),
-            (RestartPolicy::Never, Phase::Running, TaskState::Exited, Some(0), true, ok),
-            (RestartPolicy::Never, Phase::Running, TaskState::Exited, Some(3), true, not_ok),
-            (RestartPolicy::Never, Phase::Running, TaskState::Pending, None, true, None),
-            (RestartPolicy::OnFailure, Phase::Running, TaskState::Exited, Some(0), true, ok),
-            (RestartPolicy::OnFailure, Phase::Running, TaskState::Running, None, true, None),
-            (RestartPolicy::Always, Phase::Running, TaskState::Running, None, true, None),
+        for (policy, phase, state, code, lost, wanted) in [
+            (RestartPolicy::Never, Phase::Running, TaskState::Running, None, Loss::Disk, not_ok),
+            (RestartPolicy::Never, Phase::Running, TaskState::Exited, Some(0), Loss::Disk, ok),
+            (RestartPolicy::Never, Phase::Running, TaskState::Exited, Some(3), Loss::Disk, not_ok),
+            (RestartPolicy::Never, Phase::Running, TaskState::Pending, None, Loss::Disk, None),
+            (RestartPolicy::OnFailure, Phase::Running, TaskState::Exited, Some(0), Loss::Disk, ok),
+            (RestartPolicy::OnFailure, Phase::Running, TaskState::Running, None, Loss::Disk, None),
+            (RestartPolicy::Always, Phase::Running, TaskState::Running, None, Loss::Disk, None),
             // A word of ours that our own disk does not bear out, though it is the same: `down` undid the rest.
-            (RestartPolicy::Never, Phase::Running, TaskState::Running, None, false, None),
-            (RestartPolicy::Never, Phase::Stopped, TaskState::Exited, Some(143), true, None),
-            (RestartPolicy::Never, Phase::Stopping, TaskState::Stopping, None, true, None),
+            (RestartPolicy::Never, Phase::Running, TaskState::Running, None, Loss::None, None),
+            (RestartPolicy::Never, Phase::Stopped, TaskState::Exited, Some(143), Loss::Disk, None),
+            (RestartPolicy::Never, Phase::Stopping, TaskState::Stopping, None, Loss::Disk, None),
+            // Not even that it runs was told before the power failed.
+            (RestartPolicy::Never, Phase::Starting, TaskState::Pending, None, Loss::Power, not_ok),
+            (RestartPolicy::Never, Phase::Running, TaskState::Running, None, Loss::Power, not_ok),
+            (RestartPolicy::Never, Phase::Running, TaskState::Exited, Some(0), Loss::Power, ok),
+            (RestartPolicy::Never, Phase::Stopped, TaskState::Exited, None, Loss::Power, None),
+            (RestartPolicy::OnFailure, Phase::Running, TaskState::Running, None, Loss::Power, None),
+            (RestartPolicy::Always, Phase::Running, TaskState::Running, None, Loss::Power, None),
             // Over is over, and the daemon may have been started again since.
-            (RestartPolicy::Never, Phase::Failed, TaskState::Exited, None, false, not_ok),
-            (RestartPolicy::Never, Phase::Complete, TaskState::Exited, Some(0), false, ok),
+            (RestartPolicy::Never, Phase::Failed, TaskState::Exited, None, Loss::None, not_ok),
+            (RestartPolicy::Never, Phase::Complete, TaskState::Exited, Some(0), Loss::None, ok),
         ] {
             assert_eq!(
-                told(policy, phase, state, code, amnesia),
+                told(policy, phase, state, code, lost),
                 wanted,
-                "{policy:?} {phase:?} {state:?} {amnesia}"
+                "{policy:?} {phase:?} {state:?} {lost:?}"
             );
         }
-        let new =
-            Traceless { policy: RestartPolicy::Never, phase: None, state: None, code: None, amnesia: true };
-        assert_eq!(ended_before(new), None, "it was never begun");
+        let new = |lost| {
+            ended_before(Traceless {
+                policy: RestartPolicy::Never,
+                phase: None,
+                state: None,
+                code: None,
+                lost,
+            })
+        };
+        assert_eq!(new(Loss::Disk), None, "it was never begun");
+        assert_eq!(new(Loss::Power), not_ok);
     }
 }

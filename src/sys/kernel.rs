@@ -303,6 +303,10 @@ pub struct MountRow {
     pub source: Option<String>,
     /// True when the mount or the file system refuses writes.
     pub read_only: bool,
+    /// The group of mounts beneath each of which appears what is mounted beneath one; 0 when it is in none.
+    pub peer_group: u64,
+    /// The group of mounts beneath which has to be mounted what is to appear beneath this one; 0 when there is none.
+    pub master: u64,
 }
 
 impl MountRow {

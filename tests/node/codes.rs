@@ -18,6 +18,7 @@ const SNAPSHOTS: i32 = 5;
 pub(crate) fn grow(rig: &Rig, rpc: Rpc, subject: &str) {
     let calls = rig.backend.calls_of(rpc);
     let calls: Vec<_> = calls.into_iter().filter(|call| call.ask.subject() == Some(subject)).collect();
+    assert!(calls.len() >= 3, "{rpc}: only {} calls about {subject}", calls.len());
     assert!(calls.windows(2).all(|two| two[0].ask == two[1].ask), "{rpc}: {calls:#?}");
     for (n, two) in calls.windows(2).enumerate() {
         let gap = two[1].started - two[0].ended.unwrap().0;

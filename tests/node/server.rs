@@ -176,7 +176,7 @@ async fn a_node_that_is_marked_stopped_comes_down_and_back() {
     assert!(!agent.status.unwrap().stopped, "the plugin is left");
     let needed = |a: &Value| {
         let message = condition_message(a, "Ready").unwrap_or_default();
-        message.starts_with("it is to stop, and does once nothing needs the plugin here any more")
+        message.starts_with("it is to stop, and serves on until nothing needs it any more")
     };
     rig.world.until(&rig.allocs, "p", "says what it waits for", needed).await;
     rig.world.status(&rig.allocs, "p", json!({ "pluginReleased": true })).await;

@@ -6,7 +6,9 @@ use wharfline::api::allocation::{AllocationPhase, TaskState};
 use wharfline::api::meta::Rung;
 use wharfline::csi::Rpc;
 
-use crate::support::node::{Rig, Special, condition_message, condition_reason, mute, reluctant, uid, until};
+use crate::support::node::{
+    Rig, Special, condition_message, condition_reason, mute, rebooted, reluctant, uid, until,
+};
 use crate::support::scripted::{Answer, Ask, Config, Gate};
 
 fn with_volume(policy: &str, script: &str) -> Value {
@@ -304,6 +306,72 @@ async fn what_was_told_to_leave_and_may_stay_runs_again() {
     rig.world.status(&rig.allocs, "app", json!({ "evicted": false })).await;
     rig.published("app").await;
     assert_eq!((rig.count(Rpc::NodePublishVolume), rig.count(Rpc::NodeUnpublishVolume)), (2, 1));
+    rig.end_all().await;
+    rig.finish().await;
+}
+
+/// The journal says that it was about to be started, and the record of its start never reached the disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_shall_run_once_is_not_started_again_after_a_power_failure() {
+    let mut rig = Rig::new(Config::full()).await;
+    let runs = |name: &str| rig.files.path().join(name);
+    let script = |name: &str| format!("echo run >> {}; exec sleep infinity", runs(name).display());
+    let once = rig.alloc("once", json!({ "tasks": [task("t", "Never", &script("once"))] })).await;
+    let ever = rig.alloc("ever", json!({ "tasks": [task("t", "Always", &script("ever"))] })).await;
+    let (once_runs, ever_runs) = (runs("once"), runs("ever"));
+    let count = |path: &std::path::Path| std::fs::read_to_string(path).unwrap_or_default().lines().count();
+    until(|| count(&once_runs) == 1 && count(&ever_runs) == 1, "both run").await;
+    let running = |a: &Value| a["status"]["phase"] == "Running";
+    for name in ["once", "ever"] {
+        rig.world.until(&rig.allocs, name, "Running", running).await;
+    }
+    rig.kill().await;
+    for app in [&once, &ever] {
+        for pid in <[i64; 2]>::from(pids(&rig, app)) {
+            let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        }
+        std::fs::remove_dir_all(rig.place.data.path().join(format!("tasks/{}.t", uid(app)))).unwrap();
+    }
+    rig.wrap = rebooted;
+    rig.start().await;
+    let failed = rig.world.until(&rig.allocs, "once", "Failed", |a| a["status"]["phase"] == "Failed").await;
+    let told = failed.status.unwrap().tasks[0].events.clone();
+    assert!(
+        told.iter().any(|event| event.reason == "Lost" && event.message.contains("went down")),
+        "{told:?}"
+    );
+    until(|| count(&ever_runs) == 2, "what is always to run runs again").await;
+    assert_eq!(count(&once_runs), 1);
+    for name in ["once", "ever"] {
+        gone(&rig, name).await;
+    }
+    rig.finish().await;
+}
+
+/// A start that failed before there was a process: that is no run, whatever the machine does next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_could_not_be_started_has_not_run_after_a_reboot() {
+    let mut rig = Rig::new(Config::full()).await;
+    let runs = rig.files.path().join("runs");
+    let mut spec = with_volume("Never", &format!("echo run >> {}; exec sleep infinity", runs.display()));
+    spec["tasks"][0]["volumeMounts"][0]["subPath"] = json!("a");
+    let app = rig.alloc("app", spec).await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    // What is there is a file, and no directory.
+    let mut homes = std::fs::read_dir(rig.files.path().join("volumes")).unwrap();
+    let part = homes.next().unwrap().unwrap().path().join("a");
+    std::fs::write(&part, "").unwrap();
+    rig.attach("vol-1", &[&app], &Special::default()).await;
+    let refused = |a: &Value| condition_reason(a, "Ready") == Some("SubPathUnusable");
+    rig.world.until(&rig.allocs, "app", "refused", refused).await;
+    rig.stop().await;
+    std::fs::remove_file(&part).unwrap();
+    rig.wrap = rebooted;
+    rig.start().await;
+    rig.published("app").await;
+    until(|| runs.exists(), "it has run").await;
     rig.end_all().await;
     rig.finish().await;
 }

@@ -285,6 +285,8 @@ impl NodeState {
             fs_type: "sim".to_owned(),
             source: None,
             read_only: mount.read_only,
+            peer_group: 0,
+            master: 0,
         };
         all.into_iter().map(row).collect()
     }

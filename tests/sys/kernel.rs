@@ -164,6 +164,7 @@ async fn facts_and_table_agree_with_mountinfo() {
             row.source.clone(),
             row.device,
             row.read_only,
+            (row.peer_group, row.master),
         )
     };
     let sorted = |rows: &[MountRow]| {

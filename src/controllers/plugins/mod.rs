@@ -62,9 +62,7 @@ pub(crate) async fn reconcile(plugin: Arc<Plugin>, context: Arc<Context>) -> Out
     } else {
         made = rollout::place(&context, &plugin, &own, &wanted).await;
     }
-    if !deleting(&*plugin) {
-        rooms::ask(&context, &plugin).await?;
-    }
+    let asked = if deleting(&*plugin) { Ok(()) } else { rooms::ask(&context, &plugin).await };
     let refusal = match &made {
         Ok(()) => None,
         Err(Failure::Refused { message, .. }) => Some(message.as_str()),
@@ -76,7 +74,8 @@ pub(crate) async fn reconcile(plugin: Arc<Plugin>, context: Arc<Context>) -> Out
     if !patch.is_null() {
         context.merge(&*plugin, json!({ "status": patch })).await?;
     }
-    // Tried again, at growing pauses.
+    // Tried again, at growing pauses; what is known of its instances is told all the same.
+    asked?;
     made.map(|()| rollout::settles(&context, &plugin))
 }
 
@@ -252,12 +251,16 @@ fn ready(
     not("PluginNotReady", format!("waits for a healthy instance on {nodes}"))
 }
 
-/// Says the same at each of its ends.
 fn loops(instance: &PluginInstance) -> String {
+    format!("every instance is healthy now, but the one {}", loops_said(instance))
+}
+
+/// Says the same at each of its ends.
+fn loops_said(instance: &PluginInstance) -> String {
     let (node, name) = (&instance.spec.node_name, instance.name_any());
     format!(
-        "every instance is healthy now, but the one on node \"{node}\" ends soon after each start; its condition {STEADY} \
-         says how: wharfline describe plugininstance/{name}"
+        "on node \"{node}\" ends soon after each start; its condition {STEADY} says how: \
+         wharfline describe plugininstance/{name}"
     )
 }
 

@@ -10,7 +10,7 @@ use super::super::context::Context;
 use super::super::facts::{Instances, deleting, node_down, node_ready, uid};
 use super::super::write::Failure;
 use super::wanted::{Slot, Wanted, slot};
-use super::{fault, own_allocations, tasks};
+use super::{fault, loops_said, own_allocations, tasks};
 use crate::api::meta::{Condition, ObjectRef, Time, Truth};
 use crate::api::plugin::{MIN_HEALTHY_TIME, MOST_REPLICAS};
 use crate::api::quantity;
@@ -371,10 +371,7 @@ fn unwell(
             return Some(("DuplicateNodeID".to_owned(), message));
         }
         if let Some(loops) = object.status.as_ref().and_then(|status| status.unsteady()) {
-            return Some((
-                loops.reason.clone(),
-                format!("on node \"{}\": {}", object.spec.node_name, loops.message),
-            ));
+            return Some((loops.reason.clone(), format!("the one {}", loops_said(object))));
         }
         // A socket that is not there yet may come, and somebody may listen to it; that neither was so in time is told as another
         // fault.

@@ -23,7 +23,7 @@ use crate::api::Allocation;
 use crate::api::allocation::{RestartPolicy, Task, TaskEvent};
 use crate::api::meta::{ObjectRef, Time};
 use crate::api::quantity;
-use crate::plan::supervise::{self, Healing, Process, Step, Wanted};
+use crate::plan::supervise::{self, Healing, Loss, Process, Step, Traceless, Wanted};
 use crate::plan::{Next, Reason};
 use crate::sys::process::{ExitRecord, Outcome};
 use plugins::{Care, drain, keep_watch, patience, watch_over, withdraw, withdraw_stopped};
@@ -344,6 +344,9 @@ async fn started(
         Err(NotStarted { word, message }) => {
             let uid = allocation.uid().unwrap_or_default();
             tracing::warn!(allocation = allocation.name_any(), task = task.name, message, "task not started");
+            if node.tasks.process(&uid, &task.name) == Process::Absent {
+                start::never_began(node, &uid, &task.name).await;
+            }
             node.tasks.event(&uid, &task.name, event(node, word, &message));
             let note = format!("task {}: {message}", task.name);
             node.events.failed(about_task(allocation, task), step_name, "TaskNotStarted", "Run", &note);
@@ -381,23 +384,37 @@ fn grace(task: &Task) -> Duration {
 /// Takes a task of which this machine has no trace for ended, where it had begun before.
 fn recall(node: &Node, allocation: &Allocation, task: &Task) {
     let uid = allocation.uid().unwrap_or_default();
-    if node.tasks.process(&uid, &task.name) != Process::Absent
-        || node.journal.look(|all| all.contains_key(&task_key(&uid, &task.name)))
-    {
+    if node.tasks.process(&uid, &task.name) != Process::Absent {
         return;
     }
+    let boot = node.journal.look(|all| match all.get(&task_key(&uid, &task.name)) {
+        Some(Entry::Task(entry)) => Some(entry.boot.clone()),
+        Some(_) | None => None,
+    });
+    let lost = match boot {
+        // The record of its start is written after this entry, and need not have reached the disk.
+        Some(boot) if !boot.is_empty() && boot != node.boot_id => Loss::Power,
+        Some(_) => return,
+        None if node.amnesia => Loss::Disk,
+        None => Loss::None,
+    };
     let status = allocation.status.as_ref();
     let told = status.and_then(|s| s.tasks.iter().find(|t| t.name == task.name));
-    let ended = supervise::ended_before(supervise::Traceless {
+    let ended = supervise::ended_before(Traceless {
         policy: task.restarts(),
         phase: status.and_then(|s| s.phase),
         state: told.map(|t| t.state),
         code: told.and_then(|t| t.exit_code),
-        amnesia: node.amnesia,
+        lost,
     });
     if let Some(process) = ended {
         node.tasks.ended_before(&uid, &task.name, process);
-        let message = "it had begun before this machine lost its disk; how it ended is not known";
+        let message = match lost {
+            Loss::Power => "this machine went down as it was started; whether it began is not known",
+            Loss::Disk | Loss::None => {
+                "it had begun before this machine lost its disk; how it ended is not known"
+            }
+        };
         if process == (Process::Exited { ok: false }) {
             node.tasks.event(&uid, &task.name, event(node, "Lost", message));
         }
@@ -421,6 +438,7 @@ async fn remember(node: &Node, allocation: &Allocation, task: &Task) {
         runtime: Kind::of(&task.runtime),
         image: None,
         failures: 0,
+        boot: node.boot_id.clone(),
     };
     // A journal that cannot be written ends the daemon.
     let _ended = node.journal.put(Entry::Task(entry)).await;

@@ -119,7 +119,13 @@ pub async fn forget_bad_runs(node: &Node, key: &InstanceKey) {
 
 /// It is about to be asked to end because it is not well: that is no end that anybody wanted, also to the next daemon.
 pub async fn note_unwell(node: &Node, key: &InstanceKey) {
-    remember(node, key, |kept| !std::mem::replace(&mut kept.unwell, true)).await;
+    let at = task_key(&key.allocation, &key.task);
+    let noted = node.journal.edit_now(&at, |entry| match entry {
+        Entry::Task(TaskEntry { plugin: Some(kept), .. }) => !std::mem::replace(&mut kept.unwell, true),
+        _ => false,
+    });
+    // A journal that cannot be written ends the daemon.
+    let _ended = noted.await;
 }
 
 /// Its PluginInstance is there: it may be called from now on, after a restart too.

@@ -53,7 +53,7 @@ pub(super) fn needed(node: &Node, allocation: &Allocation) -> Option<String> {
     (serves && asked && !let_go).then(|| {
         let (namespace, name) = (allocation.namespace().unwrap_or_default(), allocation.name_any());
         format!(
-            "it is to stop, and does once nothing needs the plugin here any more: \
+            "it is to stop, and serves on until nothing needs it any more: \
              `wharfline why alloc/{name} -n {namespace}` names what does"
         )
     })

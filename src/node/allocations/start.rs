@@ -107,6 +107,7 @@ pub(super) async fn start_marked(
         runtime: Some(runtime.kind()),
         image: runtime.next_image(&node.place(&uid, &task.name)),
         failures: node.retry.attempt(&step(&uid, &task.name)) - 1,
+        boot: node.boot_id.clone(),
     };
     // What it was until now is nobody's any more.
     let former = serving::former(node, &uid, &task.name);
@@ -132,6 +133,17 @@ pub(super) async fn start_marked(
     node.events.tell(about_task(allocation, task), Tone::Normal, &format!("Task{reason}"), "Run", &note);
     tracing::info!(allocation = allocation.name_any(), task = task.name, restarts, "task started");
     Ok(())
+}
+
+/// Nothing of it is there after a start that failed: should the machine go down now, it has not begun.
+pub(super) async fn never_began(node: &Node, uid: &str, task: &str) {
+    let key = task_key(uid, task);
+    let forgotten = node.journal.edit(&key, |entry| match entry {
+        Entry::Task(entry) => !std::mem::take(&mut entry.boot).is_empty(),
+        _ => false,
+    });
+    // A journal that cannot be written ends the daemon.
+    let _ended = forgotten.await;
 }
 
 /// What was published is not there any more, or something else is: it is in doubt, and published again.

@@ -284,11 +284,15 @@ pub(super) fn ready_message(
             ("Waiting".into(), start.unwrap_or_else(|| Reason::VolumesNotReady.to_string()))
         }
         AllocationPhase::Starting => {
-            let start = last().filter(|m| !m.is_empty());
-            let ends = tasks.iter().filter_map(|task| task.events.last());
-            let failed = ends.map(|end| end.reason.as_str()).find(|word| FAILED_STARTS.contains(word));
-            let word = failed.unwrap_or("Starting").to_owned();
-            (word, start.unwrap_or_else(|| "its tasks are about to start".to_owned()))
+            let word = |task: &TaskStatus| {
+                let reason = task.events.last()?.reason.clone();
+                Some(reason).filter(|reason| FAILED_STARTS.contains(&reason.as_str()))
+            };
+            let failed = tasks.iter().find_map(|task| Some((word(task)?, told(task)?)));
+            failed.unwrap_or_else(|| {
+                let start = last().filter(|m| !m.is_empty());
+                ("Starting".into(), start.unwrap_or_else(|| "its tasks are about to start".to_owned()))
+            })
         }
         AllocationPhase::Stopping => (
             "Stopping".into(),
@@ -424,5 +428,35 @@ pub(super) fn task_status(
             .or(known.map(|k| k.image.clone()))
             .unwrap_or_default(),
         events: node.tasks.events(uid, &task.name, known.map(|k| k.events.as_slice()).unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::allocation::TaskEvent;
+
+    /// What is said is of the task of which the reason is.
+    #[test]
+    fn the_task_that_could_not_be_started_tells_why() {
+        let task = |name: &str, reason: &str, message: &str| TaskStatus {
+            name: name.to_owned(),
+            events: vec![TaskEvent {
+                time: Time("2026-11-28T00:00:00Z".parse().unwrap()),
+                reason: reason.to_owned(),
+                message: message.to_owned(),
+            }],
+            ..TaskStatus::default()
+        };
+        let said =
+            |tasks: &[TaskStatus]| ready_message(AllocationPhase::Starting, ("", ""), None, (tasks, None));
+        let unusable = task("a", "SubPathUnusable", "x is no directory");
+        let started = task("b", "Started", "started");
+        let is = |word: &str, message: &str| (word.to_owned(), message.to_owned());
+        let wanted = is("SubPathUnusable", "task a: x is no directory");
+        assert_eq!(said(&[unusable.clone(), started.clone()]), wanted);
+        assert_eq!(said(&[started.clone(), unusable]), wanted);
+        assert_eq!(said(&[started]), is("Starting", "task b: started"));
+        assert_eq!(said(&[]), is("Starting", "its tasks are about to start"));
     }
 }

@@ -96,6 +96,24 @@ impl Image {
         }
     }
 
+    /// The changes that bring a changed entry, as it was put last, and their turn; none if it is not there, or not changed.
+    pub(super) fn edited(
+        &mut self,
+        key: &str,
+        change: impl FnOnce(&mut Entry) -> bool,
+    ) -> Option<(Vec<Change>, Option<Turn>)> {
+        let mut entry = self.last(key)?.clone();
+        if !change(&mut entry) {
+            return None;
+        }
+        let changes = vec![Change::Put(entry)];
+        let turn = self.awaits(key).then(|| self.await_all(&changes));
+        if turn.is_none() {
+            self.show_at_once(&changes);
+        }
+        Some((changes, turn))
+    }
+
     pub(super) fn apply(&mut self, change: Change) {
         match change {
             Change::Put(entry) => self.put(entry),

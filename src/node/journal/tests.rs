@@ -11,6 +11,7 @@ fn task(name: &str, restarts: u32) -> Entry {
         runtime: Some(Kind::Process),
         image: None,
         failures: 0,
+        boot: "b".into(),
     })
 }
 
@@ -33,6 +34,7 @@ fn instance() -> TaskEntry {
         runtime: Some(Kind::Process),
         image: None,
         failures: 0,
+        boot: String::new(),
     }
 }
 
@@ -88,7 +90,7 @@ fn what_is_kept_of_a_csi_plugin_block_is_what_it_was() {
 fn what_is_kept_of_a_containers_image_is_what_it_was() {
     let Entry::Task(mut entry) = task("web", 1) else { panic!("a task") };
     (entry.runtime, entry.image) = (Some(Kind::Oci), Some("sha256:0f".into()));
-    let bytes = r#"{"task":{"allocation":{"namespace":"d","name":"a","uid":"u"},"task":"web","restarts":1,"plugin":null,"runtime":"oci","image":"sha256:0f"}}"#;
+    let bytes = r#"{"task":{"allocation":{"namespace":"d","name":"a","uid":"u"},"task":"web","restarts":1,"plugin":null,"runtime":"oci","image":"sha256:0f","boot":"b"}}"#;
     assert_eq!(serde_json::to_string(&Entry::Task(entry.clone())).unwrap(), bytes);
     assert_eq!(serde_json::from_str::<Entry>(bytes).unwrap(), Entry::Task(entry));
 }
@@ -423,7 +425,11 @@ async fn what_is_edited_is_what_was_put_last_and_it_is_seen_no_sooner() {
         }
     };
     assert_eq!(last(&synced.lock().unwrap()), 22, "and so it is read by the next daemon");
+    // What somebody waits for is durable then.
+    journal.edit_now(&key, once_more).await.unwrap();
+    assert_eq!((restarts_of(&journal), last(&synced.lock().unwrap())), (32, 32));
     journal.put(task("x", 95)).await.unwrap();
+    journal.edit_now(&key, once_more).await.unwrap();
     journal.edit(&key, once_more).await.unwrap();
     tokio::time::sleep(SOON * 2).await;
     assert_eq!((restarts_of(&journal), last(&synced.lock().unwrap())), (95, 95), "it said that it did not");

@@ -34,12 +34,20 @@ pub(super) async fn none_left(node: &Node, staging: &TreePath) -> Result<(), Tro
     }
 }
 
-/// The first mount outside of our directory that is younger than this one and shows what it shows, or a part of it.
+/// The first mount outside of our directory that is younger than this one and shows what it shows, or a part of it. One that
+/// the kernel made beside it, because our directory is visible elsewhere too, goes with it and is none.
 fn stray(rows: &[MountRow], mount: &MountFacts, ours: &Path) -> Option<PathBuf> {
-    let root = &rows.iter().find(|row| row.id == mount.id)?.root;
-    let shows = |row: &&MountRow| row.device == mount.device && row.root.starts_with(root);
+    let of = |id| rows.iter().find(|row| row.id == id);
+    let staged = of(mount.id)?;
+    let group = of(staged.parent).map_or(0, |parent| parent.peer_group);
+    let copied = |row: &&MountRow| {
+        let follows = |parent: &MountRow| parent.peer_group == group || parent.master == group;
+        group != 0 && row.parent != staged.parent && of(row.parent).is_some_and(follows)
+    };
+    let shows = |row: &&MountRow| row.device == mount.device && row.root.starts_with(&staged.root);
     let younger = rows.iter().filter(shows).filter(|row| row.id > mount.id);
-    younger.filter(|row| !row.mount_point.starts_with(ours)).map(|row| row.mount_point.clone()).min()
+    let elsewhere = younger.filter(|row| !row.mount_point.starts_with(ours) && !copied(row));
+    elsewhere.map(|row| row.mount_point.clone()).min()
 }
 
 #[cfg(test)]
@@ -59,6 +67,8 @@ mod tests {
             fs_type: "ext4".into(),
             source: None,
             read_only: false,
+            peer_group: 0,
+            master: 0,
         };
         let mount = MountFacts {
             id: MountId(5),
@@ -82,6 +92,20 @@ mod tests {
         ] {
             let rows: Vec<_> = others.iter().cloned().chain([staged()]).collect();
             assert_eq!(stray(&rows, &mount, Path::new("/data")), wanted.map(PathBuf::from), "{others:?}");
+        }
+        // The tree is mounted on a shared mount that is visible at /peer too, and follows it at /slave.
+        let parent =
+            |id: u64, at: &str, peer_group, master| MountRow { peer_group, master, ..row(id, 9, "/", at) };
+        let parents = [
+            parent(1, "/", 3, 0),
+            parent(2, "/peer", 3, 0),
+            parent(3, "/slave", 0, 3),
+            parent(4, "/other", 8, 0),
+        ];
+        for (on, found) in [(1, true), (2, false), (3, false), (4, true)] {
+            let other = MountRow { parent: MountId(on), ..row(6, 0, "/v", "/there") };
+            let rows: Vec<_> = parents.iter().cloned().chain([staged(), other]).collect();
+            assert_eq!(stray(&rows, &mount, Path::new("/data")).is_some(), found, "on {on}");
         }
         assert_eq!(
             stray(&[row(6, 0, "/v", "/mnt")], &mount, Path::new("/data")),

@@ -93,6 +93,8 @@ pub(crate) struct Described {
     mount_point: PathBuf,
     root: PathBuf,
     source: Option<String>,
+    peer_group: u64,
+    master: u64,
 }
 
 impl Described {
@@ -107,6 +109,8 @@ impl Described {
             fs_type: self.facts.fs_type.unwrap_or_default(),
             source: self.source,
             read_only: self.facts.read_only,
+            peer_group: self.peer_group,
+            master: self.master,
         }
     }
 }
@@ -190,6 +194,8 @@ impl Answer<'_> {
             mount_point: self.string(MNT_POINT, 108).unwrap_or_default().into(),
             root: root.clone().unwrap_or_default().into(),
             source: text(self.string(SB_SOURCE, 124)),
+            peer_group: self.wide(80),
+            master: self.wide(88),
             facts: MountFacts {
                 id: MountId(self.wide(40)),
                 device: DeviceId { major: self.word(16), minor: self.word(20) },

@@ -93,12 +93,23 @@ fn row(line: &[u8]) -> Option<MountRow> {
     let root = PathBuf::from(unescape(fields.next()?));
     let mount_point = PathBuf::from(unescape(fields.next()?));
     let options = fields.next()?;
-    fields.by_ref().find(|field| *field == b"-")?;
+    let (mut peer_group, mut master) = (0_u64, 0_u64);
+    loop {
+        match fields.next()? {
+            b"-" => break,
+            field => {
+                let tagged = |tag: &[u8]| field.strip_prefix(tag).map_or(Some(0), number);
+                peer_group = tagged(b"shared:")?.max(peer_group);
+                master = tagged(b"master:")?.max(master);
+            }
+        }
+    }
     let fs_type = unescape(fields.next()?).to_string_lossy().into_owned();
     let source = unescape(fields.next()?).to_string_lossy().into_owned();
     let super_options = fields.next()?;
     let read_only = is_read_only(options) || is_read_only(super_options);
-    Some(MountRow { id, parent, device, root, mount_point, fs_type, source: Some(source), read_only })
+    let source = Some(source);
+    Some(MountRow { id, parent, device, root, mount_point, fs_type, source, read_only, peer_group, master })
 }
 
 fn number<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
@@ -147,6 +158,8 @@ mod tests {
             fs_type: "fuse.sshfs".to_owned(),
             source: Some("me@host:/".to_owned()),
             read_only: true,
+            peer_group: 1,
+            master: 2,
         };
         assert_eq!(rows, [expected]);
         assert_eq!(parse(b"1 2 0:1 / / rw - tmpfs  rw\n").unwrap()[0].source.as_deref(), Some(""));

@@ -39,6 +39,8 @@ pub(crate) struct Behaviour {
     pub(crate) capabilities: Vec<&'static str>,
     /// Its drivers end soon after each start, and are well in between.
     pub(crate) unsteady: bool,
+    /// What the environment of an instance has that ends soon after each start, though it is well now.
+    pub(crate) shaky: &'static str,
     /// How many volumes its plugin instances take.
     pub(crate) max_volumes: i64,
     /// What its plugin instances call the node; made from its name when empty.
@@ -73,6 +75,7 @@ impl Default for Behaviour {
             poison: "",
             capabilities: DIR.to_vec(),
             unsteady: false,
+            shaky: "",
             max_volumes: 0,
             node_id: String::new(),
             driver: "fake.csi",
@@ -584,7 +587,9 @@ impl FakeNode {
         let runs = allocation["status"]["phase"] == "Running" && behaviour.healthy && !bad && !other;
         let ready = json!({ "type": "Ready", "status": if runs { "True" } else { "False" },
             "reason": if other { "OtherDriver" } else { "Probed" }, "message": "as told" });
-        let steady = json!({ "type": "Steady", "status": if behaviour.unsteady || bad { "False" } else { "True" },
+        let shaky = allocation["spec"]["tasks"][0]["env"].get(behaviour.shaky).is_some();
+        let unsteady = behaviour.unsteady || shaky || bad;
+        let steady = json!({ "type": "Steady", "status": if unsteady { "False" } else { "True" },
             "reason": "as told", "message": "as told" });
         let usual = format!("id-{}", self.name);
         let node_id = if behaviour.node_id.is_empty() { &usual } else { &behaviour.node_id };

@@ -68,3 +68,29 @@ async fn a_former_instance_that_somebody_deletes_serves_until_the_next_one_is_up
     bench.until("ready", |seen| ready(&seen.get("plugins", "", "disk"))).await;
     bench.end().await;
 }
+
+/// That it ends no more soon after each start is all that the next one lacked.
+#[tokio::test(start_paused = true)]
+async fn a_former_instance_goes_once_the_next_one_is_steady() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    let former = bench.seen.only("plugininstances")["spec"]["allocation"].clone();
+    bench.behave("a", |b| b.shaky = "NEXT");
+    change(&bench, "NEXT", json!(null)).await;
+    let all_ready = |seen: &Seen| {
+        let all = seen.all("plugininstances");
+        all.len() == 2 && all.iter().all(ready)
+    };
+    bench.until("both are well", all_ready).await;
+    bench.delete("allocations", "wharfline-system", former["name"].as_str().unwrap()).await;
+    bench.until("held", |seen| updated(seen)["reason"] == "UpdateHeld").await;
+    bench.quiet().await;
+    let serves = |seen: &Seen| {
+        seen.all("plugininstances").iter().any(|i| i["spec"]["allocation"]["uid"] == former["uid"])
+    };
+    assert!(serves(&bench.seen), "it serves still");
+    bench.behave("a", |b| b.shaky = "");
+    bench.until("it has gone", |seen| !serves(seen)).await;
+    bench.until("through", |seen| updated(seen)["status"] == "True").await;
+    bench.end().await;
+}

@@ -175,6 +175,28 @@ fn a_plugin_of_which_not_every_instance_is_updated_is_not_fine() {
     }
 }
 
+/// A former instance that somebody deleted: its volumes go on with the next one, and nobody is to delete them for it.
+#[test]
+fn who_serves_until_its_successor_is_up_waits_for_the_update() {
+    let conditions = json!([
+        { "type": "Ready", "status": "False", "reason": "SuccessorNotReady", "message": "serves until its successor is up" },
+        { "type": "Updated", "status": "False", "reason": "UpdateHeld", "message": "the next one has no image" },
+    ]);
+    let cluster = with(&[
+        ("allocations/3", deleted()),
+        ("plugins/0", json!({ "status": { "conditions": conditions } })),
+    ]);
+    let asked = Subject::namespaced(Kind::Allocation, "wharfline-system", "nfs-all-b");
+    let page = explain(&objects(&cluster), &asked).unwrap();
+    let root = page.root.unwrap();
+    assert_eq!(
+        (root.subject.to_string().as_str(), root.reason.as_str()),
+        ("plugin/nfs", "SuccessorNotReady")
+    );
+    assert!(root.text.contains("UpdateHeld: the next one has no image"), "{}", root.text);
+    assert_eq!(root.advice, "mend plugin/nfs, or apply its former spec again");
+}
+
 /// It runs, and that is not all that is wanted of it.
 #[test]
 fn an_allocation_that_runs_and_serves_nobody_says_so() {

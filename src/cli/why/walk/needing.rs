@@ -17,6 +17,11 @@ impl Walk<'_> {
     /// Adds what needs the plugins of an allocation on its node, which keeps it from stopping.
     pub(super) fn add_needing(&self, branch: &mut Branch, allocation: &Allocation, node: &str) {
         let blocks = || allocation.spec.tasks.iter().filter_map(|task| task.csi_plugin.as_ref());
+        // Whoever needs it goes on with its successor.
+        if let Some(replaced) = blocks().find_map(|served| self.said_replaced(&served.plugin_name)) {
+            branch.because.push(replaced);
+            return;
+        }
         for served in blocks() {
             let (plugin, role) = (served.plugin_name.as_str(), served.role);
             branch.because.extend(self.needing(plugin, node, |volume| self.needs_here(volume, role, node)));
@@ -62,6 +67,21 @@ impl Walk<'_> {
             branch
         };
         self.snapshots.values().filter(hosted).take(MOST).map(branch).collect()
+    }
+
+    /// What a plugin says of a former instance of its that waits for the next one.
+    fn said_replaced(&self, plugin: &str) -> Option<Branch> {
+        let status = self.plugins.get(&key(plugin))?.status.as_ref()?;
+        let told = unmet(&status.conditions, "Ready").filter(|told| told.reason == "SuccessorNotReady")?;
+        let subject = Subject::global(Kind::Plugin, plugin);
+        let mut branch = Branch::new(subject, State::Blocked, "its update is not through");
+        add_told(&mut branch, Some(told));
+        let held = status.conditions.iter().find(|c| c.kind == "Updated" && !c.message.is_empty());
+        if let Some(held) = held {
+            branch.add(&format!("; {}: {}", held.reason, held.message));
+        }
+        branch.hint = format!("mend {}, or apply its former spec again", branch.subject);
+        Some(branch)
     }
 
     /// What a plugin itself says of who needs it.
