@@ -56,6 +56,8 @@ mod measured;
 mod missing;
 #[path = "node/modified.rs"]
 mod modified;
+#[path = "node/owned.rs"]
+mod owned;
 #[path = "node/pictured.rs"]
 mod pictured;
 #[path = "node/plugins.rs"]

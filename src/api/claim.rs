@@ -26,6 +26,11 @@ pub struct VolumeClaimSpec {
     /// The size.
     #[serde(default)]
     pub resources: Resources,
+    /// The group that the files of the volume are given to where they are used, so that tasks in it may read and write them:
+    /// by the driver if it can, else by the node, as `spec.fsGroupPolicy` of the Plugin says. Another one counts from the
+    /// next attachment on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fs_group: Option<u32>,
     /// The VolumeAttributesClass that the volume shall have; another one may be named at any time.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub volume_attributes_class_name: String,

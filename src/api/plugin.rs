@@ -39,6 +39,9 @@ pub struct PluginSpec {
     /// driver that does not tell how full they are. It may change with each release of CSI.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alpha: bool,
+    /// Whether the files of its volumes are given to the group that a claim names, where the driver does not do that itself.
+    #[serde(default, skip_serializing_if = "FsGroupPolicy::is_default")]
+    pub fs_group_policy: FsGroupPolicy,
     /// The processes that serve it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
@@ -46,6 +49,25 @@ pub struct PluginSpec {
     /// How processes are replaced when their entry in `instances` changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
+}
+
+/// When nodes give the files of a volume to the group that its claim names, as in a CSIDriver of Kubernetes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum FsGroupPolicy {
+    /// Where one node writes alone, and the class names an fsType: then it is a file system of its own.
+    #[default]
+    ReadWriteOnceWithFSType,
+    /// Always.
+    File,
+    /// Never: the driver's volumes know no owners, or their owners are nobody's business.
+    None,
+}
+
+impl FsGroupPolicy {
+    #[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How processes are replaced: one of the two, as in a DaemonSet of Kubernetes. One node at a time, with both running, when

@@ -389,6 +389,9 @@ pub struct VolumeAttachmentSpec {
     pub node_id: String,
     /// The one capability that the volume is used with.
     pub capability: Capability,
+    /// The group that its files are given to, as the claim named it when this was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fs_group: Option<u32>,
     /// Whether every user of it here only reads.
     #[serde(default)]
     pub read_only: bool,

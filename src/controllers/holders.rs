@@ -367,10 +367,13 @@ fn new_attachment(
     }
     let existing = volume.spec.source.existing.clone().unwrap_or_default();
     let known = !status.handle.is_empty();
+    let claim = volume.spec.claim_ref.clone().ok_or(Reason::NotAttached)?;
+    let found = context.world.claims.get(&(claim.namespace.clone(), claim.name.clone()));
+    let fs_group = found.filter(|found| uid(&**found) == claim.uid).and_then(|found| found.spec.fs_group);
     let spec = VolumeAttachmentSpec {
         volume: volume.name_any(),
         volume_uid: uid(volume),
-        claim: volume.spec.claim_ref.clone().ok_or(Reason::NotAttached)?,
+        claim,
         node_name: node.to_owned(),
         host: status.controller,
         attach_required,
@@ -380,6 +383,7 @@ fn new_attachment(
         volume_context: if known { status.context } else { existing.context },
         node_id: here.status.as_ref().map(|s| s.node_id.clone()).unwrap_or_default(),
         capability: volume.spec.capability(),
+        fs_group,
         read_only,
         allocations: Vec::new(),
         fenced: false,

@@ -28,6 +28,7 @@ use super::tasks::Tasks;
 use super::turns::Turns;
 use super::writes::{Said, Written};
 use crate::api::meta::{CALLS_KEPT, Call, SecretRef, Time};
+use crate::api::plugin::FsGroupPolicy;
 use crate::api::snapshot::SnapshotOf;
 use crate::api::validate::CSI_MAP_MAX;
 use crate::api::{
@@ -522,6 +523,11 @@ impl Node {
         } else {
             own.unwrap_or(Duration::from_secs(60)).min(longest)
         }
+    }
+
+    /// What a Plugin says about the groups of files.
+    pub fn fs_group_policy(&self, plugin: &str) -> FsGroupPolicy {
+        self.caches.plugins.one(plugin).map(|plugin| plugin.spec.fs_group_policy).unwrap_or_default()
     }
 
     /// Whether what CSI calls alpha is used with a plugin, as its Plugin says now.

@@ -81,6 +81,9 @@ pub struct AttachmentEntry {
     /// learnt since.
     #[serde(default)]
     pub newer_modes: Option<bool>,
+    /// Whether the driver mounts it for the group: the same at stage and publish. Absent in journals of before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount_group: Option<bool>,
     /// Where staging stands.
     pub staged: Level,
     /// What was at the staging path after NodeStage; a plugin need not mount there.

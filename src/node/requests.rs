@@ -16,11 +16,15 @@ pub type Secrets = BTreeMap<String, String>;
 
 /// CSI's form of a capability. A plugin without the newer single-node modes gets the old one (CO-GEN-18).
 pub fn capability(of: &Capability, newer_modes: bool) -> VolumeCapability {
+    for_group(of, newer_modes, String::new())
+}
+
+fn for_group(of: &Capability, newer_modes: bool, volume_mount_group: String) -> VolumeCapability {
     let access_type = match of.volume_mode {
         VolumeMode::Filesystem => AccessType::Mount(MountVolume {
             fs_type: of.fs_type.clone(),
             mount_flags: of.mount_options.clone(),
-            volume_mount_group: String::new(),
+            volume_mount_group,
         }),
         VolumeMode::Block => AccessType::Block(BlockVolume {}),
     };
@@ -30,6 +34,21 @@ pub fn capability(of: &Capability, newer_modes: bool) -> VolumeCapability {
         }),
         access_type: Some(access_type),
     }
+}
+
+/// What was found out of the driver of a volume before it was first staged or published here; it stays so until that is undone.
+#[derive(Debug, Clone, Copy)]
+pub struct Dialect {
+    /// It knows the newer single-node modes.
+    pub newer_modes: bool,
+    /// It mounts for a group.
+    pub mount_group: bool,
+}
+
+/// The capability of calls to the node service.
+fn here(of: &VolumeAttachmentSpec, dialect: Dialect) -> VolumeCapability {
+    let group = of.fs_group.filter(|_| dialect.mount_group).map(|group| group.to_string());
+    for_group(&of.capability, dialect.newer_modes, group.unwrap_or_default())
 }
 
 fn mode(mode: AccessMode, newer: bool) -> Mode {
@@ -194,14 +213,14 @@ pub struct Expand<'a> {
 pub fn node_expand(
     of: &VolumeAttachmentSpec,
     with: Expand<'_>,
-    newer_modes: bool,
+    dialect: Dialect,
 ) -> proto::NodeExpandVolumeRequest {
     proto::NodeExpandVolumeRequest {
         volume_id: of.handle.clone(),
         volume_path: with.path.to_owned(),
         capacity_range: Some(proto::CapacityRange { required_bytes: with.bytes, limit_bytes: 0 }),
         staging_target_path: with.staging.to_owned(),
-        volume_capability: Some(capability(&of.capability, newer_modes)),
+        volume_capability: Some(here(of, dialect)),
         secrets: with.secrets,
     }
 }
@@ -237,13 +256,13 @@ pub fn stage(
     publish_context: &Map,
     staging: &str,
     secrets: Secrets,
-    newer_modes: bool,
+    dialect: Dialect,
 ) -> proto::NodeStageVolumeRequest {
     proto::NodeStageVolumeRequest {
         volume_id: of.handle.clone(),
         publish_context: publish_context.clone(),
         staging_target_path: staging.to_owned(),
-        volume_capability: Some(capability(&of.capability, newer_modes)),
+        volume_capability: Some(here(of, dialect)),
         secrets,
         volume_context: of.volume_context.clone(),
     }
@@ -267,14 +286,14 @@ pub struct Publish<'a> {
 pub fn publish(
     of: &VolumeAttachmentSpec,
     with: Publish<'_>,
-    newer_modes: bool,
+    dialect: Dialect,
 ) -> proto::NodePublishVolumeRequest {
     proto::NodePublishVolumeRequest {
         volume_id: of.handle.clone(),
         publish_context: with.publish_context.clone(),
         staging_target_path: with.staging.to_owned(),
         target_path: with.target.to_owned(),
-        volume_capability: Some(capability(&of.capability, newer_modes)),
+        volume_capability: Some(here(of, dialect)),
         readonly: with.read_only || of.capability.access_mode.read_only(),
         secrets: with.secrets,
         volume_context: of.volume_context.clone(),

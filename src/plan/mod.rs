@@ -45,6 +45,7 @@ pub mod lead;
 pub mod marks;
 pub mod modify;
 pub mod mount;
+pub mod ownership;
 pub mod place;
 pub mod plugins;
 pub mod provision;

@@ -74,6 +74,17 @@ pub trait Kernel: Send + Sync + fmt::Debug {
         within: &SubPath,
     ) -> Result<OwnedFd, KernelError>;
 
+    /// Gives the files of what is at the path to the group, which may read and write them then, the root last; nothing when the
+    /// root has the group. Follows no link and no other mount. [`KernelError::Changed`] when it is no longer what `verified`
+    /// says. How many files were changed. Takes as long as there are files, whatever the usual deadline is; who drops it ends
+    /// it, and it begins anew.
+    async fn give_to_group(
+        &self,
+        path: &TreePath,
+        verified: &Present,
+        group: u32,
+    ) -> Result<u64, KernelError>;
+
     /// Mounts a clone of what is at `from` at `at`: nosuid, nodev (unless it is a block device), read-only when
     /// asked. Makes the missing directories (or the file, for a block device) beneath the allowed directory.
     /// The same thing mounted there already is success; anything else is [`KernelError::Occupied`].

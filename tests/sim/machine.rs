@@ -231,6 +231,9 @@ impl Kernel for SimMachine {
         })
     }
 
+    async fn give_to_group(&self, _: &TreePath, _: &Present, _: u32) -> Result<u64, KernelError> {
+        Ok(0)
+    }
     async fn publish_at_host(
         &self,
         from: &TreePath,

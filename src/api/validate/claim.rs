@@ -13,6 +13,7 @@ pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     reference(&mut faults, "spec.volumeName", &spec["volumeName"]);
     reference(&mut faults, "spec.volumeAttributesClassName", &spec["volumeAttributesClassName"]);
     access_modes(&mut faults, &spec["accessModes"]);
+    fs_group(&mut faults, spec);
     let request =
         size(&mut faults, "spec.resources.requests.storage", &spec["resources"]["requests"]["storage"]);
     let limit = size(&mut faults, "spec.resources.limits.storage", &spec["resources"]["limits"]["storage"]);
@@ -36,6 +37,20 @@ pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         attributes_change(&mut faults, old, new);
     }
     faults.into_vec()
+}
+
+fn fs_group(faults: &mut FieldErrors, spec: &Value) {
+    let path = "spec.fsGroup";
+    match spec["fsGroup"].as_u64() {
+        Some(_) if spec["volumeMode"] == "Block" => {
+            faults.invalid(path, "a block volume has no files that a group could have; leave it out");
+        }
+        // To the kernel that is no group, but "as it is".
+        Some(group) if group >= u64::from(u32::MAX) => {
+            faults.invalid(path, format!("{group} is no group; one is below {}", u32::MAX));
+        }
+        Some(_) | None => {}
+    }
 }
 
 /// What the volume is filled from.
@@ -128,6 +143,21 @@ mod tests {
     use super::super::super::field::Cause;
     use super::super::paths;
     use super::*;
+
+    #[test]
+    fn a_group_is_one_that_files_can_have() {
+        let faults = |mode: &str, group: i64| {
+            let spec = json!({ "accessModes": ["SingleNodeWriter"], "volumeMode": mode, "fsGroup": group,
+                "resources": { "requests": { "storage": "1Gi" } } });
+            claim(&json!({ "spec": spec }), None)
+        };
+        for group in [0, 2000, i64::from(u32::MAX) - 1] {
+            assert_eq!(faults("Filesystem", group), [], "{group}");
+        }
+        for (mode, group) in [("Filesystem", i64::from(u32::MAX)), ("Block", 2000)] {
+            assert_eq!(paths(&faults(mode, group)), ["spec.fsGroup"], "{mode} {group}");
+        }
+    }
 
     #[test]
     fn three_faults_are_three_errors() {

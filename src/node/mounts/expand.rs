@@ -49,9 +49,9 @@ impl Unit {
             Some(entry) => plugin.told(node, &TreePath::new(["publish", entry.directory.as_str(), TARGET])?),
             None => staged.clone(),
         };
-        let newer_modes = entry.newer_modes.unwrap_or(plugin.newer_modes);
+        let dialect = entry.dialect(&plugin);
         let with = requests::Expand { path: &path, staging: &staged, bytes: spec.expand_bytes, secrets };
-        let request = requests::node_expand(spec, with, newer_modes);
+        let request = requests::node_expand(spec, with, dialect);
         let call = |terms| plugin.client.node_expand_volume(request, terms);
         match self.call(node, &plugin, ("NodeExpandVolume", step), call).await {
             Ok(_) => {

@@ -13,6 +13,7 @@ mod healing;
 pub(super) mod health;
 mod look;
 mod others;
+mod owners;
 mod report;
 mod steps;
 mod strays;

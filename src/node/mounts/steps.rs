@@ -53,14 +53,14 @@ impl Unit {
         let asker = format!("volumeattachments/{}", object.name_any());
         let secrets = node.secrets(&asker, spec.secrets.node_stage.as_ref()).await.map_err(Trouble::Wait)?;
         let mut entry = self.entry_or_new()?;
-        let newer_modes = *entry.newer_modes.get_or_insert(plugin.newer_modes);
+        let dialect = entry.dialect(&plugin);
         entry.staged = Level::Rising;
         node.journal.put(Entry::Attachment(entry.clone())).await?;
         let place = TreePath::new(["staging", &entry.staging])?;
         node.machine.kernel.make_dir(&place).await?;
         let path = plugin.told(node, &place);
         let foreign = foreign(node, &place, entry.seen.as_ref()).await?;
-        let request = requests::stage(spec, &self.publish_context(), &path, secrets, newer_modes);
+        let request = requests::stage(spec, &self.publish_context(), &path, secrets, dialect);
         let call = |terms| plugin.client.node_stage_volume(request, terms);
         match self.call(node, &plugin, ("NodeStageVolume", step), call).await {
             Ok(_) => {
@@ -162,7 +162,7 @@ impl Unit {
         if spec.stage_required {
             self.still_staged(node, &attachment).await?;
         }
-        let newer_modes = *attachment.newer_modes.get_or_insert(plugin.newer_modes);
+        let dialect = attachment.dialect(&plugin);
         if !spec.stage_required && self.users.iter().all(|user| user.level() == Level::Down) {
             attachment.tried = None;
         }
@@ -188,7 +188,7 @@ impl Unit {
                 read_only: user.read_only,
                 secrets,
             },
-            newer_modes,
+            dialect,
         );
         let foreign = foreign(node, &target, entry.verified.as_ref()).await?;
         let call = |terms| plugin.client.node_publish_volume(request, terms);
@@ -211,6 +211,7 @@ impl Unit {
             Ok(verified) => verified,
             Err(trouble) => return Err(self.by_word_alone(node, entry, &target, trouble).await),
         };
+        Box::pin(self.give_to_group(node, user, (&target, &verified), (spec, dialect))).await?;
         if let Some(host) = &host {
             self.publish_at_host(node, user, (&target, &verified, host), &mut entry).await?;
         }
@@ -517,6 +518,8 @@ pub(super) struct Serving {
     pub(super) client: csi::Plugin,
     gate: Arc<dyn Gate>,
     pub(super) newer_modes: bool,
+    /// Whether it mounts for a group.
+    pub(super) mount_group: bool,
     /// Whether it expands volumes on nodes.
     pub(super) expands: bool,
     /// Whether it tells how full volumes are, or how they are.
@@ -547,6 +550,7 @@ pub(super) fn serving(node: &Node, plugin: &str, handle: &str) -> Result<Serving
                 client: instance.client,
                 view: instance.view,
                 newer_modes: can.single_node_multi_writer,
+                mount_group: can.volume_mount_group,
                 expands: can.expand_volume,
                 measures: can.get_volume_stats || can.volume_condition && node.alpha(plugin) == Alpha::On,
             })

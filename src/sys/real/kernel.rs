@@ -7,7 +7,7 @@ use crate::sys::path::{HostPath, Place, SubPath, TreePath};
 use crate::sys::real::facts::{self, Asking};
 use crate::sys::real::open::{self, Confined, failure, io_failure};
 use crate::sys::real::pool::{Pool, Unanswered};
-use crate::sys::real::{host, mounts, table, tree, vital};
+use crate::sys::real::{host, mounts, ownership, table, tree, vital};
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use rustix::fs::{AtFlags, FileType, Mode};
@@ -233,6 +233,23 @@ impl Kernel for RealKernel {
             clone_of(&directory.map_err(|errno| failure("open", &path, errno))?, &path)
         })
         .await
+    }
+
+    async fn give_to_group(
+        &self,
+        path: &TreePath,
+        verified: &Present,
+        group: u32,
+    ) -> Result<u64, KernelError> {
+        let (place, verified) = (Place::Tree(path.clone()), verified.clone());
+        let absolute = self.absolute(&place);
+        let root = self
+            .ask(absolute.clone(), move |this| {
+                verified_handle(&this.confined(&place)?, &verified, this.asking)
+            })
+            .await?;
+        let given = ownership::give_aside(root, group).await;
+        given.map_err(|errno| failure("give a group the files of", &absolute, errno))
     }
 
     async fn publish_at_host(

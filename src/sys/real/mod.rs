@@ -15,6 +15,7 @@ mod leftovers;
 pub(crate) mod loops;
 pub(crate) mod mounts;
 pub(crate) mod open;
+mod ownership;
 mod pool;
 mod processes;
 pub(crate) mod program;

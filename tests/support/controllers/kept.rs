@@ -111,9 +111,12 @@ async fn what_later_calls_need_is_kept_with_the_volume_and_its_attachment() {
     let mut of = class("disk", "disk");
     of["spec"]["secrets"] = secrets.clone();
     bench.make("volumeclasses", of).await;
-    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    let mut claim = claim("c", "disk", "SingleNodeWriter");
+    claim["spec"]["fsGroup"] = json!(2000);
+    bench.make("volumeclaims", claim).await;
     bench.make("allocations", user("one", "c", "a")).await;
     bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.patch("volumeclaims", "default", "c", json!({ "spec": { "fsGroup": 3000 } })).await;
     bench.delete("volumeclasses", "", "disk").await;
     bench.behave("a", |b| b.node_id = "x-2".to_owned());
     let renamed = |seen: &Seen| seen.only("plugininstances")["status"]["nodeId"] == "x-2";
@@ -121,6 +124,7 @@ async fn what_later_calls_need_is_kept_with_the_volume_and_its_attachment() {
     bench.quiet().await;
     let attachment = bench.seen.only("volumeattachments")["spec"].clone();
     assert_eq!((&attachment["nodeId"], &attachment["secrets"]), (&json!("x-1"), &secrets));
+    assert_eq!(attachment["fsGroup"], 2000, "what was staged with a group is published with it");
     bench.behave("a", |b| b.releases = false);
     bench.delete("allocations", "default", "one").await;
     bench.delete("volumeclaims", "default", "c").await;

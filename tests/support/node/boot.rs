@@ -24,6 +24,11 @@ pub fn forgetful(machine: Machine) -> Machine {
     with(machine, Says::NoMounts)
 }
 
+/// The machine, which gives no files to a group while there is a file `ungiven` beside the tree.
+pub fn ungiving(machine: Machine) -> Machine {
+    with(machine, Says::NoGroups)
+}
+
 fn with(machine: Machine, says: Says) -> Machine {
     Machine { kernel: Arc::new(Wrapped(Arc::clone(&machine.kernel), says)), ..machine }
 }
@@ -32,6 +37,7 @@ fn with(machine: Machine, says: Says) -> Machine {
 enum Says {
     AnotherBoot,
     NoMounts,
+    NoGroups,
 }
 
 #[derive(Debug)]
@@ -97,6 +103,20 @@ impl Kernel for Wrapped {
         within: &SubPath,
     ) -> Result<OwnedFd, KernelError> {
         self.0.clone_directory(path, verified, within).await
+    }
+    async fn give_to_group(
+        &self,
+        path: &TreePath,
+        verified: &Present,
+        group: u32,
+    ) -> Result<u64, KernelError> {
+        let ungiven = self.0.absolute(&Place::Tree(TreePath::root())).with_file_name("ungiven");
+        if self.1 == Says::NoGroups && ungiven.exists() {
+            let (action, source) =
+                ("give a group the files of", std::io::ErrorKind::ReadOnlyFilesystem.into());
+            return Err(KernelError::Refused { action, path: ungiven, source });
+        }
+        self.0.give_to_group(path, verified, group).await
     }
     async fn publish_at_host(
         &self,

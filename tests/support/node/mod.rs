@@ -21,7 +21,7 @@ use wharfline::server::{Identity, SealingKey, Server, ServerOptions};
 use wharfline::store::embedded::{EmbeddedStore, MemoryDisk, Options as StoreOptions};
 use wharfline::sys::real::{Pool, RealProcesses};
 
-pub use boot::{forgetful, rebooted};
+pub use boot::{forgetful, rebooted, ungiving};
 pub use link::Link;
 pub use reluctant::{blind, mute, reluctant};
 pub use rig::{NODE_ID, Rig, Special, condition, condition_message, condition_reason};

@@ -1,0 +1,106 @@
+//! Who gives a volume's files to the group that its claim names.
+use crate::api::meta::{AccessMode, Capability, VolumeMode};
+use crate::api::plugin::FsGroupPolicy;
+
+/// What the answer depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The group, if one is wanted.
+    pub group: Option<u32>,
+    /// The driver mounts volumes for a group: VOLUME_MOUNT_GROUP of its node service.
+    pub mounts_for_group: bool,
+    /// What the Plugin says of it.
+    pub policy: FsGroupPolicy,
+    /// How the volume is used.
+    pub capability: &'a Capability,
+    /// Whether this user only reads.
+    pub read_only: bool,
+}
+
+/// Who gives the files to the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Giver {
+    /// There is nothing to give.
+    Nobody,
+    /// The driver, which is told the group; then nobody else touches an owner (CO-GEN-19).
+    Driver,
+    /// The node, after the volume was published.
+    Node(u32),
+    /// Nobody, although a group is wanted; why, in words that follow "because".
+    Withheld(&'static str),
+}
+
+/// Who gives the files to the group.
+pub fn giver(facts: Facts<'_>) -> Giver {
+    let Some(group) = facts.group.filter(|_| facts.capability.volume_mode == VolumeMode::Filesystem) else {
+        return Giver::Nobody;
+    };
+    if facts.mounts_for_group {
+        return Giver::Driver;
+    }
+    if facts.read_only {
+        return Giver::Withheld("it is only read here");
+    }
+    match facts.policy {
+        FsGroupPolicy::None => Giver::Withheld("spec.fsGroupPolicy of its Plugin is None"),
+        FsGroupPolicy::File => Giver::Node(group),
+        FsGroupPolicy::ReadWriteOnceWithFSType if !one_node_writes(facts.capability.access_mode) => {
+            Giver::Withheld("several nodes may have it, and spec.fsGroupPolicy of its Plugin is not File")
+        }
+        FsGroupPolicy::ReadWriteOnceWithFSType if facts.capability.fs_type.is_empty() => {
+            Giver::Withheld("its class names no fsType, and spec.fsGroupPolicy of its Plugin is not File")
+        }
+        FsGroupPolicy::ReadWriteOnceWithFSType => Giver::Node(group),
+    }
+}
+
+fn one_node_writes(mode: AccessMode) -> bool {
+    mode.single_node() && mode != AccessMode::SingleNodeReaderOnly
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scenario B82.
+    #[test]
+    fn files_are_given_only_where_the_policy_says_so() {
+        use AccessMode::{MultiNodeMultiWriter, SingleNodeReaderOnly, SingleNodeWriter};
+        use FsGroupPolicy::{File, None as Never, ReadWriteOnceWithFSType as Usual};
+        let withheld = |giver| matches!(giver, Giver::Withheld(_));
+        for (policy, access_mode, fs_type, given) in [
+            (Usual, SingleNodeWriter, "ext4", true),
+            (Usual, SingleNodeWriter, "", false),
+            (Usual, MultiNodeMultiWriter, "ext4", false),
+            (Usual, SingleNodeReaderOnly, "ext4", false),
+            (File, SingleNodeWriter, "", true),
+            (File, MultiNodeMultiWriter, "", true),
+            (Never, SingleNodeWriter, "ext4", false),
+        ] {
+            let capability = Capability {
+                access_mode,
+                volume_mode: VolumeMode::Filesystem,
+                fs_type: fs_type.to_owned(),
+                mount_options: Vec::new(),
+            };
+            let facts = Facts {
+                group: Some(7),
+                mounts_for_group: false,
+                policy,
+                capability: &capability,
+                read_only: false,
+            };
+            let case = format!("{policy:?} {access_mode:?} {fs_type:?}");
+            let found = giver(facts);
+            assert!(if given { found == Giver::Node(7) } else { withheld(found) }, "{case}: {found:?}");
+            // The driver does it, whatever the policy is.
+            let by_driver = Facts { mounts_for_group: true, ..facts };
+            assert_eq!(giver(by_driver), Giver::Driver, "{case}");
+            assert_eq!(giver(Facts { read_only: true, ..by_driver }), Giver::Driver, "{case}");
+            assert!(withheld(giver(Facts { read_only: true, ..facts })), "{case}");
+            assert_eq!(giver(Facts { group: None, ..by_driver }), Giver::Nobody, "{case}");
+            let block = Capability { volume_mode: VolumeMode::Block, ..capability.clone() };
+            assert_eq!(giver(Facts { capability: &block, ..by_driver }), Giver::Nobody, "{case}");
+        }
+    }
+}
