@@ -118,8 +118,10 @@ pub fn steps(pace: Pace, nodes: &BTreeMap<String, OnNode>, elsewhere: usize) -> 
         let next = staying(on, true).any(|made| made.settled);
         let served_before = staying(on, false).any(|made| made.healthy);
         let former: Vec<&Made> = staying(on, false).collect();
-        // One that is not healthy is of no use beside one that is: of two former ones the later failed.
-        let useless = |made: &&&Made| next || served_before && !made.healthy;
+        let proven = staying(on, false).any(|made| made.settled);
+        // One that is not healthy is of no use beside one that is: of two former ones the later failed. Nor is one that was
+        // replaced before it had shown what it is worth.
+        let useless = |made: &&&Made| next || served_before && !made.healthy || proven && !made.settled;
         steps.stop.extend(former.iter().filter(useless).map(|made| made.name.clone()));
         let stay: Vec<&Made> = former.iter().filter(|made| !useless(made)).copied().collect();
         if staying(on, true).next().is_some() {
@@ -169,7 +171,8 @@ pub fn steps(pace: Pace, nodes: &BTreeMap<String, OnNode>, elsewhere: usize) -> 
 /// up, it goes when that is so.
 pub fn serves_on(pace: Pace, on: &OnNode, former: &str) -> bool {
     let serves = on.made.iter().any(|made| made.name == former && made.healthy && !made.current);
-    matches!(pace, Pace::Surge(_)) && serves && !staying(on, true).any(|made| made.settled)
+    let other = staying(on, false).any(|made| made.name != former && made.healthy && made.settled);
+    matches!(pace, Pace::Surge(_)) && serves && !other && !staying(on, true).any(|made| made.settled)
 }
 
 /// How far a change has come.
@@ -206,7 +209,7 @@ pub fn standing(pace: Pace, nodes: &BTreeMap<String, OnNode>) -> Standing {
 mod tests {
     use super::*;
 
-    /// `N` is settled and wanted, `h` is healthy for a moment only, `l` is so again and again, `n` is not yet, `F` and `f` are former ones, `x` is a former one that goes, `X` one that serves meanwhile, `y` a wanted one.
+    /// `N` is settled and wanted, `h` is healthy for a moment only, `l` is so again and again, `n` is not yet, `F` and `f` are former ones, `g` one that is healthy for a moment only, `x` is a former one that goes, `X` one that serves meanwhile, `y` a wanted one.
     fn on(made: &str) -> OnNode {
         let one = |word: char| Made {
             name: match word {
@@ -214,7 +217,7 @@ mod tests {
                 other => format!("former-{}", other.to_ascii_lowercase()),
             },
             current: matches!(word, 'N' | 'h' | 'l' | 'n' | 'y'),
-            healthy: matches!(word, 'N' | 'h' | 'l' | 'F' | 'X'),
+            healthy: matches!(word, 'N' | 'h' | 'l' | 'F' | 'g' | 'X'),
             settled: matches!(word, 'N' | 'F'),
             loops: word == 'l',
             leaving: matches!(word, 'x' | 'X' | 'y'),
@@ -290,6 +293,10 @@ mod tests {
             ("Ffn", "-", "-"),
             ("fn", "", ""),
             ("FF", "+", "--"),
+            ("Fg", "+-", "--"), // of a spec that was replaced before it had been well for long enough
+            ("Fgn", "-", "-"),
+            ("g", "+", "-"), // nobody else serves
+            ("gg", "+", "--"),
             ("!F", "", ""), // on a node that is away none is known to be well
             ("!f", "", ""),
             ("!fn", "", ""),
@@ -310,7 +317,8 @@ mod tests {
             ("XN", false), // it is up
             ("x", false),  // it is of no use
             ("xn", false),
-            ("XF", true), // of two former ones each
+            ("XF", false), // another one does
+            ("Xg", true),  // that one has not shown yet what it is worth
         ] {
             let on = on(made);
             assert_eq!(serves_on(Pace::Surge(1), &on, "former-x"), serves, "{made}");

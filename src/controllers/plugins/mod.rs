@@ -252,15 +252,15 @@ fn ready(
 }
 
 fn loops(instance: &PluginInstance) -> String {
-    format!("every instance is healthy now, but the one {}", loops_said(instance))
+    let node = &instance.spec.node_name;
+    format!("every instance is healthy now, but the one on node \"{node}\" {}", loops_said(instance))
 }
 
 /// Says the same at each of its ends.
 fn loops_said(instance: &PluginInstance) -> String {
-    let (node, name) = (&instance.spec.node_name, instance.name_any());
+    let name = instance.name_any();
     format!(
-        "on node \"{node}\" ends soon after each start; its condition {STEADY} says how: \
-         wharfline describe plugininstance/{name}"
+        "ends soon after each start; its condition {STEADY} says how: wharfline describe plugininstance/{name}"
     )
 }
 

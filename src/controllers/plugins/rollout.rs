@@ -371,7 +371,10 @@ fn unwell(
             return Some(("DuplicateNodeID".to_owned(), message));
         }
         if let Some(loops) = object.status.as_ref().and_then(|status| status.unsteady()) {
-            return Some((loops.reason.clone(), format!("the one {}", loops_said(object))));
+            return Some((
+                loops.reason.clone(),
+                format!("on node \"{}\": it {}", object.spec.node_name, loops_said(object)),
+            ));
         }
         // A socket that is not there yet may come, and somebody may listen to it; that neither was so in time is told as another
         // fault.

@@ -212,7 +212,7 @@ async fn a_changed_spec_goes_from_node_to_node_and_the_former_one_serves_until_t
     let message = updated(&bench.seen)["message"].as_str().unwrap().to_owned();
     assert!(
         message.starts_with("1 of 3 instances are of this spec; ")
-            && message.contains("on node \"b\": as told"),
+            && message.contains("on node \"b\": it ends soon after each start"),
         "{message}"
     );
     let said = |seen: &Seen| seen.all("events").iter().filter(|e| e["reason"] == "UpdateHeld").count();

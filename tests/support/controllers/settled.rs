@@ -94,3 +94,27 @@ async fn a_former_instance_goes_once_the_next_one_is_steady() {
     bench.until("through", |seen| updated(seen)["status"] == "True").await;
     bench.end().await;
 }
+
+/// Who changes a spec many times soon after each other has the last of them beside the one that served, and none of those between.
+#[tokio::test(start_paused = true)]
+async fn what_was_replaced_before_it_was_settled_goes_at_once() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    crate::bench::pass(30).await;
+    for word in ["ONE", "TWO", "THREE"] {
+        change(&bench, word, json!(null)).await;
+        let well = |seen: &Seen| {
+            with(seen, word).len() == 1
+                && seen.all("plugininstances").iter().filter(|i| ready(i)).count() >= 2
+        };
+        bench.until("it is well", well).await;
+        crate::bench::pass(2).await;
+    }
+    bench.until("two are left", |seen| seen.all("plugininstances").len() == 2).await;
+    assert_eq!(with(&bench.seen, "THREE"), ["a"]);
+    assert_eq!((with(&bench.seen, "ONE").len(), with(&bench.seen, "TWO").len()), (0, 0));
+    assert_eq!(updated(&bench.seen)["status"], "False", "it is not through");
+    bench.until("through", |seen| updated(seen)["status"] == "True").await;
+    assert_eq!(bench.seen.all("plugininstances").len(), 1);
+    bench.end().await;
+}
