@@ -300,7 +300,7 @@ async fn what_a_driver_without_a_socket_wrote_is_told_with_its_end() {
     end_own(&rig).await;
 }
 
-/// Its daemon is started anew while it ends: that nobody asked for its end but its health is known to the next one, too.
+/// It ends while no daemon is there: that nobody asked for its end but its health is known to the next one, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_ended_for_its_health_is_not_taken_for_stopped_by_the_next_daemon() {
     let mut rig = Rig::idle(Config::full()).await;
@@ -313,6 +313,9 @@ async fn who_is_ended_for_its_health_is_not_taken_for_stopped_by_the_next_daemon
     let ends = |a: &Value| a["status"]["tasks"][0]["state"] == "Stopping";
     rig.world.until(&rig.allocs, "own", "it is ended", ends).await;
     rig.kill().await;
+    // The next one would end it for its health once more.
+    let record = rig.place.data.path().join(format!("tasks/{}.plugin/exit.json", uid(&alloc)));
+    until(|| record.exists(), "its shim has killed it").await;
     rig.start().await;
     let ended = |a: &Value| a["status"]["tasks"][0]["exitCode"] == 137;
     rig.world.until(&rig.allocs, "own", "killed", ended).await;
