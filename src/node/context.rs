@@ -116,6 +116,8 @@ pub struct Options {
     pub lease: Duration,
     /// Between two Probes of a plugin that is well.
     pub heartbeat: Duration,
+    /// Between two Probes of a plugin that is not ready: first and longest.
+    pub probe_pause: (Duration, Duration),
     /// A task that ran for so long starts again with the first pause, and a plugin is called steady.
     pub long_run: Duration,
     /// Between two measurements of how full volumes are; none are made where it is absent.

@@ -42,8 +42,8 @@ pub const HEARTBEAT: Duration = Duration::from_secs(30);
 const BEATS_PER_LIMIT: u32 = 20;
 /// Between two questions for the limit because an attachment was refused.
 const LIMIT_PAUSE: Duration = Duration::from_secs(5);
-/// Between two probes of a plugin that is not ready: first and longest.
-const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Between two probes of a plugin that is not ready, first and longest, if the options do not say otherwise.
+pub const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// How long a socket may be missing before anything is said of it.
 const MOMENT: Duration = Duration::from_secs(1);
 /// The word for a socket that is missing.
@@ -317,7 +317,7 @@ async fn become_ready(
     watched: &watch::Receiver<Watched>,
     mut before: Option<Doorway>,
 ) -> Met {
-    let mut pause = PROBE_PAUSE.0;
+    let mut pause = node.options.probe_pause.0;
     let (mut renewed, mut unvouched) = (false, 0);
     let key = watched.borrow().key.clone();
     loop {
@@ -361,10 +361,28 @@ async fn become_ready(
             }
             Err(Unready::Unwell(fault)) => change(node, watched, |p| blame(p, watched, fault)),
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PROBE_PAUSE.1);
-        before = Some(doorway);
+        before = Some(pause_before(&instance, node, doorway, &mut pause).await);
     }
+}
+
+/// Waits until the instance is asked once more: when another socket comes there it is somebody else who is asked, at once.
+async fn pause_before(
+    instance: &Instance,
+    node: &Arc<Node>,
+    mut doorway: Doorway,
+    pause: &mut Duration,
+) -> Doorway {
+    // However often one comes.
+    let soonest = Instant::now() + PROBE_PAUSE.0;
+    tokio::select! {
+        () = tokio::time::sleep(*pause) => *pause = (*pause * 2).min(node.options.probe_pause.1),
+        () = doorway.renews(node, &instance.socket) => {
+            instance.client.hang_up();
+            tokio::time::sleep_until(soonest).await;
+            *pause = node.options.probe_pause.0;
+        }
+    }
+    doorway
 }
 
 /// Who has answered.
@@ -442,33 +460,13 @@ async fn wait_for_news(
     (ask, pause): (&Notify, Duration),
 ) -> Option<Doorway> {
     let instance = node.registry.get(&watched.key)?;
-    let over = tokio::time::sleep(pause);
-    tokio::pin!(over);
-    loop {
-        tokio::select! {
-            event = doorway.changes.next() => match event {
-                Some(DirEvent::Appeared(new)) if new == doorway.name => doorway.renewed = true,
-                Some(DirEvent::Overflow) => {
-                    if !doorway.is_another(node, &instance.socket).await {
-                        continue;
-                    }
-                    doorway.renewed = true;
-                }
-                Some(DirEvent::Gone) | None => {
-                    doorway.changes = next_socket(node, &instance.socket);
-                    continue;
-                }
-                Some(DirEvent::Appeared(_) | DirEvent::Vanished(_) | DirEvent::Written(_)) => continue,
-            },
-            // That its connection ended is no news: there are drivers that close each one after a call.
-            () = ask.notified() => {}
-            () = &mut over => {}
-        }
-        if doorway.renewed {
-            instance.client.hang_up();
-        }
-        return Some(doorway);
+    tokio::select! {
+        () = doorway.renews(node, &instance.socket) => instance.client.hang_up(),
+        // That its connection ended is no news: there are drivers that close each one after a call.
+        () = ask.notified() => {}
+        () = tokio::time::sleep(pause) => {}
     }
+    Some(doorway)
 }
 
 /// Waits for the socket, and says so when that takes longer than a moment.

@@ -13,7 +13,7 @@ use super::allows;
 use crate::api::NodeAgent;
 use crate::api::node_agent::NodeAgentSpec;
 use crate::api::plugin::LONGEST_CONTROLLER_CALL;
-use crate::node::supervisor::HEARTBEAT;
+use crate::node::supervisor::{HEARTBEAT, PROBE_PAUSE};
 use crate::node::{Figures, Grants, Options};
 use crate::plan::marks::STOPPED;
 use crate::plan::supervise::LONG_RUN;
@@ -39,6 +39,7 @@ pub fn options(name: &str, data_dir: PathBuf, run_dir: PathBuf) -> Options {
         runtimes: allows::RUNTIMES.map(str::to_owned).to_vec(),
         lease: LEASE,
         heartbeat: HEARTBEAT,
+        probe_pause: PROBE_PAUSE,
         long_run: LONG_RUN,
         stats_period: Some(STATS_PERIOD),
         figures: Figures::default(),

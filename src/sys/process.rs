@@ -47,8 +47,9 @@ pub trait Processes: Send + Sync + fmt::Debug {
     async fn list(&self, root: &Path) -> Result<Vec<PathBuf>, ProcessError>;
 
     /// Removes the records and logs of an exited or never started task, file by file, and its directory if
-    /// that is then empty. [`ProcessError::Taken`] when it is running or lost.
-    async fn forget(&self, directory: &Path) -> Result<(), ProcessError>;
+    /// that is then empty. `logs`: where they are if it has no record that says so.
+    /// [`ProcessError::Taken`] when it is running or lost.
+    async fn forget(&self, directory: &Path, logs: &LogSpec) -> Result<(), ProcessError>;
 
     /// Removes the cgroups directly beneath `parent` (such as `/wharfline/NODE`) that are named like no directory
     /// of `tasks` and have no process. One that has some is only told of: nobody knows whose they are. Where there

@@ -1,6 +1,7 @@
 //! A kernel whose watches come, go, and lose what they should tell.
 use std::sync::Arc;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -115,5 +116,28 @@ async fn lost_events_disturb_no_driver_that_is_still_there() {
     rig.plugin.serve();
     let back = |i: &Value| i["status"]["nodeId"] == NODE_ID && condition(i, "Ready", "True");
     rig.world.until(&rig.instances, "p", "the former one", back).await;
+    rig.finish().await;
+}
+
+/// The path of its socket is still there, and nobody listens: it is asked ever more rarely, but who comes is asked at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_in_the_place_of_a_driver_that_died_is_asked_without_a_pause() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.wrap = wrap;
+    rig.options.probe_pause = (Duration::from_secs(3600), Duration::from_secs(3600));
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    for told in [true, false] {
+        rig.plugin.kill().await;
+        assert!(rig.plugin.socket().exists());
+        rig.not_ready("ProbeFailed").await;
+        // The second time what happens there is lost, and only that something was is told.
+        let loses = |mood: &mut Mood| mood.lost += usize::from(!told);
+        MOOD.send_modify(loses);
+        rig.plugin.serve();
+        MOOD.send_modify(loses);
+        rig.ready().await;
+    }
     rig.finish().await;
 }

@@ -73,6 +73,27 @@ async fn a_program_that_is_missing_is_tried_at_growing_intervals() {
     rig.finish().await;
 }
 
+/// What is refused before anything was started has a place for what it would have written all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_is_refused_leaves_no_logs_behind() {
+    let rig = Rig::new(Config::full()).await;
+    let data = rig.place.data.path();
+    let mut spec = with_volume("Always", "");
+    spec["tasks"][0]["volumeMounts"][0]["mountPath"] = json!(data.join("x"));
+    let app = rig.alloc("app", spec).await;
+    rig.give(&[&app], &Special::default()).await;
+    let refused = |a: &Value| {
+        let events = a["status"]["tasks"][0]["events"].as_array();
+        events.is_some_and(|all| all.iter().any(|event| event["reason"] == "StartFailed"))
+    };
+    rig.world.until(&rig.allocs, "app", "refused", refused).await;
+    let logs = data.join("logs").join(uid(&app));
+    assert!(logs.exists());
+    rig.end_all().await;
+    until(|| !logs.exists(), "its logs are gone").await;
+    rig.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_loop_is_seen_with_its_pause_and_keeps_its_volume() {
     let (rig, _) = given("exit 7", "Always").await;

@@ -14,7 +14,7 @@ use wharfline::plan::container::Trust;
 use wharfline::sys::containers::{Astray, DeviceNode, Equipment, Image, Lack, Layout, NoDevice};
 use wharfline::sys::image::{Config as ImageConfig, Digest, ImageError, Platform};
 use wharfline::sys::process::{
-    Adopted, Ended, ExitRecord, Outcome, ProcessError, ProcessId, Task, TaskSpec, TaskState,
+    Adopted, Ended, ExitRecord, LogSpec, Outcome, ProcessError, ProcessId, Task, TaskSpec, TaskState,
 };
 use wharfline::sys::{Containers, Processes};
 
@@ -172,8 +172,8 @@ impl Processes for Played {
     async fn list(&self, root: &Path) -> Result<Vec<PathBuf>, ProcessError> {
         self.0.list(root).await
     }
-    async fn forget(&self, directory: &Path) -> Result<(), ProcessError> {
-        self.0.forget(directory).await
+    async fn forget(&self, directory: &Path, logs: &LogSpec) -> Result<(), ProcessError> {
+        self.0.forget(directory, logs).await
     }
 }
 

@@ -18,7 +18,8 @@ use wharfline::sys::kernel::{
 };
 use wharfline::sys::path::{HostPath, Place, SubPath, TreePath};
 use wharfline::sys::process::{
-    Adopted, Ended, ExitRecord, Outcome, ProcessError, ProcessId, Task as TaskHandle, TaskSpec, TaskState,
+    Adopted, Ended, ExitRecord, LogSpec, Outcome, ProcessError, ProcessId, Task as TaskHandle, TaskSpec,
+    TaskState,
 };
 use wharfline::sys::watch::{DirEvent, WatchError};
 use wharfline::sys::{Clock, Files, Kernel, Processes, Random, Watches};
@@ -530,7 +531,7 @@ impl Processes for SimMachine {
         Ok(self.with(|node| node.tasks.keys().filter(|at| at.parent() == Some(root)).cloned().collect()))
     }
 
-    async fn forget(&self, directory: &Path) -> Result<(), ProcessError> {
+    async fn forget(&self, directory: &Path, _: &LogSpec) -> Result<(), ProcessError> {
         self.change(format!("forget {}", directory.display()), |node| {
             if node.tasks.get(directory).is_some_and(Task::taken) {
                 return Err(ProcessError::Taken { directory: directory.to_owned() });

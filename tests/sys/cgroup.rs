@@ -286,7 +286,7 @@ async fn what_a_shim_left_that_had_not_said_who_it_is_goes_with_the_records() {
     }
     parent.make("one");
     assert!(matches!(host.processes().adopt(&directory).await.unwrap(), Adopted::NeverStarted));
-    host.processes().forget(&directory).await.unwrap();
+    host.processes().forget(&directory, &host.logs()).await.unwrap();
     assert!(parent.directories("one").is_empty() && !directory.exists());
 }
 

@@ -168,7 +168,7 @@ impl Rig {
 
     async fn forget(&self) {
         let directory = self.host.task_directory();
-        self.host.processes().forget(&directory).await.unwrap();
+        self.host.processes().forget(&directory, &self.host.logs()).await.unwrap();
         assert!(!directory.exists(), "{:?}", std::fs::read_dir(&directory).map(Iterator::collect::<Vec<_>>));
     }
 }
@@ -328,7 +328,7 @@ async fn a_container_whose_shim_was_killed_runs_on_until_it_is_cleared() {
     assert_eq!(soon(task.wait()).await.unwrap(), Ended::Lost);
     assert!(lives(&main), "nothing of runc dies with the shim");
     let (processes, directory) = (rig.host.processes(), rig.host.task_directory());
-    assert!(matches!(processes.forget(&directory).await, Err(ProcessError::Taken { .. })));
+    assert!(matches!(processes.forget(&directory, &rig.host.logs()).await, Err(ProcessError::Taken { .. })));
     assert_eq!(soon(processes.clear_leftovers(&directory)).await.unwrap(), 2);
     gone(&main).await;
     rig.assert_gone();

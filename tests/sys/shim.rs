@@ -75,7 +75,7 @@ async fn without_its_unit_a_task_does_not_begin() {
         found => panic!("{found:?}"),
     }
     assert!(!host.data.join("ran").exists());
-    host.processes().forget(&host.task_directory()).await.unwrap();
+    host.processes().forget(&host.task_directory(), &host.logs()).await.unwrap();
     host.assert_clean();
 }
 
@@ -242,8 +242,10 @@ async fn a_running_task_is_adopted_from_its_directory_alone() {
     assert_eq!(listed, std::slice::from_ref(&directory));
     let taken = processes.start(&directory, &spec, vec![]).await.unwrap_err();
     assert!(matches!(taken, ProcessError::Taken { .. }), "{taken}");
-    for result in [processes.forget(&directory).await, processes.clear_leftovers(&directory).await.map(drop)]
-    {
+    for result in [
+        processes.forget(&directory, &host.logs()).await,
+        processes.clear_leftovers(&directory).await.map(drop),
+    ] {
         assert!(matches!(result, Err(ProcessError::Taken { .. })), "{result:?}");
     }
     let Adopted::Running(task) = processes.adopt(&directory).await.unwrap() else { panic!("it runs") };
@@ -256,10 +258,10 @@ async fn a_running_task_is_adopted_from_its_directory_alone() {
         Adopted::Exited(record) => assert_eq!(record.outcome, Outcome::Code(6)),
         other => panic!("{other:?}"),
     }
-    processes.forget(&directory).await.unwrap();
+    processes.forget(&directory, &host.logs()).await.unwrap();
     assert!(!directory.exists() && !host.data.join("out").exists());
     assert!(processes.list(&host.data.join("tasks")).await.unwrap().is_empty());
-    processes.forget(&directory).await.unwrap();
+    processes.forget(&directory, &host.logs()).await.unwrap();
 }
 
 #[tokio::test]

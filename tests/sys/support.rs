@@ -66,14 +66,18 @@ impl Host {
         self.data.join("tasks/one")
     }
 
+    pub(crate) fn logs(&self) -> LogSpec {
+        let log = |name: &str| self.data.join(name);
+        LogSpec { stdout: log("out"), stderr: log("err"), max_bytes: 1 << 20, files: 2 }
+    }
+
     /// A task of this shell script.
     pub(crate) fn script(&self, script: &str) -> TaskSpec {
-        let log = |name: &str| self.data.join(name);
         TaskSpec {
             argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
             env: BTreeMap::from([("HERE".to_owned(), self.data.to_str().unwrap().to_owned())]),
             cwd: "/".into(),
-            logs: LogSpec { stdout: log("out"), stderr: log("err"), max_bytes: 1 << 20, files: 2 },
+            logs: self.logs(),
             grace_ms: 10_000,
             private_mounts: false,
             mounts: Vec::new(),

@@ -245,6 +245,8 @@ async fn run_task(
     let uid = allocation.uid().unwrap_or_default();
     let step_name = step(&uid, &task.name);
     recall(node, allocation, task);
+    // What ends from here on was not counted, and is started again only after the next look has done so.
+    let process = node.tasks.process(&uid, &task.name);
     count_exit(node, allocation, task, &step_name);
     remember(node, allocation, task).await;
     prepare::count(node, allocation, task);
@@ -253,7 +255,7 @@ async fn run_task(
     let ready = (volumes, prepare::readiness(node, allocation, task));
     let outdated = serving::is_outdated(node, &uid, task);
     let now = supervise::while_healing(wanted, healing);
-    let what = supervise::Seen { outdated, ..seen(node, &uid, &task.name, task.restarts(), ready) };
+    let what = supervise::Seen { process, outdated, ..seen(node, &uid, &task.name, task.restarts(), ready) };
     let next = supervise::next(now, what);
     if outdated && next != Next::Do(Step::Stop) {
         keep_watch(node, allocation, task);

@@ -90,7 +90,7 @@ impl Shimmed {
     }
 
     pub(super) async fn forget(&self, place: &Place) -> Result<(), RuntimeError> {
-        self.processes.forget(&place.directory).await?;
+        self.processes.forget(&place.directory, &logs(place)).await?;
         self.tidy().await;
         Ok(())
     }

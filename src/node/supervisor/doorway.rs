@@ -22,6 +22,8 @@ pub(super) struct Doorway {
     /// Another socket came, and who listens there is not yet asked.
     pub(super) renewed: bool,
     pub(super) changes: BoxStream<'static, DirEvent>,
+    /// Events were lost, and which socket is there now is not yet looked at.
+    lost: bool,
     /// Which socket was there when the watch began, where that is known.
     socket: Option<SocketId>,
 }
@@ -43,7 +45,24 @@ impl Doorway {
                 once_watched(node, socket)
             }
         };
-        Self { name, renewed: false, changes, socket: there }
+        Self { name, renewed: false, changes, lost: false, socket: there }
+    }
+
+    /// Returns when another socket came to the path. Nothing is lost where that is not waited for to its end.
+    pub(super) async fn renews(&mut self, node: &Arc<Node>, socket: &Path) {
+        loop {
+            if self.lost && self.is_another(node, socket).await {
+                break;
+            }
+            self.lost = false;
+            match self.changes.next().await {
+                Some(DirEvent::Appeared(new)) if new == self.name => break,
+                Some(DirEvent::Overflow) => self.lost = true,
+                Some(DirEvent::Gone) | None => self.changes = next_socket(node, socket),
+                Some(DirEvent::Appeared(_) | DirEvent::Vanished(_) | DirEvent::Written(_)) => {}
+            }
+        }
+        (self.renewed, self.lost) = (true, false);
     }
 
     /// Whether another socket may be at the path, where events were lost. None at all is none yet.
@@ -63,7 +82,8 @@ impl Doorway {
         while let Some(event) = self.changes.next().now_or_never().flatten() {
             seen.push(event);
         }
-        seen.into_iter().any(|event| match event {
+        let lost = self.lost && self.differs(next.socket);
+        lost || seen.into_iter().any(|event| match event {
             DirEvent::Appeared(new) => new == self.name,
             // It may have been among those that were lost.
             DirEvent::Overflow => self.differs(next.socket),

@@ -6,7 +6,7 @@ use crate::sys::cgroup::{self, Leaf, Orphans, Trees};
 use crate::sys::ffi;
 use crate::sys::proc;
 use crate::sys::process::{
-    Adopted, Ended, ExitRecord, Outcome, ProcessError, Processes, Task, TaskSpec, TaskState,
+    Adopted, Ended, ExitRecord, LogSpec, Outcome, ProcessError, Processes, Task, TaskSpec, TaskState,
 };
 use crate::sys::random::{Random, RealRandom};
 use crate::sys::real::pool::{Pool, Unanswered};
@@ -250,9 +250,10 @@ impl Processes for RealProcesses {
         self.ask(root, task_files::list).await
     }
 
-    async fn forget(&self, directory: &Path) -> Result<(), ProcessError> {
-        let forgotten = self.ask(directory, |directory| {
-            task_files::forget(directory)?;
+    async fn forget(&self, directory: &Path, logs: &LogSpec) -> Result<(), ProcessError> {
+        let logs = logs.clone();
+        let forgotten = self.ask(directory, move |directory| {
+            task_files::forget(directory, &logs)?;
             Ok(task_files::trash_beside(directory))
         });
         if let Some(tasks) = forgotten.await? {

@@ -1,6 +1,6 @@
 //! What the files of a task's directory say, and their making and removal.
 use crate::sys::cgroup::{self, Cgroup, Leaf, Limits, Trees};
-use crate::sys::process::{ContainerSpec, ExitRecord, ProcessError, TaskSpec, TaskState};
+use crate::sys::process::{ContainerSpec, ExitRecord, LogSpec, ProcessError, TaskSpec, TaskState};
 use crate::sys::random::{Random, RealRandom};
 use crate::sys::real::boot_id;
 use crate::sys::real::processes::refused;
@@ -295,12 +295,12 @@ pub(crate) fn list(root: &Path) -> Result<Vec<PathBuf>, ProcessError> {
     Ok(found)
 }
 
-/// Removes the files of a task that is over.
-pub(crate) fn forget(directory: &Path) -> Result<(), ProcessError> {
+/// Removes the files of a task that is over. `logs`: where its logs are if it has no spec.
+pub(crate) fn forget(directory: &Path, logs: &LogSpec) -> Result<(), ProcessError> {
     let fail = |error| refused("remove the records of", directory, error);
     let taken = || ProcessError::Taken { directory: directory.to_owned() };
     if !directory.exists() {
-        return Ok(());
+        return remove_logs(logs).map_err(fail);
     }
     let _lock = take(directory).map_err(fail)?.ok_or_else(taken)?;
     if read::<TaskState>(directory, STATE)?.is_some() && exit(directory)?.is_none() {
@@ -309,26 +309,13 @@ pub(crate) fn forget(directory: &Path) -> Result<(), ProcessError> {
     let order = read::<Order>(directory, SPEC)?;
     let container = order.as_ref().and_then(|order| order.task.container.as_ref());
     remove_container(directory, container).map_err(fail)?;
-    if let Some(order) = order {
+    if let Some(order) = &order {
         // By the spec: a shim that was killed before it wrote who it is has made it all the same.
         if let Some(cgroup) = &order.task.cgroup {
             remove_leaf(&cgroup.path);
         }
-        for log in [&order.task.logs.stdout, &order.task.logs.stderr] {
-            let mut older = 0;
-            // Beyond the number of this spec there may be more, of an earlier one.
-            while remove(&rotated(log, older)).map_err(fail)? || older <= order.task.logs.files {
-                older += 1;
-            }
-            // Its directory and the allocation's, which other tasks may still use.
-            for directory in log.ancestors().skip(1).take(2) {
-                match rustix::fs::rmdir(directory) {
-                    Ok(()) | Err(Errno::NOENT) => {}
-                    Err(_in_use) => break,
-                }
-            }
-        }
     }
+    remove_logs(order.as_ref().map_or(logs, |order| &order.task.logs)).map_err(fail)?;
     // The end goes after the state: while it stands, nothing is lost. The lock goes last.
     for name in [STATE, EXIT, SPEC, LOCK] {
         remove(&directory.join(format!("{name}.new"))).map_err(fail)?;
@@ -338,6 +325,24 @@ pub(crate) fn forget(directory: &Path) -> Result<(), ProcessError> {
         Ok(()) | Err(Errno::NOTEMPTY | Errno::NOENT) => Ok(()),
         Err(errno) => Err(fail(errno.into())),
     }
+}
+
+fn remove_logs(logs: &LogSpec) -> io::Result<()> {
+    for log in [&logs.stdout, &logs.stderr] {
+        let mut older = 0;
+        // Beyond the number of this spec there may be more, of an earlier one.
+        while remove(&rotated(log, older))? || older <= logs.files {
+            older += 1;
+        }
+        // Its directory and the allocation's, which other tasks may still use.
+        for directory in log.ancestors().skip(1).take(2) {
+            match rustix::fs::rmdir(directory) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(_in_use) => break,
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Removes a file; false when there was none.

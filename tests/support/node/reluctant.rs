@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use wharfline::node::Machine;
 use wharfline::sys::Processes;
-use wharfline::sys::process::{Adopted, ProcessError, Task, TaskSpec};
+use wharfline::sys::process::{Adopted, LogSpec, ProcessError, Task, TaskSpec};
 
 /// The machine, whose first answers about tasks come too late.
 pub fn reluctant(machine: Machine) -> Machine {
@@ -73,7 +73,7 @@ impl Processes for Reluctant {
         }
         self.inner.list(root).await
     }
-    async fn forget(&self, directory: &Path) -> Result<(), ProcessError> {
-        self.inner.forget(directory).await
+    async fn forget(&self, directory: &Path, logs: &LogSpec) -> Result<(), ProcessError> {
+        self.inner.forget(directory, logs).await
     }
 }
