@@ -262,8 +262,17 @@ fn also_blocked(objects: &Objects, walk: &Walk<'_>, root: &Root, tree: &Branch) 
 fn advice(last: &Branch, path: &[&Branch]) -> String {
     let subject = &last.subject;
     let words = subject.words("");
-    if !last.hint.is_empty() {
-        return last.hint.clone();
+    // What needs something that was changed is not to be deleted for that.
+    let changed = |branch: &&&Branch| {
+        matches!(branch.subject.kind, Kind::Allocation | Kind::Plugin)
+            && branch.reason == "InUse"
+            && !branch.hint.is_empty()
+    };
+    let needed = path.iter().find(changed).filter(|_| last.reason == "InUse");
+    if let Some(hint) =
+        needed.map(|branch| &branch.hint).into_iter().chain([&last.hint]).find(|hint| !hint.is_empty())
+    {
+        return hint.clone();
     }
     match (last.state, last.reason.as_str(), subject.kind) {
         (State::Missing, _, Kind::Node) => {

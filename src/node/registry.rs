@@ -6,8 +6,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use super::supervisor::HEALTH_TIMED_OUT;
+use tokio::time::Instant;
+
+use super::supervisor::{Fault, HEALTH_TIMED_OUT};
 use crate::api::meta::{Segments, Time};
 use crate::api::plugin::{Provider, Role};
 use crate::csi;
@@ -106,6 +109,8 @@ pub struct Instance {
     pub progress: Progress,
     /// It has become well, or ceased to be, while there was no PluginInstance to tell it of.
     pub untold: bool,
+    /// What is told of the end of its connection, unless its process has ended with that; and since when that is known.
+    pub held: Option<(Fault, Instant)>,
 }
 
 impl Instance {
@@ -177,6 +182,20 @@ impl Registry {
         let instance = all.get_mut(key).filter(|instance| instance.untold)?;
         instance.untold = false;
         Some(instance.progress.clone())
+    }
+
+    /// Its connection has ended, and it may turn out that its process has.
+    pub fn hold(&self, key: &InstanceKey, fault: Fault) {
+        if let Some(instance) = self.all().get_mut(key) {
+            instance.held = Some((fault, Instant::now()));
+        }
+    }
+
+    /// What was to be told of its connection for so long, if it was not told.
+    pub fn take_held(&self, key: &InstanceKey, age: Duration) -> Option<Fault> {
+        let mut all = self.all();
+        let held = &mut all.get_mut(key)?.held;
+        held.take_if(|(_, since)| since.elapsed() >= age).map(|(fault, _)| fault)
     }
 
     /// Takes the admission of an instance back; returns its plugin if that is news.
@@ -356,6 +375,7 @@ mod tests {
             ours: true,
             draining: false,
             untold: false,
+            held: None,
             progress: Progress::default(),
         }
     }

@@ -20,17 +20,17 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 mod doorway;
+mod edge;
 
 use super::context::{AtSocket, Key, Node};
-use super::events::Tone;
 use super::registry::{Fingerprint, Instance, InstanceKey, Progress};
 use crate::api::PluginInstance;
-use crate::api::meta::{READY, Time, is_true};
 use crate::api::plugin::{OTHER_DRIVER, Provider, Role};
 use crate::csi::{self, Failure, Readiness, check};
-use crate::plan::supervise::Process;
 use crate::sys::watch::DirEvent;
 use doorway::{Doorway, next_socket};
+pub(super) use edge::tell;
+use edge::{change, connection_ended, known_well_since, tell_of_connection, unwell};
 
 /// How long Identity and Get* calls may take.
 const ASK: Duration = Duration::from_secs(15);
@@ -46,6 +46,8 @@ const LIMIT_PAUSE: Duration = Duration::from_secs(5);
 pub const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// How long a socket may be missing before anything is said of it.
 const MOMENT: Duration = Duration::from_secs(1);
+/// The word for an instance whose process is over.
+pub(super) const PROCESS_ENDED: &str = "ProcessEnded";
 /// The word for a socket that is missing.
 const NO_SOCKET: &str = "NoSocket";
 /// The word for an instance that was not ready within its `healthTimeout`.
@@ -216,72 +218,13 @@ fn note_timeout(node: &Node, watched: &Watched) {
     });
     tracing::warn!(instance = ?watched.key, sentence, "plugin not ready in time");
     if let Some(object) = instance_object(node, &watched.key) {
-        let step = step(watched, HEALTH_TIMED_OUT);
+        let step = step(&watched.key, HEALTH_TIMED_OUT);
         node.events.failed(object.object_ref(&()), &step, HEALTH_TIMED_OUT, "Start", &sentence);
     }
 }
 
 pub(super) fn instance_object(node: &Node, key: &InstanceKey) -> Option<Arc<PluginInstance>> {
     node.caches.instances.one(&format!("{}/{}", key.allocation, key.task))
-}
-
-/// Changes the instance's progress and wakes whoever cares.
-fn change(node: &Node, watched: &Watched, change: impl FnOnce(&mut Progress)) {
-    // As it was before anybody could report the change: what is written after it says "well since" with the same time.
-    let object = instance_object(node, &watched.key);
-    let Some((before, after)) = node.registry.progress(&watched.key, change) else { return };
-    if before == after {
-        return;
-    }
-    node.queue.wake(Key::Instance(watched.key.clone()));
-    if before.trouble() != after.trouble() {
-        node.queue.wake(Key::Allocation(watched.key.allocation.clone()));
-    }
-    // How many volumes the node can have is for who places them: nobody is asked earlier because of it (CO-CTRL-40).
-    let unlimited = |p: &Progress| p.fingerprint.clone().map(|known| Fingerprint { max_volumes: 0, ..known });
-    let told = before.healthy_since != after.healthy_since || unlimited(&before) != unlimited(&after);
-    if told && let Some(instance) = node.registry.get(&watched.key) {
-        tracing::info!(plugin = instance.plugin, healthy = after.healthy_since.is_some(), "plugin instance");
-        if before.healthy_since.is_some() != after.healthy_since.is_some() {
-            tell(node, object.as_deref(), (&watched.key, &instance.plugin), &after);
-        }
-        node.queue.wake(Key::Plugin(instance.plugin));
-    }
-}
-
-/// One event per edge of health, about the PluginInstance as it was before the edge.
-pub(super) fn tell(
-    node: &Node,
-    object: Option<&PluginInstance>,
-    (key, plugin): (&InstanceKey, &str),
-    now: &Progress,
-) {
-    // A driver may be faster than the controllers: it is told once it can be.
-    let Some(object) = object else { return node.registry.not_told(key) };
-    let about = object.object_ref(&());
-    let asked =
-        matches!(node.tasks.process(&key.allocation, &key.task), Process::Stopping | Process::Stopped);
-    match &now.fault {
-        // An earlier daemon told it.
-        _ if now.healthy_since.is_some() && known_well_since(object) == now.healthy_since => {}
-        _ if now.healthy_since.is_some() => {
-            let note = format!("plugin {plugin} is healthy here");
-            node.events.tell(about, Tone::Normal, "PluginHealthy", "Probe", &note);
-        }
-        // What was asked to end is no failure of it.
-        _ if asked => {
-            let note = format!("plugin {plugin} ends here, as it was asked to");
-            node.events.tell(about, Tone::Normal, "PluginStopped", "Stop", &note);
-        }
-        Some((word, sentence)) => node.events.tell(about, Tone::Warning, word, "Probe", sentence),
-        None => node.events.tell(about, Tone::Warning, "PluginUnhealthy", "Probe", "it may not be called"),
-    }
-}
-
-/// Since when an instance is well that was when its status was written last.
-fn known_well_since(object: &PluginInstance) -> Option<Time> {
-    let status = object.status.as_ref()?;
-    status.since.filter(|_| is_true(&status.conditions, READY))
 }
 
 /// After so many rounds of questions at whose end nobody was connected any more it is no chance.
@@ -361,6 +304,7 @@ async fn become_ready(
             }
             Err(Unready::Unwell(fault)) => change(node, watched, |p| blame(p, watched, fault)),
         }
+        tell_of_connection(node, watched);
         before = Some(pause_before(&instance, node, doorway, &mut pause).await);
     }
 }
@@ -421,7 +365,7 @@ fn well(
         before.client.hang_up();
     }
     node.vouched();
-    node.events.gone(&step(watched, ""));
+    node.events.gone(&step(&watched.key, ""));
 }
 
 /// Writes down why an instance that has answered may not be called, and tells it once. `before`: as it was when it was asked.
@@ -432,7 +376,7 @@ fn note_refused(node: &Node, watched: &Watched, before: &Progress, fault: Fault)
         p.fault = Some(fault);
     });
     let Some(object) = instance_object(node, &watched.key) else { return };
-    let step = step(watched, &word);
+    let step = step(&watched.key, &word);
     if before.healthy_since.is_some() {
         // That was told as the end of its health.
         node.events.known(&step);
@@ -497,6 +441,7 @@ async fn socket_there(node: &Arc<Node>, watched: &watch::Receiver<Watched>, sock
 /// Writes down what is wrong before an instance was ever ready, and tells it once as an event. False while there is no
 /// object to tell it of.
 fn note_fault(node: &Node, watched: &Watched, fault: Fault) -> bool {
+    tell_of_connection(node, watched);
     let (word, sentence) = fault.clone();
     change(node, watched, |p| {
         p.connected = false;
@@ -508,13 +453,13 @@ fn note_fault(node: &Node, watched: &Watched, fault: Fault) -> bool {
         return true;
     }
     let Some(object) = instance_object(node, &watched.key) else { return false };
-    node.events.failed(object.object_ref(&()), &step(watched, &word), &word, "Connect", &sentence);
+    node.events.failed(object.object_ref(&()), &step(&watched.key, &word), &word, "Connect", &sentence);
     true
 }
 
 /// What an event about a missing socket is remembered by.
-fn step(watched: &Watched, word: &str) -> String {
-    format!("pi/{}/{}/{word}", watched.key.allocation, watched.key.task)
+pub(super) fn step(key: &InstanceKey, word: &str) -> String {
+    format!("pi/{}/{}/{word}", key.allocation, key.task)
 }
 
 fn no_socket(socket: &Path) -> Fault {
@@ -550,7 +495,8 @@ async fn probe_fault(node: &Node, watched: &Watched, failure: Failure) -> Fault 
     }
 }
 
-type Fault = (String, String);
+/// What is wrong with an instance: one CamelCase word, and a sentence.
+pub(super) type Fault = (String, String);
 
 fn call_fault(word: &str) -> impl FnOnce(Failure) -> Fault + '_ {
     move |failure| (word.to_owned(), failure.to_string())
@@ -752,8 +698,10 @@ async fn stay_healthy(
                 return Some(doorway);
             }
             Err(failure) => {
+                let alone = failure.is_disconnected();
                 let fault = probe_fault(node, watched, failure).await;
-                unhealthy(node, watched, fault);
+                let note = if alone { connection_ended } else { unhealthy };
+                note(node, watched, fault);
                 return Some(doorway);
             }
         }
@@ -783,9 +731,5 @@ async fn ask_limit(node: &Node, watched: &Watched, client: &csi::Plugin) -> bool
 }
 
 fn unhealthy(node: &Node, watched: &Watched, fault: Fault) {
-    change(node, watched, |p| {
-        p.healthy_since = None;
-        p.probed = false;
-        p.fault = Some(fault);
-    });
+    change(node, watched, |p| unwell(p, fault));
 }

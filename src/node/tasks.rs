@@ -503,6 +503,7 @@ pub fn exit_message(record: &ExitRecord) -> String {
         // The kernel may have killed what the main process waited for.
         Outcome::Code(code) => format!("exited with code {code} after {seconds} s{oom}"),
         Outcome::Signal(signal) => format!("killed by signal {signal} after {seconds} s{oom}"),
+        // `why` knows it by this.
         Outcome::NotStarted(why) => format!("did not start: {why}"),
         Outcome::Lost => "its shim was killed; what was left of it is gone".to_owned(),
     }

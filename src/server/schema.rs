@@ -99,6 +99,9 @@ fn shape_object(
     }
 }
 
+/// How the fields are called that say how long something takes, or may take.
+const TIMES: [&str; 3] = ["Period", "Timeout", "Time"];
+
 /// Lists every place where the value breaks the schema.
 pub(crate) fn check(value: &Value, rule: &Rule, path: &Path<'_>, faults: &mut FieldErrors) {
     if value.is_null() && rule.nullable {
@@ -109,7 +112,10 @@ pub(crate) fn check(value: &Value, rule: &Rule, path: &Path<'_>, faults: &mut Fi
         // YAML makes numbers and truth values of what a person meant as text.
         let scalar = value.is_number() || value.is_boolean();
         let named = matches!(rule.extra, Extra::Of(_));
+        let field = path.to_string();
+        let time = value.is_number() && TIMES.iter().any(|end| field.ends_with(end));
         let hint = match wanted {
+            "string" if time => "; write it with its unit, such as 10s",
             "string" if scalar => "; put it in quotes",
             // Where others have lists of names and values.
             "object" if named && value.is_array() => "; write NAME: VALUE, without `- name:`",
@@ -328,6 +334,7 @@ mod tests {
                 "count": { "type": "integer", "format": "int32", "minimum": 1, "maximum": 9 },
                 "size": { "x-kubernetes-int-or-string": true, "anyOf": [{ "type": "integer" }, { "type": "string" }] },
                 "since": { "type": "string", "format": "date-time" },
+                "stopGracePeriod": { "type": "string" },
                 "labels": { "type": "object", "additionalProperties": { "type": "string" } },
                 "free": { "type": "object", "x-kubernetes-preserve-unknown-fields": true },
                 "modes": { "type": "array", "x-kubernetes-list-type": "set", "minItems": 1, "items": { "type": "string" } },
@@ -387,6 +394,7 @@ mod tests {
     fn every_fault_is_listed_with_its_path() {
         let spec = json!({
             "plugin": "", "mode": "Blok", "count": 10, "size": true, "since": "yesterday",
+            "stopGracePeriod": 10,
             "labels": { "a": 1 }, "modes": [], "tasks": [{ "name": "a" }, { "name": "a" }],
             "runtime": { "oci": {}, "process": {} }
         });
@@ -401,6 +409,7 @@ mod tests {
                 "spec.runtime: Invalid value: must fit exactly one of these: process, oci",
                 "spec.since: Invalid value: \"yesterday\": must be a time such as 2006-01-02T15:04:05Z",
                 "spec.size: Invalid value: true: must be of type integer or string",
+                "spec.stopGracePeriod: Invalid value: 10: must be of type string; write it with its unit, such as 10s",
                 "spec.tasks[1]: Duplicate value: name: \"a\"",
             ]
         );

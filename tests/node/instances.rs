@@ -398,3 +398,59 @@ async fn a_driver_that_is_steady_again_stays_so_when_it_does_not_answer_for_once
     assert!(condition(&back, "Steady", "True"), "{back:#}");
     end_own(&rig).await;
 }
+
+/// What is told of an instance, of which its process says more than its connection.
+async fn said_of(rig: &Rig, name: &str) -> Vec<(String, String)> {
+    let api: kube::Api<k8s_openapi::api::events::v1::Event> = kube::Api::all(rig.world.0.clone());
+    let all = api.list(&kube::api::ListParams::default()).await.unwrap().items;
+    let of_it = |e: &k8s_openapi::api::events::v1::Event| {
+        e.regarding
+            .as_ref()
+            .is_some_and(|o| o.kind.as_deref() == Some("PluginInstance") && o.name.as_deref() == Some(name))
+    };
+    let words =
+        |e: k8s_openapi::api::events::v1::Event| (e.reason.unwrap_or_default(), e.note.unwrap_or_default());
+    all.into_iter().filter(of_it).map(words).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_driver_is_told_as_that_and_not_as_the_end_of_its_connection() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.start().await;
+    let die = mortal(&rig).await;
+    for _ in 0..3 {
+        ready(&rig, "own", "True").await;
+        std::fs::write(&die, "").unwrap();
+        ready(&rig, "own", "False").await;
+    }
+    ready(&rig, "own", "True").await;
+    let events = said_of(&rig, "own").await;
+    assert!(
+        events.iter().all(|(word, _)| ["ProcessEnded", "PluginHealthy"].contains(&word.as_str())),
+        "{events:?}"
+    );
+    assert!(
+        events.iter().any(|(word, note)| word == "ProcessEnded" && note.contains("exited with code 3")),
+        "{events:?}"
+    );
+    // It runs on, and whoever is connected is let down.
+    let pid = std::fs::read_to_string(die.with_extension("pid")).unwrap().trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    rig.events_until("ProbeFailed").await;
+    end_own(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_never_came_up_is_told_of_once() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.start().await;
+    own_instance(&rig, json!(["/no/such/driver"]), "20s").await;
+    let restarts = |a: &Value| a["status"]["tasks"][0]["restarts"].as_u64().is_some_and(|n| n >= 2);
+    rig.world.until(&rig.allocs, "own", "started again and again", restarts).await;
+    rig.events_until("ProcessEnded").await;
+    let events = said_of(&rig, "own").await;
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert!(events[0].1.contains("/no/such/driver: No such file"), "{events:?}");
+    end_own(&rig).await;
+}

@@ -314,8 +314,13 @@ async fn a_path_that_somebody_else_has_a_mount_at_is_refused_and_left_alone() {
     let spec = json!({ "volumes": [{ "name": "data", "claimName": "data", "hostPath": path }] });
     let app = rig.alloc("app", spec).await;
     rig.give(&[&app], &Special::default()).await;
-    let told = |a: &Value| a["status"].to_string().contains("taken by something else");
+    let told = |a: &Value| a["status"].to_string().contains("there is something already");
     rig.world.until(&rig.allocs, "app", "refused", told).await;
+    let events: kube::Api<k8s_openapi::api::core::v1::Event> = kube::Api::all(rig.world.0.clone());
+    rig.events_until("HostPathOccupied").await;
+    let events = events.list(&kube::api::ListParams::default()).await.unwrap().items;
+    let told = events.iter().find(|event| event.reason.as_deref() == Some("HostPathOccupied")).unwrap();
+    assert_eq!(told.involved_object.kind.as_deref(), Some("Allocation"), "whose path it is");
     rig.end_all().await;
     assert_eq!(mounts_beneath(&allowed), [path.to_string_lossy()], "theirs stays");
     rustix::mount::unmount(&path, rustix::mount::UnmountFlags::empty()).unwrap();

@@ -161,7 +161,10 @@ async fn a_task_that_ignores_sigterm_is_killed_after_its_grace() {
     // The grace that it names, and neither none nor the usual ten seconds.
     let took = asked.elapsed();
     assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(8), "{took:?}");
-    assert_eq!(stopped.status.unwrap().tasks[0].exit_code, Some(137));
+    let task = stopped.status.unwrap().tasks.remove(0);
+    assert_eq!(task.exit_code, Some(137));
+    let asked = task.events.iter().find(|event| event.reason == "Stopping").unwrap();
+    assert_eq!(asked.message, "asked to end; what is left of it is killed after 1 s");
     rig.world.let_go(&rig.allocs, "app").await;
     rig.end_attachment().await;
     rig.end_volume("vol-1").await;

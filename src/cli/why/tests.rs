@@ -124,8 +124,9 @@ fn without(mut cluster: Value, field: &str, index: usize) -> Value {
 fn subject(words: &str) -> Subject {
     let (kind, name) = words.split_once('/').unwrap();
     let kind = Kind::of(kind).unwrap();
-    match kind {
-        Kind::Allocation | Kind::Claim | Kind::Snapshot => Subject::namespaced(kind, "shop", name),
+    match (kind, name.split_once('@')) {
+        (_, Some((name, namespace))) => Subject::namespaced(kind, namespace, name),
+        (Kind::Allocation | Kind::Claim | Kind::Snapshot, None) => Subject::namespaced(kind, "shop", name),
         _ => Subject::global(kind, name),
     }
 }

@@ -234,6 +234,7 @@ impl<'a> Walk<'a> {
         add_call(&mut branch, status.volumes.iter().flat_map(|v| &v.calls));
         add_exit(&mut branch, allocation, &status);
         telling::add_not_started(&mut branch, &status);
+        branch.next = branch.next.or_else(|| status.tasks.iter().find_map(|task| task.next_attempt_time));
         branch
     }
 
@@ -259,6 +260,9 @@ impl<'a> Walk<'a> {
         if let (Some(task), true) = (running, branch.because.is_empty()) {
             // Its volumes wait for it, not it for them.
             branch.add(&format!("; task {} is {:?}", task.name, task.state));
+            if let Some(last) = task.events.last().filter(|event| event.reason == "Draining") {
+                branch.add(&format!("; it {}", last.message));
+            }
             return branch;
         }
         // What was mounted over it, or in its place, may keep it from being taken down.
@@ -507,6 +511,7 @@ impl<'a> Walk<'a> {
                 }
             };
             if branch.state == State::Fine {
+                self.add_publishing(&mut branch, attachment);
                 return branch;
             }
             let both = host.calls.iter().chain(&here.calls);

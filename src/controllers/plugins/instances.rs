@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::super::context::Context;
 use super::super::drive::Outcome;
-use super::super::facts::{deleting, uid};
+use super::super::facts::deleting;
 use super::super::ledger::PATIENCE;
 use super::super::write::Failure;
-use super::tasks::is_stopped;
+use super::tasks::{self, is_stopped};
 use crate::api::meta::{ObjectRef, READY, is_true};
 use crate::api::{Allocation, Plugin, PluginInstance, PluginSpec};
 use crate::plan::marks::UNDECLARED_FROM;
@@ -18,9 +18,9 @@ use crate::plan::marks::UNDECLARED_FROM;
 /// One look at one instance.
 pub(crate) async fn reconcile(object: Arc<PluginInstance>, context: Arc<Context>) -> Outcome {
     let of = &object.spec.allocation;
-    let allocation = context.world.allocations.get(&(of.namespace.clone(), of.name.clone()));
+    let allocation = tasks::allocation_of(&context, of);
     let healthy = object.status.as_ref().is_some_and(|s| is_true(&s.conditions, READY));
-    if allocation.as_ref().is_none_or(|a| uid(&**a) != of.uid) {
+    if allocation.is_none() {
         if deleting(&*object) {
             return Ok(None);
         }

@@ -17,8 +17,8 @@ use super::drive::Outcome;
 use super::facts::{Instances, deleting, with_condition};
 use super::write::Failure;
 use crate::api::meta::{Condition, ObjectRef, READY, Truth, is_true};
-use crate::api::plugin::{CRASH_LOOP, Health, OTHER_DRIVER, Provider, STEADY};
-use crate::api::{Allocation, Plugin, PluginInstance, PluginInstanceStatus, PluginStatus};
+use crate::api::plugin::{CRASH_LOOP, Health, OTHER_DRIVER, Provider, Role, STEADY};
+use crate::api::{Allocation, Plugin, PluginInstance, PluginStatus};
 use crate::plan::Reason;
 use crate::plan::marks::{PLUGIN_NAME, UNDECLARED_FROM};
 use crate::plan::registry::{self, Instance, Service};
@@ -216,11 +216,12 @@ fn ready(
     }
     if healthy {
         let instances = Instances::of(&context.world, &plugin.name_any());
-        // One that was never healthy is no matter of those that are.
-        let unsteady = |o: &&Arc<PluginInstance>| {
-            let well = |s: &PluginInstanceStatus| is_true(&s.conditions, READY);
-            o.status.as_ref().is_some_and(|s| s.unsteady().is_some() && well(s))
-        };
+        // One that was never healthy is no matter of those that are, nor is one beside which another one serves.
+        let well = |o: &PluginInstance| o.status.as_ref().is_some_and(|s| is_true(&s.conditions, READY));
+        let shaky = |o: &PluginInstance| o.status.as_ref().is_some_and(|s| s.unsteady().is_some());
+        let steady: BTreeSet<_> =
+            instances.objects.values().filter(|o| well(o) && !shaky(o)).map(|o| place(o)).collect();
+        let unsteady = |o: &&Arc<PluginInstance>| well(o) && shaky(o) && !steady.contains(&place(o));
         return match instances.objects.values().find(unsteady) {
             Some(instance) => Condition::new(READY, Truth::True, CRASH_LOOP, loops(instance)),
             None => Condition::new(READY, Truth::True, "Ready", "every instance is healthy"),
@@ -249,6 +250,11 @@ fn ready(
     }
     let nodes = nodes.into_iter().take(5).collect::<Vec<_>>().join(", ");
     not("PluginNotReady", format!("waits for a healthy instance on {nodes}"))
+}
+
+/// What an instance does, and where.
+fn place(instance: &PluginInstance) -> (Role, &str) {
+    (instance.spec.role, &instance.spec.node_name)
 }
 
 fn loops(instance: &PluginInstance) -> String {

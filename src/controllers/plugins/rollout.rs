@@ -244,9 +244,18 @@ pub(super) fn counted(
                 && tasks::may_stop(context, allocation).is_ok()
         })
     };
+    // Its allocation goes first, and what is in its place is counted.
+    let succeeded = |instance: &&Instance| {
+        let orphan = || {
+            let object = instances.objects.get(&instance.id);
+            object.is_some_and(|object| tasks::allocation_of(context, &object.spec.allocation).is_none())
+        };
+        let in_its_place = |one: &Wanted| one.node == instance.node && one.role == instance.role;
+        instance.healthy_since.is_none() && wanted.iter().any(in_its_place) && orphan()
+    };
     let mut list: Vec<Instance> = Vec::new();
     let mut known: BTreeMap<Slot, usize> = BTreeMap::new();
-    for instance in instances.list.iter().filter(|instance| !over(instance)) {
+    for instance in instances.list.iter().filter(|instance| !over(instance) && !succeeded(instance)) {
         let better = |other: &Instance| {
             let rank = |i: &Instance| (i.healthy_since.is_some(), i.born, i.healthy_since);
             rank(instance) > rank(other)
@@ -329,7 +338,15 @@ pub(super) async fn updated(
                 let first = |names: BTreeSet<&str>| names.into_iter().take(3).collect::<Vec<_>>().join(", ");
                 let without: BTreeSet<&str> =
                     all.iter().flat_map(|s| &s.without).map(String::as_str).collect();
+                let settling: BTreeSet<&str> =
+                    nodes.iter().copied().filter(|node| settles_on(&slots, node)).collect();
                 let sentence = match (nodes.is_empty(), without.is_empty()) {
+                    (false, _) if !settling.is_empty() && settling.len() == nodes.len() => format!(
+                        "{so_far}; waits until the next instance on {} has been healthy for {} s, as \
+                         spec.updateStrategy.minHealthyTime says",
+                        first(settling),
+                        min_healthy_time(plugin).as_secs_f64()
+                    ),
                     (false, _) => format!("{so_far}; waits for node {}", first(nodes)),
                     (true, true) => so_far,
                     (true, false) => format!(
@@ -343,6 +360,16 @@ pub(super) async fn updated(
         }
     };
     Some(condition.of_generation(plugin.metadata.generation))
+}
+
+/// Whether all that is waited for on a node is that its next instance stays healthy.
+fn settles_on(slots: &Slots, node: &str) -> bool {
+    let there = slots.values().filter_map(|nodes| nodes.get(node));
+    let mut next = there
+        .flat_map(|on| &on.made)
+        .filter(|made| made.current && !made.leaving && !made.settled)
+        .peekable();
+    next.peek().is_some() && next.all(|made| made.healthy && !made.loops)
 }
 
 /// What is wrong with the next instance on one of these nodes.

@@ -139,6 +139,12 @@ async fn make_instance(
         .map(|_| None)
 }
 
+/// The very allocation that is meant, unless it is gone.
+pub(super) fn allocation_of(context: &Context, of: &ObjectRef) -> Option<Arc<Allocation>> {
+    let allocation = context.world.allocations.get(&(of.namespace.clone(), of.name.clone()));
+    allocation.filter(|allocation| uid(&**allocation) == of.uid)
+}
+
 /// Whether a volume of the allocation is of this plugin.
 fn uses(context: &Context, object: &Allocation, plugin: &str) -> bool {
     let namespace = object.namespace().unwrap_or_default();
@@ -152,10 +158,7 @@ fn uses(context: &Context, object: &Allocation, plugin: &str) -> bool {
 /// namespace is not allowed any more.
 fn shall_give_up(context: &Context, instance: &PluginInstance) -> Option<Role> {
     let (spec, world) = (&instance.spec, &context.world);
-    let object = world.allocations.get(&(spec.allocation.namespace.clone(), spec.allocation.name.clone()))?;
-    if uid(&*object) != spec.allocation.uid {
-        return None;
-    }
+    let object = allocation_of(context, &spec.allocation)?;
     let (from, namespace) = (world.plugins.named(&spec.plugin), &spec.allocation.namespace);
     if !allowed(context, &object, from.as_deref(), namespace) {
         return Some(spec.role);

@@ -17,7 +17,10 @@ use super::journal::{Change, Entry, InstanceEntry, TaskEntry, task_key};
 use super::mounts::{healing, stopping};
 use super::registry::{Instance, InstanceKey, Progress};
 use super::runtime::{Asked, Kind};
-use super::supervisor::{HEALTH_TIMED_OUT, HEALTH_TIMEOUT, instance_object, tell as tell_edge};
+use super::supervisor::{
+    Fault, HEALTH_TIMED_OUT, HEALTH_TIMEOUT, PROCESS_ENDED, instance_object, step as instance_step,
+    tell as tell_edge,
+};
 use super::tasks::exit_message;
 use crate::api::Allocation;
 use crate::api::allocation::{RestartPolicy, Task, TaskEvent};
@@ -287,6 +290,7 @@ async fn run_task(
                 node.tasks.lasts(&uid, &task.name, event(node, "Draining", message));
                 return None;
             }
+            let killed = format!("; what is left of it is killed after {} s", grace(task).as_secs_f64());
             let why = match healing {
                 Healing::End if wanted == Wanted::Running => {
                     format!("asked to end, so that volume {healed} can be mounted anew, as onStaleMount says")
@@ -294,7 +298,7 @@ async fn run_task(
                 _ if outdated => "asked to end: its csiPlugin block changed".to_owned(),
                 _ => "asked to end".to_owned(),
             };
-            node.tasks.event(&uid, &task.name, event(node, "Stopping", &why));
+            node.tasks.event(&uid, &task.name, event(node, "Stopping", &(why + &killed)));
             if node.stop_task(&uid, &task.name, Some(grace(task))) == Asked::Over {
                 withdraw(node, &uid, &task.name, plugins::entry(node, &uid, task).as_ref()).await;
             }
@@ -480,36 +484,57 @@ fn count_exit(node: &Arc<Node>, allocation: &Allocation, task: &Task, step: &str
     tracing::info!(allocation = allocation.name_any(), task = task.name, message, "task is over");
     tell_of_end(node, allocation, task, (&record, &message));
     if task.csi_plugin.is_some() {
-        node.supervisors.stop(&key);
-        let registered = node.registry.get(&key);
-        if let Some(instance) = &registered {
-            instance.client.forget_owed();
-            // What waited for its end goes on at another one.
-            node.queue.wake(Key::Plugin(instance.plugin.clone()));
-        }
-        let last = node.tasks.last_words(uid, &task.name).unwrap_or_default();
-        let wrote = last.lines().last().map_or_else(String::new, |line| format!("; it wrote last: {line}"));
-        let ended = || ("ProcessEnded".into(), format!("its process {message}{wrote}"));
-        let timed_out = timed_out.map(|(word, why)| (word, format!("{why}{wrote}")));
-        let fault = timed_out.unwrap_or_else(ended);
         let asked = record.stopped && !unwell;
-        let changed = node.registry.progress(&key, |p| {
-            let bad_runs = supervise::bad_runs(p.bad_runs, ran_well, asked);
-            let (fingerprint, last_end) = (p.fingerprint.take(), fault.1.clone());
-            *p = Progress { fingerprint, fault: Some(fault), bad_runs, last_end, ..Progress::default() };
-        });
-        if let Some((before, after)) = changed.filter(|(before, after)| before != after) {
-            // Its end may be seen here before its supervisor sees anything.
-            if let Some(instance) = registered.filter(|_| before.healthy_since.is_some()) {
-                // One that was admitted as something else meanwhile is not what has ended.
-                let object =
-                    instance_object(node, &key).filter(|object| object.spec.plugin == instance.plugin);
-                tell_edge(node, object.as_deref(), (&key, &instance.plugin), &after);
-            }
-            node.queue.wake(Key::Instance(key));
-        }
+        instance_ended(node, &key, (timed_out, ran_well, asked), &message);
     }
     true
+}
+
+/// The process of an instance is over: `message` says how. Its healthTimeout was over before, if that is why.
+fn instance_ended(
+    node: &Node,
+    key: &InstanceKey,
+    (timed_out, ran_well, asked): (Option<Fault>, bool, bool),
+    message: &str,
+) {
+    node.supervisors.stop(key);
+    let registered = node.registry.get(key);
+    if let Some(instance) = &registered {
+        instance.client.forget_owed();
+        // What waited for its end goes on at another one.
+        node.queue.wake(Key::Plugin(instance.plugin.clone()));
+    }
+    let last = node.tasks.last_words(&key.allocation, &key.task).unwrap_or_default();
+    let wrote = last.lines().last().map_or_else(String::new, |line| format!("; it wrote last: {line}"));
+    let ended = || (PROCESS_ENDED.into(), format!("its process {message}{wrote}"));
+    let timed_out = timed_out.map(|(word, why)| (word, format!("{why}{wrote}")));
+    let fault = timed_out.unwrap_or_else(ended);
+    // That its connection ended is not told besides.
+    let was_well = node.registry.take_held(key, Duration::ZERO).is_some();
+    let changed = node.registry.progress(key, |p| {
+        let bad_runs = supervise::bad_runs(p.bad_runs, ran_well, asked);
+        let (fingerprint, last_end) = (p.fingerprint.take(), fault.1.clone());
+        *p = Progress { fingerprint, fault: Some(fault), bad_runs, last_end, ..Progress::default() };
+    });
+    if let Some((before, after)) = changed.filter(|(before, after)| before != after) {
+        // Its end may be seen here before its supervisor sees anything.
+        if let Some(instance) = registered {
+            // One that was admitted as something else meanwhile is not what has ended.
+            let object = instance_object(node, key).filter(|object| object.spec.plugin == instance.plugin);
+            if was_well || before.healthy_since.is_some() {
+                tell_edge(node, object.as_deref(), (key, &instance.plugin), &after);
+            } else if let Some(object) =
+                object.filter(|_| !asked && !node.tasks.is_quiet(&key.allocation, &key.task))
+            {
+                // That it took too long is told already.
+                let step = instance_step(key, PROCESS_ENDED);
+                if let Some((word, sentence)) = after.fault.filter(|(word, _)| word == PROCESS_ENDED) {
+                    node.events.failed(object.object_ref(&()), &step, &word, "Start", &sentence);
+                }
+            }
+        }
+        node.queue.wake(Key::Instance(key.clone()));
+    }
 }
 
 /// Unless an earlier daemon did; that it was not told before is no reason to tell it as of now.

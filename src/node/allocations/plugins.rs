@@ -180,6 +180,7 @@ pub fn register(node: &Arc<Node>, uid: &str, task: &str, entry: &InstanceEntry) 
             ours: entry.socket == own_socket(node, uid, task),
             draining: false,
             untold: false,
+            held: None,
             progress: Progress { bad_runs: entry.bad_runs, ..Progress::default() },
         },
     );

@@ -114,12 +114,12 @@ impl Unit {
         match node.machine.kernel.publish_at_host(target, verified, host, access).await {
             Ok(()) => Ok(()),
             // Somebody else's from before: nothing of it is ours, and others may have the path once they let go.
-            Err(error @ KernelError::Occupied { .. }) if former.is_none() && made == 0 => {
+            Err(KernelError::Occupied { .. }) if former.is_none() && made == 0 => {
                 entry.host = None;
                 node.journal.put(Entry::Publication(entry.clone())).await?;
                 // Somebody may have seen the claim meanwhile, and waits for its end.
                 wake_for(node, &host.absolute());
-                Err(error.into())
+                Err(occupied(host))
             }
             Err(error) => Err(error.into()),
         }
@@ -158,6 +158,16 @@ fn missing(host: &HostPath) -> Trouble {
         allowed.display()
     );
     Trouble::Kernel("HostPathMissing", message)
+}
+
+/// What was there before Wharfline came is not covered.
+fn occupied(host: &HostPath) -> Trouble {
+    let message = format!(
+        "hostPath {}: there is something already: other content, another mount, or no directory; empty it, or choose another \
+         path: it is tried again by itself",
+        host.absolute().display()
+    );
+    Trouble::Kernel("HostPathOccupied", message)
 }
 
 /// Somebody mounted something else over a volume at its path on the host. It is theirs to unmount.

@@ -318,12 +318,12 @@ impl User {
 impl Unit {
     /// A call of the step failed, or the kernel contradicts its answer.
     pub(super) fn failed(&self, node: &Node, step: &str, trouble: &Trouble) {
-        let Some(object) = &self.object else { return };
+        let Some(about) = self.about(step) else { return };
         match trouble {
             Trouble::Call(failure) if failure.is_unsent() => {}
             Trouble::Call(_) | Trouble::Undo(_) | Trouble::Kernel(..) => {
                 let (word, sentence) = trouble.text();
-                node.events.failed(object.object_ref(&()), step, &word, action(step), &sentence);
+                node.events.failed(about, step, &word, action(step), &sentence);
             }
             Trouble::Wait(_) | Trouble::Journal(_) => {}
         }
@@ -331,8 +331,15 @@ impl Unit {
 
     /// The step succeeded.
     pub(super) fn recovered(&self, node: &Node, step: &str) {
-        let Some(object) = &self.object else { return };
-        node.events.recovered(object.object_ref(&()), step, action(step));
+        let Some(about) = self.about(step) else { return };
+        node.events.recovered(about, step, action(step));
+    }
+
+    /// What an event of a step refers to: what is done for one user is told of that one.
+    fn about(&self, step: &str) -> Option<ObjectReference> {
+        let of_it = |user: &&User| step.ends_with(&format!("/{}/{}", user.allocation.uid, user.name));
+        let user = self.users.iter().find(of_it).filter(|_| ["Publish", "Unpublish"].contains(&action(step)));
+        user.map(User::about).or_else(|| Some(self.object.as_ref()?.object_ref(&())))
     }
 }
 

@@ -336,7 +336,11 @@ pub enum RuntimeError {
         usable: Vec<String>,
     },
     /// The node does not allow it.
-    #[error("this node does not allow the runtime \"{kind}\"; {}", instead(.usable))]
+    #[error(
+        "this node does not allow the runtime \"{kind}\"; {}, or start the node with `--runtime {kind}` besides, or with \
+         it in `runtimes` of its configuration",
+        instead(.usable)
+    )]
     NotAllowed {
         /// The one that was asked for.
         kind: Kind,

@@ -245,10 +245,17 @@ async fn the_former_spec_brings_back_what_was() {
     change(&bench, "NEXT", json!({ "maxSurge": 2 })).await;
     bench.until("held", |seen| updated(seen)["reason"] == "UpdateHeld").await;
     bench.until("both at once", |seen| with(seen, "NEXT") == ["a", "b"]).await;
+    let since = |seen: &Seen| {
+        let ready = condition(&seen.get("plugins", "", "disk"), "Ready");
+        (ready["status"].clone(), ready["lastTransitionTime"].clone())
+    };
+    let served = since(&bench.seen);
     change(&bench, "FORMER", json!({ "maxSurge": 2 })).await;
     bench.until("back", |seen| updated(seen)["status"] == "True" && names(seen) == before).await;
     bench.quiet().await;
     assert_eq!(names(&bench.seen), before, "the very same instances, never stopped");
+    assert_eq!(served.0, "True");
+    assert_eq!(since(&bench.seen), served, "nobody was told that the plugin was not served");
     bench.end().await;
 }
 

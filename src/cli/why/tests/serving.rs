@@ -43,3 +43,105 @@ fn a_driver_that_is_well_in_between_is_named_to_those_who_need_it() {
     let page = page.unwrap();
     assert!(page.root.is_none_or(|root| root.reason != "CrashLoop"), "{:?}", page.tree);
 }
+
+/// A plugin whose next instance on node b is there beside the former one.
+fn with_next(changes: &[(&str, Value)]) -> Value {
+    let mut cluster = healthy();
+    let copy = |cluster: &mut Value, list: &str, from: usize, name: &str, time: &str| {
+        let mut next = cluster[list][from].clone();
+        next["metadata"]["name"] = json!(name);
+        next["metadata"]["creationTimestamp"] = json!(time);
+        cluster[list].as_array_mut().unwrap().push(next);
+    };
+    cluster["instances"][1]["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    copy(&mut cluster, "instances", 1, "nfs-b-next", "2026-01-01T00:01:00Z");
+    cluster["instances"][2]["spec"]["allocation"]["name"] = json!("nfs-next-b");
+    copy(&mut cluster, "allocations", 3, "nfs-next-b", "2026-01-01T00:01:00Z");
+    let updating = json!({ "conditions": [{ "type": "Ready", "status": "True" },
+        { "type": "Updated", "status": "False", "reason": "Updating", "message": "waits for node b" }] });
+    cluster["plugins"][0]["status"] = updating;
+    for (place, patch) in changes {
+        json_patch::merge(cluster.pointer_mut(&format!("/{place}")).unwrap(), patch);
+    }
+    cluster
+}
+
+fn root(cluster: &Value, asked: &str) -> (String, String, String) {
+    let root = explain(&objects(cluster), &subject(asked)).unwrap().root.unwrap();
+    (root.subject.to_string(), root.text, root.advice)
+}
+
+#[test]
+fn what_is_wrong_with_an_instance_whose_successor_is_well_is_no_matter() {
+    let looping = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" },
+        { "type": "Steady", "status": "False", "reason": "CrashLoop", "message": "none of its runs went well" }] } });
+    let sick = unmet("Ready", "ProcessEnded", "its process exited");
+    for wrong in [&looping, &sick] {
+        let cluster = with_next(&[("instances/1", wrong.clone())]);
+        let (subject, text, _) = root(&cluster, "Plugin/nfs");
+        assert_eq!((subject.as_str(), text.ends_with("waits for node b")), ("plugin/nfs", true), "{text}");
+        // The former spec was brought back, and the next one goes.
+        let cluster = with_next(&[("instances/1", looping.clone()), ("allocations/4", deleted())]);
+        assert_eq!(root(&cluster, "Plugin/nfs").0, "plugininstance/nfs-b");
+        // The next one is no better.
+        for next in [&looping, &sick] {
+            let cluster = with_next(&[("instances/1", wrong.clone()), ("instances/2", next.clone())]);
+            assert!(root(&cluster, "Plugin/nfs").0.starts_with("plugininstance/nfs-b"));
+        }
+    }
+}
+
+#[test]
+fn a_former_instance_that_waits_for_calls_says_so() {
+    let draining = json!({ "metadata": { "deletionTimestamp": DELETED, "finalizers": ["wharfline.dev/protection"] },
+        "status": { "pluginReleased": true, "tasks": [{ "name": "driver", "state": "Running",
+            "events": [{ "time": DELETED, "reason": "Draining", "message": "is asked to end when the calls end" }] }] } });
+    let (subject, text, _) = root(&with_next(&[("allocations/3", draining)]), "Plugin/nfs");
+    assert_eq!(subject, "allocation/nfs-all-b");
+    assert!(text.ends_with("task driver is Running; it is asked to end when the calls end"), "{text}");
+}
+
+#[test]
+fn an_update_that_is_held_is_told_while_nobody_serves() {
+    let held = json!({ "status": { "conditions": [
+        { "type": "Ready", "status": "False", "reason": "ProcessEnded", "message": "m" },
+        { "type": "Updated", "status": "False", "reason": "UpdateHeld", "message": "0 of 2; the former spec helps" }] } });
+    let cluster = with(&[("plugins/0", held), ("instances/1", unmet("Ready", "ProcessEnded", "m"))]);
+    let tree = explain(&objects(&cluster), &subject("Plugin/nfs")).unwrap().tree;
+    assert_eq!(
+        tree.text,
+        "1 of 2 instances healthy; its update is not through: 0 of 2; the former spec helps"
+    );
+}
+
+/// To delete what needs it would be a loss for nothing.
+#[test]
+fn who_changed_what_serves_is_told_to_change_it_back() {
+    let other = json!({ "spec": { "tasks": [{ "name": "driver", "runtime": {},
+        "csiPlugin": { "pluginName": "other", "role": "Monolith" } }] } });
+    let in_use = unmet("Ready", "InUse", "volumes need it");
+    let cluster = with(&[("allocations/3", other), ("plugins/0", in_use.clone())]);
+    let (_, _, advice) = root(&cluster, "Allocation/nfs-all-b@wharfline-system");
+    assert!(advice.starts_with("write its csiPlugin block as it was, or leave it"), "{advice}");
+    let (_, _, advice) = root(&with(&[("plugins/0", in_use.clone())]), "Plugin/nfs");
+    assert!(advice.starts_with("undo what was changed or deleted, or leave it"), "{advice}");
+    // Who has it deleted wants it to go.
+    let cluster = with(&[("plugins/0", in_use), ("plugins/0", deleted())]);
+    let (_, _, advice) = root(&cluster, "Plugin/nfs");
+    assert!(advice.starts_with("`wharfline delete volumeclaim/data"), "{advice}");
+}
+
+/// One of its plugins can do without it, and what needs that plugin is not to blame.
+#[test]
+fn of_two_plugins_of_an_allocation_the_one_that_is_needed_is_named() {
+    let both = json!({ "metadata": { "deletionTimestamp": DELETED, "finalizers": ["wharfline.dev/protection"] },
+        "spec": { "tasks": [
+            { "name": "driver", "runtime": {}, "csiPlugin": { "pluginName": "nfs", "role": "Monolith" } },
+            { "name": "more", "runtime": {}, "csiPlugin": { "pluginName": "zfs", "role": "Monolith" } }] } });
+    let mut cluster = with(&[("allocations/3", both)]);
+    let other = json!({ "metadata": { "name": "zfs" }, "spec": {}, "status": unmet("Ready", "InUse", "z")["status"] });
+    cluster["plugins"].as_array_mut().unwrap().push(other);
+    cluster["volumes"][1]["spec"]["plugin"] = json!("zfs");
+    let (subject, ..) = root(&cluster, "Allocation/nfs-all-b@wharfline-system");
+    assert_eq!(subject, "allocation/web-logs");
+}

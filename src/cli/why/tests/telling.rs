@@ -59,6 +59,52 @@ fn a_call_that_takes_long_is_named_while_it_lasts() {
     );
 }
 
+/// The volume is up, and one of its users has no answer yet.
+#[test]
+fn a_call_for_a_user_that_takes_long_is_named_while_it_lasts() {
+    let told = "2026-01-01T00:00:09.000000Z";
+    let event = |method: &str| {
+        let mut event = no_answer("att-uid-data", told);
+        event[0]["action"] = json!(method);
+        event
+    };
+    let ended = json!([{ "method": "NodePublishVolume", "code": "OK", "startTime": "2026-01-01T00:00:08Z",
+        "durationMillis": 3, "attempt": 1 }]);
+    let waits = waiting("vol-data");
+    let rung = |rung: &str| json!({ "status": { "volumes": [{ "name": "v", "volume": "vol-data", "published": rung }] } });
+    for (method, changes, named) in [
+        ("NodePublishVolume", vec![waits.clone()], true),
+        ("NodeUnpublishVolume", vec![deleted(), rung("Unknown")], true),
+        ("NodeUnpublishVolume", vec![deleted(), rung("Down")], false),
+        ("NodePublishVolume", vec![rung("Up")], false),
+        ("NodePublishVolume", vec![waits.clone(), json!({ "status": { "phase": "Failed" } })], false),
+        ("NodePublishVolume", vec![waits.clone(), json!({ "status": { "nodeName": "a" } })], false),
+        ("NodeStageVolume", vec![waits.clone()], false),
+        (
+            "NodePublishVolume",
+            vec![
+                waits,
+                json!({ "status": { "volumes": [{ "name": "v", "volume": "vol-data",
+            "published": "Down", "calls": ended }] } }),
+            ],
+            false,
+        ),
+    ] {
+        let changes: Vec<_> = changes.into_iter().map(|change| ("allocations/0", change)).collect();
+        let mut cluster = with(&changes);
+        cluster["events"] = event(method);
+        let page = explain(&objects(&cluster), &subject("VolumeAttachment/att-data")).unwrap();
+        assert_eq!(page.root.is_some(), named, "{method} {changes:?}: {:?}", page.tree);
+        if let Some(root) = page.root {
+            assert_eq!(root.reason, "NoAnswerYet");
+            assert_eq!(root.text, "up on b; NodeStageVolume: no answer from the plugin for 5 s");
+        }
+    }
+    let mut cluster = with(&[("allocations/0", waiting("vol-data"))]);
+    cluster["events"] = event("NodePublishVolume");
+    assert!(text(&cluster, "Allocation/web-data").ends_with("no answer from the plugin for 5 s"));
+}
+
 #[test]
 fn a_task_that_cannot_be_started_is_named() {
     let event = |reason: &str| json!({ "time": "2026-01-01T00:00:00Z", "reason": reason, "message": "no such runtime" });
@@ -330,4 +376,40 @@ fn a_task_is_started_again_by_itself_unless_its_node_cannot() {
         let says = "Restarting on b: why; task t ended with 1, started again 1 times";
         assert_eq!((root.text.as_str(), root.advice.as_str()), (says, wanted), "{reason}");
     }
+}
+
+#[test]
+fn a_program_that_never_ran_has_no_logs_to_look_at() {
+    for (phase, state, end) in [
+        ("Restarting", "Restarting", "; it is started again by itself"),
+        ("Failed", "Exited", "; once that is put right, delete it and apply it again"),
+    ] {
+        for (message, ran) in
+            [("did not start: /no: No such file or directory", false), ("exited with code 127", true)]
+        {
+            let event = json!({ "time": DELETED, "reason": "Exited", "message": message });
+            let status = json!({ "status": { "phase": phase,
+                "conditions": [{ "type": "Ready", "status": "False", "reason": "R", "message": "m" }],
+                "tasks": [{ "name": "t", "state": state, "exitCode": 127, "restarts": 2, "events": [event],
+                    "nextAttemptTime": "2026-01-01T00:00:05Z" }] } });
+            let root =
+                explain(&objects(&with(&[("allocations/0", status)])), &subject("Allocation/web-data"));
+            let root = root.unwrap().root.unwrap();
+            assert_eq!(root.advice.contains("it never ran"), !ran, "{}", root.advice);
+            assert_eq!(root.advice.contains("wharfline logs"), ran, "{}", root.advice);
+            assert!(root.advice.ends_with(end), "{}", root.advice);
+            assert!(root.next.is_some());
+        }
+    }
+}
+
+/// What it waits for has a time of its own.
+#[test]
+fn a_task_that_its_node_cannot_start_says_when_that_is_tried_again() {
+    let status = json!({ "status": { "phase": "Starting",
+        "conditions": [{ "type": "Ready", "status": "False", "reason": "RuntimeMissing", "message": "there is no runc" }],
+        "tasks": [{ "name": "t", "state": "Pending", "restarts": 0, "nextAttemptTime": "2026-01-01T00:00:05Z",
+            "events": [{ "time": DELETED, "reason": "RuntimeMissing", "message": "there is no runc" }] }] } });
+    let root = explain(&objects(&with(&[("allocations/0", status)])), &subject("Allocation/web-data"));
+    assert!(root.unwrap().root.unwrap().next.is_some());
 }

@@ -6,6 +6,9 @@ use super::unmet;
 use crate::api::allocation::{AllocationPhase, TaskStatus};
 use crate::api::{Allocation, AllocationStatus};
 
+/// What is said of the end of a task that its node could not run.
+const NEVER_RAN: &str = "did not start: ";
+
 /// How a task ended, and where to read why.
 pub(super) fn add_exit(branch: &mut Branch, allocation: &Allocation, status: &AllocationStatus) {
     let failed = || status.tasks.iter().filter(|t| t.exit_code.is_some_and(|code| code != 0));
@@ -21,7 +24,13 @@ pub(super) fn add_exit(branch: &mut Branch, allocation: &Allocation, status: &Al
         branch.add(&format!("; it wrote last: {line}"));
     }
     branch.next = branch.next.or(task.next_attempt_time);
-    let logs = logs_of(allocation, &task.name);
+    let never_ran = task.events.iter().rev().find(|event| event.reason == "Exited");
+    let never_ran = never_ran.is_some_and(|event| event.message.starts_with(NEVER_RAN));
+    let logs = if never_ran {
+        "it never ran, and so it wrote nothing: correct what the message names".to_owned()
+    } else {
+        logs_of(allocation, &task.name)
+    };
     let serves = allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
     branch.hint = match status.phase {
         Some(AllocationPhase::Failed) if !serves => {

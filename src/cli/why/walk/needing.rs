@@ -3,6 +3,7 @@ use kube::ResourceExt;
 
 use super::super::{Branch, Kind, State, Subject};
 use super::{MOST, Walk, add_told, key, unmet};
+use crate::api::allocation::CsiPlugin;
 use crate::api::meta::{ReclaimPolicy, Rung};
 use crate::api::plugin::Role;
 use crate::api::volume::Holder;
@@ -22,7 +23,10 @@ impl Walk<'_> {
             branch.because.push(replaced);
             return;
         }
-        for served in blocks() {
+        // Where they say so themselves, of others nothing is needed here.
+        let needed = |served: &&CsiPlugin| self.said_in_use(&served.plugin_name).is_some();
+        let any = blocks().any(|served| needed(&served));
+        for served in blocks().filter(|served| !any || needed(served)) {
             let (plugin, role) = (served.plugin_name.as_str(), served.role);
             branch.because.extend(self.needing(plugin, node, |volume| self.needs_here(volume, role, node)));
             if role.controller() {

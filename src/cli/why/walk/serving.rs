@@ -9,6 +9,9 @@ use crate::api::meta::is_true;
 use crate::api::plugin::CRASH_LOOP;
 use crate::api::{Allocation, Plugin, PluginInstance};
 
+/// What can be done about an instance that is needed as it was, without a loss of anything.
+const LEAVE: &str = "leave it: it serves on until nothing needs it";
+
 impl Walk<'_> {
     pub(super) fn plugin(&self, name: &str, service: Service<'_>) -> Branch {
         let (subject, found) = (Subject::global(Kind::Plugin, name), self.plugins.get(&key(name)));
@@ -59,7 +62,8 @@ impl Walk<'_> {
         let name = branch.subject.name.clone();
         let name = name.as_str();
         let of_plugin = self.instances.values().filter(|i| i.spec.plugin == name);
-        let serving: Vec<_> = of_plugin.filter(|i| service.fits(i)).collect();
+        let serving: Vec<_> =
+            of_plugin.filter(|i| service.fits(i)).filter(|i| !self.has_successor(i)).collect();
         let healthy = serving.iter().filter(|i| self.is_healthy(i)).count();
         let all_needed = matches!(service, Service::Any);
         branch.text = format!("{healthy} of {} instances{} healthy", serving.len(), service.place());
@@ -74,9 +78,12 @@ impl Walk<'_> {
                 branch.state = State::Blocked;
                 add_told(&mut branch, Some(told));
                 // What the next ones replace waits for them, and not they for it.
-                let former = |a: &Allocation| told.kind == "Updated" && serves_on(a);
+                let succeeded = |a: &Allocation| self.instances_of(a).any(|i| self.has_successor(i));
+                let former =
+                    |a: &Allocation| told.kind == "Updated" && (serves_on(a) || !leaves(a) && succeeded(a));
                 branch.because.extend(self.unstarted(name, |a| !former(a)));
                 if branch.reason == "InUse" {
+                    branch.hint = format!("undo what was changed or deleted, or {LEAVE}");
                     branch.because.extend(self.volumes_of(name));
                 }
             }
@@ -84,6 +91,9 @@ impl Walk<'_> {
             return branch;
         }
         branch.state = State::Blocked;
+        if let Some(held) = unmet(conditions, "Updated").filter(|_| all_needed) {
+            branch.add(&format!("; its update is not through: {}", held.message));
+        }
         let sick = serving.iter().filter(|i| !self.is_healthy(i)).take(MOST);
         branch.because.extend(sick.map(|i| self.instance(&i.name_any())));
         if serving.is_empty() {
@@ -93,6 +103,20 @@ impl Walk<'_> {
             branch.because.extend(self.unstarted(name, |a| !serves_on(a)));
         }
         branch
+    }
+
+    /// Whether a later one is well in its place: what becomes of it is no matter any more.
+    fn has_successor(&self, former: &PluginInstance) -> bool {
+        let place = |i: &PluginInstance| (i.spec.plugin.clone(), i.spec.role, i.spec.node_name.clone());
+        let later = |i: &PluginInstance| i.creation_timestamp() > former.creation_timestamp();
+        let stays = |i: &PluginInstance| {
+            let of = &i.spec.allocation;
+            let allocation = self.allocations.get(&(of.namespace.clone(), of.name.clone()));
+            allocation.is_some_and(|allocation| !leaves(allocation))
+        };
+        let steady = |i: &PluginInstance| i.status.as_ref().is_some_and(|s| s.unsteady().is_none());
+        let mut others = self.instances.values().filter(|i| place(i) == place(former) && later(i));
+        others.any(|next| steady(next) && self.is_healthy(next) && stays(next))
     }
 
     /// The plugin's own allocations that are not up, which is why there is no instance: those of them that count.
@@ -220,6 +244,7 @@ impl Walk<'_> {
             }
             branch.state = State::Blocked;
             branch.name_reason("InUse");
+            branch.hint = format!("write its csiPlugin block as it was, or {LEAVE}");
             branch.add(&format!(
                 "; its csiPlugin block changed, and task {} serves plugin {plugin} as {role:?} until nothing needs that",
                 task.name

@@ -2,10 +2,14 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Event;
 
-use super::super::{Branch, Objects};
-use crate::api::AllocationStatus;
+use kube::ResourceExt;
+
+use super::super::{Branch, Objects, State};
+use super::{Walk, leaves};
+use crate::api::allocation::AllocationPhase;
 use crate::api::meta::{Call, Rung};
 use crate::api::volume::VolumeAttachmentSpec;
+use crate::api::{Allocation, AllocationStatus, VolumeAttachment};
 
 /// The reason of the event that tells of a call which takes long.
 const NO_ANSWER: &str = "NoAnswerYet";
@@ -21,20 +25,57 @@ pub(super) fn add_under_way<'c>(
     uid: Option<&str>,
     calls: impl IntoIterator<Item = &'c Call>,
 ) {
+    if let Some(event) = under_way(objects, uid, calls) {
+        branch.add(&format!("; {}", event.message.as_deref().unwrap_or_default()));
+    }
+}
+
+/// What was told of the call that is under way about an object.
+fn under_way<'o, 'c>(
+    objects: &'o Objects,
+    uid: Option<&str>,
+    calls: impl IntoIterator<Item = &'c Call>,
+) -> Option<&'o Event> {
     let about = |event: &&Event| {
         event.reason.as_deref() == Some(NO_ANSWER)
             && uid.is_some()
             && event.involved_object.uid.as_deref() == uid
     };
     let last = objects.events.iter().filter(about).max_by_key(|event| told_at(event));
-    let Some((event, told)) = last.and_then(|event| Some((event, told_at(event)?))) else { return };
+    let (event, told) = last.and_then(|event| Some((event, told_at(event)?)))?;
     let over = |call: &Call| {
         let took = SignedDuration::from_millis(i64::try_from(call.duration_millis).unwrap_or(i64::MAX));
         let end = call.start_time.0.checked_add(took);
         Some(&call.method) == event.action.as_ref() && end.is_ok_and(|end| end > told - TOLD_AFTER)
     };
-    if !calls.into_iter().any(over) {
-        branch.add(&format!("; {}", event.message.as_deref().unwrap_or_default()));
+    (!calls.into_iter().any(over)).then_some(event)
+}
+
+impl Walk<'_> {
+    /// A volume that is up on its node, and whose driver has not answered yet to a call for one of its users.
+    pub(super) fn add_publishing(&self, branch: &mut Branch, attachment: &VolumeAttachment) {
+        let spec = &attachment.spec;
+        let on_its_way = |allocation: &Allocation, published: Rung| {
+            let ended =
+                allocation.status.as_ref().and_then(|s| s.phase).is_some_and(AllocationPhase::terminal);
+            published == Rung::Unknown || published == Rung::Down && !ended && !leaves(allocation)
+        };
+        for allocation in self.allocations.values() {
+            let Some(status) = allocation.status.as_ref().filter(|s| s.node_name == spec.node_name) else {
+                continue;
+            };
+            let mut publications = status.volumes.iter().filter(|v| v.volume == spec.volume);
+            let Some(one) = publications.find(|v| on_its_way(allocation, v.published)) else { continue };
+            // What came before has ended: it is up.
+            let call = under_way(self.objects, attachment.uid().as_deref(), &one.calls);
+            let of_user = |action: &str| ["NodePublishVolume", "NodeUnpublishVolume"].contains(&action);
+            if let Some(event) = call.filter(|event| event.action.as_deref().is_some_and(of_user)) {
+                branch.state = State::Blocked;
+                branch.name_reason(NO_ANSWER);
+                branch.add(&format!("; {}", event.message.as_deref().unwrap_or_default()));
+                break;
+            }
+        }
     }
 }
 
@@ -48,7 +89,7 @@ fn told_at(event: &Event) -> Option<Timestamp> {
 
 /// Adds why a task could not be started at all, and when that is tried again: it has no end of its own to tell of.
 pub(super) fn add_not_started(branch: &mut Branch, status: &AllocationStatus) {
-    let failed = |reason: &str| matches!(reason, "StartFailed" | "ClearFailed");
+    let failed = |reason: &str| matches!(reason, "StartFailed" | "SubPathUnusable" | "ClearFailed");
     let told = status.tasks.iter().find_map(|task| {
         let last = task.events.last().filter(|event| failed(&event.reason))?;
         Some((task, &last.message))
