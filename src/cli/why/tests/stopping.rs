@@ -145,3 +145,19 @@ fn a_plugin_that_is_deleted_and_that_nothing_needs_waits_for_its_own_allocations
     assert_eq!(way(&page), ["plugin/nfs", "allocation/nfs-all-b"]);
     assert_eq!(page.root.unwrap().text, "being deleted; task driver is Running");
 }
+
+/// To delete it once more would do nothing.
+#[test]
+fn a_volume_that_was_deleted_under_its_claim_waits_for_the_claim() {
+    let waits = json!({ "metadata": { "deletionTimestamp": DELETED, "finalizers": ["wharfline.dev/protection"] },
+        "status": { "phase": "Releasing", "holders": [], "nextAttemptTime": "2026-01-01T00:00:05Z",
+            "provisioning": { "type": "Provisioned", "status": "False", "reason": "InUse", "message": "in use" } } });
+    let mut cluster = with(&[("volumes/0", waits)]);
+    cluster["attachments"].as_array_mut().unwrap().remove(0);
+    let root = explain(&objects(&cluster), &subject("Volume/vol-data")).unwrap().root.unwrap();
+    assert_eq!(
+        root.advice,
+        "`wharfline delete volumeclaim/data -n shop`, or leave it: it goes once nothing needs it"
+    );
+    assert_eq!(root.next, None);
+}
