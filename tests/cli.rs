@@ -6,6 +6,7 @@ mod support {
 }
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ struct Cluster {
     asked: Arc<Mutex<Vec<String>>>,
     /// Whether somebody else deletes whatever is deleted a moment before.
     hasty: bool,
+    /// How many lists are not answered.
+    away: Arc<AtomicUsize>,
 }
 
 /// How one command ended.
@@ -84,21 +87,28 @@ impl Cluster {
         let store = store();
         let server = Server::new(store, wharfline::api::definitions(), options());
         server.bootstrap().await.unwrap();
-        Self { server, asked: Arc::default(), hasty: false }
+        Self { server, asked: Arc::default(), hasty: false, away: Arc::default() }
     }
 
     fn client(&self) -> kube::Client {
         let inner = self.server.client(Identity::admin());
         let (asked, hasty) = (Arc::clone(&self.asked), self.hasty);
+        let away_for = Arc::clone(&self.away);
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
             let line = format!("{} {}", request.method(), request.uri());
             if !matches!(request.uri().path(), "/api" | "/apis") {
                 asked.lock().unwrap().push(line);
             }
             let inner = inner.clone();
+            let of_one = request.uri().query().is_some_and(|query| query.contains("metadata.name"));
+            let away = of_one
+                && away_for.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
             let before = (hasty && request.method() == http::Method::DELETE)
                 .then(|| http::Request::delete(request.uri()).body(kube::client::Body::empty()).unwrap());
             async move {
+                if away {
+                    return Err(kube::Error::Service("nobody listens there".into()));
+                }
                 if let Some(before) = before {
                     inner.send(before).await.unwrap();
                 }
@@ -629,7 +639,8 @@ async fn logs_are_read_here_or_the_right_node_is_named() {
     let ran = cluster.run(&["logs", "alloc/web/t", "--tail=1", &flag]).await;
     assert_eq!((ran.exit, ran.out.as_str(), ran.err.as_str()), (Exit::Done, "two\n", "bad\n"));
 
-    // Followed until the allocation is over, across a rotation.
+    // Followed until the allocation is over, across a rotation, and over a server that is away.
+    cluster.away.store(2, Ordering::SeqCst);
     let out = Shared::default();
     let words = ["logs", "web", "-f", "--stream=stdout", flag.as_str()];
     let following = cluster.run_with(&words, "", out.clone());
@@ -648,7 +659,13 @@ async fn logs_are_read_here_or_the_right_node_is_named() {
     };
     let both = Box::pin(async { tokio::join!(following, writing) });
     let (ran, ()) = tokio::time::timeout(Duration::from_secs(20), both).await.unwrap();
-    assert_eq!(ran.ok(), "one\ntwo\nthree\n");
+    let told = "the server cannot be reached; what is written here is shown all the same\n";
+    assert_eq!(
+        (ran.exit, ran.out.as_str(), ran.err.as_str()),
+        (Exit::Done, "one\ntwo\nthree\n", told),
+        "told once"
+    );
+    assert_eq!(cluster.away.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]

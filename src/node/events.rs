@@ -27,7 +27,7 @@ const WAITING: usize = 1024;
 /// difference, and a volume is in use earlier.
 const LATER: Duration = Duration::from_millis(100);
 /// A call that takes longer than this is told of.
-const SLOW: Duration = Duration::from_secs(5);
+pub(super) const SLOW: Duration = Duration::from_secs(5);
 /// The longest note, in bytes; Kubernetes takes 1024.
 const NOTE: usize = 1000;
 /// Who reports.

@@ -184,11 +184,11 @@ impl Registry {
         Some(instance.progress.clone())
     }
 
-    /// Its connection has ended, and it may turn out that its process has.
-    pub fn hold(&self, key: &InstanceKey, fault: Fault) {
-        if let Some(instance) = self.all().get_mut(key) {
-            instance.held = Some((fault, Instant::now()));
-        }
+    /// Its connection has ended, and it may turn out that its process has; not if that was written down meanwhile.
+    pub fn hold(&self, key: &InstanceKey, now: &Progress) {
+        let mut all = self.all();
+        let Some(instance) = all.get_mut(key).filter(|instance| instance.progress == *now) else { return };
+        instance.held = now.fault.clone().map(|fault| (fault, Instant::now()));
     }
 
     /// What was to be told of its connection for so long, if it was not told.

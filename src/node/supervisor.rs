@@ -30,7 +30,7 @@ use crate::csi::{self, Failure, Readiness, check};
 use crate::sys::watch::DirEvent;
 use doorway::{Doorway, next_socket};
 pub(super) use edge::tell;
-use edge::{change, connection_ended, known_well_since, tell_of_connection, unwell};
+use edge::{ENDING, change, known_well_since, tell_of_connection, unanswered, unwell};
 
 /// How long Identity and Get* calls may take.
 const ASK: Duration = Duration::from_secs(15);
@@ -302,9 +302,9 @@ async fn become_ready(
             Err(Unready::Unwell((word, sentence))) if word == "NotASocket" => {
                 note_fault(node, watched, (word, sentence));
             }
-            Err(Unready::Unwell(fault)) => change(node, watched, |p| blame(p, watched, fault)),
+            Err(Unready::Unwell(fault)) => unanswered(node, watched, |p| blame(p, watched, fault)),
         }
-        tell_of_connection(node, watched);
+        tell_of_connection(node, watched, ENDING);
         before = Some(pause_before(&instance, node, doorway, &mut pause).await);
     }
 }
@@ -370,6 +370,7 @@ fn well(
 
 /// Writes down why an instance that has answered may not be called, and tells it once. `before`: as it was when it was asked.
 fn note_refused(node: &Node, watched: &Watched, before: &Progress, fault: Fault) {
+    tell_of_connection(node, watched, Duration::ZERO);
     let (word, sentence) = fault.clone();
     change(node, watched, |p| {
         (p.healthy_since, p.latest) = (None, None);
@@ -441,7 +442,7 @@ async fn socket_there(node: &Arc<Node>, watched: &watch::Receiver<Watched>, sock
 /// Writes down what is wrong before an instance was ever ready, and tells it once as an event. False while there is no
 /// object to tell it of.
 fn note_fault(node: &Node, watched: &Watched, fault: Fault) -> bool {
-    tell_of_connection(node, watched);
+    tell_of_connection(node, watched, Duration::ZERO);
     let (word, sentence) = fault.clone();
     change(node, watched, |p| {
         p.connected = false;
@@ -700,8 +701,11 @@ async fn stay_healthy(
             Err(failure) => {
                 let alone = failure.is_disconnected();
                 let fault = probe_fault(node, watched, failure).await;
-                let note = if alone { connection_ended } else { unhealthy };
-                note(node, watched, fault);
+                if alone {
+                    unanswered(node, watched, |p| unwell(p, fault));
+                } else {
+                    unhealthy(node, watched, fault);
+                }
                 return Some(doorway);
             }
         }

@@ -76,14 +76,14 @@ pub trait Kernel: Send + Sync + fmt::Debug {
 
     /// Gives the files of what is at the path to the group, which may read and write them then, the root last; nothing when the
     /// root has the group. Follows no link and no other mount. [`KernelError::Changed`] when it is no longer what `verified`
-    /// says. How many files were changed. Takes as long as there are files, whatever the usual deadline is; who drops it ends
+    /// says. What the file system does not let go is left. Takes as long as there are files, whatever the usual deadline is; who drops it ends
     /// it, and it begins anew.
     async fn give_to_group(
         &self,
         path: &TreePath,
         verified: &Present,
         group: u32,
-    ) -> Result<u64, KernelError>;
+    ) -> Result<Given, KernelError>;
 
     /// Mounts a clone of what is at `from` at `at`: nosuid, nodev (unless it is a block device), read-only when
     /// asked. Makes the missing directories (or the file, for a block device) beneath the allowed directory.
@@ -336,6 +336,15 @@ pub fn beneath(table: &[MountRow], top: MountId) -> impl Iterator<Item = &MountR
         row(above.parent).filter(|below| below.mount_point == above.mount_point && below.id != above.id)
     })
     .skip(1)
+}
+
+/// What became of the files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Given {
+    /// How many were changed.
+    pub changed: u64,
+    /// How many could not be: they are on a server that does not let root, marked as immutable, or too deep.
+    pub left: u64,
 }
 
 /// Why the kernel could not be asked or would not do it, by what the caller may do.

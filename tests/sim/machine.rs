@@ -14,7 +14,8 @@ use wharfline::csi::{self, Connection, Connector, SocketPathError};
 use wharfline::node::{AtSocket, Dial, Machine};
 use wharfline::sys::files::{AppendFile, FileError, FileLock};
 use wharfline::sys::kernel::{
-    Access, Checked, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared, Present, Removed,
+    Access, Checked, Given, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared, Present,
+    Removed,
 };
 use wharfline::sys::path::{HostPath, Place, SubPath, TreePath};
 use wharfline::sys::process::{
@@ -232,8 +233,8 @@ impl Kernel for SimMachine {
         })
     }
 
-    async fn give_to_group(&self, _: &TreePath, _: &Present, _: u32) -> Result<u64, KernelError> {
-        Ok(0)
+    async fn give_to_group(&self, _: &TreePath, _: &Present, _: u32) -> Result<Given, KernelError> {
+        Ok(Given::default())
     }
     async fn publish_at_host(
         &self,

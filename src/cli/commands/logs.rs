@@ -15,6 +15,11 @@ use crate::cli::session::{self, Item, Session};
 use crate::cli::table::clean;
 use crate::cli::wire::Form;
 
+/// Between two tries to reach the server while a log is followed: first and longest.
+#[cfg(target_os = "linux")]
+const AWAY: (std::time::Duration, std::time::Duration) =
+    (std::time::Duration::from_secs(1), std::time::Duration::from_secs(10));
+
 /// How a node tells of a program that could not be run at all.
 const NOT_STARTED: &str = "did not start";
 
@@ -277,15 +282,35 @@ async fn follow(session: &mut Session<'_>, item: &Item, tails: &mut [(Stream, Ta
     let directories = tails.iter().filter_map(|(_, tail)| tail.path().parent());
     let news = Directories::watch(directories).map_err(unwatchable)?;
     let wire = session.wire.clone();
-    let over = session::follow(&wire, item, |seen| is_over(seen).then_some(()));
-    let mut over = std::pin::pin!(over);
+    let over = || session::follow(&wire, item, |seen| is_over(seen).then_some(()));
+    let mut asked = Box::pin(over());
+    let (mut pause, mut since, mut told) = (AWAY.0, tokio::time::Instant::now(), false);
+    // When the server is asked again, while it cannot be reached.
+    let mut again: Option<tokio::time::Instant> = None;
     loop {
         // After the watch was set up, and after each change, so that nothing falls in between.
         copy(session, tails)?;
         tokio::select! {
-            done = &mut over => {
-                done?;
-                return copy(session, tails);
+            done = &mut asked, if again.is_none() => match done {
+                // The task and its log are here: both go on without it.
+                Err(failure) if failure.exit == Exit::Unreachable => {
+                    // It was there in between.
+                    if since.elapsed() > AWAY.0 {
+                        (pause, told) = (AWAY.0, false);
+                    }
+                    if !std::mem::replace(&mut told, true) {
+                        session.note("the server cannot be reached; what is written here is shown all the same");
+                    }
+                    again = Some(tokio::time::Instant::now() + pause);
+                    pause = (pause * 2).min(AWAY.1);
+                }
+                done => {
+                    done?;
+                    return copy(session, tails);
+                }
+            },
+            () = tokio::time::sleep_until(again.unwrap_or_else(tokio::time::Instant::now)), if again.is_some() => {
+                (asked, again, since) = (Box::pin(over()), None, tokio::time::Instant::now());
             }
             changed = news.changed() => changed.map_err(unwatchable)?,
         }

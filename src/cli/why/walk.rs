@@ -451,8 +451,11 @@ impl<'a> Walk<'a> {
         }
         let host = status.controller.as_ref().map(|host| host.node_name.as_str());
         self.add_host(&mut branch, &volume.spec.plugin, host);
-        let claim = volume.spec.claim_ref.as_ref().filter(|_| branch.reason == "InUse");
-        if let Some(of) = claim {
+        let claim = volume.spec.claim_ref.as_ref().filter(|of| {
+            let claim = self.claims.get(&(of.namespace.clone(), of.name.clone()));
+            claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_none())
+        });
+        if let Some(of) = claim.filter(|_| branch.reason == "InUse") {
             // It was deleted already, and nothing is tried before its claim goes.
             let words = Subject::namespaced(Kind::Claim, &of.namespace, &of.name).words("");
             branch.hint = format!("`wharfline delete {words}`, or leave it: it goes once nothing needs it");

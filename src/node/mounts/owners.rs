@@ -2,16 +2,20 @@
 use std::sync::Arc;
 
 use super::super::context::Node;
-use super::super::events::Tone;
+use super::super::events::{SLOW, Tone};
 use super::super::journal::AttachmentEntry;
 use super::super::requests::Dialect;
 use super::steps::Serving;
-use super::unit::{Unit, User};
-use super::{Trouble, chain};
+use super::unit::{Unit, User, gather, user_note};
+use super::{Trouble, chain, record};
 use crate::api::volume::VolumeAttachmentSpec;
+use crate::plan::Reason;
 use crate::plan::ownership::{Facts, Giver, giver};
 use crate::sys::kernel::Present;
 use crate::sys::path::TreePath;
+
+/// The word for a walk that takes long.
+const UNDER_WAY: &str = "FsGroupUnderWay";
 
 impl AttachmentEntry {
     /// How its driver is spoken to: as it was when it was first, until the volume is down here.
@@ -31,7 +35,7 @@ impl Unit {
         node: &Arc<Node>,
         user: &User,
         (target, verified): (&TreePath, &Present),
-        (spec, dialect): (&VolumeAttachmentSpec, Dialect),
+        (spec, dialect, plugin): (&VolumeAttachmentSpec, Dialect, &Serving),
     ) -> Result<(), Trouble> {
         let facts = Facts {
             group: spec.fs_group,
@@ -41,21 +45,78 @@ impl Unit {
             read_only: user.read_only || spec.read_only,
         };
         let group = match giver(facts) {
+            // It was told the group when the volume was first mounted here, and then it mounted for groups.
+            Giver::Driver if !plugin.mount_group => {
+                self.not_applied(
+                    node,
+                    user,
+                    "its driver does not say any more that it mounts volumes for a group",
+                );
+                return Ok(());
+            }
             Giver::Nobody | Giver::Driver => return Ok(()),
             Giver::Withheld(why) => {
-                let note = format!("the files of volume {} keep their groups: {why}", spec.volume);
-                node.events.tell(user.about(), Tone::Warning, "FsGroupNotApplied", "Publish", &note);
+                self.not_applied(node, user, why);
                 return Ok(());
             }
             Giver::Node(group) => group,
         };
-        let given = node.machine.kernel.give_to_group(target, verified, group).await.map_err(|error| {
+        let walk = node.machine.kernel.give_to_group(target, verified, group);
+        let given = self.walked(node, (user, &spec.volume, group), walk).await?.map_err(|error| {
             let why = chain(&error);
             Trouble::Kernel("FsGroupNotSet", format!("its files cannot be given to group {group}: {why}"))
         })?;
-        if given > 0 {
-            tracing::info!(volume = spec.volume, group, given, "files given to the group");
+        if given.left > 0 {
+            let left = given.left;
+            let why = format!(
+                "{left} of them cannot be given to group {group}: their server does not let root, they are marked as \
+                 immutable, or lie too deep"
+            );
+            self.not_applied(node, user, &why);
+        }
+        if given.changed > 0 {
+            tracing::info!(volume = spec.volume, group, given = given.changed, "files given to the group");
         }
         Ok(())
+    }
+
+    /// Waits for the end of the walk, for as long as the user wants the volume. One that takes long is told.
+    async fn walked<T>(
+        &self,
+        node: &Arc<Node>,
+        (user, volume, group): (&User, &str, u32),
+        walk: impl Future<Output = T>,
+    ) -> Result<T, Trouble> {
+        tokio::pin!(walk);
+        let mut told = false;
+        loop {
+            if let Ok(given) = tokio::time::timeout(SLOW, &mut walk).await {
+                return Ok(given);
+            }
+            let now = gather(node, volume);
+            let same = |other: &User| {
+                other.wanted && other.allocation.uid == user.allocation.uid && other.name == user.name
+            };
+            if !now.iter().any(|unit| unit.uid == self.uid && unit.users.iter().any(same)) {
+                return Err(Trouble::Wait(Reason::Stopped));
+            }
+            if !std::mem::replace(&mut told, true) {
+                let sentence = format!(
+                    "the files of volume {volume} are being given to group {group}, which takes as long as there are many"
+                );
+                let note = user_note(&self.uid, &user.allocation.uid, &user.name);
+                node.notes.set(&note, UNDER_WAY, &sentence, None);
+                node.events.tell(user.about(), Tone::Normal, UNDER_WAY, "Publish", &sentence);
+                // What was done before it is told, too: that is more than nothing for an hour.
+                let _tried_again_at_its_end = record(node, &now).await;
+            }
+        }
+    }
+
+    /// Told once for as long as it is so.
+    fn not_applied(&self, node: &Node, user: &User, why: &str) {
+        let step = format!("{}/fsGroup/{}/{}", self.key(), user.allocation.uid, user.name);
+        let note = format!("files keep their groups: {why}");
+        node.events.failed(user.about(), &step, "FsGroupNotApplied", "Publish", &note);
     }
 }

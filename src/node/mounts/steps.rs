@@ -211,7 +211,7 @@ impl Unit {
             Ok(verified) => verified,
             Err(trouble) => return Err(self.by_word_alone(node, entry, &target, trouble).await),
         };
-        Box::pin(self.give_to_group(node, user, (&target, &verified), (spec, dialect))).await?;
+        Box::pin(self.give_to_group(node, user, (&target, &verified), (spec, dialect, &plugin))).await?;
         if let Some(host) = &host {
             self.publish_at_host(node, user, (&target, &verified, host), &mut entry).await?;
         }

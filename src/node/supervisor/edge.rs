@@ -12,16 +12,16 @@ use crate::api::meta::{READY, Time, is_true};
 use crate::plan::supervise::Process;
 
 /// For so long the end of a connection to a process of ours may be news of the end of the process, of which more is known.
-const ENDING: Duration = Duration::from_millis(250);
+pub(super) const ENDING: Duration = Duration::from_secs(1);
 
 /// Changes the instance's progress and wakes whoever cares.
 pub(super) fn change(node: &Node, watched: &Watched, change: impl FnOnce(&mut Progress)) {
-    changed(node, watched, None, change);
+    changed(node, watched, false, change);
 }
 
-/// Nobody is connected to an instance that was well. If we run it, that is told once it is known whether it has ended.
-pub(super) fn connection_ended(node: &Node, watched: &Watched, fault: Fault) {
-    changed(node, watched, Some(fault.clone()), |p| unwell(p, fault));
+/// Nobody answers at an instance that may have been well. If we run it, that is told once it is known whether it has ended.
+pub(super) fn unanswered(node: &Node, watched: &Watched, change: impl FnOnce(&mut Progress)) {
+    changed(node, watched, true, change);
 }
 
 /// What an instance that may not be called any more has come to.
@@ -31,7 +31,7 @@ pub(super) fn unwell(p: &mut Progress, fault: Fault) {
     p.fault = Some(fault);
 }
 
-fn changed(node: &Node, watched: &Watched, ending: Option<Fault>, change: impl FnOnce(&mut Progress)) {
+fn changed(node: &Node, watched: &Watched, ending: bool, change: impl FnOnce(&mut Progress)) {
     // As it was before anybody could report the change: what is written after it says "well since" with the same time.
     let object = instance_object(node, &watched.key);
     let Some((before, after)) = node.registry.progress(&watched.key, change) else { return };
@@ -48,11 +48,12 @@ fn changed(node: &Node, watched: &Watched, ending: Option<Fault>, change: impl F
     if told && let Some(instance) = node.registry.get(&watched.key) {
         tracing::info!(plugin = instance.plugin, healthy = after.healthy_since.is_some(), "plugin instance");
         if before.healthy_since.is_some() != after.healthy_since.is_some() {
-            let runs = node.tasks.process(&watched.key.allocation, &watched.key.task) == Process::Running;
-            if let Some(fault) = ending.filter(|_| watched.ours && runs) {
-                node.registry.hold(&watched.key, fault);
+            // Its end may be known already, and not counted.
+            let asked = is_asked(node, &watched.key);
+            if ending && watched.ours && !asked && after.healthy_since.is_none() {
+                node.registry.hold(&watched.key, &after);
             } else {
-                tell_held(node, watched, Duration::ZERO);
+                tell_of_connection(node, watched, Duration::ZERO);
                 tell(node, object.as_deref(), (&watched.key, &instance.plugin), &after);
             }
         }
@@ -60,12 +61,8 @@ fn changed(node: &Node, watched: &Watched, ending: Option<Fault>, change: impl F
     }
 }
 
-/// Tells of the end of a connection that was no end of the process, for so long as it takes to know that.
-pub(super) fn tell_of_connection(node: &Node, watched: &Watched) {
-    tell_held(node, watched, ENDING);
-}
-
-fn tell_held(node: &Node, watched: &Watched, age: Duration) {
+/// Tells of the end of a connection that was no end of the process: [`ENDING`] says for how long that may turn out.
+pub(super) fn tell_of_connection(node: &Node, watched: &Watched, age: Duration) {
     let Some((word, sentence)) = node.registry.take_held(&watched.key, age) else { return };
     if let Some(object) = instance_object(node, &watched.key) {
         node.events.tell(object.object_ref(&()), Tone::Warning, &word, "Probe", &sentence);
@@ -82,8 +79,7 @@ pub(crate) fn tell(
     // A driver may be faster than the controllers: it is told once it can be.
     let Some(object) = object else { return node.registry.not_told(key) };
     let about = object.object_ref(&());
-    let asked =
-        matches!(node.tasks.process(&key.allocation, &key.task), Process::Stopping | Process::Stopped);
+    let asked = is_asked(node, key);
     match &now.fault {
         // An earlier daemon told it.
         _ if now.healthy_since.is_some() && known_well_since(object) == now.healthy_since => {}
@@ -99,6 +95,11 @@ pub(crate) fn tell(
         Some((word, sentence)) => node.events.tell(about, Tone::Warning, word, "Probe", sentence),
         None => node.events.tell(about, Tone::Warning, "PluginUnhealthy", "Probe", "it may not be called"),
     }
+}
+
+/// Whether its process ends because it was told to.
+fn is_asked(node: &Node, key: &InstanceKey) -> bool {
+    matches!(node.tasks.process(&key.allocation, &key.task), Process::Stopping | Process::Stopped)
 }
 
 /// Since when an instance is well that was when its status was written last.

@@ -176,10 +176,15 @@ impl Answer<'_> {
             return None;
         }
         let start = STRINGS.checked_add(usize::try_from(self.word(at)).ok()?)?;
-        let bytes: Vec<u8> = self.0.iter().skip(start / 8).flat_map(|word| word.to_ne_bytes()).collect();
-        let text = bytes.get(start % 8..)?;
-        let end = text.iter().position(|&byte| byte == 0)?;
-        Some(OsString::from_vec(text[..end].to_vec()))
+        let mut bytes = self.0.iter().skip(start / 8).flat_map(|word| word.to_ne_bytes()).skip(start % 8);
+        let mut text = Vec::new();
+        // The room behind it is large, and not looked at: this is done for each mount at a start.
+        loop {
+            match bytes.next()? {
+                0 => return Some(OsString::from_vec(text)),
+                byte => text.push(byte),
+            }
+        }
     }
 
     fn read(&self) -> Result<Described, Errno> {

@@ -1,7 +1,7 @@
 //! [`RealKernel`]: the [`Kernel`] of this machine.
 use crate::sys::kernel::{
-    Access, Checked, FileKind, Kernel, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared,
-    Present, Removed,
+    Access, Checked, FileKind, Given, Kernel, KernelError, KernelFacts, MountId, MountRow, PathFacts,
+    Prepared, Present, Removed,
 };
 use crate::sys::path::{HostPath, Place, SubPath, TreePath};
 use crate::sys::real::facts::{self, Asking};
@@ -240,7 +240,7 @@ impl Kernel for RealKernel {
         path: &TreePath,
         verified: &Present,
         group: u32,
-    ) -> Result<u64, KernelError> {
+    ) -> Result<Given, KernelError> {
         let (place, verified) = (Place::Tree(path.clone()), verified.clone());
         let absolute = self.absolute(&place);
         let root = self

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use crate::bench::{Bench, Seen, condition};
 use crate::fake::Behaviour;
-use crate::manifests::{disk, ready};
+use crate::manifests::{disk, ready, why};
 use crate::plugins::{change, disks, updated, with};
 
 /// A version that gets ready and then is not would else be everywhere before anybody knew.
@@ -21,6 +21,12 @@ async fn a_moment_of_health_neither_stops_the_former_one_nor_gives_the_next_node
     for _ in 0..3 {
         bench.until("it is well", well).await;
         crate::bench::pass(5).await;
+        let said = updated(&bench.seen)["message"].as_str().unwrap().to_owned();
+        assert!(
+            said.contains("waits until the next instance on a has been healthy for 10 s")
+                && said.contains("minHealthyTime"),
+            "{said}"
+        );
         bench.behave("a", |b| b.poison = "NEXT");
         bench.until("and is not", |seen| !well(seen)).await;
         crate::bench::pass(30).await;
@@ -82,6 +88,9 @@ async fn a_former_instance_goes_once_the_next_one_is_steady() {
         all.len() == 2 && all.iter().all(ready)
     };
     bench.until("both are well", all_ready).await;
+    bench.until("held", |seen| updated(seen)["reason"] == "UpdateHeld").await;
+    bench.quiet().await;
+    assert_eq!(why(&bench.seen.get("plugins", "", "disk")), "Ready", "the former one serves, and is steady");
     bench.delete("allocations", "wharfline-system", former["name"].as_str().unwrap()).await;
     bench.until("held", |seen| updated(seen)["reason"] == "UpdateHeld").await;
     bench.quiet().await;

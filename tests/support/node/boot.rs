@@ -10,7 +10,8 @@ use futures::stream::BoxStream;
 use wharfline::node::Machine;
 use wharfline::sys::Kernel;
 use wharfline::sys::kernel::{
-    Access, Checked, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared, Present, Removed,
+    Access, Checked, Given, KernelError, KernelFacts, MountId, MountRow, PathFacts, Prepared, Present,
+    Removed,
 };
 use wharfline::sys::path::{HostPath, Place, SubPath, TreePath};
 
@@ -109,7 +110,7 @@ impl Kernel for Wrapped {
         path: &TreePath,
         verified: &Present,
         group: u32,
-    ) -> Result<u64, KernelError> {
+    ) -> Result<Given, KernelError> {
         let ungiven = self.0.absolute(&Place::Tree(TreePath::root())).with_file_name("ungiven");
         if self.1 == Says::NoGroups && ungiven.exists() {
             let (action, source) =

@@ -160,4 +160,8 @@ fn a_volume_that_was_deleted_under_its_claim_waits_for_the_claim() {
         "`wharfline delete volumeclaim/data -n shop`, or leave it: it goes once nothing needs it"
     );
     assert_eq!(root.next, None);
+    // Its claim goes already: something else is in its way.
+    json_patch::merge(&mut cluster["claims"][0], &deleted());
+    let root = explain(&objects(&cluster), &subject("Volume/vol-data")).unwrap().root.unwrap();
+    assert!(!root.advice.contains("delete volumeclaim/data"), "{}", root.advice);
 }

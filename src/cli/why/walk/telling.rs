@@ -65,9 +65,12 @@ impl Walk<'_> {
                 continue;
             };
             let mut publications = status.volumes.iter().filter(|v| v.volume == spec.volume);
-            let Some(one) = publications.find(|v| on_its_way(allocation, v.published)) else { continue };
-            // What came before has ended: it is up.
-            let call = under_way(self.objects, attachment.uid().as_deref(), &one.calls);
+            if !publications.any(|v| on_its_way(allocation, v.published)) {
+                continue;
+            }
+            let node = attachment.status.as_ref().and_then(|status| status.node.as_ref());
+            let ended = node.map(|node| node.calls.as_slice()).unwrap_or_default();
+            let call = under_way(self.objects, attachment.uid().as_deref(), ended);
             let of_user = |action: &str| ["NodePublishVolume", "NodeUnpublishVolume"].contains(&action);
             if let Some(event) = call.filter(|event| event.action.as_deref().is_some_and(of_user)) {
                 branch.state = State::Blocked;
