@@ -150,3 +150,54 @@ async fn files_that_cannot_be_given_keep_the_tasks_waiting() {
     rig.end_all().await;
     rig.finish().await;
 }
+
+/// It takes as long as there are many files, and nobody has to guess what is going on, or to wait for its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_walk_that_takes_long_is_told_and_ends_with_its_user() {
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.wrap = ungiving;
+    rig.start().await;
+    rig.register().await;
+    rig.ready().await;
+    let walking = rig.place.data.path().join("walking");
+    std::fs::write(&walking, "").unwrap();
+    let file = given(&rig, &of_group(&json!({}))).await;
+    let under_way = |a: &Value| condition_reason(a, "VolumesReady") == Some("FsGroupUnderWay");
+    let app = rig.world.until(&rig.allocs, "app", "told", under_way).await;
+    let app = serde_json::to_value(app).unwrap();
+    assert!(condition_message(&app, "VolumesReady").unwrap().contains("being given to group 54321"));
+    rig.told("FsGroupUnderWay", "being given to group 54321").await;
+    let staged = |a: &Value| a["status"]["node"]["staged"] == "Up";
+    rig.world.until(&rig.attachments, "att-1", "staged, which is told meanwhile", staged).await;
+    rig.end_alloc("app").await;
+    assert!(walking.exists());
+    assert_ne!(seen(&file).0, GROUP);
+    rig.end_attachment().await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// A file that cannot be given is no reason to keep the others from their tasks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_stays_as_it_is_is_told_and_the_task_starts() {
+    let rig = Rig::new(Config::full()).await;
+    let app = rig.user("app").await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    let home = home(&rig, "vol-1").await;
+    let [fixed, free] = ["fixed", "free"].map(|name| home.join(name));
+    for file in [&fixed, &free] {
+        std::fs::write(file, "").unwrap();
+    }
+    let handle = std::fs::File::open(&fixed).unwrap();
+    let flags = rustix::fs::ioctl_getflags(&handle).unwrap();
+    rustix::fs::ioctl_setflags(&handle, flags | rustix::fs::IFlags::IMMUTABLE).unwrap();
+    rig.attach("vol-1", &[&app], &of_group(&json!({}))).await;
+    rig.published("app").await;
+    rig.told("FsGroupNotApplied", "1 of them cannot be given to group 54321").await;
+    rustix::fs::ioctl_setflags(&handle, flags).unwrap();
+    assert_eq!(seen(&free).0, GROUP);
+    assert_ne!(seen(&fixed).0, GROUP);
+    rig.end_all().await;
+    rig.finish().await;
+}

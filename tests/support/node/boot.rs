@@ -25,7 +25,8 @@ pub fn forgetful(machine: Machine) -> Machine {
     with(machine, Says::NoMounts)
 }
 
-/// The machine, which gives no files to a group while there is a file `ungiven` beside the tree.
+/// The machine, which gives no files to a group while there is a file `ungiven` beside the tree, and does not come to an end with
+/// it while there is one `walking`.
 pub fn ungiving(machine: Machine) -> Machine {
     with(machine, Says::NoGroups)
 }
@@ -112,6 +113,10 @@ impl Kernel for Wrapped {
         group: u32,
     ) -> Result<Given, KernelError> {
         let ungiven = self.0.absolute(&Place::Tree(TreePath::root())).with_file_name("ungiven");
+        let mut again = tokio::time::interval(std::time::Duration::from_millis(20));
+        while self.1 == Says::NoGroups && ungiven.with_file_name("walking").exists() {
+            again.tick().await;
+        }
         if self.1 == Says::NoGroups && ungiven.exists() {
             let (action, source) =
                 ("give a group the files of", std::io::ErrorKind::ReadOnlyFilesystem.into());
