@@ -243,7 +243,7 @@ async fn asked_on_after_a_restart(rpc: Rpc, second_asked: bool) {
 async fn what_one_process_was_asked_by_a_daemon_that_was_killed_it_is_asked_again() {
     for rpc in [Rpc::ControllerPublishVolume, Rpc::NodeStageVolume] {
         for second_asked in [true, false] {
-            asked_on_after_a_restart(rpc, second_asked).await;
+            Box::pin(asked_on_after_a_restart(rpc, second_asked)).await;
         }
     }
 }

@@ -114,6 +114,6 @@ async fn works(shape: Shape) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_of_each_shape_serves_the_same_user() {
     for shape in [Shape::Centralized, Shape::Split, Shape::Unified, Shape::NodeOnly] {
-        works(shape).await;
+        Box::pin(works(shape)).await;
     }
 }

@@ -250,9 +250,22 @@ async fn the_former_spec_brings_back_what_was() {
         (ready["status"].clone(), ready["lastTransitionTime"].clone())
     };
     let served = since(&bench.seen);
+    // Of the next ones the instances go after their allocations, here long after.
+    let next: Vec<_> = bench.seen.all("plugininstances");
+    let next = next.iter().filter(|i| !before.contains(&i["metadata"]["uid"].to_string()));
+    let next: Vec<_> = next.map(|i| i["metadata"]["name"].as_str().unwrap().to_owned()).collect();
+    let kept = |by: serde_json::Value| json!({ "metadata": { "finalizers": by } });
+    for name in &next {
+        bench.patch("plugininstances", "", name, kept(json!(["example.com/kept"]))).await;
+    }
     change(&bench, "FORMER", json!({ "maxSurge": 2 })).await;
-    bench.until("back", |seen| updated(seen)["status"] == "True" && names(seen) == before).await;
+    bench.until("back", |seen| updated(seen)["status"] == "True" && with(seen, "NEXT").is_empty()).await;
     bench.quiet().await;
+    assert_eq!((next.len(), names(&bench.seen).len()), (2, 4), "they are there still");
+    for name in &next {
+        bench.patch("plugininstances", "", name, kept(json!(null))).await;
+    }
+    bench.until("gone", |seen| names(seen) == before).await;
     assert_eq!(names(&bench.seen), before, "the very same instances, never stopped");
     assert_eq!(served.0, "True");
     assert_eq!(since(&bench.seen), served, "nobody was told that the plugin was not served");
