@@ -36,7 +36,7 @@ const HELD: &[&str] = &["S1: ", "is attached to", "is held by", "published at an
 /// What is planted. Calls about one volume are kept apart by the daemon's queue and by their turns, and leaders agree on an
 /// order beside the compare-and-swap: these are seen broken only when both are gone.
 const FAULTS: &[Fault] = &[
-    fault("grant-uncompared", "S1", HELD, By::Rivals(60)),
+    fault("grant-uncompared", "S1", HELD, By::Rivals(300)),
     fault("granted-beside-others", "S1", HELD, By::Seeds(100)),
     fault("deleted-in-use", "S2", &["S2: ", "is in use on"], By::Seeds(100)),
     fault("idle-unasked", "S3", &["S3: "], By::Seeds(100)),
