@@ -319,6 +319,9 @@ pub struct TaskEvent {
     pub message: String,
 }
 
+/// How the end of a task begins that could not be run at all, in its event `Exited`.
+pub const DID_NOT_START: &str = "did not start";
+
 /// How many events a task keeps.
 pub const TASK_EVENTS_KEPT: usize = 6;
 /// The taint of a Node on which nothing but plugins shall stay.

@@ -16,7 +16,7 @@ use super::context::{Key, Node};
 use super::journal::{Entry, task_key};
 use super::registry::InstanceKey;
 use super::runtime::{Asked, Ended, Found, Kind, Order, Place, Running, Runtime, RuntimeError};
-use crate::api::allocation::{TASK_EVENTS_KEPT, TaskEvent};
+use crate::api::allocation::{DID_NOT_START, TASK_EVENTS_KEPT, TaskEvent};
 use crate::api::meta::Time;
 use crate::plan::last_words;
 use crate::plan::supervise::Process;
@@ -503,8 +503,7 @@ pub fn exit_message(record: &ExitRecord) -> String {
         // The kernel may have killed what the main process waited for.
         Outcome::Code(code) => format!("exited with code {code} after {seconds} s{oom}"),
         Outcome::Signal(signal) => format!("killed by signal {signal} after {seconds} s{oom}"),
-        // `why` knows it by this.
-        Outcome::NotStarted(why) => format!("did not start: {why}"),
+        Outcome::NotStarted(why) => format!("{DID_NOT_START}: {why}"),
         Outcome::Lost => "its shim was killed; what was left of it is gone".to_owned(),
     }
 }

@@ -7,8 +7,11 @@ use crate::api::plugin::FsGroupPolicy;
 pub struct Facts<'a> {
     /// The group, if one is wanted.
     pub group: Option<u32>,
-    /// The driver mounts volumes for a group: VOLUME_MOUNT_GROUP of its node service.
+    /// The driver is told the group, for it mounted volumes for one when this was first mounted here: VOLUME_MOUNT_GROUP of
+    /// its node service.
     pub mounts_for_group: bool,
+    /// It says so still; another version of it may be there by now.
+    pub says_so: bool,
     /// What the Plugin says of it.
     pub policy: FsGroupPolicy,
     /// How the volume is used.
@@ -35,8 +38,13 @@ pub fn giver(facts: Facts<'_>) -> Giver {
     let Some(group) = facts.group.filter(|_| facts.capability.volume_mode == VolumeMode::Filesystem) else {
         return Giver::Nobody;
     };
-    if facts.mounts_for_group {
-        return Giver::Driver;
+    match (facts.mounts_for_group, facts.says_so) {
+        (true, true) => return Giver::Driver,
+        // What it is told stays the same until the volume is down here, and nobody else touches an owner meanwhile.
+        (true, false) => {
+            return Giver::Withheld("its driver does not say any more that it mounts volumes for a group");
+        }
+        (false, _) => {}
     }
     // Who only reads has no right to change anything, and knows it.
     if facts.read_only || facts.capability.access_mode.read_only() {
@@ -84,6 +92,7 @@ mod tests {
             let facts = Facts {
                 group: Some(7),
                 mounts_for_group: false,
+                says_so: true,
                 policy,
                 capability: &capability,
                 read_only: false,
@@ -102,6 +111,10 @@ mod tests {
             let by_driver = Facts { mounts_for_group: true, ..facts };
             assert_eq!(giver(by_driver), Giver::Driver, "{case}");
             assert_eq!(giver(Facts { read_only: true, ..by_driver }), Giver::Driver, "{case}");
+            let silent = giver(Facts { says_so: false, ..by_driver });
+            assert!(matches!(silent, Giver::Withheld(why) if why.contains("any more")), "{case}: {silent:?}");
+            // A later version that can is none that was told.
+            assert_eq!(giver(Facts { says_so: false, ..facts }), found, "{case}");
             assert_eq!(giver(Facts { read_only: true, ..facts }), Giver::Nobody, "{case}");
             assert_eq!(giver(Facts { group: None, ..by_driver }), Giver::Nobody, "{case}");
             let block = Capability { volume_mode: VolumeMode::Block, ..capability.clone() };

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::api::allocation::DID_NOT_START;
 use crate::cli::args::{Logs, Stream};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::kinds::Kinds;
@@ -19,9 +20,6 @@ use crate::cli::wire::Form;
 #[cfg(target_os = "linux")]
 const AWAY: (std::time::Duration, std::time::Duration) =
     (std::time::Duration::from_secs(1), std::time::Duration::from_secs(10));
-
-/// How a node tells of a program that could not be run at all.
-const NOT_STARTED: &str = "did not start";
 
 /// Where a task's output is kept on its node.
 pub(crate) fn file_of(data_dir: &Path, allocation_uid: &str, task: &str, stream: Stream) -> PathBuf {
@@ -230,7 +228,7 @@ fn unstarted(allocation: &Value, task: &str) -> Option<String> {
     let word = |of: &Value, field: &str| of[field].as_str().unwrap_or_default().to_owned();
     let began = events.iter().any(|event| matches!(event["reason"].as_str(), Some("Started" | "Restarted")));
     let last = events.last().map(|event| (word(event, "reason"), word(event, "message")));
-    let refused = last.as_ref().is_some_and(|(_, message)| message.starts_with(NOT_STARTED));
+    let refused = last.as_ref().is_some_and(|(_, message)| message.starts_with(DID_NOT_START));
     if began || !(refused || not_started(allocation, task)) {
         return None;
     }

@@ -40,20 +40,12 @@ impl Unit {
         let facts = Facts {
             group: spec.fs_group,
             mounts_for_group: dialect.mount_group,
+            says_so: plugin.mount_group,
             policy: node.fs_group_policy(&spec.plugin),
             capability: &spec.capability,
             read_only: user.read_only || spec.read_only,
         };
         let group = match giver(facts) {
-            // It was told the group when the volume was first mounted here, and then it mounted for groups.
-            Giver::Driver if !plugin.mount_group => {
-                self.not_applied(
-                    node,
-                    user,
-                    "its driver does not say any more that it mounts volumes for a group",
-                );
-                return Ok(());
-            }
             Giver::Nobody | Giver::Driver => return Ok(()),
             Giver::Withheld(why) => {
                 self.not_applied(node, user, why);

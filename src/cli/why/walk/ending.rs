@@ -3,11 +3,8 @@ use kube::ResourceExt;
 
 use super::super::Branch;
 use super::unmet;
-use crate::api::allocation::{AllocationPhase, TaskStatus};
+use crate::api::allocation::{AllocationPhase, DID_NOT_START, TaskStatus};
 use crate::api::{Allocation, AllocationStatus};
-
-/// What is said of the end of a task that its node could not run.
-const NEVER_RAN: &str = "did not start: ";
 
 /// How a task ended, and where to read why.
 pub(super) fn add_exit(branch: &mut Branch, allocation: &Allocation, status: &AllocationStatus) {
@@ -25,7 +22,7 @@ pub(super) fn add_exit(branch: &mut Branch, allocation: &Allocation, status: &Al
     }
     branch.next = branch.next.or(task.next_attempt_time);
     let never_ran = task.events.iter().rev().find(|event| event.reason == "Exited");
-    let never_ran = never_ran.is_some_and(|event| event.message.starts_with(NEVER_RAN));
+    let never_ran = never_ran.is_some_and(|event| event.message.starts_with(DID_NOT_START));
     let logs = if never_ran {
         "it never ran, and so it wrote nothing: correct what the message names".to_owned()
     } else {
