@@ -12,16 +12,23 @@ FROM    ?= 1
 # A Rust that came without its formatter or linter gets them from rustup.
 rustfmt := $(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 clippy  := $(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
-# The tested binary can be killed at named effects (src/effect.rs); what `make run` and a release build cannot.
-points  := --features kill-points
+# The tested binary can be killed at named effects (src/effect.rs), and has the planted faults of the simulation, which do
+# nothing while none is armed (src/planted.rs); what `make run` and a release build have not.
+points  := --features kill-points,planted
+# Everything that has our code.
+every   := --lib --bins --tests --test sim --bench bench
+# The compiler of the tests is the linter's: a `cargo clippy` beside the build reads everything once more, minutes of it. What
+# cargo-clippy tells it, it is told here in the same words.
+linted  := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 # cargo-nextest is used where it is installed: it runs test binaries side by side.
 tests   := if $(CARGO) nextest --version >/dev/null 2>&1; \
 	then $(CARGO) nextest run --locked $(points) --no-fail-fast; \
 	else $(CARGO) test --locked $(points) --no-fail-fast --lib --bins --tests; fi
-# One build: without an armed one, the planted faults (src/planted.rs) do nothing.
-simulation = $(CARGO) test --locked --profile sim --features planted --test sim --
+simulation = $(CARGO) test --locked --config tools/sim.toml --features planted --test sim --
 root    := [ "$$(id -u)" = 0 ] || echo "NOT ROOT: tests that mount need root and will fail; run 'sudo -E make test' for all of them." >&2
 kubectl := command -v kubectl >/dev/null || echo "NOT TESTED with kubectl: there is none on the path, and no package of Debian or crates.io brings a recent one." >&2
+
+fetch   := for tool in etcd xfs btrfs runc systemd containerd; do tools/fetch-$$tool || true; done
 
 # Says when a part of `make test` was over, counted from its beginning.
 done     = @echo "$(1): over after $$(( $$(date +%s) - $$(head -n 1 target/phases) )) s" >>target/phases
@@ -38,19 +45,16 @@ run: ## The whole way once: up, a volume in use, all taken down (root; PROFILE=r
 
 test: ## Everything that CI runs: format, lints, every test, the examples in the docs
 	@mkdir -p target && date +%s >target/phases
-	@tools/fetch-csi-driver & driver=$$!; $(MAKE) --no-print-directory lint; code=$$?; wait $$driver || true; exit $$code
-	$(call done,lints and the driver)
+	@$(rustfmt); $(clippy)
+	$(CARGO) fmt --check
+	@tools/fetch-csi-driver & driver=$$!; $(fetch); \
+	$(linted) $(CARGO) test --locked $(points) --no-run $(every); \
+	code=$$?; wait $$driver || true; exit $$code
+	$(call done,lints and the build of the tests)
 	@$(root)
-	@tools/fetch-etcd || true
-	@tools/fetch-xfs || true
-	@tools/fetch-btrfs || true
-	@tools/fetch-runc || true
-	@tools/fetch-systemd || true
-	@tools/fetch-containerd || true
-	$(call done,tools)
-	$(tests) || { $(root); exit 1; }
+	@export $(linted); $(tests) || { $(root); exit 1; }
 	$(call done,tests)
-	$(CARGO) test --locked $(points) --doc
+	$(linted) $(CARGO) test --locked $(points) --doc
 	$(call done,examples in the docs)
 	$(MAKE) sim
 	$(call done,simulation)
@@ -66,14 +70,13 @@ planted: ## Plants faults one by one and demands that the simulation finds each 
 
 check: ## The quick round while working: lints and the unit tests
 	@$(clippy)
-	$(CARGO) clippy $(points) --all-targets -- -D warnings
+	$(CARGO) clippy $(points) $(every) -- -D warnings
 	$(CARGO) test $(points) --lib
 
 lint: ## Format and lints, changing nothing
 	@$(rustfmt); $(clippy)
 	$(CARGO) fmt --check
-	$(CARGO) clippy --locked $(points) --all-targets -- -D warnings
-	$(CARGO) clippy --locked $(points),planted --test sim -- -D warnings
+	$(CARGO) clippy --locked $(points) $(every) -- -D warnings
 
 fmt: ## Format the code
 	@$(rustfmt)

@@ -12,6 +12,8 @@ mod attended;
 mod audited;
 #[path = "node/between.rs"]
 mod between;
+#[path = "node/blocks.rs"]
+mod blocks;
 #[path = "node/changed.rs"]
 mod changed;
 #[path = "node/codes.rs"]

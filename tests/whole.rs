@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests count as tests
 #[path = "whole/audited.rs"]
 mod audited;
+#[path = "whole/blocks.rs"]
+mod blocks;
 #[path = "support/systemd.rs"]
 mod booted;
 #[path = "whole/by_hand.rs"]

@@ -5,6 +5,7 @@
 pub mod allocation;
 pub mod attributes;
 pub mod audit;
+pub mod blocks;
 pub mod capability;
 pub mod claim;
 pub mod class;

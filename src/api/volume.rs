@@ -116,6 +116,9 @@ pub struct CreateSource {
     /// What it is filled from; it begins empty when this is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
+    /// Whether it is asked for with CSI's newer access modes for one node; as the driver can at the time when not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newer_modes: Option<bool>,
 }
 
 /// What a volume is filled from when it is made. Found once, and never looked up again by its name.

@@ -64,6 +64,8 @@ pub enum Command {
     Drain(Drain),
     /// Compare the backends' volumes with those that are known here, and make one known
     Volume(Volume),
+    /// Tell which blocks of a snapshot hold something, or changed since an earlier one
+    Snapshot(SnapshotArgs),
     /// Let machines join as nodes
     Token(Token),
     /// Give people and programs access of their own, with a role
@@ -74,6 +76,42 @@ pub enum Command {
     ApiResources(ApiResources),
     /// Show the versions of this program and of the server
     Version(Version),
+}
+
+/// `snapshot`.
+#[derive(Debug, Clone, Args)]
+pub struct SnapshotArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: SnapshotCommand,
+}
+
+/// What is done with snapshots.
+#[derive(Debug, Clone, Subcommand)]
+pub enum SnapshotCommand {
+    /// Print which bytes of a block volume's snapshot hold something, or changed since an earlier one; asked of the plugin by
+    /// the daemon of this machine, as root
+    Blocks(Blocks),
+}
+
+/// `snapshot blocks`.
+#[derive(Debug, Clone, Args)]
+pub struct Blocks {
+    /// The snapshot
+    #[arg(value_name = "SNAPSHOT")]
+    pub name: String,
+    /// An earlier snapshot of the same volume: only what changed since then is printed
+    #[arg(long, value_name = "SNAPSHOT")]
+    pub since: Option<String>,
+    /// Of a snapshot of several volumes, the claim of the one that is meant
+    #[arg(long, value_name = "CLAIM")]
+    pub claim: Option<String>,
+    /// Begin at this byte: what broke goes on there
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub from: i64,
+    /// json, one block a line and at the end whether that was all; a table when not given
+    #[arg(short, long, value_name = "FORM")]
+    pub output: Option<String>,
 }
 
 /// `volume`.

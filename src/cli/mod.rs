@@ -96,6 +96,7 @@ pub async fn execute(
         Command::Cordon(args) => commands::edit::cordon(&mut session, args, true).await,
         Command::Uncordon(args) => commands::edit::cordon(&mut session, args, false).await,
         Command::Drain(args) => Box::pin(commands::drain::run(&mut session, args)).await,
+        Command::Snapshot(args) => Box::pin(commands::snapshot::run(&mut session, args)).await,
         Command::Volume(args) => Box::pin(commands::volume::run(&mut session, args)).await,
         Command::Token(args) => commands::token::run(&mut session, args).await,
         Command::Backup(args) => commands::backup::run(&mut session, args).await,

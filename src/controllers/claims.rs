@@ -438,6 +438,7 @@ fn new_volume(
         preferred,
         node_name: node.to_owned(),
         content: source.map(|found| found.content.clone()),
+        newer_modes: Some(instances.all_can(Service::Controller, capability::CONTROLLER_MULTI_WRITER)),
     };
     Volume {
         metadata: ObjectMeta { name: Some(name), ..ObjectMeta::default() },

@@ -124,6 +124,8 @@ pub struct Options {
     pub stats_period: Option<Duration>,
     /// What tells how it stands here.
     pub figures: super::figures::Figures,
+    /// Who is asked about the blocks of snapshots.
+    pub blocks: super::blocks::Blocks,
     /// At the latest so long after a controller call began the plugin is done with it.
     pub longest_call: Duration,
     /// What was brought up for another store than the server's is taken down, and not a reason to refuse the start.

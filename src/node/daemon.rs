@@ -194,6 +194,7 @@ impl Started {
             Parts { options, machine, client, journal, boot_id: facts.boot_id, events, amnesia: lost, stop };
         let node = Arc::new(Node::new(parts));
         node.options.figures.of(&node);
+        node.options.blocks.of(&node);
         recover::doubt_missing_mounts(&node, &table).await?;
         recover::adopt(&node).await?;
         let (mounts, known) = (table.len(), node.journal.look(std::collections::BTreeMap::len));

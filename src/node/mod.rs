@@ -24,10 +24,12 @@
 //! | `lookup` | what our record says of a volume that a driver does not find |
 //! | [`agent`] | lease and NodeAgent |
 //! | [`events`], [`figures`] | what happened, for people; how it stands, in figures |
+//! | [`blocks`] | which blocks a snapshot has, for whoever asks on this machine |
 pub mod agent;
 pub mod allocations;
 mod asked;
 mod audit;
+pub mod blocks;
 pub mod caches;
 pub mod context;
 pub mod daemon;
@@ -53,6 +55,7 @@ pub mod turns;
 pub mod watches;
 mod writes;
 
+pub use blocks::Blocks;
 pub use context::{AtSocket, Dial, Machine, Options, SocketId};
 pub use daemon::{Error, Looked, Prepared, run};
 pub use figures::{Figures, Names as FigureNames};

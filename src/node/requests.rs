@@ -51,13 +51,18 @@ fn here(of: &VolumeAttachmentSpec, dialect: Dialect) -> VolumeCapability {
     for_group(&of.capability, dialect.newer_modes, group.unwrap_or_default())
 }
 
+/// Where the driver knows the newer modes, one of them takes the place of SINGLE_NODE_WRITER, which leaves open whether several
+/// may write. Of ours one user is let in at a time (`plan::release`), which is what SINGLE_NODE_SINGLE_WRITER says.
 fn mode(mode: AccessMode, newer: bool) -> Mode {
     match mode {
-        AccessMode::SingleNodeWriter => Mode::SingleNodeWriter,
         AccessMode::SingleNodeReaderOnly => Mode::SingleNodeReaderOnly,
-        AccessMode::SingleNodeSingleWriter if newer => Mode::SingleNodeSingleWriter,
+        AccessMode::SingleNodeWriter | AccessMode::SingleNodeSingleWriter if newer => {
+            Mode::SingleNodeSingleWriter
+        }
         AccessMode::SingleNodeMultiWriter if newer => Mode::SingleNodeMultiWriter,
-        AccessMode::SingleNodeSingleWriter | AccessMode::SingleNodeMultiWriter => Mode::SingleNodeWriter,
+        AccessMode::SingleNodeWriter
+        | AccessMode::SingleNodeSingleWriter
+        | AccessMode::SingleNodeMultiWriter => Mode::SingleNodeWriter,
         AccessMode::MultiNodeReaderOnly => Mode::MultiNodeReaderOnly,
         AccessMode::MultiNodeSingleWriter => Mode::MultiNodeSingleWriter,
         AccessMode::MultiNodeMultiWriter => Mode::MultiNodeMultiWriter,
@@ -121,6 +126,8 @@ pub fn create(
     secrets: Secrets,
     newer_modes: bool,
 ) -> proto::CreateVolumeRequest {
+    // What was frozen holds: a repetition says what the first said, whatever the driver has learnt since.
+    let newer_modes = source.newer_modes.unwrap_or(newer_modes);
     let requirement = proto::TopologyRequirement {
         requisite: topologies(&source.requisite),
         preferred: topologies(&source.preferred),
@@ -361,6 +368,36 @@ mod tests {
             assert_eq!(block.access_mode, mounted.access_mode);
             let mode = block.access_mode.map_or(0, |mode| mode.mode);
             assert!(Mode::try_from(mode).is_ok_and(|mode| mode != Mode::Unknown), "{access_mode:?}");
+        }
+    }
+
+    /// Obligation CO-GEN-18.
+    #[test]
+    fn each_mode_has_its_word_before_and_after_the_newer_ones_came() {
+        let table = [
+            (AccessMode::SingleNodeWriter, Mode::SingleNodeWriter, Mode::SingleNodeSingleWriter),
+            (AccessMode::SingleNodeReaderOnly, Mode::SingleNodeReaderOnly, Mode::SingleNodeReaderOnly),
+            (AccessMode::SingleNodeSingleWriter, Mode::SingleNodeWriter, Mode::SingleNodeSingleWriter),
+            (AccessMode::SingleNodeMultiWriter, Mode::SingleNodeWriter, Mode::SingleNodeMultiWriter),
+            (AccessMode::MultiNodeReaderOnly, Mode::MultiNodeReaderOnly, Mode::MultiNodeReaderOnly),
+            (AccessMode::MultiNodeSingleWriter, Mode::MultiNodeSingleWriter, Mode::MultiNodeSingleWriter),
+            (AccessMode::MultiNodeMultiWriter, Mode::MultiNodeMultiWriter, Mode::MultiNodeMultiWriter),
+        ];
+        for (ours, old, newer) in table {
+            assert_eq!((mode(ours, false), mode(ours, true)), (old, newer), "{ours:?}");
+        }
+    }
+
+    #[test]
+    fn a_volume_is_asked_for_in_the_modes_that_were_frozen() {
+        let spec = VolumeSpec { access_modes: vec![AccessMode::SingleNodeWriter], ..VolumeSpec::default() };
+        for (frozen, can, newer) in
+            [(None, false, false), (None, true, true), (Some(false), true, false), (Some(true), false, true)]
+        {
+            let source = CreateSource { newer_modes: frozen, ..CreateSource::default() };
+            let request = create(&spec, &source, Secrets::new(), can);
+            let said = request.volume_capabilities[0].access_mode.map(|mode| mode.mode());
+            assert_eq!(said, Some(mode(AccessMode::SingleNodeWriter, newer)), "{frozen:?} {can}");
         }
     }
 

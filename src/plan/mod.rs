@@ -32,6 +32,7 @@
 
 pub mod attach;
 pub mod backoff;
+pub mod blocks;
 pub mod claim;
 pub mod container;
 pub mod containerd;

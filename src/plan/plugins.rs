@@ -44,6 +44,20 @@ pub fn wanted_nodes(
     nodes.iter().filter(fits).map(named).collect()
 }
 
+/// What is to be said where the two sides of a driver do not know the same access modes: whether the controllers and the nodes
+/// know the newer ones, absent where there is no such side (CO-GEN-18).
+pub fn modes_differ(controllers: Option<bool>, nodes: Option<bool>) -> Option<String> {
+    let (knows, lacks) = match (controllers?, nodes?) {
+        (true, false) => ("controller", "node"),
+        (false, true) => ("node", "controller"),
+        (true, true) | (false, false) => return None,
+    };
+    Some(format!(
+        "its {knows} service has SINGLE_NODE_MULTI_WRITER and its {lacks} service has not: each is asked in the access modes that \
+         it knows, and they may not agree on who may write; its vendor has to say why"
+    ))
+}
+
 /// Why an instance shall stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Going {
@@ -206,6 +220,27 @@ fn scattered(name: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sides_that_know_other_modes_are_told_and_no_others() {
+        for controllers in [None, Some(false), Some(true)] {
+            for nodes in [None, Some(false), Some(true)] {
+                let told = modes_differ(controllers, nodes);
+                let differ = matches!((controllers, nodes), (Some(a), Some(b)) if a != b);
+                assert_eq!(told.is_some(), differ, "{controllers:?} {nodes:?}");
+            }
+        }
+        assert!(modes_differ(Some(true), Some(false)).is_some_and(|told| {
+            told.starts_with(
+                "its controller service has SINGLE_NODE_MULTI_WRITER and its node service has not",
+            )
+        }));
+        assert!(modes_differ(Some(false), Some(true)).is_some_and(|told| {
+            told.starts_with(
+                "its node service has SINGLE_NODE_MULTI_WRITER and its controller service has not",
+            )
+        }));
+    }
     use crate::api::plugin::Nothing;
 
     fn nodes() -> Vec<Node> {

@@ -1,6 +1,6 @@
 //! How a daemon on this machine is set up, and the objects that joining makes.
 use std::convert::Infallible;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
@@ -9,12 +9,12 @@ use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client, ResourceExt};
 
-use super::allows;
+use super::{allows, figures, machine};
 use crate::api::NodeAgent;
 use crate::api::node_agent::NodeAgentSpec;
 use crate::api::plugin::LONGEST_CONTROLLER_CALL;
 use crate::node::supervisor::{HEARTBEAT, PROBE_PAUSE};
-use crate::node::{Figures, Grants, Options};
+use crate::node::{Blocks, Figures, Grants, Options};
 use crate::plan::marks::STOPPED;
 use crate::plan::supervise::LONG_RUN;
 use crate::server::{Identity, KEY, LOCAL, Server};
@@ -43,8 +43,27 @@ pub fn options(name: &str, data_dir: PathBuf, run_dir: PathBuf) -> Options {
         long_run: LONG_RUN,
         stats_period: Some(STATS_PERIOD),
         figures: Figures::default(),
+        blocks: Blocks::default(),
         longest_call: LONGEST_CONTROLLER_CALL + Duration::from_secs(30),
         any_store: false,
+    }
+}
+
+/// The same for a daemon that allows this, tells that, and can be asked.
+pub(super) fn options_of(
+    data_dir: &Path,
+    allows: &allows::Allows,
+    (figures, told): (&figures::Args, &figures::Told),
+    blocks: &Blocks,
+) -> Options {
+    Options {
+        host_paths: allows.host_paths.clone(),
+        containers: allows.containers.clone(),
+        runtimes: allows.runtimes.clone(),
+        stats_period: figures.period(),
+        figures: told.figures(),
+        blocks: blocks.clone(),
+        ..options("", data_dir.to_owned(), machine::run_dir(data_dir))
     }
 }
 

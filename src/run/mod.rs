@@ -8,6 +8,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 pub mod allows;
+mod asks;
 mod audit;
 pub mod cluster;
 pub mod csi;

@@ -9,13 +9,14 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::asks::Asks;
 use super::enroll::{Membership, host_and_port};
 use super::patience::patient;
 use super::servers::Servers;
 use super::up::{host_name, named, prepare, stop_on_signal};
 use super::{allows, figures, join, machine};
 use crate::api::token::JoinToken;
-use crate::node::{self, Looked, Options, Prepared};
+use crate::node::{self, Blocks, Looked, Prepared};
 use crate::sys::process::Adopted;
 
 /// Where in the data directory a node keeps who it is.
@@ -85,17 +86,12 @@ async fn run(
     // The machine first: what runs here belongs to a name, and a token is for a machine that can be a node.
     let allows = args.allows.allows(data_dir)?;
     let told = args.figures.listen().await?;
-    let options = Options {
-        host_paths: allows.host_paths,
-        containers: allows.containers,
-        runtimes: allows.runtimes,
-        stats_period: args.figures.period(),
-        figures: told.figures(),
-        ..join::options("", data_dir.to_owned(), machine::run_dir(data_dir))
-    };
+    let blocks = Blocks::default();
+    let options = join::options_of(data_dir, &allows, (&args.figures, &told), &blocks);
     let machine = machine::machine(data_dir, &allows.containerd)?;
     let kernel = Arc::clone(&machine.kernel);
     let looked = Looked::at(machine, options).await?;
+    let asks = Asks::listen(data_dir, blocks)?;
     let known = Membership::load(&directory)?;
     let had = known.as_ref().map(|known| known.name().to_owned());
     let had = had.or_else(|| looked.journal().store().map(|store| store.node));
@@ -137,6 +133,7 @@ async fn run(
         result = &mut daemon => Ok(result?),
         () = announce => Ok(()),
         () = told.serve() => Ok(()),
+        () = asks.serve() => Ok(()),
         error = stay(&mut membership, &servers) => {
             stop.cancel();
             daemon.await?;

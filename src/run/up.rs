@@ -13,11 +13,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::asks::Asks;
 use super::audit::Audit;
 use super::{allows, cluster, down, figures, join, machine};
 use crate::node::journal::Journal;
 use crate::node::runtime::containerd::Reached;
-use crate::node::{Looked, Options};
+use crate::node::{Blocks, Looked};
 use crate::server::{Identity, Limits, Pki, Server, ServerOptions, serve, write_private};
 use crate::store::Store;
 use crate::store::embedded::{EmbeddedStore, Options as StoreOptions};
@@ -58,7 +59,11 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     runtime.block_on(async {
         let stop = CancellationToken::new();
         let signals = tokio::spawn(stop_on_signal(stop.clone())?);
-        let result = Up::open(args, (given, allows), data_dir).await?.run(stop).await;
+        let up = Up::open(args, (given, allows), data_dir).await;
+        let result = match up {
+            Ok(up) => Box::pin(up.run(stop)).await,
+            Err(error) => Err(error),
+        };
         signals.abort();
         result
     })
@@ -192,6 +197,7 @@ struct Up {
     store: Arc<dyn Store>,
     server: Server,
     told: figures::Told,
+    asks: Asks,
     _audit: Audit,
 }
 
@@ -211,19 +217,14 @@ impl Up {
         let told = args.figures.listen().await?;
         let machine = machine::machine(&data_dir, &allows.containerd)?;
         let (kernel, containerd) = (Arc::clone(&machine.kernel), machine.containerd.clone());
-        let options = Options {
-            host_paths: allows.host_paths,
-            containers: allows.containers,
-            runtimes: allows.runtimes,
-            stats_period: args.figures.period(),
-            figures: told.figures(),
-            ..join::options("", data_dir.clone(), machine::run_dir(&data_dir))
-        };
+        let blocks = Blocks::default();
+        let options = join::options_of(&data_dir, &allows, (&args.figures, &told), &blocks);
         // The machine and the store know nothing of one another.
         let (begun, looked) = tokio::join!(server.bootstrap(), Looked::at(machine, options));
         begun?;
         tracing::trace!(target: "life", "store bootstrapped");
         let looked = looked.map_err(cluster::Error::from)?;
+        let asks = Asks::listen(&data_dir, blocks)?;
         let name = node_name(&server, looked.journal(), given).await?;
         join::join(&server, &name, false).await.context("the node's own objects could not be written")?;
         tracing::trace!(target: "life", "joined");
@@ -240,6 +241,7 @@ impl Up {
             store,
             server,
             told,
+            asks,
             _audit: audit,
         })
     }
@@ -250,7 +252,7 @@ impl Up {
         let kubeconfig = self.pki.admin_kubeconfig(&url, &[])?;
         write_private(&self.data_dir.join("kubeconfig"), &kubeconfig)?;
         let serving = tokio::spawn(serve(self.listener, tls, self.server.clone(), stop.clone()));
-        let telling = tokio::spawn(self.told.serve());
+        let telling = tokio::spawn(async { tokio::join!(self.told.serve(), self.asks.serve()) });
         let compactor = tokio::spawn(run_compactor(self.store, KeepPolicy::default()));
         let (tell, ready) = oneshot::channel();
         let announce = async {

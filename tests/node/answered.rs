@@ -89,7 +89,7 @@ async fn a_volume_that_was_there_is_used_unless_its_plugin_speaks_of_another_one
     let rig = Rig::new(Config::full()).await;
     rig.secret("s", "hunter22").await;
     rig.backend.add_volume("there", std::collections::BTreeMap::new());
-    let asked = requests::capability(Mode::SingleNodeWriter);
+    let asked = requests::capability(Mode::SingleNodeSingleWriter);
     let echo = |of: proto::VolumeCapability| proto::ValidateVolumeCapabilitiesResponse {
         confirmed: Some(Confirmed { volume_capabilities: vec![of], ..Confirmed::default() }),
         message: String::new(),

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
+use wharfline::csi::proto::controller_service_capability::rpc::Type as Controller;
+use wharfline::csi::proto::node_service_capability::rpc::Type as Node;
 use wharfline::csi::proto::volume_capability::access_mode::Mode;
 use wharfline::csi::proto::volume_capability::{AccessMode, AccessType, MountVolume};
 use wharfline::csi::{Code, Rpc, proto};
@@ -126,7 +128,7 @@ async fn each_request_is_whole_and_its_paths_are_as_they_have_to_be() {
         volume_id: volume.handle.clone(),
         publish_context: attached.publish_context.clone(),
         staging_target_path: staging.clone(),
-        volume_capability: Some(capability(Mode::SingleNodeWriter)),
+        volume_capability: Some(capability(Mode::SingleNodeSingleWriter)),
         secrets: secrets("for the stage"),
         volume_context: volume.context.clone(),
     };
@@ -136,7 +138,7 @@ async fn each_request_is_whole_and_its_paths_are_as_they_have_to_be() {
         publish_context: attached.publish_context,
         staging_target_path: staging.clone(),
         target_path: path.clone(),
-        volume_capability: Some(capability(Mode::SingleNodeWriter)),
+        volume_capability: Some(capability(Mode::SingleNodeSingleWriter)),
         readonly: false,
         secrets: secrets("for the publish"),
         volume_context: volume.context,
@@ -259,6 +261,38 @@ async fn a_driver_gets_the_calls_and_modes_that_it_says_it_has() {
             let Some(AccessType::Mount(mount)) = capability.access_type else { panic!("no mount") };
             assert_eq!(mount.volume_mount_group, "", "nobody asked for a group");
         }
+        rig.finish().await;
+    }
+}
+
+/// Obligation CO-GEN-18.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_side_is_asked_in_the_modes_that_it_knows() {
+    // As the users' mode is said where the newer modes are not known, and where they are.
+    let modes = [
+        ("SingleNodeWriter", Mode::SingleNodeWriter, Mode::SingleNodeSingleWriter),
+        ("SingleNodeMultiWriter", Mode::SingleNodeWriter, Mode::SingleNodeMultiWriter),
+    ];
+    let sides = [(false, false), (false, true), (true, false), (true, true)];
+    for ((name, old, newer), (controller, node)) in
+        modes.into_iter().flat_map(|mode| sides.into_iter().map(move |side| (mode, side)))
+    {
+        let mut config = Config::full();
+        config.controller.retain(|number| controller || *number != Controller::SingleNodeMultiWriter as i32);
+        config.node.retain(|number| node || *number != Node::SingleNodeMultiWriter as i32);
+        let rig = Rig::new(config).await;
+        let app = rig.user("app").await;
+        rig.give(&[&app], &Special { mode: Some(name), ..Special::default() }).await;
+        rig.published("app").await;
+        rig.end_all().await;
+        let said =
+            |capability: Option<proto::VolumeCapability>| capability?.access_mode.map(|mode| mode.mode());
+        let of = |knows: bool| Some(if knows { newer } else { old });
+        let create = only!(rig, CreateVolume).volume_capabilities;
+        assert_eq!(create.into_iter().map(|c| said(Some(c))).collect::<Vec<_>>(), [of(controller)], "{name}");
+        assert_eq!(said(only!(rig, ControllerPublishVolume).volume_capability), of(controller), "{name}");
+        assert_eq!(said(only!(rig, NodeStageVolume).volume_capability), of(node), "{name}");
+        assert_eq!(said(only!(rig, NodePublishVolume).volume_capability), of(node), "{name}");
         rig.finish().await;
     }
 }

@@ -185,7 +185,7 @@ async fn a_volumes_context_arrives_as_it_was_given_whatever_becomes_of_the_daemo
     rig.start().await;
     rig.published("app").await;
     let secrets = map(&[("password", PASSWORD)]);
-    let capability = requests::capability(Mode::SingleNodeWriter);
+    let capability = requests::capability(Mode::SingleNodeSingleWriter);
     let validate = proto::ValidateVolumeCapabilitiesRequest {
         volume_id: "there/1".to_owned(),
         volume_context: odd(),
@@ -297,7 +297,10 @@ async fn a_volume_is_asked_for_with_all_that_its_object_says() {
     let golden = proto::CreateVolumeRequest {
         name: "asked for".to_owned(),
         capacity_range: Some(proto::CapacityRange { required_bytes: 1 << 20, limit_bytes: 2 << 20 }),
-        volume_capabilities: vec![capability(Mode::SingleNodeWriter), capability(Mode::MultiNodeReaderOnly)],
+        volume_capabilities: vec![
+            capability(Mode::SingleNodeSingleWriter),
+            capability(Mode::MultiNodeReaderOnly),
+        ],
         parameters: odd(),
         secrets: map(&[("password", PASSWORD)]),
         accessibility_requirements: Some(proto::TopologyRequirement {

@@ -68,8 +68,8 @@ async fn unstaged_when_both_are_gone(first: usize) {
 /// Scenario B72.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_volumes_of_one_handle_are_unstaged_when_both_are_gone() {
-    unstaged_when_both_are_gone(0).await;
-    unstaged_when_both_are_gone(1).await;
+    Box::pin(unstaged_when_both_are_gone(0)).await;
+    Box::pin(unstaged_when_both_are_gone(1)).await;
 }
 
 /// Both leave at the same moment, and the daemon dies in between: one unstage, both released.

@@ -62,6 +62,11 @@ pub(crate) fn report(whole: &Named, in_part: &Named) -> String {
             let _ = writeln!(text, "{}", line.trim_end());
         }
     }
-    text + "M must, S should, Y may be done; d: it follows from another one.\n\
-            That a MUST is not covered does not make CI fail yet.\n"
+    text + "M must, S should, Y may be done; d: it follows from another one. A MUST that is not covered makes CI fail.\n"
+}
+
+/// What must be done and no test shows as a whole.
+pub(crate) fn missing(whole: &Named) -> Vec<&'static str> {
+    let all = all().into_iter();
+    all.filter(|one| one.level.starts_with('M') && !whole.contains_key(one.id)).map(|one| one.id).collect()
 }

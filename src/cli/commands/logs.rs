@@ -77,7 +77,7 @@ fn is_there<T>(opened: &io::Result<T>) -> bool {
 
 /// The data directories in which the logs may be: the named or usual one, and that of the kubeconfig in use, which lies in
 /// the one of the `up` that wrote it.
-fn homes(session: &Session<'_>) -> Vec<PathBuf> {
+pub(super) fn homes(session: &Session<'_>) -> Vec<PathBuf> {
     let mut homes = vec![session.data_dir.clone()];
     let beside = session.kubeconfig().ok().and_then(|file| file.parent().map(Path::to_owned));
     homes.extend(beside.filter(|home| *home != session.data_dir && home.join("logs").is_dir()));

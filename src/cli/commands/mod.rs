@@ -10,6 +10,7 @@ pub(crate) mod events;
 mod fullness;
 pub(crate) mod get;
 pub(crate) mod logs;
+pub(crate) mod snapshot;
 pub(crate) mod token;
 pub(crate) mod user;
 pub(crate) mod volume;

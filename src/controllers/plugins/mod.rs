@@ -17,7 +17,7 @@ use super::drive::Outcome;
 use super::facts::{Instances, deleting, with_condition};
 use super::write::Failure;
 use crate::api::meta::{Condition, ObjectRef, READY, Truth, is_true};
-use crate::api::plugin::{CRASH_LOOP, Health, OTHER_DRIVER, Provider, Role, STEADY};
+use crate::api::plugin::{CRASH_LOOP, Health, OTHER_DRIVER, Provider, Role, STEADY, capability};
 use crate::api::{Allocation, Plugin, PluginInstance, PluginStatus};
 use crate::plan::Reason;
 use crate::plan::marks::{PLUGIN_NAME, UNDECLARED_FROM};
@@ -32,6 +32,8 @@ use wanted::Wanted;
 
 /// What is said of instances of one version that tell different capabilities.
 const DIFFER: &str = "CapabilitiesDiffer";
+/// Its controllers and its nodes do not know the same access modes.
+const MODES_DIFFER: &str = "AccessModesDiffer";
 /// What is said while the API does not take the allocation of an instance, such as one of before what it says was refused.
 const NOT_MADE: &str = "InstanceNotMade";
 
@@ -157,7 +159,7 @@ async fn status(
         None => ready(context, plugin, &list, (controllers, nodes), needed),
     };
     let condition = condition.of_generation(plugin.metadata.generation);
-    if [DIFFER, CRASH_LOOP].contains(&condition.reason.as_str()) {
+    if [DIFFER, MODES_DIFFER, CRASH_LOOP].contains(&condition.reason.as_str()) {
         let (name, uid) = (plugin.name_any(), plugin.uid().unwrap_or_default());
         let of = ObjectRef { namespace: String::new(), name, uid };
         context.tell::<Plugin>(&of, &condition.reason, &condition.message).await;
@@ -214,8 +216,11 @@ fn ready(
         );
         return Condition::new(READY, Truth::True, DIFFER, message);
     }
+    let instances = Instances::of(&context.world, &plugin.name_any());
+    if healthy && let Some(message) = modes_differ(&instances) {
+        return Condition::new(READY, Truth::True, MODES_DIFFER, message);
+    }
     if healthy {
-        let instances = Instances::of(&context.world, &plugin.name_any());
         // One that was never healthy is no matter of those that are, nor is one beside which another one serves.
         let well = |o: &PluginInstance| o.status.as_ref().is_some_and(|s| is_true(&s.conditions, READY));
         let shaky = |o: &PluginInstance| o.status.as_ref().is_some_and(|s| s.unsteady().is_some());
@@ -317,6 +322,17 @@ fn disagreement(context: &Context, plugin: &str) -> Option<(String, BTreeSet<Str
         Some(registry::Told { version, controller, words: &status.capabilities })
     });
     registry::disagreement(&told.collect::<Vec<_>>())
+}
+
+/// What is to be said of the access modes that the two sides know.
+fn modes_differ(instances: &Instances) -> Option<String> {
+    let knows = |service: Service, word: &str| {
+        instances.healthy(service).next().map(|_| instances.all_can(service, word))
+    };
+    crate::plan::plugins::modes_differ(
+        knows(Service::Controller, capability::CONTROLLER_MULTI_WRITER),
+        knows(Service::Node, capability::NODE_MULTI_WRITER),
+    )
 }
 
 /// What all healthy instances can do, each in what is its own; absent while none is healthy, so that a restart changes nothing.

@@ -136,3 +136,36 @@ async fn what_later_calls_need_is_kept_with_the_volume_and_its_attachment() {
     bench.until("all is gone", |seen| seen.all("volumes").is_empty()).await;
     bench.end().await;
 }
+
+/// Obligation CO-GEN-18.
+#[tokio::test(start_paused = true)]
+async fn a_driver_whose_sides_do_not_know_the_same_modes_is_told() {
+    const NEWER: [&str; 2] = ["controller/SINGLE_NODE_MULTI_WRITER", "node/SINGLE_NODE_MULTI_WRITER"];
+    let bench =
+        Bench::with(&["a", "b"], Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() }).await;
+    let learn = |word: &'static str| {
+        for node in ["a", "b"] {
+            bench.behave(node, |b| b.capabilities.push(word));
+        }
+    };
+    learn(NEWER[0]);
+    bench.make("plugins", plugin("disk", "Cluster")).await;
+    bench.make("volumeclasses", class("disk", "disk")).await;
+    let differs = |seen: &Seen| why(&seen.get("plugins", "", "disk")) == "AccessModesDiffer";
+    bench.until("it is told", differs).await;
+    let told = bench.seen.get("plugins", "", "disk");
+    let message = condition(&told, "Ready")["message"].as_str().unwrap().to_owned();
+    assert!(
+        ready(&told) && message.starts_with("its controller service has SINGLE_NODE_MULTI_WRITER"),
+        "{message}"
+    );
+    let events = bench.seen.all("events");
+    assert_eq!(events.iter().filter(|e| e["reason"] == "AccessModesDiffer").count(), 1, "{events:?}");
+    // What is asked for is frozen as the controllers know it.
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.until("it is created", |seen| ready(&seen.get("volumeclaims", "default", "c"))).await;
+    assert_eq!(bench.seen.only("volumes")["spec"]["source"]["create"]["newerModes"], true);
+    learn(NEWER[1]);
+    bench.until("both know them", |seen| why(&seen.get("plugins", "", "disk")) == "Ready").await;
+    bench.end().await;
+}

@@ -1,0 +1,253 @@
+//! `snapshot`: which blocks of a snapshot hold something, or differ from those of an earlier one.
+//!
+//! It may be millions of lines: the daemon of the node that makes the snapshot's calls is asked, over its socket in its data
+//! directory, and neither server nor store has to do with them.
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::UnixStream;
+
+use crate::api::Snapshot;
+use crate::api::blocks::{Block, Line, PATH, Question, Refusal, SOCKET};
+use crate::api::quantity;
+use crate::cli::args::{Blocks, SnapshotArgs, SnapshotCommand};
+use crate::cli::failure::Failure;
+use crate::cli::session::{Item, Session};
+use crate::cli::wire::Form;
+
+/// How long a line may be: a part of the plugin's has at most 4 MiB, and its numbers are longer in text.
+const LONGEST: usize = 64 << 20;
+
+pub(crate) async fn run(session: &mut Session<'_>, args: &SnapshotArgs) -> Result<(), Failure> {
+    match &args.command {
+        SnapshotCommand::Blocks(args) => blocks(session, args).await,
+    }
+}
+
+async fn blocks(session: &mut Session<'_>, args: &Blocks) -> Result<(), Failure> {
+    let as_json = match args.output.as_deref() {
+        None => false,
+        Some("json") => true,
+        Some(other) => {
+            return Err(Failure::usage(format!("-o {other}: blocks are printed as a table or as json")));
+        }
+    };
+    let snapshot = read(session, &args.name).await?;
+    let since = match &args.since {
+        Some(name) => Some(read(session, name).await?),
+        None => None,
+    };
+    let homes = super::logs::homes(session);
+    let stream = connect(&homes).await.map_err(|error| nobody(&error, &homes, &snapshot))?;
+    let claim_name = args.claim.clone().unwrap_or_default();
+    let question = Question { snapshot, claim_name, since, starting_offset: args.from };
+    let mut answer = ask(stream, &question).await?;
+    let mut told = Tally::default();
+    if !as_json {
+        session.say(format_args!("{:<20} SIZE", "OFFSET"))?;
+    }
+    loop {
+        match answer.next().await? {
+            Some(Line::Part(part)) => {
+                told.capacity = part.capacity;
+                for block in part.blocks {
+                    told.add(block);
+                    if as_json {
+                        session.say(json!({ "offset": block.offset, "size": block.size }))?;
+                    } else {
+                        session.say(format_args!("{:<20} {}", block.offset, block.size))?;
+                    }
+                }
+            }
+            Some(Line::Complete) => break,
+            Some(Line::Interrupted(over)) => {
+                let failure = Failure::failed("that is not all").because(over.message);
+                return Err(match over.resume_at {
+                    Some(offset) => failure.try_this(format!("ask on with --from {offset}")),
+                    None => failure.try_this("use nothing of it: the plugin contradicted itself"),
+                });
+            }
+            None => return Err(Failure::failed("that is not all: the daemon ended").try_this(again(&told))),
+        }
+    }
+    if as_json {
+        session.say(json!({ "complete": true, "capacity": told.capacity }))?;
+    }
+    session.note(told.sentence(args.since.is_some()));
+    Ok(())
+}
+
+fn again(told: &Tally) -> String {
+    if told.end == 0 { "ask again".to_owned() } else { format!("ask on with --from {}", told.end) }
+}
+
+/// What was told so far.
+#[derive(Default)]
+struct Tally {
+    blocks: u64,
+    bytes: i64,
+    end: i64,
+    capacity: i64,
+}
+
+impl Tally {
+    fn add(&mut self, block: Block) {
+        self.blocks += 1;
+        self.bytes = self.bytes.saturating_add(block.size);
+        self.end = block.offset.saturating_add(block.size);
+    }
+
+    fn sentence(&self, changed: bool) -> String {
+        let verb = if changed { "changed" } else { "hold something" };
+        let of = if self.capacity > 0 {
+            format!(" of {}", quantity::display(self.capacity))
+        } else {
+            String::new()
+        };
+        match self.blocks {
+            0 if changed => "nothing changed".to_owned(),
+            0 => "nothing is in it".to_owned(),
+            1 => format!("1 block, {}{of}: {verb}", quantity::display(self.bytes)),
+            many => format!("{many} blocks, {}{of}: {verb}", quantity::display(self.bytes)),
+        }
+    }
+}
+
+async fn read(session: &mut Session<'_>, name: &str) -> Result<Snapshot, Failure> {
+    let resource = session.kinds().await?.find("snapshots")?.clone();
+    let name = name.strip_prefix("snapshot/").unwrap_or(name).to_owned();
+    let item = Item { resource, namespace: session.namespace(), name, object: Value::Null };
+    let object = session.wire.get(&item.path(), Form::Object).await?;
+    serde_json::from_value(object).map_err(|error| {
+        Failure::failed(format!("{} cannot be read", item.label())).because(error.to_string())
+    })
+}
+
+/// The daemon of the first of these data directories that has one. However long a directory's path is, that of a socket is short.
+async fn connect(homes: &[PathBuf]) -> io::Result<UnixStream> {
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for home in homes {
+        match connect_in(home).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+async fn connect_in(home: &Path) -> io::Result<UnixStream> {
+    let directory = std::fs::File::open(home)?;
+    UnixStream::connect(format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd())).await
+}
+
+/// Nobody can be asked here.
+fn nobody(error: &io::Error, homes: &[PathBuf], snapshot: &Snapshot) -> Failure {
+    let homes = homes.iter().map(|home| home.display().to_string()).collect::<Vec<_>>().join(" and ");
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        return Failure::failed(format!("the daemon in {homes} may not be asked")).try_this("run it as root");
+    }
+    let failure = Failure::failed("the daemon of this machine does not answer")
+        .because(format!("no socket of one in {homes}: {error}"));
+    let host = snapshot.status.as_ref().and_then(|status| status.controller.as_ref());
+    match host {
+        Some(host) => failure.try_this(format!(
+            "run it on node {}, which makes the snapshot's calls, with that node's --data-dir",
+            host.node_name
+        )),
+        None => failure.try_this("no node makes its calls yet: `wharfline why` tells what it waits for"),
+    }
+}
+
+/// An answer as it comes.
+struct Lines {
+    body: Incoming,
+    text: Vec<u8>,
+}
+
+async fn ask(stream: UnixStream, question: &Question) -> Result<Lines, Failure> {
+    let broke = |error: &dyn std::error::Error| {
+        Failure::failed("the daemon gave no answer").because(error.to_string())
+    };
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| broke(&error))?;
+    // It ends with the answer.
+    tokio::spawn(async move {
+        let _ended = connection.await;
+    });
+    let text = serde_json::to_vec(question).map_err(|error| broke(&error))?;
+    let request = http::Request::post(PATH)
+        .header(http::header::HOST, "localhost")
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(text)))
+        .map_err(|error| broke(&error))?;
+    let answer = sender.send_request(request).await.map_err(|error| broke(&error))?;
+    let status = answer.status();
+    let body = answer.into_body();
+    if status.is_success() {
+        return Ok(Lines { body, text: Vec::new() });
+    }
+    let told = body.collect().await.map_err(|error| broke(&error))?.to_bytes();
+    let refusal = serde_json::from_slice::<Refusal>(&told);
+    let message =
+        refusal.map_or_else(|_| String::from_utf8_lossy(&told).into_owned(), |refusal| refusal.message);
+    Err(Failure::failed("its blocks cannot be told").because(message))
+}
+
+impl Lines {
+    /// The next line; none when there are no more.
+    async fn next(&mut self) -> Result<Option<Line>, Failure> {
+        let broken = |why: String| Failure::failed("the answer of the daemon broke").because(why);
+        loop {
+            if let Some(end) = memchr::memchr(b'\n', &self.text) {
+                let line =
+                    serde_json::from_slice(&self.text[..end]).map_err(|error| broken(error.to_string()))?;
+                self.text.drain(..=end);
+                return Ok(Some(line));
+            }
+            if self.text.len() > LONGEST {
+                return Err(broken("a line of it has no end".to_owned()));
+            }
+            match self.body.frame().await {
+                Some(frame) => {
+                    let frame = frame.map_err(|error| broken(error.to_string()))?;
+                    self.text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+                }
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_told_is_summed_up() {
+        let of = |blocks: &[(i64, i64)]| {
+            let mut tally = Tally { capacity: 1 << 20, ..Tally::default() };
+            for (offset, size) in blocks {
+                tally.add(Block { offset: *offset, size: *size });
+            }
+            (tally.sentence(false), tally.sentence(true), again(&tally))
+        };
+        let said = |one: &str, two: &str, three: &str| (one.to_owned(), two.to_owned(), three.to_owned());
+        assert_eq!(of(&[]), said("nothing is in it", "nothing changed", "ask again"));
+        assert_eq!(
+            of(&[(4096, 1024)]),
+            said(
+                "1 block, 1Ki of 1Mi: hold something",
+                "1 block, 1Ki of 1Mi: changed",
+                "ask on with --from 5120"
+            )
+        );
+        assert_eq!(of(&[(0, 1024), (4096, 1024)]).0, "2 blocks, 2Ki of 1Mi: hold something");
+    }
+}
