@@ -16,7 +16,9 @@ clippy  := $(CARGO) clippy --version >/dev/null 2>&1 || rustup component add cli
 # nothing while none is armed (src/planted.rs); what `make run` and a release build have not.
 points  := --features kill-points,planted
 # Everything that has our code.
-every   := --lib --bins --tests --test sim --bench bench
+every   := --lib --bins --tests --bench bench
+# It is no test that cargo runs by itself, and forgotten where those are named.
+histories := --test sim
 # The compiler of the tests is the linter's: a `cargo clippy` beside the build reads everything once more, minutes of it. What
 # cargo-clippy tells it, it is told here in the same words.
 linted  := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
@@ -48,7 +50,8 @@ test: ## Everything that CI runs: format, lints, every test, the examples in the
 	@$(rustfmt); $(clippy)
 	$(CARGO) fmt --check
 	@tools/fetch-csi-driver & driver=$$!; $(fetch); \
-	$(linted) $(CARGO) test --locked $(points) --no-run $(every); \
+	$(linted) $(CARGO) test --locked $(points) --no-run $(every) && \
+	$(linted) $(CARGO) test --locked $(points) --no-run $(histories); \
 	code=$$?; wait $$driver || true; exit $$code
 	$(call done,lints and the build of the tests)
 	@$(root)
@@ -71,12 +74,14 @@ planted: ## Plants faults one by one and demands that the simulation finds each 
 check: ## The quick round while working: lints and the unit tests
 	@$(clippy)
 	$(CARGO) clippy $(points) $(every) -- -D warnings
+	$(CARGO) clippy $(points) $(histories) -- -D warnings
 	$(CARGO) test $(points) --lib
 
 lint: ## Format and lints, changing nothing
 	@$(rustfmt); $(clippy)
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked $(points) $(every) -- -D warnings
+	$(CARGO) clippy --locked $(points) $(histories) -- -D warnings
 
 fmt: ## Format the code
 	@$(rustfmt)

@@ -64,7 +64,7 @@ pub struct Block {
 pub struct Interrupted {
     /// What happened, and what to do.
     pub message: String,
-    /// The offset from which the same question goes on; absent where nothing of what was told is to be used.
+    /// The offset from which the same question goes on; absent where it is of no use to ask on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_at: Option<i64>,
 }

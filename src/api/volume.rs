@@ -116,7 +116,7 @@ pub struct CreateSource {
     /// What it is filled from; it begins empty when this is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
-    /// Whether it is asked for with CSI's newer access modes for one node; as the driver can at the time when not given.
+    /// Whether it is asked for with CSI's newer access modes for one node; as it may have been asked before there were any when not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newer_modes: Option<bool>,
 }
@@ -413,6 +413,19 @@ pub struct VolumeAttachmentSpec {
     /// Secrets per family of calls.
     #[serde(default, skip_serializing_if = "SecretRefs::is_empty")]
     pub secrets: SecretRefs,
+    /// Who is asked with CSI's newer access modes for one node; frozen at creation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newer_modes: Option<NewerModes>,
+}
+
+/// Which service of a driver knows CSI's newer access modes for one node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NewerModes {
+    /// That of its controllers.
+    pub controller: bool,
+    /// That of the node.
+    pub node: bool,
 }
 
 /// What is seen of an attachment.

@@ -21,7 +21,7 @@ use super::world::namespace_or_default;
 use super::write::Failure;
 use crate::api::meta::ObjectRef;
 use crate::api::plugin::capability;
-use crate::api::volume::Holder;
+use crate::api::volume::{Holder, NewerModes};
 use crate::api::{Allocation, Volume, VolumeAttachment, VolumeAttachmentSpec, VolumeClaim};
 use crate::plan::Reason;
 use crate::plan::holders::{self, Attachment, Facts, Step};
@@ -389,6 +389,10 @@ fn new_attachment(
         fenced: false,
         expand_bytes: volume.node_bytes(),
         secrets: volume.spec.secrets.clone(),
+        newer_modes: Some(NewerModes {
+            controller: instances.all_can(Service::Controller, capability::CONTROLLER_MULTI_WRITER),
+            node: can(here, capability::NODE_MULTI_WRITER),
+        }),
     };
     let metadata = ObjectMeta { name: Some(attachment_name(volume, node)), ..ObjectMeta::default() };
     Ok(VolumeAttachment { metadata, spec, status: None })

@@ -1,32 +1,34 @@
 //! Which blocks of a snapshot hold something, or changed, for whoever asks on this machine (CO-META-01 to -06).
 //!
-//! A question is no object and nothing is kept of it. While a stream of the plugin lasts its snapshots are not deleted; one that
-//! breaks goes on after the last byte that was told; one whose reader takes nothing is given up.
+//! A question is no object and nothing is kept of it. The node that makes the snapshot's calls answers, so that its deletion and
+//! a stream about it are in one place: while a stream lasts the snapshot is not deleted. A stream that breaks goes on after the
+//! last byte that was told, with whichever process serves by then; one whose reader takes nothing is let go until he does.
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use super::context::Node;
+use super::registry::Fingerprint;
 use super::requests::{self, Secrets};
+use crate::api::Snapshot;
 use crate::api::blocks::{Block, Interrupted, Line, Part, Question, Refusal};
 use crate::api::meta::SecretRef;
 use crate::csi::check::Blocks as Told;
-use crate::csi::{self};
-use crate::csi::{Advice, BlockStream, Failure, Plugin, StreamTerms, Terms, proto};
+use crate::csi::{
+    self, Advice, BlockStream, Capabilities, Closed, Failure, Plugin, Rpc, StreamTerms, Terms, proto,
+};
 use crate::plan::Reason;
-use crate::plan::blocks::{Picture, differ, picture};
+use crate::plan::blocks::{self as plan, Picture, differ, picture};
 use crate::plan::registry::Service;
 
-/// How long one stream may take: then it goes on as another one.
-const STREAM: Duration = Duration::from_secs(600);
 /// How long a plugin may say nothing.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How long a reader may take nothing.
+/// How long a reader may take nothing before the plugin's stream is let go.
 const STALLED: Duration = Duration::from_secs(60);
-/// How often in a row a stream is begun that tells nothing new, and the pause before the second.
-const TRIES: u32 = 4;
-const PAUSE: Duration = Duration::from_secs(1);
+/// Before a question is asked again that told nothing new: each time once. A driver is back within the last one.
+const PAUSES: [Duration; 4] =
+    [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(15)];
 
 /// Of one daemon: made before it, and without an answer until it knows its machine.
 #[derive(Debug, Clone, Default)]
@@ -34,13 +36,25 @@ pub struct Blocks(Arc<OnceLock<Weak<Node>>>);
 
 /// One question as the plugin is asked.
 struct Asked {
+    node: Arc<Node>,
+    /// The Snapshot, as `namespace/name`.
     name: String,
+    plugin: String,
+    rpc: Rpc,
     handle: String,
     base: Option<String>,
     secret: Option<SecretRef>,
     secrets: Secrets,
-    plugin: Plugin,
-    terms: StreamTerms,
+}
+
+/// How a stream ended.
+enum Ended {
+    /// The answer is whole, or nobody wants it any more.
+    Over,
+    /// It broke.
+    Broke(csi::Interrupted),
+    /// Nobody took this line. The stream goes on behind it.
+    Stalled(Line, i64),
 }
 
 impl Blocks {
@@ -61,12 +75,15 @@ impl Blocks {
         if from < 0 {
             return Err(refusal(format!("--from {from}: an offset in bytes is 0 or more")));
         }
-        let asked = prepare(&node, &question).await?;
-        let stream = open(&asked, from).await.map_err(|broken| refusal(asked.tells(broken.failure)))?;
+        let stop = node.stop.clone();
+        let asked = prepare(node, &question).await?;
+        let stream = asked.open(from).await.map_err(|broken| refusal(asked.tells(broken.failure)))?;
         let (lines, answer) = mpsc::channel(1);
         tokio::spawn(async move {
             tokio::select! {
-                () = node.stop.cancelled() => {}
+                () = stop.cancelled() => {}
+                // Whoever asked is gone.
+                () = lines.closed() => {}
                 () = tell(&asked, stream, &lines) => {}
             }
         });
@@ -78,45 +95,128 @@ fn refusal(message: impl Into<String>) -> Refusal {
     Refusal { message: message.into() }
 }
 
-async fn prepare(node: &Arc<Node>, question: &Question) -> Result<Asked, Refusal> {
-    let of = |error: crate::plan::blocks::Refusal| refusal(error.to_string());
-    let Picture { name, plugin, handle, secret, .. } = {
-        let target = picture(&question.snapshot, &question.claim_name).map_err(of)?;
-        if let Some(since) = &question.since {
-            differ(&base(since, question).map_err(of)?, &target).map_err(of)?;
+async fn prepare(node: Arc<Node>, question: &Question) -> Result<Asked, Refusal> {
+    let of = |error: plan::Refusal| refusal(error.to_string());
+    let target = picture(&question.snapshot, &question.claim_name).map_err(of)?;
+    let base = match &question.since {
+        Some(since) => {
+            let base = base(since, question).map_err(of)?;
+            differ(&base, &target).map_err(of)?;
+            Some(base)
         }
-        target
+        None => None,
     };
-    let base = question.since.as_ref().map(|since| base(since, question)).transpose().map_err(of)?;
-    let service = node.registry.serving_volume(&plugin, Service::Controller, &handle);
-    let Some((_, instance)) =
-        service.or_else(|| node.registry.serving_volume(&plugin, Service::Node, &handle))
-    else {
-        let reason = Reason::PluginNotReady { plugin, node: node.options.name.clone() };
-        return Err(refusal(format!("{reason}; ask where an instance of it is that makes controller calls")));
-    };
+    here(&node, &question.snapshot, &target.name).map_err(refusal)?;
+    let Picture { name, plugin, handle, secret, .. } = target;
+    let rpc = if base.is_some() { Rpc::GetMetadataDelta } else { Rpc::GetMetadataAllocated };
     let asker = format!("snapshots/{name}");
     let secrets =
         node.secrets(&asker, secret.as_ref()).await.map_err(|reason| refusal(reason.to_string()))?;
-    let own = |method: &str| {
-        let plugin = node.caches.plugins.one(&plugin)?;
-        plugin.spec.deadlines.get(method).and_then(|text| crate::api::quantity::duration(text))
-    };
-    let method = if base.is_some() { "GetMetadataDelta" } else { "GetMetadataAllocated" };
-    let deadline = own(method).unwrap_or(STREAM);
-    let terms = Terms { deadline, attempt: 1, lease: None, gate: None, alpha: node.alpha(&plugin) };
-    let terms = StreamTerms { terms, silence: SILENCE };
     let base = base.map(|base| base.handle);
-    Ok(Asked { name, handle, base, secret, secrets, plugin: instance.client, terms })
+    let asked = Asked { node, name, plugin, rpc, handle, base, secret, secrets };
+    asked.may().map_err(refusal)?;
+    Ok(asked)
 }
 
 /// The earlier picture: of several volumes, that of the same claim.
-fn base(since: &crate::api::Snapshot, question: &Question) -> Result<Picture, crate::plan::blocks::Refusal> {
+fn base(since: &Snapshot, question: &Question) -> Result<Picture, plan::Refusal> {
     let claim = if since.is_group() { question.claim_name.as_str() } else { "" };
     picture(since, claim)
 }
 
+/// Whether this node makes the snapshot's calls: a snapshot of another cluster of this machine is none of its own.
+fn here(node: &Node, snapshot: &Snapshot, name: &str) -> Result<(), String> {
+    let own = &node.options.name;
+    let host = snapshot.status.as_ref().and_then(|status| status.controller.as_ref());
+    match host {
+        Some(host) if host.node_name != *own => Err(format!(
+            "node \"{}\" makes the calls of Snapshot \"{name}\", and this is node \"{own}\": ask there",
+            host.node_name
+        )),
+        None => Err(format!("no node makes the calls of Snapshot \"{name}\" yet; `wharfline why` tells why")),
+        Some(_) => {
+            let uid = snapshot.metadata.uid.as_deref().unwrap_or_default();
+            let known = !uid.is_empty() && node.caches.snapshots.has(uid);
+            known.then_some(()).ok_or_else(|| {
+                format!(
+                    "the daemon of node \"{own}\" does not know Snapshot \"{name}\": is it of another cluster? \
+                     --data-dir says whose daemon is asked"
+                )
+            })
+        }
+    }
+}
+
+fn capabilities(known: Fingerprint) -> Capabilities {
+    let Fingerprint { plugin, controller, group, node, .. } = known;
+    Capabilities { plugin, controller, group, node }
+}
+
 impl Asked {
+    /// Who is asked now.
+    fn serving(&self) -> Option<(Plugin, Arc<dyn csi::Gate>, Option<Fingerprint>)> {
+        let services = [Service::Controller, Service::Node].into_iter();
+        let mut serving = services.filter_map(|service| {
+            let (key, instance) = self.node.registry.serving_volume(&self.plugin, service, &self.handle)?;
+            let gate = self.node.gate(key, (&self.plugin, service), &self.handle);
+            Some((instance.client, gate, instance.progress.fingerprint))
+        });
+        serving.next()
+    }
+
+    fn not_ready(&self) -> String {
+        let node = self.node.options.name.clone();
+        Reason::PluginNotReady { plugin: self.plugin.clone(), node }.to_string()
+    }
+
+    /// Whether the driver has what is asked for, as it says.
+    fn may(&self) -> Result<(), String> {
+        let (_, _, known) = self.serving().ok_or_else(|| self.not_ready())?;
+        let can = known.map(capabilities).unwrap_or_default();
+        csi::may(self.rpc, &can, self.node.alpha(&self.plugin)).map_err(|closed| match closed {
+            Closed::Alpha => format!(
+                "{closed}; `spec.alpha: true` of Plugin \"{}\" switches it on, where its driver has \
+                 SNAPSHOT_METADATA_SERVICE",
+                self.plugin
+            ),
+            _ => Reason::PluginLacks { plugin: self.plugin.clone(), capability: "SNAPSHOT_METADATA_SERVICE" }
+                .to_string(),
+        })
+    }
+
+    async fn open(&self, from: i64) -> Result<BlockStream, csi::Interrupted> {
+        let Some((plugin, gate, _)) = self.serving() else {
+            let failure = Failure::unvouched(self.rpc);
+            return Err(csi::Interrupted { failure, resume_at: Some(from) });
+        };
+        let deadline = self.node.deadline(&self.plugin, self.rpc.name());
+        let alpha = self.node.alpha(&self.plugin);
+        let terms = Terms { deadline, attempt: 1, lease: None, gate: Some(gate), alpha };
+        let terms = StreamTerms { terms, silence: SILENCE };
+        let secrets = self.secrets.clone();
+        match &self.base {
+            None => {
+                let request = proto::GetMetadataAllocatedRequest {
+                    snapshot_id: self.handle.clone(),
+                    starting_offset: from,
+                    max_results: 0,
+                    secrets,
+                };
+                plugin.get_metadata_allocated(request, terms).await
+            }
+            Some(base) => {
+                let request = proto::GetMetadataDeltaRequest {
+                    base_snapshot_id: base.clone(),
+                    target_snapshot_id: self.handle.clone(),
+                    starting_offset: from,
+                    max_results: 0,
+                    secrets,
+                };
+                plugin.get_metadata_delta(request, terms).await
+            }
+        }
+    }
+
     /// A failure as whoever asked is told it.
     fn tells(&self, failure: Failure) -> String {
         let advice = failure.advice();
@@ -132,81 +232,83 @@ impl Asked {
     }
 }
 
-async fn open(asked: &Asked, from: i64) -> Result<BlockStream, csi::Interrupted> {
-    let (secrets, terms) = (asked.secrets.clone(), asked.terms.clone());
-    match &asked.base {
-        None => {
-            let request = proto::GetMetadataAllocatedRequest {
-                snapshot_id: asked.handle.clone(),
-                starting_offset: from,
-                max_results: 0,
-                secrets,
-            };
-            asked.plugin.get_metadata_allocated(request, terms).await
-        }
-        Some(base) => {
-            let request = proto::GetMetadataDeltaRequest {
-                base_snapshot_id: base.clone(),
-                target_snapshot_id: asked.handle.clone(),
-                starting_offset: from,
-                max_results: 0,
-                secrets,
-            };
-            asked.plugin.get_metadata_delta(request, terms).await
-        }
-    }
-}
-
 /// Tells a stream to its end, over as many of the plugin's as that takes.
 async fn tell(asked: &Asked, stream: BlockStream, lines: &mpsc::Sender<Line>) {
-    let mut open_stream = Ok(stream);
+    let mut stream = Ok(stream);
     let mut vain = 0;
+    // So much the volume has, as it was told.
+    let mut capacity = i64::MAX;
     loop {
-        let broken = match open_stream {
-            Ok(stream) => match follow(asked, stream, lines, &mut vain).await {
-                Some(broken) => broken,
-                None => return,
-            },
-            Err(broken) => broken,
+        let ended = match stream {
+            Ok(stream) => follow(asked, stream, lines, (&mut vain, &mut capacity)).await,
+            Err(broken) => Ended::Broke(broken),
         };
-        vain += 1;
-        let Some(from) = broken.resume_at.filter(|_| vain < TRIES && broken.failure.is_uncertain()) else {
-            let message = asked.tells(broken.failure);
-            let over = Interrupted { message, resume_at: broken.resume_at };
-            // Whoever asked may be gone.
-            let _gone = lines.send(Line::Interrupted(over)).await;
-            return;
+        let from = match ended {
+            Ended::Over => return,
+            Ended::Stalled(line, from) => {
+                let last = line == Line::Complete;
+                if lines.send(line).await.is_err() || last {
+                    return;
+                }
+                from
+            }
+            Ended::Broke(broken) => {
+                // Blocks rise, and behind the end there is none.
+                if broken.resume_at.is_some_and(|from| from >= capacity) {
+                    let _gone = lines.send(Line::Complete).await;
+                    return;
+                }
+                let again = matches!(broken.failure.advice(), Advice::Repeat);
+                let from = broken.resume_at.filter(|_| again);
+                let pause = PAUSES.get(vain);
+                let (Some(from), Some(pause)) = (from, pause) else {
+                    let distrusted = broken.resume_at.is_none();
+                    let mut message = asked.tells(broken.failure);
+                    if distrusted {
+                        message.push_str("; use nothing of what was told: the plugin contradicted itself");
+                    }
+                    let over = Interrupted { message, resume_at: from };
+                    let _gone = lines.send(Line::Interrupted(over)).await;
+                    return;
+                };
+                vain += 1;
+                tracing::info!(snapshot = asked.name, from, failure = %broken.failure, "a list of blocks goes on");
+                tokio::time::sleep(*pause).await;
+                from
+            }
         };
-        tracing::info!(snapshot = asked.name, from, failure = %broken.failure, "a list of blocks broke and goes on");
-        tokio::time::sleep(PAUSE * vain.saturating_sub(1)).await;
-        open_stream = open(asked, from).await;
+        stream = asked.open(from).await;
     }
 }
 
-/// Tells one stream. What broke it, if the answer is not over; `vain` begins anew with each part.
+/// Tells one stream; `vain` begins anew with each part that has a block.
 async fn follow(
     asked: &Asked,
     mut stream: BlockStream,
     lines: &mpsc::Sender<Line>,
-    vain: &mut u32,
-) -> Option<csi::Interrupted> {
+    (vain, capacity): (&mut usize, &mut i64),
+) -> Ended {
     loop {
         let line = match stream.next().await {
-            Ok(Some(part)) => Line::Part(part_of(&part)),
+            Ok(Some(part)) => {
+                *capacity = part.capacity;
+                *vain = if part.blocks.is_empty() { *vain } else { 0 };
+                Line::Part(part_of(&part))
+            }
             Ok(None) => Line::Complete,
-            Err(broken) => return Some(broken),
+            Err(broken) => return Ended::Broke(broken),
         };
         let over = line == Line::Complete;
-        if matches!(&line, Line::Part(part) if !part.blocks.is_empty()) {
-            *vain = 0;
-        }
-        match tokio::time::timeout(STALLED, lines.send(line)).await {
-            Ok(Ok(())) if !over => {}
-            Ok(Ok(()) | Err(_)) => return None,
+        match tokio::time::timeout(STALLED, lines.reserve()).await {
+            Ok(Ok(place)) => place.send(line),
+            Ok(Err(_)) => return Ended::Over,
             Err(_) => {
-                tracing::warn!(snapshot = asked.name, "who asked for its blocks reads none; given up");
-                return None;
+                tracing::info!(snapshot = asked.name, "who asked for its blocks takes none; they wait");
+                return Ended::Stalled(line, stream.resume_at());
             }
+        }
+        if over {
+            return Ended::Over;
         }
     }
 }

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 mod image;
 
+use super::requests::Modes;
 use super::runtime::Kind;
 use crate::api::allocation::CsiPlugin;
 use crate::api::meta::{Capability, ObjectRef, Time};
@@ -77,10 +78,13 @@ pub struct AttachmentEntry {
     pub stage_required: bool,
     /// The directory beneath the tree.
     pub staging: String,
-    /// Whether the first call here used the newer single-node modes: later ones do as it did, whatever the plugin has
-    /// learnt since.
-    #[serde(default)]
+    /// What an earlier version kept in the place of `modes`: whether the first call here used the newer ones, beside
+    /// SINGLE_NODE_WRITER. Later ones do as it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newer_modes: Option<bool>,
+    /// The words about one node that it is asked in; absent before the first call, and where `newer_modes` says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modes: Option<Modes>,
     /// Whether the driver mounts it for the group: the same at stage and publish. Absent in journals of before this was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount_group: Option<bool>,

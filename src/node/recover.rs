@@ -183,6 +183,7 @@ pub(super) async fn rebuild(node: &Node) -> Result<(), Error> {
             stage_required: spec.stage_required,
             staging: staging_name(&spec.plugin, &spec.handle),
             newer_modes: None,
+            modes: None,
             mount_group: None,
             staged,
             seen: None,

@@ -1,6 +1,8 @@
 //! CSI requests from our records, and our records from CSI answers. Every field is set here and nowhere else.
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::api::VolumeSpec;
 use crate::api::attributes::Attributes;
 use crate::api::meta::{AccessMode, Call, Capability, Map, SecretRef, Segments, Time, VolumeMode};
@@ -14,12 +16,39 @@ use crate::csi::{self, Failure, Remedy};
 /// Secrets of one call. Not `Debug`.
 pub type Secrets = BTreeMap<String, String>;
 
-/// CSI's form of a capability. A plugin without the newer single-node modes gets the old one (CO-GEN-18).
-pub fn capability(of: &Capability, newer_modes: bool) -> VolumeCapability {
+/// In which words a driver is asked about one node (CO-GEN-18).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Modes {
+    /// It does not know the newer ones.
+    Old,
+    /// It does: one of them takes the place of SINGLE_NODE_WRITER, which leaves open whether several may write.
+    Newer,
+    /// It does, and nothing of that was frozen: SINGLE_NODE_WRITER stays, for so it may have been asked before.
+    Beside,
+}
+
+impl Modes {
+    /// What a driver can at this time, of what nothing was asked before.
+    pub fn of(can: bool) -> Self {
+        if can { Self::Newer } else { Self::Old }
+    }
+
+    /// As it was frozen, whatever the driver has learnt since.
+    pub fn frozen(frozen: Option<bool>, can: bool) -> Self {
+        match (frozen, can) {
+            (Some(newer), _) => Self::of(newer),
+            (None, false) => Self::Old,
+            (None, true) => Self::Beside,
+        }
+    }
+}
+
+/// CSI's form of a capability.
+pub fn capability(of: &Capability, newer_modes: Modes) -> VolumeCapability {
     for_group(of, newer_modes, String::new())
 }
 
-fn for_group(of: &Capability, newer_modes: bool, volume_mount_group: String) -> VolumeCapability {
+fn for_group(of: &Capability, newer_modes: Modes, volume_mount_group: String) -> VolumeCapability {
     let access_type = match of.volume_mode {
         VolumeMode::Filesystem => AccessType::Mount(MountVolume {
             fs_type: of.fs_type.clone(),
@@ -39,8 +68,8 @@ fn for_group(of: &Capability, newer_modes: bool, volume_mount_group: String) -> 
 /// What was found out of the driver of a volume before it was first staged or published here; it stays so until that is undone.
 #[derive(Debug, Clone, Copy)]
 pub struct Dialect {
-    /// It knows the newer single-node modes.
-    pub newer_modes: bool,
+    /// Its words about one node.
+    pub newer_modes: Modes,
     /// It mounts for a group.
     pub mount_group: bool,
 }
@@ -51,25 +80,24 @@ fn here(of: &VolumeAttachmentSpec, dialect: Dialect) -> VolumeCapability {
     for_group(&of.capability, dialect.newer_modes, group.unwrap_or_default())
 }
 
-/// Where the driver knows the newer modes, one of them takes the place of SINGLE_NODE_WRITER, which leaves open whether several
-/// may write. Of ours one user is let in at a time (`plan::release`), which is what SINGLE_NODE_SINGLE_WRITER says.
-fn mode(mode: AccessMode, newer: bool) -> Mode {
-    match mode {
-        AccessMode::SingleNodeReaderOnly => Mode::SingleNodeReaderOnly,
-        AccessMode::SingleNodeWriter | AccessMode::SingleNodeSingleWriter if newer => {
-            Mode::SingleNodeSingleWriter
+/// Of `SingleNodeWriter` one user is let in at a time (`plan::release`), which is what SINGLE_NODE_SINGLE_WRITER says.
+fn mode(mode: AccessMode, modes: Modes) -> Mode {
+    match (mode, modes) {
+        (AccessMode::SingleNodeReaderOnly, _) => Mode::SingleNodeReaderOnly,
+        (AccessMode::SingleNodeWriter, Modes::Newer)
+        | (AccessMode::SingleNodeSingleWriter, Modes::Newer | Modes::Beside) => Mode::SingleNodeSingleWriter,
+        (AccessMode::SingleNodeMultiWriter, Modes::Newer | Modes::Beside) => Mode::SingleNodeMultiWriter,
+        (AccessMode::SingleNodeWriter, Modes::Old | Modes::Beside)
+        | (AccessMode::SingleNodeSingleWriter | AccessMode::SingleNodeMultiWriter, Modes::Old) => {
+            Mode::SingleNodeWriter
         }
-        AccessMode::SingleNodeMultiWriter if newer => Mode::SingleNodeMultiWriter,
-        AccessMode::SingleNodeWriter
-        | AccessMode::SingleNodeSingleWriter
-        | AccessMode::SingleNodeMultiWriter => Mode::SingleNodeWriter,
-        AccessMode::MultiNodeReaderOnly => Mode::MultiNodeReaderOnly,
-        AccessMode::MultiNodeSingleWriter => Mode::MultiNodeSingleWriter,
-        AccessMode::MultiNodeMultiWriter => Mode::MultiNodeMultiWriter,
+        (AccessMode::MultiNodeReaderOnly, _) => Mode::MultiNodeReaderOnly,
+        (AccessMode::MultiNodeSingleWriter, _) => Mode::MultiNodeSingleWriter,
+        (AccessMode::MultiNodeMultiWriter, _) => Mode::MultiNodeMultiWriter,
     }
 }
 
-fn capabilities(spec: &VolumeSpec, newer_modes: bool) -> Vec<VolumeCapability> {
+fn capabilities(spec: &VolumeSpec, newer_modes: Modes) -> Vec<VolumeCapability> {
     let of = |access_mode: &AccessMode| Capability { access_mode: *access_mode, ..spec.capability() };
     spec.access_modes.iter().map(|mode| capability(&of(mode), newer_modes)).collect()
 }
@@ -126,8 +154,7 @@ pub fn create(
     secrets: Secrets,
     newer_modes: bool,
 ) -> proto::CreateVolumeRequest {
-    // What was frozen holds: a repetition says what the first said, whatever the driver has learnt since.
-    let newer_modes = source.newer_modes.unwrap_or(newer_modes);
+    let newer_modes = Modes::frozen(source.newer_modes, newer_modes);
     let requirement = proto::TopologyRequirement {
         requisite: topologies(&source.requisite),
         preferred: topologies(&source.preferred),
@@ -168,7 +195,7 @@ pub fn validate(
     handle: &str,
     context: &Map,
     secrets: Secrets,
-    newer_modes: bool,
+    newer_modes: Modes,
 ) -> proto::ValidateVolumeCapabilitiesRequest {
     proto::ValidateVolumeCapabilitiesRequest {
         volume_id: handle.to_owned(),
@@ -191,7 +218,7 @@ pub fn expand(
     handle: &str,
     size: WantedSize,
     secrets: Secrets,
-    newer_modes: bool,
+    newer_modes: Modes,
 ) -> proto::ControllerExpandVolumeRequest {
     proto::ControllerExpandVolumeRequest {
         volume_id: handle.to_owned(),
@@ -238,10 +265,12 @@ pub fn attach(
     secrets: Secrets,
     controller: csi::ControllerCapabilities,
 ) -> proto::ControllerPublishVolumeRequest {
+    let frozen = of.newer_modes.map(|frozen| frozen.controller);
+    let newer_modes = Modes::frozen(frozen, controller.single_node_multi_writer);
     proto::ControllerPublishVolumeRequest {
         volume_id: of.handle.clone(),
         node_id: of.node_id.clone(),
-        volume_capability: Some(capability(&of.capability, controller.single_node_multi_writer)),
+        volume_capability: Some(capability(&of.capability, newer_modes)),
         readonly: of.read_only && controller.publish_readonly,
         secrets,
         volume_context: of.volume_context.clone(),
@@ -353,7 +382,8 @@ mod tests {
             MultiNodeSingleWriter,
             MultiNodeMultiWriter,
         ];
-        for (access_mode, newer) in modes.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        let words = [Modes::Old, Modes::Beside, Modes::Newer];
+        for (access_mode, newer) in modes.into_iter().flat_map(|mode| words.map(|newer| (mode, newer))) {
             let of = |volume_mode| Capability {
                 access_mode,
                 volume_mode,
@@ -374,30 +404,50 @@ mod tests {
     /// Obligation CO-GEN-18.
     #[test]
     fn each_mode_has_its_word_before_and_after_the_newer_ones_came() {
+        // What was said before, beside the newer ones, and with them.
         let table = [
-            (AccessMode::SingleNodeWriter, Mode::SingleNodeWriter, Mode::SingleNodeSingleWriter),
-            (AccessMode::SingleNodeReaderOnly, Mode::SingleNodeReaderOnly, Mode::SingleNodeReaderOnly),
-            (AccessMode::SingleNodeSingleWriter, Mode::SingleNodeWriter, Mode::SingleNodeSingleWriter),
-            (AccessMode::SingleNodeMultiWriter, Mode::SingleNodeWriter, Mode::SingleNodeMultiWriter),
-            (AccessMode::MultiNodeReaderOnly, Mode::MultiNodeReaderOnly, Mode::MultiNodeReaderOnly),
-            (AccessMode::MultiNodeSingleWriter, Mode::MultiNodeSingleWriter, Mode::MultiNodeSingleWriter),
-            (AccessMode::MultiNodeMultiWriter, Mode::MultiNodeMultiWriter, Mode::MultiNodeMultiWriter),
+            (
+                AccessMode::SingleNodeWriter,
+                [Mode::SingleNodeWriter, Mode::SingleNodeWriter, Mode::SingleNodeSingleWriter],
+            ),
+            (AccessMode::SingleNodeReaderOnly, [Mode::SingleNodeReaderOnly; 3]),
+            (
+                AccessMode::SingleNodeSingleWriter,
+                [Mode::SingleNodeWriter, Mode::SingleNodeSingleWriter, Mode::SingleNodeSingleWriter],
+            ),
+            (
+                AccessMode::SingleNodeMultiWriter,
+                [Mode::SingleNodeWriter, Mode::SingleNodeMultiWriter, Mode::SingleNodeMultiWriter],
+            ),
+            (AccessMode::MultiNodeReaderOnly, [Mode::MultiNodeReaderOnly; 3]),
+            (AccessMode::MultiNodeSingleWriter, [Mode::MultiNodeSingleWriter; 3]),
+            (AccessMode::MultiNodeMultiWriter, [Mode::MultiNodeMultiWriter; 3]),
         ];
-        for (ours, old, newer) in table {
-            assert_eq!((mode(ours, false), mode(ours, true)), (old, newer), "{ours:?}");
+        for (ours, said) in table {
+            assert_eq!(
+                [Modes::Old, Modes::Beside, Modes::Newer].map(|words| mode(ours, words)),
+                said,
+                "{ours:?}"
+            );
         }
     }
 
     #[test]
     fn a_volume_is_asked_for_in_the_modes_that_were_frozen() {
         let spec = VolumeSpec { access_modes: vec![AccessMode::SingleNodeWriter], ..VolumeSpec::default() };
-        for (frozen, can, newer) in
-            [(None, false, false), (None, true, true), (Some(false), true, false), (Some(true), false, true)]
-        {
+        for (frozen, can, words) in [
+            (None, false, Modes::Old),
+            (None, true, Modes::Beside),
+            (Some(false), false, Modes::Old),
+            (Some(false), true, Modes::Old),
+            (Some(true), false, Modes::Newer),
+            (Some(true), true, Modes::Newer),
+        ] {
+            assert_eq!(Modes::frozen(frozen, can), words, "{frozen:?} {can}");
             let source = CreateSource { newer_modes: frozen, ..CreateSource::default() };
             let request = create(&spec, &source, Secrets::new(), can);
             let said = request.volume_capabilities[0].access_mode.map(|mode| mode.mode());
-            assert_eq!(said, Some(mode(AccessMode::SingleNodeWriter, newer)), "{frozen:?} {can}");
+            assert_eq!(said, Some(mode(AccessMode::SingleNodeWriter, words)), "{frozen:?} {can}");
         }
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use axum::body::{Body, Bytes};
+use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -17,6 +18,9 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::api::blocks::{Line, PATH, Question, SOCKET};
 use crate::node::Blocks;
+
+/// The largest question: it has two objects of the server's.
+const LARGEST: usize = 16 << 20;
 
 /// A listener for questions. Dropped, its socket goes.
 pub(super) struct Asks {
@@ -54,7 +58,11 @@ impl Asks {
     pub(super) async fn serve(self) {
         let Self { listener, blocks, socket: _socket } = self;
         let blocks = move |Json(question): Json<Question>| answer(blocks.clone(), question);
-        let served = axum::serve(listener, Router::new().route(PATH, post(blocks))).await;
+        let served = axum::serve(
+            listener,
+            Router::new().route(PATH, post(blocks)).layer(DefaultBodyLimit::max(LARGEST)),
+        )
+        .await;
         if let Err(error) = served {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,

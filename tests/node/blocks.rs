@@ -14,7 +14,8 @@ const DELTA: Rpc = Rpc::GetMetadataDelta;
 /// A volume with two snapshots, whose Snapshots are `default/one` and `default/two`.
 struct Scene {
     rig: Rig,
-    handles: [String; 2],
+    made: Vec<Snapshot>,
+    handles: Vec<String>,
 }
 
 impl Scene {
@@ -23,43 +24,53 @@ impl Scene {
         let driver = Plugin::new(UnixConnector::new(rig.plugin.socket()).unwrap(), PluginOptions::default());
         let wait = std::time::Duration::from_secs(20);
         let volume = driver.create_volume(requests::create("pvc"), wait).await.unwrap().volume_id;
-        let mut handles = Vec::new();
+        let mut scene = Self { rig, made: Vec::new(), handles: Vec::new() };
         for name in ["one", "two"] {
             let taken = driver.create_snapshot(requests::snapshot(&volume, name), wait).await.unwrap();
-            handles.push(taken.snapshot_id);
+            scene.handles.push(taken.snapshot_id);
+            let api: kube::Api<Snapshot> = scene.rig.world.namespaced();
+            let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot",
+                "metadata": { "name": name }, "spec": { "source": { "claimName": "data" } } });
+            scene.made.push(scene.rig.world.create(&api, object).await);
+            let status = scene.snapshot(scene.made.len() - 1, &json!({})).status;
+            scene.rig.world.status(&api, name, serde_json::to_value(status).unwrap()).await;
         }
-        rig.plugin_object(json!({ "alpha": true })).await;
-        let scene = Self { rig, handles: handles.try_into().unwrap() };
-        // The daemon sees on its own time that what is alpha may be used.
+        scene.rig.plugin_object(json!({ "alpha": true })).await;
+        // The daemon sees on its own time that what is alpha may be used, and that it makes the snapshots' calls.
         let mut beat = tokio::time::interval(std::time::Duration::from_millis(5));
         let end = tokio::time::Instant::now() + wait;
-        while scene.ask(scene.question(1, None)).await.is_err() {
-            assert!(tokio::time::Instant::now() < end, "alpha was switched on, and nothing is asked");
+        while let Err(told) = scene.ask(scene.question(1, None)).await {
+            assert!(tokio::time::Instant::now() < end, "nothing is asked: {told}");
             beat.tick().await;
         }
         scene
     }
 
-    fn snapshot(&self, number: usize, status: Value) -> Snapshot {
-        let mut all = json!({ "exists": "Up", "ready": true, "handle": self.handles[number],
-            "creationTime": format!("2026-01-0{}T00:00:00Z", number + 1),
-            "of": { "plugin": "scripted", "volume": "vol-1", "uid": "u", "handle": "v", "volumeMode": "Block" } });
-        let fields = status.as_object().unwrap().clone();
-        all["of"].as_object_mut().unwrap().extend(fields);
-        let name = if number == 0 { "one" } else { "two" };
-        let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot",
-            "metadata": { "name": name, "namespace": "default" }, "spec": {}, "status": all });
-        serde_json::from_value(object).unwrap()
+    /// The Snapshot, with these fields more of what it is of.
+    fn snapshot(&self, number: usize, of: &Value) -> Snapshot {
+        let mut whole = json!({ "plugin": "scripted", "volume": "vol-1", "uid": "u", "handle": "v",
+            "volumeMode": "Block" });
+        whole.as_object_mut().unwrap().extend(of.as_object().unwrap().clone());
+        let status = json!({ "of": whole, "exists": "Up", "ready": true, "handle": self.handles[number],
+            "creationTime": format!("2026-01-0{}T00:00:00Z", number + 1), "observedEpoch": 1,
+            "controller": { "nodeName": NODE, "epoch": 1 } });
+        Snapshot { status: serde_json::from_value(status).unwrap(), ..self.made[number].clone() }
     }
 
     fn question(&self, of: usize, since: Option<usize>) -> Question {
-        let of_it = |number: usize| self.snapshot(number, json!({}));
+        let of_it = |number: usize| self.snapshot(number, &json!({}));
         Question {
             snapshot: of_it(of),
             claim_name: String::new(),
             since: since.map(of_it),
             starting_offset: 0,
         }
+    }
+
+    async fn alpha(&self, on: bool) {
+        let api: kube::Api<wharfline::api::Plugin> = self.rig.world.all();
+        let patch = kube::api::Patch::Merge(json!({ "spec": { "alpha": on } }));
+        api.patch("scripted", &kube::api::PatchParams::default(), &patch).await.unwrap();
     }
 
     /// All lines of an answer, or why there is none.
@@ -148,16 +159,9 @@ async fn what_a_snapshot_of_a_block_volume_holds_and_what_changed_is_asked_as_it
     assert_eq!(asked, golden);
 
     // With what its Secret holds.
+    let with_secret = scene.snapshot(1, &json!({ "secret": { "namespace": "default", "name": "s" } }));
     let api: kube::Api<Snapshot> = scene.rig.world.namespaced();
-    let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot", "metadata": { "name": "two" },
-        "spec": { "source": { "claimName": "data" } } });
-    scene.rig.world.create(&api, object).await;
-    let secret = json!({ "secret": { "namespace": "default", "name": "s" } });
-    let with_secret = scene.snapshot(1, secret);
-    let of = serde_json::to_value(&with_secret.status.as_ref().unwrap().of).unwrap();
-    let status = json!({ "of": of, "exists": "Up", "ready": true, "handle": scene.handles[1], "observedEpoch": 1,
-        "controller": { "nodeName": NODE, "epoch": 1 } });
-    scene.rig.world.status(&api, "two", status).await;
+    scene.rig.world.status(&api, "two", serde_json::to_value(&with_secret.status).unwrap()).await;
     scene.ask(Question { snapshot: with_secret, ..scene.question(1, None) }).await.unwrap();
     let sent = scene.last_allocated().secrets;
     assert_eq!(sent.get("password").map(String::as_str), Some("hunter22"));
@@ -172,14 +176,20 @@ async fn what_cannot_be_asked_is_refused_without_a_call() {
         let told = scene.ask(question).await.unwrap_err();
         assert!(told.contains(said), "{told}");
     };
-    let files = scene.snapshot(1, json!({ "volumeMode": "Filesystem" }));
+    let files = scene.snapshot(1, &json!({ "volumeMode": "Filesystem" }));
     refused(Question { snapshot: files, ..scene.question(1, None) }, "is of a file system").await;
     refused(scene.question(0, Some(1)), "was cut after").await;
     refused(scene.question(1, Some(1)), "--since names Snapshot \"default/two\" itself").await;
     refused(Question { starting_offset: -1, ..scene.question(1, None) }, "--from -1").await;
-    let elsewhere = scene.snapshot(1, json!({ "plugin": "nowhere" }));
+    let elsewhere = scene.snapshot(1, &json!({ "plugin": "nowhere" }));
     refused(Question { snapshot: elsewhere, ..scene.question(1, None) }, "\"nowhere\"").await;
-    let secret = scene.snapshot(1, json!({ "secret": { "namespace": "default", "name": "none" } }));
+    let mut far = scene.snapshot(1, &json!({}));
+    far.status.as_mut().unwrap().controller.as_mut().unwrap().node_name = "far".to_owned();
+    refused(Question { snapshot: far, ..scene.question(1, None) }, "node \"far\" makes the calls").await;
+    let mut other = scene.snapshot(1, &json!({}));
+    other.metadata.uid = Some("of another cluster".to_owned());
+    refused(Question { snapshot: other, ..scene.question(1, None) }, "does not know Snapshot").await;
+    let secret = scene.snapshot(1, &json!({ "secret": { "namespace": "default", "name": "none" } }));
     refused(Question { snapshot: secret, ..scene.question(1, None) }, "default/none").await;
     assert_eq!((scene.asked(ALLOCATED), scene.asked(DELTA)), before);
 
@@ -205,6 +215,7 @@ async fn a_list_that_breaks_goes_on_and_one_that_does_not_come_to_an_end_says_wh
 
     let before = scene.asked(ALLOCATED);
     backend.next(ALLOCATED, Answer::stream([part(&ranges[..1])]).then_fail(Code::Unavailable, "moving"));
+    // It is away for good.
     for _ in 0..9 {
         backend.next(ALLOCATED, Answer::fail(Code::Unavailable, "moving"));
     }
@@ -212,7 +223,7 @@ async fn a_list_that_breaks_goes_on_and_one_that_does_not_come_to_an_end_says_wh
     assert_eq!(blocks(&lines), ranges[..1]);
     let Some(Line::Interrupted(over)) = lines.last() else { panic!("{lines:?}") };
     assert!(over.resume_at == Some(5) && over.message.contains("moving"), "{over:?}");
-    assert_eq!(scene.asked(ALLOCATED) - before, 4);
+    assert_eq!(scene.asked(ALLOCATED) - before, 5);
     backend.honest(ALLOCATED);
 
     // Whatever it told before.
@@ -220,4 +231,76 @@ async fn a_list_that_breaks_goes_on_and_one_that_does_not_come_to_an_end_says_wh
     let lines = scene.ask(scene.question(1, None)).await.unwrap();
     let Some(Line::Interrupted(over)) = lines.last() else { panic!("{lines:?}") };
     assert_eq!(over.resume_at, None, "{over:?}");
+}
+
+/// Obligation CO-META-01.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_does_not_say_that_it_has_it_is_not_asked() {
+    let scene = Scene::new(Config::everything()).await;
+    let before = scene.asked(ALLOCATED);
+    scene.alpha(false).await;
+    let mut beat = tokio::time::interval(std::time::Duration::from_millis(5));
+    let told = loop {
+        beat.tick().await;
+        if let Err(told) = scene.ask(scene.question(1, None)).await {
+            break told;
+        }
+    };
+    assert!(told.contains("`spec.alpha: true` of Plugin \"scripted\""), "{told}");
+    scene.alpha(true).await;
+    // Of its services, all but SNAPSHOT_METADATA_SERVICE.
+    scene.rig.backend.configure(|config| config.services.retain(|number| *number != 4));
+    let mut scene = scene;
+    scene.rig.plugin.kill().await;
+    scene.rig.plugin.serve();
+    let told = loop {
+        beat.tick().await;
+        match scene.ask(scene.question(1, None)).await {
+            Err(told) if told.contains("SNAPSHOT_METADATA_SERVICE") && !told.contains("alpha") => break told,
+            Ok(_) | Err(_) => {}
+        }
+    };
+    assert!(told.contains("scripted"), "{told}");
+    assert!(scene.asked(ALLOCATED) >= before);
+}
+
+/// Obligation CO-META-03.
+/// A driver that dies is asked on when it is back; one whose list is complete is not asked for what lies behind the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_outlives_its_driver_and_ends_where_the_volume_does() {
+    let mut scene = Scene::new(Config::everything()).await;
+    let gate = crate::support::scripted::Gate::new();
+    let (first, rest) = ([(0, 4096)], vec![(0, 4096), (MIB - 4096, 4096)]);
+    scene.rig.backend.configure(|config| config.allocated.clone_from(&rest));
+    scene.rig.backend.next(ALLOCATED, Answer::stream([part(&first)]).then_hang(&gate));
+    let mut answer = scene.rig.options.blocks.ask(scene.question(1, None)).await.unwrap();
+    let Some(Line::Part(told)) = answer.recv().await else { panic!() };
+    assert_eq!(told.blocks, [Block { offset: 0, size: 4096 }]);
+    scene.rig.plugin.kill().await;
+    scene.rig.plugin.serve();
+    let mut lines = Vec::new();
+    while let Some(line) = answer.recv().await {
+        lines.push(line);
+    }
+    assert_eq!((blocks(&lines), lines.last()), (rest[1..].to_vec(), Some(&Line::Complete)));
+    assert_eq!(scene.last_allocated().starting_offset, 4096);
+
+    let before = scene.asked(ALLOCATED);
+    scene.rig.backend.next(ALLOCATED, Answer::stream([part(&rest)]).then_cut());
+    let lines = scene.ask(scene.question(1, None)).await.unwrap();
+    assert_eq!((blocks(&lines), lines.last()), (rest, Some(&Line::Complete)));
+    assert_eq!(scene.asked(ALLOCATED) - before, 1);
+}
+
+/// Obligation CO-META-06.
+/// Who goes away holds up nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_goes_away_ends_the_stream() {
+    let scene = Scene::new(Config::everything()).await;
+    let gate = crate::support::scripted::Gate::new();
+    scene.rig.backend.next(ALLOCATED, Answer::stream([part(&[(0, 4096)])]).then_hang(&gate));
+    let mut answer = scene.rig.options.blocks.ask(scene.question(1, None)).await.unwrap();
+    assert!(matches!(answer.recv().await, Some(Line::Part(_))));
+    drop(answer);
+    scene.rig.backend.until("the stream is over", |log| log.iter().all(|call| !call.in_flight())).await;
 }

@@ -128,7 +128,7 @@ async fn each_request_is_whole_and_its_paths_are_as_they_have_to_be() {
         volume_id: volume.handle.clone(),
         publish_context: attached.publish_context.clone(),
         staging_target_path: staging.clone(),
-        volume_capability: Some(capability(Mode::SingleNodeSingleWriter)),
+        volume_capability: Some(capability(Mode::SingleNodeWriter)),
         secrets: secrets("for the stage"),
         volume_context: volume.context.clone(),
     };
@@ -138,7 +138,7 @@ async fn each_request_is_whole_and_its_paths_are_as_they_have_to_be() {
         publish_context: attached.publish_context,
         staging_target_path: staging.clone(),
         target_path: path.clone(),
-        volume_capability: Some(capability(Mode::SingleNodeSingleWriter)),
+        volume_capability: Some(capability(Mode::SingleNodeWriter)),
         readonly: false,
         secrets: secrets("for the publish"),
         volume_context: volume.context,
@@ -282,7 +282,11 @@ async fn each_side_is_asked_in_the_modes_that_it_knows() {
         config.node.retain(|number| node || *number != Node::SingleNodeMultiWriter as i32);
         let rig = Rig::new(config).await;
         let app = rig.user("app").await;
-        rig.give(&[&app], &Special { mode: Some(name), ..Special::default() }).await;
+        // As the controllers freeze it.
+        let spec = json!({ "source": { "create": { "name": "vol-1", "requiredBytes": 1 << 20, "newerModes": controller } } });
+        let attachment = json!({ "newerModes": { "controller": controller, "node": node } });
+        let special = Special { mode: Some(name), spec, attachment, ..Special::default() };
+        rig.give(&[&app], &special).await;
         rig.published("app").await;
         rig.end_all().await;
         let said =

@@ -189,7 +189,7 @@ async fn a_volumes_context_arrives_as_it_was_given_whatever_becomes_of_the_daemo
     let validate = proto::ValidateVolumeCapabilitiesRequest {
         volume_id: "there/1".to_owned(),
         volume_context: odd(),
-        volume_capabilities: vec![capability.clone()],
+        volume_capabilities: vec![capability],
         secrets: secrets.clone(),
         ..Default::default()
     };
@@ -197,7 +197,8 @@ async fn a_volumes_context_arrives_as_it_was_given_whatever_becomes_of_the_daemo
     let attach = proto::ControllerPublishVolumeRequest {
         volume_id: "there/1".to_owned(),
         node_id: NODE_ID.to_owned(),
-        volume_capability: Some(capability),
+        // Nothing of the words was frozen with this attachment.
+        volume_capability: Some(requests::capability(Mode::SingleNodeWriter)),
         readonly: false,
         secrets,
         volume_context: odd(),
@@ -297,10 +298,7 @@ async fn a_volume_is_asked_for_with_all_that_its_object_says() {
     let golden = proto::CreateVolumeRequest {
         name: "asked for".to_owned(),
         capacity_range: Some(proto::CapacityRange { required_bytes: 1 << 20, limit_bytes: 2 << 20 }),
-        volume_capabilities: vec![
-            capability(Mode::SingleNodeSingleWriter),
-            capability(Mode::MultiNodeReaderOnly),
-        ],
+        volume_capabilities: vec![capability(Mode::SingleNodeWriter), capability(Mode::MultiNodeReaderOnly)],
         parameters: odd(),
         secrets: map(&[("password", PASSWORD)]),
         accessibility_requirements: Some(proto::TopologyRequirement {

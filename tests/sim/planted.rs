@@ -46,7 +46,7 @@ const HELD: &[&str] = &["S1: ", "is attached to", "is held by", "published at an
 /// What is planted. Calls about one volume are kept apart by the daemon's queue and by their turns, and leaders agree on an
 /// order beside the compare-and-swap: these are seen broken only when both are gone.
 const FAULTS: &[Fault] = &[
-    fault("grant-uncompared", "S1", HELD, By::Rivals(300)),
+    fault("grant-uncompared", "S1", HELD, By::Rivals(300)).last(79),
     fault("granted-beside-others", "S1", HELD, By::Seeds(100)),
     fault("deleted-in-use", "S2", &["S2: ", "is in use on"], By::Seeds(100)),
     fault("idle-unasked", "S3", &["S3: "], By::Seeds(100)),
@@ -54,8 +54,8 @@ const FAULTS: &[Fault] = &[
     fault("unstage-skipped", "S4", &["is staged or published on", "S17: "], By::Seeds(100)),
     fault("context-lost", "S5", &["publish_context is not that of the attachment"], By::Seeds(100)),
     fault("calls-side-by-side", "S6", &["overlaps"], By::Seeds(100)),
-    fault("host-replaced-at-once", "S6", &["overlaps"], By::Seeds(300)),
-    fault("asked-is-released", "S6", &["overlaps"], By::Seeds(200)),
+    fault("host-replaced-at-once", "S6", &["overlaps"], By::Seeds(300)).last(85),
+    fault("asked-is-released", "S6", &["overlaps"], By::Seeds(200)).last(5),
     fault("let-go-and-on", "S6", &["overlaps"], By::Seeds(200)),
     fault("directory-first", "S7", &["S7: "], By::Seeds(100)),
     fault("acknowledged-unsynced", "S8", &["S8: "], By::Seeds(100)),

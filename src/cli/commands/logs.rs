@@ -31,7 +31,7 @@ pub(crate) fn file_of(data_dir: &Path, allocation_uid: &str, task: &str, stream:
 }
 
 pub(crate) async fn run(session: &mut Session<'_>, args: &Logs) -> Result<(), Failure> {
-    let homes = homes(session);
+    let homes = homes(session, "logs");
     let kinds = session.kinds().await?;
     let resource = kinds.find("allocations")?.clone();
     let written = match target(&kinds, &args.target)? {
@@ -75,12 +75,12 @@ fn is_there<T>(opened: &io::Result<T>) -> bool {
     !matches!(opened, Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// The data directories in which the logs may be: the named or usual one, and that of the kubeconfig in use, which lies in
-/// the one of the `up` that wrote it.
-pub(super) fn homes(session: &Session<'_>) -> Vec<PathBuf> {
+/// The data directories in which something of this name may be: the named or usual one, and that of the kubeconfig in use, which
+/// lies in the one of the `up` that wrote it.
+pub(super) fn homes(session: &Session<'_>, name: &str) -> Vec<PathBuf> {
     let mut homes = vec![session.data_dir.clone()];
     let beside = session.kubeconfig().ok().and_then(|file| file.parent().map(Path::to_owned));
-    homes.extend(beside.filter(|home| *home != session.data_dir && home.join("logs").is_dir()));
+    homes.extend(beside.filter(|home| *home != session.data_dir && home.join(name).exists()));
     homes
 }
 

@@ -43,7 +43,7 @@ async fn blocks(session: &mut Session<'_>, args: &Blocks) -> Result<(), Failure>
         Some(name) => Some(read(session, name).await?),
         None => None,
     };
-    let homes = super::logs::homes(session);
+    let homes = super::logs::homes(session, SOCKET);
     let stream = connect(&homes).await.map_err(|error| nobody(&error, &homes, &snapshot))?;
     let claim_name = args.claim.clone().unwrap_or_default();
     let question = Question { snapshot, claim_name, since, starting_offset: args.from };
@@ -70,7 +70,7 @@ async fn blocks(session: &mut Session<'_>, args: &Blocks) -> Result<(), Failure>
                 let failure = Failure::failed("that is not all").because(over.message);
                 return Err(match over.resume_at {
                     Some(offset) => failure.try_this(format!("ask on with --from {offset}")),
-                    None => failure.try_this("use nothing of it: the plugin contradicted itself"),
+                    None => failure,
                 });
             }
             None => return Err(Failure::failed("that is not all: the daemon ended").try_this(again(&told))),

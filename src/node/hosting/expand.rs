@@ -114,6 +114,14 @@ fn names(holders: &[Holder]) -> String {
     format!("{}, and its plugin expands volumes only while nobody does", names.join(", "))
 }
 
+/// In which words it was attached, or else made (CO-CTRL-105).
+fn attached_with(node: &Node, volume: &Volume, can: bool) -> requests::Modes {
+    let attachments = node.caches.hosted.of(&volume.name_any());
+    let attached = attachments.iter().find_map(|object| object.spec.newer_modes);
+    let made = volume.spec.source.create.as_ref().and_then(|create| create.newer_modes);
+    requests::Modes::frozen(attached.map(|frozen| frozen.controller).or(made), can)
+}
+
 /// Says what is asked for, asks, and puts into the host's part what came of it.
 async fn ask(
     node: &Arc<Node>,
@@ -134,7 +142,7 @@ async fn ask(
     let shown = volume.status.as_ref().map(HostPart::of).unwrap_or_default();
     let asked = |said: &HostPart| said.expansion.as_ref().and_then(|expansion| expansion.asked) == Some(size);
     announced(node, (volume, &NEWEST, key), (&shown, part), asked).await?;
-    let newer_modes = plugin.controller.single_node_multi_writer;
+    let newer_modes = attached_with(node, volume, plugin.controller.single_node_multi_writer);
     let request = requests::expand(&volume.spec, &part.handle, size, secrets, newer_modes);
     let (about, uid) = (&volume.object_ref(&()), volume.uid().unwrap_or_default());
     let names = Attempt { key, volume: &uid, step: retry, serving: &plugin, lease, about };

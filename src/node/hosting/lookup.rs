@@ -105,7 +105,7 @@ async fn asked(node: &Node, names: Attempt<'_>, (volume, handle): (&Volume, &str
         Err(reason) => return format!("whether it is there was not to be learned: {reason}"),
     };
     let context = volume.status.as_ref().map(|status| status.context.clone()).unwrap_or_default();
-    let newer_modes = plugin.controller.single_node_multi_writer;
+    let newer_modes = requests::Modes::of(plugin.controller.single_node_multi_writer);
     let request = requests::validate(&volume.spec, handle, &context, secrets, newer_modes);
     let look = |terms| plugin.client.validate_volume_capabilities(request, terms);
     let answer = measured(node, names, "ValidateVolumeCapabilities", look).await.map(drop);

@@ -486,7 +486,7 @@ async fn validate(
         &source.handle,
         &source.context,
         secrets,
-        plugin.controller.single_node_multi_writer,
+        requests::Modes::of(plugin.controller.single_node_multi_writer),
     );
     let asked = request.clone();
     let about = &volume.object_ref(&());

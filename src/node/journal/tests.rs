@@ -214,6 +214,7 @@ fn entries_are_found_by_volume_and_allocation() {
             stage_required: true,
             staging: "s".into(),
             newer_modes: None,
+            modes: None,
             mount_group: None,
             staged,
             seen: None,

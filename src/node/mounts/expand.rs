@@ -49,7 +49,7 @@ impl Unit {
             Some(entry) => plugin.told(node, &TreePath::new(["publish", entry.directory.as_str(), TARGET])?),
             None => staged.clone(),
         };
-        let dialect = entry.dialect(&plugin);
+        let dialect = entry.dialect(spec, &plugin);
         let with = requests::Expand { path: &path, staging: &staged, bytes: spec.expand_bytes, secrets };
         let request = requests::node_expand(spec, with, dialect);
         let call = |terms| plugin.client.node_expand_volume(request, terms);

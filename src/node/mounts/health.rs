@@ -598,6 +598,7 @@ mod tests {
                 stage_required: true,
                 staging: "s".to_owned(),
                 newer_modes: None,
+                modes: None,
                 mount_group: None,
                 staged: Level::Up,
                 seen: None,

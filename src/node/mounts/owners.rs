@@ -4,7 +4,7 @@ use std::sync::Arc;
 use super::super::context::Node;
 use super::super::events::{SLOW, Tone};
 use super::super::journal::AttachmentEntry;
-use super::super::requests::Dialect;
+use super::super::requests::{Dialect, Modes};
 use super::steps::Serving;
 use super::unit::{Unit, User, gather, user_note};
 use super::{Trouble, chain, record};
@@ -19,9 +19,11 @@ const UNDER_WAY: &str = "FsGroupUnderWay";
 
 impl AttachmentEntry {
     /// How its driver is spoken to: as it was when it was first, until the volume is down here.
-    pub(super) fn dialect(&mut self, plugin: &Serving) -> Dialect {
+    pub(super) fn dialect(&mut self, spec: &VolumeAttachmentSpec, plugin: &Serving) -> Dialect {
+        let frozen = spec.newer_modes.map(|frozen| frozen.node).filter(|_| self.newer_modes.is_none());
+        let newer = self.newer_modes.unwrap_or(plugin.newer_modes);
         Dialect {
-            newer_modes: *self.newer_modes.get_or_insert(plugin.newer_modes),
+            newer_modes: *self.modes.get_or_insert(Modes::frozen(frozen, newer)),
             mount_group: *self.mount_group.get_or_insert(plugin.mount_group),
         }
     }

@@ -53,7 +53,7 @@ impl Unit {
         let asker = format!("volumeattachments/{}", object.name_any());
         let secrets = node.secrets(&asker, spec.secrets.node_stage.as_ref()).await.map_err(Trouble::Wait)?;
         let mut entry = self.entry_or_new()?;
-        let dialect = entry.dialect(&plugin);
+        let dialect = entry.dialect(spec, &plugin);
         entry.staged = Level::Rising;
         node.journal.put(Entry::Attachment(entry.clone())).await?;
         let place = TreePath::new(["staging", &entry.staging])?;
@@ -162,7 +162,7 @@ impl Unit {
         if spec.stage_required {
             self.still_staged(node, &attachment).await?;
         }
-        let dialect = attachment.dialect(&plugin);
+        let dialect = attachment.dialect(spec, &plugin);
         if !spec.stage_required && self.users.iter().all(|user| user.level() == Level::Down) {
             attachment.tried = None;
         }

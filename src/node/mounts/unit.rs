@@ -268,6 +268,7 @@ impl Unit {
             stage_required: spec.stage_required,
             staging: staging_name(&spec.plugin, &spec.handle),
             newer_modes: None,
+            modes: None,
             mount_group: None,
             staged: Level::Down,
             seen: None,

@@ -88,9 +88,10 @@ fn is_of(holder: &Holder, allocation: &Allocation) -> bool {
 fn shuts_out(mode: AccessMode, holder: &Holder, waiting: &Waiting<'_>) -> bool {
     let elsewhere = holder.node_name != waiting.node || is_of(holder, waiting.allocation);
     match mode {
-        AccessMode::SingleNodeSingleWriter => true,
-        AccessMode::SingleNodeWriter => elsewhere || !(holder.read_only && waiting.read_only),
-        AccessMode::SingleNodeReaderOnly | AccessMode::SingleNodeMultiWriter => elsewhere,
+        AccessMode::SingleNodeWriter
+        | AccessMode::SingleNodeSingleWriter
+        | AccessMode::SingleNodeReaderOnly => true,
+        AccessMode::SingleNodeMultiWriter => elsewhere,
         AccessMode::MultiNodeReaderOnly | AccessMode::MultiNodeMultiWriter => false,
         AccessMode::MultiNodeSingleWriter => !holder.read_only && !waiting.read_only,
     }
