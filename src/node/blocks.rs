@@ -28,7 +28,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 const STALLED: Duration = Duration::from_secs(60);
 /// Before a question is asked again that told nothing new: each time once. A driver is back within the last one.
 const PAUSES: [Duration; 4] =
-    [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(15)];
+    [Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5)];
 
 /// Of one daemon: made before it, and without an answer until it knows its machine.
 #[derive(Debug, Clone, Default)]
@@ -77,7 +77,12 @@ impl Blocks {
         }
         let stop = node.stop.clone();
         let asked = prepare(node, &question).await?;
-        let stream = asked.open(from).await.map_err(|broken| refusal(asked.tells(broken.failure)))?;
+        let stream = match asked.open(from).await {
+            Err(broken) if broken.failure.advice() != Advice::Repeat => {
+                return Err(refusal(asked.tells(broken.failure)));
+            }
+            begun => begun,
+        };
         let (lines, answer) = mpsc::channel(1);
         tokio::spawn(async move {
             tokio::select! {
@@ -233,8 +238,7 @@ impl Asked {
 }
 
 /// Tells a stream to its end, over as many of the plugin's as that takes.
-async fn tell(asked: &Asked, stream: BlockStream, lines: &mpsc::Sender<Line>) {
-    let mut stream = Ok(stream);
+async fn tell(asked: &Asked, mut stream: Result<BlockStream, csi::Interrupted>, lines: &mpsc::Sender<Line>) {
     let mut vain = 0;
     // So much the volume has, as it was told.
     let mut capacity = i64::MAX;

@@ -206,7 +206,7 @@ async fn a_list_that_breaks_goes_on_and_one_that_does_not_come_to_an_end_says_wh
     let scene = Scene::new(Config::everything()).await;
     let ranges = [(0, 5), (10, 20), (40, 1), (50, 9)];
     let backend = &scene.rig.backend;
-    backend.next(ALLOCATED, Answer::stream([part(&ranges[..2])]).then_cut());
+    backend.next(ALLOCATED, Answer::stream([part(&ranges[..2])]).then_fail(Code::Internal, "moving"));
     backend.next(ALLOCATED, Answer::stream([part(&ranges[2..3])]).then_fail(Code::Unavailable, "moving"));
     backend.next(ALLOCATED, Answer::stream([part(&ranges[3..])]));
     let lines = scene.ask(scene.question(1, None)).await.unwrap();
@@ -286,7 +286,7 @@ async fn a_list_outlives_its_driver_and_ends_where_the_volume_does() {
     assert_eq!(scene.last_allocated().starting_offset, 4096);
 
     let before = scene.asked(ALLOCATED);
-    scene.rig.backend.next(ALLOCATED, Answer::stream([part(&rest)]).then_cut());
+    scene.rig.backend.next(ALLOCATED, Answer::stream([part(&rest)]).then_fail(Code::Unavailable, "moving"));
     let lines = scene.ask(scene.question(1, None)).await.unwrap();
     assert_eq!((blocks(&lines), lines.last()), (rest, Some(&Line::Complete)));
     assert_eq!(scene.asked(ALLOCATED) - before, 1);
