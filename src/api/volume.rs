@@ -116,7 +116,8 @@ pub struct CreateSource {
     /// What it is filled from; it begins empty when this is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,
-    /// Whether it is asked for with CSI's newer access modes for one node; as it may have been asked before there were any when not given.
+    /// Whether it is asked for with CSI's newer access modes for one node, in the place of SINGLE_NODE_WRITER. Absent where
+    /// nothing was frozen: then that stays, and the others are used as the driver can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newer_modes: Option<bool>,
 }

@@ -19,7 +19,7 @@ use crate::csi::{
     self, Advice, BlockStream, Capabilities, Closed, Failure, Plugin, Rpc, StreamTerms, Terms, proto,
 };
 use crate::plan::Reason;
-use crate::plan::blocks::{self as plan, Picture, differ, picture};
+use crate::plan::blocks::{self as plan, After, Picture, Progress, after, differ, here, picture};
 use crate::plan::registry::Service;
 
 /// How long a plugin may say nothing.
@@ -31,8 +31,20 @@ const PAUSES: [Duration; 4] =
     [Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5)];
 
 /// Of one daemon: made before it, and without an answer until it knows its machine.
-#[derive(Debug, Clone, Default)]
-pub struct Blocks(Arc<OnceLock<Weak<Node>>>);
+#[derive(Debug, Clone)]
+pub struct Blocks(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    node: OnceLock<Weak<Node>>,
+    pauses: [Duration; 4],
+}
+
+impl Default for Blocks {
+    fn default() -> Self {
+        Self::with_pauses(PAUSES)
+    }
+}
 
 /// One question as the plugin is asked.
 struct Asked {
@@ -53,15 +65,20 @@ enum Ended {
     Over,
     /// It broke.
     Broke(csi::Interrupted),
-    /// Nobody took this line. The stream goes on behind it.
-    Stalled(Line, i64),
+    /// Nobody took this line. The question goes on behind it.
+    Stalled(Line),
 }
 
 impl Blocks {
+    /// One that waits so long before a question is asked again that told nothing new, each time once.
+    pub fn with_pauses(pauses: [Duration; 4]) -> Self {
+        Self(Arc::new(Inner { node: OnceLock::new(), pauses }))
+    }
+
     /// Whose plugins are asked.
     pub(super) fn of(&self, node: &Arc<Node>) {
         // A daemon has its own.
-        let _second = self.0.set(Arc::downgrade(node));
+        let _second = self.0.node.set(Arc::downgrade(node));
     }
 
     /// The answer, line by line.
@@ -69,7 +86,7 @@ impl Blocks {
     /// # Errors
     /// What cannot be asked, or not here.
     pub async fn ask(&self, question: Question) -> Result<mpsc::Receiver<Line>, Refusal> {
-        let node = self.0.get().and_then(Weak::upgrade);
+        let node = self.0.node.get().and_then(Weak::upgrade);
         let node = node.ok_or_else(|| refusal("the daemon does not run yet; try again"))?;
         let from = question.starting_offset;
         if from < 0 {
@@ -84,12 +101,14 @@ impl Blocks {
             begun => begun,
         };
         let (lines, answer) = mpsc::channel(1);
+        let pauses = self.0.pauses;
+        let progress = Progress { to: from, capacity: None, vain: 0 };
         tokio::spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
                 // Whoever asked is gone.
                 () = lines.closed() => {}
-                () = tell(&asked, stream, &lines) => {}
+                () = tell(&asked, (stream, progress), &pauses, &lines) => {}
             }
         });
         Ok(answer)
@@ -111,7 +130,10 @@ async fn prepare(node: Arc<Node>, question: &Question) -> Result<Asked, Refusal>
         }
         None => None,
     };
-    here(&node, &question.snapshot, &target.name).map_err(refusal)?;
+    let host = question.snapshot.status.as_ref().and_then(|status| status.controller.as_ref());
+    let uid = question.snapshot.metadata.uid.as_deref();
+    let known = uid.is_some_and(|uid| node.caches.snapshots.has(uid));
+    here(&target.name, &node.options.name, host.map(|host| host.node_name.as_str()), known).map_err(of)?;
     let Picture { name, plugin, handle, secret, .. } = target;
     let rpc = if base.is_some() { Rpc::GetMetadataDelta } else { Rpc::GetMetadataAllocated };
     let asker = format!("snapshots/{name}");
@@ -127,29 +149,6 @@ async fn prepare(node: Arc<Node>, question: &Question) -> Result<Asked, Refusal>
 fn base(since: &Snapshot, question: &Question) -> Result<Picture, plan::Refusal> {
     let claim = if since.is_group() { question.claim_name.as_str() } else { "" };
     picture(since, claim)
-}
-
-/// Whether this node makes the snapshot's calls: a snapshot of another cluster of this machine is none of its own.
-fn here(node: &Node, snapshot: &Snapshot, name: &str) -> Result<(), String> {
-    let own = &node.options.name;
-    let host = snapshot.status.as_ref().and_then(|status| status.controller.as_ref());
-    match host {
-        Some(host) if host.node_name != *own => Err(format!(
-            "node \"{}\" makes the calls of Snapshot \"{name}\", and this is node \"{own}\": ask there",
-            host.node_name
-        )),
-        None => Err(format!("no node makes the calls of Snapshot \"{name}\" yet; `wharfline why` tells why")),
-        Some(_) => {
-            let uid = snapshot.metadata.uid.as_deref().unwrap_or_default();
-            let known = !uid.is_empty() && node.caches.snapshots.has(uid);
-            known.then_some(()).ok_or_else(|| {
-                format!(
-                    "the daemon of node \"{own}\" does not know Snapshot \"{name}\": is it of another cluster? \
-                     --data-dir says whose daemon is asked"
-                )
-            })
-        }
-    }
 }
 
 fn capabilities(known: Fingerprint) -> Capabilities {
@@ -238,67 +237,64 @@ impl Asked {
 }
 
 /// Tells a stream to its end, over as many of the plugin's as that takes.
-async fn tell(asked: &Asked, mut stream: Result<BlockStream, csi::Interrupted>, lines: &mpsc::Sender<Line>) {
-    let mut vain = 0;
-    // So much the volume has, as it was told.
-    let mut capacity = i64::MAX;
+async fn tell(
+    asked: &Asked,
+    (mut stream, mut progress): (Result<BlockStream, csi::Interrupted>, Progress),
+    pauses: &[Duration],
+    lines: &mpsc::Sender<Line>,
+) {
     loop {
         let ended = match stream {
-            Ok(stream) => follow(asked, stream, lines, (&mut vain, &mut capacity)).await,
+            Ok(stream) => follow(asked, stream, lines, &mut progress).await,
             Err(broken) => Ended::Broke(broken),
         };
         let from = match ended {
             Ended::Over => return,
-            Ended::Stalled(line, from) => {
+            Ended::Stalled(line) => {
                 let last = line == Line::Complete;
                 if lines.send(line).await.is_err() || last {
                     return;
                 }
-                from
+                progress.from()
             }
-            Ended::Broke(broken) => {
-                // Blocks rise, and behind the end there is none.
-                if broken.resume_at.is_some_and(|from| from >= capacity) {
-                    let _gone = lines.send(Line::Complete).await;
-                    return;
-                }
-                let again = matches!(broken.failure.advice(), Advice::Repeat);
-                let from = broken.resume_at.filter(|_| again);
-                let pause = PAUSES.get(vain);
-                let (Some(from), Some(pause)) = (from, pause) else {
-                    let distrusted = broken.resume_at.is_none();
-                    let mut message = asked.tells(broken.failure);
-                    if distrusted {
-                        message.push_str("; use nothing of what was told: the plugin contradicted itself");
+            Ended::Broke(csi::Interrupted { failure, resume_at }) => {
+                let believed = resume_at.is_some();
+                let repeat = failure.advice() == Advice::Repeat;
+                let vain = progress.vain;
+                match after(progress, (believed, repeat), pauses.len()) {
+                    After::Again(from) => {
+                        tracing::info!(snapshot = asked.name, from, failure = %failure, "a list of blocks goes on");
+                        progress.vain += 1;
+                        tokio::time::sleep(pauses.get(vain).copied().unwrap_or_default()).await;
+                        from
                     }
-                    let over = Interrupted { message, resume_at: from };
-                    let _gone = lines.send(Line::Interrupted(over)).await;
-                    return;
-                };
-                vain += 1;
-                tracing::info!(snapshot = asked.name, from, failure = %broken.failure, "a list of blocks goes on");
-                tokio::time::sleep(*pause).await;
-                from
+                    After::Over(resume_at) => {
+                        let mut message = asked.tells(failure);
+                        if !believed {
+                            message
+                                .push_str("; use nothing of what was told: the plugin contradicted itself");
+                        }
+                        // Whoever asked may be gone.
+                        let _gone = lines.send(Line::Interrupted(Interrupted { message, resume_at })).await;
+                        return;
+                    }
+                }
             }
         };
         stream = asked.open(from).await;
     }
 }
 
-/// Tells one stream; `vain` begins anew with each part that has a block.
+/// Tells what is new of one stream.
 async fn follow(
     asked: &Asked,
     mut stream: BlockStream,
     lines: &mpsc::Sender<Line>,
-    (vain, capacity): (&mut usize, &mut i64),
+    progress: &mut Progress,
 ) -> Ended {
     loop {
         let line = match stream.next().await {
-            Ok(Some(part)) => {
-                *capacity = part.capacity;
-                *vain = if part.blocks.is_empty() { *vain } else { 0 };
-                Line::Part(part_of(&part))
-            }
+            Ok(Some(told)) => Line::Part(part_of(&told, progress)),
             Ok(None) => Line::Complete,
             Err(broken) => return Ended::Broke(broken),
         };
@@ -308,7 +304,7 @@ async fn follow(
             Ok(Err(_)) => return Ended::Over,
             Err(_) => {
                 tracing::info!(snapshot = asked.name, "who asked for its blocks takes none; they wait");
-                return Ended::Stalled(line, stream.resume_at());
+                return Ended::Stalled(line);
             }
         }
         if over {
@@ -317,7 +313,9 @@ async fn follow(
     }
 }
 
-fn part_of(told: &Told) -> Part {
-    let blocks = told.blocks.iter().map(|block| Block { offset: block.start, size: block.end - block.start });
-    Part { capacity: told.capacity, blocks: blocks.collect() }
+fn part_of(told: &Told, progress: &mut Progress) -> Part {
+    progress.capacity = Some(told.capacity);
+    let new = told.blocks.iter().filter_map(|block| progress.take((block.start, block.end)));
+    let blocks = new.map(|(offset, end)| Block { offset, size: end - offset }).collect();
+    Part { capacity: told.capacity, blocks }
 }

@@ -41,6 +41,15 @@ impl Modes {
             (None, true) => Self::Beside,
         }
     }
+
+    /// On a node, before its first call: what an earlier version has `kept` of its first call goes before what was frozen with the
+    /// attachment.
+    pub fn first(kept: Option<bool>, frozen: Option<bool>, can: bool) -> Self {
+        match kept {
+            Some(newer) => Self::frozen(None, newer),
+            None => Self::frozen(frozen, can),
+        }
+    }
 }
 
 /// CSI's form of a capability.
@@ -429,6 +438,17 @@ mod tests {
                 said,
                 "{ours:?}"
             );
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_version_began_on_a_node_goes_on_as_it_was() {
+        for can in [false, true] {
+            for frozen in [None, Some(false), Some(true)] {
+                assert_eq!(Modes::first(Some(true), frozen, can), Modes::Beside, "{frozen:?} {can}");
+                assert_eq!(Modes::first(Some(false), frozen, can), Modes::Old, "{frozen:?} {can}");
+                assert_eq!(Modes::first(None, frozen, can), Modes::frozen(frozen, can), "{frozen:?} {can}");
+            }
         }
     }
 

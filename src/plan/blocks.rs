@@ -43,6 +43,12 @@ pub enum Refusal {
     OtherVolume(String, String),
     /// The one that is to be the earlier one is the later one.
     Later(String, String),
+    /// No node makes its calls yet.
+    NoHost(String),
+    /// The first node makes its calls, and the second one was asked.
+    Elsewhere(String, String, String),
+    /// The node that was asked makes the calls of one of this name, and not of this one.
+    Unknown(String, String),
 }
 
 impl fmt::Display for Refusal {
@@ -79,6 +85,18 @@ impl fmt::Display for Refusal {
                     "Snapshots \"{one}\" and \"{other}\" are of two volumes; name one of the same volume"
                 )
             }
+            Self::NoHost(name) => {
+                write!(f, "no node makes the calls of Snapshot \"{name}\" yet; `wharfline why` tells why")
+            }
+            Self::Elsewhere(name, host, own) => write!(
+                f,
+                "node \"{host}\" makes the calls of Snapshot \"{name}\", and this is node \"{own}\": ask there"
+            ),
+            Self::Unknown(name, own) => write!(
+                f,
+                "the daemon of node \"{own}\" does not know Snapshot \"{name}\": is it of another cluster? --data-dir \
+                 says whose daemon is asked"
+            ),
             Self::Later(base, target) => write!(
                 f,
                 "Snapshot \"{base}\", which --since names, was cut after \"{target}\"; exchange them"
@@ -142,6 +160,66 @@ pub fn differ(base: &Picture, target: &Picture) -> Result<(), Refusal> {
         return Err(Refusal::Later(base, target));
     }
     Ok(())
+}
+
+/// Whether this node answers: the one that makes the snapshot's calls, so that its deletion and a stream are in one place.
+/// `known`: it is the very one that this node's cluster has.
+pub fn here(name: &str, own: &str, host: Option<&str>, known: bool) -> Result<(), Refusal> {
+    let (name, own) = (name.to_owned(), own.to_owned());
+    match host {
+        None => Err(Refusal::NoHost(name)),
+        Some(host) if host != own => Err(Refusal::Elsewhere(name, host.to_owned(), own)),
+        Some(_) if !known => Err(Refusal::Unknown(name, own)),
+        Some(_) => Ok(()),
+    }
+}
+
+/// How far an answer has been told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// All before this byte.
+    pub to: i64,
+    /// What the volume has, in bytes; absent before anything was told.
+    pub capacity: Option<i64>,
+    /// How often in a row it broke without anything new.
+    pub vain: usize,
+}
+
+impl Progress {
+    /// What is new of some bytes that come, from the first to the one after the last.
+    pub fn take(&mut self, (start, end): (i64, i64)) -> Option<(i64, i64)> {
+        if end <= self.to {
+            return None;
+        }
+        let new = (start.max(self.to), end);
+        (self.to, self.vain) = (end, 0);
+        Some(new)
+    }
+
+    /// From which byte the question goes on. Whole is only what ends clean (CO-META-02): where all bytes are told and the end is
+    /// not, it is asked for with the last byte that there is, for one behind it plugins refuse.
+    pub fn from(&self) -> i64 {
+        self.capacity.map_or(self.to, |capacity| self.to.min(capacity - 1)).max(0)
+    }
+}
+
+/// What follows when a stream broke.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum After {
+    /// The question goes on from this byte.
+    Again(i64),
+    /// Whoever asked is told, and from which byte to ask on where that may help.
+    Over(Option<i64>),
+}
+
+/// The next step: so many times in a row a question goes on that brought nothing new. `believed`: the stream did not contradict
+/// itself; `repeat`: time alone may help.
+pub fn after(progress: Progress, (believed, repeat): (bool, bool), tries: usize) -> After {
+    match (believed && repeat, progress.vain < tries) {
+        (true, true) => After::Again(progress.from()),
+        (true, false) => After::Over(Some(progress.from())),
+        (false, _) => After::Over(None),
+    }
 }
 
 #[cfg(test)]
@@ -245,5 +323,55 @@ mod tests {
         assert_eq!(with(|b| b.plugin = "q".into()), Err(Refusal::OtherPlugin(base(), this())));
         assert_eq!(with(|b| b.volume = "w".into()), Err(Refusal::OtherVolume(base(), this())));
         assert_eq!(with(|b| b.volume.clear()), Ok(()), "its plugin knows");
+    }
+
+    #[test]
+    fn the_node_that_makes_the_calls_answers_and_no_other() {
+        let of = |host, known| here("n/s", "a", host, known);
+        let (name, own) = (|| "n/s".to_owned(), || "a".to_owned());
+        for known in [false, true] {
+            assert_eq!(of(None, known), Err(Refusal::NoHost(name())));
+            assert_eq!(of(Some("b"), known), Err(Refusal::Elsewhere(name(), "b".to_owned(), own())));
+        }
+        assert_eq!(of(Some("a"), false), Err(Refusal::Unknown(name(), own())));
+        assert_eq!(of(Some("a"), true), Ok(()));
+    }
+
+    /// Obligation CO-META-03.
+    #[test]
+    fn what_was_told_is_not_told_again_and_is_no_progress() {
+        let mut progress = Progress { to: 10, capacity: Some(100), vain: 2 };
+        for (comes, new, to, vain) in [
+            ((0, 5), None, 10, 2),
+            ((5, 10), None, 10, 2),
+            ((8, 20), Some((10, 20)), 20, 0),
+            ((20, 30), Some((20, 30)), 30, 0),
+            ((90, 100), Some((90, 100)), 100, 0),
+            ((99, 100), None, 100, 0),
+        ] {
+            assert_eq!((progress.take(comes), progress.to, progress.vain), (new, to, vain), "{comes:?}");
+        }
+    }
+
+    /// Obligation CO-META-02.
+    #[test]
+    fn a_stream_that_broke_is_never_whole_and_goes_on_while_that_helps() {
+        let at = |to, capacity, vain| Progress { to, capacity, vain };
+        for (progress, believed, repeat, expected) in [
+            (at(0, None, 0), true, true, After::Again(0)),
+            (at(7, None, 2), true, true, After::Again(7)),
+            (at(50, Some(100), 0), true, true, After::Again(50)),
+            // All bytes, and not the end.
+            (at(100, Some(100), 0), true, true, After::Again(99)),
+            (at(130, Some(100), 0), true, true, After::Again(99)),
+            (at(0, Some(0), 0), true, true, After::Again(0)),
+            (at(50, Some(100), 3), true, true, After::Over(Some(50))),
+            (at(100, Some(100), 3), true, true, After::Over(Some(99))),
+            (at(50, Some(100), 0), true, false, After::Over(None)),
+            (at(50, Some(100), 0), false, true, After::Over(None)),
+            (at(50, Some(100), 0), false, false, After::Over(None)),
+        ] {
+            assert_eq!(after(progress, (believed, repeat), 3), expected, "{progress:?} {believed} {repeat}");
+        }
     }
 }

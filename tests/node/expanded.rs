@@ -527,3 +527,31 @@ async fn secrets_of_a_nodes_expansion_are_sent_where_alpha_is_on() {
     assert_eq!(sent(&rig).get("password").map(String::as_str), Some("hunter22"));
     end(rig).await;
 }
+
+/// Obligation CO-GEN-18.
+/// A volume grows in the words that it was attached and staged with, whatever its driver has learnt since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_grows_in_the_words_that_it_is_used_with() {
+    use proto::volume_capability::access_mode::Mode;
+    for (newer, mode) in [(false, Mode::SingleNodeWriter), (true, Mode::SingleNodeSingleWriter)] {
+        let rig = Rig::new(growing()).await;
+        let app = rig.user("app").await;
+        let attachment = json!({ "newerModes": { "controller": newer, "node": newer } });
+        rig.give(&[&app], &Special { attachment, ..Special::default() }).await;
+        rig.published("app").await;
+        want(&rig, 2 * MIB).await;
+        has(&rig, 2 * MIB).await;
+        owe(&rig, 2 * MIB).await;
+        shows(&rig, 2 * MIB).await;
+        for rpc in [EXPAND, NODE_EXPAND] {
+            let capability = match rig.backend.calls_of(rpc).pop().unwrap().ask {
+                Ask::ControllerExpandVolume(of) => of.volume_capability,
+                Ask::NodeExpandVolume(of) => of.volume_capability,
+                other => panic!("{other:?}"),
+            };
+            let said = capability.and_then(|capability| capability.access_mode).map(|mode| mode.mode);
+            assert_eq!(said, Some(mode as i32), "{rpc:?} {newer}");
+        }
+        end(rig).await;
+    }
+}

@@ -20,10 +20,10 @@ const UNDER_WAY: &str = "FsGroupUnderWay";
 impl AttachmentEntry {
     /// How its driver is spoken to: as it was when it was first, until the volume is down here.
     pub(super) fn dialect(&mut self, spec: &VolumeAttachmentSpec, plugin: &Serving) -> Dialect {
-        let frozen = spec.newer_modes.map(|frozen| frozen.node).filter(|_| self.newer_modes.is_none());
-        let newer = self.newer_modes.unwrap_or(plugin.newer_modes);
+        let frozen = spec.newer_modes.map(|frozen| frozen.node);
+        let first = Modes::first(self.newer_modes, frozen, plugin.newer_modes);
         Dialect {
-            newer_modes: *self.modes.get_or_insert(Modes::frozen(frozen, newer)),
+            newer_modes: *self.modes.get_or_insert(first),
             mount_group: *self.mount_group.get_or_insert(plugin.mount_group),
         }
     }

@@ -165,7 +165,13 @@ async fn a_driver_whose_sides_do_not_know_the_same_modes_is_told() {
     bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
     bench.until("it is created", |seen| ready(&seen.get("volumeclaims", "default", "c"))).await;
     assert_eq!(bench.seen.only("volumes")["spec"]["source"]["create"]["newerModes"], true);
+    // And with its attachment each side as it knows it then, whatever it learns later.
+    bench.make("allocations", user("u", "c", "a")).await;
+    bench.until("it is attached", |seen| !seen.all("volumeattachments").is_empty()).await;
+    let frozen = json!({ "controller": true, "node": false });
+    assert_eq!(bench.seen.only("volumeattachments")["spec"]["newerModes"], frozen);
     learn(NEWER[1]);
     bench.until("both know them", |seen| why(&seen.get("plugins", "", "disk")) == "Ready").await;
+    assert_eq!(bench.seen.only("volumeattachments")["spec"]["newerModes"], frozen);
     bench.end().await;
 }

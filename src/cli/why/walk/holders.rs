@@ -96,3 +96,48 @@ fn shuts_out(mode: AccessMode, holder: &Holder, waiting: &Waiting<'_>) -> bool {
         AccessMode::MultiNodeSingleWriter => !holder.read_only && !waiting.read_only,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_holder_shuts_out_as_it_is_granted() {
+        use AccessMode::{
+            MultiNodeMultiWriter, MultiNodeReaderOnly, MultiNodeSingleWriter, SingleNodeMultiWriter,
+            SingleNodeReaderOnly, SingleNodeSingleWriter, SingleNodeWriter,
+        };
+        let allocation: Allocation = serde_json::from_value(json!({
+            "apiVersion": "wharfline.dev/v1alpha1", "kind": "Allocation",
+            "metadata": { "name": "waits", "namespace": "n", "uid": "w" }, "spec": {},
+        }))
+        .unwrap();
+        let by = |node: &str, read_only: bool| -> Holder {
+            let of = json!({ "allocation": { "namespace": "n", "name": "has", "uid": "h" }, "nodeName": node,
+                "readOnly": read_only });
+            serde_json::from_value(of).unwrap()
+        };
+        // On one node: two readers, a writer and a reader, two writers; on two nodes the same.
+        for (mode, expected) in [
+            (SingleNodeWriter, [true; 6]),
+            (SingleNodeSingleWriter, [true; 6]),
+            (SingleNodeReaderOnly, [true; 6]),
+            (SingleNodeMultiWriter, [false, false, false, true, true, true]),
+            (MultiNodeReaderOnly, [false; 6]),
+            (MultiNodeMultiWriter, [false; 6]),
+            (MultiNodeSingleWriter, [false, false, true, false, false, true]),
+        ] {
+            let users = [(true, true), (false, true), (false, false)];
+            let cases = ["a", "b"].into_iter().flat_map(|node| users.map(|user| (node, user)));
+            let found: Vec<_> = cases
+                .map(|(node, (has, waits))| {
+                    let waiting = Waiting { allocation: &allocation, node: "a", read_only: waits };
+                    shuts_out(mode, &by(node, has), &waiting)
+                })
+                .collect();
+            assert_eq!(found, expected, "{mode:?}");
+        }
+    }
+}
