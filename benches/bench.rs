@@ -9,6 +9,8 @@
 //! | [`floors`] | fdatasync, etcd put, bind mount, unix gRPC, watch hop, process start |
 //! | [`claim`] | B1: overhead of one claim |
 //! | [`burst`] | B4: 100 volumes on one node, against the raw driver loop of [`raw`] |
+//! | [`bound`] | B3: whole lives at the pace of a slow driver; B16: nine plugins beside one that hangs |
+//! | [`scale`] | B10: what a life writes; B12: what a publication costs among 10,000 mounts |
 //! | [`restart`] | B5: SIGKILL and restart with 1,000 published volumes |
 //! | [`cold`] | B17: empty directory to the first published volume |
 //! | [`sustained`] | B2: 10,000 claims on 100 simulated nodes ([`fleet`]), in writes per second against etcd's own |
@@ -27,6 +29,8 @@ use std::process::ExitCode;
 
 #[path = "bench/binary.rs"]
 mod binary;
+#[path = "bench/bound.rs"]
+mod bound;
 #[path = "bench/burst.rs"]
 mod burst;
 #[path = "bench/claim.rs"]
@@ -61,6 +65,8 @@ mod raw;
 mod report;
 #[path = "bench/restart.rs"]
 mod restart;
+#[path = "bench/scale.rs"]
+mod scale;
 #[path = "bench/served.rs"]
 mod served;
 #[path = "bench/stack.rs"]
@@ -125,6 +131,18 @@ fn measure(parts: &[&str]) -> ExitCode {
         }
         if wanted("B4") {
             burst::measure(&mut report).await;
+        }
+        if wanted("B3") {
+            bound::paced(&mut report).await;
+        }
+        if wanted("B10") {
+            scale::written(&mut report).await;
+        }
+        if wanted("B12") {
+            scale::among_mounts(&mut report).await;
+        }
+        if wanted("B16") {
+            bound::beside_a_hung_one(&mut report).await;
         }
         if wanted("B5") {
             restart::measure(&mut report).await;

@@ -172,6 +172,7 @@ spec:
   resources: {requests: {storage: 1Gi}}
 ";
 
+/// Scenario A25.
 #[tokio::test]
 async fn apply_creates_changes_and_leaves_alone() {
     let cluster = Cluster::new().await;
@@ -227,6 +228,7 @@ async fn a_secret_applied_again_is_unchanged() {
     assert!(!page.contains("horse") && page.contains("password: 13 bytes"), "{page}");
 }
 
+/// Scenario A22.
 #[tokio::test]
 async fn every_fault_is_listed_and_the_rest_goes_on() {
     let cluster = Cluster::new().await;
@@ -244,8 +246,10 @@ spec: {plugin: dir}
     let ran = cluster.apply(bad).await;
     assert_eq!((ran.exit, ran.out.as_str()), (Exit::Failed, "volumeclass/ok created\n"));
     assert!(ran.err.starts_with("error: volume/v: the server refused the object, it has "), "{}", ran.err);
-    let causes: Vec<&str> = ran.err.lines().filter(|line| line.starts_with("  why: spec.")).collect();
-    assert!(causes.len() >= 2, "{}", ran.err);
+    let mut causes: Vec<&str> = ran.err.lines().filter_map(|line| line.strip_prefix("  why: ")).collect();
+    causes.sort_unstable();
+    let fields: Vec<&str> = causes.iter().filter_map(|cause| cause.split(": ").next()).collect();
+    assert_eq!(fields, ["spec.accessModes[0]", "spec.plugin", "spec.source"], "{}", ran.err);
 
     let unknown =
         "{apiVersion: wharfline.dev/v1alpha1, kind: VolumeClass, metadata: {name: x}, spec: {plugn: dir}}";
@@ -311,6 +315,28 @@ async fn get_prints_the_servers_tables_and_other_forms() {
     );
 }
 
+/// Scenario A37.
+#[tokio::test]
+async fn volumes_are_listed_by_their_plugin() {
+    let cluster = Cluster::new().await;
+    let of = |name: &str, plugin: &str| {
+        format!(
+            "{{apiVersion: wharfline.dev/v1alpha1, kind: Volume, metadata: {{name: {name}}}, spec: {{plugin: {plugin}, \
+             accessModes: [SingleNodeWriter], source: {{existing: {{handle: {name}}}}}}}}}\n"
+        )
+    };
+    let all = [of("one", "dir"), of("two", "nas"), of("three", "dir")].join("---\n");
+    cluster.apply(&all).await.ok();
+    for (selector, wanted) in [
+        ("spec.plugin=dir", "volume.wharfline.dev/one\nvolume.wharfline.dev/three\n"),
+        ("spec.plugin=nas", "volume.wharfline.dev/two\n"),
+        ("spec.plugin=none", ""),
+    ] {
+        let ran = cluster.run(&["get", "volumes", "--field-selector", selector, "-o", "name"]).await;
+        assert_eq!((ran.exit, ran.out.as_str()), (Exit::Done, wanted), "{selector}: {}", ran.err);
+    }
+}
+
 #[tokio::test]
 async fn what_is_not_there_is_told_by_the_exit_code() {
     let cluster = Cluster::new().await;
@@ -340,6 +366,22 @@ async fn what_is_not_there_is_told_by_the_exit_code() {
         (vec!["api-resources"], Exit::Done),
     ] {
         assert_eq!(cluster.run(&words).await.exit, exit, "{words:?}");
+    }
+}
+
+/// Scenario A33.
+/// In whatever order they are named.
+#[tokio::test]
+async fn of_two_that_are_deleted_each_is_handled_for_itself() {
+    for names in [["nope", "data"], ["data", "nope"]] {
+        let cluster = Cluster::new().await;
+        cluster.apply(APP).await.ok();
+        let ran = cluster.run(&["delete", "vc", names[0], names[1], "--wait=false"]).await;
+        assert_eq!((ran.exit, ran.out.as_str()), (Exit::NotFound, "volumeclaim/data deleted\n"), "{names:?}");
+        assert_eq!(ran.err, "error: volumeclaims.wharfline.dev \"nope\" not found\n", "{names:?}");
+        let path = "jsonpath={.metadata.deletionTimestamp}";
+        let since = cluster.run(&["get", "vc", "data", "-o", path]).await.ok();
+        assert!(!since.is_empty(), "{names:?}: nobody asked for that one's end");
     }
 }
 

@@ -12,6 +12,8 @@ mod anew;
 mod attributes;
 #[path = "support/controllers/bench.rs"]
 mod bench;
+#[path = "support/controllers/bound.rs"]
+mod bound;
 #[path = "support/controllers/capacity.rs"]
 mod capacity;
 #[path = "support/controllers/copies.rs"]
@@ -42,12 +44,16 @@ mod plugins;
 mod quickstart;
 #[path = "support/controllers/roomy.rs"]
 mod roomy;
+#[path = "support/controllers/schedules.rs"]
+mod schedules;
 #[path = "support/controllers/served.rs"]
 mod served;
 #[path = "support/controllers/settled.rs"]
 mod settled;
 #[path = "support/controllers/snapshots.rs"]
 mod snapshots;
+#[path = "support/controllers/templates.rs"]
+mod templates;
 #[path = "support/controllers/twins.rs"]
 mod twins;
 #[path = "support/controllers/volumes.rs"]

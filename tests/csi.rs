@@ -251,6 +251,7 @@ async fn broken_details_are_survived() {
     );
 }
 
+/// Scenario Q15.
 /// Obligations CO-PLUG-18, CO-GEN-08.
 #[tokio::test]
 async fn the_plugin_sees_our_deadline_and_a_plain_authority() {

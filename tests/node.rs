@@ -46,6 +46,8 @@ mod instances;
 mod journal;
 #[path = "node/kernel.rs"]
 mod kernel;
+#[path = "node/lanes.rs"]
+mod lanes;
 #[path = "node/life.rs"]
 mod life;
 #[path = "node/lost.rs"]

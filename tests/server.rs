@@ -31,6 +31,7 @@ async fn create_stamps_the_object_and_drops_status() {
     assert_eq!(read.body, made.body, "what was answered is what is read");
 }
 
+/// Scenario A39.
 #[tokio::test]
 async fn create_refuses_what_kubernetes_refuses() {
     let f = fixture().await;
@@ -187,6 +188,7 @@ async fn status_has_its_own_endpoint_and_never_raises_the_generation() {
     assert_eq!(delete(&f.server, &path, None).await.code, 405);
 }
 
+/// Scenario A25.
 #[tokio::test]
 async fn a_write_that_changes_nothing_makes_no_revision() {
     let f = fixture().await;
@@ -338,6 +340,7 @@ async fn collections_are_deleted_by_selector() {
     assert_eq!(left.at("/items").as_array().unwrap().len(), 1);
 }
 
+/// Scenario A37.
 #[tokio::test]
 async fn lists_select_by_declared_fields_and_labels() {
     let f = fixture().await;
@@ -367,6 +370,7 @@ async fn lists_select_by_declared_fields_and_labels() {
     assert_eq!(all.at("/items").as_array().unwrap().len(), 3);
 }
 
+/// Scenario A37.
 #[tokio::test]
 async fn pages_stay_at_the_revision_of_the_first() {
     let f = fixture().await;
@@ -397,6 +401,7 @@ async fn pages_stay_at_the_revision_of_the_first() {
     assert_eq!(get(&f.server, &format!("{GADGETS}?continue=x")).await.code, 400);
 }
 
+/// Scenario A37.
 #[tokio::test]
 async fn a_page_with_a_selector_fills_up_to_its_limit() {
     let f = fixture().await;

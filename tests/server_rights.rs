@@ -110,6 +110,7 @@ async fn path_rights(server: &Server, who: &Identity, path: &str) -> String {
     if letters.is_empty() { "-".to_owned() } else { letters }
 }
 
+/// Scenario A39.
 #[tokio::test]
 async fn every_role_has_the_rights_of_the_table_and_no_other() {
     let store: Arc<dyn wharfline::store::Store> = store();

@@ -34,6 +34,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), what).await.expect("it did not come in time")
 }
 
+/// Scenario A37.
 #[tokio::test]
 async fn a_watch_without_version_begins_with_what_exists() {
     let f = fixture().await;
@@ -109,6 +110,7 @@ async fn a_filtered_watch_sees_objects_enter_and_leave() {
     assert_eq!(by_name.told().await, "ADDED b", "nothing was heard of a");
 }
 
+/// Scenario A37.
 #[tokio::test]
 async fn watches_keep_to_their_namespace() {
     let f = fixture().await;

@@ -393,6 +393,6 @@ async fn every_field_of_every_kind_is_explained() {
             }
         }
     }
-    assert_eq!(kinds, 21);
+    assert_eq!(kinds, 22);
     assert!(found.is_empty(), "{} fields without a word:\n{}", found.len(), found.join("\n"));
 }

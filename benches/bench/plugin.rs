@@ -20,6 +20,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
+use rustix::process::{Pid, Signal, kill_process};
 use wharfline::csi::proto;
 use wharfline::csi::proto::controller_service_capability::rpc::Type as Controller;
 
@@ -74,6 +75,21 @@ impl Plugin {
         plugin.answers.read_line(&mut line).unwrap();
         assert_eq!(line.trim(), "listening");
         plugin
+    }
+
+    /// It answers nothing any more, and keeps its connections.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// It answers again.
+    pub(crate) fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
     }
 
     /// Kills its process; the socket stays, as after any kill.

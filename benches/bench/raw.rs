@@ -82,6 +82,30 @@ impl Raw {
         self.client.node_publish_volume(publish, DEADLINE).await.unwrap();
     }
 
+    /// The whole life of a volume, by calls alone.
+    pub(crate) async fn life(&self, name: &str) {
+        self.create(name).await;
+        self.up(name).await;
+        let (staging, target) = self.paths(name);
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let volume_id = || name.to_owned();
+        let unpublish =
+            proto::NodeUnpublishVolumeRequest { volume_id: volume_id(), target_path: text(&target) };
+        self.client.node_unpublish_volume(unpublish, DEADLINE).await.unwrap();
+        let unstage =
+            proto::NodeUnstageVolumeRequest { volume_id: volume_id(), staging_target_path: text(&staging) };
+        self.client.node_unstage_volume(unstage, DEADLINE).await.unwrap();
+        std::fs::remove_dir(&staging).unwrap();
+        let detach = proto::ControllerUnpublishVolumeRequest {
+            volume_id: volume_id(),
+            node_id: NODE_ID.into(),
+            ..Default::default()
+        };
+        self.client.controller_unpublish_volume(detach, DEADLINE).await.unwrap();
+        let delete = proto::DeleteVolumeRequest { volume_id: volume_id(), ..Default::default() };
+        self.client.delete_volume(delete, DEADLINE).await.unwrap();
+    }
+
     /// Everything of a volume goes.
     pub(crate) fn down(&self, name: &str) {
         let (staging, target) = self.paths(name);

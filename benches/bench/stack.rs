@@ -101,23 +101,7 @@ impl Stack {
         let mut stack = Self::new();
         stack.up();
         let world = World::new(stack.client().await);
-        let external = json!({ "external": { "socket": plugin.socket } });
-        world
-            .create(
-                &Api::<wharfline::api::Plugin>::all(world.client.clone()),
-                json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Plugin", "metadata": { "name": "bind" },
-                    "spec": { "instances": [{ "name": "all", "role": "Monolith", "placement": { "everyNode": {} },
-                        "runtime": external }] } }),
-            )
-            .await;
-        world
-            .create(
-                &Api::<VolumeClass>::all(world.client.clone()),
-                json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeClass",
-                    "metadata": { "name": "bind" },
-                    "spec": { "plugin": "bind", "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate" } }),
-            )
-            .await;
+        world.register("bind", plugin).await;
         world.plugin_ready().await;
         (stack, world)
     }
@@ -212,6 +196,19 @@ impl World {
     {
         let object: K = serde_json::from_value(object).unwrap();
         api.create(&PostParams::default(), &object).await.unwrap()
+    }
+
+    /// A Plugin of this name on every node, and a class of it that makes volumes at once.
+    pub(crate) async fn register(&self, name: &str, plugin: &Plugin) {
+        let instance = json!({ "name": "all", "role": "Monolith", "placement": { "everyNode": {} },
+            "runtime": { "external": { "socket": plugin.socket } } });
+        let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Plugin", "metadata": { "name": name },
+            "spec": { "instances": [instance] } });
+        self.create(&Api::<wharfline::api::Plugin>::all(self.client.clone()), object).await;
+        let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeClass",
+            "metadata": { "name": name },
+            "spec": { "plugin": name, "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate" } });
+        self.create(&Api::<VolumeClass>::all(self.client.clone()), object).await;
     }
 
     /// Waits until an instance of the plugin is ready.

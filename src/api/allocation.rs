@@ -2,8 +2,10 @@
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::meta::{Call, Condition, Map, Rung, Time};
+use super::claim::VolumeClaimSpec;
+use super::meta::{Call, Condition, Map, Rung, TemplateMetadata, Time};
 use super::plugin::Role;
 use super::runtime::{Runtime, TaskResources};
 
@@ -52,8 +54,12 @@ pub enum OnNodeLost {
 pub struct AllocationVolume {
     /// The name that tasks mount it by.
     pub name: String,
-    /// The claim, in the allocation's namespace.
+    /// The claim, in the allocation's namespace. With `claimTemplate` it is `ALLOCATION-NAME` when not given.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub claim_name: String,
+    /// The claim is made for this allocation, like this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim_template: Option<Box<ClaimTemplate>>,
     /// Whether it is only read.
     #[serde(default)]
     pub read_only: bool,
@@ -63,6 +69,58 @@ pub struct AllocationVolume {
     /// What is done when its mounts die or go while it is up: a FUSE driver ended, somebody unmounted it.
     #[serde(default, skip_serializing_if = "OnStaleMount::is_none")]
     pub on_stale_mount: OnStaleMount,
+}
+
+/// A claim that an allocation brings along.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimTemplate {
+    /// Its labels and annotations.
+    #[serde(default, skip_serializing_if = "TemplateMetadata::is_empty")]
+    pub metadata: TemplateMetadata,
+    /// What it asks for.
+    pub spec: VolumeClaimSpec,
+    /// What becomes of it when the allocation is deleted.
+    #[serde(default, skip_serializing_if = "WhenDeleted::is_delete")]
+    pub when_deleted: WhenDeleted,
+}
+
+/// What becomes of a claim that an allocation brought along when that is deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum WhenDeleted {
+    /// It goes, too, and its volume as its class says. No other allocation ever uses it.
+    #[default]
+    Delete,
+    /// It stays, and the next allocation of the same name that asks for it has it again.
+    Retain,
+}
+
+impl WhenDeleted {
+    #[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference
+    fn is_delete(&self) -> bool {
+        *self == Self::Delete
+    }
+}
+
+/// The label of a claim that stays when its allocation is deleted: whose it is, by name.
+pub const CLAIM_OF: &str = "wharfline.dev/allocation";
+
+/// The name of the claim that an allocation brings along, where it does not say another one.
+pub fn claim_name(allocation: &str, volume: &str) -> String {
+    format!("{allocation}-{volume}")
+}
+
+/// Fills in the names of the claims that it brings along.
+pub fn name_claims(object: &mut Value) {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    for volume in object.pointer_mut("/spec/volumes").and_then(Value::as_array_mut).into_iter().flatten() {
+        let unnamed = volume["claimName"].as_str().is_none_or(str::is_empty);
+        if let (true, true, Some(own)) =
+            (unnamed, volume["claimTemplate"].is_object(), volume["name"].as_str().map(str::to_owned))
+        {
+            volume["claimName"] = Value::from(claim_name(&name, &own));
+        }
+    }
 }
 
 /// What is done when the mounts of a volume die or go while it is up.
@@ -328,3 +386,25 @@ pub const TASK_EVENTS_KEPT: usize = 6;
 pub const DRAIN: &str = "wharfline.dev/drain";
 /// The reason of `Ready` under which a node tells of one that has left it.
 pub const EVICTED: &str = "Evicted";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_claims_that_it_brings_along_are_named_and_no_others() {
+        let template = json!({ "spec": {} });
+        let mut object = json!({ "metadata": { "name": "app" }, "spec": { "volumes": [
+            { "name": "a", "claimTemplate": template },
+            { "name": "b", "claimTemplate": template, "claimName": "mine" },
+            { "name": "c" },
+            { "name": "d", "claimTemplate": template, "claimName": "" }] } });
+        name_claims(&mut object);
+        let names: Vec<_> = (0..4).map(|i| object["spec"]["volumes"][i]["claimName"].clone()).collect();
+        assert_eq!(names, [json!("app-a"), json!("mine"), Value::Null, json!("app-d")]);
+        let mut none = json!({ "metadata": { "name": "app" } });
+        name_claims(&mut none);
+        assert_eq!(none, json!({ "metadata": { "name": "app" } }), "nothing is added to what has none");
+    }
+}

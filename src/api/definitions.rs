@@ -7,8 +7,8 @@ use super::meta::AccessMode;
 use super::validate;
 use super::volume::Figures;
 use super::{
-    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeAttributesClass,
-    VolumeClaim, VolumeClass,
+    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, SnapshotSchedule, Volume, VolumeAttachment,
+    VolumeAttributesClass, VolumeClaim, VolumeClass,
 };
 
 /// The finalizer of every kind that has one.
@@ -108,6 +108,11 @@ fn of_volumes() -> Vec<KindDefinition> {
             late: super::snapshot::late_snapshot,
             ..of::<Snapshot>("snapshot", &["snap"], &["status.controller.nodeName"])
         },
+        KindDefinition {
+            columns: SCHEDULE,
+            validate: validate::schedule,
+            ..of::<SnapshotSchedule>("snapshotschedule", &["snapsched"], &[])
+        },
     ]
 }
 
@@ -117,6 +122,7 @@ fn of_nodes() -> Vec<KindDefinition> {
             columns: ALLOCATION,
             nodes: const { &[NodeRight::of("status.nodeName", ALLOCATION_PART)] },
             finalizer: Some(FINALIZER),
+            default: super::allocation::name_claims,
             validate: validate::allocation,
             ..of::<Allocation>("allocation", &["alloc"], &["status.nodeName"])
         },
@@ -254,6 +260,14 @@ const SNAPSHOT: &[Column] = &[
     column("SIZE", ".status.size"),
     Column { name: "TAKEN", kind: "date", wide: false, cell: Cell::Path(".status.creationTime") },
     wide("HANDLE", ".status.handle"),
+    MESSAGE,
+];
+const SCHEDULE: &[Column] = &[
+    column("SCHEDULE", ".spec.schedule"),
+    column("SUSPENDED", ".spec.suspend"),
+    Column { name: "LAST", kind: "date", wide: false, cell: Cell::Path(".status.lastTime") },
+    column("NEXT", ".status.nextTime"),
+    wide("SNAPSHOT", ".status.lastSnapshot"),
     MESSAGE,
 ];
 const ALLOCATION: &[Column] = &[

@@ -354,3 +354,22 @@ pub struct Capability {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mount_options: Vec<String>,
 }
+
+/// What is written on an object that is made from a template.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateMetadata {
+    /// Labels.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub labels: Map,
+    /// Annotations.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub annotations: Map,
+}
+
+impl TemplateMetadata {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.annotations.is_empty()
+    }
+}

@@ -19,6 +19,7 @@ pub mod plugin;
 pub mod quantity;
 pub mod room;
 pub mod runtime;
+pub mod schedule;
 pub mod snapshot;
 pub mod token;
 pub mod validate;
@@ -35,6 +36,7 @@ pub use node_agent::{NodeAgent, NodeAgentSpec, NodeAgentStatus};
 pub use plugin::{
     Plugin, PluginInstance, PluginInstanceSpec, PluginInstanceStatus, PluginSpec, PluginStatus,
 };
+pub use schedule::{SnapshotSchedule, SnapshotScheduleSpec, SnapshotScheduleStatus};
 pub use snapshot::{Snapshot, SnapshotSpec, SnapshotStatus};
 pub use volume::{
     Volume, VolumeAttachment, VolumeAttachmentSpec, VolumeAttachmentStatus, VolumeSpec, VolumeStatus,

@@ -35,6 +35,9 @@ pub struct PluginSpec {
     /// Deadlines per RPC, such as `NodePublishVolume: 2m`; at most 2m but for calls of the node service.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub deadlines: Map,
+    /// How many of its calls may be under way at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<Concurrency>,
     /// Whether what CSI calls alpha is used with this driver: secrets of NodeExpandVolume, and how volumes are by the word of a
     /// driver that does not tell how full they are. It may change with each release of CSI.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -87,6 +90,25 @@ pub struct UpdateStrategy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_healthy_time: Option<String>,
 }
+
+/// How many calls of a plugin may be under way at a time. About one volume there is never more than one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Concurrency {
+    /// Attaches and detaches (ControllerPublishVolume, ControllerUnpublishVolume) at one node; 1 when not given, for many
+    /// drivers pick a free device of the machine and take it in two steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attaches_per_node: Option<u32>,
+    /// The same at all nodes together; 32 when not given. Both are counted by each node that makes controller calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attaches: Option<u32>,
+}
+
+/// Attaches and detaches at one node at a time, where a Plugin does not say it.
+pub const ATTACHES_PER_NODE: u32 = 1;
+
+/// The same at all nodes together.
+pub const ATTACHES: u32 = 32;
 
 /// For how long the next process has to be healthy where a Plugin does not say it.
 pub const MIN_HEALTHY_TIME: Duration = Duration::from_secs(10);

@@ -87,7 +87,7 @@ pub fn cpu_millis(text: &str) -> Option<u64> {
     Some(digits(whole, CPU_DIGITS)? * 1000 + part)
 }
 
-/// Milliseconds of a Go-style duration such as `30s`, `1m30s` or `500ms`.
+/// Milliseconds of a Go-style duration such as `30s`, `1m30s` or `500ms`, and of days: `30d`.
 pub fn duration(text: &str) -> Option<std::time::Duration> {
     let mut rest = text;
     let mut total = std::time::Duration::ZERO;
@@ -104,6 +104,7 @@ pub fn duration(text: &str) -> Option<std::time::Duration> {
             "s" => 1_000,
             "m" => 60_000,
             "h" => 3_600_000,
+            "d" => 86_400_000,
             _ => return None,
         };
         total = total.checked_add(std::time::Duration::from_millis(count.checked_mul(millis)?))?;

@@ -289,6 +289,10 @@ fn advice(last: &Branch, path: &[&Branch]) -> String {
             "mend what the message says; the call is then made by itself".to_owned()
         }
         (_, "NoFence", _) => "run the command in the message once the node is surely off".to_owned(),
+        (_, "HostPathNotAllowed", _) => {
+            "allow its directory on that node (`--host-path`, or hostPaths in its file), or name another path in another allocation"
+                .to_owned()
+        }
         (_, "NodeStopped", _) => "start `wharfline up` there".to_owned(),
         (_, "BeingDeleted", Kind::Node) => format!("`wharfline describe {words}`"),
         (_, _, Kind::Node) => {

@@ -11,6 +11,7 @@ use super::drive::Outcome;
 use super::facts::{deleting, fence, fence_command, uid, with_condition};
 use super::holders::obstacle;
 use super::nodes::pulse;
+use super::templates;
 use crate::api::allocation::{AllocationPhase, EVICTED, Obstacle, OnNodeLost, TaskState};
 use crate::api::meta::{Condition, READY, Rung, Truth};
 use crate::api::{Allocation, AllocationStatus};
@@ -20,6 +21,13 @@ use crate::plan::release::Fence;
 
 /// One look at one allocation.
 pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) -> Outcome {
+    // What becomes of it does not wait for its claims.
+    let made = templates::make(&context, &object).await;
+    let again = look_at(object, context).await?;
+    Ok([again, made?].into_iter().flatten().min())
+}
+
+async fn look_at(object: Arc<Allocation>, context: Arc<Context>) -> Outcome {
     let status = object.status.clone().unwrap_or_default();
     let node = &status.node_name;
     let off = !node.is_empty() && node_off(&context, node);

@@ -22,7 +22,9 @@ use super::world::{Cached, World};
 use super::write::{Failure, Writable, Write};
 use crate::api::definitions::FINALIZER;
 use crate::api::meta::{Time, Unrenewed};
-use crate::api::{Allocation, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim};
+use crate::api::{
+    Allocation, Plugin, PluginInstance, Snapshot, SnapshotSchedule, Volume, VolumeAttachment, VolumeClaim,
+};
 
 /// The namespace of leases and of the allocations that plugins run in.
 pub const SYSTEM_NAMESPACE: &str = "wharfline-system";
@@ -85,6 +87,7 @@ pub(crate) struct Queues {
     pub(crate) placement: Queue<Allocation>,
     pub(crate) volumes: Queue<Volume>,
     pub(crate) snapshots: Queue<Snapshot>,
+    pub(crate) schedules: Queue<SnapshotSchedule>,
     pub(crate) holders: Queue<Volume>,
     pub(crate) attachments: Queue<VolumeAttachment>,
     pub(crate) allocations: Queue<Allocation>,

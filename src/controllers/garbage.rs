@@ -140,7 +140,8 @@ pub(crate) async fn namespace(object: Arc<Namespace>, context: Arc<Context>) -> 
     }
     let name = object.name_any();
     let world = &context.world;
-    let mut left = empty(&context, &world.allocations, &name).await?;
+    let mut left = empty(&context, &world.schedules, &name).await?;
+    left += empty(&context, &world.allocations, &name).await?;
     left += empty(&context, &world.claims, &name).await?;
     left += empty(&context, &world.snapshots, &name).await?;
     if left == 0 {

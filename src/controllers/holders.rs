@@ -16,10 +16,11 @@ use super::drive::Outcome;
 use super::facts::{Instances, boot_id, can, deleting, node_down, uid};
 use super::ledger;
 use super::names::hex;
+use super::templates;
 use super::volumes;
 use super::world::namespace_or_default;
 use super::write::Failure;
-use crate::api::meta::ObjectRef;
+use crate::api::meta::{ObjectRef, READY};
 use crate::api::plugin::capability;
 use crate::api::volume::{Holder, NewerModes};
 use crate::api::{Allocation, Volume, VolumeAttachment, VolumeAttachmentSpec, VolumeClaim};
@@ -27,6 +28,9 @@ use crate::plan::Reason;
 use crate::plan::holders::{self, Attachment, Facts, Step};
 use crate::plan::registry::Service;
 use crate::plan::release::{self, User, UserFacts};
+
+/// Said by the controllers of an allocation whose node is lost.
+const NODE_LOST: &str = "NodeLost";
 
 /// An attachment, a holder, a way in; and one more for what came in between.
 const ROUNDS: usize = 4;
@@ -248,7 +252,9 @@ fn gather(
         }
         for allocation in users {
             let node = allocation.status.as_ref().map(|s| s.node_name.clone()).unwrap_or_default();
-            if !node.is_empty() && user(context, Some(&allocation), &name, &node) == User::Wants {
+            // Its own claim of this name may have gone, and another one have come, while it was stopped.
+            let others = templates::unusable(&context.world, &allocation, &name).is_some();
+            if !node.is_empty() && !others && user(context, Some(&allocation), &name, &node) == User::Wants {
                 let boot_id = boot_id(&context.world, &node);
                 let holder = holder(&allocation, &name, &node, mode.read_only());
                 wanting.push(Holder { boot_id, ..holder });
@@ -318,6 +324,7 @@ fn user(context: &Context, allocation: Option<&Allocation>, claim: &str, node: &
         here: status.is_some_and(|s| s.node_name == node),
         node_down: node_down(&context.world, node),
         phase: status.and_then(|s| s.phase),
+        lost: status.is_some_and(|s| s.conditions.iter().any(|c| c.kind == READY && c.reason == NODE_LOST)),
         published: status.and_then(|s| s.volumes.iter().find(|v| Some(&v.name) == name)).map(|v| v.published),
     })
 }
@@ -326,6 +333,10 @@ fn user(context: &Context, allocation: Option<&Allocation>, claim: &str, node: &
 /// attachment there.
 pub(super) fn obstacle(context: &Context, allocation: &Allocation, node: &str) -> Option<Reason> {
     let world = &context.world;
+    let mut claims = allocation.spec.volumes.iter().map(|v| &v.claim_name);
+    if let Some(reason) = claims.find_map(|claim| templates::unusable(world, allocation, claim)) {
+        return Some(reason);
+    }
     let namespace = allocation.namespace().unwrap_or_default();
     let named = allocation.spec.volumes.iter().filter_map(|v| {
         let claim = world.claims.get(&(namespace.clone(), v.claim_name.clone()))?;

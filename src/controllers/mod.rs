@@ -12,9 +12,10 @@
 //! | `placement` | `nodeName` of allocations, `selectedNode` of claims |
 //! | `volumes` | a volume's host, phase and conditions |
 //! | `snapshots` | what a snapshot is of, its host and conditions, and what is filled from it |
+//! | `schedules` | Snapshots that are taken by the clock, a schedule's status |
 //! | `holders` | a volume's holders, its attachments |
 //! | `attachments` | an attachment's host, its fence, its end |
-//! | `allocations` | the end of allocations; what becomes of those of a lost node |
+//! | `allocations` | the end of allocations; what becomes of those of a lost node; the claims that they bring along |
 //! | `garbage` | deletes what nobody else does |
 mod allocations;
 mod attachments;
@@ -36,9 +37,11 @@ mod nodes;
 mod placement;
 mod plugins;
 mod queue;
+mod schedules;
 mod snapshots;
 mod sources;
 mod tell;
+mod templates;
 mod volumes;
 mod wake;
 mod watch;
@@ -165,6 +168,7 @@ fn start(tasks: &mut Tasks, context: &Arc<Context>) {
     control!(placement, allocations, placement::reconcile);
     control!(volumes, volumes, volumes::reconcile);
     control!(snapshots, snapshots, snapshots::reconcile);
+    control!(schedules, schedules, schedules::reconcile);
     control!(holders, volumes, holders::reconcile);
     control!(attachments, attachments, attachments::reconcile);
     control!(allocations, allocations, allocations::reconcile);

@@ -13,7 +13,7 @@ use super::facts::{Instances, deleting, draining, with_condition};
 use super::holders::held;
 use super::plugins::room;
 use super::world::World;
-use super::{sources, volumes};
+use super::{sources, templates, volumes};
 use crate::api::allocation::{AllocationPhase, OnNodeLost};
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{AccessMode, Condition, READY, Truth, VolumeMode};
@@ -290,6 +290,9 @@ pub(super) fn plugin_of(world: &World, claim: &VolumeClaim) -> String {
 
 fn look_up(context: &Context, object: &Allocation, name: &str) -> Result<Found, Reason> {
     let world = &context.world;
+    if let Some(reason) = templates::unusable(world, object, name) {
+        return Err(reason);
+    }
     let key = (object.namespace().unwrap_or_default(), name.to_owned());
     let Some(claim) = world.claims.get(&key) else {
         return Err(Reason::NotFound { kind: "VolumeClaim", name: name.to_owned() });

@@ -14,10 +14,11 @@ use super::plugins::known_to_driver;
 use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default, snapshot_handles};
 use crate::api::meta::Condition;
 use crate::api::meta::{ObjectRef, READY, Rung, is_true};
+use crate::api::schedule::SCHEDULE;
 use crate::api::volume::EXPANDED;
 use crate::api::{
-    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeAttributesClass,
-    VolumeClaim, VolumeClass,
+    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, SnapshotSchedule, Volume, VolumeAttachment,
+    VolumeAttributesClass, VolumeClaim, VolumeClass,
 };
 use crate::plan::marks::{PLUGIN_NAME, STOPPED};
 
@@ -222,6 +223,10 @@ impl Wakes for VolumeClaim {
         queues.claims.add(name.clone());
         let claim = format!("claim:{}/{}", name.0, name.1);
         queues.placement.add_all(world.allocations.names(&claim));
+        if new.is_none() {
+            // One that brings it along makes another one.
+            queues.allocations.add_all(world.allocations.names(&claim));
+        }
         waiting_for(context, &format!("source:{}/{}", name.0, name.1));
         queues.snapshots.add_all(world.snapshots.names(&claim));
         queues.snapshots.add_all(world.snapshots.names(&format!("selecting:{}", name.0)));
@@ -319,6 +324,13 @@ fn waiting_for(context: &Context, word: &str) {
     }
 }
 
+impl Wakes for SnapshotSchedule {
+    fn wake(context: &Context, name: &Name, _: Option<&Self>, _: Option<&Self>) {
+        context.queues.schedules.add(name.clone());
+        context.queues.namespaces.add(cluster(&name.0));
+    }
+}
+
 impl Wakes for Snapshot {
     fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>) {
         let (world, queues) = (&context.world, &context.queues);
@@ -328,6 +340,8 @@ impl Wakes for Snapshot {
             if let Some(uid) = &snapshot.metadata.uid {
                 queues.volumes.add_all(world.volumes.names(&format!("copy:{uid}")));
             }
+            let schedule = snapshot.labels().get(SCHEDULE);
+            queues.schedules.add_all(schedule.map(|schedule| (name.0.clone(), schedule.clone())));
             for (plugin, handle) in snapshot_handles(snapshot) {
                 queues.snapshots.add_all(world.snapshots.names(&handle_word(plugin, handle)));
             }

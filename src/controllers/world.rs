@@ -14,10 +14,11 @@ use crate::api::allocation::AllocationPhase;
 use crate::api::attributes::MODIFIED;
 use crate::api::claim::ClaimPhase;
 use crate::api::meta::Rung;
+use crate::api::schedule::SCHEDULE;
 use crate::api::volume::{Content, EXPANDED};
 use crate::api::{
-    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeAttributesClass,
-    VolumeClaim, VolumeClass,
+    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, SnapshotSchedule, Volume, VolumeAttachment,
+    VolumeAttributesClass, VolumeClaim, VolumeClass,
 };
 use crate::plan::marks::{PLUGIN_NAME, STOPPED};
 
@@ -66,6 +67,10 @@ impl Kind for VolumeClaim {
             for (word, name) in [("source", &source.claim_name), ("snapshot", &source.snapshot_name)] {
                 words.extend((!name.is_empty()).then(|| format!("{word}:{namespace}/{name}")));
             }
+        }
+        if let Some(source) = self.spec.data_source.as_ref().filter(|source| !source.snapshot_name.is_empty())
+        {
+            words.push(format!("from:{}/{}", self.namespace().unwrap_or_default(), source.snapshot_name));
         }
         if status.is_some_and(|s| s.conditions.iter().any(|c| c.kind == EXPANDED)) {
             words.push("expanding".to_owned());
@@ -175,9 +180,12 @@ impl Kind for Snapshot {
             status.and_then(|s| s.controller.as_ref()).map(|host| format!("host:{}", host.node_name)),
         );
         words.extend(snapshot_handles(self).map(|(plugin, handle)| handle_word(plugin, handle)));
+        words.extend(self.labels().get(SCHEDULE).map(|schedule| format!("schedule:{namespace}/{schedule}")));
         words
     }
 }
+
+impl Kind for SnapshotSchedule {}
 
 impl Kind for VolumeAttachment {
     fn index(&self) -> Vec<String> {
@@ -349,6 +357,7 @@ world! {
     claims: VolumeClaim, Namespaced;
     volumes: Volume, Cluster;
     snapshots: Snapshot, Namespaced;
+    schedules: SnapshotSchedule, Namespaced;
     attachments: VolumeAttachment, Cluster;
     allocations: Allocation, Namespaced;
     agents: NodeAgent, Cluster;

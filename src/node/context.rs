@@ -17,6 +17,7 @@ use super::caches::Cache;
 use super::events::Events;
 use super::hosting::Doubts;
 use super::journal::Journal;
+use super::lanes::Lanes;
 use super::queue::Queue;
 use super::registry::{InstanceKey, Registry};
 use super::requests::Secrets;
@@ -268,6 +269,8 @@ pub struct Node {
     pub supervisors: Supervisors,
     /// Controller calls that may still be at work.
     pub doubts: Doubts,
+    /// Whose turn it is to be attached or detached.
+    pub lanes: Lanes,
     /// This boot.
     pub boot_id: String,
     /// How this node's lease stands.
@@ -435,6 +438,7 @@ impl Node {
         let retry = Retry::new(Arc::clone(&parts.machine.random));
         Self {
             doubts: Doubts::new(parts.options.longest_call),
+            lanes: Lanes::default(),
             runtimes: Runtimes::new(&parts.machine, &parts.options),
             options: parts.options,
             machine: parts.machine,

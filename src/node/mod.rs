@@ -21,6 +21,7 @@
 //! | [`journal`] | what was attempted |
 //! | [`caches`], [`queue`], [`retry`] | what the API says, what to do next, and when again |
 //! | [`requests`], [`objects`] | CSI requests from records, and where the objects are |
+//! | [`lanes`] | how many attaches and detaches of a plugin are under way, and who is next |
 //! | `lookup` | what our record says of a volume that a driver does not find |
 //! | [`agent`] | lease and NodeAgent |
 //! | [`events`], [`figures`] | what happened, for people; how it stands, in figures |
@@ -38,6 +39,7 @@ pub mod figures;
 pub mod hosting;
 pub mod instances;
 pub mod journal;
+pub mod lanes;
 mod lookup;
 pub mod mounts;
 pub mod objects;

@@ -565,6 +565,17 @@ where
     question().await
 }
 
+/// What its node service can do. Whoever has one has this call.
+async fn node_capabilities(client: &csi::Plugin) -> Result<csi::NodeCapabilities, Fault> {
+    match ask(|| client.node_get_capabilities(ASK)).await {
+        Err(failure) if failure.is_unimplemented() => {
+            let sentence = "the driver has no node service, which its role asks for: NodeGetCapabilities is UNIMPLEMENTED";
+            Err(("NoNodeService".to_owned(), sentence.to_owned()))
+        }
+        other => other.map_err(call_fault("NodeGetCapabilitiesFailed")),
+    }
+}
+
 /// Asks an instance everything that is kept about it, in the order that CSI wants (CO-PLUG-05).
 async fn fingerprint(
     node: &Arc<Node>,
@@ -614,9 +625,7 @@ async fn fingerprint(
         };
     }
     if role.is_some_and(Role::node) {
-        found.node = ask(|| client.node_get_capabilities(ASK))
-            .await
-            .map_err(call_fault("NodeGetCapabilitiesFailed"))?;
+        found.node = node_capabilities(client).await?;
         match ask(|| client.node_get_info(ASK)).await {
             Ok(info) => {
                 check::node_info(&info).map_err(|fault| check_fault(&fault))?;

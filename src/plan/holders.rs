@@ -64,7 +64,7 @@ pub enum Step {
     Attach {
         /// The node.
         node: String,
-        /// Whether everybody who waits for it only reads.
+        /// Whether it is for readers alone.
         read_only: bool,
     },
     /// Let holders in, by compare-and-swap of the attachment.
@@ -108,7 +108,8 @@ pub fn next(facts: &Facts) -> Verdict {
     nodes.sort();
     nodes.dedup();
     for node in nodes {
-        let read_only = attach.iter().filter(|h| h.node_name == *node).all(|h| h.read_only);
+        let all_read = attach.iter().filter(|h| h.node_name == *node).all(|h| h.read_only);
+        let read_only = release::attached_for_reading(facts.mode, all_read);
         verdict.steps.push(Step::Attach { node: node.clone(), read_only });
     }
     verdict
@@ -185,12 +186,14 @@ fn attachment_of<'a>(facts: &'a Facts, holder: &Holder) -> Option<&'a Attachment
 
 fn step_of(facts: &Facts, (holder, user): &(Holder, User)) -> HolderStep {
     let attachment = attachment_of(facts, holder);
-    let other = |(h, user): &(Holder, User)| {
-        attachment.is_some_and(|a| names(h, a)) && !same(h, holder) && *user == User::Wants
+    let others = || {
+        let of_it = |(h, _): &&(Holder, User)| attachment.is_some_and(|a| names(h, a)) && !same(h, holder);
+        facts.holders.iter().filter(of_it).map(|(_, user)| *user)
     };
     release::holder_step(HolderFacts {
         user: *user,
-        others_on_node: facts.holders.iter().any(other),
+        others_on_node: others().any(|user| user == User::Wants),
+        others_stay: others().any(|user| user != User::Down),
         attachment: attachment.map(|a| (a.going, a.seen)),
     })
 }

@@ -18,11 +18,14 @@
 //! | [`holders`] | the holders and attachments of one volume, step by step |
 //! | [`host`] | which node makes a volume's controller calls |
 //! | [`claim`] | what a claim needs next: a volume made, found, let go |
+//! | [`template`] | whether the claim that an allocation brings along is made, and whether it is its own |
 //! | [`group`] | which volumes are pictured together, and whose pictures are told of |
+//! | [`schedule`] | which Snapshots are taken by the clock, and which of them go |
 //! | [`snapshot`] | the backend's snapshot, on its host, and where a Snapshot stands |
 //! | [`volume`] | where a volume stands, and when its object may go |
 //! | [`plugins`] | where a plugin's instances run, and when one may stop |
 //! | [`container`] | what a container is: the document that runc is told |
+//! | [`widths`] | which attaches and detaches may begin, of many at a time |
 //! | [`unit`] | what the unit of a task is called where systemd runs it |
 //! | [`view`] | where a driver sees the tree of volumes, and which paths it is told |
 //! | [`marks`] | nothing: the words by which decisions travel |
@@ -53,14 +56,17 @@ pub mod provision;
 pub mod reason;
 pub mod registry;
 pub mod release;
+pub mod schedule;
 pub mod snapshot;
 pub mod stale;
 pub mod supervise;
+pub mod template;
 pub mod unit;
 pub mod update;
 pub mod usage;
 pub mod view;
 pub mod volume;
+pub mod widths;
 
 pub use reason::Reason;
 

@@ -410,6 +410,7 @@ mod tests {
         assert!(choose(&Wish::default(), &[node("a", 0)], &[volume]).is_ok());
     }
 
+    /// Scenarios A70, Q14.
     /// Obligation CO-IDEN-03.
     /// Obligation CO-CTRL-10.
     #[test]
@@ -421,6 +422,7 @@ mod tests {
         assert!(reaches(&[], &Segments::new()));
     }
 
+    /// Scenarios A70, Q14.
     /// Obligation CO-NODE-13.
     #[test]
     fn any_term_of_a_volume_will_do_and_each_is_wanted_whole() {

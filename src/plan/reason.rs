@@ -115,6 +115,11 @@ pub enum Reason {
         /// Its name.
         name: String,
     },
+    /// There is a claim of the name that an allocation's own shall have, and it is not its own.
+    ClaimTaken {
+        /// The claim.
+        claim: String,
+    },
     /// The volume belongs to another claim.
     BoundElsewhere {
         /// The volume.
@@ -221,6 +226,17 @@ pub enum Reason {
         /// The plugin.
         plugin: String,
     },
+    /// So many attaches and detaches of a plugin are under way as may be.
+    NotInTurn {
+        /// The plugin.
+        plugin: String,
+        /// The field of the Plugin that says how many.
+        field: &'static str,
+        /// How many.
+        most: usize,
+        /// At which node; empty where all nodes are counted together.
+        node: String,
+    },
     /// A person stopped it.
     Stopped,
 }
@@ -255,6 +271,7 @@ impl Reason {
             Self::NodeStopped { .. } => "NodeStopped",
             Self::NodeLost { .. } => "NodeLost",
             Self::BeingDeleted { .. } => "BeingDeleted",
+            Self::ClaimTaken { .. } => "ClaimTaken",
             Self::BoundElsewhere { .. } => "BoundElsewhere",
             Self::VolumeMismatch { .. } => "VolumeMismatch",
             Self::VolumeLost { .. } => "VolumeLost",
@@ -275,6 +292,7 @@ impl Reason {
             Self::PartOfGroup => "PartOfGroup",
             Self::SuccessorNotReady { .. } => "SuccessorNotReady",
             Self::OwnPlugin { .. } => "OwnPlugin",
+            Self::NotInTurn { .. } => "NotInTurn",
             Self::Stopped => "Stopped",
         }
     }
@@ -333,6 +351,11 @@ impl std::fmt::Display for Reason {
             }
             Self::NodeLost { node } => write!(f, "node \"{node}\" is lost and surely off"),
             Self::BeingDeleted { kind, name } => write!(f, "{kind} \"{name}\" is being deleted"),
+            Self::ClaimTaken { claim } => write!(
+                f,
+                "claim \"{claim}\", which shall be made for it, is there already and is not its own: give another claimName \
+                 beside claimTemplate in another allocation, or wait until that claim is gone"
+            ),
             Self::BoundElsewhere { volume, claim } => {
                 write!(f, "volume \"{volume}\" belongs to claim \"{claim}\"")
             }
@@ -396,6 +419,14 @@ impl std::fmt::Display for Reason {
             ),
             Self::OwnPlugin { plugin } => {
                 write!(f, "serves plugin \"{plugin}\" and can use no volume of it")
+            }
+            Self::NotInTurn { plugin, field, most, node } => {
+                let at = if node.is_empty() { String::new() } else { format!(" at node \"{node}\"") };
+                write!(
+                    f,
+                    "waits for its turn: {most} of plugin \"{plugin}\" at a time are attached or detached{at} \
+                     (spec.concurrency.{field} of the Plugin)"
+                )
             }
             Self::Stopped => write!(f, "was stopped"),
         }

@@ -96,6 +96,8 @@ pub struct UserFacts {
     pub node_down: bool,
     /// Where it stands.
     pub phase: Option<AllocationPhase>,
+    /// Its phase is the controllers' word, for its node is lost: nothing of what it says is that node's.
+    pub lost: bool,
     /// What its node says of this volume; absent when it never had it.
     pub published: Option<Rung>,
 }
@@ -109,7 +111,7 @@ pub fn user(facts: UserFacts) -> User {
     // Before the phase says that it is over, "not published" may be older than the publication itself. And one that was
     // only stopped may be started again and published by the grant that it has.
     let ended = over || facts.deleting && facts.phase.is_some_and(AllocationPhase::terminal);
-    let down = ended && matches!(facts.published, None | Some(Rung::Down));
+    let down = ended && !facts.lost && matches!(facts.published, None | Some(Rung::Down));
     if facts.exists && facts.here && down { User::Down } else { User::NotDown }
 }
 
@@ -124,6 +126,21 @@ pub fn attached(deleting: bool, epoch: Option<i64>, said: Option<(Rung, i64)>) -
         (Some(_), Some((Rung::Up, _))) if !deleting => Rung::Up,
         (Some(_) | None, _) => Rung::Unknown,
     }
+}
+
+/// Whether a volume that only readers wait for is attached for reading. Not where a writer may come beside them on the same node: it
+/// would have to wait until they are gone, and a volume that nobody has formatted could not be. Readers publish it for reading
+/// at any rate.
+pub fn attached_for_reading(mode: AccessMode, all_read: bool) -> bool {
+    let beside = match mode {
+        AccessMode::SingleNodeMultiWriter | AccessMode::MultiNodeMultiWriter => true,
+        AccessMode::SingleNodeWriter
+        | AccessMode::SingleNodeReaderOnly
+        | AccessMode::SingleNodeSingleWriter
+        | AccessMode::MultiNodeReaderOnly
+        | AccessMode::MultiNodeSingleWriter => false,
+    };
+    all_read && !beside
 }
 
 /// What to do with one holder of a volume.
@@ -144,6 +161,8 @@ pub struct HolderFacts {
     pub user: User,
     /// Whether another holder of the same attachment still wants the volume.
     pub others_on_node: bool,
+    /// Whether another holder of the same attachment stays: it wants the volume, or is not known to be down.
+    pub others_stay: bool,
     /// The attachment that it names, if there is one: whether it is leaving, and what is seen of it. None must be the
     /// server's own word, asked after the holder was read: the attachment is older than the holder.
     pub attachment: Option<(bool, Leaving)>,
@@ -158,13 +177,9 @@ pub fn holder_step(facts: HolderFacts) -> HolderStep {
         Some(_) if wants => HolderStep::Keep,
         // Only once it is closed: whoever comes back on that node then finds it closed and stages nothing under it.
         Some((true, leaving)) if leaving.fence == Fence::Stands && holder_free(leaving) => HolderStep::Remove,
-        Some((false, _)) if facts.others_on_node => {
-            if facts.user == User::Down {
-                HolderStep::Remove
-            } else {
-                HolderStep::Keep
-            }
-        }
+        // It need not wait for the other one, which keeps what it has: that may be stuck.
+        Some(_) if facts.others_stay && facts.user == User::Down => HolderStep::Remove,
+        Some((false, _)) if facts.others_on_node => HolderStep::Keep,
         Some((false, _)) => HolderStep::CloseAttachment,
         Some((true, _)) => HolderStep::Keep,
     }
@@ -245,7 +260,7 @@ mod tests {
             Some(P::Stopped),
             Some(P::Failed),
         ];
-        for bits in 0..32_u8 {
+        for bits in 0..64_u8 {
             for phase in phases {
                 for published in [None, Some(Rung::Down), Some(Rung::Unknown), Some(Rung::Up)] {
                     let facts = UserFacts {
@@ -255,6 +270,7 @@ mod tests {
                         node_down: bits & 8 != 0,
                         deleting: bits & 16 != 0,
                         phase,
+                        lost: bits & 32 != 0,
                         published,
                     };
                     match super::user(facts) {
@@ -270,6 +286,7 @@ mod tests {
                             assert!(matches!(published, None | Some(Rung::Down)), "{facts:?}");
                             let over = matches!(phase, Some(P::Complete | P::Failed));
                             assert!(over || facts.deleting, "it may want the volume again: {facts:?}");
+                            assert!(!facts.lost, "its node has not said so: {facts:?}");
                         }
                         User::NotDown => {}
                     }
@@ -283,6 +300,7 @@ mod tests {
             here: true,
             node_down: false,
             phase: Some(P::Stopped),
+            lost: false,
             published: Some(Rung::Down),
         };
         assert_eq!(super::user(restarted), User::Wants, "stopped and started again");
@@ -343,13 +361,13 @@ mod tests {
     fn a_holder_goes_only_when_its_release_is_known() {
         for leaving in all_leaving() {
             for user in [User::Wants, User::Down, User::NotDown] {
-                for others_on_node in [false, true] {
+                for (others_on_node, others_stay) in [(false, false), (false, true), (true, true)] {
                     for going in [false, true] {
                         let fence = leaving.fence;
                         let attachment = Some((going, leaving));
-                        let step = holder_step(HolderFacts { user, others_on_node, attachment });
+                        let step = holder_step(HolderFacts { user, others_on_node, others_stay, attachment });
                         if step == HolderStep::Remove {
-                            let shared = !going && others_on_node && user == User::Down;
+                            let shared = others_stay && user == User::Down;
                             let fenced = going && fence == Fence::Stands && holder_free(leaving);
                             assert!(shared || fenced, "{leaving:?}");
                         }

@@ -5,9 +5,6 @@ use serde_json::{Value, json};
 
 use crate::api::{FieldErrors, validate};
 
-/// The most bytes of all annotations together.
-const MAX_ANNOTATIONS: usize = 256 << 10;
-
 /// The schema of `metadata`, one for all kinds.
 pub(crate) static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     let text = || json!({ "type": "string" });
@@ -51,10 +48,9 @@ pub(crate) fn check(metadata: &Value, namespaces: bool, faults: &mut FieldErrors
         );
         faults.invalid("metadata.name", message);
     }
-    check_labels(metadata, faults);
-    check_annotations(metadata, faults);
+    validate::labels(faults, "metadata", metadata);
     for (index, finalizer) in metadata["finalizers"].as_array().into_iter().flatten().enumerate() {
-        if !is_qualified(finalizer.as_str().unwrap_or_default()) {
+        if !validate::is_qualified(finalizer.as_str().unwrap_or_default()) {
             faults
                 .invalid(format!("metadata.finalizers[{index}]"), "Invalid value: must be a qualified name");
         }
@@ -65,59 +61,6 @@ pub(crate) fn check(metadata: &Value, namespaces: bool, faults: &mut FieldErrors
         let message = "Invalid value: only one reference can have controller set to true";
         faults.invalid("metadata.ownerReferences", message);
     }
-}
-
-fn check_labels(metadata: &Value, faults: &mut FieldErrors) {
-    for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
-        let value = value.as_str().unwrap_or_default();
-        if !is_qualified(key) {
-            let message =
-                format!("Invalid value: \"{}\": a label key is PREFIX/NAME or NAME", key.escape_debug());
-            faults.invalid("metadata.labels", message);
-        }
-        if !value.is_empty() && !is_word(value) {
-            let message = format!(
-                "Invalid value: \"{}\": a label value has at most 63 alphanumeric characters, '-', '_' or '.', and \
-                 starts and ends with an alphanumeric one",
-                value.escape_debug()
-            );
-            faults.invalid(format!("metadata.labels.{key}"), message);
-        }
-    }
-}
-
-fn check_annotations(metadata: &Value, faults: &mut FieldErrors) {
-    let mut size = 0;
-    for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
-        size += key.len() + value.as_str().map_or(0, str::len);
-        if !is_qualified(&key.to_lowercase()) {
-            let message = format!(
-                "Invalid value: \"{}\": an annotation key is PREFIX/NAME or NAME",
-                key.escape_debug()
-            );
-            faults.invalid("metadata.annotations", message);
-        }
-    }
-    if size > MAX_ANNOTATIONS {
-        let message = format!("Too long: may not be more than {MAX_ANNOTATIONS} bytes");
-        faults.add("metadata.annotations", crate::api::field::Cause::TooLong, message);
-    }
-}
-
-/// `NAME` or `DOMAIN/NAME`.
-fn is_qualified(key: &str) -> bool {
-    match key.split_once('/') {
-        Some((prefix, name)) => validate::is_subdomain(prefix, 253) && is_word(name),
-        None => is_word(key),
-    }
-}
-
-fn is_word(word: &str) -> bool {
-    let ends = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
-    word.len() <= 63
-        && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
-        && ends(word.bytes().next())
-        && ends(word.bytes().last())
 }
 
 #[cfg(test)]

@@ -19,7 +19,11 @@ pub trait Containerd: Send + Sync + fmt::Debug {
     /// The containers of ours, in no order.
     async fn list(&self) -> Result<Vec<Contained>, ContainerdError>;
 
-    /// Kills what runs in a container and removes it; success when there is none of this name.
+    /// The names of containers of ours that it does not have, and for which its own program runs all the same: it starts
+    /// one for each container, and forgets one whose start was broken off.
+    async fn strays(&self) -> Result<Vec<String>, ContainerdError>;
+
+    /// Kills what runs in a container and removes it, with what was started for it; success when there is none of this name.
     async fn remove(&self, id: &str) -> Result<(), ContainerdError>;
 
     /// The same with each that was made for the task of this directory, and with what they were called by beneath `root`.

@@ -94,14 +94,40 @@ pub(crate) fn all() -> io::Result<Vec<Stat>> {
     Ok(found)
 }
 
+/// A living process, and how it was called.
+#[derive(Debug)]
+pub(crate) struct Called {
+    pub(crate) id: ProcessId,
+    pub(crate) process: OwnedFd,
+    line: Vec<u8>,
+}
+
+impl Called {
+    /// Its arguments, the program's name first.
+    pub(crate) fn words(&self) -> impl Iterator<Item = &[u8]> {
+        self.line.split(|&byte| byte == 0)
+    }
+
+    /// Whether this is one of its arguments.
+    pub(crate) fn has(&self, word: &str) -> bool {
+        self.words().any(|argument| argument == word.as_bytes())
+    }
+
+    /// The argument behind this one.
+    pub(crate) fn after(&self, word: &str) -> Option<&str> {
+        let behind = self.words().skip_while(|argument| *argument != word.as_bytes()).nth(1)?;
+        std::str::from_utf8(behind).ok()
+    }
+}
+
 /// The living processes whose command line has each of these words.
-pub(crate) fn called_with(words: &[&str]) -> io::Result<Vec<OwnedFd>> {
+pub(crate) fn called_with(words: &[&str]) -> io::Result<Vec<Called>> {
     let mut found = Vec::new();
-    for stat in all()? {
-        let line = unless_gone(std::fs::read(format!("/proc/{}/cmdline", stat.id.pid)))?.unwrap_or_default();
+    for Stat { id, .. } in all()? {
+        let line = unless_gone(std::fs::read(format!("/proc/{}/cmdline", id.pid)))?.unwrap_or_default();
         let has = |word: &&str| line.split(|&byte| byte == 0).any(|argument| argument == word.as_bytes());
         if words.iter().all(has) {
-            found.extend(open(stat.id)?);
+            found.extend(open(id)?.map(|process| Called { id, process, line }));
         }
     }
     Ok(found)

@@ -40,6 +40,7 @@ async fn who_finds_no_slot_runs_on_another_node() {
     finish(cluster, &["n0", "n1"]);
 }
 
+/// Scenario B9.
 /// Obligation CO-CTRL-16.
 /// Each node has disks of its own, and those of the first are full by now: the volume is made on the second, and its user goes there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

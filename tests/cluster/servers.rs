@@ -46,7 +46,7 @@ async fn a_volume_outlives_the_server_that_made_it() {
     }
 }
 
-/// Scenarios B120, B122.
+/// Scenarios B31, B120, B122.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_daemon_that_was_killed_goes_on_without_a_token() {
     let mut cluster = Cluster::start(1).await;

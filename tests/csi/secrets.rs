@@ -65,6 +65,7 @@ async fn all_with(
     calls
 }
 
+/// Scenario Q16.
 /// Part of obligations CO-GEN-22, CO-CTRL-100.
 #[tokio::test]
 async fn a_secret_is_in_no_failure_record_or_log() {

@@ -93,6 +93,7 @@ fn ask(protocol: &Protocol, view: View) -> Vec<Action> {
             here: true,
             node_down: false,
             phase: down.then_some(AllocationPhase::Stopped),
+            lost: false,
             published: None,
         })
     };

@@ -14,6 +14,7 @@ const CREATE: Rpc = Rpc::CreateVolume;
 const VALIDATE: Rpc = Rpc::ValidateVolumeCapabilities;
 const DETACH: Rpc = Rpc::ControllerUnpublishVolume;
 
+/// Scenarios A29, B20.
 /// Obligation CO-CTRL-08.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_create_answers_is_written_in_one_piece_and_no_volume_is_no_answer() {
@@ -40,6 +41,63 @@ async fn what_a_create_answers_is_written_in_one_piece_and_no_volume_is_no_answe
     assert_eq!((&status["capacity"], &status["topology"]), (&json!("1Mi"), &json!([{ "zone": "a" }])));
     let calls = rig.backend.calls_of(CREATE);
     assert!(calls.len() == 2 && calls[0].ask == calls[1].ask, "{calls:?}");
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// Scenarios A29, Q11.
+/// A size of nothing is no size, and a volume without places has none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_create_does_not_answer_is_not_made_up() {
+    let rig = Rig::new(Config::full()).await;
+    let volume = proto::Volume { volume_id: "made".into(), ..Default::default() };
+    rig.backend.next(CREATE, Answer::reply(&proto::CreateVolumeResponse { volume: Some(volume) }));
+    rig.ask("vol-1", &Special::default()).await;
+    let volume = rig.volume_up("vol-1").await;
+    assert_eq!(volume.spec.source.create.unwrap().required_bytes, 1 << 20, "that is only what was asked for");
+    let status = volume.status.unwrap();
+    assert_eq!((status.handle.as_str(), status.capacity.as_str()), ("made", ""));
+    assert!(status.topology.is_empty() && status.context.is_empty(), "{status:?}");
+    rig.end_volume("vol-1").await;
+    assert_eq!(rig.backend.order(), ["CreateVolume", "DeleteVolume"]);
+    // A place of which nothing is said is none.
+    let nowhere = vec![proto::Topology::default()];
+    let volume = proto::Volume { volume_id: "2".into(), accessible_topology: nowhere, ..Default::default() };
+    rig.backend.next(CREATE, Answer::reply(&proto::CreateVolumeResponse { volume: Some(volume) }));
+    rig.ask("vol-2", &Special::default()).await;
+    let status = rig.volume_up("vol-2").await.status.unwrap();
+    assert!(status.topology.is_empty(), "{status:?}");
+    rig.end_volume("vol-2").await;
+    rig.finish().await;
+}
+
+/// Scenario Q1.
+/// Its host is not sure of it any more and asks once more: the answer leaves out where it can be reached.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_a_volume_is_stays_though_a_repeated_create_does_not_say_it() {
+    let mut config = Config::full();
+    config.services = vec![1, 2];
+    let mut rig = Rig::new(config).await;
+    let create = json!({ "name": "vol-1", "requiredBytes": 1 << 20, "requisite": [{ "zone": "a" }] });
+    rig.ask("vol-1", &Special { spec: json!({ "source": { "create": create } }), ..Special::default() })
+        .await;
+    let first = rig.volume_up("vol-1").await.status.unwrap();
+    let zone = json!([{ "zone": "a" }]);
+    assert_eq!(serde_json::to_value(&first.topology).unwrap(), zone);
+    rig.stop().await;
+    rig.world.status(&rig.volumes, "vol-1", json!({ "exists": "Unknown" })).await;
+    let again = proto::Volume {
+        volume_id: first.handle.clone(),
+        capacity_bytes: 1 << 20,
+        volume_context: first.context.clone(),
+        ..Default::default()
+    };
+    rig.backend.next(CREATE, Answer::reply(&proto::CreateVolumeResponse { volume: Some(again) }));
+    rig.start().await;
+    rig.called(CREATE, 2).await;
+    let again = rig.volume_up("vol-1").await.status.unwrap();
+    assert_eq!((again.handle, again.context), (first.handle, first.context));
+    assert_eq!(serde_json::to_value(&again.topology).unwrap(), zone);
     rig.end_volume("vol-1").await;
     rig.finish().await;
 }
@@ -83,6 +141,7 @@ async fn forgotten(rig: &Rig, volume: &str) {
     rig.world.let_go(&rig.volumes, volume).await;
 }
 
+/// Scenarios A24, Q2.
 /// Obligations CO-CTRL-56, CO-CTRL-57, CO-CTRL-58.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_that_was_there_is_used_unless_its_plugin_speaks_of_another_one() {
@@ -115,6 +174,29 @@ async fn a_volume_that_was_there_is_used_unless_its_plugin_speaks_of_another_one
     rig.volume_up("silent").await;
     rig.told("NotConfirmed", "never heard of <redacted>").await;
     forgotten(&rig, "silent").await;
+    rig.finish().await;
+}
+
+/// Scenario A24.
+/// Another refusal than that it is not there: it cannot be used, and nobody is asked again as long as nothing changes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_its_plugin_refuses_is_not_used() {
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.add_volume("there", std::collections::BTreeMap::new());
+    rig.backend.next(VALIDATE, Answer::fail(Code::InvalidArgument, "not in this mode"));
+    let spec = json!({ "source": { "existing": { "handle": "there" } } });
+    rig.ask("vol-1", &Special { spec, ..Special::default() }).await;
+    let refused = |v: &Value| {
+        let said = &v["status"]["provisioning"];
+        let message = said["message"].as_str().unwrap_or_default();
+        said["reason"] == "ValidateVolumeCapabilitiesFailed" && message.contains("not in this mode")
+    };
+    rig.world.until(&rig.volumes, "vol-1", "refused", refused).await;
+    crate::refused::meanwhile(&rig).await;
+    assert_eq!(rig.count(VALIDATE), 1);
+    let volume = rig.volumes.get("vol-1").await.unwrap();
+    assert_ne!(volume.status.unwrap().exists, Some(wharfline::api::meta::Rung::Up));
+    forgotten(&rig, "vol-1").await;
     rig.finish().await;
 }
 

@@ -91,6 +91,7 @@ async fn a_driver_that_lost_its_controller_service_is_asked_for_nothing_of_it() 
     rig.finish().await;
 }
 
+/// Scenario B94.
 /// Scenario B41: a refused attachment is not asked for again, and goes with who wanted it.
 /// Part of obligation CO-GEN-26.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -151,6 +152,7 @@ async fn who_was_deleted_by_force_makes_way_for_the_next() {
     rig.finish().await;
 }
 
+/// Scenario B69.
 /// Scenario B125: staged, the publication not known, the daemon killed, and then nobody wants it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_only_staged_is_unstaged_after_a_kill() {

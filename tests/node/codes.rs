@@ -30,6 +30,7 @@ fn asked_about(rig: &Rig, rpc: Rpc, subject: &str) -> usize {
     rig.backend.calls_of(rpc).iter().filter(|call| call.ask.subject() == Some(subject)).count()
 }
 
+/// Scenario B8.
 /// Obligations CO-CTRL-13, CO-CTRL-15.
 /// Part of obligation CO-CTRL-17: its claim can be corrected, and another volume is asked for then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,6 +69,7 @@ async fn what_cannot_be_made_as_it_is_asked_for_is_asked_for_once() {
     }
 }
 
+/// Scenario B34.
 /// Obligation CO-CTRL-22.
 /// A snapshot that somebody made of it: the volume stays as it is, why is told, and it goes once the snapshot has gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -162,6 +164,7 @@ async fn a_node_that_is_not_found_is_asked_what_it_is_called() {
     rig.finish().await;
 }
 
+/// Scenario A63.
 /// Obligation CO-CTRL-39.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_attached_elsewhere_is_attached_here_once_it_is_not() {

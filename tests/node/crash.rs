@@ -95,6 +95,7 @@ async fn killed_before_the_effect_of_any_call() {
     die_everywhere(Point::Before).await;
 }
 
+/// Scenario A30.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_after_the_effect_of_any_call() {
     die_everywhere(Point::Done).await;
@@ -106,6 +107,7 @@ async fn killed_and_the_effect_comes_afterwards() {
     die_everywhere(Point::Late).await;
 }
 
+/// Scenarios A30, B7.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_while_any_answer_is_on_its_way() {
     die_everywhere(Point::Answered).await;

@@ -11,7 +11,7 @@ const UP: [&str; 4] = ["CreateVolume", "ControllerPublishVolume", "NodeStageVolu
 const DOWN: [&str; 4] =
     ["NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume", "DeleteVolume"];
 
-/// Scenario B36.
+/// Scenarios B26, B36, B61.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_climbs_every_rung_and_comes_down_in_mirror_order() {
     let rig = Rig::new(Config::full()).await;
@@ -35,6 +35,7 @@ const CREATES: i32 = 1;
 const ATTACHES: i32 = 2;
 const STAGES: i32 = 1;
 
+/// Scenario B71.
 /// Obligation CO-GEN-15: the four lives that CSI draws, with drivers that say no word more than their life needs. What a driver
 /// did not say that it can is a violation to it, a field as well as a call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -103,7 +104,7 @@ async fn a_plugin_without_attach_and_stage_gets_neither() {
     rig.finish().await;
 }
 
-/// Scenarios A64, B36.
+/// Scenarios A58, A64, B36, Q10.
 /// Obligation CO-GEN-16.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paths_and_contexts_are_as_csi_wants_them_when_the_calls_arrive() {
@@ -163,7 +164,7 @@ async fn two_users(restart: bool) {
     rig.finish().await;
 }
 
-/// Scenarios A49, A50.
+/// Scenarios A49, A50, B61, B70.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_users_share_one_stage_and_the_last_one_out_unstages() {
     two_users(false).await;
@@ -177,7 +178,7 @@ async fn two_users_are_still_two_after_a_restart() {
     two_users(true).await;
 }
 
-/// Scenario A44.
+/// Scenarios A44, B75.
 /// Obligations CO-GEN-16, CO-CTRL-32.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_reads_and_the_volume_keeps_its_mode() {
@@ -203,7 +204,7 @@ async fn a_reader_reads_and_the_volume_keeps_its_mode() {
     rig.finish().await;
 }
 
-/// Scenario B43.
+/// Scenarios B43, B76.
 /// A second user of a volume that only one may have: it waits, and says who has it, whoever came first to the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_waits_for_a_held_volume_names_its_holder() {

@@ -98,6 +98,7 @@ macro_rules! only {
     }};
 }
 
+/// Scenarios A58, A65, B2, B71, Q10.
 /// Obligations CO-NODE-21, CO-NODE-46.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_request_is_whole_and_its_paths_are_as_they_have_to_be() {
@@ -122,6 +123,9 @@ async fn each_request_is_whole_and_its_paths_are_as_they_have_to_be() {
     assert!(!volume.context.is_empty() && !attached.publish_context.is_empty());
     let secrets = |word: &str| std::iter::once(("password".to_owned(), word.to_owned())).collect();
     let (stage, publish) = (only!(rig, NodeStageVolume), only!(rig, NodePublishVolume));
+    let attach = only!(rig, ControllerPublishVolume);
+    assert_eq!(attach.volume_capability, Some(capability(Mode::SingleNodeWriter)));
+    assert_eq!(attach.volume_context, volume.context);
     let staging = stage.staging_target_path.clone();
     assert!(Path::new(&staging).starts_with(rig.tree("staging")), "{staging}");
     let golden = proto::NodeStageVolumeRequest {
@@ -213,6 +217,7 @@ async fn a_reader_and_two_writers_have_one_stage_and_each_a_target_of_its_own() 
     rig.finish().await;
 }
 
+/// Scenario B75.
 /// Obligation CO-NODE-49: what is there for readers is published for reading, and the mode that was asked for stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_only_be_read_is_published_for_reading() {

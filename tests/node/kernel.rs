@@ -3,8 +3,9 @@ use serde_json::{Value, json};
 use wharfline::csi::{Rpc, proto};
 
 use crate::support::node::{Rig, Special, condition_message, condition_reason, mounts_beneath, rebooted};
-use crate::support::scripted::{Answer, Config};
+use crate::support::scripted::{Answer, Config, Gate, Logged};
 
+/// Scenario B73.
 /// Obligation CO-NODE-50.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ok_without_a_mount_starts_no_task() {
@@ -87,6 +88,7 @@ async fn what_somebody_mounted_from_the_staging_path_is_not_unstaged() {
     rig.finish().await;
 }
 
+/// Scenario B66.
 /// Obligation CO-NODE-23: nobody says that it was staged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mount_that_is_at_the_staging_path_already_is_no_stage() {
@@ -111,6 +113,7 @@ async fn a_mount_that_is_at_the_staging_path_already_is_no_stage() {
     rig.finish().await;
 }
 
+/// Scenario A57.
 /// Obligation CO-NODE-62.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_published_is_unpublished_though_somebody_took_its_path_away() {
@@ -124,6 +127,7 @@ async fn what_is_published_is_unpublished_though_somebody_took_its_path_away() {
     rig.finish().await;
 }
 
+/// Scenario A56.
 /// Part of obligation CO-NODE-61.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unpublish_that_left_the_mount_is_repeated_and_nothing_is_unstaged() {
@@ -137,6 +141,49 @@ async fn an_unpublish_that_left_the_mount_is_repeated_and_nothing_is_unstaged() 
     rig.called(Rpc::NodeUnpublishVolume, 3).await;
     assert_eq!((rig.count(Rpc::NodeUnstageVolume), rig.count(Rpc::ControllerUnpublishVolume)), (0, 0));
     rig.backend.honest(Rpc::NodeUnpublishVolume);
+    rig.detached().await;
+    rig.world.until(&rig.allocs, "app", "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    rig.world.let_go(&rig.allocs, "app").await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
+/// Scenario B74.
+/// The driver says that it is done, and somebody has put something where it had mounted: that stays, and why nothing goes on is
+/// told until a person has taken it away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_lies_where_the_volume_was_mounted_is_not_deleted() {
+    let rig = Rig::new(Config::full()).await;
+    let path = std::path::PathBuf::from(&rig.running().await.status.unwrap().volumes[0].path);
+    let (gate, done) = (Gate::new(), proto::NodeUnpublishVolumeResponse {});
+    rig.backend.next(Rpc::NodeUnpublishVolume, Answer::reply(&done).hang(&gate));
+    rig.backend.always(Rpc::NodeUnpublishVolume, Answer::reply(&done));
+    rig.world.delete(&rig.allocs, "app").await;
+    rig.world.delete(&rig.attachments, "att-1").await;
+    rig.in_flight(Rpc::NodeUnpublishVolume, 1).await;
+    rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH).unwrap();
+    let theirs = path.join("theirs");
+    std::fs::create_dir(&theirs).unwrap();
+    std::fs::write(theirs.join("precious"), "precious").unwrap();
+    gate.open();
+    let told = |a: &Value| {
+        let node = &a["status"]["node"];
+        let said = node["message"].as_str().unwrap_or_default();
+        node["reason"] == "KernelRefused"
+            && said.contains(path.to_str().unwrap())
+            && said.contains("not empty")
+    };
+    rig.world.until(&rig.attachments, "att-1", "told", told).await;
+    rig.called(Rpc::NodeUnpublishVolume, 3).await;
+    // With the next call the one before is over, and all that followed from it.
+    let last = Gate::new();
+    rig.backend.instead(Rpc::NodeUnpublishVolume, Answer::honest().hang(&last));
+    let asked = |call: &Logged| call.rpc == Rpc::NodeUnpublishVolume && call.in_flight();
+    rig.backend.until("it is asked once more", |log| log.iter().any(asked)).await;
+    assert_eq!(std::fs::read_to_string(theirs.join("precious")).unwrap(), "precious");
+    assert_eq!((rig.count(Rpc::NodeUnstageVolume), rig.count(Rpc::ControllerUnpublishVolume)), (0, 0));
+    std::fs::remove_dir_all(&theirs).unwrap();
+    last.open();
     rig.detached().await;
     rig.world.until(&rig.allocs, "app", "stopped", |a| a["status"]["phase"] == "Stopped").await;
     rig.world.let_go(&rig.allocs, "app").await;

@@ -140,6 +140,7 @@ async fn what_lost_its_volume_is_detached_from_its_attachment_alone() {
     rig.finish().await;
 }
 
+/// Scenarios A32, B27, B33.
 /// Nothing brings back what is deleted: the data stays as long as there is a claim that nobody deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_that_is_deleted_under_its_claim_keeps_the_data_until_the_claim_goes() {
@@ -163,6 +164,54 @@ async fn a_volume_that_is_deleted_under_its_claim_keeps_the_data_until_the_claim
     rig.world.let_go(&rig.volumes, "vol-1").await;
     rig.world.let_go(&claims, "data").await;
     rig.finish().await;
+}
+
+/// Nobody wants the volume and its claim any more; whichever goes first.
+async fn kept(mut spec: Value, order: [&str; 2]) {
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.add_volume("there", std::collections::BTreeMap::new());
+    let claims: kube::Api<wharfline::api::VolumeClaim> = rig.world.namespaced();
+    let claim = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeClaim", "metadata": { "name": "data" },
+        "spec": { "volumeClassName": "c", "accessModes": ["SingleNodeWriter"],
+            "resources": { "requests": { "storage": "1Mi" } } } });
+    let claim = rig.world.create(&claims, claim).await;
+    let made = spec["source"].is_null();
+    spec["claimRef"] = json!({ "namespace": "default", "name": "data", "uid": claim.metadata.uid });
+    rig.ask("vol-1", &Special { spec, ..Special::default() }).await;
+    let handle = rig.volume_up("vol-1").await.status.unwrap().handle;
+    for kind in order {
+        if kind == "claim" {
+            rig.world.delete(&claims, "data").await;
+            rig.world.let_go(&claims, "data").await;
+        } else {
+            rig.world.delete(&rig.volumes, "vol-1").await;
+        }
+    }
+    crate::refused::meanwhile(&rig).await;
+    let deletions = rig.backend.calls_of(Rpc::DeleteVolume);
+    let of_it = deletions.iter().filter(|call| call.ask.volume() == Some(handle.as_str())).count();
+    assert_eq!((deletions.len(), of_it), (1, 0), "{order:?}: {deletions:?}");
+    assert!(rig.backend.volumes().contains(&handle), "{order:?}");
+    rig.world.let_go(&rig.volumes, "vol-1").await;
+    if made {
+        // Found again by its name, so that nothing is left of this test.
+        rig.ask("vol-1", &Special::default()).await;
+        rig.volume_up("vol-1").await;
+        rig.end_volume("vol-1").await;
+    }
+    rig.finish().await;
+}
+
+/// Scenarios B28, B30.
+/// What is to be kept, and what was there before whatever is said of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_kept_or_was_there_before_is_never_deleted_whether_it_or_its_claim_goes_first() {
+    let there = json!({ "existing": { "handle": "there" } });
+    for order in [["claim", "volume"], ["volume", "claim"]] {
+        kept(json!({ "reclaimPolicy": "Retain" }), order).await;
+        kept(json!({ "reclaimPolicy": "Retain", "source": there }), order).await;
+        kept(json!({ "reclaimPolicy": "Delete", "source": there }), order).await;
+    }
 }
 
 /// There was no room for it, its host made it in the same moment, and another one is made in its place: nobody ever had it.

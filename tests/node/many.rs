@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use wharfline::csi::Rpc;
 
-use crate::support::node::{NODE, NODE_ID, Rig, uid};
+use crate::support::node::{NODE, NODE_ID, Rig, Special, uid};
 use crate::support::scripted::{Answer, Config, Gate, Site};
 
 const ALL: usize = 1000;
@@ -50,6 +50,37 @@ async fn each_of_a_thousand_attachments_costs_one_call_and_one_write() {
     // What the daemon does beside, such as its events, is no matter of their number.
     let requests = rig.link.requests() - before;
     assert!(requests <= ALL + ALL / 10, "{requests} requests for {ALL} attachments");
+}
+
+/// Scenario B15.
+/// Each costs its host one call and one write, and they all go within the time that anything may take here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_volumes_that_are_deleted_at_once_go_and_each_is_asked_for_once() {
+    const VOLUMES: usize = 200;
+    let rig = Rig::new(Config::full()).await;
+    let names: Vec<_> = (0..VOLUMES).map(|n| format!("vol-{n}")).collect();
+    for name in &names {
+        rig.ask(name, &Special::default()).await;
+    }
+    for name in &names {
+        rig.volume_up(name).await;
+    }
+    assert_eq!(rig.backend.volumes().len(), VOLUMES);
+    let before = rig.link.requests();
+    for name in &names {
+        rig.world.delete(&rig.volumes, name).await;
+    }
+    rig.called(Rpc::DeleteVolume, VOLUMES).await;
+    for name in &names {
+        rig.world.until(&rig.volumes, name, "deleted", |v| v["status"]["exists"] == "Down").await;
+    }
+    let requests = rig.link.requests() - before;
+    assert!(requests <= VOLUMES + VOLUMES / 10, "{requests} requests for {VOLUMES} volumes");
+    assert_eq!((rig.count(Rpc::DeleteVolume), rig.backend.volumes().len()), (VOLUMES, 0));
+    for name in &names {
+        rig.world.let_go(&rig.volumes, name).await;
+    }
+    rig.finish().await;
 }
 
 /// All volumes of an allocation stand in its status: that one more of them is up is not worth a write of them all.

@@ -121,7 +121,7 @@ impl Scene {
     }
 }
 
-/// Scenario B73.
+/// Scenario A73.
 /// Obligations CO-CTRL-85, CO-CTRL-86, CO-CTRL-88.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_is_asked_for_alike_until_it_is_ready_and_kept_through_restarts() {
@@ -367,6 +367,38 @@ async fn a_snapshot_that_was_there_is_looked_for_and_never_deleted() {
         assert_eq!((before, scene.rig.count(DELETE)), (1, 1), "both by hand");
         scene.end().await;
     }
+}
+
+/// Scenario Q7.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_is_asked_for_by_whatever_its_driver_calls_it() {
+    let handle = format!("../s/#&=' x{}", "s".repeat(117));
+    assert_eq!(handle.len(), 128);
+    let scene = Scene::new(picturing()).await;
+    let snapshot = proto::Snapshot {
+        snapshot_id: handle.clone(),
+        source_volume_id: "backend/0001".to_owned(),
+        size_bytes: 1 << 20,
+        ready_to_use: true,
+        ..Default::default()
+    };
+    let entries = vec![proto::list_snapshots_response::Entry { snapshot: Some(snapshot) }];
+    let found = proto::ListSnapshotsResponse { entries, next_token: String::new() };
+    scene.rig.backend.next(LIST, Answer::reply(&proto::ListSnapshotsResponse::default()));
+    scene.rig.backend.always(LIST, Answer::reply(&found));
+    let source = json!({ "handle": handle, "plugin": "scripted" });
+    scene.ask(json!({ "source": source }), json!({ "plugin": "scripted" })).await;
+    let told = scene.told("SnapshotNotFound").await;
+    let said = told["status"]["taking"]["message"].as_str().unwrap().to_owned();
+    assert!(said.contains(&format!("\"{handle}\"")), "{said}");
+    assert_eq!(scene.ready().await["status"]["handle"], handle.as_str());
+    for call in scene.rig.backend.calls_of(LIST) {
+        let Ask::ListSnapshots(asked) = call.ask else { panic!("another request") };
+        assert_eq!(asked.snapshot_id, handle);
+    }
+    scene.rig.world.delete(&scene.snapshots, "snap").await;
+    scene.rig.world.let_go(&scene.snapshots, "snap").await;
+    scene.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

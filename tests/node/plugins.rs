@@ -255,6 +255,15 @@ async fn a_driver_that_tells_nothing_of_its_node_serves_unless_it_attaches() {
     rig.backend.honest(Rpc::NodeGetInfo);
     rig.ready().await;
     rig.finish().await;
+    let mut rig = Rig::idle(Config::full()).await;
+    rig.backend.always(Rpc::NodeGetCapabilities, mute());
+    rig.start().await;
+    rig.register().await;
+    let told = serde_json::to_value(rig.not_ready("NoNodeService").await).unwrap().to_string();
+    assert!(told.contains("the driver has no node service, which its role asks for"), "{told}");
+    rig.backend.honest(Rpc::NodeGetCapabilities);
+    rig.ready().await;
+    rig.finish().await;
 }
 
 /// Obligation CO-NODE-02: what was done is undone, by the record of it.

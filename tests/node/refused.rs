@@ -56,6 +56,7 @@ async fn retried_by(config: Config, life: usize, rpc: Rpc, code: Code) {
 const UNCERTAIN: [Code; 5] =
     [Code::Cancelled, Code::DeadlineExceeded, Code::Aborted, Code::Unavailable, Code::ResourceExhausted];
 
+/// Scenarios B62, B63.
 /// Obligations CO-ERR-01, CO-ERR-02, CO-ERR-04, CO-ERR-09, CO-ERR-10, CO-ERR-13, CO-ERR-14.
 /// Part of obligation CO-NODE-25.
 /// Part of obligation CO-ERR-05.
@@ -103,11 +104,12 @@ async fn nothing_is_called_before_what_it_stands_on_was_answered_with_ok() {
     rig.finish().await;
 }
 
-/// Scenarios B42, Q9.
+/// Scenarios A72, B4, B42, Q9.
 /// Obligations CO-GEN-25, CO-CTRL-45.
 /// Part of obligation CO-CTRL-49.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_that_time_may_heal_are_repeated_with_growing_gaps() {
+    retried(Rpc::CreateVolume, Code::DeadlineExceeded).await;
     retried(Rpc::ControllerPublishVolume, Code::FailedPrecondition).await;
     retried(Rpc::NodeStageVolume, Code::Internal).await;
     retried(Rpc::NodePublishVolume, Code::Unknown).await;
@@ -126,6 +128,7 @@ pub(crate) async fn meanwhile(rig: &Rig) {
     rig.end_volume("other").await;
 }
 
+/// Scenario B62.
 /// Obligations CO-ERR-03, CO-ERR-11, CO-ERR-12.
 /// Part of obligation CO-GEN-26.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -153,6 +156,7 @@ async fn a_request_that_must_change_is_sent_once_until_the_plugin_comes_anew() {
     }
 }
 
+/// Scenario B8.
 /// Obligation CO-GEN-26.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_creation_is_tried_again_when_its_object_changes() {
@@ -252,6 +256,7 @@ async fn a_waiting_object_costs_no_writes() {
     rig.finish().await;
 }
 
+/// Scenario A57.
 /// Obligation CO-NODE-63.
 /// NOT_FOUND to a reverse call is no success by itself: the kernel has a word in it, and patience.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -316,6 +321,7 @@ async fn a_volume_that_hangs_delays_no_other() {
     rig.finish().await;
 }
 
+/// Scenario A72.
 /// A failure and its end are told once each, to whoever reads events.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_tell_of_the_first_failure_and_of_the_recovery() {
@@ -384,6 +390,7 @@ async fn a_refused_attachment_brings_the_new_limit_of_its_node() {
     rig.finish().await;
 }
 
+/// Scenario B10.
 /// Obligation CO-CTRL-16: whether there is another place for it is the controllers' to say; here it is asked for again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_without_room_says_so_and_is_asked_for_again() {

@@ -3,7 +3,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 use wharfline::csi::proto::volume_capability::AccessType;
 use wharfline::csi::{Code, Rpc};
@@ -17,6 +17,7 @@ fn all_secrets() -> Value {
         "nodePublish": reference })
 }
 
+/// Scenario B78.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_secret_is_waited_for() {
     let rig = Rig::new(Config::full()).await;
@@ -193,6 +194,49 @@ async fn what_comes_down_gets_the_secret_as_it_is_now() {
     rig.finish().await;
 }
 
+/// Scenario B35.
+/// By policy what is undone is undone with its Secret: while that is gone the call is held, and why is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_down_waits_for_a_secret_that_went_before_it() {
+    let rig = Rig::new(Config::full()).await;
+    rig.secret("s", "of then").await;
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special { secrets: all_secrets(), ..Special::default() }).await;
+    rig.published("app").await;
+    let api: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(rig.world.0.clone(), "default");
+    let held = |said: &Value| {
+        let message = said["message"].as_str().unwrap_or_default();
+        said["reason"] == "SecretMissing" && message.contains("default/s")
+    };
+    api.delete("s", &DeleteParams::default()).await.unwrap();
+    rig.end_alloc("app").await;
+    rig.world.delete(&rig.attachments, "att-1").await;
+    let told = |a: &Value| held(&a["status"]["controller"]);
+    rig.world.until(&rig.attachments, "att-1", "held", told).await;
+    crate::refused::meanwhile(&rig).await;
+    assert_eq!(rig.count(Rpc::ControllerUnpublishVolume), 0);
+    rig.secret("s", "of now").await;
+    rig.detached().await;
+    api.delete("s", &DeleteParams::default()).await.unwrap();
+    let deleted = rig.count(Rpc::DeleteVolume);
+    rig.world.delete(&rig.volumes, "vol-1").await;
+    let told = |v: &Value| held(&v["status"]["provisioning"]);
+    rig.world.until(&rig.volumes, "vol-1", "held", told).await;
+    assert_eq!(rig.count(Rpc::DeleteVolume), deleted);
+    rig.secret("s", "of now").await;
+    rig.world.until(&rig.volumes, "vol-1", "deleted", |v| v["status"]["exists"] == "Down").await;
+    rig.world.let_go(&rig.volumes, "vol-1").await;
+    let (Ask::ControllerUnpublishVolume(detach), Ask::DeleteVolume(delete)) = (
+        rig.backend.calls_of(Rpc::ControllerUnpublishVolume).remove(0).ask,
+        rig.backend.calls_of(Rpc::DeleteVolume).pop().unwrap().ask,
+    ) else {
+        panic!("other requests")
+    };
+    let now: std::collections::BTreeMap<_, _> = [("password".to_owned(), "of now".to_owned())].into();
+    assert_eq!((&detach.secrets, &delete.secrets), (&now, &now));
+    rig.finish().await;
+}
+
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -232,6 +276,7 @@ fn log() -> Lines {
     all.clone()
 }
 
+/// Scenarios A65, Q16.
 /// Obligations CO-GEN-23, CO-GEN-24: who may read the volume and its attachment sees them; nobody else does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mount_flags_and_contexts_are_in_no_log_and_told_to_no_user() {
@@ -276,6 +321,7 @@ async fn mount_flags_and_contexts_are_in_no_log_and_told_to_no_user() {
     canary.assert_absent("the log", lines.as_slice());
 }
 
+/// Scenarios A38, A65, Q16.
 /// Obligations CO-GEN-21, CO-GEN-22.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_reaches_the_plugin_and_nobody_else() {

@@ -1,5 +1,6 @@
 //! What stands in requests: all that CSI requires, each thing as it was told, and paths that every plugin takes.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 
 use kube::Api;
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use wharfline::api::{Snapshot, VolumeAttachment};
 use wharfline::csi::proto::volume_capability::access_mode::Mode;
 use wharfline::csi::proto::volume_capability::{AccessType, MountVolume};
-use wharfline::csi::{Rpc, proto};
+use wharfline::csi::{Code, Rpc, proto};
 
 use crate::support::node::{NODE, NODE_ID, Rig, Special, uid};
 use crate::support::scripted::{Answer, Ask, Config, Gate, Site, requests};
@@ -165,13 +166,20 @@ async fn every_request_has_all_that_csi_requires() {
     rig.finish().await;
 }
 
+/// Scenarios A65, B2.
 /// Obligations CO-GEN-13, CO-CTRL-31, CO-CTRL-55.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volumes_context_arrives_as_it_was_given_whatever_becomes_of_the_daemon() {
     let mut rig = Rig::new(Config::full()).await;
     rig.backend.add_volume("there/1", odd());
     rig.secret("s", PASSWORD).await;
-    let special = Special { secrets: all_secrets(), ..there("there/1", &odd()) };
+    let existing = json!({ "existing": { "handle": "there/1", "context": odd() } });
+    let special = Special {
+        spec: json!({ "source": existing, "mountOptions": ["noatime"] }),
+        secrets: all_secrets(),
+        attachment: json!({ "capability": { "accessMode": "SingleNodeWriter", "mountOptions": ["noatime"] } }),
+        ..Special::default()
+    };
     let app = rig.user("app").await;
     rig.ask("vol-1", &special).await;
     rig.volume_up("vol-1").await;
@@ -185,11 +193,14 @@ async fn a_volumes_context_arrives_as_it_was_given_whatever_becomes_of_the_daemo
     rig.start().await;
     rig.published("app").await;
     let secrets = map(&[("password", PASSWORD)]);
-    let capability = requests::capability(Mode::SingleNodeSingleWriter);
+    let capability = |mode| {
+        let flags = MountVolume { mount_flags: vec!["noatime".to_owned()], ..MountVolume::default() };
+        proto::VolumeCapability { access_type: Some(AccessType::Mount(flags)), ..requests::capability(mode) }
+    };
     let validate = proto::ValidateVolumeCapabilitiesRequest {
         volume_id: "there/1".to_owned(),
         volume_context: odd(),
-        volume_capabilities: vec![capability],
+        volume_capabilities: vec![capability(Mode::SingleNodeSingleWriter)],
         secrets: secrets.clone(),
         ..Default::default()
     };
@@ -198,7 +209,7 @@ async fn a_volumes_context_arrives_as_it_was_given_whatever_becomes_of_the_daemo
         volume_id: "there/1".to_owned(),
         node_id: NODE_ID.to_owned(),
         // Nothing of the words was frozen with this attachment.
-        volume_capability: Some(requests::capability(Mode::SingleNodeWriter)),
+        volume_capability: Some(capability(Mode::SingleNodeWriter)),
         readonly: false,
         secrets,
         volume_context: odd(),
@@ -271,6 +282,7 @@ async fn two_nodes_of_one_volume_are_not_mixed_up() {
     rig.finish().await;
 }
 
+/// Scenario B1.
 /// Obligations CO-CTRL-02, CO-CTRL-03, CO-CTRL-04, CO-CTRL-06.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_is_asked_for_with_all_that_its_object_says() {
@@ -336,5 +348,45 @@ async fn paths_are_short_however_long_names_are() {
     rig.end_alloc(&user).await;
     rig.end_attachment().await;
     forgotten(&rig, &volume).await;
+    rig.finish().await;
+}
+
+/// Scenarios A59, Q7.
+/// It is told to the driver byte for byte, and to people in quotes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_path_is_made_of_what_a_driver_calls_a_volume() {
+    let rig = Rig::new(Config::full()).await;
+    rig.backend.next(Rpc::NodeStageVolume, Answer::fail(Code::NotFound, "no such thing"));
+    let handles = ["../../[é]/#&=' x", "/etc/../", "a/b#c&d=e"];
+    let handles = handles.map(|odd| format!("{odd}{}", "h".repeat(128 - odd.len())));
+    let mut places = BTreeSet::new();
+    for handle in &handles {
+        rig.backend.add_volume(handle, BTreeMap::new());
+        rig.ask("vol-1", &there(handle, &BTreeMap::new())).await;
+        rig.volume_up("vol-1").await;
+        let app = rig.user("app").await;
+        rig.attach("vol-1", &[&app], &Special::default()).await;
+        rig.published("app").await;
+        let last = |rpc| rig.backend.calls_of(rpc).pop().expect("it was called").ask;
+        let (Ask::NodeStageVolume(stage), Ask::NodePublishVolume(publish)) =
+            (last(Rpc::NodeStageVolume), last(Rpc::NodePublishVolume))
+        else {
+            panic!("other requests")
+        };
+        assert_eq!((&stage.volume_id, &publish.volume_id), (handle, handle));
+        let (staging, target) = (Path::new(&stage.staging_target_path), Path::new(&publish.target_path));
+        assert_eq!(staging.parent(), Some(rig.tree("staging").as_path()), "{handle}");
+        let directory = target.parent().unwrap();
+        assert_eq!(directory.parent(), Some(rig.tree("publish").as_path()), "{handle}");
+        for name in [staging, directory, target].map(|path| path.file_name().unwrap().to_str().unwrap()) {
+            assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{handle}: {name}");
+        }
+        assert!(staging.as_os_str().len().max(target.as_os_str().len()) <= 128, "{handle}");
+        assert!(places.insert(staging.to_owned()) && places.insert(target.to_owned()), "{handle}");
+        rig.end_alloc("app").await;
+        rig.end_attachment().await;
+        forgotten(&rig, "vol-1").await;
+    }
+    rig.told("NodeStageVolumeFailed", &format!("with the handle \"{}\"", handles[0])).await;
     rig.finish().await;
 }

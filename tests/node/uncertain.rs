@@ -50,6 +50,7 @@ async fn a_connection_cut_before_the_effect() {
     }
 }
 
+/// Scenario B63.
 /// Obligations CO-ERR-01, CO-ERR-04, CO-NODE-24, CO-NODE-51.
 /// Obligation CO-GEN-09.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,7 +91,7 @@ async fn reversed(rpc: Rpc, reverse: Rpc, done: bool) {
 }
 
 /// Obligations CO-NODE-24, CO-NODE-51, CO-NODE-62.
-/// Scenario B40.
+/// Scenarios B40, B64, B69.
 /// Obligations CO-GEN-09, CO-CTRL-36.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_unwanted_before_its_outcome_is_known_is_reversed() {
@@ -134,6 +135,7 @@ async fn a_call_that_a_killed_daemon_left_under_way_is_waited_for() {
     rig.finish().await;
 }
 
+/// Scenarios B65, B94.
 /// Obligations CO-NODE-24, CO-NODE-51: a refusal ends its attempt and says nothing of what that left behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_refused_and_is_unwanted_is_reversed_all_the_same() {
@@ -182,6 +184,7 @@ async fn refused_and_reversed(rpc: Rpc, reverse: Rpc) {
     rig.finish().await;
 }
 
+/// Scenarios A56, B69.
 /// Obligation CO-GEN-31.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_refused_comes_down_in_order_until_that_succeeds() {
@@ -190,6 +193,7 @@ async fn what_was_refused_comes_down_in_order_until_that_succeeds() {
     refused_and_reversed(Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume).await;
 }
 
+/// Scenario B5.
 /// The volume is deleted while its creation hangs: it is learnt by name, then deleted.
 /// Obligations CO-CTRL-11, CO-CTRL-12.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -287,6 +291,7 @@ async fn an_unstage_in_doubt_is_finished_before_the_next_stage() {
     rig.finish().await;
 }
 
+/// Scenarios B66, B68.
 /// Obligation CO-NODE-37: while an unstage is under way or in doubt, nothing is staged for somebody new.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_comes_while_an_unstage_hangs_gets_the_volume_staged_once_it_has_ended() {
@@ -298,17 +303,27 @@ async fn who_comes_while_an_unstage_hangs_gets_the_volume_staged_once_it_has_end
     rig.end_alloc("app").await;
     rig.world.delete(&rig.attachments, "att-1").await;
     rig.in_flight(Rpc::NodeUnstageVolume, 1).await;
+    next_one(&rig).await;
+    rig.published("next").await;
+    let order: Vec<_> = rig.backend.order().into_iter().filter(|call| call.starts_with("Node")).collect();
+    let [stage, unstage] = ["NodeStageVolume", "NodeUnstageVolume"];
+    let [publish, unpublish] = ["NodePublishVolume", "NodeUnpublishVolume"];
+    assert_eq!(order, [stage, publish, unpublish, unstage, unstage, stage, publish]);
+    end_next(rig).await;
+}
+
+/// Somebody else comes for the volume of `att-1`.
+async fn next_one(rig: &Rig) {
     let next = rig.user("next").await;
     let mut spec = serde_json::to_value(rig.attachments.get("att-1").await.unwrap().spec).unwrap();
     spec["allocations"] = json!([uid(&next)]);
     let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeAttachment",
         "metadata": { "name": "att-2" }, "spec": spec });
     let _made: wharfline::api::VolumeAttachment = rig.world.create(&rig.attachments, object).await;
-    rig.published("next").await;
-    let order: Vec<_> = rig.backend.order().into_iter().filter(|call| call.starts_with("Node")).collect();
-    let [stage, unstage] = ["NodeStageVolume", "NodeUnstageVolume"];
-    let [publish, unpublish] = ["NodePublishVolume", "NodeUnpublishVolume"];
-    assert_eq!(order, [stage, publish, unpublish, unstage, unstage, stage, publish]);
+}
+
+/// That one goes too, and then nobody is left.
+async fn end_next(rig: Rig) {
     rig.detached().await;
     rig.end_alloc("next").await;
     rig.world.delete(&rig.attachments, "att-2").await;
@@ -317,6 +332,32 @@ async fn who_comes_while_an_unstage_hangs_gets_the_volume_staged_once_it_has_end
     rig.world.let_go(&rig.attachments, "att-2").await;
     rig.end_volume("vol-1").await;
     rig.finish().await;
+}
+
+/// Scenario B67.
+/// That an unstage was refused does not mean that the volume is staged: it is staged anew before it is published again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_while_an_unstage_is_refused_gets_the_volume_staged_before_it_is_published() {
+    for code in [Code::Internal, Code::InvalidArgument, Code::FailedPrecondition] {
+        let rig = Rig::new(Config { controller: vec![1], ..Config::full() }).await;
+        rig.running().await;
+        rig.backend.always(Rpc::NodeUnstageVolume, Answer::fail(code, "not now"));
+        rig.end_alloc("app").await;
+        rig.world.delete(&rig.attachments, "att-1").await;
+        rig.called(Rpc::NodeUnstageVolume, 1).await;
+        next_one(&rig).await;
+        rig.called(Rpc::NodeUnstageVolume, 3).await;
+        rig.backend.honest(Rpc::NodeUnstageVolume);
+        rig.published("next").await;
+        let mut order = rig.backend.order();
+        order.retain(|call| call.starts_with("Node"));
+        // However often it was tried.
+        order.dedup();
+        let [stage, unstage] = ["NodeStageVolume", "NodeUnstageVolume"];
+        let [publish, unpublish] = ["NodePublishVolume", "NodeUnpublishVolume"];
+        assert_eq!(order, [stage, publish, unpublish, unstage, stage, publish], "{code:?}");
+        end_next(rig).await;
+    }
 }
 
 /// On the word that a volume is not there its object may go. While that word is about to change it says so, and that it is
@@ -334,6 +375,7 @@ async fn at_work_again(rig: &Rig, gate: &Gate) {
     rig.in_flight(Rpc::CreateVolume, 2).await;
 }
 
+/// Scenario B5.
 /// Obligation CO-CTRL-12.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_repeated_create_makes_is_deleted_before_its_object_goes() {
@@ -371,6 +413,7 @@ async fn a_create_that_begins_anew_is_announced() {
     rig.finish().await;
 }
 
+/// Scenario B6.
 /// The daemon, with its memory or without, does not know what became of the create that it was killed at.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repeated_create_that_was_cut_off_is_in_doubt() {

@@ -2,11 +2,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use wharfline::csi::Rpc;
+use wharfline::api::meta::Rung;
+use wharfline::csi::{Code, Rpc};
 
 use crate::instances::ready;
 use crate::support::node::{Rig, Special, condition, condition_reason};
-use crate::support::scripted::Config;
+use crate::support::scripted::{Answer, Config};
 
 /// An allocation whose volume is made, and whose plugin went away before it was published.
 async fn waits_for_its_plugin() -> Rig {
@@ -43,6 +44,7 @@ async fn who_waits_for_its_plugin_goes_on_within_a_second_of_it_also_after_a_res
     rig.finish().await;
 }
 
+/// Scenario A60.
 /// The end of the wait needs no plugin, and nothing is called when that comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_stopped_or_deleted_while_it_waits_for_its_plugin_has_nothing_left() {
@@ -69,6 +71,38 @@ async fn who_is_stopped_or_deleted_while_it_waits_for_its_plugin_has_nothing_lef
         assert_eq!((rig.count(Rpc::NodePublishVolume), rig.count(Rpc::NodeUnpublishVolume)), (0, 0));
         rig.finish().await;
     }
+}
+
+/// Scenario A61.
+/// At first its backend is away, and then the driver itself: for as long as several attempts take.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_controller_that_is_away_during_attach_or_detach_fails_nobody() {
+    let mut rig = Rig::new(Config::full()).await;
+    let away = || Answer::fail(Code::Unavailable, "no backend");
+    rig.backend.always(Rpc::ControllerPublishVolume, away());
+    let app = rig.user("app").await;
+    rig.give(&[&app], &Special::default()).await;
+    rig.called(Rpc::ControllerPublishVolume, 4).await;
+    rig.plugin.kill().await;
+    ready(&rig, "p", "False").await;
+    let still = rig.allocs.get("app").await.unwrap();
+    assert_eq!(serde_json::to_value(still).unwrap()["status"]["phase"], "WaitingVolumes");
+    rig.backend.honest(Rpc::ControllerPublishVolume);
+    rig.plugin.serve();
+    rig.published("app").await;
+    rig.backend.always(Rpc::ControllerUnpublishVolume, away());
+    rig.end_alloc("app").await;
+    rig.world.delete(&rig.attachments, "att-1").await;
+    rig.called(Rpc::ControllerUnpublishVolume, 4).await;
+    rig.plugin.kill().await;
+    ready(&rig, "p", "False").await;
+    let still = rig.attachments.get("att-1").await.unwrap().status.unwrap().controller.unwrap();
+    assert_ne!(still.attached, Rung::Down);
+    rig.backend.honest(Rpc::ControllerUnpublishVolume);
+    rig.plugin.serve();
+    rig.detached().await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
 }
 
 /// The controllers alone know why there is no attachment; its node says it, until there is one.

@@ -11,7 +11,7 @@ use wharfline::sys::Containerd as _;
 use wharfline::sys::process::Outcome;
 
 use crate::fixture::{Flavour, Machine, exited};
-use crate::its::Containerd;
+use crate::its::{Containerd, tool};
 use crate::suite::kill;
 use crate::support::{gone, lives, soon};
 
@@ -321,11 +321,83 @@ async fn what_is_left_of_earlier_tasks_is_removed_and_what_is_others_is_not_touc
     machine.end().await;
 }
 
+/// A shim whose start containerd has broken off: it waits, and nobody knows of it. Who reads what it logs is returned.
+fn forgotten(machine: &mut Machine, (namespace, id): (&str, &str), address: &Path) -> std::fs::File {
+    let bundle = machine.host.data.join("bundles").join(namespace).join(id);
+    std::fs::create_dir_all(&bundle).unwrap();
+    std::fs::write(bundle.join("config.json"), "{}").unwrap();
+    let log = bundle.join("log");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &log, rustix::fs::Mode::RWXU).unwrap();
+    let log = std::fs::File::options().read(true).write(true).open(log).unwrap();
+    let mut start = std::process::Command::new(tool("containerd-shim-runc-v2"));
+    start.args(["-namespace", namespace, "-id", id, "-address"]).arg(address).arg("start");
+    let events = format!("{}.ttrpc", address.display());
+    let told = start.current_dir(&bundle).env("TTRPC_ADDRESS", events).output().unwrap();
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    log
+}
+
+/// The containers for which shims run, as they say themselves.
+fn shims_of() -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let line = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+        let words: Vec<&str> = line.split('\0').collect();
+        if words[0].ends_with("containerd-shim-runc-v2") {
+            found.extend(words.windows(2).find(|pair| pair[0] == "-id").map(|pair| pair[1].to_owned()));
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn a_shim_that_containerd_has_forgotten_is_ended_and_no_other() {
+    let mut machine = machine().await;
+    let task = machine.start(&machine.script(WAITS)).await;
+    machine.written("ready").await;
+    let (ours, _) = container(&mut machine);
+    let unique = |word: &str| format!("{word}-{}", std::process::id());
+    let (stray, others, elsewhere) = (unique("stray"), unique("others"), unique("elsewhere"));
+    let its_socket = its(&mut machine).socket();
+    let socket = machine.host.data.join("another.sock");
+    let _another = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let _logs = [
+        forgotten(&mut machine, ("wharfline", &stray), &its_socket),
+        forgotten(&mut machine, ("other", &others), &its_socket),
+        forgotten(&mut machine, ("wharfline", &elsewhere), &socket),
+    ];
+    assert!(shims_of().contains(&stray), "{:?}", shims_of());
+    soon(machine.runtime.sweep()).await.unwrap();
+    let left = shims_of();
+    assert!(!left.contains(&stray), "{left:?}");
+    for kept in [&ours, &others, &elsewhere] {
+        assert!(left.contains(kept), "{kept}: {left:?}");
+    }
+    task.stop(Some(Duration::ZERO)).unwrap();
+    exited(&*task).await;
+    for (namespace, id) in [("other", &others), ("wharfline", &elsewhere)] {
+        end_shim(namespace, id);
+    }
+    machine.end().await;
+}
+
 /// The moments of a start at which somebody is killed, and how long each is after the one before.
 const MOMENTS: u64 = 24;
 const STEP: Duration = Duration::from_millis(8);
 /// Who makes the containers.
 const CONTAINERD: &str = "containerd";
+
+/// Ends a shim that the test has started.
+fn end_shim(namespace: &str, id: &str) {
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let line = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+        let words: Vec<&str> = line.split('\0').collect();
+        if words[0].ends_with("containerd-shim-runc-v2") && words.contains(&id) && words.contains(&namespace)
+        {
+            kill(entry.file_name().to_str().unwrap().parse().unwrap());
+        }
+    }
+}
 
 /// Kills who it is in the start of this machine's task; how many there were.
 fn kill_those((machine, its): (&Machine, &Containerd), who: &str) -> u32 {
@@ -402,12 +474,8 @@ async fn killed_in_a_start(who: &str) -> BTreeMap<&'static str, u32> {
     }
     assert!(kills > 0, "{who} was killed {kills} times: {found:?}");
     drop((wanted, good));
-    if who == CONTAINERD {
-        // One that is killed while it starts its own shim forgets that, and so it is none of a container.
-        for pid in its.shims() {
-            kill(pid);
-        }
-    }
+    // The last start may have left a shim that nobody knows of: what a daemon does when it begins.
+    soon(machine.runtime.sweep()).await.unwrap();
     machine.containerd = Some(its);
     machine.end().await;
     found

@@ -569,6 +569,7 @@ pub(crate) async fn a_directory_of_a_volume_is_mounted_alone(flavour: Flavour) {
     machine.end().await;
 }
 
+/// Scenario B95.
 /// Whoever has used the volume before may have left anything in it.
 pub(crate) async fn no_directory_of_a_volume_leads_out_of_it(flavour: Flavour) {
     let machine = Machine::new(flavour).await;

@@ -394,8 +394,9 @@ impl Run {
             self.settle("every driver is steady", |cluster, most| {
                 checks::unsteady(&cluster.universe.look()).take(most).collect()
             })?;
-            // A watch that a fault has left deaf is given up after fifteen seconds, and what it missed is then told.
-            self.until(self.cluster.now() + time(20))?;
+            // A watch that a fault has left deaf is given up after fifteen seconds, and what it missed is then told. How much
+            // room there is after the last volume was made is asked within a heartbeat.
+            self.until(self.cluster.now() + time(40))?;
             self.quiet(QUIET)?;
         }
         let now = self.cluster.now();

@@ -15,7 +15,7 @@ use wharfline::sys::real::RealContainerd;
 const RUN: &str = "/run/containerd";
 
 /// A program of the tests' tools.
-fn tool(name: &str) -> PathBuf {
+pub(crate) fn tool(name: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/bin");
     let mut places = std::env::split_paths(&path).chain([own]).map(|directory| directory.join(name));

@@ -26,6 +26,7 @@ fn calls(log: &str, method: &str) -> Vec<String> {
     log.lines().filter(|line| line.contains(&word)).map(told).collect()
 }
 
+/// Scenario B7.
 #[test]
 fn lost_answers_and_a_crash_leave_one_volume_one_task_and_nothing() {
     let mut rig = Rig::new();
@@ -78,5 +79,44 @@ fn lost_answers_and_a_crash_leave_one_volume_one_task_and_nothing() {
     until("no plugins are left", || rig.list("plugins").is_empty() && rig.list("plugininstances").is_empty());
     rig.terminate();
     rig.run(&["down"]);
+    rig.assert_nothing_left();
+}
+
+/// The first volume is smaller than was asked for.
+const SMALLER: &str = "
+seed: 1
+rules:
+  - {name: smaller, method: CreateVolume, lie: {volume: {capacity_bytes: 7}}}
+";
+
+/// Scenario B3.
+#[test]
+fn a_volume_that_is_too_small_is_deleted_again_and_its_claim_says_why() {
+    let mut rig = Rig::new();
+    rig.up();
+    let script = rig.data.path().join("chaos.yaml");
+    std::fs::write(&script, SMALLER).unwrap();
+    let wrapped = QUICKSTART.replace(
+        "command: [wharfline, csi, dir,",
+        &format!("command: [wharfline, csi, chaos, --script, {}, --, wharfline, csi, dir,", script.display()),
+    );
+    assert_ne!(wrapped, QUICKSTART);
+    rig.apply(&wrapped);
+    let said = |rig: &Rig| {
+        let claim = rig.get("volumeclaim", "data");
+        let conditions = claim["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let ready = conditions.into_iter().find(|c| c["type"] == "Ready").unwrap_or_default();
+        ready["message"].as_str().unwrap_or_default().to_owned()
+    };
+    until("the claim says why", || said(&rig).contains("does not fit"));
+    let why = said(&rig);
+    assert!(why.contains("7 bytes") && why.contains("deleted again"), "{why}");
+    assert_eq!(rig.get("volumeclaim", "data")["status"]["phase"], "Pending");
+    let told = rig.run(&["why", "volumeclaim/data"]);
+    assert!(told.contains("does not fit"), "{told}");
+    let volumes = rig.data.path().join("drivers/dir/volumes");
+    assert_eq!(std::fs::read_dir(volumes).unwrap().count(), 0, "what does not fit is left");
+    rig.run(&["down", "--delete-volumes"]);
+    rig.ended();
     rig.assert_nothing_left();
 }

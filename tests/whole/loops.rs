@@ -105,3 +105,37 @@ fn attached_staged_published_and_all_the_way_back() {
     rig.assert_nothing_left();
     assert_eq!(std::fs::read_dir(rig.data.path().join("drivers/loop/volumes")).unwrap().count(), 0);
 }
+
+/// Scenario B93.
+/// Written, taken off the node altogether, and read by somebody else.
+#[test]
+fn files_of_several_sizes_are_the_same_after_the_volume_was_mounted_anew() {
+    const REPORT: &str = "df -T /disk >> /disk/report && exec sleep infinity";
+    const WRITE: &str = "cd /disk && for size in 1 4096 1048576 8388608; do head -c $size /dev/urandom > $size; done \
+                         && sha256sum 1 4096 1048576 8388608 > sums && sync && echo written && exec sleep infinity";
+    const READ: &str = "cd /disk && wc -c 1 4096 1048576 8388608 && sha256sum -c sums && exec sleep infinity";
+    let mut rig = Rig::new();
+    rig.up();
+    assert!(LOOP.contains(REPORT));
+    rig.apply(&LOOP.replace(REPORT, WRITE));
+    rig.wait_ready("allocation/writer");
+    until("the files are written", || rig.run(&["logs", "writer"]) == "written\n");
+    rig.run(&["delete", "allocation", "writer"]);
+    until("nothing is attached", || rig.list("volumeattachments").is_empty() && devices(&rig).is_empty());
+    let (_, allocation) = LOOP.rsplit_once("---\n").unwrap();
+    rig.apply(&allocation.replace(REPORT, READ).replace("writer", "reader"));
+    rig.wait_ready("allocation/reader");
+    until("the files are read", || rig.run(&["logs", "reader"]).lines().count() == 9);
+    let read = rig.run(&["logs", "reader"]);
+    let lines: Vec<Vec<&str>> = read.lines().map(|line| line.split_whitespace().collect()).collect();
+    for (n, size) in ["1", "4096", "1048576", "8388608"].into_iter().enumerate() {
+        assert_eq!(lines[n], [size, size], "{read}");
+        assert_eq!(lines[n + 5], [format!("{size}:").as_str(), "OK"], "{read}");
+    }
+    let first =
+        ["created", "attached", "formatted", "staged", "published", "unpublished", "unstaged", "detached"];
+    assert_eq!(deeds(&rig), [&first[..], &["attached", "staged", "published"]].concat());
+    rig.run(&["down", "--delete-volumes"]);
+    rig.ended();
+    rig.assert_nothing_left();
+}

@@ -29,6 +29,7 @@ pub(crate) fn volume_calls(rig: &Rig) -> Vec<String> {
     all
 }
 
+/// Scenario B1.
 #[test]
 fn one_file_up_and_all_the_way_back() {
     let mut rig = Rig::new();
@@ -63,13 +64,25 @@ fn one_file_up_and_all_the_way_back() {
     rig.assert_nothing_left();
 }
 
-/// Scenario B119.
+/// Scenarios A25, B119.
+/// Nor does a file that is applied once more.
 #[test]
 fn sigkill_costs_nothing_but_time() {
     let mut rig = Rig::new();
     rig.up();
     started(&rig);
     let before = (rig.mounts(), volume_calls(&rig));
+    let written = |rig: &Rig| -> Vec<Value> {
+        let of = |(kind, name): (&str, &str)| rig.get(kind, name)["metadata"]["generation"].clone();
+        let applied =
+            [("plugin", "dir"), ("volumeclass", "dir"), ("volumeclaim", "data"), ("allocation", "hello")];
+        let class = rig.get("volumeclass", "dir")["metadata"]["resourceVersion"].clone();
+        let volumes = rig.list("volumes").into_iter().map(|v| v["metadata"]["generation"].clone());
+        applied.map(of).into_iter().chain([class]).chain(volumes).collect()
+    };
+    let objects = written(&rig);
+    rig.apply(QUICKSTART);
+    assert_eq!(written(&rig), objects, "nothing is written");
     let tasks = |rig: &Rig| -> Vec<String> {
         rig.processes().into_iter().filter(|p| !p.contains(" up ") && !p.contains("--kubeconfig")).collect()
     };

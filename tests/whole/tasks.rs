@@ -6,6 +6,7 @@ use serde_json::json;
 use crate::quickstart::QUICKSTART;
 use crate::rig::{Rig, until};
 
+/// Scenario B95.
 #[test]
 fn a_task_has_its_user_its_limits_and_a_directory_of_its_volume() {
     let mut rig = Rig::new();
@@ -77,6 +78,39 @@ fn a_task_has_its_user_its_limits_and_a_directory_of_its_volume() {
     rig.terminate();
 }
 
+/// Scenario B89.
+/// Beside a task that mounts the volume of its allocation is one that does not.
+#[test]
+fn a_volume_that_a_task_does_not_mount_is_not_in_it() {
+    let mut rig = Rig::new();
+    rig.up();
+    let before = QUICKSTART.rsplit_once("---").unwrap().0;
+    let script = "ls -d /data-of-b89 2>&1; grep -c data-of-b89 /proc/self/mountinfo; exec sleep infinity";
+    let task = |name: &str, mounts: serde_json::Value| {
+        json!({ "name": name, "volumeMounts": mounts,
+            "runtime": { "process": { "command": ["/bin/sh", "-c", script] } } })
+    };
+    let with = task("with", json!([{ "name": "data", "mountPath": "/data-of-b89" }]));
+    let hello = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Allocation",
+        "metadata": { "name": "hello", "namespace": "default" },
+        "spec": { "volumes": [{ "name": "data", "claimName": "data" }],
+            "tasks": [with, task("without", json!([]))] } });
+    rig.apply(&format!("{before}---\n{hello}"));
+    rig.wait_ready("allocation/hello");
+    let said = |task: &str| rig.run(&["logs", &format!("hello/{task}")]);
+    for task in ["with", "without"] {
+        until("it has said all", || said(task).lines().count() == 2);
+    }
+    let (with, without) = (said("with"), said("without"));
+    let (listed, mounted) = with.trim_end().split_once('\n').unwrap();
+    assert!(listed == "/data-of-b89" && mounted != "0", "{with}");
+    let (listed, mounted) = without.trim_end().split_once('\n').unwrap();
+    assert!(listed.contains("No such file") && mounted == "0", "{without}");
+    rig.run(&["down", "--delete-volumes"]);
+    rig.ended();
+    rig.assert_nothing_left();
+}
+
 #[test]
 fn what_a_task_that_fails_wrote_last_and_when_it_is_started_again_stand_in_describe() {
     let mut rig = Rig::new();
@@ -119,6 +153,7 @@ fn what_a_task_that_fails_wrote_last_and_when_it_is_started_again_stand_in_descr
     rig.terminate();
 }
 
+/// Scenario Q16.
 #[test]
 fn what_a_driver_wrote_that_was_given_secrets_is_told_to_nobody() {
     let mut rig = Rig::new();

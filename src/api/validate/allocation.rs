@@ -3,16 +3,18 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::field::{Cause, FieldError, FieldErrors};
 use super::super::quantity;
 use super::mounts::{is_below_root, mounts};
 use super::runtime::{driver_is_root, driver_paths, env, health_timeout, own_endpoint, resources, runtime};
-use super::{check_duration, list, names, reference, required, text, unchanged};
+use super::{check_duration, claim, list, names, reference, required, template_labels, text, unchanged};
 
 /// What a person may wait for the end of a task.
 const LONGEST_GRACE: Duration = Duration::from_secs(24 * 3600);
+/// The longest value of a label.
+const LONGEST_LABEL: usize = 63;
 /// What to do instead of a change that is refused.
 const ANOTHER: &str = "delete the allocation and make another one";
 
@@ -24,6 +26,7 @@ pub fn allocation(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let differs = |field: &str| old.is_none_or(|old| old["spec"][field] != spec[field]);
     if differs("volumes") {
         volumes(&mut faults, &spec["volumes"]);
+        retained(&mut faults, new);
     }
     if differs("nodeName") {
         reference(&mut faults, "spec.nodeName", &spec["nodeName"]);
@@ -44,8 +47,12 @@ fn volumes(faults: &mut FieldErrors, volumes: &Value) {
     let mut claims = HashSet::new();
     for (i, volume) in list(volumes).enumerate() {
         let claim = text(&volume["claimName"]);
+        if volume["claimTemplate"].is_object() {
+            template(faults, &format!("spec.volumes[{i}].claimTemplate"), &volume["claimTemplate"]);
+        }
         if claim.is_empty() {
-            faults.required(format!("spec.volumes[{i}].claimName"), "is needed");
+            let message = "names a claim; or give claimTemplate, and one is made";
+            faults.required(format!("spec.volumes[{i}].claimName"), message);
         } else if !claims.insert(claim) {
             faults.add(
                 format!("spec.volumes[{i}].claimName"),
@@ -56,6 +63,31 @@ fn volumes(faults: &mut FieldErrors, volumes: &Value) {
         reference(faults, &format!("spec.volumes[{i}].claimName"), &volume["claimName"]);
     }
     host_paths(faults, volumes);
+}
+
+/// A claim that outlives its allocation has that one's name for a label.
+fn retained(faults: &mut FieldErrors, allocation: &Value) {
+    let name = text(&allocation["metadata"]["name"]);
+    for (i, volume) in list(&allocation["spec"]["volumes"]).enumerate() {
+        if volume["claimTemplate"]["whenDeleted"] == "Retain" && name.len() > LONGEST_LABEL {
+            let message = format!(
+                "needs a name of the allocation of at most {LONGEST_LABEL} characters: it is a label of the claim"
+            );
+            faults.invalid(format!("spec.volumes[{i}].claimTemplate.whenDeleted"), message);
+        }
+    }
+}
+
+/// A claim that the allocation brings along: what would be wrong with it by itself.
+fn template(faults: &mut FieldErrors, path: &str, template: &Value) {
+    template_labels(faults, &format!("{path}.metadata"), &template["metadata"]);
+    for fault in claim(&json!({ "spec": template["spec"] }), None) {
+        faults.add(format!("{path}.{}", fault.path), fault.cause, fault.message);
+    }
+    if !text(&template["spec"]["volumeName"]).is_empty() {
+        let message = "names one volume, and each allocation brings its own: name a claim of that volume in claimName instead";
+        faults.invalid(format!("{path}.spec.volumeName"), message);
+    }
 }
 
 fn tasks(faults: &mut FieldErrors, spec: &Value, old: Option<&Value>) {
@@ -149,7 +181,8 @@ fn task(faults: &mut FieldErrors, path: &str, task: &Value, volumes: &HashSet<&s
         }
         let sub = text(&mount["subPath"]);
         if !sub.is_empty() && !is_sub_path(sub) {
-            let message = "must be a relative path without \"..\", such as app/data";
+            let message =
+                "must be a relative path of names, without \"..\", \".\" and empty parts, such as app/data";
             faults.invalid(format!("{at}.subPath"), message);
         }
     }
@@ -205,6 +238,7 @@ mod tests {
     use super::super::paths;
     use super::*;
 
+    /// Scenario A42.
     #[test]
     fn allocation_faults_are_found_at_their_paths() {
         let alloc = json!({ "spec": {
@@ -227,6 +261,43 @@ mod tests {
                 "spec.tasks[0].volumeMounts[0].mountPath",
             ]
         );
+    }
+
+    #[test]
+    fn a_claim_that_is_brought_along_is_checked_as_one_that_is_made() {
+        let spec =
+            json!({ "accessModes": ["SingleNodeWriter"], "resources": { "requests": { "storage": "1Gi" } } });
+        let with = |template| {
+            let volumes = json!([{ "name": "a", "claimName": "x-a", "claimTemplate": template }]);
+            json!({ "spec": { "volumes": volumes } })
+        };
+        let at = |field: &str| format!("spec.volumes[0].claimTemplate.{field}");
+        let mut named = spec.clone();
+        named["volumeName"] = json!("v");
+        for (template, wanted) in [
+            (json!({ "spec": spec }), vec![]),
+            (json!({ "spec": named }), vec![at("spec.volumeName")]),
+            (json!({ "spec": {} }), vec![at("spec.accessModes"), at("spec.resources.requests.storage")]),
+            (
+                json!({ "spec": spec, "metadata": { "labels": { "a b": "c" }, "annotations": { "d e": "f" } } }),
+                vec![at("metadata.labels"), at("metadata.annotations")],
+            ),
+            (
+                json!({ "spec": spec, "metadata": { "labels": { "wharfline.dev/allocation": "other" } } }),
+                vec![at("metadata.labels")],
+            ),
+        ] {
+            assert_eq!(paths(&allocation(&with(template.clone()), None)), wanted, "{template}");
+        }
+        let mut kept = with(json!({ "spec": spec, "whenDeleted": "Retain" }));
+        for (name, wanted) in [("x".repeat(63), vec![]), ("x".repeat(64), vec![at("whenDeleted")])] {
+            kept["metadata"] = json!({ "name": name });
+            assert_eq!(paths(&allocation(&kept, None)), wanted, "{name}");
+        }
+        let neither = json!({ "spec": { "volumes": [{ "name": "a" }] } });
+        assert_eq!(paths(&allocation(&neither, None)), ["spec.volumes[0].claimName"]);
+        let long = json!({ "spec": { "volumes": [{ "name": "a", "claimName": "x".repeat(254), "claimTemplate": { "spec": spec } }] } });
+        assert_eq!(paths(&allocation(&long, None)), ["spec.volumes[0].claimName"]);
     }
 
     #[test]

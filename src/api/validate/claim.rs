@@ -214,6 +214,26 @@ mod tests {
         assert_eq!(paths(&claim(&other, Some(&copy))), ["spec.dataSource"], "it cannot change");
     }
 
+    /// Scenario A27.
+    #[test]
+    fn what_a_claim_asks_for_beside_its_size_cannot_change() {
+        let old = json!({ "spec": { "volumeClassName": "a", "volumeMode": "Filesystem",
+            "accessModes": ["SingleNodeWriter", "MultiNodeReaderOnly"],
+            "resources": { "requests": { "storage": "1Gi" } } } });
+        assert!(claim(&old, Some(&old)).is_empty());
+        for (field, value) in [
+            ("volumeClassName", json!("b")),
+            ("volumeName", json!("v")),
+            ("accessModes", json!(["MultiNodeReaderOnly"])),
+            ("accessModes", json!(["SingleNodeWriter"])),
+            ("volumeMode", json!("Block")),
+        ] {
+            let mut new = old.clone();
+            new["spec"][field] = value;
+            assert_eq!(paths(&claim(&new, Some(&old))), [format!("spec.{field}")], "{new}");
+        }
+    }
+
     /// Obligation CO-CTRL-105.
     #[test]
     fn sizes_do_not_shrink() {

@@ -5,16 +5,21 @@
 mod allocation;
 mod attributes;
 mod claim;
+mod labels;
 mod mounts;
 mod plugin;
 mod runtime;
+mod schedule;
 mod snapshot;
 mod volume;
 
 pub use allocation::allocation;
 pub use attributes::attributes;
 pub use claim::claim;
+use labels::template_labels;
+pub use labels::{is_qualified, labels};
 pub use plugin::plugin;
+pub use schedule::schedule;
 pub use snapshot::snapshot;
 pub use volume::{class, volume};
 

@@ -35,24 +35,12 @@ pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
         own_endpoint(&mut faults, &path, instance);
     }
     one_view(&mut faults, "spec.instances", &spec["instances"]);
-    let (surge, unavailable) =
-        (&spec["updateStrategy"]["maxSurge"], &spec["updateStrategy"]["maxUnavailable"]);
-    check_duration(
-        &mut faults,
-        "spec.updateStrategy.minHealthyTime",
-        &spec["updateStrategy"]["minHealthyTime"],
-    );
-    let given = |value: &Value| value.as_u64().is_some_and(|nodes| nodes > 0);
-    if given(surge) && given(unavailable) {
-        let message = "is for drivers of which a node can run one only; give this or maxSurge, not both";
-        faults.invalid("spec.updateStrategy.maxUnavailable", message);
-    }
-    if *surge == 0 && !given(unavailable) {
-        let message = "nothing could ever be replaced; give maxSurge or maxUnavailable of 1 or more";
-        faults.invalid("spec.updateStrategy.maxSurge", message);
-    } else if *unavailable == 0 && !given(surge) {
-        let message = "nothing could ever be replaced; leave it out or give 1 or more";
-        faults.invalid("spec.updateStrategy.maxUnavailable", message);
+    update_strategy(&mut faults, &spec["updateStrategy"]);
+    for field in ["attachesPerNode", "attaches"] {
+        if spec["concurrency"][field] == 0 {
+            let message = "nothing could ever be attached; leave it out or give 1 or more";
+            faults.invalid(format!("spec.concurrency.{field}"), message);
+        }
     }
     for (i, namespace) in list(&spec["allowInstancesFrom"]).enumerate() {
         if !is_subdomain(text(namespace), 63) {
@@ -76,6 +64,23 @@ pub fn plugin(new: &Value, _: Option<&Value>) -> Vec<FieldError> {
         }
     }
     faults.into_vec()
+}
+
+fn update_strategy(faults: &mut FieldErrors, strategy: &Value) {
+    let (surge, unavailable) = (&strategy["maxSurge"], &strategy["maxUnavailable"]);
+    check_duration(faults, "spec.updateStrategy.minHealthyTime", &strategy["minHealthyTime"]);
+    let given = |value: &Value| value.as_u64().is_some_and(|nodes| nodes > 0);
+    if given(surge) && given(unavailable) {
+        let message = "is for drivers of which a node can run one only; give this or maxSurge, not both";
+        faults.invalid("spec.updateStrategy.maxUnavailable", message);
+    }
+    if *surge == 0 && !given(unavailable) {
+        let message = "nothing could ever be replaced; give maxSurge or maxUnavailable of 1 or more";
+        faults.invalid("spec.updateStrategy.maxSurge", message);
+    } else if *unavailable == 0 && !given(surge) {
+        let message = "nothing could ever be replaced; leave it out or give 1 or more";
+        faults.invalid("spec.updateStrategy.maxUnavailable", message);
+    }
 }
 
 #[cfg(test)]
@@ -222,6 +227,19 @@ mod tests {
         ] {
             let object = json!({ "spec": { "updateStrategy": strategy } });
             assert_eq!(paths(&plugin(&object, None)), paths_of, "{strategy}");
+        }
+    }
+
+    #[test]
+    fn of_some_calls_at_a_time_there_is_one_at_least() {
+        let with = |concurrency| json!({ "spec": { "concurrency": concurrency } });
+        for (given, wanted) in [
+            (json!({}), vec![]),
+            (json!({ "attachesPerNode": 1, "attaches": 1 }), vec![]),
+            (json!({ "attachesPerNode": 0, "attaches": 4 }), vec!["spec.concurrency.attachesPerNode"]),
+            (json!({ "attaches": 0 }), vec!["spec.concurrency.attaches"]),
+        ] {
+            assert_eq!(paths(&plugin(&with(given.clone()), None)), wanted, "{given}");
         }
     }
 

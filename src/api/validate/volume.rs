@@ -319,13 +319,84 @@ mod tests {
         }
     }
 
+    /// Scenario A22.
+    #[test]
+    fn all_that_is_wrong_with_a_volume_is_told_at_once() {
+        let of = |source: Value| json!({ "spec": { "plugin": "", "accessModes": [], "source": source } });
+        let both = ["spec.plugin", "spec.accessModes"];
+        for (source, third) in [
+            (json!({ "existing": { "handle": "" } }), "spec.source.existing.handle"),
+            (json!({ "create": { "name": "", "requiredBytes": 1 } }), "spec.source.create.name"),
+            (json!({}), "spec.source"),
+        ] {
+            let faults = volume(&of(source), None);
+            assert_eq!(paths(&faults), [both[0], both[1], third], "{faults:?}");
+        }
+    }
+
+    /// Scenarios A26, A27, A28.
     #[test]
     fn what_a_volume_is_cannot_change() {
-        let old = json!({ "spec": { "plugin": "a", "accessModes": ["SingleNodeWriter"],
-            "source": { "existing": { "handle": "h" } } } });
-        let mut new = old.clone();
-        assert!(volume(&new, Some(&old)).is_empty());
-        new["spec"]["source"]["existing"]["handle"] = json!("other");
-        assert_eq!(paths(&volume(&new, Some(&old))), ["spec.source"]);
+        let existing = |handle: &str, context: Value, topology: Value| json!({ "existing": { "handle": handle, "context": context, "topology": topology } });
+        let (context, zone) = (json!({ "k": "v" }), json!([{ "zone": "a" }]));
+        let there = json!({ "spec": { "plugin": "a", "accessModes": ["SingleNodeWriter", "MultiNodeReaderOnly"],
+            "volumeMode": "Filesystem", "fsType": "ext4", "mountOptions": ["noatime"], "reclaimPolicy": "Retain",
+            "source": existing("h", context.clone(), zone.clone()) } });
+        let create = |parameters: Value, requisite: Value| json!({ "create": { "name": "n", "requiredBytes": 1, "parameters": parameters, "requisite": requisite } });
+        let mut made = there.clone();
+        made["spec"]["source"] = create(context.clone(), zone.clone());
+        let mut anywhere = there.clone();
+        anywhere["spec"]["source"] = create(context.clone(), json!([]));
+        let secrets = json!({ "nodeStage": { "namespace": "default", "name": "s" } });
+        for (old, field, value, stays) in [
+            (&there, "plugin", json!("b"), true),
+            (&there, "source", existing("other", context.clone(), zone.clone()), true),
+            (&there, "source", existing("h", json!({ "k": "w" }), zone.clone()), true),
+            (&there, "source", existing("h", json!({}), zone.clone()), true),
+            (&there, "source", existing("h", context.clone(), json!([{ "zone": "b" }])), true),
+            (&there, "source", existing("h", context.clone(), json!([])), true),
+            (&there, "source", create(context.clone(), zone.clone()), true),
+            (&made, "source", create(json!({}), zone.clone()), true),
+            (&made, "source", create(context.clone(), json!([{ "zone": "b" }])), true),
+            (&made, "source", create(context.clone(), json!([])), true),
+            (&anywhere, "source", create(context.clone(), zone.clone()), true),
+            (&there, "accessModes", json!(["MultiNodeReaderOnly"]), true),
+            (&there, "accessModes", json!(["SingleNodeWriter"]), true),
+            (&there, "volumeMode", json!("Block"), true),
+            (&there, "fsType", json!("xfs"), true),
+            (&there, "secrets", secrets, false),
+            (&there, "mountOptions", json!([]), false),
+            (&there, "reclaimPolicy", json!("Delete"), false),
+        ] {
+            let mut new = old.clone();
+            assert!(volume(&new, Some(old)).is_empty(), "{old}");
+            new["spec"][field] = value;
+            let path = format!("spec.{field}");
+            let expected = if stays { vec![path.as_str()] } else { vec![] };
+            assert_eq!(paths(&volume(&new, Some(old))), expected, "{new}");
+        }
+    }
+
+    /// Scenario A26.
+    #[test]
+    fn what_a_class_makes_volumes_of_cannot_change() {
+        let old =
+            json!({ "spec": { "plugin": "a", "parameters": { "k": "v" }, "mountOptions": ["noatime"] } });
+        for (field, value, stays) in [
+            ("plugin", json!("b"), true),
+            ("parameters", json!({ "k": "w" }), true),
+            ("parameters", json!({}), true),
+            ("secrets", json!({ "nodeStage": { "namespace": "default", "name": "s" } }), false),
+            ("mountOptions", json!([]), false),
+            ("reclaimPolicy", json!("Retain"), false),
+            ("allowedTopologies", json!([{ "zone": "a" }]), false),
+        ] {
+            let mut new = old.clone();
+            assert!(class(&new, Some(&old)).is_empty());
+            new["spec"][field] = value;
+            let path = format!("spec.{field}");
+            let expected = if stays { vec![path.as_str()] } else { vec![] };
+            assert_eq!(paths(&class(&new, Some(&old))), expected, "{new}");
+        }
     }
 }

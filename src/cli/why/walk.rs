@@ -31,8 +31,10 @@ use expanding::{add_attributes, add_size};
 const MOST: usize = 3;
 /// A claim waits until an allocation that uses it has a node.
 const UNPLACED: &str = "WaitingForPlacement";
-/// Told of an allocation that cannot have its volume where it wants it on its node.
-const HOST_PATH_TAKEN: &str = "HostPathTaken";
+/// How the reasons begin that are told of an allocation that cannot have its volume where it wants it on its node.
+const AT_HOST: &str = "HostPath";
+/// What may be told of one user of a volume alone, or of the volume on its node.
+const OF_A_USER: [&str; 4] = ["KernelRefused", "PathNotAllowed", "FsGroupNotSet", "NotMounted"];
 
 type Named<'a, K> = BTreeMap<(String, String), &'a K>;
 
@@ -223,7 +225,7 @@ impl<'a> Walk<'a> {
         }
         let namespace = branch.subject.namespace.clone();
         // Where it wants a volume on its node is its own matter; an attachment may tell of another one that shares the volume.
-        let own = told.is_some_and(|condition| condition.reason == HOST_PATH_TAKEN);
+        let own = told.is_some_and(|condition| self.is_own(condition));
         let unpublished =
             allocation.spec.volumes.iter().filter(|v| !own && !is_published(&status.volumes, &v.name));
         for volume in unpublished {
@@ -236,6 +238,17 @@ impl<'a> Walk<'a> {
         telling::add_not_started(&mut branch, &status);
         branch.next = branch.next.or_else(|| status.tasks.iter().find_map(|task| task.next_attempt_time));
         branch
+    }
+
+    /// Whether what is told of an allocation's volumes is of that allocation, and not of a volume that it shares.
+    fn is_own(&self, told: &Condition) -> bool {
+        let of_volume = |attachment: &&VolumeAttachment| {
+            let node = attachment.status.as_ref().and_then(|status| status.node.as_ref());
+            node.is_some_and(|node| node.message == told.message)
+        };
+        let reason = told.reason.as_str();
+        reason.starts_with(AT_HOST)
+            || OF_A_USER.contains(&reason) && !self.attachments.values().copied().any(|a| of_volume(&a))
     }
 
     fn allocation_leaving(&self, allocation: &Allocation, mut branch: Branch) -> Branch {

@@ -111,6 +111,7 @@ fn volumes() {
     assert_eq!(volume(Some(&full)).unwrap_err().reason(), "AnswerTooLarge");
 }
 
+/// Scenario B1.
 #[test]
 fn a_volume_is_what_was_asked_for() {
     let asked = |required, limit| CreateVolumeRequest {
@@ -143,6 +144,43 @@ fn a_volume_is_what_was_asked_for() {
     assert_eq!(created(&asked(1, 0), &placed).unwrap_err().reason(), "IllegalTopology");
 }
 
+/// Scenario A24.
+/// Each of these may be left out of what is echoed; what is echoed is what was asked for.
+#[test]
+fn an_echo_has_the_flags_and_the_kind_that_were_asked_for() {
+    let mount = |flags: &[&str]| {
+        let mount_flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        Some(AccessType::Mount(MountVolume { mount_flags, ..Default::default() }))
+    };
+    let block = || Some(AccessType::Block(BlockVolume {}));
+    let of = |mode: i32, access_type: Option<AccessType>| VolumeCapability {
+        access_mode: Some(AccessMode { mode }),
+        access_type,
+    };
+    for (asked, echo, confirmed) in [
+        (of(1, block()), of(1, block()), true),
+        (of(1, block()), of(1, None), true),
+        (of(1, block()), VolumeCapability { access_mode: None, access_type: block() }, true),
+        (of(1, block()), of(2, block()), false),
+        (of(1, block()), of(1, mount(&[])), false),
+        (of(1, mount(&["a", "b"])), of(1, mount(&["a", "b"])), true),
+        (of(1, mount(&["a", "b"])), of(1, mount(&[])), true),
+        (of(1, mount(&["a"])), of(1, mount(&["b"])), false),
+        (of(1, mount(&["a", "b"])), of(1, mount(&["a"])), false),
+        (of(1, mount(&[])), of(1, mount(&["a"])), false),
+        (of(1, mount(&["a"])), of(2, mount(&["a"])), false),
+        (of(1, mount(&[])), of(1, block()), false),
+    ] {
+        let request =
+            ValidateVolumeCapabilitiesRequest { volume_capabilities: vec![asked], ..Default::default() };
+        let told = Confirmed { volume_capabilities: vec![echo], ..Default::default() };
+        let answer = ValidateVolumeCapabilitiesResponse { confirmed: Some(told), message: String::new() };
+        let wanted = if confirmed { Confirmation::Confirmed } else { Confirmation::Contradicted };
+        assert_eq!(confirmation(&request, &answer), wanted, "{request:?} {answer:?}");
+    }
+}
+
+/// Scenarios A24, Q2.
 /// Obligations CO-CTRL-56, CO-CTRL-58.
 #[test]
 fn confirmations() {

@@ -6,16 +6,21 @@ use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
 use super::super::context::{Key, Node};
+use super::super::lanes::{Queued, Turned};
 use super::super::mounts::BLOCKED;
 use super::super::requests;
 use super::super::writes::{Guard, Part};
 use super::{Attempt, Blocked, UNSENT, asked_to_release, call, look_again, lookup, serving, settle};
 use crate::api::definitions::HOSTED_PART;
 use crate::api::meta::{Map, Rung};
-use crate::api::volume::{ATTACH_LIMIT, AttachStatus};
+use crate::api::volume::{ATTACH_LIMIT, AttachStatus, VolumeAttachmentSpec};
 use crate::api::{Volume, VolumeAttachment};
-use crate::csi;
+use crate::csi::{self, proto};
+use crate::plan::widths::Turn;
 use crate::plan::{Next, Reason, Wanted, attach, release};
+
+/// A turn that comes within this time is waited for without a word.
+const UNTOLD: Duration = Duration::from_secs(5);
 
 /// The fields of an attachment's status that its host writes.
 pub(in crate::node) const CONTROLLER: Part = Part {
@@ -115,10 +120,9 @@ pub(super) async fn step(
         Err(wait) => return Some(wait),
     }
     let mut status = AttachStatus { attached: seen.attached, epoch: host.epoch, ..before.clone() };
-    let outcome = if Node::may_host(lease, &node.caches.hosted) {
-        attach_or_detach(node, object, step, (&key, &retry, lease), &mut status).await
-    } else {
-        Err(Blocked::Wait(Reason::LeaseNotRenewed))
+    let outcome = match in_turn(node, object, step, (&key, &retry, lease), &mut status).await {
+        Ok(outcome) => outcome,
+        Err(left) => return Some(left),
     };
     let about = (retry.as_str(), object.object_ref(&()), action(step));
     let delay = settle(node, about, wanted == Wanted::Absent, &outcome);
@@ -141,6 +145,38 @@ pub(super) async fn step(
         node.queue.wake(Key::Mount(object.spec.volume.clone()));
     }
     [delay, node.after_write(&format!("{key}/report"), written)].into_iter().flatten().min()
+}
+
+/// What came of the step, or of the wait for its turn; the error is how long that goes on without a word.
+async fn in_turn(
+    node: &Arc<Node>,
+    object: &VolumeAttachment,
+    step: attach::Step,
+    names: (&str, &str, &csi::Lease),
+    status: &mut AttachStatus,
+) -> Result<Result<(), Blocked>, Duration> {
+    if !Node::may_host(names.2, &node.caches.hosted) {
+        return Ok(Err(Blocked::Wait(Reason::LeaseNotRenewed)));
+    }
+    let turn = Turned::of(node, object);
+    let outcome = attach_or_detach(node, object, step, names, (&turn, status)).await;
+    turn.end();
+    match turn.queued().filter(|_| Blocked::is_unsent(&outcome)) {
+        None => Ok(outcome),
+        Some(queued) => match UNTOLD.checked_sub(queued.since.elapsed()).filter(|left| !left.is_zero()) {
+            Some(left) => Err(left),
+            None => Ok(Err(Blocked::Wait(not_in_turn(object, queued)))),
+        },
+    }
+}
+
+/// Why it waits, in words that stay the same while it does.
+fn not_in_turn(object: &VolumeAttachment, Queued { turn, widths, .. }: Queued) -> Reason {
+    let (field, most, node) = match turn {
+        Turn::FullInAll => ("attaches", widths.in_all, String::new()),
+        Turn::FullNode | Turn::Now => ("attachesPerNode", widths.per_node, object.spec.node_name.clone()),
+    };
+    Reason::NotInTurn { plugin: object.spec.plugin.clone(), field, most, node }
 }
 
 /// As an event says it.
@@ -178,10 +214,11 @@ async fn attach_or_detach(
     object: &VolumeAttachment,
     step: attach::Step,
     (key, retry, lease): (&str, &str, &csi::Lease),
-    status: &mut AttachStatus,
+    (turn, status): (&Arc<Turned>, &mut AttachStatus),
 ) -> Result<(), Blocked> {
     let spec = &object.spec;
-    let plugin = serving(node, &spec.plugin, &spec.handle)?;
+    let mut plugin = serving(node, &spec.plugin, &spec.handle)?;
+    plugin.gate = turn.before(plugin.gate);
     if spec.node_id.is_empty() {
         return Err(Blocked::Answer(
             "the plugin reported no id for the node; a call without one would detach everywhere".to_owned(),
@@ -199,6 +236,7 @@ async fn attach_or_detach(
                 plugin.client.controller_publish_volume(request, terms)
             })
             .await;
+            turn.end();
             match answer {
                 Ok(reply) => {
                     status.attached = Rung::Up;
@@ -218,6 +256,7 @@ async fn attach_or_detach(
                             plugin.client.controller_unpublish_volume(detach, terms)
                         })
                         .await;
+                        turn.end();
                         // What kept it from coming down is what has to end; the refusal itself would block for good.
                         undone.map_err(Blocked::Call)?;
                         status.publish_context = Map::new();
@@ -228,26 +267,35 @@ async fn attach_or_detach(
                 }
             }
         }
-        attach::Step::Detach => {
-            let answer = call(node, names, "ControllerUnpublishVolume", |terms| {
-                plugin.client.controller_unpublish_volume(detach, terms)
-            })
-            .await;
-            match answer {
-                Ok(_) => {
-                    status.attached = Rung::Down;
-                    status.publish_context = Map::new();
-                    tracing::info!(volume = spec.volume, node = spec.node_name, "detached");
-                    Ok(())
-                }
-                Err(failure) => {
-                    if !failure.is_unsent() {
-                        status.attached = Rung::Unknown;
-                    }
-                    let failure = lookup::of_volume(node, names, (&spec.volume, &spec.handle), failure).await;
-                    Err(Blocked::Call(requests::naming(failure, spec.secrets.controller_publish.as_ref())))
-                }
+        attach::Step::Detach => detached(node, names, spec, detach, (turn, status)).await,
+    }
+}
+
+async fn detached(
+    node: &Node,
+    names: Attempt<'_>,
+    spec: &VolumeAttachmentSpec,
+    request: proto::ControllerUnpublishVolumeRequest,
+    (turn, status): (&Arc<Turned>, &mut AttachStatus),
+) -> Result<(), Blocked> {
+    let answer = call(node, names, "ControllerUnpublishVolume", |terms| {
+        names.serving.client.controller_unpublish_volume(request, terms)
+    })
+    .await;
+    turn.end();
+    match answer {
+        Ok(_) => {
+            status.attached = Rung::Down;
+            status.publish_context = Map::new();
+            tracing::info!(volume = spec.volume, node = spec.node_name, "detached");
+            Ok(())
+        }
+        Err(failure) => {
+            if !failure.is_unsent() {
+                status.attached = Rung::Unknown;
             }
+            let failure = lookup::of_volume(node, names, (&spec.volume, &spec.handle), failure).await;
+            Err(Blocked::Call(requests::naming(failure, spec.secrets.controller_publish.as_ref())))
         }
     }
 }

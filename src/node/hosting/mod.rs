@@ -41,6 +41,15 @@ pub async fn reconcile(node: &Arc<Node>, name: &str) -> Option<Duration> {
     if !node.synced() {
         return None;
     }
+    node.lanes.begin(name);
+    let again = look_at(node, name).await;
+    for volume in node.lanes.end(name) {
+        node.queue.wake(Key::Host(volume));
+    }
+    again
+}
+
+async fn look_at(node: &Arc<Node>, name: &str) -> Option<Duration> {
     // Taken before the caches are read: under a later one another node may be host of what they showed.
     let lease = node.lease();
     let mut again: Option<Duration> = None;

@@ -397,8 +397,10 @@ fn keep(part: &mut HostPart, source: &CreateSource, made: csi::proto::Volume) {
     part.context = made.volume_context;
     part.capacity =
         if made.capacity_bytes == 0 { String::new() } else { quantity::display(made.capacity_bytes) };
-    // An idempotent repetition may leave the topology out; the first answer stays (Q1).
-    if !made.accessible_topology.is_empty() {
+    // An idempotent repetition may leave the topology out; the first answer stays (Q1). A place without a segment is everywhere,
+    // and says no more than no place.
+    let says = made.accessible_topology.iter().all(|place| !place.segments.is_empty());
+    if says && !made.accessible_topology.is_empty() {
         part.topology = made.accessible_topology.into_iter().map(|t| t.segments).collect();
     }
 }

@@ -172,6 +172,16 @@ impl Runtime for Containerd {
                 },
             }
         }
+        let strays = containerd.strays().await.unwrap_or_default();
+        // Each may take its time.
+        let removals = strays.iter().map(|id| async move { (id, containerd.remove(id).await) });
+        for (id, removed) in futures::future::join_all(removals).await {
+            // Its removal tells what it kills.
+            if let Err(error) = removed {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(container = id, error, "a shim of no container is left");
+            }
+        }
         Ok(())
     }
 

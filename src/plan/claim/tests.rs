@@ -159,6 +159,7 @@ fn a_volume_that_was_bound_is_never_made_anew() {
     assert!(gone(Some(ClaimPhase::Pending)).step.is_some(), "one that was never bound is begun again");
 }
 
+/// Scenario B22.
 #[test]
 fn a_named_volume_is_taken_only_when_it_is_free_and_fits() {
     type Edit = fn(&mut Volume);
@@ -262,6 +263,7 @@ fn a_volume_stays_until_what_is_filled_from_it_is_made() {
     assert_eq!(next(&Facts { copies: Vec::new(), ..leaving }).step, Some(Step::DeleteVolume));
 }
 
+/// Scenario B31.
 #[test]
 fn a_claim_leaves_after_its_users_and_its_volume() {
     let leaving = Facts { deleting: true, phase: Some(ClaimPhase::Bound), ..facts() };

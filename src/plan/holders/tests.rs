@@ -114,6 +114,7 @@ fn held(facts: &Facts) -> Vec<(&str, &str)> {
     facts.holders.iter().map(|(h, _)| (h.allocation.uid.as_str(), h.attachment_uid.as_str())).collect()
 }
 
+/// Scenario A42.
 #[test]
 fn a_grant_is_an_attachment_then_a_holder_then_the_way_in() {
     let mut facts = facts(AccessMode::SingleNodeWriter);
@@ -224,7 +225,7 @@ fn many_nodes_are_attached_once_each() {
     wants(&mut facts, &all);
     settle(&mut facts, true);
     assert_eq!((facts.holders.len(), facts.attachments.len()), (3, 2));
-    assert!(facts.attachments.iter().find(|a| a.node == "b").is_some_and(|a| a.read_only));
+    assert!(!facts.attachments.iter().find(|a| a.node == "b").is_some_and(|a| a.read_only));
     assert!(!facts.attachments.iter().find(|a| a.node == "a").is_some_and(|a| a.read_only));
     wants(&mut facts, &all[1..]);
     assert_eq!(next(&facts).steps, [], "another user is left there");
@@ -288,7 +289,7 @@ fn a_fence_frees_a_closed_attachment_for_others_but_not_for_its_own_node() {
 /// Scenario A46.
 #[test]
 fn a_writer_does_not_join_an_attachment_made_for_readers() {
-    let mut facts = facts(AccessMode::SingleNodeMultiWriter);
+    let mut facts = facts(AccessMode::MultiNodeSingleWriter);
     wants(&mut facts, &[holder("1", "a", true)]);
     settle(&mut facts, true);
     assert!(facts.attachments[0].read_only);
@@ -298,4 +299,42 @@ fn a_writer_does_not_join_an_attachment_made_for_readers() {
     wants(&mut facts, &[writer]);
     settle(&mut facts, true);
     assert!(!facts.attachments[0].read_only && facts.holders.len() == 1);
+}
+
+/// Where writers may come beside readers, a reader that was first keeps none of them out.
+#[test]
+fn a_writer_joins_a_reader_where_both_may_be_at_one_time() {
+    for mode in [AccessMode::SingleNodeMultiWriter, AccessMode::MultiNodeMultiWriter] {
+        let mut facts = facts(mode);
+        let (reader, writer) = (holder("1", "a", true), holder("2", "a", false));
+        wants(&mut facts, std::slice::from_ref(&reader));
+        settle(&mut facts, true);
+        assert!(!facts.attachments[0].read_only, "{mode:?}");
+        wants(&mut facts, &[reader, writer]);
+        settle(&mut facts, true);
+        assert_eq!((facts.attachments.len(), facts.holders.len()), (1, 2), "{mode:?}");
+    }
+}
+
+/// Two users of a node are on their way out, and one of them is stuck: the other need not wait for it.
+#[test]
+fn who_is_down_for_good_goes_before_one_that_is_stuck() {
+    let entry = |uid: &str, user| (by("n1", holder(uid, "n", false)), user);
+    let uids = |facts: &Facts| match next(facts).steps.as_slice() {
+        [Step::Holders { holders, unseen }] if unseen.is_empty() => {
+            holders.iter().map(|h| h.allocation.uid.clone()).collect::<Vec<_>>()
+        }
+        steps => panic!("{steps:?}"),
+    };
+    for closing in [false, true] {
+        let mut facts = facts(AccessMode::SingleNodeMultiWriter);
+        let there = Attachment { going: closing, ..attachment("n", "n1", &["down", "stuck"]) };
+        facts.attachments = vec![there];
+        facts.holders = vec![entry("down", User::Down), entry("stuck", User::NotDown)];
+        assert_eq!(uids(&facts), ["stuck"], "closing: {closing}");
+        // The last one goes with the attachment.
+        facts.holders = vec![entry("down", User::Down)];
+        let left = next(&facts).steps;
+        assert!(!left.iter().any(|step| matches!(step, Step::Holders { .. })), "{left:?}");
+    }
 }

@@ -4,13 +4,16 @@
 //! (`sys::shim::stage`).
 use crate::sys::containerd::{Contained, Containerd, ContainerdError, NAMESPACE};
 use crate::sys::containers::Lack;
+use crate::sys::ffi;
+use crate::sys::proc::{self, Called};
 use crate::sys::shim::stand_in::{self, LINK};
-use crate::sys::{ffi, proc};
 use async_trait::async_trait;
 use hyper_util::rt::TokioIo;
 use prost::Message;
+use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
@@ -51,8 +54,15 @@ const ANSWER: Duration = Duration::from_secs(5);
 const MAKE: Duration = Duration::from_secs(15);
 /// How long a killed container may take to be over.
 const END: Duration = Duration::from_secs(10);
+/// How long what was started for a container may take to go by itself when that is gone.
+const GOES: Duration = Duration::from_secs(2);
+/// What is done when nothing is asked of it any more.
+const WAITING: &str = "wait until nothing is done for the container";
 /// Its own shim for runc.
 const RUNTIME: &str = "io.containerd.runc.v2";
+/// The program that it starts for each container under that name: `… -namespace NAMESPACE -id ID -address SOCKET`, for a
+/// moment with `start` or `delete` behind it.
+const PROGRAM: &[u8] = b"containerd-shim-runc-v2";
 /// The types of what it takes without looking into it.
 const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 const OPTIONS: &str = "containerd.runc.v1.Options";
@@ -136,6 +146,58 @@ impl RealContainerd {
         }
     }
 
+    /// Whether a shim was started by this one: the path that it was given leads there where the shim is.
+    fn is_its(&self, shim: &Called) -> bool {
+        let socket = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+        let address = shim.after("-address").map(|path| path.trim_start_matches('/'));
+        let its =
+            address.and_then(|path| socket(&Path::new(&format!("/proc/{}/root", shim.id.pid)).join(path)));
+        its.is_some() && its == socket(&self.socket)
+    }
+
+    /// Waits until nothing is done for the container of this name any more, which containerd does not have; ends its shim if
+    /// that does not go by itself.
+    ///
+    /// When its own shim is killed, containerd has runc clear up after the container by itself, and tells nobody. That goes by
+    /// the path of the cgroup, which is the next container's of the same task, too: it would kill that one, or take its cgroup
+    /// away before there is a process in it. And where its client goes, or it is killed itself, while it starts a shim, it knows
+    /// nothing of that one, which then waits forever for somebody to say what it is for.
+    async fn over(&self, id: &str) -> Result<(), ContainerdError> {
+        let settled = async {
+            // What starts a shim does so in another process, and so there may be one more than was seen.
+            loop {
+                let deletions = proc::called_with(&[id, "delete"])?;
+                let (starts, shims): (Vec<_>, Vec<_>) = shims(Some(id))?
+                    .into_iter()
+                    .filter(|shim| self.is_its(shim))
+                    .partition(|shim| shim.has("start"));
+                if deletions.is_empty() && starts.is_empty() && shims.is_empty() {
+                    return Ok::<_, std::io::Error>(());
+                }
+                gone(deletions.iter().chain(&starts)).await?;
+                if let Ok(gone) = timeout(GOES, gone(shims.iter())).await {
+                    gone?;
+                    continue;
+                }
+                tracing::warn!(
+                    container = id,
+                    "containerd left its shim of a container that is gone: killed"
+                );
+                for shim in &shims {
+                    proc::send(&shim.process, Signal::KILL)?;
+                }
+                gone(shims.iter()).await?;
+            }
+        };
+        match timeout(END, settled).await {
+            Ok(settled) => settled.map_err(|error| looking(&error)),
+            Err(_) => Err(ContainerdError::InDoubt {
+                call: WAITING,
+                said: format!("something is done for it still, after {END:?}"),
+            }),
+        }
+    }
+
     /// The first process of a container; none if it has none, or had one and that is forgotten.
     async fn process(&self, line: Channel, id: &str) -> Result<Option<Process>, ContainerdError> {
         let request = asked(GetRequest { container_id: id.to_owned() });
@@ -170,13 +232,29 @@ impl Containerd for RealContainerd {
         Ok(all)
     }
 
+    async fn strays(&self) -> Result<Vec<String>, ContainerdError> {
+        let mut containers = ContainersClient::new(self.dial().await?);
+        let mut found = Vec::new();
+        for shim in shims(None).map_err(|error| looking(&error))?.iter().filter(|shim| self.is_its(shim)) {
+            let Some(id) = shim.after("-id").map(str::to_owned) else { continue };
+            // A container is there before its shim.
+            let request = asked(GetContainerRequest { id: id.clone() });
+            match answer("look at the container", ANSWER, containers.get(request)).await {
+                Ok(_) => {}
+                Err(ContainerdError::Absent { .. }) => found.push(id),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
     async fn remove(&self, id: &str) -> Result<(), ContainerdError> {
         let line = self.dial().await?;
         let mut containers = ContainersClient::new(line.clone());
         let request = asked(GetContainerRequest { id: id.to_owned() });
         let container = match answer("look at the container", ANSWER, containers.get(request)).await {
             Ok(found) => found.container.unwrap_or_default(),
-            Err(ContainerdError::Absent { .. }) => return deletions_over(id).await,
+            Err(ContainerdError::Absent { .. }) => return self.over(id).await,
             Err(error) => return Err(error),
         };
         let mut tasks = TasksClient::new(line.clone());
@@ -198,7 +276,7 @@ impl Containerd for RealContainerd {
         if let Some(directory) = called(&container) {
             crate::sys::remove::tree(directory.as_path()).ok();
         }
-        deletions_over(id).await
+        self.over(id).await
     }
 
     async fn remove_of(&self, of: &Path, root: &Path) -> Result<(), ContainerdError> {
@@ -217,7 +295,7 @@ impl Containerd for RealContainerd {
             if failed.is_ok() {
                 // Of those that it was never told of, too, and of one that another one removes in this moment.
                 for id in stand_in::clear(root, of) {
-                    failed = deletions_over(&id).await.and(failed);
+                    failed = self.over(&id).await.and(failed);
                 }
                 break;
             }
@@ -226,26 +304,24 @@ impl Containerd for RealContainerd {
     }
 }
 
-/// Waits until nothing deletes the container of this name any more.
-///
-/// When its own shim is killed, containerd has runc clear up after the container by itself, and tells nobody. That goes by
-/// the path of the cgroup, which is the next container's of the same task, too: it would kill that one, or take its cgroup
-/// away before there is a process in it.
-async fn deletions_over(id: &str) -> Result<(), ContainerdError> {
-    let call = "wait for the deletions of the container";
-    let doubt = |said| ContainerdError::InDoubt { call, said };
-    let deleting = proc::called_with(&[id, "delete"]).map_err(|error| doubt(error.to_string()))?;
-    let over = async {
-        for process in deleting {
-            ffi::readable(process)?.readable().await?.retain_ready();
-        }
-        Ok::<_, std::io::Error>(())
-    };
-    match timeout(END, over).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(doubt(error.to_string())),
-        Err(_) => Err(doubt(format!("one has not ended within {END:?}"))),
+/// When these have ended.
+async fn gone(these: impl Iterator<Item = &Called>) -> std::io::Result<()> {
+    for one in these {
+        ffi::readable(one.process.try_clone()?)?.readable().await?.retain_ready();
     }
+    Ok(())
+}
+
+/// Shims of containers in our namespace, of one container or of any, and what starts one.
+fn shims(of: Option<&str>) -> std::io::Result<Vec<Called>> {
+    let words: Vec<&str> = ["-namespace", NAMESPACE, "-id"].into_iter().chain(of).collect();
+    let mut found = proc::called_with(&words)?;
+    found.retain(|one| one.words().next().is_some_and(|name| name.ends_with(PROGRAM)) && !one.has("delete"));
+    Ok(found)
+}
+
+fn looking(error: &std::io::Error) -> ContainerdError {
+    ContainerdError::InDoubt { call: WAITING, said: error.to_string() }
 }
 
 /// What this filter of containerd's lets pass.

@@ -165,6 +165,7 @@ mod tests {
         (found.gid(), found.mode() & 0o7777)
     }
 
+    /// Scenario B83.
     #[test]
     fn everything_is_given_and_nothing_is_followed() {
         let place = tempfile::tempdir().unwrap();

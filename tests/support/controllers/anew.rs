@@ -57,6 +57,7 @@ async fn a_claim_whose_volume_was_refused_can_be_corrected() {
     end(bench).await;
 }
 
+/// Scenario B8.
 /// Part of obligation CO-CTRL-13.
 /// A class cannot change, but another one can stand in its place; and a volume that is there is left alone, whatever is said.
 #[tokio::test(start_paused = true)]

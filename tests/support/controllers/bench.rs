@@ -22,6 +22,9 @@ use crate::fake::{Behaviour, FakeNode, Ledger};
 use crate::support::server_api::options;
 use wharfline::store::embedded::{EmbeddedStore, MemoryDisk};
 
+/// What time it is for the controllers when a test begins.
+pub(crate) const NOW: &str = "2024-05-01T10:00:00Z";
+
 /// Far beyond what any step takes, in the time of the test.
 const DEADLINE: Duration = Duration::from_secs(600);
 
@@ -34,6 +37,7 @@ pub(crate) const KINDS: &[(&str, &str, bool, bool)] = &[
     ("VolumeClaim", "volumeclaims", true, true),
     ("Volume", "volumes", false, true),
     ("Snapshot", "snapshots", true, true),
+    ("SnapshotSchedule", "snapshotschedules", true, true),
     ("VolumeAttachment", "volumeattachments", false, true),
     ("Allocation", "allocations", true, true),
     ("NodeAgent", "nodeagents", false, true),
@@ -159,6 +163,8 @@ pub(crate) struct Bench {
     refused: Arc<Mutex<&'static str>>,
     /// More controllers beside the first ones.
     others: Vec<Running>,
+    /// When the test began.
+    born: tokio::time::Instant,
 }
 
 type Running = tokio::task::JoinHandle<Result<(), controllers::Error>>;
@@ -202,6 +208,7 @@ impl Bench {
             delays: Arc::default(),
             refused: Arc::default(),
             others: Vec::new(),
+            born: tokio::time::Instant::now(),
         };
         bench.watch();
         bench.start();
@@ -297,7 +304,8 @@ impl Bench {
             }
         });
         let client = kube::Client::new(service, "default");
-        let now = || "2024-05-01T10:00:00Z".parse().unwrap();
+        let (begin, born): (jiff::Timestamp, _) = (NOW.parse().unwrap(), self.born);
+        let now = move || begin + jiff::SignedDuration::try_from(born.elapsed()).expect("a test is short");
         let options = Options { now: Arc::new(now), jitter: Arc::new(|| 0), ..Options::default() };
         let stop = self.controllers.clone();
         tokio::spawn(controllers::run(client, options, async move { stop.cancelled().await }))

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, ask};
+use crate::bench::{Bench, Seen, ask, condition};
 use crate::quickstart::{nothing_left, quickstart, running};
 
 fn config(name: &str, owners: &[&Value]) -> Value {
@@ -103,6 +103,8 @@ async fn what_an_orphaned_object_owned_stays() {
     bench.end().await;
 }
 
+/// Scenario A40.
+/// As long as the data of a claim is not deleted the namespace stays, and the volume says that it is on its way out.
 #[tokio::test(start_paused = true)]
 async fn a_namespace_goes_after_its_contents() {
     let bench = Bench::new(&["a"]).await;
@@ -116,13 +118,31 @@ async fn a_namespace_goes_after_its_contents() {
         bench.make(plural, object).await;
     }
     bench.make("configmaps", json!({ "metadata": { "name": "settings", "namespace": "shop" } })).await;
+    let template = json!({ "spec": { "source": { "claimName": "data" } } });
+    let yearly = json!({ "metadata": { "name": "yearly", "namespace": "shop" },
+        "spec": { "schedule": "@yearly", "template": template } });
+    bench.make("snapshotschedules", yearly).await;
     bench
         .until("it runs", |seen| seen.get("allocations", "shop", "hello")["status"]["phase"] == "Running")
         .await;
+    bench.behave("a", |b| b.creates = false);
     bench.delete("namespaces", "", "shop").await;
+    let going = |seen: &Seen| seen.get("namespaces", "", "shop")["status"]["phase"] == "Terminating";
+    bench.until("it is going", going).await;
+    bench.until("its user goes", |seen| seen.all("volumeattachments").is_empty()).await;
+    bench.quiet().await;
+    let said = condition(&bench.seen.only("volumes"), "Ready")["reason"].clone();
+    assert!(going(&bench.seen) && said == "Releasing", "{said}");
+    let claim = bench.seen.get("volumeclaims", "shop", "data");
+    assert!(!claim["metadata"]["deletionTimestamp"].is_null() && !bench.ledger.is_empty(), "{claim}");
+    let settings = bench.seen.get("configmaps", "shop", "settings");
+    let stays = !settings.is_null() && settings["metadata"]["deletionTimestamp"].is_null();
+    assert!(stays, "what the volume may need goes after it: {settings}");
+    bench.behave("a", |b| b.creates = true);
     bench.until("it is gone", |seen| seen.get("namespaces", "", "shop").is_null()).await;
     assert!(bench.ledger.is_empty(), "{:?}", bench.ledger.calls());
     assert!(bench.seen.get("configmaps", "shop", "settings").is_null());
+    assert_eq!(bench.seen.all("snapshotschedules").len(), 0);
     bench.end().await;
 }
 
@@ -145,7 +165,7 @@ async fn events_are_kept_for_an_hour() {
     bench.end().await;
 }
 
-/// Scenarios A69, B51.
+/// Scenarios A69, B1, B25, B51.
 /// Obligation CO-CTRL-01: the one name that is made of the claim's uid, which stands in the volume before it is asked for.
 /// The controllers are killed after each of their writes in turn: nothing is lost, nothing is done twice.
 #[tokio::test(start_paused = true)]

@@ -13,6 +13,56 @@ fn serving(nodes: usize) -> impl Fn(&Seen) -> bool {
     move |seen| seen.all("plugininstances").iter().filter(|i| ready(i)).count() == nodes
 }
 
+/// A class of the plugin `disk` whose volumes may be made at these nodes only.
+fn at(name: &str, nodes: &[&str], when: &str) -> Value {
+    let terms: Vec<_> = nodes.iter().map(|node| json!({ "dir/node": node })).collect();
+    json!({ "metadata": { "name": name }, "spec": { "plugin": "disk", "allowedTopologies": terms,
+        "volumeBindingMode": when } })
+}
+
+/// Scenario B18.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_asked_for_where_its_class_lets_it_be_and_nowhere_else() {
+    let bench = Bench::new(&["a", "b", "c"]).await;
+    disk(&bench).await;
+    bench.until("all serve", serving(3)).await;
+    bench.make("volumeclasses", at("some", &["b", "c"], "Immediate")).await;
+    bench.make("volumeclaims", claim("c", "some", "SingleNodeWriter")).await;
+    bench.until("bound", |seen| ready(&seen.only("volumeclaims"))).await;
+    let (asked, places) = (source(&bench.seen), json!([{ "dir/node": "b" }, { "dir/node": "c" }]));
+    assert_eq!((&asked["requisite"], &asked["preferred"]), (&places, &places), "{asked}");
+    bench.end().await;
+}
+
+/// Scenario B19.
+#[tokio::test(start_paused = true)]
+async fn who_is_pinned_where_no_volume_of_the_class_may_be_stays_unplaced_and_is_told() {
+    let bench = Bench::new(&["a", "b"]).await;
+    disk(&bench).await;
+    bench.until("both serve", serving(2)).await;
+    bench.make("volumeclasses", at("late", &["b"], "WaitForFirstConsumer")).await;
+    bench.make("volumeclaims", claim("c", "late", "SingleNodeWriter")).await;
+    bench.make("allocations", user("far", "c", "a")).await;
+    let far = |seen: &Seen| seen.get("allocations", "default", "far");
+    bench.until("it cannot be there", |seen| why(&far(seen)) == "NoNodeFits").await;
+    let message = condition(&far(&bench.seen), "Placed")["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("a: claim c cannot be reached from there"), "{message}");
+    bench.quiet().await;
+    assert_eq!((phase(&bench.seen, "far"), why(&far(&bench.seen))), ("Pending".into(), "NoNodeFits".into()));
+    let nobody = |word: &Value| word.as_str().unwrap_or_default().is_empty();
+    assert!(nobody(&far(&bench.seen)["status"]["nodeName"]), "it has a node");
+    assert!(nobody(&bench.seen.only("volumeclaims")["status"]["selectedNode"]), "a node was chosen for it");
+    assert!(bench.seen.all("volumes").is_empty() && bench.ledger.calls().is_empty());
+    // Alike in all else, and `a` comes first by its name.
+    bench.make("allocations", user("free", "c", "")).await;
+    bench.until("it runs", |seen| phase(seen, "free") == "Running").await;
+    assert_eq!(bench.seen.get("allocations", "default", "free")["status"]["nodeName"], "b");
+    assert_eq!(source(&bench.seen)["requisite"], json!([{ "dir/node": "b" }]));
+    assert_eq!(phase(&bench.seen, "far"), "Pending");
+    bench.end().await;
+}
+
+/// Scenarios A28, B20.
 /// Obligations CO-CTRL-06, CO-CTRL-07, CO-CTRL-10.
 #[tokio::test(start_paused = true)]
 async fn where_a_volume_may_be_is_frozen_with_it_and_its_users_go_there() {
@@ -29,6 +79,8 @@ async fn where_a_volume_may_be_is_frozen_with_it_and_its_users_go_there() {
     assert_eq!((&asked["requisite"], &asked["preferred"]), (&places, &places), "{asked}");
     bench.join("c", Behaviour::default()).await;
     bench.until("all serve", serving(3)).await;
+    let elsewhere = json!({ "spec": { "allowedTopologies": [{ "dir/node": "b" }] } });
+    bench.patch("volumeclasses", "", "disk", elsewhere).await;
     bench.quiet().await;
     assert_eq!(source(&bench.seen), asked, "what is asked again is what was asked");
     for node in ["a", "b"] {

@@ -25,6 +25,7 @@ async fn poked(bench: &Bench, what: &str, test: impl Fn(&Seen) -> bool) {
     panic!("never: {what}");
 }
 
+/// Scenario A42.
 /// Whoever looks again before a cache shows what was written last would write it once more, and be refused.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_written_twice_because_a_cache_is_late() {
@@ -56,7 +57,7 @@ async fn nothing_is_written_twice_because_a_cache_is_late() {
     }
 }
 
-/// Scenario B127.
+/// Scenarios B16, B127.
 /// Two leaders at once, one of which sees one kind late. The ledger refuses two publications and two attachments.
 #[tokio::test(start_paused = true)]
 async fn two_leaders_with_old_caches_grant_one_after_the_other() {
@@ -69,6 +70,12 @@ async fn two_leaders_with_old_caches_grant_one_after_the_other() {
         disk(&bench).await;
         bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
         bench.until("bound", |seen| ready(&seen.only("volumeclaims"))).await;
+        bench.quiet().await;
+        assert_eq!((bench.ledger.count("create"), bench.seen.all("volumes").len()), (1, 1), "{late}");
+        let mut asked: Vec<_> = bench.writes().into_iter().filter(|w| w.method == "POST").collect();
+        asked.retain(|w| w.path.ends_with("/volumes"));
+        let named = |w: &crate::bench::Write| w.body["spec"]["source"]["create"]["name"].clone();
+        assert!(!asked.is_empty() && asked.iter().all(|w| named(w) == named(&asked[0])), "{asked:#?}");
         for round in 0..2 {
             // Two ask at once, in either order.
             let (first, second) = if round % 2 == 0 { ("a", "b") } else { ("b", "a") };

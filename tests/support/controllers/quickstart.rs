@@ -73,6 +73,7 @@ pub(crate) fn nothing_left(seen: &Seen) -> bool {
     .all(|plural| seen.all(plural).is_empty())
 }
 
+/// Scenario B26.
 /// What is missing makes things wait, and they go on by themselves; what is deleted goes in whatever order.
 #[tokio::test(start_paused = true)]
 async fn up_and_down_in_every_order() {

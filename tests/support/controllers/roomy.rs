@@ -3,7 +3,7 @@ use serde_json::json;
 
 use crate::bench::{Bench, Seen, condition, pass_millis};
 use crate::fake::{Behaviour, DIR};
-use crate::manifests::{claim, phase, plugin, ready, user};
+use crate::manifests::{claim, disk, phase, plugin, ready, user};
 use crate::quickstart::nothing_left;
 
 /// A plugin that makes volumes on each node for itself, or for all of them in their places, and a class that waits for users.
@@ -46,6 +46,7 @@ async fn end(bench: Bench, users: &[&str]) {
     bench.end().await;
 }
 
+/// Scenario B9.
 /// Obligation CO-CTRL-16.
 /// Both kinds of plugins: the volume is begun anew where there is room, its user goes there, and that is told.
 #[tokio::test(start_paused = true)]
@@ -68,6 +69,28 @@ async fn a_volume_without_room_is_made_on_another_node_and_its_user_follows() {
         assert_eq!(bench.quiet().await.len(), 0);
         end(bench, &["one"]).await;
     }
+}
+
+/// Scenario B10.
+/// It waits for no user, so nobody can go elsewhere with it: it waits where it was asked for, and says so.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_waits_for_no_user_waits_for_room_and_is_bound_once_there_is_some() {
+    let bench =
+        Bench::with(&["a", "b"], Behaviour { capabilities: DIR.to_vec(), ..Behaviour::default() }).await;
+    disk(&bench).await;
+    full(&bench, &["a", "b"], &["a", "b"]);
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    let why = |seen: &Seen| condition(&seen.only("volumeclaims"), "Ready")["reason"].clone();
+    bench.until("it has no room", |seen| why(seen) == "NoRoom").await;
+    let volume = bench.seen.only("volumes")["metadata"]["uid"].clone();
+    assert_eq!(bench.quiet().await.len(), 0);
+    let claim = bench.seen.only("volumeclaims");
+    assert_eq!((&claim["status"]["phase"], why(&bench.seen)), (&json!("Pending"), json!("NoRoom")));
+    full(&bench, &["a", "b"], &[]);
+    bench.until("bound", |seen| ready(&seen.only("volumeclaims"))).await;
+    assert_eq!(bench.seen.only("volumes")["metadata"]["uid"], volume, "nothing was begun anew");
+    assert_eq!(bench.ledger.count("create"), 1);
+    bench.end().await;
 }
 
 /// A person wants it there: it waits for room there, and is not moved to and fro.

@@ -147,6 +147,7 @@ async fn who_gets_its_turn_while_its_plugin_is_away_says_so() {
     bench.end().await;
 }
 
+/// Scenario A60.
 #[tokio::test(start_paused = true)]
 async fn what_ends_while_it_waits_for_its_plugin_leaves_no_claim() {
     for delete in [false, true] {
@@ -170,6 +171,7 @@ async fn what_ends_while_it_waits_for_its_plugin_leaves_no_claim() {
     }
 }
 
+/// Scenarios A60, B94.
 /// On first start: nothing is bound or made, and nothing is after the end.
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_a_plugin_from_the_first_on_leaves_nothing_either() {

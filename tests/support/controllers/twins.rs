@@ -94,6 +94,7 @@ async fn what_another_volume_has_a_handle_of_is_not_deleted_with_its_claim() {
     bench.end().await;
 }
 
+/// Scenario B21.
 /// What was kept after its claim is used by nobody any more: registered anew it is free at once.
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_was_kept_may_be_registered_anew() {

@@ -147,6 +147,7 @@ async fn a_single_writer_is_used_by_one_after_the_other() {
     bench.end().await;
 }
 
+/// Scenario B76.
 /// Obligation CO-NODE-48.
 #[tokio::test(start_paused = true)]
 async fn whoever_comes_second_to_a_single_writer_waits_on_the_same_node_too() {
@@ -220,7 +221,7 @@ async fn what_is_attached_keeps_the_id_that_its_node_had_then() {
     bench.end().await;
 }
 
-/// Scenario B48.
+/// Scenarios A56, B48.
 /// Obligation CO-CTRL-45.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_detached_before_the_nodes_word() {
@@ -331,6 +332,7 @@ async fn what_is_stopped_lets_go_and_starts_again() {
     bench.end().await;
 }
 
+/// Scenarios A41, B12, B17.
 #[tokio::test(start_paused = true)]
 async fn every_missing_thing_is_named_and_waited_for() {
     let bench = Bench::with(&["a"], disks()).await;
@@ -361,12 +363,14 @@ async fn every_missing_thing_is_named_and_waited_for() {
         b.capabilities = vec!["plugin/CONTROLLER_SERVICE"];
     });
     bench.until("cannot create", |seen| why(&claims(seen)) == "PluginLacksCapability").await;
+    bench.quiet().await;
+    assert!(bench.seen.all("volumes").is_empty() && bench.ledger.calls().is_empty(), "it was asked to");
     bench.behave("a", |b| b.capabilities = DISK.to_vec());
     bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
     bench.end().await;
 }
 
-/// Scenarios B54, A6.
+/// Scenarios A6, B1, B2, B54.
 /// Obligation CO-CTRL-34.
 #[tokio::test(start_paused = true)]
 async fn a_class_may_be_the_default_one_and_a_limit_is_kept() {
@@ -385,10 +389,13 @@ async fn a_class_may_be_the_default_one_and_a_limit_is_kept() {
     }
     let spec = bench.seen.all("volumes")[0]["spec"].clone();
     assert_eq!((&spec["fsType"], &spec["reclaimPolicy"]), (&json!("ext4"), &json!("Retain")));
+    assert_eq!(spec["mountOptions"], json!(["noatime"]));
     assert_eq!(spec["source"]["create"]["parameters"], json!({ "k": "v" }));
     assert_eq!(spec["source"]["create"]["requiredBytes"], 1 << 30);
     bench.make("allocations", user("one", "c1", "")).await;
     bench.until("one runs", |seen| phase(seen, "one") == "Running").await;
+    let capability = bench.seen.only("volumeattachments")["spec"]["capability"].clone();
+    assert_eq!((&capability["fsType"], &capability["mountOptions"]), (&json!("ext4"), &json!(["noatime"])));
     bench.make("allocations", user("two", "c2", "")).await;
     let two = |seen: &crate::bench::Seen| seen.get("allocations", "default", "two");
     bench.until("the node is full", |seen| why(&two(seen)) == "NoNodeFits").await;
@@ -404,6 +411,7 @@ async fn a_class_may_be_the_default_one_and_a_limit_is_kept() {
     bench.end().await;
 }
 
+/// Scenarios A32, B26.
 /// What was kept goes once its policy says so, and a claim that was torn out by force takes its volume along.
 /// Obligation CO-CTRL-12.
 #[tokio::test(start_paused = true)]
@@ -446,6 +454,7 @@ async fn what_is_not_to_be_kept_goes_with_or_after_its_claim() {
     bench.end().await;
 }
 
+/// Scenarios A32, A41, B21, B22, B31.
 /// The nas example: a volume by handle, a plugin that makes no controller calls.
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_existed_is_bound_by_name_and_never_deleted() {

@@ -378,6 +378,7 @@ fn nothing_is_mounted_where_it_would_reach_the_node() {
     }
 }
 
+/// Scenario B95.
 #[test]
 fn a_directory_of_a_volume_lies_in_it() {
     let mounts = |v: &str| json!([{ "name": "a", "mountPath": "/a", "subPath": v }]);
@@ -389,7 +390,7 @@ fn a_directory_of_a_volume_lies_in_it() {
             (&["", "app/data", "..a/b..", &long[2..]], ""),
             (
                 &["/app", "app/", "a//b", ".", "a/.", "..", "a/../b", "a\0", &long],
-                "must be a relative path without \"..\", such as app/data",
+                "must be a relative path of names, without \"..\", \".\" and empty parts, such as app/data",
             ),
         ],
     );

@@ -145,3 +145,79 @@ fn of_two_plugins_of_an_allocation_the_one_that_is_needed_is_named() {
     let (subject, ..) = root(&cluster, "Allocation/nfs-all-b@wharfline-system");
     assert_eq!(subject, "allocation/web-logs");
 }
+
+/// An allocation of the namespace whose task is to serve a plugin that is not there.
+fn to_serve(name: &str, plugin: &str, status: &Value, volumes: &Value) -> Value {
+    let mut status = status.clone();
+    status["status"].as_object_mut().unwrap().retain(|_, value| !value.is_null());
+    json!({ "metadata": { "namespace": "shop", "name": name, "uid": name },
+        "spec": { "volumes": volumes, "tasks": [{ "name": "driver", "runtime": {},
+            "csiPlugin": { "pluginName": plugin, "role": "Monolith" } }] },
+        "status": status["status"] })
+}
+
+/// A plugin that nobody declared comes with its first healthy instance, and what keeps that from coming is the cause.
+#[test]
+fn what_is_to_bring_a_plugin_along_is_the_cause_of_its_absence() {
+    let pending = json!({ "spec": { "volumeClassName": "fast" },
+        "status": { "phase": "Pending", "volumeName": null, "conditions": [{ "type": "Ready", "status": "False",
+            "reason": "NotFound", "message": "waits for Plugin \"own\", which does not exist yet" }] } });
+    let unready =
+        || unplaced("VolumeNotReady", "claim \"data\": waits for Plugin \"own\", which does not exist yet");
+    let mut cluster = with(&[
+        ("classes/0", json!({ "spec": { "plugin": "own" } })),
+        ("claims/0", pending),
+        ("allocations/0", unready()),
+    ]);
+    let (subject, text, advice) = root(&cluster, "Allocation/web-data");
+    assert_eq!((subject.as_str(), text.as_str()), ("plugin/own", "does not exist"), "{advice}");
+    let failed = json!({ "status": { "nodeName": "b", "phase": "Failed", "conditions": [{ "type": "Ready",
+        "status": "False", "reason": "NotStarted", "message": "no such command" }] } });
+    let all = cluster["allocations"].as_array_mut().unwrap();
+    all.push(to_serve("drv", "own", &failed, &json!([])));
+    let (subject, text, _) = root(&cluster, "Allocation/web-data");
+    assert_eq!(subject, "allocation/drv");
+    assert!(text.contains("no such command"), "{text}");
+    // It waits for the very plugin that it is to bring along.
+    let uses = json!([{ "name": "v", "claimName": "data" }]);
+    *cluster["allocations"].as_array_mut().unwrap().last_mut().unwrap() =
+        to_serve("drv", "own", &unready(), &uses);
+    let (subject, text, advice) = root(&cluster, "Allocation/drv");
+    assert_eq!(subject, "plugin/own");
+    assert!(text.contains("waits for this in the end"), "{text}");
+    assert!(advice.contains("run one of the drivers in an allocation without"), "{advice}");
+    // One that is told so is no matter of the plugin at all.
+    *cluster["allocations"].as_array_mut().unwrap().last_mut().unwrap() = to_serve(
+        "drv",
+        "own",
+        &unplaced("OwnPlugin", "serves plugin \"own\" and can use no volume of it"),
+        &uses,
+    );
+    let (subject, _, advice) = root(&cluster, "Allocation/drv");
+    assert_eq!(subject, "allocation/drv");
+    assert!(advice.contains("in an allocation of its own"), "{advice}");
+}
+
+#[test]
+fn who_may_not_serve_a_plugin_is_told_how_it_may() {
+    let refused =
+        "Plugin \"nfs\" takes no instances from namespace \"shop\"; its allowInstancesFrom does not name it";
+    let mut driver = to_serve(
+        "drv",
+        "nfs",
+        &json!({ "status": { "nodeName": "b", "phase": "Running",
+        "pluginRefused": refused } }),
+        &json!([]),
+    );
+    let mut cluster = with(&[("plugins/0", json!({ "spec": { "allowInstancesFrom": ["ops"] } }))]);
+    cluster["allocations"].as_array_mut().unwrap().push(driver.clone());
+    let (_, text, advice) = root(&cluster, "Allocation/drv");
+    assert!(text.contains(refused), "{text}");
+    let patch = "`wharfline patch plugin/nfs -p '{\"spec\":{\"allowInstancesFrom\":[\"ops\",\"shop\"]}}'`";
+    assert!(advice.starts_with(patch), "{advice}");
+    // What is refused for another reason is not let in by that.
+    driver["status"]["pluginRefused"] = json!("serves plugin \"nfs\" and can use no volume of it");
+    *cluster["allocations"].as_array_mut().unwrap().last_mut().unwrap() = driver;
+    let (_, _, advice) = root(&cluster, "Allocation/drv");
+    assert!(!advice.contains("allowInstancesFrom"), "{advice}");
+}

@@ -174,15 +174,21 @@ fn a_task_that_is_to_serve_another_plugin_says_what_holds_it() {
 /// Two share a volume, and each has a host path of its own that it cannot have.
 #[test]
 fn the_host_path_of_another_is_not_the_cause() {
-    let mut of_it = waiting("vol-data");
-    of_it["status"]["conditions"] = json!([{ "type": "VolumesReady", "status": "False", "reason": "HostPathTaken",
-        "message": "hostPath /opt/x: is not beneath one that this node allows" }]);
+    let of_it = |reason: &str| {
+        let mut of_it = waiting("vol-data");
+        of_it["status"]["conditions"] = json!([{ "type": "VolumesReady", "status": "False", "reason": reason,
+            "message": "hostPath /opt/x: is not beneath one that this node allows" }]);
+        of_it
+    };
     let others = json!({ "status": { "node": { "staged": "Up", "reason": "HostPathTaken",
         "message": "hostPath /srv/site: allocation \"shop/other\" has a volume at /srv/site" } } });
-    let cluster = with(&[("allocations/0", of_it), ("attachments/0", others.clone())]);
-    let root = explain(&objects(&cluster), &subject("Allocation/web-data")).unwrap().root.unwrap();
-    assert_eq!(root.subject.to_string(), "allocation/web-data");
-    assert!(root.text.contains("/opt/x"), "{}", root.text);
+    for reason in ["HostPathTaken", "HostPathNotAllowed", "HostPathOccupied", "PathNotAllowed"] {
+        let cluster = with(&[("allocations/0", of_it(reason)), ("attachments/0", others.clone())]);
+        let root = explain(&objects(&cluster), &subject("Allocation/web-data")).unwrap().root.unwrap();
+        assert_eq!(root.subject.to_string(), "allocation/web-data", "{reason}");
+        assert!(root.text.contains("/opt/x"), "{}", root.text);
+        assert_eq!(root.advice.contains("--host-path"), reason == "HostPathNotAllowed", "{}", root.advice);
+    }
     // Who says nothing of its own waits for the attachment.
     let cluster = with(&[("allocations/0", waiting("vol-data")), ("attachments/0", others)]);
     let root = explain(&objects(&cluster), &subject("Allocation/web-data")).unwrap().root.unwrap();

@@ -34,6 +34,14 @@ impl Walk<'_> {
                     branch.because.extend(said);
                 }
             }
+            "OwnPlugin" => {
+                "name a claim of another plugin in it, or run the driver in an allocation of its own"
+                    .clone_into(&mut branch.hint);
+            }
+            "ClaimTaken" => {
+                "let another allocation name its own in claimName beside claimTemplate; or, if nobody needs it, delete that claim"
+                    .clone_into(&mut branch.hint);
+            }
             _ => return false,
         }
         true

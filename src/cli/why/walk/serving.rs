@@ -28,8 +28,46 @@ impl Walk<'_> {
             Some(plugin) if self.asks_for_an_instance(&subject, service) => {
                 self.descend(subject, *plugin, tell)
             }
-            _ => self.enter(subject, found, tell),
+            None => self.announced(subject),
+            Some(_) => self.enter(subject, found, tell),
         }
+    }
+
+    /// A plugin that there is not. One that an allocation is to serve comes with its first healthy instance.
+    fn announced(&self, subject: Subject) -> Branch {
+        let name = subject.name.clone();
+        let (mut because, mut circle) = (Vec::new(), None);
+        for allocation in self.serving(&name).filter(|allocation| !leaves(allocation)) {
+            let (namespace, name) = (allocation.namespace().unwrap_or_default(), allocation.name_any());
+            let subject = Subject::namespaced(Kind::Allocation, &namespace, &name);
+            if self.way.borrow().contains(&subject) {
+                circle = Some(subject.words(""));
+            }
+            because.push(self.allocation(&namespace, &name));
+        }
+        because.retain(Branch::blocked);
+        because.truncate(MOST);
+        let circle = circle.filter(|_| because.is_empty());
+        // One whose driver is well registers in this moment, or was left by a Plugin that is gone.
+        if because.is_empty() && circle.is_none() {
+            return Branch::new(subject, State::Missing, "does not exist");
+        }
+        let text = "does not exist yet: it comes with its first healthy instance";
+        let mut branch = Branch { because, ..Branch::new(subject, State::Blocked, text) };
+        if let Some(words) = circle {
+            branch.add(&format!(", which {words} would be, and that waits for this in the end"));
+            "none of them can begin: run one of the drivers in an allocation without such a volume"
+                .clone_into(&mut branch.hint);
+        }
+        branch
+    }
+
+    /// The allocations with a task that is to serve a plugin.
+    fn serving<'p>(&'p self, plugin: &'p str) -> impl Iterator<Item = &'p Allocation> {
+        let blocks = move |a: &Allocation| {
+            a.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref()).any(|p| p.plugin_name == plugin)
+        };
+        self.allocations.values().copied().filter(move |allocation| blocks(allocation))
     }
 
     /// Whether the way comes from the plugin over what needs it, and not over its own instances, for the first time.
@@ -121,11 +159,8 @@ impl Walk<'_> {
 
     /// The plugin's own allocations that are not up, which is why there is no instance: those of them that count.
     fn unstarted(&self, plugin: &str, counts: impl Fn(&Allocation) -> bool) -> Vec<Branch> {
-        let serves = |a: &&Allocation| {
-            a.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref()).any(|p| p.plugin_name == plugin)
-        };
         let name = |a: &Allocation| (a.namespace().unwrap_or_default(), a.name_any());
-        let counting = self.allocations.values().copied().filter(serves).filter(|a| counts(a));
+        let counting = self.serving(plugin).filter(|a| counts(a));
         let branches = counting.map(|a| {
             let (namespace, name) = name(a);
             self.allocation(&namespace, &name)
@@ -201,9 +236,28 @@ impl Walk<'_> {
             branch.state = State::Blocked;
             branch.name_reason("InstanceRefused");
             branch.add(&format!("; {refused}"));
+            if refused.contains("allowInstancesFrom") {
+                branch.hint = self.admission(allocation, refused).unwrap_or_default();
+            }
         }
         self.add_former(branch, allocation);
         self.add_unwell(branch, allocation);
+    }
+
+    /// How a plugin is told that it takes instances from the allocation's namespace, if it does not.
+    fn admission(&self, allocation: &Allocation, refused: &str) -> Option<String> {
+        let namespace = allocation.namespace().unwrap_or_default();
+        let blocks = allocation.spec.tasks.iter().filter_map(|task| task.csi_plugin.as_ref());
+        let mut plugins = blocks.filter_map(|block| self.plugins.get(&key(&block.plugin_name)));
+        let plugin =
+            plugins.find(|plugin| refused.contains(&format!("Plugin \"{}\" ", plugin.name_any())))?;
+        let mut all = plugin.spec.allow_instances_from.clone();
+        all.push(namespace);
+        let list = all.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(",");
+        Some(format!(
+            "`wharfline patch plugin/{} -p '{{\"spec\":{{\"allowInstancesFrom\":[{list}]}}}}'`, if they shall serve it",
+            plugin.name_any()
+        ))
     }
 
     /// Whether one is the allocation of the other, an instance: it is not held up by that, it is that.

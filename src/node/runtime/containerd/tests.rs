@@ -15,6 +15,7 @@ use crate::sys::real::{Pool, RealContainers, RealFiles, RealProcesses};
 #[derive(Debug, Default)]
 struct Has {
     all: Vec<Contained>,
+    strays: Vec<String>,
     lack: Mutex<Option<Lack>>,
     asked: Mutex<Vec<String>>,
 }
@@ -27,6 +28,10 @@ impl sys::Containerd for Has {
 
     async fn list(&self) -> Result<Vec<Contained>, ContainerdError> {
         Ok(self.all.clone())
+    }
+
+    async fn strays(&self) -> Result<Vec<String>, ContainerdError> {
+        Ok(self.strays.clone())
     }
 
     async fn remove(&self, id: &str) -> Result<(), ContainerdError> {
@@ -101,7 +106,7 @@ async fn only_what_is_known_to_be_nobodys_is_removed() {
         one("elsewhere", "/other/tasks/u.gone".into(), false),
         one("deeper", tasks.join("u.gone/x"), false),
     ];
-    let has = Arc::new(Has { all, ..Has::default() });
+    let has = Arc::new(Has { all, strays: vec!["forgotten".to_owned()], ..Has::default() });
     runtime(data.path(), Some(Arc::clone(&has))).sweep().await.unwrap();
-    assert_eq!(*has.asked.lock().unwrap(), ["gone"]);
+    assert_eq!(*has.asked.lock().unwrap(), ["gone", "forgotten"]);
 }
