@@ -46,7 +46,7 @@ const HELD: &[&str] = &["S1: ", "is attached to", "is held by", "published at an
 /// What is planted. Calls about one volume are kept apart by the daemon's queue and by their turns, and leaders agree on an
 /// order beside the compare-and-swap: these are seen broken only when both are gone.
 const FAULTS: &[Fault] = &[
-    fault("grant-uncompared", "S1", HELD, By::Rivals(300)).last(79),
+    fault("grant-uncompared", "S1", HELD, By::Rivals(300)).last(3),
     fault("granted-beside-others", "S1", HELD, By::Seeds(100)),
     fault("deleted-in-use", "S2", &["S2: ", "is in use on"], By::Seeds(100)),
     fault("idle-unasked", "S3", &["S3: "], By::Seeds(100)),
@@ -55,13 +55,13 @@ const FAULTS: &[Fault] = &[
     fault("context-lost", "S5", &["publish_context is not that of the attachment"], By::Seeds(100)),
     fault("calls-side-by-side", "S6", &["overlaps"], By::Seeds(100)),
     fault("host-replaced-at-once", "S6", &["overlaps"], By::Seeds(300)).last(85),
-    fault("asked-is-released", "S6", &["overlaps"], By::Seeds(200)).last(5),
-    fault("let-go-and-on", "S6", &["overlaps"], By::Seeds(200)).last(63),
+    fault("asked-is-released", "S6", &["overlaps"], By::Seeds(200)).last(24),
+    fault("let-go-and-on", "S6", &["overlaps"], By::Seeds(200)).last(22),
     fault("directory-first", "S7", &["S7: "], By::Seeds(100)),
     fault("acknowledged-unsynced", "S8", &["S8: "], By::Seeds(100)).last(16),
     fault("another-name", "S8", &["rule 1: CreateVolume", ": Volume"], By::Seeds(100)),
-    fault("doubt-is-no", "S9", &["S17: ", ": Volume", ": Attachment"], By::Seeds(100)),
-    fault("staged-again", "S10", &["S10: "], By::Lives).last(244),
+    fault("doubt-is-no", "S9", &["S17: ", ": Volume", ": Attachment"], By::Seeds(100)).last(13),
+    fault("staged-again", "S10", &["S10: "], By::Lives).last(256),
     fault(
         "failure-is-forgotten",
         "S11",
@@ -81,11 +81,11 @@ const FAULTS: &[Fault] = &[
     fault("refusal-is-final", "L1", &["L1: "], By::Seeds(200)).last(23),
     fault("too-old-unsaid", "S13", &["S13: ", "L1: "], By::Seeds(100)).last(9),
     fault("changes-skipped", "S13", &["S13: "], By::Seeds(100)),
-    fault("writes-for-nothing", "L1", &["writes while nothing happened"], By::Seeds(100)),
+    fault("writes-for-nothing", "L1", &["writes while nothing happened"], By::Seeds(100)).last(8),
     fault("holder-kept", "L3", &["L3: "], By::Seeds(100)).last(10),
     fault("deletion-is-slow", "L7", &["L7: "], By::Seeds(100)).last(10),
     fault("answers-itself", "rule 10", &["a loop: "], By::Seeds(100)),
-    fault("lost-events-unseen", "S13", &["S13: ", "L1: "], By::Several(200)),
+    fault("lost-events-unseen", "S13", &["S13: ", "L1: "], By::Several(200)).last(20),
     fault("repeated-events-told", "S13", &["S13: ", "L1: "], By::Several(200)).last(34),
 ];
 
