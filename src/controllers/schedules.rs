@@ -16,7 +16,7 @@ use crate::api::meta::{Condition, READY, Time, Truth};
 use crate::api::quantity;
 use crate::api::schedule::{Calendar, SCHEDULE, SCHEDULE_UID, SCHEDULED_AT};
 use crate::api::{Snapshot, SnapshotSchedule, SnapshotScheduleStatus};
-use crate::plan::schedule::{self, Due, Picture};
+use crate::plan::schedule::{self, Due, Picture, Since};
 
 /// The longest sleep: the clock of the wall may be set meanwhile.
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -44,17 +44,11 @@ pub(crate) async fn reconcile(object: Arc<SnapshotSchedule>, context: Arc<Contex
     let before = object.status.clone().unwrap_or_default();
     let current = if spec.suspend { String::new() } else { format!("{} {}", spec.schedule, spec.time_zone) };
     let mut status = before.clone();
-    let begins = object.creation_timestamp().map(|born| Time(born.0));
-    let begins = begins.filter(|born| *born <= now).unwrap_or(now);
-    // The clock was far ahead once.
-    let ahead = before.since.is_some_and(|since| since.0 > now.0 + SignedDuration::from_hours(1));
-    // What another schedule would have asked for by now, or this one while it was suspended, is not made up for.
-    let anew = before.schedule != current || ahead;
-    if anew || before.since.is_none() {
-        status.since = Some(if before.since.is_none() && !spec.suspend { begins } else { now });
-        status.schedule.clone_from(&current);
-    }
-    let since = status.since.map_or(now.0, |since| since.0);
+    let said = before.since.map(|since| (since.0, before.schedule == current));
+    let born = object.creation_timestamp().map_or(now.0, |born| born.0);
+    let Since { at: since, anew } = schedule::since(said, (born, spec.suspend), now.0);
+    status.since = Some(Time(since));
+    status.schedule = current;
     let pictures = pictures(&context.world, &object);
     let last = if spec.suspend { None } else { calendar.last(since, now.0) };
     let mut told = match schedule::due(last, &pictures) {
@@ -80,8 +74,8 @@ pub(crate) async fn reconcile(object: Arc<SnapshotSchedule>, context: Arc<Contex
     thin_out(&context, &object, &pictures, now.0).await?;
     let left = status.next_time.map(|next| next.0.duration_since(now.0));
     let left = left.map(|left| Duration::try_from(left).unwrap_or_default());
-    // What is kept for a time grows old while none is taken, too.
-    let left = left.or_else(|| spec.keep_for.is_some().then_some(LONGEST));
+    // What is kept for a time grows old while none is taken, too; and what falls due in more than four years does so in the end.
+    let left = left.or_else(|| (!spec.suspend || spec.keep_for.is_some()).then_some(LONGEST));
     Ok(left.map(|left| left.clamp(Duration::from_millis(1), LONGEST)))
 }
 

@@ -26,6 +26,10 @@ pub(crate) async fn make(context: &Context, object: &Allocation) -> Outcome {
             Step::Keep => {}
             Step::Make => {
                 let claim = claim(object, volume, of);
+                // One that goes with its allocation goes if that is gone by now. One that stays would be nobody's.
+                if of.when_deleted == WhenDeleted::Retain && !is_there(context, object).await? {
+                    return Ok(None);
+                }
                 if let Some(wait) = context.behind::<VolumeClaim>(&name_of(&claim)) {
                     return Ok(Some(wait));
                 }
@@ -45,6 +49,13 @@ pub(crate) async fn make(context: &Context, object: &Allocation) -> Outcome {
         }
     }
     Ok(None)
+}
+
+/// Whether the server itself has the allocation, and it is not on its way out: the cache may be late.
+async fn is_there(context: &Context, object: &Allocation) -> Result<bool, Failure> {
+    let path = Allocation::url_path(&(), object.namespace().as_deref());
+    let there: Option<Allocation> = context.read(&path, &object.name_any()).await?;
+    Ok(there.is_some_and(|there| there.metadata.uid == object.metadata.uid && !deleting(&there)))
 }
 
 /// Why an allocation cannot use the claim of this name, if it brings that along itself.

@@ -257,7 +257,7 @@ impl Turned {
         Arc::new(TurnGate { turn: Arc::clone(self), gate })
     }
 
-    /// The call is over.
+    /// There is no call to make any more, and what comes now may take long.
     pub fn end(&self) {
         let slot = self.state().0.take();
         drop(slot);
@@ -268,7 +268,11 @@ impl Turned {
         self.state().1
     }
 
+    /// One that has its turn keeps it for its next call.
     fn begin(&self) -> bool {
+        if self.state().0.is_some() {
+            return true;
+        }
         let widths = widths(self.node.caches.plugins.one(&self.plugin).as_deref());
         let wish = Wish { uid: &self.uid, volume: &self.volume, node: &self.at };
         let asked = self.node.lanes.ask(&self.plugin, widths, wish);

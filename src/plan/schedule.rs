@@ -1,5 +1,5 @@
 //! What is taken by the clock, and which of what was taken goes.
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 /// A Snapshot that a schedule has taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +25,31 @@ pub enum Due {
     Take(Timestamp),
     /// One has fallen due and is passed over: this one is not finished yet, and more of them would help nobody.
     PassOver(Timestamp, String),
+}
+
+/// From when on what falls due is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Since {
+    /// What falls due after this.
+    pub at: Timestamp,
+    /// It is another moment than was said before, for what was said is of something else.
+    pub anew: bool,
+}
+
+/// A clock that was so far ahead was wrong: no two servers differ by as much.
+const AHEAD: SignedDuration = SignedDuration::from_hours(1);
+
+/// From when on what falls due is taken. `said` is what was said before, and whether it was of the schedule as it is now; what
+/// another one would have asked for by now, or this one while it was suspended, is not made up for. Nothing said: from the
+/// birth of the schedule on, unless it is suspended.
+pub fn since(said: Option<(Timestamp, bool)>, (born, suspended): (Timestamp, bool), now: Timestamp) -> Since {
+    match said {
+        None => Since { at: if suspended { now } else { born.min(now) }, anew: true },
+        Some((at, true)) if at <= now.saturating_add(AHEAD).unwrap_or(Timestamp::MAX) => {
+            Since { at, anew: false }
+        }
+        Some(_) => Since { at: now, anew: true },
+    }
 }
 
 /// What is done about what fell due last.
@@ -62,6 +87,25 @@ mod tests {
 
     fn picture(day: i64) -> Picture {
         Picture { name: format!("d{day}"), at: at(day), ready: true, needed: false, leaving: false }
+    }
+
+    #[test]
+    fn what_was_said_of_something_else_does_not_count() {
+        let hour = SignedDuration::from_hours(1);
+        let second = SignedDuration::from_secs(1);
+        for (said, suspended, at_, anew) in [
+            (None, false, at(1), true),
+            (None, true, at(5), true),
+            (Some((at(3), true)), false, at(3), false),
+            (Some((at(3), true)), true, at(3), false),
+            (Some((at(3), false)), false, at(5), true),
+            (Some((at(5) + hour, true)), false, at(5) + hour, false),
+            (Some((at(5) + hour + second, true)), false, at(5), true),
+        ] {
+            let told = since(said, (at(1), suspended), at(5));
+            assert_eq!(told, Since { at: at_, anew }, "{said:?} {suspended}");
+        }
+        assert_eq!(since(None, (at(9), false), at(5)).at, at(5), "born by a clock that is ahead");
     }
 
     #[test]

@@ -236,7 +236,6 @@ async fn attach_or_detach(
                 plugin.client.controller_publish_volume(request, terms)
             })
             .await;
-            turn.end();
             match answer {
                 Ok(reply) => {
                     status.attached = Rung::Up;
@@ -251,17 +250,18 @@ async fn attach_or_detach(
                 Err(failure) => {
                     status.attached = if planted!("doubt-is-no") { Rung::Down } else { Rung::Unknown };
                     if failure.is_already_exists() && !touched(object) {
-                        // Attached with other arguments by a record that is gone: it comes down first (CO-CTRL-38).
+                        // Attached with other arguments by a record that is gone: it comes down first (CO-CTRL-38), in the
+                        // same turn.
                         let undone = call(node, names, "ControllerUnpublishVolume", |terms| {
                             plugin.client.controller_unpublish_volume(detach, terms)
                         })
                         .await;
-                        turn.end();
                         // What kept it from coming down is what has to end; the refusal itself would block for good.
                         undone.map_err(Blocked::Call)?;
                         status.publish_context = Map::new();
                         return Err(Blocked::Undone(failure));
                     }
+                    turn.end();
                     let failure = lookup::of_volume(node, names, (&spec.volume, &spec.handle), failure).await;
                     Err(Blocked::Call(requests::naming(failure, spec.secrets.controller_publish.as_ref())))
                 }
@@ -282,7 +282,6 @@ async fn detached(
         names.serving.client.controller_unpublish_volume(request, terms)
     })
     .await;
-    turn.end();
     match answer {
         Ok(_) => {
             status.attached = Rung::Down;
@@ -294,6 +293,7 @@ async fn detached(
             if !failure.is_unsent() {
                 status.attached = Rung::Unknown;
             }
+            turn.end();
             let failure = lookup::of_volume(node, names, (&spec.volume, &spec.handle), failure).await;
             Err(Blocked::Call(requests::naming(failure, spec.secrets.controller_publish.as_ref())))
         }
