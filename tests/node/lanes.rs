@@ -222,15 +222,18 @@ async fn who_waits_for_its_own_volume_holds_up_no_machine() {
 /// What stands in the way of an attach comes down in the same turn: nobody else is called for in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_has_to_come_down_first_does_so_before_the_next_has_its_turn() {
-    let rig = rig(&["1", "2"]).await;
+    let rig = rig(&["1", "2", "3"]).await;
     let gate = Gate::new();
     rig.backend.next(ATTACH, Answer::fail(Code::AlreadyExists, "with other arguments").hang(&gate));
     attach(&rig, "1", "node-b").await;
     rig.in_flight(ATTACH, 1).await;
     attach(&rig, "2", "node-b").await;
     queued(&rig, "2").await;
+    // Once this one waits, too, nobody is at work on the one before it, which would have its turn at once.
+    attach(&rig, "3", "node-b").await;
+    queued(&rig, "3").await;
     gate.open();
-    for volume in ["1", "2"] {
+    for volume in ["1", "2", "3"] {
         attached(&rig, volume).await;
     }
     let calls = rig.backend.calls();
@@ -238,5 +241,5 @@ async fn what_has_to_come_down_first_does_so_before_the_next_has_its_turn() {
     let second = calls.iter().filter(|call| call.rpc == ATTACH).nth(1).unwrap();
     assert!(of(DETACH).is_some_and(|at| calls[at].number < second.number), "{:?}", rig.backend.order());
     assert_eq!(order(&rig, DETACH), ["1"], "once");
-    end(rig, &["1", "2"]).await;
+    end(rig, &["1", "2", "3"]).await;
 }
