@@ -20,6 +20,8 @@ mod capacity;
 mod copies;
 #[path = "support/controllers/drained.rs"]
 mod drained;
+#[path = "support/controllers/ephemeral.rs"]
+mod ephemeral;
 #[path = "support/controllers/expansion.rs"]
 mod expansion;
 #[path = "support/controllers/fake.rs"]

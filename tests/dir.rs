@@ -4,6 +4,8 @@
 mod arguments;
 #[path = "dir/damage.rs"]
 mod damage;
+#[path = "dir/ephemeral.rs"]
+mod ephemeral;
 #[path = "dir/life.rs"]
 mod life;
 #[path = "dir/process.rs"]

@@ -26,6 +26,8 @@ mod copied;
 mod crash;
 #[path = "node/duties.rs"]
 mod duties;
+#[path = "node/ephemeral.rs"]
+mod ephemeral;
 #[path = "node/expanded.rs"]
 mod expanded;
 #[path = "node/fickle.rs"]

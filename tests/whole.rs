@@ -16,6 +16,8 @@ mod containerd;
 mod containers;
 #[path = "whole/copies.rs"]
 mod copies;
+#[path = "whole/ephemeral.rs"]
+mod ephemeral;
 #[path = "whole/external.rs"]
 mod external;
 #[path = "whole/fingerprints.rs"]

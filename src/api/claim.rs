@@ -3,7 +3,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::meta::{AccessMode, Condition, ObjectRef, VolumeMode};
+use super::meta::{AccessMode, Condition, Map, ObjectRef, VolumeMode};
 
 /// A person's request for storage.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -37,6 +37,30 @@ pub struct VolumeClaimSpec {
     /// What the volume is filled from when it is made; empty when not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_source: Option<DataSource>,
+    /// A volume that is there only while an allocation uses it: NodePublishVolume makes it and NodeUnpublishVolume ends it,
+    /// with all that is in it. It has no class and no size beside this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ephemeral: Option<Ephemeral>,
+}
+
+/// A volume that a plugin makes when it publishes it (`Ephemeral` of `spec.volumeLifecycleModes` of the Plugin).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Ephemeral {
+    /// The Plugin.
+    pub plugin: String,
+    /// What the plugin is told of it, such as its size; the plugin's own words.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub attributes: Map,
+    /// The file system, empty for the plugin's choice.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fs_type: String,
+    /// Mount options.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mount_options: Vec<String>,
+    /// The Secret for NodePublishVolume, in the claim's own namespace.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node_publish_secret_name: String,
 }
 
 /// What a new volume is filled from: a claim or a Snapshot, in the claim's own namespace.

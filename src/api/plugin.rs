@@ -45,6 +45,15 @@ pub struct PluginSpec {
     /// Whether the files of its volumes are given to the group that a claim names, where the driver does not do that itself.
     #[serde(default, skip_serializing_if = "FsGroupPolicy::is_default")]
     pub fs_group_policy: FsGroupPolicy,
+    /// Which volumes it has: `Persistent` ones alone when not given. `Ephemeral` has to be said: whoever may make a claim in
+    /// any namespace then says what the driver is told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
+    pub volume_lifecycle_modes: Vec<LifecycleMode>,
+    /// Whether NodePublishVolume is told for which allocation it is, in its volume context, as pods are in Kubernetes:
+    /// `csi.storage.k8s.io/pod.name`, `pod.namespace` and `pod.uid`. Counts for attachments that are made from then on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pod_info_on_mount: bool,
     /// The processes that serve it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
@@ -52,6 +61,23 @@ pub struct PluginSpec {
     /// How processes are replaced when their entry in `instances` changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
+}
+
+/// How long volumes of a plugin live, as in a CSIDriver of Kubernetes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LifecycleMode {
+    /// From their creation to their deletion.
+    Persistent,
+    /// While they are published: `spec.ephemeral` of a claim.
+    Ephemeral,
+}
+
+impl PluginSpec {
+    /// Whether it has volumes that live so.
+    pub fn serves(&self, mode: LifecycleMode) -> bool {
+        let persistent_alone = self.volume_lifecycle_modes.is_empty() && mode == LifecycleMode::Persistent;
+        persistent_alone || self.volume_lifecycle_modes.contains(&mode)
+    }
 }
 
 /// When nodes give the files of a volume to the group that its claim names, as in a CSIDriver of Kubernetes.

@@ -85,6 +85,17 @@ pub struct VolumeSource {
     /// It exists already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub existing: Option<ExistingSource>,
+    /// It is there only while it is published: NodePublishVolume makes it, and NodeUnpublishVolume ends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ephemeral: Option<EphemeralSource>,
+}
+
+impl VolumeSource {
+    /// What is known of it without an answer of the plugin to CreateVolume: its handle and its context.
+    pub fn told(&self) -> Option<(&str, &Map)> {
+        let existing = self.existing.as_ref().map(|source| (source.handle.as_str(), &source.context));
+        existing.or(self.ephemeral.as_ref().map(|source| (source.handle.as_str(), &source.context)))
+    }
 }
 
 /// The frozen request to CreateVolume, secrets aside.
@@ -154,6 +165,21 @@ pub struct ExistingSource {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node_name: String,
 }
+
+/// A volume that is there only while it is published.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EphemeralSource {
+    /// What the plugin is told as its id.
+    pub handle: String,
+    /// The context of NodePublishVolume: what the claim says of it, and [`EPHEMERAL`].
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub context: Map,
+}
+
+/// The key of a volume context, with the value `true`, by which drivers know a volume that NodePublishVolume makes, as
+/// Kubernetes has it.
+pub const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 
 /// What is seen of a volume.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -381,6 +407,9 @@ pub struct VolumeAttachmentSpec {
     pub attach_required: bool,
     /// Whether NodeStage is needed; copied at creation, never derived again.
     pub stage_required: bool,
+    /// Whether NodePublish is told for which allocation it is; copied at creation, never derived again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pod_info: bool,
     /// The Plugin.
     pub plugin: String,
     /// The plugin's id for the volume.

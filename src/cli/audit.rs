@@ -81,8 +81,8 @@ pub(crate) fn findings(listed: &[Listed], before: &Known, after: &Known) -> Vec<
 /// What the plugin calls a volume; empty while nobody knows.
 fn handle(volume: &Volume) -> &str {
     let told = volume.status.as_ref().map(|status| status.handle.as_str()).unwrap_or_default();
-    let existing = volume.spec.source.existing.as_ref().map(|source| source.handle.as_str());
-    if told.is_empty() { existing.unwrap_or_default() } else { told }
+    let before = volume.spec.source.told().map(|(handle, _)| handle);
+    if told.is_empty() { before.unwrap_or_default() } else { told }
 }
 
 /// The only node that knows it, with `controllerScope: Node`.

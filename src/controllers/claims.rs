@@ -17,12 +17,17 @@ use super::world::{World, namespace_or_default};
 use super::{expansions, modifications};
 use super::{sources, volumes};
 use crate::api::attributes::MODIFIED;
-use crate::api::claim::ClaimPhase;
+use crate::api::claim::{ClaimPhase, Ephemeral};
 use crate::api::class::VolumeBindingMode;
-use crate::api::meta::{Condition, ObjectRef, READY, ReclaimPolicy, Segments, Truth, VolumeMode, is_true};
-use crate::api::plugin::{ControllerScope, capability};
+use crate::api::meta::{
+    AccessMode, Condition, ObjectRef, READY, ReclaimPolicy, SecretRef, SecretRefs, Segments, Truth, VolumeMode,
+    is_true,
+};
+use crate::api::plugin::{ControllerScope, LifecycleMode, capability};
 use crate::api::quantity;
-use crate::api::volume::{BEGUN_ANEW, CreateSource, EXPANDED, NO_ROOM, VolumeSource};
+use crate::api::volume::{
+    BEGUN_ANEW, CreateSource, EPHEMERAL, EXPANDED, EphemeralSource, NO_ROOM, VolumeSource,
+};
 use crate::api::{Volume, VolumeClaim, VolumeClaimStatus, VolumeClass, VolumeSpec};
 use crate::plan::claim::{self as plan, Class, Facts, Owner, Plugin, Step, Verdict, Wish};
 use crate::plan::expand::Claimed;
@@ -33,7 +38,7 @@ use crate::plan::registry::Service;
 pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -> Outcome {
     let class = class_of(&context.world, &object);
     let volume = volume_of(&context.world, &object);
-    let plugin = class.as_ref().map(|class| class.spec.plugin.as_str()).unwrap_or_default();
+    let plugin = plugin_named(&object, class.as_deref());
     let source = if volume.is_none() { sources::of(&context.world, &object, plugin) } else { None };
     let facts = gather(&context.world, &object, (volume.as_deref(), class.as_deref()), source.as_ref());
     let verdict = plan::next(&facts);
@@ -46,8 +51,12 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         .filter(|_| verdict.phase == ClaimPhase::Bound)
         .map(|volume| modifications::look(&context.world, &object, volume));
     match (&verdict.step, &volume, &class) {
-        (Some(Step::Create { node }), _, Some(class)) => {
-            let volume = new_volume(&context.world, &object, (class, node), source.as_ref());
+        (Some(Step::Create { node }), _, class) => {
+            let volume = match (&object.spec.ephemeral, class) {
+                (Some(ephemeral), _) => ephemeral_volume(&object, ephemeral),
+                (None, Some(class)) => new_volume(&context.world, &object, (class, node), source.as_ref()),
+                (None, None) => return Ok(None),
+            };
             if let Some(wait) = context.behind::<Volume>(&name_of(&volume)) {
                 return Ok(Some(wait));
             }
@@ -154,8 +163,11 @@ pub(super) fn reference(claim: &VolumeClaim) -> ObjectRef {
     ObjectRef { namespace: claim.namespace().unwrap_or_default(), name: claim.name_any(), uid: uid(claim) }
 }
 
-/// The class that a claim names, or the default one; of several the newest, as Kubernetes has it.
+/// The class that a claim names, or the default one; of several the newest, as Kubernetes has it. An ephemeral one has none.
 pub(crate) fn class_of(world: &World, claim: &VolumeClaim) -> Option<Arc<VolumeClass>> {
+    if claim.spec.ephemeral.is_some() {
+        return None;
+    }
     if !claim.spec.volume_class_name.is_empty() {
         return world.classes.named(&claim.spec.volume_class_name);
     }
@@ -172,7 +184,7 @@ pub(crate) fn volume_of(world: &World, claim: &VolumeClaim) -> Option<Arc<Volume
     let made = world.volumes.by(&format!("claim:{namespace}/{name}"));
     let of_it = |v: &Arc<Volume>| {
         let owner = v.spec.claim_ref.as_ref().map(|c| c.uid.as_str());
-        v.spec.source.create.is_some() && owner == Some(&uid(claim))
+        v.spec.source.existing.is_none() && owner == Some(&uid(claim))
     };
     made.into_iter().filter(of_it).max_by_key(|v| series_of(&v.name_any()))
 }
@@ -188,7 +200,7 @@ fn gather(
     source: Option<&sources::Found>,
 ) -> Facts {
     let status = claim.status.clone().unwrap_or_default();
-    let plugin_name = class.map(|c| c.spec.plugin.clone()).unwrap_or_default();
+    let plugin_name = plugin_named(claim, class).to_owned();
     let instances = Instances::of(world, &plugin_name);
     let serves_there = instances.serving(Service::Node, &status.selected_node).is_some();
     let wanted_class = &claim.spec.volume_class_name;
@@ -219,9 +231,10 @@ fn gather(
             name: if wanted_class.is_empty() { "default".to_owned() } else { wanted_class.clone() },
             found: class.is_some(),
             late: class.is_some_and(late),
-            plugin: class.and_then(|c| plugin_of(world, claim, c, &instances)),
+            plugin: plugin_of(world, claim, (&plugin_name, class), &instances),
             plugin_name,
         },
+        ephemeral: claim.spec.ephemeral.is_some(),
     }
 }
 
@@ -362,20 +375,26 @@ fn limit(claim: &VolumeClaim) -> Option<i64> {
     claim.spec.resources.limits.as_ref().and_then(|s| quantity::bytes(&s.storage).ok())
 }
 
+/// The plugin of a claim for which a volume is made.
+pub(super) fn plugin_named<'a>(claim: &'a VolumeClaim, class: Option<&'a VolumeClass>) -> &'a str {
+    let ephemeral = claim.spec.ephemeral.as_ref().map(|ephemeral| ephemeral.plugin.as_str());
+    ephemeral.or(class.map(|class| class.spec.plugin.as_str())).unwrap_or_default()
+}
+
 fn plugin_of(
     world: &World,
     claim: &VolumeClaim,
-    class: &VolumeClass,
+    (name, class): (&str, Option<&VolumeClass>),
     instances: &Instances,
 ) -> Option<Plugin> {
-    let plugin = world.plugins.named(&class.spec.plugin)?;
+    let plugin = world.plugins.named(name)?;
     let load = |node: &str| {
         let hosted = world.volumes.by(&format!("host:{node}"));
-        hosted.iter().filter(|v| v.spec.plugin == class.spec.plugin).count()
+        hosted.iter().filter(|v| v.spec.plugin == name).count()
     };
     let bytes = requested(claim).unwrap_or(0);
-    let lacks = |node: &str| least_room(instances, class, node).is_some_and(|least| least < bytes);
-    let nodes = (plugin.spec.controller_scope == ControllerScope::Node).then(|| {
+    let nodes = class.filter(|_| plugin.spec.controller_scope == ControllerScope::Node).map(|class| {
+        let lacks = |node: &str| least_room(instances, class, node).is_some_and(|least| least < bytes);
         let all: Vec<_> = candidates(class, instances).map(|node| (node.to_owned(), load(node))).collect();
         // What plugins say of their room may be old news: where all lack it, the usual one is asked.
         let roomy: Vec<_> = all.iter().filter(|(node, _)| !lacks(node)).cloned().collect();
@@ -385,6 +404,10 @@ fn plugin_of(
         deleting: deleting(&*plugin),
         serves: instances.nodes(Service::Controller).len() > 0,
         creates: instances.all_can(Service::Controller, capability::CREATE_DELETE),
+        lives: plan::Lives {
+            persistent: plugin.spec.serves(LifecycleMode::Persistent),
+            ephemeral: plugin.spec.serves(LifecycleMode::Ephemeral),
+        },
         nodes,
     })
 }
@@ -405,6 +428,43 @@ pub(super) fn is_asked_for_at(world: &World, volume: &Volume, node: &str) -> boo
     create.requisite.is_empty() || here.is_empty() || create.requisite.contains(&here)
 }
 
+/// The name of the next volume that is made for a claim.
+fn next_name(claim: &VolumeClaim) -> String {
+    let series = claim.status.as_ref().map_or(0, |status| status.series);
+    format!("vol-{}-{}", uid(claim), series + 1)
+}
+
+/// The Volume that is there only while it is published, with everything that NodePublishVolume will be sent, frozen. It has one
+/// user at a time, as in Kubernetes.
+fn ephemeral_volume(claim: &VolumeClaim, of: &Ephemeral) -> Volume {
+    let name = next_name(claim);
+    let mut context = of.attributes.clone();
+    context.insert(EPHEMERAL.to_owned(), "true".to_owned());
+    // It begins as in Kubernetes.
+    let handle = format!("csi-{name}");
+    let secret = Some(&of.node_publish_secret_name).filter(|name| !name.is_empty());
+    let namespace = claim.namespace().unwrap_or_default();
+    let node_publish = secret.map(|name| SecretRef { namespace, name: name.clone() });
+    Volume {
+        metadata: ObjectMeta { name: Some(name), ..ObjectMeta::default() },
+        spec: VolumeSpec {
+            plugin: of.plugin.clone(),
+            source: VolumeSource {
+                ephemeral: Some(EphemeralSource { handle, context }),
+                ..VolumeSource::default()
+            },
+            access_modes: vec![AccessMode::SingleNodeWriter],
+            volume_mode: VolumeMode::Filesystem,
+            fs_type: of.fs_type.clone(),
+            mount_options: of.mount_options.clone(),
+            secrets: SecretRefs { node_publish, ..SecretRefs::default() },
+            claim_ref: Some(reference(claim)),
+            ..VolumeSpec::default()
+        },
+        status: None,
+    }
+}
+
 /// The Volume with everything that CreateVolume will be sent, frozen.
 fn new_volume(
     world: &World,
@@ -413,7 +473,7 @@ fn new_volume(
     source: Option<&sources::Found>,
 ) -> Volume {
     let status = claim.status.clone().unwrap_or_default();
-    let name = format!("vol-{}-{}", uid(claim), status.series + 1);
+    let name = next_name(claim);
     // Whether it can have them was looked at when it was decided to make it.
     let attributes = modifications::from_the_start(world, claim, &class.spec.plugin).unwrap_or_default();
     let instances = Instances::of(world, &class.spec.plugin);
@@ -444,7 +504,7 @@ fn new_volume(
         metadata: ObjectMeta { name: Some(name), ..ObjectMeta::default() },
         spec: VolumeSpec {
             plugin: class.spec.plugin.clone(),
-            source: VolumeSource { create: Some(create), existing: None },
+            source: VolumeSource { create: Some(create), ..VolumeSource::default() },
             access_modes: claim.spec.access_modes.clone(),
             volume_mode: claim.spec.volume_mode,
             fs_type: class.spec.fs_type.clone(),
@@ -487,7 +547,7 @@ fn status(
             Some(size) => (new.capacity, new.allocated) = (size.capacity.clone(), size.allocated.clone()),
             None => new.capacity = volume.status.as_ref().map(|s| s.capacity.clone()).unwrap_or_default(),
         }
-        if volume.spec.source.create.is_some() && claim.spec.volume_name.is_empty() {
+        if volume.spec.source.existing.is_none() && claim.spec.volume_name.is_empty() {
             new.series = old.series.max(series_of(&new.volume_name));
         }
     }

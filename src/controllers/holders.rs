@@ -364,7 +364,10 @@ fn new_attachment(
     let unready =
         |node: &str| Reason::PluginNotReady { plugin: volume.spec.plugin.clone(), node: node.to_owned() };
     let here = instances.serving(Service::Node, node).ok_or_else(|| unready(node))?;
-    let attach_required = if instances.has_controllers(plugin.as_deref()) {
+    let ephemeral = volume.spec.source.ephemeral.is_some();
+    let attach_required = if ephemeral {
+        false
+    } else if instances.has_controllers(plugin.as_deref()) {
         if !instances.controller_known() {
             return Err(unready(""));
         }
@@ -376,8 +379,10 @@ fn new_attachment(
     if attach_required && status.controller.is_none() {
         return Err(Reason::NoHost);
     }
-    let existing = volume.spec.source.existing.clone().unwrap_or_default();
-    let known = !status.handle.is_empty();
+    let (handle, context) = match volume.spec.source.told() {
+        Some((handle, context)) if status.handle.is_empty() => (handle.to_owned(), context.clone()),
+        Some(_) | None => (status.handle, status.context),
+    };
     let claim = volume.spec.claim_ref.clone().ok_or(Reason::NotAttached)?;
     let found = context.world.claims.get(&(claim.namespace.clone(), claim.name.clone()));
     let fs_group = found.filter(|found| uid(&**found) == claim.uid).and_then(|found| found.spec.fs_group);
@@ -388,10 +393,11 @@ fn new_attachment(
         node_name: node.to_owned(),
         host: status.controller,
         attach_required,
-        stage_required: can(here, capability::STAGE_UNSTAGE),
+        stage_required: !ephemeral && can(here, capability::STAGE_UNSTAGE),
+        pod_info: plugin.as_ref().is_some_and(|plugin| plugin.spec.pod_info_on_mount),
         plugin: volume.spec.plugin.clone(),
-        handle: if known { status.handle } else { existing.handle },
-        volume_context: if known { status.context } else { existing.context },
+        handle,
+        volume_context: context,
         node_id: here.status.as_ref().map(|s| s.node_id.clone()).unwrap_or_default(),
         capability: volume.spec.capability(),
         fs_group,

@@ -89,6 +89,9 @@ pub(crate) fn of_volume(
     status: &VolumeStatus,
 ) -> (Decision, Option<Duration>) {
     let current = status.controller.as_ref();
+    if object.spec.source.ephemeral.is_some() {
+        return (Decision::Unneeded, None);
+    }
     if let Some(reason) = current.is_none().then(|| held_back(&context.world, object)).flatten() {
         return (Decision::Wait(reason), None);
     }

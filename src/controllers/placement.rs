@@ -285,7 +285,7 @@ pub(super) fn plugin_of(world: &World, claim: &VolumeClaim) -> String {
         return volume.spec.plugin.clone();
     }
     let class = if claim.spec.volume_name.is_empty() { class_of(world, claim) } else { None };
-    class.map(|class| class.spec.plugin.clone()).unwrap_or_default()
+    plugin_named(claim, class.as_deref()).to_owned()
 }
 
 fn look_up(context: &Context, object: &Allocation, name: &str) -> Result<Found, Reason> {

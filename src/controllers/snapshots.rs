@@ -167,6 +167,9 @@ pub(super) fn pictured(
         (Some(claim), _) if deleting(&*claim) => Source::Leaving("VolumeClaim", name.to_owned()),
         (Some(_), None) => Source::NotReady("it has no volume yet".to_owned()),
         (Some(_), Some(volume)) if deleting(&*volume) => Source::Leaving("Volume", volume.name_any()),
+        (Some(_), Some(volume)) if volume.spec.source.ephemeral.is_some() => {
+            Source::NotReady("it is ephemeral, and nothing can be made of such a one".to_owned())
+        }
         (Some(claim), Some(volume)) if handle(&volume).is_empty() || !usable(world, &claim, &volume) => {
             Source::NotReady(format!("its volume \"{}\" cannot be used yet", volume.name_any()))
         }

@@ -77,6 +77,10 @@ fn of_claim(world: &World, namespace: &str, name: &str) -> Look {
     if deleting(&*volume) {
         return not_there(SourceState::Leaving("Volume", volume.name_any()));
     }
+    if volume.spec.source.ephemeral.is_some() {
+        let why = "it is ephemeral, and nothing can be made of such a one".to_owned();
+        return not_there(SourceState::NotReady(why));
+    }
     let handle = volume.status.as_ref().map(|status| status.handle.clone()).unwrap_or_default();
     if handle.is_empty() || !usable(world, &of, &volume) {
         let why = format!("its volume \"{}\" cannot be used yet", volume.name_any());

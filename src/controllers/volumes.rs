@@ -237,7 +237,7 @@ fn alone<'a>(
     let attached = world.attachments.count(&format!("volume:{}", object.name_any())) > 0;
     Facts {
         deleting: deleting(object),
-        existing: object.spec.source.existing.is_some(),
+        source: source(object),
         reclaim: object.spec.reclaim_policy,
         claim,
         host: status.controller.as_ref(),
@@ -249,6 +249,15 @@ fn alone<'a>(
         copy: made_of(status),
         before: None,
         shared: None,
+    }
+}
+
+fn source(object: &Volume) -> volume::Source {
+    let source = &object.spec.source;
+    match (&source.existing, &source.ephemeral) {
+        (Some(_), _) => volume::Source::Existing,
+        (None, Some(_)) => volume::Source::Ephemeral,
+        (None, None) => volume::Source::Created,
     }
 }
 

@@ -114,9 +114,9 @@ pub(crate) fn unfinished(volume: &Volume) -> Option<&Content> {
 
 /// What the plugin knows it by, as soon as that is known.
 fn handle_of(volume: &Volume) -> Option<&str> {
-    let registered = volume.spec.source.existing.as_ref().map(|e| e.handle.as_str());
+    let told = volume.spec.source.told().map(|(handle, _)| handle);
     let made = volume.status.as_ref().map(|s| s.handle.as_str()).filter(|handle| !handle.is_empty());
-    registered.or(made)
+    told.or(made)
 }
 
 /// The plugin of a snapshot and what that knows it by, as soon as that is known.

@@ -6,6 +6,7 @@
 //! D/trash/<id>/                  deleted, its data not yet all removed
 //! D/trash/<id>.new/              being made
 //! D/snapshots/<id>/snapshot.json and so on, with D/trash-of-snapshots
+//! D/ephemeral/<id>/volume.json   of what is there while it is published, with D/trash-of-ephemeral
 //! ```
 //! A volume exists exactly while its directory is under `volumes`; it gets there and leaves by one rename. Several drivers
 //! may serve one data directory: they exclude each other by `flock`, on `volumes` while it is decided that one is made, on
@@ -50,6 +51,15 @@ pub(super) const VOLUMES: Layout = Layout {
     trash: "trash",
     record: "volume.json",
     lost: "it held all volumes of this driver",
+};
+
+/// Of volumes that are there while they are published.
+pub(super) const EPHEMERAL: Layout = Layout {
+    kind: "ephemeral volume",
+    homes: "ephemeral",
+    trash: "trash-of-ephemeral",
+    record: "volume.json",
+    lost: "it held all ephemeral volumes of this driver",
 };
 
 /// Of snapshots.

@@ -375,12 +375,17 @@ pub(super) fn path(field: &'static str, path: &str) -> Result<TargetPath, Refusa
     Ok(TargetPath(whole))
 }
 
+/// Whether a key is none of a driver's, but one that callers add by themselves.
+pub(super) fn is_foreign(key: &str) -> bool {
+    key.starts_with(FOREIGN_PARAMETERS)
+}
+
 /// Refuses parameters, of which no driver here has any.
 pub(super) fn no_parameters<'a>(
     field: &'static str,
     keys: impl IntoIterator<Item = &'a String>,
 ) -> Result<(), Refusal> {
-    match keys.into_iter().find(|key| !key.starts_with(FOREIGN_PARAMETERS)) {
+    match keys.into_iter().find(|key| !is_foreign(key)) {
         Some(key) => Err(invalid(field, format!("{key:?} is not known; this driver takes none"))),
         None => Ok(()),
     }

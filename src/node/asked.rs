@@ -140,9 +140,9 @@ fn hosted(node: &Node) -> BTreeSet<(String, String)> {
     let mut all = BTreeSet::new();
     for volume in node.caches.volumes.all() {
         let name = volume.spec.source.create.as_ref().map(|source| source.name.clone());
-        let existing = volume.spec.source.existing.as_ref().map(|source| source.handle.clone());
+        let told = volume.spec.source.told().map(|(handle, _)| handle.to_owned());
         let handle = volume.status.as_ref().map(|status| status.handle.clone());
-        let words = [name, existing, handle].into_iter().flatten().filter(|word| !word.is_empty());
+        let words = [name, told, handle].into_iter().flatten().filter(|word| !word.is_empty());
         all.extend(words.map(|word| (volume.spec.plugin.clone(), word)));
     }
     for snapshot in node.caches.snapshots.all() {

@@ -18,8 +18,7 @@ pub(super) async fn record(node: &Node, name: &str, handle: &str) -> Result<Volu
 fn handle_of(volume: &Volume) -> &str {
     let given =
         volume.status.as_ref().map(|status| status.handle.as_str()).filter(|handle| !handle.is_empty());
-    let existing = volume.spec.source.existing.as_ref();
-    given.or(existing.map(|source| source.handle.as_str())).unwrap_or_default()
+    given.or(volume.spec.source.told().map(|(handle, _)| handle)).unwrap_or_default()
 }
 
 /// The failure with what was found.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::VolumeSpec;
 use crate::api::attributes::Attributes;
-use crate::api::meta::{AccessMode, Call, Capability, Map, SecretRef, Segments, Time, VolumeMode};
+use crate::api::meta::{AccessMode, Call, Capability, Map, ObjectRef, SecretRef, Segments, Time, VolumeMode};
 use crate::api::snapshot::SnapshotOf;
 use crate::api::volume::{Content, CreateSource, VolumeAttachmentSpec, WantedSize};
 use crate::csi::proto::volume_capability::{AccessType, BlockVolume, MountVolume, access_mode::Mode};
@@ -323,6 +323,8 @@ pub struct Publish<'a> {
     pub target: &'a str,
     /// Whether the user only reads.
     pub read_only: bool,
+    /// The allocation that it is for.
+    pub allocation: &'a ObjectRef,
     /// The secrets.
     pub secrets: Secrets,
 }
@@ -341,8 +343,20 @@ pub fn publish(
         volume_capability: Some(here(of, dialect)),
         readonly: with.read_only || of.capability.access_mode.read_only(),
         secrets: with.secrets,
-        volume_context: of.volume_context.clone(),
+        volume_context: context(of, with.allocation),
     }
+}
+
+/// The volume context of a publication. Whose it is stands there for drivers that are to know it alone.
+fn context(of: &VolumeAttachmentSpec, allocation: &ObjectRef) -> Map {
+    let mut context = of.volume_context.clone();
+    if of.pod_info {
+        let ObjectRef { namespace, name, uid } = allocation;
+        for (key, value) in [("name", name), ("namespace", namespace), ("uid", uid)] {
+            context.insert(format!("csi.storage.k8s.io/pod.{key}"), value.clone());
+        }
+    }
+    context
 }
 
 /// A failure with the name of the Secret that has to be mended, if that is what it takes (CO-ERR-07).

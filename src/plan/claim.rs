@@ -68,9 +68,20 @@ pub struct Plugin {
     pub serves: bool,
     /// Whether it creates volumes.
     pub creates: bool,
+    /// Which volumes it has: those that are created and deleted, and those that are there while they are published.
+    pub lives: Lives,
     /// With `controllerScope: Node`: the nodes with a healthy controller instance that the class allows, each with the
     /// number of volumes it has.
     pub nodes: Option<Vec<(String, usize)>>,
+}
+
+/// Which volumes a plugin has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lives {
+    /// Those that are created and deleted.
+    pub persistent: bool,
+    /// Those that are there while they are published.
+    pub ephemeral: bool,
 }
 
 /// The class of a claim that names no volume.
@@ -169,6 +180,8 @@ pub struct Facts {
     pub attributes: Option<Reason>,
     /// What it asks of it.
     pub wish: Wish,
+    /// Its volume is there only while it is used: it has no class, and what `class` says is of the plugin that it names.
+    pub ephemeral: bool,
     /// What is being made of its volume, such as `claim default/copy` and `snapshot default/nightly`.
     pub copies: Vec<String>,
 }
@@ -294,7 +307,7 @@ fn with_volume(facts: &Facts, volume: &Volume) -> Verdict {
 
 fn make(facts: &Facts) -> Verdict {
     let class = &facts.class;
-    if !class.found {
+    if !class.found && !facts.ephemeral {
         return pending(&Reason::NotFound { kind: "VolumeClass", name: class.name.clone() });
     }
     let Some(plugin) = &class.plugin else {
@@ -302,6 +315,18 @@ fn make(facts: &Facts) -> Verdict {
     };
     if plugin.deleting {
         return pending(&Reason::BeingDeleted { kind: "Plugin", name: class.plugin_name.clone() });
+    }
+    let (lives, mode) = if facts.ephemeral {
+        (plugin.lives.ephemeral, "Ephemeral")
+    } else {
+        (plugin.lives.persistent, "Persistent")
+    };
+    if !lives {
+        return pending(&Reason::NoLifecycleMode { plugin: class.plugin_name.clone(), mode });
+    }
+    if facts.ephemeral {
+        // Nobody has to make it, so nobody has to be there yet.
+        return begun(String::new());
     }
     let (selected, selected_serves) = (&facts.selected.0, facts.selected.1);
     let not_ready = |node: &str| {
@@ -351,6 +376,10 @@ fn make(facts: &Facts) -> Verdict {
             None => return not_ready(""),
         },
     };
+    begun(node)
+}
+
+fn begun(node: String) -> Verdict {
     let ready = Err((PROVISIONING.to_owned(), "its volume is being made".to_owned()));
     Verdict { phase: ClaimPhase::Pending, ready, step: Some(Step::Create { node }) }
 }

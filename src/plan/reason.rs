@@ -24,6 +24,13 @@ pub enum Reason {
         /// CSI's word for what is missing.
         capability: &'static str,
     },
+    /// The plugin has no volumes that live so.
+    NoLifecycleMode {
+        /// The plugin.
+        plugin: String,
+        /// `Persistent` or `Ephemeral`.
+        mode: &'static str,
+    },
     /// A late-bound claim waits for its first consumer.
     WaitingForFirstConsumer,
     /// The claim's volume is not ready.
@@ -248,6 +255,7 @@ impl Reason {
             Self::NotFound { .. } => "NotFound",
             Self::PluginNotReady { .. } => "PluginNotReady",
             Self::PluginLacks { .. } => "PluginLacksCapability",
+            Self::NoLifecycleMode { .. } => "NoLifecycleMode",
             Self::WaitingForFirstConsumer => "WaitingForFirstConsumer",
             Self::VolumeNotReady { .. } => "VolumeNotReady",
             Self::NotAttached => "NotAttached",
@@ -312,6 +320,10 @@ impl std::fmt::Display for Reason {
                 write!(f, "waits for a healthy instance of plugin \"{plugin}\" on node \"{node}\"")
             }
             Self::PluginLacks { plugin, capability } => write!(f, "plugin \"{plugin}\" has no {capability}"),
+            Self::NoLifecycleMode { plugin, mode } => write!(
+                f,
+                "plugin \"{plugin}\" is not asked for such a volume: {mode} is not among its spec.volumeLifecycleModes"
+            ),
             Self::WaitingForFirstConsumer => write!(f, "waits for the first allocation that uses it"),
             Self::VolumeNotReady { claim, message } if message.is_empty() => {
                 write!(f, "waits for the volume of claim \"{claim}\"")

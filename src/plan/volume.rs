@@ -14,13 +14,24 @@ pub enum Claim {
     Gone,
 }
 
+/// Where a volume comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// CreateVolume makes it, and DeleteVolume ends it.
+    Created,
+    /// It existed before us.
+    Existing,
+    /// It is there while it is published, and there is nothing to be made or deleted beside that.
+    Ephemeral,
+}
+
 /// Everything that decides.
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
     /// Its object is being deleted.
     pub deleting: bool,
-    /// It existed before us.
-    pub existing: bool,
+    /// Where it comes from.
+    pub source: Source,
     /// What becomes of it when its claim is gone.
     pub reclaim: ReclaimPolicy,
     /// Its claim.
@@ -58,7 +69,11 @@ pub fn rank(facts: &Facts<'_>) -> u8 {
 
 /// Whether the backend's volume stays when the object goes.
 pub fn kept(facts: &Facts<'_>) -> bool {
-    facts.existing || facts.reclaim == ReclaimPolicy::Retain
+    match facts.source {
+        Source::Created => facts.reclaim == ReclaimPolicy::Retain,
+        Source::Existing => true,
+        Source::Ephemeral => false,
+    }
 }
 
 /// The condition `HandleShared`, while it holds: the host deletes nothing under it.
@@ -70,13 +85,16 @@ pub fn shared(facts: &Facts<'_>) -> Option<Condition> {
 
 /// Whether the backend has the volume, as far as is known for sure.
 pub fn exists(facts: &Facts<'_>) -> Rung {
+    if facts.source == Source::Ephemeral {
+        return if facts.deleting && !facts.held { Rung::Down } else { Rung::Up };
+    }
     match (facts.host, facts.exists) {
         (Some(host), Some((rung, epoch))) if host.epoch == epoch => rung,
         // Nobody deletes what nobody asked to delete: what an earlier host confirmed stays true while that is so.
         (Some(_), Some((Rung::Up, _))) if !facts.deleting => Rung::Up,
         (Some(_), _) => Rung::Unknown,
         // Without a controller service nobody can ask; what a person registered is taken as it is.
-        (None, _) if facts.existing && facts.no_host.is_none() => Rung::Up,
+        (None, _) if facts.source == Source::Existing && facts.no_host.is_none() => Rung::Up,
         // A host never assigned means never attempted.
         (None, _) => Rung::Down,
     }
@@ -199,7 +217,7 @@ mod tests {
                 for reclaim in [ReclaimPolicy::Delete, ReclaimPolicy::Retain] {
                     all.push(Facts {
                         deleting: bits & 1 != 0,
-                        existing: bits & 2 != 0,
+                        source: if bits & 2 != 0 { Source::Existing } else { Source::Created },
                         reclaim,
                         claim: Claim::Live,
                         host: (bits & 4 != 0).then_some(host),
@@ -224,7 +242,7 @@ mod tests {
         for facts in all(&host, &why) {
             if gone(&facts) {
                 assert!(facts.deleting && !facts.held, "{facts:?}");
-                let kept = facts.existing || facts.reclaim == ReclaimPolicy::Retain;
+                let kept = facts.source == Source::Existing || facts.reclaim == ReclaimPolicy::Retain;
                 let never = facts.host.is_none();
                 let sure = (never || facts.exists == Some((Rung::Down, 2))) && !facts.attempting;
                 assert!(kept || sure, "{facts:?}");
@@ -238,7 +256,7 @@ mod tests {
         for facts in all(&host, &why) {
             for claim in [Claim::None, Claim::Live, Claim::Gone] {
                 let facts = Facts { claim, ..facts.clone() };
-                let made = !facts.existing && facts.reclaim == ReclaimPolicy::Delete;
+                let made = facts.source == Source::Created && facts.reclaim == ReclaimPolicy::Delete;
                 assert_eq!(unwanted(&facts), made && claim == Claim::Gone && !facts.deleting, "{facts:?}");
             }
         }
@@ -317,13 +335,27 @@ mod tests {
         }
     }
 
+    /// Scenario B90.
+    #[test]
+    fn an_ephemeral_one_can_be_used_at_once_and_goes_once_nobody_has_it() {
+        let (host, why) = (host(), Reason::NoHost);
+        let all = all(&host, &why).into_iter().filter(|facts| facts.host.is_none() && !facts.attempting);
+        for facts in all {
+            let facts = Facts { source: Source::Ephemeral, no_host: None, exists: None, ..facts };
+            assert_eq!(gone(&facts), facts.deleting && !facts.held, "{facts:?}");
+            assert_eq!(standing(&facts).0 == VolumePhase::Ready, !facts.deleting, "{facts:?}");
+            let left = Facts { claim: Claim::Gone, ..facts };
+            assert_eq!(unwanted(&left), !left.deleting, "no policy keeps it: {left:?}");
+        }
+    }
+
     #[test]
     fn the_hosts_reason_is_passed_on() {
         let host = host();
         let full = Condition::new("Provisioned", Truth::False, "ResourceExhausted", "no room");
         let facts = Facts {
             deleting: false,
-            existing: false,
+            source: Source::Created,
             reclaim: ReclaimPolicy::Delete,
             claim: Claim::Live,
             host: Some(&host),
@@ -346,7 +378,7 @@ mod tests {
         assert_eq!(exists(&going), Rung::Unknown, "but its deletion is the new host's to confirm");
         let let_go = Facts { exists: Some((Rung::Down, 1)), ..going };
         assert!(!gone(&let_go), "the new host may be making it");
-        let registered = Facts { existing: true, host: None, exists: None, provisioning: None, ..sure };
+        let registered = Facts { source: Source::Existing, host: None, exists: None, provisioning: None, ..sure };
         assert_eq!(standing(&registered).0, VolumePhase::Ready, "no controller service, nobody to ask");
         assert_eq!(standing(&Facts { claim: Claim::Gone, ..registered }).0, VolumePhase::Released);
     }

@@ -7,12 +7,16 @@ use tonic::Status;
 
 use crate::rig::{Backend, Driver, MIB, create, from_snapshot, from_volume};
 
-/// A volume, published, grown, a snapshot of it, volumes from both; then all of it removed.
+/// The handle of a volume that is there while it is published.
+const EPHEMERAL: &str = "csi-1";
+
+/// A volume, published, grown, an ephemeral one beside it, a snapshot of it, volumes from both; then all of it removed.
 async fn walk(backend: &Backend, driver: &Driver) -> Result<(), Status> {
     let id = driver.create(create("web", 16 * MIB)).await?.volume_id;
     let target = backend.target("web");
     driver.publish(&id, &target).await?;
     fs::write(target.join("file"), "x").unwrap();
+    driver.publish_ephemeral(EPHEMERAL, &backend.target(EPHEMERAL)).await?;
     driver.expand(&id, 32 * MIB).await?;
     let snapshot = driver.snapshot(&id, "snap").await?.snapshot_id;
     driver.create(from_snapshot(&snapshot, create("restored", 0))).await?;
@@ -28,6 +32,7 @@ async fn down(backend: &Backend, driver: &Driver) -> Result<(), Status> {
             if status.code() == tonic::Code::FailedPrecondition { Ok(()) } else { Err(status) }
         })?;
     }
+    driver.unpublish(EPHEMERAL, &backend.target(EPHEMERAL)).await?;
     for id in driver.volumes().await {
         driver.delete(&id).await?;
     }

@@ -128,7 +128,7 @@ impl Backend {
     /// Nothing may be left in the mount table, on the file system, or of its subvolumes.
     pub(crate) fn assert_nothing_left(&self) {
         assert_eq!(self.mounts(), [self.path("fs")]);
-        for empty in ["volumes", "trash", "snapshots", "trash-of-snapshots"] {
+        for empty in ["volumes", "trash", "snapshots", "trash-of-snapshots", "ephemeral", "trash-of-ephemeral"] {
             assert_eq!(entries(&self.data_dir().join(empty)), [] as [String; 0], "in {empty}");
         }
         assert_eq!(entries(&self.path("targets")), [] as [String; 0]);
@@ -209,6 +209,18 @@ impl Driver {
             volume_id: volume.to_owned(),
             target_path: target.display().to_string(),
             volume_capability: Some(writer()),
+            ..Default::default()
+        };
+        self.node().node_publish_volume(request).await.map(drop)
+    }
+
+    pub(crate) async fn publish_ephemeral(&self, handle: &str, target: &Path) -> Result<(), Status> {
+        let context = [("csi.storage.k8s.io/ephemeral", "true"), ("size", "2Mi")];
+        let request = proto::NodePublishVolumeRequest {
+            volume_id: handle.to_owned(),
+            target_path: target.display().to_string(),
+            volume_capability: Some(writer()),
+            volume_context: context.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
             ..Default::default()
         };
         self.node().node_publish_volume(request).await.map(drop)

@@ -84,6 +84,10 @@ fn template(faults: &mut FieldErrors, path: &str, template: &Value) {
     for fault in claim(&json!({ "spec": template["spec"] }), None) {
         faults.add(format!("{path}.{}", fault.path), fault.cause, fault.message);
     }
+    if template["spec"]["ephemeral"].is_object() && template["whenDeleted"] == "Retain" {
+        let message = "nothing of an ephemeral volume would be kept; leave it out";
+        faults.invalid(format!("{path}.whenDeleted"), message);
+    }
     if !text(&template["spec"]["volumeName"]).is_empty() {
         let message = "names one volume, and each allocation brings its own: name a claim of that volume in claimName instead";
         faults.invalid(format!("{path}.spec.volumeName"), message);

@@ -3,7 +3,10 @@ use serde_json::Value;
 
 use super::super::field::{FieldError, FieldErrors};
 use super::super::quantity;
-use super::{access_modes, reference, text, unchanged};
+use super::super::volume::EPHEMERAL;
+use super::{
+    access_modes, fs_type, list, map_size, mount_options, reference, required, text, unchanged,
+};
 
 /// Faults of a VolumeClaim.
 pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
@@ -12,7 +15,11 @@ pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     reference(&mut faults, "spec.volumeClassName", &spec["volumeClassName"]);
     reference(&mut faults, "spec.volumeName", &spec["volumeName"]);
     reference(&mut faults, "spec.volumeAttributesClassName", &spec["volumeAttributesClassName"]);
-    access_modes(&mut faults, &spec["accessModes"]);
+    if spec["ephemeral"].is_object() {
+        ephemeral(&mut faults, spec);
+    } else {
+        access_modes(&mut faults, &spec["accessModes"]);
+    }
     fs_group(&mut faults, spec);
     let request =
         size(&mut faults, "spec.resources.requests.storage", &spec["resources"]["requests"]["storage"]);
@@ -24,19 +31,54 @@ pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     }
     let named = !text(&spec["volumeName"]).is_empty();
     let filled = !spec["dataSource"].is_null();
-    if !named && !filled && request.is_none() && spec["resources"]["requests"]["storage"].is_null() {
+    let made = !named && spec["ephemeral"].is_null();
+    if made && !filled && request.is_none() && spec["resources"]["requests"]["storage"].is_null() {
         faults.required("spec.resources.requests.storage", "is needed to make a volume, such as 10Gi");
     }
     if filled {
         source(&mut faults, new, named);
     }
     if let Some(old) = old {
-        let fields = ["volumeClassName", "volumeName", "accessModes", "volumeMode", "dataSource"];
+        let fields = ["volumeClassName", "volumeName", "accessModes", "volumeMode", "dataSource", "ephemeral"];
         unchanged(&mut faults, old, new, &fields, "delete the claim and make another one");
         claim_size_change(&mut faults, old, new);
         attributes_change(&mut faults, old, new);
     }
     faults.into_vec()
+}
+
+/// A volume that is there while it is published: nothing counts of it that is said elsewhere.
+fn ephemeral(faults: &mut FieldErrors, spec: &Value) {
+    let (path, of) = ("spec.ephemeral", &spec["ephemeral"]);
+    required(faults, &format!("{path}.plugin"), &of["plugin"]);
+    reference(faults, &format!("{path}.plugin"), &of["plugin"]);
+    reference(faults, &format!("{path}.nodePublishSecretName"), &of["nodePublishSecretName"]);
+    if of["attributes"].as_object().is_some_and(|all| all.contains_key(EPHEMERAL)) {
+        let message = format!("{EPHEMERAL} is set by itself; leave it out");
+        faults.invalid(format!("{path}.attributes"), message);
+    }
+    map_size(faults, &format!("{path}.attributes"), &of["attributes"]);
+    mount_options(faults, &format!("{path}.mountOptions"), &of["mountOptions"]);
+    fs_type(faults, &format!("{path}.fsType"), &of["fsType"]);
+    let others = ["volumeClassName", "volumeName", "volumeAttributesClassName", "dataSource", "resources"];
+    let given = |value: &Value| match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) => true,
+    };
+    for field in others.into_iter().filter(|field| given(&spec[*field])) {
+        let message = "says nothing about an ephemeral volume: what its plugin is told stands in spec.ephemeral.attributes; \
+                       leave it out";
+        faults.invalid(format!("spec.{field}"), message);
+    }
+    if spec["volumeMode"] == "Block" {
+        faults.invalid("spec.volumeMode", "an ephemeral volume is a file system; leave it out");
+    }
+    if list(&spec["accessModes"]).any(|mode| mode != "SingleNodeWriter") {
+        let message = "an ephemeral volume has one user; leave it out or give SingleNodeWriter alone";
+        faults.invalid("spec.accessModes", message);
+    }
 }
 
 fn fs_group(faults: &mut FieldErrors, spec: &Value) {
@@ -157,6 +199,37 @@ mod tests {
         for (mode, group) in [("Filesystem", i64::from(u32::MAX)), ("Block", 2000)] {
             assert_eq!(paths(&faults(mode, group)), ["spec.fsGroup"], "{mode} {group}");
         }
+    }
+
+    #[test]
+    fn an_ephemeral_volume_is_told_by_its_plugins_words_alone() {
+        let faults = |edit: fn(&mut Value)| {
+            let mut spec = json!({ "ephemeral": { "plugin": "scratch", "attributes": { "size": "1Gi" } } });
+            edit(&mut spec);
+            paths(&claim(&json!({ "spec": spec }), None))
+        };
+        assert_eq!(faults(|_| ()), [""; 0]);
+        assert_eq!(faults(|spec| spec["accessModes"] = json!(["SingleNodeWriter"])), [""; 0]);
+        assert_eq!(faults(|spec| spec["resources"] = json!({})), [""; 0]);
+        let cases: [(fn(&mut Value), &str); 12] = [
+            (|spec| spec["ephemeral"]["plugin"] = json!(""), "spec.ephemeral.plugin"),
+            (|spec| spec["ephemeral"]["plugin"] = json!("A b"), "spec.ephemeral.plugin"),
+            (|spec| spec["ephemeral"]["nodePublishSecretName"] = json!("a/b"), "spec.ephemeral.nodePublishSecretName"),
+            (|spec| spec["ephemeral"]["attributes"][EPHEMERAL] = json!("true"), "spec.ephemeral.attributes"),
+            (|spec| spec["ephemeral"]["attributes"]["a"] = json!("x".repeat(4096)), "spec.ephemeral.attributes"),
+            (|spec| spec["ephemeral"]["fsType"] = json!("x".repeat(129)), "spec.ephemeral.fsType"),
+            (|spec| spec["ephemeral"]["mountOptions"] = json!(["x".repeat(4097)]), "spec.ephemeral.mountOptions"),
+            (|spec| spec["volumeClassName"] = json!("fast"), "spec.volumeClassName"),
+            (|spec| spec["volumeName"] = json!("v"), "spec.volumeName"),
+            (|spec| spec["resources"] = json!({ "requests": { "storage": "1Gi" } }), "spec.resources"),
+            (|spec| spec["volumeMode"] = json!("Block"), "spec.volumeMode"),
+            (|spec| spec["accessModes"] = json!(["MultiNodeMultiWriter"]), "spec.accessModes"),
+        ];
+        for (edit, wanted) in cases {
+            assert_eq!(faults(edit), [wanted]);
+        }
+        let of = |size: &str| json!({ "spec": { "ephemeral": { "plugin": "scratch", "attributes": { "size": size } } } });
+        assert_eq!(paths(&claim(&of("1Gi"), Some(&of("2Gi")))), ["spec.ephemeral"]);
     }
 
     #[test]

@@ -54,9 +54,16 @@ fn access_modes(faults: &mut FieldErrors, modes: &Value) {
     }
 }
 
-fn mount_options(faults: &mut FieldErrors, options: &Value) {
+fn mount_options(faults: &mut FieldErrors, path: &str, options: &Value) {
     if list(options).map(|o| text(o).len()).sum::<usize>() > CSI_MAP_MAX {
-        faults.add("spec.mountOptions", Cause::TooLong, format!("CSI allows {CSI_MAP_MAX} bytes in all"));
+        faults.add(path, Cause::TooLong, format!("CSI allows {CSI_MAP_MAX} bytes in all"));
+    }
+}
+
+fn fs_type(faults: &mut FieldErrors, path: &str, value: &Value) {
+    let length = text(value).len();
+    if length > CSI_STRING_MAX {
+        faults.add(path, Cause::TooLong, format!("has {length} bytes; CSI allows {CSI_STRING_MAX}"));
     }
 }
 

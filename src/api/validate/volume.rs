@@ -15,8 +15,10 @@ pub fn class(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     reference(&mut faults, "spec.plugin", &spec["plugin"]);
     map_size(&mut faults, "spec.parameters", &spec["parameters"]);
     map_size(&mut faults, "spec.snapshotParameters", &spec["snapshotParameters"]);
-    mount_options(&mut faults, &spec["mountOptions"]);
-    fs_type(&mut faults, spec, old);
+    mount_options(&mut faults, "spec.mountOptions", &spec["mountOptions"]);
+    if old.is_none_or(|old| old["spec"]["fsType"] != spec["fsType"]) {
+        fs_type(&mut faults, "spec.fsType", &spec["fsType"]);
+    }
     if let Some(old) = old {
         unchanged(&mut faults, old, new, &["plugin", "parameters"], "make another class instead");
     }
@@ -31,11 +33,16 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     reference(&mut faults, "spec.plugin", &spec["plugin"]);
     reference(&mut faults, "spec.claimRef.name", &spec["claimRef"]["name"]);
     access_modes(&mut faults, &spec["accessModes"]);
-    one_of(&mut faults, "spec.source", &spec["source"], &["create", "existing"], true);
-    mount_options(&mut faults, &spec["mountOptions"]);
+    one_of(&mut faults, "spec.source", &spec["source"], &["create", "existing", "ephemeral"], true);
+    mount_options(&mut faults, "spec.mountOptions", &spec["mountOptions"]);
     if spec["source"]["existing"].is_object() {
         handle(&mut faults, "spec.source.existing.handle", ("volume", &spec["source"]["existing"]["handle"]));
         map_size(&mut faults, "spec.source.existing.context", &spec["source"]["existing"]["context"]);
+    }
+    if spec["source"]["ephemeral"].is_object() {
+        let of = &spec["source"]["ephemeral"];
+        handle(&mut faults, "spec.source.ephemeral.handle", ("volume", &of["handle"]));
+        map_size(&mut faults, "spec.source.ephemeral.context", &of["context"]);
     }
     if spec["source"]["create"].is_object() {
         let name = text(&spec["source"]["create"]["name"]);
@@ -53,7 +60,9 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         map_size(&mut faults, "spec.source.create.parameters", &spec["source"]["create"]["parameters"]);
     }
     size(&mut faults, &spec["size"]);
-    fs_type(&mut faults, spec, old);
+    if old.is_none_or(|old| old["spec"]["fsType"] != spec["fsType"]) {
+        fs_type(&mut faults, "spec.fsType", &spec["fsType"]);
+    }
     given(&mut faults, "spec.attributes", &spec["attributes"]);
     if let Some(old) = old {
         let fields = ["plugin", "source", "accessModes", "volumeMode", "fsType"];
@@ -79,14 +88,6 @@ fn is_being_asked_for(old: &Value) -> bool {
 }
 
 /// One of before stays as it is, so that it can be changed otherwise, and deleted.
-fn fs_type(faults: &mut FieldErrors, spec: &Value, old: Option<&Value>) {
-    let length = text(&spec["fsType"]).len();
-    if length > CSI_STRING_MAX && old.is_none_or(|old| old["spec"]["fsType"] != spec["fsType"]) {
-        let message = format!("has {length} bytes; CSI allows {CSI_STRING_MAX}");
-        faults.add("spec.fsType", Cause::TooLong, message);
-    }
-}
-
 /// A plugin's id of something that was there before.
 pub(super) fn handle(faults: &mut FieldErrors, path: &str, (what, value): (&str, &Value)) {
     let handle = text(value);

@@ -321,6 +321,10 @@ impl<'a> Walk<'a> {
             return branch;
         }
         branch.because.extend(self.source_of(claim));
+        if let Some(ephemeral) = &claim.spec.ephemeral {
+            branch.because.push(self.plugin(&ephemeral.plugin, Service::New));
+            return branch;
+        }
         let class = claim.spec.volume_class_name.as_str();
         branch.because.push(self.class(class));
         let late = self.classes.get(&key(class)).map(|class| class.spec.volume_binding_mode);

@@ -6,6 +6,7 @@
 //! own data directory but the directories it made as targets.
 mod backing;
 mod controller;
+mod ephemeral;
 mod mounts;
 mod node;
 mod publish;

@@ -2,13 +2,14 @@
 use tonic::{Request, Response, Status, async_trait};
 
 use super::volumes::open_data;
-use super::{Backing, Core, publish};
+use super::{Backing, Core, ephemeral, publish};
 use crate::csi::proto;
 use crate::csi::proto::node_server::Node;
 use crate::csi::proto::node_service_capability::rpc::Type as Rpc;
 use crate::drivers::record::Publication;
 use crate::drivers::refusal::Refusal;
-use crate::drivers::request;
+use crate::drivers::publish::take_off_unknown;
+use crate::drivers::request::{self, TargetPath, VolumeId};
 use crate::drivers::service::Driver;
 use crate::drivers::stats;
 
@@ -30,7 +31,7 @@ impl<B: Backing> Node for Driver<Core<B>> {
         self.off_the_runtime(move |core| {
             request::volume_id(&request.volume_id)?;
             let target = request::path("target_path", &request.target_path)?;
-            publish::unpublish(&core.volumes, &request.volume_id, &target)?;
+            core.unpublish(&request.volume_id, &target)?;
             Ok(proto::NodeUnpublishVolumeResponse {})
         })
         .await
@@ -97,25 +98,46 @@ impl<B: Backing> Core<B> {
         let id = request::volume_id(&asked.volume_id)?;
         let target = request::path("target_path", &asked.target_path)?;
         let capability = request::the_capability(asked.volume_capability.as_ref(), self)?;
-        let id = id.ok_or_else(|| Refusal::NoVolume { volume: asked.volume_id.clone() })?;
         let publication = Publication { target, capability, read_only: asked.readonly };
-        publish::publish(&self.volumes, &id, &publication)?;
+        if let Some(attributes) = ephemeral::asked(&asked.volume_context) {
+            ephemeral::publish(&self.volumes, &asked.volume_id, &attributes, &publication)?;
+            return Ok(proto::NodePublishVolumeResponse {});
+        }
+        let id = id.ok_or_else(|| Refusal::NoVolume { volume: asked.volume_id.clone() })?;
+        publish::publish(&self.volumes.homes, (&id, &asked.volume_id), &publication)?;
         Ok(proto::NodePublishVolumeResponse {})
     }
+
+    fn unpublish(&self, handle: &str, target: &TargetPath) -> Result<(), Refusal> {
+        if ephemeral::unpublish(&self.volumes, handle, target)? {
+            return Ok(());
+        }
+        match VolumeId::parse(handle) {
+            Some(volume) => publish::unpublish(&self.volumes.homes, &volume, target),
+            None => take_off_unknown(handle, target),
+        }
+    }
+
     /// Looks without waiting for a call on the volume, and keeps none waiting.
     fn stats(
         &self,
         asked: &proto::NodeGetVolumeStatsRequest,
     ) -> Result<proto::NodeGetVolumeStatsResponse, Refusal> {
-        let (id, path) = stats::asked(asked)?;
-        let missing = || Refusal::NoVolume { volume: id.as_str().to_owned() };
-        self.volumes.homes.find(&id)?.ok_or_else(missing)?;
-        let home_path = self.volumes.homes.home_path(&id);
-        let home = self.volumes.homes.home(&id)?.ok_or_else(missing)?;
+        let id = request::volume_id(&asked.volume_id)?;
+        let path = request::path("volume_path", &asked.volume_path)?;
+        let missing = || Refusal::NoVolume { volume: asked.volume_id.clone() };
+        let own = ephemeral::id(&self.volumes, &asked.volume_id);
+        let (homes, id) = match self.volumes.ephemeral.find(&own)? {
+            Some(_) => (&self.volumes.ephemeral, own),
+            None => (&self.volumes.homes, id.ok_or_else(missing)?),
+        };
+        homes.find(&id)?.ok_or_else(missing)?;
+        let home_path = homes.home_path(&id);
+        let home = homes.home(&id)?.ok_or_else(missing)?;
         let data = open_data(&home, &home_path)?;
         if !publish::is_at(&id, &data, &path)? {
             let path = path.as_path().to_owned();
-            return Err(Refusal::NotThere { volume: id.as_str().to_owned(), path });
+            return Err(Refusal::NotThere { volume: asked.volume_id.clone(), path });
         }
         let failed = || Refusal::failed("look at", &home_path);
         Ok(stats::answer(B::usage(&data).map_err(failed())?, B::entries(&data).map_err(failed())?))

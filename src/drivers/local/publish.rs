@@ -1,44 +1,44 @@
 //! What publishing a directory means: its bind mount is the volume, and the kernel knows whose directory is mounted.
 use std::os::fd::OwnedFd;
 
-use super::volumes::{Volumes, open_data};
-use super::{Backing, mounts};
-use crate::drivers::publish::{self, Expected, Source, take_off, take_off_unknown};
-use crate::drivers::record::Publication;
+use super::mounts;
+use super::volumes::open_data;
+use crate::drivers::homes::Homes;
+use crate::drivers::publish::{self, Expected, Source, take_off};
+use crate::drivers::record::{Publication, Publications};
 use crate::drivers::refusal::Refusal;
 use crate::drivers::request::{TargetPath, VolumeId};
 use crate::drivers::spot::{Leaf, Seen, Sought, Spot};
 
-/// Publishes `volume` as asked. The same request again is success.
-pub(super) fn publish<B: Backing>(
-    volumes: &Volumes<B>,
-    volume: &VolumeId,
+/// Publishes `volume`, which the caller knows by `handle`, as asked. The same request again is success.
+pub(super) fn publish(
+    homes: &Homes<Publications>,
+    (volume, handle): (&VolumeId, &str),
     asked: &Publication,
 ) -> Result<(), Refusal> {
-    let missing = || Refusal::NoVolume { volume: volume.as_str().to_owned() };
-    let mut locked = volumes.homes.lock(volume)?.ok_or_else(missing)?;
+    let missing = || Refusal::NoVolume { volume: handle.to_owned() };
+    let mut locked = homes.lock(volume)?.ok_or_else(missing)?;
     let data = open_data(&locked.home, &locked.path)?;
     let sought =
-        Sought { volume: volume.as_str(), is_here: &|here| mounts::is_here(volume, Some(&data), here) };
+        Sought { volume: handle, is_here: &|here| mounts::is_here(volume, Some(&data), here) };
     let source = Source { sought, what: &data, leaf: Leaf::Directory, prepare: &|_| Ok(()) };
     publish::publish(&mut locked, &source, asked)
 }
 
 /// Takes the volume away from `target`. Nothing there is success, whatever is known of the volume.
-pub(super) fn unpublish<B: Backing>(
-    volumes: &Volumes<B>,
-    id: &str,
+pub(super) fn unpublish(
+    homes: &Homes<Publications>,
+    volume: &VolumeId,
     target: &TargetPath,
 ) -> Result<(), Refusal> {
-    let Some(volume) = VolumeId::parse(id) else { return take_off_unknown(id, target) };
     // Teardown must work without the records too: the kernel knows whose directory is mounted.
-    let mut locked = match volumes.homes.lock(&volume) {
+    let mut locked = match homes.lock(volume) {
         Err(Refusal::Gone { .. } | Refusal::Damaged { .. }) => None,
         other => other?,
     };
     if let Some(spot) = Spot::open(target)? {
         let data = locked.as_ref().and_then(|locked| open_data(&locked.home, &locked.path).ok());
-        let is_here = |here: &_| mounts::is_here(&volume, data.as_ref(), here);
+        let is_here = |here: &_| mounts::is_here(volume, data.as_ref(), here);
         let expected = match locked {
             Some(_) => Expected::Recorded(Some(Leaf::Directory)),
             None => Expected::Unknown,

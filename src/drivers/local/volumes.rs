@@ -10,7 +10,7 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use super::{Backing, DATA, Purpose, mounts};
-use crate::drivers::homes::{self, All, Homes, VOLUMES, open_beneath};
+use crate::drivers::homes::{self, All, EPHEMERAL, Homes, VOLUMES, open_beneath};
 use crate::drivers::publish::Ledger;
 use crate::drivers::record::{self, Publications};
 use crate::drivers::refusal::Refusal;
@@ -26,6 +26,8 @@ pub(super) type Locked = homes::Locked<Publications>;
 #[derive(Debug)]
 pub(super) struct Volumes<B> {
     pub(super) homes: Homes<Publications>,
+    /// Those that are there while they are published.
+    pub(super) ephemeral: Homes<Publications>,
     pub(super) snapshots: Snapshots,
     node: String,
     backing: PhantomData<fn() -> B>,
@@ -67,8 +69,9 @@ impl<B: Backing> Volumes<B> {
         B::check(root)?;
         let homes = Homes::open(root, &VOLUMES, Some(B::clear))?;
         B::prepare(&homes.directory()?).map_err(Refusal::failed("prepare", homes.root()))?;
+        let ephemeral = Homes::open(homes.root(), &EPHEMERAL, Some(B::clear))?;
         let snapshots = snapshots::open(homes.root(), Some(B::clear))?;
-        Ok(Self { homes, snapshots, node: node.to_owned(), backing: PhantomData })
+        Ok(Self { homes, ephemeral, snapshots, node: node.to_owned(), backing: PhantomData })
     }
 
     /// Whether the data directory is there; the type of its file system.
@@ -79,21 +82,40 @@ impl<B: Backing> Volumes<B> {
 
     /// What can be promised now.
     pub(super) fn room(&self) -> Result<Room, Refusal> {
-        self.room_beside(&self.homes.lock_all()?)
+        self.room_within(&self.homes.lock_all()?)
     }
 
-    fn room_beside(&self, all: &All<'_, Publications>) -> Result<Room, Refusal> {
+    /// What is left beside these volumes and the ephemeral ones.
+    fn room_within(&self, all: &All<'_, Publications>) -> Result<Room, Refusal> {
+        self.room_beside([all, &self.ephemeral.lock_all()?])
+    }
+
+    /// What is left beside all of these.
+    pub(super) fn room_beside(&self, all: [&All<'_, Publications>; 2]) -> Result<Room, Refusal> {
         let room = self.homes.room()?;
-        let promised = all.records.iter().map(|record| self.owed(record));
-        let drafts = all.drafts.iter().map(|record| record.capacity);
-        let promised = promised.chain(drafts).fold(0_u64, u64::saturating_add);
+        let homes = [&self.homes, &self.ephemeral].into_iter().zip(all);
+        let promised = homes.flat_map(|(homes, all)| {
+            let made = all.records.iter().map(|record| Self::owed(homes, record));
+            made.chain(all.drafts.iter().map(|record| record.capacity))
+        });
+        let promised = promised.fold(0_u64, u64::saturating_add);
         Ok(Room { total: room.total, available: room.free.saturating_sub(promised) })
     }
 
-    fn owed(&self, record: &Record) -> u64 {
-        let data = self.homes.home(&record.id).ok().flatten();
+    fn owed(homes: &Homes<Publications>, record: &Record) -> u64 {
+        let data = homes.home(&record.id).ok().flatten();
         let data = data.and_then(|home| open_beneath(&home, DATA).ok());
         data.map_or(record.capacity, |data| B::owed(&data, record.capacity))
+    }
+
+    /// The id of what has this name here.
+    pub(super) fn id(&self, name: &str) -> VolumeId {
+        VolumeId::of(&self.node, self.homes.root(), name)
+    }
+
+    /// Why so many bytes cannot be had now.
+    pub(super) fn no_room(&self, required: u64, room: Room) -> Refusal {
+        Refusal::NoRoom { required, available: room.available, place: format!("node {}", self.node) }
     }
 
     /// The volume of this name, made if there is none. A repeated request gets the same one.
@@ -106,13 +128,13 @@ impl<B: Backing> Volumes<B> {
         if wanted.here == Placement::Elsewhere {
             return Err(Refusal::Elsewhere { node: self.node.clone() });
         }
-        let id = VolumeId::of(&self.node, self.homes.root(), wanted.name);
+        let id = self.id(wanted.name);
         let record = |capacity| {
             let record = Record::new(id, wanted.name, capacity, wanted.parameters.clone());
             Record { source: wanted.source.clone(), ..record }
         };
         let Some(source) = &wanted.source else {
-            let capacity = self.promise(wanted, B::capacity(wanted.size)?, self.room_beside(&all)?)?;
+            let capacity = self.promise(wanted, B::capacity(wanted.size)?, self.room_within(&all)?)?;
             let draft = all.begin(record(capacity))?;
             B::make(&draft.home, capacity).map_err(Refusal::failed("make the data of", &draft.path()))?;
             return draft.place_in(&all);
@@ -120,7 +142,7 @@ impl<B: Backing> Volumes<B> {
         // Nobody changes or removes it until the copy is whole.
         let held = self.held(source)?.ok_or_else(|| source.missing())?;
         let size = request::size_from(wanted.size, held.capacity())?;
-        let capacity = self.promise(wanted, B::capacity(size)?, self.room_beside(&all)?)?;
+        let capacity = self.promise(wanted, B::capacity(size)?, self.room_within(&all)?)?;
         let draft = all.begin(record(capacity))?;
         // The copy may take its time, and others are made meanwhile.
         drop(all);
@@ -172,7 +194,7 @@ impl<B: Backing> Volumes<B> {
         let missing = || Refusal::NoVolume { volume: id.as_str().to_owned() };
         let mut locked = self.homes.lock(id)?.ok_or_else(missing)?;
         if let Some(capacity) = request::grown(id, size, locked.record.capacity)? {
-            let (room, place) = (self.room_beside(&all)?, || format!("node {}", self.node));
+            let (room, place) = (self.room_within(&all)?, || format!("node {}", self.node));
             let more = capacity - locked.record.capacity;
             if capacity > room.total {
                 return Err(Refusal::TooLarge { required: capacity, total: room.total, place: place() });
@@ -248,7 +270,7 @@ impl Ledger for Locked {
 }
 
 /// Refuses while the volume is mounted anywhere that this process can see.
-fn is_unused(volume: &Locked) -> Result<(), Refusal> {
+pub(super) fn is_unused(volume: &Locked) -> Result<(), Refusal> {
     let id = &volume.record.id;
     let uses = mounts::uses(id, &volume.home).map_err(Refusal::failed("read the mounts of", &volume.path))?;
     match uses.first() {

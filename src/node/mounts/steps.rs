@@ -186,6 +186,7 @@ impl Unit {
                 staging: &if spec.stage_required { plugin.told(node, &staging) } else { String::new() },
                 target: &plugin.told(node, &target),
                 read_only: user.read_only,
+                allocation: &user.allocation,
                 secrets,
             },
             dialect,

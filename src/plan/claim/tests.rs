@@ -16,7 +16,8 @@ fn volume() -> Volume {
 }
 
 fn facts() -> Facts {
-    let plugin = Plugin { serves: true, creates: true, ..Plugin::default() };
+    let lives = Lives { persistent: true, ephemeral: false };
+    let plugin = Plugin { serves: true, creates: true, lives, ..Plugin::default() };
     Facts {
         deleting: false,
         users: Vec::new(),
@@ -36,6 +37,7 @@ fn facts() -> Facts {
         attributes: None,
         wish: Wish::default(),
         copies: Vec::new(),
+        ephemeral: false,
     }
 }
 
@@ -64,11 +66,12 @@ fn what_is_missing_is_named() {
         edit(&mut facts);
         next(&facts)
     };
-    let cases: [(Edit, &str); 9] = [
+    let cases: [(Edit, &str); 10] = [
         (|f| f.class.found = false, "NotFound"),
         (|f| f.class.plugin = None, "NotFound"),
         (|f| f.class.plugin.as_mut().unwrap().deleting = true, "BeingDeleted"),
         (|f| f.class.plugin.as_mut().unwrap().creates = false, "PluginLacksCapability"),
+        (|f| f.class.plugin.as_mut().unwrap().lives.persistent = false, "NoLifecycleMode"),
         (|f| f.class.plugin.as_mut().unwrap().serves = false, "PluginNotReady"),
         (|f| f.class.plugin.as_mut().unwrap().nodes = Some(Vec::new()), "PluginNotReady"),
         (|f| f.class.late = true, "WaitingForFirstConsumer"),
@@ -86,6 +89,30 @@ fn what_is_missing_is_named() {
         assert_eq!((word(&verdict), verdict.step.clone()), (wanted, None), "{verdict:?}");
         assert_eq!(verdict.phase, ClaimPhase::Pending);
     }
+}
+
+/// Scenarios B90, B91.
+#[test]
+fn an_ephemeral_volume_needs_no_class_and_nobody_who_makes_it_but_a_plugin_that_has_such() {
+    let lives = |persistent, ephemeral| Lives { persistent, ephemeral };
+    let with = |edit: fn(&mut Plugin), lives| {
+        let mut plugin = Plugin { lives, ..Plugin::default() };
+        edit(&mut plugin);
+        let class = Class { found: false, plugin: Some(plugin), ..facts().class };
+        next(&Facts { ephemeral: true, class, ..facts() })
+    };
+    let begun = with(|_| (), lives(false, true));
+    assert_eq!(begun.step, Some(Step::Create { node: String::new() }), "no instance has to be there");
+    assert_eq!(with(|_| (), lives(true, true)).step, begun.step);
+    for (verdict, wanted) in [
+        (with(|_| (), lives(true, false)), "NoLifecycleMode"),
+        (with(|plugin| plugin.deleting = true, lives(true, true)), "BeingDeleted"),
+    ] {
+        assert_eq!((word(&verdict), &verdict.step), (wanted, &None));
+    }
+    let class = Class { found: false, plugin: None, ..facts().class };
+    let missing = next(&Facts { ephemeral: true, class, ..facts() });
+    assert_eq!(missing.ready.unwrap_err().1, "waits for Plugin \"p\", which does not exist yet");
 }
 
 #[test]

@@ -88,6 +88,8 @@ impl Default for Behaviour {
     }
 }
 
+const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
+
 /// A driver of directories: no attach, no stage, local to its node.
 pub(crate) const DIR: &[&str] = &[
     "plugin/CONTROLLER_SERVICE",
@@ -110,6 +112,8 @@ pub(crate) struct Ledger(Mutex<Book>);
 struct Book {
     calls: Vec<String>,
     exists: BTreeSet<String>,
+    /// Those that are there while they are published.
+    ephemeral: BTreeSet<String>,
     attached: BTreeSet<(String, String)>,
     published: BTreeMap<(String, String), BTreeSet<String>>,
     /// Nodes that are surely off.
@@ -189,8 +193,12 @@ impl Ledger {
         }
     }
 
-    fn publish(&self, volume: &str, node: &str, user: &str, single: bool) {
+    fn publish(&self, volume: &str, node: &str, user: &str, (single, ephemeral): (bool, bool)) {
         let mut book = self.0.lock().unwrap();
+        if ephemeral {
+            book.ephemeral.insert(volume.to_owned());
+            book.exists.insert(volume.to_owned());
+        }
         assert!(book.exists.contains(volume), "{volume} is published and does not exist");
         let users = book.published.entry((volume.to_owned(), node.to_owned())).or_default();
         if users.insert(user.to_owned()) {
@@ -207,6 +215,9 @@ impl Ledger {
         let there = users.remove(user);
         if users.is_empty() {
             book.published.remove(&key);
+        }
+        if book.ephemeral.contains(volume) && !book.published.keys().any(|(v, _)| v == volume) {
+            book.exists.remove(volume);
         }
         if there {
             book.calls.push(format!("unpublish {volume} {node} {user}"));
@@ -539,7 +550,8 @@ impl FakeNode {
         if stop || closed || !listed || !attached {
             return "Down";
         }
-        self.ledger.publish(name, &self.name, uid, single(spec));
+        let ephemeral = spec["volumeContext"][EPHEMERAL] == "true";
+        self.ledger.publish(name, &self.name, uid, (single(spec), ephemeral));
         "Up"
     }
 

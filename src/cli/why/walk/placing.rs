@@ -83,7 +83,10 @@ impl Walk<'_> {
         let class = claim.spec.volume_class_name.as_str();
         match self.volumes.get(&key(volume)) {
             Some(volume) => Some(volume.spec.plugin.clone()),
-            None => self.classes.get(&key(class)).map(|class| class.spec.plugin.clone()),
+            None => match &claim.spec.ephemeral {
+                Some(ephemeral) => Some(ephemeral.plugin.clone()),
+                None => self.classes.get(&key(class)).map(|class| class.spec.plugin.clone()),
+            },
         }
     }
 }

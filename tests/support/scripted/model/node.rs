@@ -147,11 +147,18 @@ impl Model {
         rules::path(bench, "target_path", &request.target_path)?;
         capability(bench, request.volume_capability.as_ref())?;
         rules::map(bench, "secrets", &request.secrets)?;
-        self.usable(bench, &request.volume_id, &request.publish_context, &request.volume_context)?;
         let place = Self::here(bench, &request.volume_id);
-        self.check_staged(bench, &place, request)?;
         let wanted = request.volume_capability.clone().unwrap_or_default();
-        self.check_holder(bench, &request.volume_id, &wanted)?;
+        if is_ephemeral(request) {
+            let alone = request.staging_target_path.is_empty()
+                && request.publish_context.is_empty()
+                && !self.volumes.contains_key(&request.volume_id);
+            bench.demand(alone, Code::InvalidArgument, "ephemeral, and created, attached or staged")?;
+        } else {
+            self.usable(bench, &request.volume_id, &request.publish_context, &request.volume_context)?;
+            self.check_staged(bench, &place, request)?;
+            self.check_holder(bench, &request.volume_id, &wanted)?;
+        }
         let frozen = proto::NodePublishVolumeRequest { secrets: Map::new(), ..request.clone() };
         if let Some(there) = self.publications.get(&(place.clone(), request.target_path.clone())) {
             // Same target: the same arguments are a repetition, others a mistake. Both tables agree.
@@ -207,8 +214,16 @@ impl Model {
         if self.publications.contains_key(&at) {
             mounts::undo(&bench.config.effects, &request.target_path).map_err(broken)?;
             mounts::remove_target(&bench.config.effects, &request.target_path).map_err(broken)?;
-            self.publications.remove(&at);
+            let ended = self.publications.remove(&at);
+            if ended.is_some_and(|ended| is_ephemeral(&ended.request)) {
+                mounts::destroy(&bench.config.effects, &request.volume_id).map_err(broken)?;
+            }
         }
         Ok(proto::NodeUnpublishVolumeResponse {})
     }
+}
+
+/// Whether it is there only while it is published, as Kubernetes says it.
+fn is_ephemeral(request: &proto::NodePublishVolumeRequest) -> bool {
+    request.volume_context.get("csi.storage.k8s.io/ephemeral").is_some_and(|value| value == "true")
 }
