@@ -20,8 +20,8 @@ use crate::api::attributes::MODIFIED;
 use crate::api::claim::{ClaimPhase, Ephemeral};
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{
-    AccessMode, Condition, ObjectRef, READY, ReclaimPolicy, SecretRef, SecretRefs, Segments, Truth, VolumeMode,
-    is_true,
+    AccessMode, Condition, ObjectRef, READY, ReclaimPolicy, SecretRef, SecretRefs, Segments, Truth,
+    VolumeMode, is_true,
 };
 use crate::api::plugin::{ControllerScope, LifecycleMode, capability};
 use crate::api::quantity;
@@ -52,16 +52,7 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         .map(|volume| modifications::look(&context.world, &object, volume));
     match (&verdict.step, &volume, &class) {
         (Some(Step::Create { node }), _, class) => {
-            let volume = match (&object.spec.ephemeral, class) {
-                (Some(ephemeral), _) => ephemeral_volume(&object, ephemeral),
-                (None, Some(class)) => new_volume(&context.world, &object, (class, node), source.as_ref()),
-                (None, None) => return Ok(None),
-            };
-            if let Some(wait) = context.behind::<Volume>(&name_of(&volume)) {
-                return Ok(Some(wait));
-            }
-            context.create(&volume).await?;
-            return Ok(None);
+            return begin(&context, &object, (class.as_deref(), node), source.as_ref()).await;
         }
         (Some(Step::Adopt), Some(volume), _) => {
             // On this very state, and nothing else of it: what a person left empty is not to be taken for a change.
@@ -109,6 +100,25 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         }
         None => Ok(None),
     }
+}
+
+/// Makes the Volume of a claim.
+async fn begin(
+    context: &Context,
+    claim: &VolumeClaim,
+    (class, node): (Option<&VolumeClass>, &str),
+    source: Option<&sources::Found>,
+) -> Outcome {
+    let volume = match (&claim.spec.ephemeral, class) {
+        (Some(ephemeral), _) => ephemeral_volume(claim, ephemeral),
+        (None, Some(class)) => new_volume(&context.world, claim, (class, node), source),
+        (None, None) => return Ok(None),
+    };
+    if let Some(wait) = context.behind::<Volume>(&name_of(&volume)) {
+        return Ok(Some(wait));
+    }
+    context.create(&volume).await?;
+    Ok(None)
 }
 
 /// Says that another volume is made in the place of this one, and then deletes it: its host may have begun to make it

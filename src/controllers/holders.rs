@@ -379,7 +379,7 @@ fn new_attachment(
     if attach_required && status.controller.is_none() {
         return Err(Reason::NoHost);
     }
-    let (handle, context) = match volume.spec.source.told() {
+    let (handle, volume_context) = match volume.spec.source.told() {
         Some((handle, context)) if status.handle.is_empty() => (handle.to_owned(), context.clone()),
         Some(_) | None => (status.handle, status.context),
     };
@@ -397,7 +397,7 @@ fn new_attachment(
         pod_info: plugin.as_ref().is_some_and(|plugin| plugin.spec.pod_info_on_mount),
         plugin: volume.spec.plugin.clone(),
         handle,
-        volume_context: context,
+        volume_context,
         node_id: here.status.as_ref().map(|s| s.node_id.clone()).unwrap_or_default(),
         capability: volume.spec.capability(),
         fs_group,

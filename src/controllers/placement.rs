@@ -6,7 +6,7 @@ use kube::ResourceExt;
 
 use super::allocations::{evicted, node_off, serves};
 use super::cache::name_of;
-use super::claims::{class_of, is_asked_for_at, reference, requested, usable, volume_of};
+use super::claims::{class_of, is_asked_for_at, plugin_named, reference, requested, usable, volume_of};
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, deleting, draining, with_condition};

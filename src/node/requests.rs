@@ -321,10 +321,8 @@ pub struct Publish<'a> {
     pub staging: &'a str,
     /// The target path.
     pub target: &'a str,
-    /// Whether the user only reads.
-    pub read_only: bool,
-    /// The allocation that it is for.
-    pub allocation: &'a ObjectRef,
+    /// The allocation that it is for, and whether that only reads.
+    pub user: (&'a ObjectRef, bool),
     /// The secrets.
     pub secrets: Secrets,
 }
@@ -335,15 +333,16 @@ pub fn publish(
     with: Publish<'_>,
     dialect: Dialect,
 ) -> proto::NodePublishVolumeRequest {
+    let (allocation, read_only) = with.user;
     proto::NodePublishVolumeRequest {
         volume_id: of.handle.clone(),
         publish_context: with.publish_context.clone(),
         staging_target_path: with.staging.to_owned(),
         target_path: with.target.to_owned(),
         volume_capability: Some(here(of, dialect)),
-        readonly: with.read_only || of.capability.access_mode.read_only(),
+        readonly: read_only || of.capability.access_mode.read_only(),
         secrets: with.secrets,
-        volume_context: context(of, with.allocation),
+        volume_context: context(of, allocation),
     }
 }
 

@@ -378,7 +378,8 @@ mod tests {
         assert_eq!(exists(&going), Rung::Unknown, "but its deletion is the new host's to confirm");
         let let_go = Facts { exists: Some((Rung::Down, 1)), ..going };
         assert!(!gone(&let_go), "the new host may be making it");
-        let registered = Facts { source: Source::Existing, host: None, exists: None, provisioning: None, ..sure };
+        let registered =
+            Facts { source: Source::Existing, host: None, exists: None, provisioning: None, ..sure };
         assert_eq!(standing(&registered).0, VolumePhase::Ready, "no controller service, nobody to ask");
         assert_eq!(standing(&Facts { claim: Claim::Gone, ..registered }).0, VolumePhase::Released);
     }

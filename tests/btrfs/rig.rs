@@ -128,7 +128,9 @@ impl Backend {
     /// Nothing may be left in the mount table, on the file system, or of its subvolumes.
     pub(crate) fn assert_nothing_left(&self) {
         assert_eq!(self.mounts(), [self.path("fs")]);
-        for empty in ["volumes", "trash", "snapshots", "trash-of-snapshots", "ephemeral", "trash-of-ephemeral"] {
+        for empty in
+            ["volumes", "trash", "snapshots", "trash-of-snapshots", "ephemeral", "trash-of-ephemeral"]
+        {
             assert_eq!(entries(&self.data_dir().join(empty)), [] as [String; 0], "in {empty}");
         }
         assert_eq!(entries(&self.path("targets")), [] as [String; 0]);

@@ -148,7 +148,15 @@ impl Rig {
     pub(crate) async fn finish(mut self) {
         self.running.take().expect("the driver runs").stop().await;
         assert_eq!(mounts_below(self.root.path()), [] as [PathBuf; 0]);
-        for empty in ["D/volumes", "D/trash", "D/snapshots", "D/trash-of-snapshots", "D/ephemeral", "D/trash-of-ephemeral", "targets"] {
+        for empty in [
+            "D/volumes",
+            "D/trash",
+            "D/snapshots",
+            "D/trash-of-snapshots",
+            "D/ephemeral",
+            "D/trash-of-ephemeral",
+            "targets",
+        ] {
             assert_eq!(entries(&self.path(empty)), [] as [String; 0], "in {empty}");
         }
         assert!(!self.path("csi.sock").exists(), "the socket stayed behind");

@@ -34,7 +34,9 @@ fn an_ephemeral_volume_comes_and_goes_with_its_allocation() {
     // Audited, it is nobody's orphan.
     rig.run(&["volume", "audit"]);
     // Stopped and started again it begins empty.
-    let stop = |stop: &str| rig.run(&["patch", "allocation", "build", "-p", &format!("{{\"spec\":{{\"stop\":{stop}}}}}")]);
+    let stop = |stop: &str| {
+        rig.run(&["patch", "allocation", "build", "-p", &format!("{{\"spec\":{{\"stop\":{stop}}}}}")])
+    };
     stop("true");
     until("it is stopped", || phase(&rig, "build") == "Stopped");
     until("its data is gone", || homes(&rig).is_empty());

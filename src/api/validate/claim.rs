@@ -4,9 +4,7 @@ use serde_json::Value;
 use super::super::field::{FieldError, FieldErrors};
 use super::super::quantity;
 use super::super::volume::EPHEMERAL;
-use super::{
-    access_modes, fs_type, list, map_size, mount_options, reference, required, text, unchanged,
-};
+use super::{access_modes, fs_type, list, map_size, mount_options, reference, required, text, unchanged};
 
 /// Faults of a VolumeClaim.
 pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
@@ -39,7 +37,8 @@ pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         source(&mut faults, new, named);
     }
     if let Some(old) = old {
-        let fields = ["volumeClassName", "volumeName", "accessModes", "volumeMode", "dataSource", "ephemeral"];
+        let fields =
+            ["volumeClassName", "volumeName", "accessModes", "volumeMode", "dataSource", "ephemeral"];
         unchanged(&mut faults, old, new, &fields, "delete the claim and make another one");
         claim_size_change(&mut faults, old, new);
         attributes_change(&mut faults, old, new);
@@ -214,11 +213,20 @@ mod tests {
         let cases: [(fn(&mut Value), &str); 12] = [
             (|spec| spec["ephemeral"]["plugin"] = json!(""), "spec.ephemeral.plugin"),
             (|spec| spec["ephemeral"]["plugin"] = json!("A b"), "spec.ephemeral.plugin"),
-            (|spec| spec["ephemeral"]["nodePublishSecretName"] = json!("a/b"), "spec.ephemeral.nodePublishSecretName"),
+            (
+                |spec| spec["ephemeral"]["nodePublishSecretName"] = json!("a/b"),
+                "spec.ephemeral.nodePublishSecretName",
+            ),
             (|spec| spec["ephemeral"]["attributes"][EPHEMERAL] = json!("true"), "spec.ephemeral.attributes"),
-            (|spec| spec["ephemeral"]["attributes"]["a"] = json!("x".repeat(4096)), "spec.ephemeral.attributes"),
+            (
+                |spec| spec["ephemeral"]["attributes"]["a"] = json!("x".repeat(4096)),
+                "spec.ephemeral.attributes",
+            ),
             (|spec| spec["ephemeral"]["fsType"] = json!("x".repeat(129)), "spec.ephemeral.fsType"),
-            (|spec| spec["ephemeral"]["mountOptions"] = json!(["x".repeat(4097)]), "spec.ephemeral.mountOptions"),
+            (
+                |spec| spec["ephemeral"]["mountOptions"] = json!(["x".repeat(4097)]),
+                "spec.ephemeral.mountOptions",
+            ),
             (|spec| spec["volumeClassName"] = json!("fast"), "spec.volumeClassName"),
             (|spec| spec["volumeName"] = json!("v"), "spec.volumeName"),
             (|spec| spec["resources"] = json!({ "requests": { "storage": "1Gi" } }), "spec.resources"),

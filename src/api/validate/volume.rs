@@ -3,8 +3,8 @@ use serde_json::Value;
 
 use super::super::field::{Cause, FieldError, FieldErrors};
 use super::{
-    CSI_STRING_MAX, access_modes, entries, map_size, mount_options, one_of, reference, required, text,
-    unchanged,
+    CSI_STRING_MAX, access_modes, entries, fs_type, map_size, mount_options, one_of, reference, required,
+    text, unchanged,
 };
 
 /// Faults of a VolumeClass.

@@ -19,8 +19,7 @@ pub(super) fn publish(
     let missing = || Refusal::NoVolume { volume: handle.to_owned() };
     let mut locked = homes.lock(volume)?.ok_or_else(missing)?;
     let data = open_data(&locked.home, &locked.path)?;
-    let sought =
-        Sought { volume: handle, is_here: &|here| mounts::is_here(volume, Some(&data), here) };
+    let sought = Sought { volume: handle, is_here: &|here| mounts::is_here(volume, Some(&data), here) };
     let source = Source { sought, what: &data, leaf: Leaf::Directory, prepare: &|_| Ok(()) };
     publish::publish(&mut locked, &source, asked)
 }

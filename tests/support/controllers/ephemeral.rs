@@ -49,7 +49,9 @@ async fn an_ephemeral_volume_is_neither_made_nor_attached_nor_staged_and_goes_wi
     assert_eq!(spec["volumeContext"], source["ephemeral"]["context"]);
     // A second user waits, as with any volume of one writer.
     bench.make("allocations", user("other", "app-tmp", "")).await;
-    bench.until("it waits", |seen| why(&seen.get("allocations", "default", "other")) == "HeldElsewhere").await;
+    bench
+        .until("it waits", |seen| why(&seen.get("allocations", "default", "other")) == "HeldElsewhere")
+        .await;
     bench.delete("allocations", "default", "other").await;
     bench.delete("allocations", "default", "app").await;
     let kinds = ["allocations", "volumeclaims", "volumes", "volumeattachments"];
@@ -60,7 +62,8 @@ async fn an_ephemeral_volume_is_neither_made_nor_attached_nor_staged_and_goes_wi
     bench.until("nothing of it is left", |seen| kinds.iter().all(|kind| ours(seen, kind) == 0)).await;
     let calls = bench.ledger.calls();
     let about = ["create", "attach", "stage", "unstage", "detach", "delete"];
-    let others: Vec<_> = calls.iter().filter(|call| about.iter().any(|verb| call.starts_with(verb))).collect();
+    let others: Vec<_> =
+        calls.iter().filter(|call| about.iter().any(|verb| call.starts_with(verb))).collect();
     assert!(others.is_empty(), "{others:?}");
     bench.end().await;
 }
@@ -86,7 +89,12 @@ async fn a_plugin_that_does_not_list_a_mode_is_not_asked_for_it() {
     bench.until("it is refused", waits("data", "NoLifecycleMode")).await;
     // Nothing can be made of one that is not there by itself.
     bench
-        .patch("plugins", "", "scratch", json!({ "spec": { "volumeLifecycleModes": ["Ephemeral", "Persistent"] } }))
+        .patch(
+            "plugins",
+            "",
+            "scratch",
+            json!({ "spec": { "volumeLifecycleModes": ["Ephemeral", "Persistent"] } }),
+        )
         .await;
     let mut copy = crate::manifests::claim("copy", "scratch", "SingleNodeWriter");
     copy["spec"]["dataSource"] = json!({ "claimName": "tmp" });
@@ -113,7 +121,9 @@ async fn ephemeral_volumes_and_others_count_together() {
         bench.until("it runs", |seen| phase(seen, name) == "Running").await;
     }
     bench.make("allocations", bringing("second")).await;
-    bench.until("there is no slot", |seen| why(&seen.get("allocations", "default", "second")) == "NoNodeFits").await;
+    bench
+        .until("there is no slot", |seen| why(&seen.get("allocations", "default", "second")) == "NoNodeFits")
+        .await;
     bench.delete("allocations", "default", "lasting").await;
     bench.until("it has the slot", |seen| phase(seen, "second") == "Running").await;
     for name in ["first", "second"] {
