@@ -49,9 +49,13 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// keeps no other call waiting.
     async fn check_mount(&self, place: &Place) -> Result<Checked, KernelError>;
 
-    /// The ids of all mounts that this process sees; none where the kernel tells them in the whole table alone. Asks no
-    /// file system.
-    async fn mount_ids(&self) -> Result<Option<HashSet<MountId>>, KernelError>;
+    /// Those of these mounts that are there still; none where the kernel tells it in the whole table alone. Asks no file
+    /// system, and costs time in proportion to what is asked for.
+    async fn mounts_among(&self, ids: &HashSet<MountId>) -> Result<Option<HashSet<MountId>>, KernelError>;
+
+    /// This mount, those that came after it, and what each of them is mounted on; none where the kernel does not tell which
+    /// came first. Costs time in proportion to what came after it.
+    async fn mounts_since(&self, id: MountId) -> Result<Option<Vec<MountRow>>, KernelError>;
 
     /// Tells from now on that mounts came or went, whichever; those that come close together may be told once.
     async fn mount_changes(&self) -> Result<BoxStream<'static, ()>, KernelError>;

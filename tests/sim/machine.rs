@@ -177,8 +177,17 @@ impl Kernel for SimMachine {
         self.mount_facts(place).await.map(Checked::Alive)
     }
 
-    async fn mount_ids(&self) -> Result<Option<HashSet<MountId>>, KernelError> {
-        Ok(Some(self.with(NodeState::table).into_iter().map(|row| row.id).collect()))
+    async fn mounts_among(&self, ids: &HashSet<MountId>) -> Result<Option<HashSet<MountId>>, KernelError> {
+        let there = self.with(NodeState::table).into_iter().map(|row| row.id);
+        Ok(Some(there.filter(|id| ids.contains(id)).collect()))
+    }
+
+    async fn mounts_since(&self, id: MountId) -> Result<Option<Vec<MountRow>>, KernelError> {
+        // Parents come in any order.
+        let mut rows = self.with(NodeState::table);
+        let parents: HashSet<_> = rows.iter().filter(|row| row.id >= id).map(|row| row.parent).collect();
+        rows.retain(|row| row.id >= id || parents.contains(&row.id));
+        Ok(Some(rows))
     }
 
     async fn mount_changes(&self) -> Result<BoxStream<'static, ()>, KernelError> {

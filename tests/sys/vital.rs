@@ -3,6 +3,7 @@ use crate::fuse::Fuse;
 use crate::support::{Dead as Mute, Host, soon};
 use futures::{FutureExt, StreamExt};
 use rustix::mount::{MountFlags, UnmountFlags, mount};
+use std::collections::HashSet;
 use std::path::Path;
 use std::process::Command;
 use wharfline::sys::Kernel;
@@ -39,14 +40,14 @@ async fn a_fuse_mount_is_dead_at_the_end_of_its_server() {
         fuse.kill();
         assert_eq!(kernel.check_mount(&place).await.unwrap(), Checked::Dead(Dead::NoServer), "old: {old}");
         let id = facts.mount().unwrap().id;
-        let ids = kernel.mount_ids().await.unwrap();
-        assert_eq!(ids.map(|ids| ids.contains(&id)), (!old).then_some(true), "it is mounted still");
+        let asked = HashSet::from([id]);
+        let there = kernel.mounts_among(&asked).await.unwrap();
+        assert_eq!(there, (!old).then(|| asked.clone()), "it is mounted still");
         fuse.finish();
         let Checked::Alive(facts) = kernel.check_mount(&place).await.unwrap() else { panic!("unmounted") };
         assert!(matches!(facts, PathFacts::Present(_)) && facts.mount().is_none());
-        if let Some(ids) = kernel.mount_ids().await.unwrap() {
-            assert!(!ids.contains(&id));
-        }
+        let there = kernel.mounts_among(&asked).await.unwrap();
+        assert_eq!(there, (!old).then(HashSet::new), "it is gone");
         kernel.undo_tree().await.unwrap();
     }
 }

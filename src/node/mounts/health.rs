@@ -8,7 +8,7 @@
 //! ```
 //! No handler of the queue waits for a look, and no look for another. What was seen is kept in memory alone and is about
 //! what the journal says is up. What is done about it, if anybody asks for that, `healing` says.
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque, hash_map};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque, hash_map};
 use std::future::pending;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -202,6 +202,13 @@ impl Sightings {
         let _slow = tokio::time::timeout(FIRST, first.wait_for(|done| *done)).await;
     }
 
+    /// The mounts that were seen last.
+    fn ids(&self) -> HashSet<MountId> {
+        let seen = self.seen();
+        let sightings = seen.values().flat_map(|seen| [&seen.own, &seen.at_host]).flatten();
+        sightings.filter_map(|sighting| sighting.id).collect()
+    }
+
     fn seen(&self) -> MutexGuard<'_, HashMap<String, Seen>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -370,9 +377,10 @@ fn mounts_of(entry: &Entry) -> Vec<(Mount, Present)> {
 
 /// Whose mounts are to be looked at, and whether that could be found out.
 async fn suspects(node: &Node, mut asked: Asked) -> (Vec<Subject>, bool) {
-    let (mut all, mut listed) = (None, true);
+    let (mut all, mut listed, mut ids) = (None, true, HashSet::new());
     if asked.changed {
-        match node.machine.kernel.mount_ids().await {
+        ids = node.sightings.ids();
+        match node.machine.kernel.mounts_among(&ids).await {
             Ok(found) => {
                 node.sightings.blind.store(found.is_none(), Ordering::Relaxed);
                 all = found;
@@ -392,7 +400,7 @@ async fn suspects(node: &Node, mut asked: Asked) -> (Vec<Subject>, bool) {
                 let known = seen.get(key).and_then(|seen| seen.get(mount)).filter(|known| known.of == of);
                 let last = known.and_then(|known| known.look);
                 let there = all.as_ref().map(|all| match known.and_then(|known| known.id) {
-                    Some(id) => all.contains(&id),
+                    Some(id) => all.contains(&id) || !ids.contains(&id),
                     // It is no mount, or was one without a number.
                     None => true,
                 });

@@ -15,10 +15,7 @@ pub(super) async fn none_left(node: &Node, staging: &TreePath) -> Result<(), Tro
     let facts = kernel.mount_facts(&place).await?;
     // A file system without a device of its own, such as NFS, may be mounted twice by two who know nothing of each other.
     let Some(mount) = facts.mount().filter(|mount| mount.device.major != 0) else { return Ok(()) };
-    if !kernel.facts().await?.statmount {
-        return Ok(());
-    }
-    let rows = kernel.mount_table().await?;
+    let Some(rows) = kernel.mounts_since(mount.id).await? else { return Ok(()) };
     // The tree, two names above what is staged in it.
     let path = kernel.absolute(&place);
     let ours = path.ancestors().nth(2).unwrap_or(&path);

@@ -144,6 +144,16 @@ pub(crate) fn described(id: u64) -> Result<Described, Errno> {
     }
 }
 
+/// Whether this process sees a mount with this unique id.
+pub(crate) fn is_there(id: u64) -> Result<bool, Errno> {
+    let mut buffer = [0_u64; 256];
+    match ffi::statmount(id, MNT_BASIC, &mut buffer).map_err(|error| Errno::from_io_error(&error)) {
+        Ok(()) => Ok(true),
+        Err(Some(Errno::NOENT)) => Ok(false),
+        Err(errno) => Err(errno.unwrap_or(Errno::IO)),
+    }
+}
+
 /// Whether the file system of the mount with this unique id was shut down: ext4 says so nowhere else. False where the
 /// kernel does not tell (before Linux 6.11), and of file systems that do not say.
 pub(crate) fn is_shut_down(id: u64) -> bool {

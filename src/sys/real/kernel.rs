@@ -174,10 +174,18 @@ impl Kernel for RealKernel {
         self.ask_on(&self.checks, path, move |this| vital::check(&this.confined(&place)?, this.asking)).await
     }
 
-    async fn mount_ids(&self) -> Result<Option<HashSet<MountId>>, KernelError> {
+    async fn mounts_among(&self, ids: &HashSet<MountId>) -> Result<Option<HashSet<MountId>>, KernelError> {
+        let (path, ids) = (Path::new(vital::TABLE), ids.clone());
+        self.ask(path.to_owned(), move |this| {
+            table::among(this.asking, ids).map_err(|error| io_failure("ask for mounts", path, error))
+        })
+        .await
+    }
+
+    async fn mounts_since(&self, id: MountId) -> Result<Option<Vec<MountRow>>, KernelError> {
         let path = Path::new(vital::TABLE);
         self.ask(path.to_owned(), move |this| {
-            table::ids(this.asking).map_err(|error| io_failure("list the mounts", path, error))
+            table::since(this.asking, id).map_err(|error| io_failure("list the mounts", path, error))
         })
         .await
     }

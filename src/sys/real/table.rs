@@ -3,7 +3,7 @@
 //! The whole is read at start only. The parser is total: any bytes give rows or the number of the line that is none.
 use crate::sys::ffi;
 use crate::sys::kernel::{DeviceId, MountId, MountRow};
-use crate::sys::real::facts::{Asking, described};
+use crate::sys::real::facts::{Asking, described, is_there};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -22,7 +22,7 @@ pub struct BadLine {
 /// Every mount that this process sees.
 pub(crate) fn read(asking: Asking) -> io::Result<Vec<MountRow>> {
     match asking {
-        Asking::Statmount => listed(),
+        Asking::Statmount => listed(0),
         Asking::Statfs => {
             let content = std::fs::read("/proc/thread-self/mountinfo")?;
             parse(&content).map_err(|bad| io::Error::new(io::ErrorKind::InvalidData, bad))
@@ -30,38 +30,61 @@ pub(crate) fn read(asking: Asking) -> io::Result<Vec<MountRow>> {
     }
 }
 
-/// The ids of all mounts, where they tell a mount from all others until the next boot.
-pub(crate) fn ids(asking: Asking) -> io::Result<Option<HashSet<MountId>>> {
+/// Those of these mounts that are there, where their ids tell them from all others until the next boot.
+pub(crate) fn among(asking: Asking, mut ids: HashSet<MountId>) -> io::Result<Option<HashSet<MountId>>> {
     match asking {
         Asking::Statmount => {
-            let mut all = HashSet::new();
-            each_id(|id| {
-                all.insert(MountId(id));
-                Ok(())
-            })?;
-            Ok(Some(all))
+            let mut failed = None;
+            ids.retain(|id| match is_there(id.0) {
+                Ok(there) => there,
+                Err(errno) => {
+                    failed = Some(errno);
+                    true
+                }
+            });
+            failed.map_or(Ok(Some(ids)), |errno| Err(errno.into()))
         }
         Asking::Statfs => Ok(None),
     }
 }
 
-fn listed() -> io::Result<Vec<MountRow>> {
-    let mut rows = Vec::new();
-    each_id(|id| match described(id) {
-        Ok(mount) => {
-            rows.push(mount.row());
-            Ok(())
+/// A mount, those that came after it, and what each of these is mounted on. Ids that are never used again only grow.
+pub(crate) fn since(asking: Asking, id: MountId) -> io::Result<Option<Vec<MountRow>>> {
+    match asking {
+        Asking::Statmount => {
+            let mut rows = listed(id.0.saturating_sub(1))?;
+            let mut known: HashSet<_> = rows.iter().map(|row| row.id).collect();
+            let parents: Vec<_> = rows.iter().map(|row| row.parent).filter(|id| known.insert(*id)).collect();
+            for parent in parents {
+                rows.extend(row_of(parent.0)?);
+            }
+            Ok(Some(rows))
         }
-        // It went away between the two calls.
-        Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(errno.into()),
+        Asking::Statfs => Ok(None),
+    }
+}
+
+fn listed(after: u64) -> io::Result<Vec<MountRow>> {
+    let mut rows = Vec::new();
+    each_id(after, |id| {
+        rows.extend(row_of(id)?);
+        Ok(())
     })?;
     Ok(rows)
 }
 
-fn each_id(mut found: impl FnMut(u64) -> io::Result<()>) -> io::Result<()> {
+/// None of one that went away meanwhile.
+fn row_of(id: u64) -> io::Result<Option<MountRow>> {
+    match described(id) {
+        Ok(mount) => Ok(Some(mount.row())),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn each_id(after: u64, mut found: impl FnMut(u64) -> io::Result<()>) -> io::Result<()> {
     let mut ids = [0_u64; 512];
-    let mut last = 0;
+    let mut last = after;
     loop {
         let count = ffi::listmount(last, &mut ids)?;
         for &id in &ids[..count] {

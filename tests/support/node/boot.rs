@@ -79,7 +79,7 @@ impl Kernel for Wrapped {
     async fn check_mount(&self, place: &Place) -> Result<Checked, KernelError> {
         self.0.check_mount(place).await
     }
-    async fn mount_ids(&self) -> Result<Option<HashSet<MountId>>, KernelError> {
+    async fn mounts_among(&self, ids: &HashSet<MountId>) -> Result<Option<HashSet<MountId>>, KernelError> {
         let path = self.0.absolute(&Place::Tree(TreePath::root())).with_file_name("unlisted");
         if self.1 == Says::NoMounts
             && let Ok(mut file) = std::fs::OpenOptions::new().append(true).open(&path)
@@ -87,7 +87,10 @@ impl Kernel for Wrapped {
             file.write_all(b".").unwrap();
             return Err(KernelError::Overloaded { path });
         }
-        self.0.mount_ids().await
+        self.0.mounts_among(ids).await
+    }
+    async fn mounts_since(&self, id: MountId) -> Result<Option<Vec<MountRow>>, KernelError> {
+        self.0.mounts_since(id).await
     }
     async fn mount_changes(&self) -> Result<BoxStream<'static, ()>, KernelError> {
         self.0.mount_changes().await
