@@ -205,7 +205,8 @@ mod tests {
         let faults = |edit: fn(&mut Value)| {
             let mut spec = json!({ "ephemeral": { "plugin": "scratch", "attributes": { "size": "1Gi" } } });
             edit(&mut spec);
-            paths(&claim(&json!({ "spec": spec }), None))
+            let found = claim(&json!({ "spec": spec }), None);
+            paths(&found).into_iter().map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(faults(|_| ()), [""; 0]);
         assert_eq!(faults(|spec| spec["accessModes"] = json!(["SingleNodeWriter"])), [""; 0]);
