@@ -97,7 +97,7 @@ async fn a_dead_volume_is_mounted_anew_under_its_task(policy: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_died_with_its_driver_is_mounted_anew_and_its_tasks_start_again() {
     for policy in ["Remount", "Restart"] {
-        a_dead_volume_is_mounted_anew_under_its_task(policy).await;
+        Box::pin(a_dead_volume_is_mounted_anew_under_its_task(policy)).await;
     }
 }
 
