@@ -34,6 +34,9 @@ use crate::plan::expand::Claimed;
 use crate::plan::place;
 use crate::plan::registry::Service;
 
+/// The reason of a claim whose place nobody has chosen yet: whoever uses it is mostly made with it.
+const FIRST_CONSUMER: &str = "WaitingForFirstConsumer";
+
 /// One look at one claim.
 pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -> Outcome {
     let class = class_of(&context.world, &object);
@@ -89,6 +92,12 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
     if let (Err((word, _)), Some(volume)) = (&verdict.ready, &volume)
         && [plan::PROVISIONING, plan::BINDING].contains(&word.as_str())
         && let Some(left) = context.soon(&**volume)
+    {
+        return Ok(Some(left));
+    }
+    if let (Err((word, _)), None) = (&verdict.ready, &volume)
+        && word == FIRST_CONSUMER
+        && let Some(left) = context.soon(&*object)
     {
         return Ok(Some(left));
     }
@@ -532,7 +541,8 @@ fn new_volume(
 /// What is to be written of a claim.
 struct News {
     status: Value,
-    /// It is nothing but who uses it, and one of them came just now: it need not be in the way of what they wait for.
+    /// It is nothing but who uses it, and that has changed just now: it need not be in the way of what they wait for, and whoever
+    /// has left may take the claim along.
     users: Option<Duration>,
 }
 
@@ -594,9 +604,15 @@ fn status(
     // Who waits for a claim with them is written with the next news.
     let users_only = VolumeClaimStatus { used_by: old.used_by.clone(), ..new.clone() } == old;
     if users_only && (new.used_by == old.used_by || verdict.phase != ClaimPhase::Bound) {
+        context.users.settled(&uid(claim));
         return None;
     }
-    let lately = || by.iter().filter_map(|user| context.soon(&**user)).max();
+    let left = if users_only {
+        context.users.untold(&uid(claim))
+    } else {
+        context.users.settled(&uid(claim));
+        None
+    };
     let status = json!({
         "phase": new.phase, "volumeName": new.volume_name, "series": new.series, "capacity": new.capacity,
         "allocated": Some(&new.allocated).filter(|size| !size.is_empty()),
@@ -604,5 +620,5 @@ fn status(
             Some(&new.volume_attributes_class_name).filter(|name| !name.is_empty()),
         "usedBy": new.used_by, "conditions": new.conditions,
     });
-    Some(News { status, users: if users_only { lately() } else { None } })
+    Some(News { status, users: left })
 }

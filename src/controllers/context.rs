@@ -117,8 +117,34 @@ pub(crate) struct Context {
     pub(crate) refusals: Refusals,
     /// Where plugins had no room for another volume.
     pub(crate) full: Full,
+    /// Claims that name other users than they have.
+    pub(crate) users: Untold,
     /// Held while an allocation is placed that shares a volume with others of the same node.
     pub(crate) sharing: tokio::sync::Mutex<()>,
+}
+
+/// Since when objects, by uid, have some news that is not worth a write of its own yet.
+#[derive(Debug, Default)]
+pub(crate) struct Untold(Mutex<HashMap<String, Instant>>);
+
+impl Untold {
+    /// How long to wait with news that is here now.
+    pub(crate) fn untold(&self, uid: &str) -> Option<Duration> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of an object that is gone nobody says so.
+        all.retain(|_, since| since.elapsed() < 10 * SOON);
+        let since = *all.entry(uid.to_owned()).or_insert_with(Instant::now);
+        let left = SOON.checked_sub(since.elapsed()).filter(|left| !left.is_zero());
+        if left.is_none() {
+            all.remove(uid);
+        }
+        left
+    }
+
+    /// There is none, or it is told with something else.
+    pub(crate) fn settled(&self, uid: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
 }
 
 /// What a status says.
@@ -250,6 +276,7 @@ impl Context {
             settling: Settling::default(),
             refusals: Refusals::default(),
             full: Full::default(),
+            users: Untold::default(),
             sharing: tokio::sync::Mutex::default(),
         }
     }

@@ -123,6 +123,7 @@ impl Known {
                     return Ok(true);
                 }
                 volume.status.get_or_insert_default().holders = holders;
+                volumes::add_ready(context, &mut volume);
                 self.volume = Arc::new(context.replace_status(&volume).await?);
                 Ok(true)
             }

@@ -12,6 +12,7 @@ use super::world::{World, namespace_or_default};
 use super::write::Failure;
 use super::{hosts, snapshots};
 use crate::api::meta::{HANDLE_SHARED, ObjectRef, READY, Truth, is_true};
+use crate::api::volume::VolumePhase;
 use crate::api::{Snapshot, Volume, VolumeClaim, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::claim::{RELEASING, SOURCE_NOT_READY};
@@ -68,6 +69,15 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     {
         return Ok(Some(again.map_or(left, |again| again.min(left))));
     }
+    // Everybody goes by the facts; whoever is let in has it written with that.
+    let first =
+        phase == VolumePhase::Ready && status.phase.is_none_or(|before| before == VolumePhase::Pending);
+    if first
+        && !told
+        && let Some(left) = context.soon(&*object)
+    {
+        return Ok(Some(again.map_or(left, |again| again.min(left))));
+    }
     let condition = condition.of_generation(object.metadata.generation);
     let mut conditions = with_condition(&context, &status.conditions, condition);
     match volume::shared(&facts) {
@@ -88,6 +98,20 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         context.merge(&*object, patch).await?;
     }
     Ok(again)
+}
+
+/// Adds to a status that is written anyway that the volume can be used, if that is so and not said yet.
+pub(super) fn add_ready(context: &Context, object: &mut Volume) {
+    let status = object.status.clone().unwrap_or_default();
+    let facts = gather(&context.world, object, &status, None);
+    let (phase, condition) = volume::standing(&facts);
+    if condition.status != Truth::True || status.phase == Some(phase) {
+        return;
+    }
+    let condition = condition.of_generation(object.metadata.generation);
+    let conditions = with_condition(context, &status.conditions, condition);
+    let status = object.status.get_or_insert_default();
+    (status.phase, status.conditions) = (Some(phase), conditions);
 }
 
 /// Whether all that is being made of a volume is named in it.

@@ -23,7 +23,7 @@ use super::gates::Alpha;
 use super::line::{Counts, Line};
 use super::observer::{InFlight, Observer};
 use super::owed::{About, Asked, Owed};
-use super::rpc::{Question, Unary};
+use super::rpc::{Question, Rpc, Unary};
 use super::turns::{Key, Manner, Turn, Turns};
 use super::witness;
 
@@ -295,13 +295,7 @@ impl Plugin {
         let Some(turns) = table.take(&keys, Q::MANNER).await else {
             return Err(Failure::busy(Q::RPC));
         };
-        // Not waited for here: what the caller decided on may be over by then.
-        if subject.is_some() && !self.is_vouched() {
-            return Err(Failure::unvouched(Q::RPC));
-        }
-        if terms.lease.as_ref().is_some_and(|lease| !lease.is_valid()) {
-            return Err(Failure::too_late(Q::RPC));
-        }
+        self.may_send(Q::RPC, terms, subject.as_deref())?;
         let about = keys.iter().filter_map(About::of).collect::<Vec<_>>();
         let mut asked_of = subject.is_some().then(|| self.shared.owed.begin(about));
         // Counted before it is asked: who drains the process sees either this call, or that it is turned away.
@@ -310,6 +304,13 @@ impl Plugin {
         {
             asked_of.iter_mut().for_each(Asked::not_sent);
             return Err(Failure::turned_away(Q::RPC));
+        }
+        // It may have stayed there for a moment.
+        if terms.gate.is_some()
+            && let Err(failure) = self.may_send(Q::RPC, terms, subject.as_deref())
+        {
+            asked_of.iter_mut().for_each(Asked::not_sent);
+            return Err(failure);
         }
         if Q::MANNER != Manner::Alone {
             // Whatever became of it, it has changed nothing.
@@ -320,6 +321,17 @@ impl Plugin {
         }
         let call = InFlight::new(self.shared.observer.clone(), Q::RPC, subject, terms.attempt, asked);
         Ok(Admitted { call, asked_of, asked, _turns: turns })
+    }
+
+    /// Not waited for here: what the caller decided on may be over by then.
+    fn may_send(&self, rpc: Rpc, terms: &Terms, subject: Option<&str>) -> Result<(), Failure> {
+        if subject.is_some() && !self.is_vouched() {
+            return Err(Failure::unvouched(rpc));
+        }
+        if terms.lease.as_ref().is_some_and(|lease| !lease.is_valid()) {
+            return Err(Failure::too_late(rpc));
+        }
+        Ok(())
     }
 
     async fn attempt<Q: Unary>(

@@ -27,6 +27,7 @@ use super::runtime::{Grants, Runtimes, Variables};
 use super::supervisor::Supervisors;
 use super::tasks::Tasks;
 use super::turns::Turns;
+use super::untold::Untold;
 use super::writes::{Said, Written};
 use crate::api::meta::{CALLS_KEPT, Call, SecretRef, Time};
 use crate::api::plugin::FsGroupPolicy;
@@ -271,6 +272,8 @@ pub struct Node {
     pub doubts: Doubts,
     /// Whose turn it is to be attached or detached.
     pub lanes: Lanes,
+    /// Allocations that are on their way down.
+    pub untold: Untold,
     /// This boot.
     pub boot_id: String,
     /// How this node's lease stands.
@@ -439,6 +442,7 @@ impl Node {
         Self {
             doubts: Doubts::new(parts.options.longest_call),
             lanes: Lanes::default(),
+            untold: Untold::default(),
             runtimes: Runtimes::new(&parts.machine, &parts.options),
             options: parts.options,
             machine: parts.machine,

@@ -2,20 +2,26 @@
 //!
 //! A turn is asked for as the very last thing before a call is sent, when the volume's own turn has come and its Secret is read,
 //! and given back with the answer: whatever else takes long keeps it from nobody.
-//! Nobody waits here: whoever is not in turn is told so, goes, and is woken when it is. What waits belongs to a volume, and
-//! all of a volume is looked at by one handler: while that runs it could not answer, and nobody waits for it; what it has
-//! not asked for again by its end it does not want any more.
+//! Nobody waits here for longer than a moment: whoever is not in turn is told so, goes, and is woken when it is. What waits belongs
+//! to a volume, and all of a volume is looked at by one handler: while that runs it could not answer, and nobody waits for it; what it has
+//! not asked for again by its end it does not want any more. Where calls are short, that moment is worth much: from one answer to the next
+//! call there is nothing to be done then.
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use kube::ResourceExt;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::context::{Key, Node};
 use crate::api::{Plugin, VolumeAttachment};
 use crate::csi::Gate;
 use crate::plan::widths::{self, Turn, Widths};
+
+/// How long a handler stays for its turn, once in each of its runs: so long it does not hear that it is not wanted any more.
+const MOMENT: Duration = Duration::from_millis(250);
 
 /// Who is at it, and who waits.
 #[derive(Debug, Default)]
@@ -27,6 +33,8 @@ struct State {
     lanes: HashMap<String, Lane>,
     /// Volumes of which something waits.
     volumes: HashSet<String>,
+    /// Volumes whose handler has stayed for a turn in this run.
+    stayed: HashSet<String>,
 }
 
 #[derive(Debug)]
@@ -48,6 +56,8 @@ struct Waiting {
     asked: bool,
     /// No handler of its volume runs.
     present: bool,
+    /// A handler of its volume stays for it.
+    stays: Option<Arc<Notify>>,
 }
 
 /// One that wants its turn.
@@ -86,6 +96,7 @@ impl Lanes {
     /// A handler begins to look at a volume.
     pub fn begin(&self, volume: &str) {
         let mut state = self.state();
+        state.stayed.remove(volume);
         if state.volumes.contains(volume) {
             for waiting in state.waiting_of(volume) {
                 (waiting.asked, waiting.present) = (false, false);
@@ -97,6 +108,7 @@ impl Lanes {
     #[must_use]
     pub fn end(&self, volume: &str) -> Vec<String> {
         let mut state = self.state();
+        state.stayed.remove(volume);
         if !state.volumes.contains(volume) {
             return Vec::new();
         }
@@ -147,8 +159,40 @@ impl Lanes {
         woken
     }
 
+    /// Stays for the turn of one that waits, unless its handler has done so in this run; what tells that it has come.
+    fn stay(&self, plugin: &str, uid: &str) -> Option<Arc<Notify>> {
+        let mut state = self.state();
+        let State { lanes, stayed, .. } = &mut *state;
+        let waiting = lanes.get_mut(plugin)?.waiting.iter_mut().find(|waiting| waiting.uid == uid)?;
+        let stays = stayed.insert(waiting.volume.clone()).then(Arc::<Notify>::default)?;
+        waiting.stays = Some(Arc::clone(&stays));
+        Some(stays)
+    }
+
+    /// Stays no longer. Whoever was passed the turn meanwhile and has not taken it passes it on.
+    fn leave(&self, plugin: &str, uid: &str) {
+        let mut state = self.state();
+        let Some(lane) = state.lanes.get_mut(plugin) else { return };
+        if let Some(waiting) = lane.waiting.iter_mut().find(|waiting| waiting.uid == uid) {
+            waiting.stays = None;
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The end of a stay, however it comes.
+struct Stay<'a> {
+    lanes: &'a Lanes,
+    plugin: &'a str,
+    uid: &'a str,
+}
+
+impl Drop for Stay<'_> {
+    fn drop(&mut self) {
+        self.lanes.leave(self.plugin, self.uid);
     }
 }
 
@@ -175,6 +219,7 @@ impl Lane {
                     since: Instant::now(),
                     asked: true,
                     present: false,
+                    stays: None,
                 });
                 self.waiting.len() - 1
             }
@@ -198,16 +243,18 @@ impl Lane {
         let running: Vec<&str> = self.running.iter().map(|(_, node)| node.as_str()).collect();
         let all = self.waiting.iter().enumerate();
         let (places, nodes): (Vec<usize>, Vec<&str>) = all
-            .filter(|(at, waiting)| waiting.present || asking == Some(*at))
+            .filter(|(at, waiting)| waiting.present || waiting.stays.is_some() || asking == Some(*at))
             .map(|(at, waiting)| (at, waiting.node.as_str()))
             .unzip();
         places.into_iter().zip(widths::turns(self.widths, &running, &nodes)).collect()
     }
 
-    /// The volumes of those that may begin.
+    /// Tells those that may begin, and stay for it; the volumes of the others.
     fn in_turn(&self) -> Vec<String> {
         let now = self.turns(None).into_iter().filter(|(_, turn)| *turn == Turn::Now);
-        now.map(|(at, _)| self.waiting[at].volume.clone()).collect()
+        let now = now.map(|(at, _)| &self.waiting[at]);
+        let told = |waiting: &&Waiting| waiting.stays.as_ref().inspect(|stays| stays.notify_one()).is_none();
+        now.filter(told).map(|waiting| waiting.volume.clone()).collect()
     }
 }
 
@@ -284,6 +331,18 @@ impl Turned {
         state.0.is_some()
     }
 
+    /// The same, but it stays for a moment if it is not its turn yet.
+    async fn come(&self) -> bool {
+        if self.begin() {
+            return true;
+        }
+        let Some(told) = self.node.lanes.stay(&self.plugin, &self.uid) else { return false };
+        let _stay = Stay { lanes: &self.node.lanes, plugin: &self.plugin, uid: &self.uid };
+        // Told or not, it may be its turn.
+        let _late = tokio::time::timeout(MOMENT, told.notified()).await;
+        self.begin()
+    }
+
     fn state(&self) -> MutexGuard<'_, (Option<Slot>, Option<Queued>)> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -298,7 +357,7 @@ struct TurnGate {
 #[async_trait]
 impl Gate for TurnGate {
     async fn open(&self, changes: bool) -> bool {
-        if !self.turn.begin() {
+        if !self.turn.come().await {
             return false;
         }
         let open = self.gate.open(changes).await;
@@ -349,6 +408,35 @@ mod tests {
         assert_eq!(lanes.free("p", "3"), none);
         let state = lanes.state();
         assert!(state.lanes.is_empty() && state.volumes.is_empty(), "nothing is kept: {state:?}");
+    }
+
+    /// From one answer to the next call no handler has to be woken.
+    #[tokio::test(start_paused = true)]
+    async fn who_stays_is_told_in_its_turn_and_once_in_a_run() {
+        let lanes = Lanes::default();
+        handler(&lanes, ONE, wish("1", "a")).0.unwrap();
+        lanes.begin("2");
+        assert!(lanes.ask("p", ONE, wish("2", "a")).is_err());
+        let told = lanes.stay("p", "2").expect("it may");
+        let stay = Stay { lanes: &lanes, plugin: "p", uid: "2" };
+        assert_eq!(handler(&lanes, ONE, wish("3", "a")).0, Err(Turn::FullNode));
+        assert_eq!(lanes.free("p", "1"), Vec::<String>::new(), "nobody has to be woken");
+        told.notified().await;
+        assert_eq!(handler(&lanes, ONE, wish("3", "a")).0, Err(Turn::FullNode), "it keeps its place");
+        assert!(lanes.ask("p", ONE, wish("2", "a")).is_ok());
+        drop(stay);
+        assert_eq!(lanes.free("p", "2"), ["3"]);
+        // Whoever has stayed once goes, and is woken.
+        handler(&lanes, ONE, wish("3", "a")).0.unwrap();
+        assert!(lanes.ask("p", ONE, wish("2", "a")).is_err());
+        assert!(lanes.stay("p", "2").is_none());
+        assert_eq!(lanes.end("2"), Vec::<String>::new());
+        assert_eq!(lanes.free("p", "3"), ["2"]);
+        lanes.begin("2");
+        assert!(lanes.ask("p", ONE, wish("2", "a")).is_ok());
+        assert_eq!((lanes.end("2"), lanes.free("p", "2")), (Vec::new(), Vec::new()));
+        let state = lanes.state();
+        assert!(state.lanes.is_empty() && state.volumes.is_empty() && state.stayed.is_empty(), "{state:?}");
     }
 
     #[test]

@@ -109,6 +109,7 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
     if node.journal.commit(changes).await.is_ok() {
         node.tasks.forget(uid);
         node.forget_written(uid);
+        node.untold.settled(uid);
         node.retry.forget(&format!("task/{uid}"));
         node.events.gone(&format!("task/{uid}/"));
         node.notes.gone(&format!("task/{uid}"));
@@ -167,7 +168,8 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
     if told.nothing_begun(allocation) {
         return again;
     }
-    if let Some(left) = status::only_progress(node, allocation, &told) {
+    let left = status::only_a_moment(node, allocation, &told);
+    if let Some(left) = left.or_else(|| status::only_progress(node, allocation, &told)) {
         return Some(again.map_or(left, |again| again.min(left)));
     }
     let part = if told.is_farewell() { &status::FAREWELL } else { &status::NODE };

@@ -38,6 +38,8 @@ const HELD: &str = "HeldElsewhere";
 
 /// How often it is told how many of several volumes are up, or down, so far: each time all of them are written.
 const PROGRESS: Duration = Duration::from_millis(200);
+/// What takes less than this on the way down is not told.
+const MOMENT: Duration = Duration::from_millis(300);
 
 /// The node's part of an allocation's status.
 #[derive(Serialize, Deserialize)]
@@ -106,6 +108,18 @@ pub(super) fn only_progress(node: &Node, allocation: &Allocation, told: &NodePar
     };
     let under_way = matches!(told.phase, AllocationPhase::WaitingVolumes | AllocationPhase::Stopping);
     PROGRESS.checked_sub(since).filter(|left| under_way && same && !left.is_zero())
+}
+
+/// How long to wait with the word that it is on its way down: mostly it is down before anybody could read that.
+pub(super) fn only_a_moment(node: &Node, allocation: &Allocation, told: &NodePart) -> Option<Duration> {
+    let uid = allocation.uid().unwrap_or_default();
+    let last = node.answered::<_, NodePart>(allocation, &NODE).map(|last| last.phase);
+    let last = last.or_else(|| allocation.status.as_ref()?.phase);
+    if told.phase != AllocationPhase::Stopping || last == Some(AllocationPhase::Stopping) {
+        node.untold.settled(&uid);
+        return None;
+    }
+    MOMENT.checked_sub(node.untold.since(&uid)).filter(|left| !left.is_zero())
 }
 
 pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> NodePart {
