@@ -202,7 +202,8 @@ mod tests {
 
     #[test]
     fn an_ephemeral_volume_is_told_by_its_plugins_words_alone() {
-        let faults = |edit: fn(&mut Value)| {
+        type Edit = fn(&mut Value);
+        let faults = |edit: Edit| {
             let mut spec = json!({ "ephemeral": { "plugin": "scratch", "attributes": { "size": "1Gi" } } });
             edit(&mut spec);
             let found = claim(&json!({ "spec": spec }), None);
@@ -211,7 +212,7 @@ mod tests {
         assert_eq!(faults(|_| ()), [""; 0]);
         assert_eq!(faults(|spec| spec["accessModes"] = json!(["SingleNodeWriter"])), [""; 0]);
         assert_eq!(faults(|spec| spec["resources"] = json!({})), [""; 0]);
-        let cases: [(fn(&mut Value), &str); 12] = [
+        let cases: [(Edit, &str); 12] = [
             (|spec| spec["ephemeral"]["plugin"] = json!(""), "spec.ephemeral.plugin"),
             (|spec| spec["ephemeral"]["plugin"] = json!("A b"), "spec.ephemeral.plugin"),
             (
