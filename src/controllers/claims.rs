@@ -89,16 +89,7 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
     if let (Some(Claimed::Set(wanted)), Some(volume)) = (size.as_ref().map(|size| &size.claimed), &volume) {
         expansions::set(&context, volume, *wanted).await?;
     }
-    if let (Err((word, _)), Some(volume)) = (&verdict.ready, &volume)
-        && [plan::PROVISIONING, plan::BINDING].contains(&word.as_str())
-        && let Some(left) = context.soon(&**volume)
-    {
-        return Ok(Some(left));
-    }
-    if let (Err((word, _)), None) = (&verdict.ready, &volume)
-        && word == FIRST_CONSUMER
-        && let Some(left) = context.soon(&*object)
-    {
+    if let Some(left) = early(&context, &object, volume.as_deref(), &verdict) {
         return Ok(Some(left));
     }
     match status(&context, &object, volume.as_deref(), (&verdict, size.as_ref(), attributes.as_ref())) {
@@ -108,6 +99,21 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
             Ok(None)
         }
         None => Ok(None),
+    }
+}
+
+/// How long to wait with a word on what mostly goes on by itself before anybody could read it.
+fn early(
+    context: &Context,
+    claim: &VolumeClaim,
+    volume: Option<&Volume>,
+    verdict: &Verdict,
+) -> Option<Duration> {
+    let (word, _) = verdict.ready.as_ref().err()?;
+    match volume {
+        Some(volume) if [plan::PROVISIONING, plan::BINDING].contains(&word.as_str()) => context.soon(volume),
+        None if word == FIRST_CONSUMER => context.soon(claim),
+        Some(_) | None => None,
     }
 }
 

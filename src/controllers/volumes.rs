@@ -63,16 +63,10 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         return Ok(None);
     }
     let (phase, condition) = volume::standing(&facts);
-    if [RELEASING, SOURCE_NOT_READY].contains(&condition.reason.as_str())
-        && !told
-        && let Some(left) = context.soon(&*object)
-    {
-        return Ok(Some(again.map_or(left, |again| again.min(left))));
-    }
     // Everybody goes by the facts; whoever is let in has it written with that.
     let first =
         phase == VolumePhase::Ready && status.phase.is_none_or(|before| before == VolumePhase::Pending);
-    if first
+    if (first || [RELEASING, SOURCE_NOT_READY].contains(&condition.reason.as_str()))
         && !told
         && let Some(left) = context.soon(&*object)
     {
