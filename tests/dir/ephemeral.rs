@@ -96,6 +96,8 @@ async fn what_cannot_be_is_refused_and_nothing_is_left() {
         assert_eq!(refused(result, needle), code, "{attributes:?}");
         assert_eq!(homes(&rig), 0);
     }
+    let like_a_volume = asked("0123456789abcdef0123", &target, &[]);
+    assert_eq!(refused(rig.publish(like_a_volume).await, "volume_id"), Code::InvalidArgument);
     // Without that word it is the id of a volume that nobody created.
     let result = rig.publish(publish("csi-1", &target)).await;
     assert_eq!(refused(result, "csi-1"), Code::NotFound);
@@ -126,5 +128,20 @@ async fn what_is_promised_to_it_is_promised_to_nobody_else() {
     assert!(room().await < before * 3 / 4, "{before}");
     rig.unpublish("csi-1", &target).await.unwrap();
     assert!(room().await > before * 3 / 4);
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_removed_now_is_taken_off_and_asked_for_again() {
+    let rig = Rig::new();
+    let target = rig.target("tmp");
+    rig.publish(asked("csi-1", &target, &[])).await.unwrap();
+    let away = rig.path("away");
+    fs::rename(rig.data_dir(), &away).unwrap();
+    assert_eq!(refused(rig.unpublish("csi-1", &target).await, "is gone"), Code::FailedPrecondition);
+    assert!(!target.exists(), "nobody uses it any more");
+    fs::rename(&away, rig.data_dir()).unwrap();
+    rig.unpublish("csi-1", &target).await.unwrap();
+    assert_eq!(homes(&rig), 0);
     rig.finish().await;
 }

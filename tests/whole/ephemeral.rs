@@ -49,5 +49,6 @@ fn an_ephemeral_volume_comes_and_goes_with_its_allocation() {
     rig.run(&["delete", "plugin", "dir"]);
     until("no plugin is left", || rig.list("plugins").is_empty() && rig.list("allocations").is_empty());
     rig.terminate();
+    rig.run(&["down"]);
     rig.assert_nothing_left();
 }

@@ -30,6 +30,10 @@ pub(super) fn publish<B: Backing>(
     attributes: &BTreeMap<String, String>,
     publication: &Publication,
 ) -> Result<(), Refusal> {
+    if VolumeId::parse(handle).is_some() {
+        let problem = "is as that of a volume that is created; an ephemeral one has another".to_owned();
+        return Err(Refusal::Invalid { field: "volume_id", problem });
+    }
     let size = size(attributes)?;
     let id = id(volumes, handle);
     match volumes.ephemeral.find(&id)? {
@@ -39,23 +43,18 @@ pub(super) fn publish<B: Backing>(
     publish::publish(&volumes.ephemeral, (&id, handle), publication)
 }
 
-/// Takes the volume away from `target`, and once it is nowhere else removes it. Whether there was one of this kind.
+/// Takes the volume away from `target`, and once it is nowhere else removes it. One that is not there is success.
 pub(super) fn unpublish<B: Backing>(
     volumes: &Volumes<B>,
     handle: &str,
     target: &TargetPath,
-) -> Result<bool, Refusal> {
+) -> Result<(), Refusal> {
     let id = id(volumes, handle);
-    if volumes.ephemeral.home(&id)?.is_none() {
-        // Of one that was retired by a call that was cut short no more than its data may be left.
-        volumes.ephemeral.delete(&id, is_unused)?;
-        return Ok(false);
-    }
     publish::unpublish(&volumes.ephemeral, &id, target)?;
     match volumes.ephemeral.delete(&id, is_unused) {
         // It is published elsewhere: the last one removes it.
-        Ok(()) | Err(Refusal::InUse { .. }) => Ok(true),
-        Err(error) => Err(error),
+        Err(Refusal::InUse { .. }) => Ok(()),
+        other => other,
     }
 }
 

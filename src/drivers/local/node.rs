@@ -6,7 +6,6 @@ use super::{Backing, Core, ephemeral, publish};
 use crate::csi::proto;
 use crate::csi::proto::node_server::Node;
 use crate::csi::proto::node_service_capability::rpc::Type as Rpc;
-use crate::drivers::publish::take_off_unknown;
 use crate::drivers::record::Publication;
 use crate::drivers::refusal::Refusal;
 use crate::drivers::request::{self, TargetPath, VolumeId};
@@ -109,12 +108,9 @@ impl<B: Backing> Core<B> {
     }
 
     fn unpublish(&self, handle: &str, target: &TargetPath) -> Result<(), Refusal> {
-        if ephemeral::unpublish(&self.volumes, handle, target)? {
-            return Ok(());
-        }
         match VolumeId::parse(handle) {
             Some(volume) => publish::unpublish(&self.volumes.homes, &volume, target),
-            None => take_off_unknown(handle, target),
+            None => ephemeral::unpublish(&self.volumes, handle, target),
         }
     }
 

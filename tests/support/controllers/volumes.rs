@@ -53,7 +53,6 @@ async fn a_life_costs_these_writes_and_waiting_costs_none() {
         ("PATCH allocations", 1),
         ("PATCH volumes", 1),
         ("PATCH volumeclaims", 1),
-        ("PATCH volumes/status", 1),      // Ready
         ("PATCH volumeclaims/status", 3), // waiting, bound, not used any more
         ("PATCH plugins/status", 1),      // whose volumes they are, with the first
     ];
