@@ -13,7 +13,8 @@ use k8s_openapi::api::core::v1::{Event, Node};
 
 use crate::api::meta::{Call, Time};
 use crate::api::{
-    Allocation, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim, VolumeClass,
+    Allocation, Plugin, PluginInstance, Snapshot, SnapshotSchedule, Volume, VolumeAttachment, VolumeClaim,
+    VolumeClass,
 };
 use walk::Walk;
 
@@ -32,6 +33,8 @@ pub struct Objects {
     pub volumes: Vec<Volume>,
     /// Snapshots of all namespaces.
     pub snapshots: Vec<Snapshot>,
+    /// Schedules of snapshots, of all namespaces.
+    pub schedules: Vec<SnapshotSchedule>,
     /// Attachments.
     pub attachments: Vec<VolumeAttachment>,
     /// Allocations of all namespaces.
@@ -58,6 +61,8 @@ pub enum Kind {
     Volume,
     /// A picture of a volume.
     Snapshot,
+    /// Pictures by the clock.
+    Schedule,
     /// A volume on a node.
     Attachment,
     /// A driver.
@@ -77,6 +82,7 @@ impl Kind {
             ("VolumeClass", Self::Class),
             ("Volume", Self::Volume),
             ("Snapshot", Self::Snapshot),
+            ("SnapshotSchedule", Self::Schedule),
             ("VolumeAttachment", Self::Attachment),
             ("Plugin", Self::Plugin),
             ("PluginInstance", Self::Instance),
@@ -92,6 +98,7 @@ impl Kind {
             Self::Class => "volumeclass",
             Self::Volume => "volume",
             Self::Snapshot => "snapshot",
+            Self::Schedule => "snapshotschedule",
             Self::Attachment => "volumeattachment",
             Self::Plugin => "plugin",
             Self::Instance => "plugininstance",

@@ -99,6 +99,7 @@ fn objects(cluster: &Value) -> Objects {
         claims: list(cluster, "claims"),
         volumes: list(cluster, "volumes"),
         snapshots: serde_json::from_value(cluster["snapshots"].clone()).unwrap_or_default(),
+        schedules: serde_json::from_value(cluster["schedules"].clone()).unwrap_or_default(),
         attachments: list(cluster, "attachments"),
         allocations: list(cluster, "allocations"),
         nodes: list(cluster, "nodes"),
@@ -126,7 +127,9 @@ fn subject(words: &str) -> Subject {
     let kind = Kind::of(kind).unwrap();
     match (kind, name.split_once('@')) {
         (_, Some((name, namespace))) => Subject::namespaced(kind, namespace, name),
-        (Kind::Allocation | Kind::Claim | Kind::Snapshot, None) => Subject::namespaced(kind, "shop", name),
+        (Kind::Allocation | Kind::Claim | Kind::Snapshot | Kind::Schedule, None) => {
+            Subject::namespaced(kind, "shop", name)
+        }
         _ => Subject::global(kind, name),
     }
 }

@@ -21,8 +21,8 @@ use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{Call, Condition, Rung, Truth};
 use crate::api::volume::VolumePhase;
 use crate::api::{
-    Allocation, AllocationStatus, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment, VolumeClaim,
-    VolumeClass,
+    Allocation, AllocationStatus, Plugin, PluginInstance, Snapshot, SnapshotSchedule, Volume,
+    VolumeAttachment, VolumeClaim, VolumeClass,
 };
 use ending::add_exit;
 use expanding::{add_attributes, add_size};
@@ -45,6 +45,7 @@ pub(super) struct Walk<'a> {
     classes: Named<'a, VolumeClass>,
     volumes: Named<'a, Volume>,
     snapshots: Named<'a, Snapshot>,
+    schedules: Named<'a, SnapshotSchedule>,
     attachments: Named<'a, VolumeAttachment>,
     /// By volume, then by attachment.
     attached: BTreeMap<&'a str, Vec<&'a VolumeAttachment>>,
@@ -98,6 +99,7 @@ impl<'a> Walk<'a> {
             classes: by_name(&objects.classes),
             volumes: by_name(&objects.volumes),
             snapshots: by_name(&objects.snapshots),
+            schedules: by_name(&objects.schedules),
             attachments: by_name(&objects.attachments),
             attached,
             plugins: by_name(&objects.plugins),
@@ -116,6 +118,7 @@ impl<'a> Walk<'a> {
             Kind::Class => self.classes.contains_key(key),
             Kind::Volume => self.volumes.contains_key(key),
             Kind::Snapshot => self.snapshots.contains_key(key),
+            Kind::Schedule => self.schedules.contains_key(key),
             Kind::Attachment => self.attachments.contains_key(key),
             Kind::Plugin => self.plugins.contains_key(key),
             Kind::Instance => self.instances.contains_key(key),
@@ -131,6 +134,7 @@ impl<'a> Walk<'a> {
             Kind::Class => self.class(&subject.name),
             Kind::Volume => self.volume(&subject.name, ""),
             Kind::Snapshot => self.snapshot(&subject.namespace, &subject.name),
+            Kind::Schedule => self.schedule(&subject.namespace, &subject.name),
             Kind::Attachment => self.attachment(&subject.name),
             Kind::Plugin => self.plugin(&subject.name, Service::Any),
             Kind::Instance => self.instance(&subject.name),

@@ -83,3 +83,28 @@ fn a_snapshot_leads_to_what_holds_it_up() {
     let explained = explain(&objects(&cluster), &subject("Snapshot/nightly")).unwrap();
     assert_eq!(explained.root, None);
 }
+
+#[test]
+fn a_schedule_leads_to_the_snapshot_that_it_waits_for() {
+    let mut cluster = healthy();
+    let schedule = |reason: &str, truth: &str| {
+        json!([{ "metadata": { "namespace": "shop", "name": "hourly" },
+            "spec": { "schedule": "0 * * * *", "template": { "spec": { "source": { "claimName": "data" } } } },
+            "status": { "lastSnapshot": "hourly-1", "conditions": [
+                { "type": "Ready", "status": truth, "reason": reason, "message": "the last one is not ready" }] } }])
+    };
+    cluster["schedules"] = schedule("Unfinished", "False");
+    let said = "took none when one was due last: the last one is not ready";
+    assert_eq!(text(&cluster, "SnapshotSchedule/hourly"), ("snapshotschedule/hourly".into(), said.into()));
+    let told =
+        json!({ "type": "Taken", "status": "False", "reason": "CreateSnapshotFailed", "message": "no room" });
+    let of = json!({ "plugin": "nfs", "volume": "vol-data", "uid": "uid-data", "handle": "data" });
+    let status = json!({ "of": of, "exists": "Unknown", "controller": { "nodeName": "a", "epoch": 1 }, "taking": told });
+    cluster["snapshots"] = json!([{ "metadata": { "namespace": "shop", "name": "hourly-1" },
+        "spec": { "source": { "claimName": "data" } }, "status": status }]);
+    assert_eq!(text(&cluster, "SnapshotSchedule/hourly").0, "snapshot/hourly-1");
+    // That it waits for its time holds nobody up.
+    cluster["snapshots"] = json!([]);
+    cluster["schedules"] = schedule("Waiting", "True");
+    assert_eq!(explain(&objects(&cluster), &subject("SnapshotSchedule/hourly")).unwrap().root, None);
+}

@@ -83,4 +83,27 @@ impl Walk<'_> {
             branch
         })
     }
+
+    /// What was taken last is what the next one waits for, as long as that is not ready.
+    pub(super) fn schedule(&self, namespace: &str, name: &str) -> Branch {
+        let found = self.schedules.get(&(namespace.to_owned(), name.to_owned()));
+        self.enter(Subject::namespaced(Kind::Schedule, namespace, name), found, |schedule, mut branch| {
+            let status = schedule.status.clone().unwrap_or_default();
+            branch.next = status.next_time;
+            let unmet = unmet(&status.conditions, "Ready");
+            if unmet.is_none() {
+                branch.say("takes snapshots");
+            } else {
+                branch.state = State::Blocked;
+                branch.say("took none when one was due last");
+                add_told(&mut branch, unmet);
+            }
+            if !status.last_snapshot.is_empty() {
+                let last = self.snapshot(namespace, &status.last_snapshot);
+                // Whoever deleted it did so on purpose.
+                branch.because.extend(Some(last).filter(|last| last.state == State::Blocked));
+            }
+            branch
+        })
+    }
 }
