@@ -252,6 +252,11 @@ pub struct Unrenewed {
     pub version: Option<String>,
 }
 
+/// Says that a new object is stored with the status that it bears, so that what is decided when it is made need not be written
+/// behind it. An extension of the controllers' own requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WithStatus;
+
 /// The node that makes a volume's controller calls, with the number of the assignment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -124,7 +124,7 @@ async fn begin(
     (class, node): (Option<&VolumeClass>, &str),
     source: Option<&sources::Found>,
 ) -> Outcome {
-    let volume = match (&claim.spec.ephemeral, class) {
+    let mut volume = match (&claim.spec.ephemeral, class) {
         (Some(ephemeral), _) => ephemeral_volume(claim, ephemeral),
         (None, Some(class)) => new_volume(&context.world, claim, (class, node), source),
         (None, None) => return Ok(None),
@@ -132,7 +132,11 @@ async fn begin(
     if let Some(wait) = context.behind::<Volume>(&name_of(&volume)) {
         return Ok(Some(wait));
     }
-    context.create(&volume).await?;
+    volume.status = volumes::first_status(context, &volume);
+    match volume.status {
+        Some(_) => context.create_with_status(&volume).await?,
+        None => context.create(&volume).await?,
+    };
     Ok(None)
 }
 

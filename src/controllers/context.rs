@@ -366,6 +366,11 @@ impl Context {
         self.write.create((K::cache(&self.world), &self.ledger), object).await
     }
 
+    /// The same, and it keeps the status that it bears.
+    pub(crate) async fn create_with_status<K: Cached + Writable>(&self, object: &K) -> Result<K, Failure> {
+        self.write.create_with_status((K::cache(&self.world), &self.ledger), object).await
+    }
+
     /// Merges `patch` into an object, under its status if it has a `status` key. A status that was written a moment ago and
     /// unsaid since waits: another leader, or a node, sees things otherwise for now, and the two must not answer each
     /// other as fast as they can.

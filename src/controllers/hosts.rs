@@ -112,6 +112,15 @@ pub(crate) fn of_volume(
     decide(context, &of)
 }
 
+/// The host that a volume has from the start: one that is about to be made, and needs nothing to be written before.
+pub(crate) fn first(context: &Context, object: &Volume) -> Option<Host> {
+    object.spec.source.create.as_ref().filter(|create| create.content.is_none())?;
+    match of_volume(context, object, &VolumeStatus::default()).0 {
+        Decision::Assign(host) => Some(host),
+        Decision::Keep | Decision::AskToRelease | Decision::Wait(_) | Decision::Unneeded => None,
+    }
+}
+
 /// The decision, and when to ask again if nothing changes.
 pub(crate) fn decide(context: &Context, of: &Hosted<'_>) -> (Decision, Option<Duration>) {
     let current = of.current;

@@ -94,6 +94,17 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     Ok(again)
 }
 
+/// What a volume that is about to be made says from the start, if there is anything.
+pub(super) fn first_status(context: &Context, object: &Volume) -> Option<VolumeStatus> {
+    let host = hosts::first(context, object)?;
+    let mut status = VolumeStatus { controller: Some(host), ..VolumeStatus::default() };
+    let (phase, condition) = volume::standing(&gather(&context.world, object, &status, None));
+    // It is the first generation.
+    status.conditions = with_condition(context, &[], condition.of_generation(Some(1)));
+    status.phase = Some(phase);
+    Some(status)
+}
+
 /// Adds to a status that is written anyway that the volume can be used, if that is so and not said yet.
 pub(super) fn add_ready(context: &Context, object: &mut Volume) {
     let status = object.status.clone().unwrap_or_default();

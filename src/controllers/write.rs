@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::cache::{Cache, Kind, name_of};
 use super::ledger::Ledger;
-use crate::api::meta::Unrenewed;
+use crate::api::meta::{Unrenewed, WithStatus};
 
 /// How long one request to the API may take.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(15);
@@ -84,6 +84,19 @@ impl Write {
     ) -> Result<K, Failure> {
         let body = bytes(object)?;
         let request = path(object).create(&PostParams::default(), body);
+        self.noted(to, request).await
+    }
+
+    /// The same, and it keeps the status that it bears.
+    pub(crate) async fn create_with_status<K: Writable>(
+        &self,
+        to: (&Cache<K>, &Ledger),
+        object: &K,
+    ) -> Result<K, Failure> {
+        let mut request = path(object).create(&PostParams::default(), bytes(object)?);
+        if let Ok(request) = &mut request {
+            request.extensions_mut().insert(WithStatus);
+        }
         self.noted(to, request).await
     }
 

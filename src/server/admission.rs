@@ -43,8 +43,23 @@ pub(crate) struct Stamp {
     pub(crate) suffix: String,
 }
 
-/// A new object.
+/// A new object. What it says of its status counts for nothing.
 pub(crate) fn create(
+    resource: &Resource,
+    namespace: Option<&str>,
+    mut submitted: Submitted,
+    stamp: &Stamp,
+) -> Result<Admitted, Refusal> {
+    if resource.kind.has_status
+        && let Some(fields) = submitted.object.as_object_mut()
+    {
+        fields.remove("status");
+    }
+    create_with_status(resource, namespace, submitted, stamp)
+}
+
+/// A new object with the status that it bears, of somebody who may write that.
+pub(crate) fn create_with_status(
     resource: &Resource,
     namespace: Option<&str>,
     submitted: Submitted,
@@ -54,11 +69,6 @@ pub(crate) fn create(
     identify(resource, namespace, None, &mut object)?;
     if !object["metadata"]["resourceVersion"].as_str().unwrap_or_default().is_empty() {
         return Err(Refusal::bad_request("resourceVersion should not be set on objects to be created"));
-    }
-    if resource.kind.has_status
-        && let Some(fields) = object.as_object_mut()
-    {
-        fields.remove("status");
     }
     stamp_new(resource, &mut object, stamp);
     finish(resource, Part::Main, None, object, (duplicates, validation))

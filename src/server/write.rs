@@ -54,8 +54,8 @@ pub(crate) async fn create(
             duplicates: duplicates.clone(),
             validation: query.field_validation,
         };
-        let Admitted { mut object, warnings } =
-            admission::create(resource, namespace, submitted, &inner.stamp())?;
+        let admit = if query.with_status { admission::create_with_status } else { admission::create };
+        let Admitted { mut object, warnings } = admit(resource, namespace, submitted, &inner.stamp())?;
         check_reserved(resource, query, &object)?;
         if let Some(node) = &query.node {
             rights::of_change(node, resource, &Value::Null, &object)?;

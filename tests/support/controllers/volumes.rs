@@ -43,7 +43,7 @@ async fn a_life_costs_these_writes_and_waiting_costs_none() {
     let count = |line: &str| writes.iter().filter(|w| *w == line).count();
     let expected = [
         ("PUT volumeclaims/status", 1), // the selected node
-        ("PUT volumes/status", 3),      // the host, the holder, no holder
+        ("PUT volumes/status", 2),      // the holder, no holder; it is made with its host
         ("PUT allocations/status", 1),  // its node
         ("POST volumes", 1),
         ("POST volumeattachments", 1),
