@@ -328,6 +328,7 @@ async fn gather(client: &Client) -> Result<Objects, kube::Error> {
         claims: all(client, every).await?,
         volumes: all(client, every).await?,
         snapshots: all(client, every).await?,
+        schedules: all(client, every).await?,
         attachments: all(client, every).await?,
         allocations: all(client, every).await?,
         nodes: all(client, every).await?,

@@ -115,7 +115,9 @@ pub(super) fn only_a_moment(node: &Node, allocation: &Allocation, told: &NodePar
     let uid = allocation.uid().unwrap_or_default();
     let last = node.answered::<_, NodePart>(allocation, &NODE).map(|last| last.phase);
     let last = last.or_else(|| allocation.status.as_ref()?.phase);
-    if told.phase != AllocationPhase::Stopping || last == Some(AllocationPhase::Stopping) {
+    // What went wrong is told at once.
+    let well = told.volumes.iter().all(|volume| volume.calls.is_empty());
+    if told.phase != AllocationPhase::Stopping || last == Some(AllocationPhase::Stopping) || !well {
         node.untold.settled(&uid);
         return None;
     }
