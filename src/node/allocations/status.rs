@@ -115,8 +115,12 @@ pub(super) fn only_a_moment(node: &Node, allocation: &Allocation, told: &NodePar
     let uid = allocation.uid().unwrap_or_default();
     let last = node.answered::<_, NodePart>(allocation, &NODE).map(|last| last.phase);
     let last = last.or_else(|| allocation.status.as_ref()?.phase);
-    // What went wrong is told at once.
-    let well = told.volumes.iter().all(|volume| volume.calls.is_empty());
+    // What goes wrong is told at once.
+    let usual = |word: &str| {
+        [Reason::VolumesNotReady, Reason::NotAttached, Reason::TasksRunning].iter().any(|r| r.word() == word)
+    };
+    let volumes = told.conditions.iter().find(|condition| condition.kind == "VolumesReady");
+    let well = volumes.is_none_or(|told| told.status == Truth::True || usual(&told.reason));
     if told.phase != AllocationPhase::Stopping || last == Some(AllocationPhase::Stopping) || !well {
         node.untold.settled(&uid);
         return None;
