@@ -1,9 +1,13 @@
 //! One volume's life on one node, with the built-in driver as a task: up, used, through a restart, down.
+use futures::StreamExt;
 use kube::Api;
+use kube::api::{WatchEvent, WatchParams};
 use serde_json::json;
+use wharfline::api::allocation::AllocationPhase;
 use wharfline::api::{Allocation, PluginInstance, Volume, VolumeAttachment};
 
-use crate::support::node::{Daemon, NODE, Place, World, mounts_beneath, server, uid};
+use crate::support::node::{Daemon, NODE, Place, Rig, World, mounts_beneath, server, uid};
+use crate::support::scripted::Config;
 
 async fn plugin(world: &World) -> (Api<Allocation>, Api<PluginInstance>) {
     let allocs: Api<Allocation> = world.namespaced();
@@ -120,4 +124,30 @@ async fn a_volume_goes_up_is_used_survives_a_restart_and_comes_down() {
     assert_eq!(std::fs::read_dir(place.data.path().join("drivers/dir/volumes")).unwrap().count(), 0);
     daemon.stop().await;
     place.clear();
+}
+
+/// What is over before anybody could read it is not told: each word is a write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_goes_down_at_once_says_once_that_it_is_down() {
+    let rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    let version = rig.allocs.get("app").await.unwrap().metadata.resource_version.unwrap();
+    let parameters = WatchParams::default().fields("metadata.name=app");
+    let mut changes = rig.allocs.watch(&parameters, &version).await.unwrap().boxed();
+    rig.world.delete(&rig.allocs, "app").await;
+    let mut said = Vec::new();
+    let down = async {
+        while said.last() != Some(&Some(AllocationPhase::Stopped)) {
+            if let Some(WatchEvent::Modified(change)) = changes.next().await.transpose().unwrap() {
+                said.push(change.status.and_then(|status| status.phase));
+            }
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), down).await.expect("it comes down");
+    // That it is to be deleted, and that it is down.
+    assert_eq!(said, [Some(AllocationPhase::Running), Some(AllocationPhase::Stopped)]);
+    rig.world.let_go(&rig.allocs, "app").await;
+    rig.end_attachment().await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
 }
