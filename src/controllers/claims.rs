@@ -29,13 +29,11 @@ use crate::api::volume::{
     BEGUN_ANEW, CreateSource, EPHEMERAL, EXPANDED, EphemeralSource, NO_ROOM, VolumeSource,
 };
 use crate::api::{Volume, VolumeClaim, VolumeClaimStatus, VolumeClass, VolumeSpec};
+use crate::plan::Reason;
 use crate::plan::claim::{self as plan, Class, Facts, Owner, Plugin, Step, Verdict, Wish};
 use crate::plan::expand::Claimed;
 use crate::plan::place;
 use crate::plan::registry::Service;
-
-/// The reason of a claim whose place nobody has chosen yet: whoever uses it is mostly made with it.
-const FIRST_CONSUMER: &str = "WaitingForFirstConsumer";
 
 /// One look at one claim.
 pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -> Outcome {
@@ -112,7 +110,8 @@ fn early(
     let (word, _) = verdict.ready.as_ref().err()?;
     match volume {
         Some(volume) if [plan::PROVISIONING, plan::BINDING].contains(&word.as_str()) => context.soon(volume),
-        None if word == FIRST_CONSUMER => context.soon(claim),
+        // Whoever uses it is mostly made with it.
+        None if word == Reason::WaitingForFirstConsumer.word() => context.soon(claim),
         Some(_) | None => None,
     }
 }
@@ -613,16 +612,11 @@ fn status(
     }
     // Who waits for a claim with them is written with the next news.
     let users_only = VolumeClaimStatus { used_by: old.used_by.clone(), ..new.clone() } == old;
-    if users_only && (new.used_by == old.used_by || verdict.phase != ClaimPhase::Bound) {
-        context.users.settled(&uid(claim));
+    let nothing = users_only && (new.used_by == old.used_by || verdict.phase != ClaimPhase::Bound);
+    let left = context.users_untold(&uid(claim), users_only && !nothing);
+    if nothing {
         return None;
     }
-    let left = if users_only {
-        context.users.untold(&uid(claim))
-    } else {
-        context.users.settled(&uid(claim));
-        None
-    };
     let status = json!({
         "phase": new.phase, "volumeName": new.volume_name, "series": new.series, "capacity": new.capacity,
         "allocated": Some(&new.allocated).filter(|size| !size.is_empty()),

@@ -25,6 +25,7 @@ use crate::api::meta::{Time, Unrenewed};
 use crate::api::{
     Allocation, Plugin, PluginInstance, Snapshot, SnapshotSchedule, Volume, VolumeAttachment, VolumeClaim,
 };
+use crate::plan::untold::Untold;
 
 /// The namespace of leases and of the allocations that plugins run in.
 pub const SYSTEM_NAMESPACE: &str = "wharfline-system";
@@ -118,33 +119,9 @@ pub(crate) struct Context {
     /// Where plugins had no room for another volume.
     pub(crate) full: Full,
     /// Claims that name other users than they have.
-    pub(crate) users: Untold,
+    users: Mutex<Untold<Instant>>,
     /// Held while an allocation is placed that shares a volume with others of the same node.
     pub(crate) sharing: tokio::sync::Mutex<()>,
-}
-
-/// Since when objects, by uid, have some news that is not worth a write of its own yet.
-#[derive(Debug, Default)]
-pub(crate) struct Untold(Mutex<HashMap<String, Instant>>);
-
-impl Untold {
-    /// How long to wait with news that is here now.
-    pub(crate) fn untold(&self, uid: &str) -> Option<Duration> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of an object that is gone nobody says so.
-        all.retain(|_, since| since.elapsed() < 10 * SOON);
-        let since = *all.entry(uid.to_owned()).or_insert_with(Instant::now);
-        let left = SOON.checked_sub(since.elapsed()).filter(|left| !left.is_zero());
-        if left.is_none() {
-            all.remove(uid);
-        }
-        left
-    }
-
-    /// There is none, or it is told with something else.
-    pub(crate) fn settled(&self, uid: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-    }
 }
 
 /// What a status says.
@@ -276,7 +253,7 @@ impl Context {
             settling: Settling::default(),
             refusals: Refusals::default(),
             full: Full::default(),
-            users: Untold::default(),
+            users: Mutex::default(),
             sharing: tokio::sync::Mutex::default(),
         }
     }
@@ -359,6 +336,17 @@ impl Context {
     pub(crate) fn soon<K: Cached>(&self, object: &K) -> Option<Duration> {
         let age = K::cache(&self.world).age(&name_of(object))?;
         SOON.checked_sub(age).filter(|left| !left.is_zero())
+    }
+
+    /// How long to wait with the news that a claim has other users than it names, if it has.
+    pub(crate) fn users_untold(&self, claim: &str, changed: bool) -> Option<Duration> {
+        let mut all = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        all.forget_older(Instant::now(), 10 * SOON);
+        if changed {
+            return all.left(claim, Instant::now(), SOON);
+        }
+        all.settled(claim);
+        None
     }
 
     /// Creates an object. This and the next three return it as the server has it.

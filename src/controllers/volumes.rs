@@ -12,10 +12,8 @@ use super::world::{World, namespace_or_default};
 use super::write::Failure;
 use super::{hosts, snapshots};
 use crate::api::meta::{HANDLE_SHARED, ObjectRef, READY, Truth, is_true};
-use crate::api::volume::VolumePhase;
 use crate::api::{Snapshot, Volume, VolumeClaim, VolumeStatus};
 use crate::plan::Reason;
-use crate::plan::claim::{RELEASING, SOURCE_NOT_READY};
 use crate::plan::host::Decision;
 use crate::plan::volume::{self, Claim, Facts};
 
@@ -63,10 +61,7 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         return Ok(None);
     }
     let (phase, condition) = volume::standing(&facts);
-    // Everybody goes by the facts; whoever is let in has it written with that.
-    let first =
-        phase == VolumePhase::Ready && status.phase.is_none_or(|before| before == VolumePhase::Pending);
-    if (first || [RELEASING, SOURCE_NOT_READY].contains(&condition.reason.as_str()))
+    if volume::is_passing(status.phase, phase, &condition.reason)
         && !told
         && let Some(left) = context.soon(&*object)
     {

@@ -27,7 +27,6 @@ use super::runtime::{Grants, Runtimes, Variables};
 use super::supervisor::Supervisors;
 use super::tasks::Tasks;
 use super::turns::Turns;
-use super::untold::Untold;
 use super::writes::{Said, Written};
 use crate::api::meta::{CALLS_KEPT, Call, SecretRef, Time};
 use crate::api::plugin::FsGroupPolicy;
@@ -40,6 +39,7 @@ use crate::csi::{self, Alpha, SocketPathError, Tenure};
 use crate::plan::Reason;
 use crate::plan::marks::STOPPED;
 use crate::plan::registry::Service;
+use crate::plan::untold::Untold;
 use crate::sys::{Clock, Containers, Files, Kernel, Processes, Random, Units, Watches};
 
 /// Everything this machine is asked, each behind a trait with a real and a simulated form.
@@ -273,7 +273,7 @@ pub struct Node {
     /// Whose turn it is to be attached or detached.
     pub lanes: Lanes,
     /// Allocations that are on their way down.
-    pub untold: Untold,
+    pub untold: Mutex<Untold<Instant>>,
     /// This boot.
     pub boot_id: String,
     /// How this node's lease stands.
@@ -442,7 +442,7 @@ impl Node {
         Self {
             doubts: Doubts::new(parts.options.longest_call),
             lanes: Lanes::default(),
-            untold: Untold::default(),
+            untold: Mutex::default(),
             runtimes: Runtimes::new(&parts.machine, &parts.options),
             options: parts.options,
             machine: parts.machine,

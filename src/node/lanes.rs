@@ -169,7 +169,7 @@ impl Lanes {
         Some(stays)
     }
 
-    /// Stays no longer. Whoever was passed the turn meanwhile and has not taken it passes it on.
+    /// Stays no longer. One that was told and is not in turn after all goes on waiting, and is looked for at the end of its handler.
     fn leave(&self, plugin: &str, uid: &str) {
         let mut state = self.state();
         let Some(lane) = state.lanes.get_mut(plugin) else { return };

@@ -21,7 +21,6 @@
 //! | [`journal`] | what was attempted |
 //! | [`caches`], [`queue`], [`retry`] | what the API says, what to do next, and when again |
 //! | [`requests`], [`objects`] | CSI requests from records, and where the objects are |
-//! | [`untold`] | since when something is so that is not told yet |
 //! | [`lanes`] | how many attaches and detaches of a plugin are under way, and who is next |
 //! | `lookup` | what our record says of a volume that a driver does not find |
 //! | [`agent`] | lease and NodeAgent |
@@ -55,7 +54,6 @@ pub mod supervisor;
 mod tally;
 pub mod tasks;
 pub mod turns;
-pub mod untold;
 pub mod watches;
 mod writes;
 

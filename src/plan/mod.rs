@@ -26,6 +26,7 @@
 //! | [`plugins`] | where a plugin's instances run, and when one may stop |
 //! | [`container`] | what a container is: the document that runc is told |
 //! | [`widths`] | which attaches and detaches may begin, of many at a time |
+//! | [`untold`] | what is not worth a write of its own while it is new |
 //! | [`unit`] | what the unit of a task is called where systemd runs it |
 //! | [`view`] | where a driver sees the tree of volumes, and which paths it is told |
 //! | [`marks`] | nothing: the words by which decisions travel |
@@ -62,6 +63,7 @@ pub mod stale;
 pub mod supervise;
 pub mod template;
 pub mod unit;
+pub mod untold;
 pub mod update;
 pub mod usage;
 pub mod view;

@@ -132,6 +132,13 @@ pub fn held_back(kind: &'static str, from: &str, source: Option<(bool, bool)>) -
     }
 }
 
+/// Whether what is to be said goes on by itself, or is told with something else: that it is being made or deleted, and, for the
+/// first time, that it can be used, for everybody goes by the facts and whoever is let in has it written with that.
+pub fn is_passing(before: Option<VolumePhase>, phase: VolumePhase, word: &str) -> bool {
+    let first = phase == VolumePhase::Ready && before.is_none_or(|before| before == VolumePhase::Pending);
+    first || [super::claim::RELEASING, super::claim::SOURCE_NOT_READY].contains(&word)
+}
+
 /// The phase and the `Ready` condition, without generation and time.
 pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
     let not_ready =
@@ -346,6 +353,23 @@ mod tests {
             assert_eq!(standing(&facts).0 == VolumePhase::Ready, !facts.deleting, "{facts:?}");
             let left = Facts { claim: Claim::Gone, ..facts };
             assert_eq!(unwanted(&left), !left.deleting, "no policy keeps it: {left:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_goes_on_by_itself_may_wait() {
+        use VolumePhase::{Failed, Pending, Ready, Released, Releasing};
+        for (before, phase, word, wanted) in [
+            (None, Ready, "Ready", true),
+            (Some(Pending), Ready, "Ready", true),
+            (Some(Failed), Ready, "Ready", false),
+            (Some(Released), Ready, "Ready", false),
+            (Some(Ready), Releasing, "Releasing", true),
+            (Some(Ready), Releasing, "InUse", false),
+            (None, Pending, "SourceNotReady", true),
+            (None, Pending, "ResourceExhausted", false),
+        ] {
+            assert_eq!(is_passing(before, phase, word), wanted, "{before:?} {phase:?} {word}");
         }
     }
 

@@ -3,8 +3,9 @@ use serde_json::Value;
 
 use super::super::field::{FieldError, FieldErrors};
 use super::super::quantity;
-use super::super::volume::EPHEMERAL;
-use super::{access_modes, fs_type, list, map_size, mount_options, reference, required, text, unchanged};
+use super::{
+    access_modes, entries, fs_type, list, map_size, mount_options, reference, required, text, unchanged,
+};
 
 /// Faults of a VolumeClaim.
 pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
@@ -46,15 +47,20 @@ pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     faults.into_vec()
 }
 
+/// So begins what drivers are told of their users, by whoever orchestrates them.
+const RESERVED: &str = "csi.storage.k8s.io/";
+
 /// A volume that is there while it is published: nothing counts of it that is said elsewhere.
 fn ephemeral(faults: &mut FieldErrors, spec: &Value) {
     let (path, of) = ("spec.ephemeral", &spec["ephemeral"]);
     required(faults, &format!("{path}.plugin"), &of["plugin"]);
     reference(faults, &format!("{path}.plugin"), &of["plugin"]);
     reference(faults, &format!("{path}.nodePublishSecretName"), &of["nodePublishSecretName"]);
-    if of["attributes"].as_object().is_some_and(|all| all.contains_key(EPHEMERAL)) {
-        let message = format!("{EPHEMERAL} is set by itself; leave it out");
-        faults.invalid(format!("{path}.attributes"), message);
+    // A driver may go by what stands there of who uses it.
+    for (key, _) in entries(&of["attributes"]).filter(|(key, _)| key.starts_with(RESERVED)) {
+        let message =
+            format!("what begins with {RESERVED} is told to the plugin by Wharfline alone; leave it out");
+        faults.invalid(format!("{path}.attributes[{key}]"), message);
     }
     map_size(faults, &format!("{path}.attributes"), &of["attributes"]);
     mount_options(faults, &format!("{path}.mountOptions"), &of["mountOptions"]);
@@ -212,14 +218,21 @@ mod tests {
         assert_eq!(faults(|_| ()), [""; 0]);
         assert_eq!(faults(|spec| spec["accessModes"] = json!(["SingleNodeWriter"])), [""; 0]);
         assert_eq!(faults(|spec| spec["resources"] = json!({})), [""; 0]);
-        let cases: [(Edit, &str); 12] = [
+        let cases: [(Edit, &str); 13] = [
             (|spec| spec["ephemeral"]["plugin"] = json!(""), "spec.ephemeral.plugin"),
             (|spec| spec["ephemeral"]["plugin"] = json!("A b"), "spec.ephemeral.plugin"),
             (
                 |spec| spec["ephemeral"]["nodePublishSecretName"] = json!("a/b"),
                 "spec.ephemeral.nodePublishSecretName",
             ),
-            (|spec| spec["ephemeral"]["attributes"][EPHEMERAL] = json!("true"), "spec.ephemeral.attributes"),
+            (
+                |spec| spec["ephemeral"]["attributes"]["csi.storage.k8s.io/ephemeral"] = json!("true"),
+                "spec.ephemeral.attributes[csi.storage.k8s.io/ephemeral]",
+            ),
+            (
+                |spec| spec["ephemeral"]["attributes"]["csi.storage.k8s.io/pod.namespace"] = json!("theirs"),
+                "spec.ephemeral.attributes[csi.storage.k8s.io/pod.namespace]",
+            ),
             (
                 |spec| spec["ephemeral"]["attributes"]["a"] = json!("x".repeat(4096)),
                 "spec.ephemeral.attributes",

@@ -1,6 +1,6 @@
 //! Allocations bound here: their tasks started and stopped by `plan::supervise`, and what their status says.
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use kube::{Resource, ResourceExt};
@@ -109,7 +109,7 @@ async fn gone(node: &Arc<Node>, uid: &str) -> Option<Duration> {
     if node.journal.commit(changes).await.is_ok() {
         node.tasks.forget(uid);
         node.forget_written(uid);
-        node.untold.settled(uid);
+        node.untold.lock().unwrap_or_else(PoisonError::into_inner).settled(uid);
         node.retry.forget(&format!("task/{uid}"));
         node.events.gone(&format!("task/{uid}/"));
         node.notes.gone(&format!("task/{uid}"));

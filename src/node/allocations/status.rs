@@ -1,8 +1,10 @@
 //! What an allocation's status says of its tasks and volumes.
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::super::caches::full_name;
 use super::super::context::Node;
@@ -25,6 +27,7 @@ use crate::plan::Reason;
 use crate::plan::mount::Level;
 use crate::plan::stale::{Mount, Users};
 use crate::plan::supervise::{self, Process, Wanted};
+use crate::plan::untold;
 use crate::sys::path::{Place, TreePath};
 
 /// The fields of an allocation's status that its node writes.
@@ -115,17 +118,14 @@ pub(super) fn only_a_moment(node: &Node, allocation: &Allocation, told: &NodePar
     let uid = allocation.uid().unwrap_or_default();
     let last = node.answered::<_, NodePart>(allocation, &NODE).map(|last| last.phase);
     let last = last.or_else(|| allocation.status.as_ref()?.phase);
-    // What goes wrong is told at once.
-    let usual = |word: &str| {
-        [Reason::VolumesNotReady, Reason::NotAttached, Reason::TasksRunning].iter().any(|r| r.word() == word)
-    };
     let volumes = told.conditions.iter().find(|condition| condition.kind == "VolumesReady");
-    let well = volumes.is_none_or(|told| told.status == Truth::True || usual(&told.reason));
-    if told.phase != AllocationPhase::Stopping || last == Some(AllocationPhase::Stopping) || !well {
-        node.untold.settled(&uid);
-        return None;
+    let volumes = volumes.map(|told| (told.status == Truth::True, told.reason.as_str()));
+    let mut untold = node.untold.lock().unwrap_or_else(PoisonError::into_inner);
+    if untold::is_passing(told.phase, last, volumes) {
+        return untold.left(&uid, Instant::now(), MOMENT);
     }
-    MOMENT.checked_sub(node.untold.since(&uid)).filter(|left| !left.is_zero())
+    untold.settled(&uid);
+    None
 }
 
 pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> NodePart {

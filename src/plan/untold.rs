@@ -1,0 +1,94 @@
+//! What is not worth a write of its own while it is new: mostly it is over, or told with something else, before anybody could
+//! read it.
+use std::collections::HashMap;
+use std::ops::Sub;
+use std::time::Duration;
+
+use super::Reason;
+use crate::api::allocation::AllocationPhase;
+
+/// Since when something is so that is not told, by the uid of whom it is about.
+#[derive(Debug, Clone)]
+pub struct Untold<T>(HashMap<String, T>);
+
+impl<T> Default for Untold<T> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<T: Copy + Sub<T, Output = Duration>> Untold<T> {
+    /// How long to wait yet with a word that is there now; absent when it is time, and then it begins anew.
+    pub fn left(&mut self, uid: &str, now: T, moment: Duration) -> Option<Duration> {
+        let since = *self.0.entry(uid.to_owned()).or_insert(now);
+        let left = moment.checked_sub(now - since).filter(|left| !left.is_zero());
+        if left.is_none() {
+            self.settled(uid);
+        }
+        left
+    }
+
+    /// It is not so any more, or it is told.
+    pub fn settled(&mut self, uid: &str) {
+        self.0.remove(uid);
+    }
+
+    /// Forgets what nobody asked about for so long: of what is gone nobody says so.
+    pub fn forget_older(&mut self, now: T, than: Duration) {
+        self.0.retain(|_, since| now - *since < than);
+    }
+}
+
+/// Whether the word that an allocation is on its way down may wait: it was not told before, and nothing goes wrong. `volumes` is
+/// what is said of its volumes: whether they are all there, and else one word.
+pub fn is_passing(
+    phase: AllocationPhase,
+    last: Option<AllocationPhase>,
+    volumes: Option<(bool, &str)>,
+) -> bool {
+    let usual = |word: &str| {
+        [Reason::VolumesNotReady, Reason::NotAttached, Reason::TasksRunning].iter().any(|r| r.word() == word)
+    };
+    let well = volumes.is_none_or(|(there, word)| there || usual(word));
+    phase == AllocationPhase::Stopping && last != Some(AllocationPhase::Stopping) && well
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn what_is_new_waits_for_its_moment_and_what_was_told_begins_anew() {
+        let at = |millis| Duration::from_millis(millis);
+        let mut untold = Untold::<Duration>::default();
+        assert_eq!(untold.left("a", at(0), SECOND), Some(SECOND));
+        assert_eq!(untold.left("a", at(400), SECOND), Some(at(600)));
+        assert_eq!(untold.left("b", at(400), SECOND), Some(SECOND), "each by itself");
+        assert_eq!(untold.left("a", at(1000), SECOND), None, "it is told now");
+        assert_eq!(untold.left("a", at(1001), SECOND), Some(SECOND), "the next news");
+        untold.settled("a");
+        assert_eq!(untold.left("a", at(1500), SECOND), Some(SECOND));
+        untold.forget_older(at(1600), SECOND);
+        assert_eq!(untold.0.keys().collect::<Vec<_>>(), ["a"]);
+    }
+
+    #[test]
+    fn only_the_first_word_of_a_way_down_on_which_all_is_well_may_wait() {
+        use AllocationPhase::{Running, Stopped, Stopping};
+        for (phase, last, volumes, wanted) in [
+            (Stopping, Some(Running), Some((true, "")), true),
+            (Stopping, Some(Running), None, true),
+            (Stopping, None, Some((false, "VolumesNotReady")), true),
+            (Stopping, Some(Running), Some((false, "TasksRunning")), true),
+            (Stopping, Some(Running), Some((false, "INTERNAL")), false),
+            (Stopping, Some(Running), Some((false, "PluginNotReady")), false),
+            (Stopping, Some(Stopping), Some((true, "")), false),
+            (Stopped, Some(Running), Some((true, "")), false),
+            (Running, Some(Stopping), Some((true, "")), false),
+        ] {
+            assert_eq!(is_passing(phase, last, volumes), wanted, "{phase:?} {last:?} {volumes:?}");
+        }
+    }
+}
