@@ -13,7 +13,7 @@ use super::attachments::{fields, leaving};
 use super::claims;
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{Instances, boot_id, can, deleting, node_down, uid};
+use super::facts::{Instances, boot_id, can, deleting, node_down, node_ready, uid};
 use super::ledger;
 use super::names::hex;
 use super::templates;
@@ -324,6 +324,7 @@ fn user(context: &Context, allocation: Option<&Allocation>, claim: &str, node: &
         deleting: allocation.is_some_and(deleting),
         here: status.is_some_and(|s| s.node_name == node),
         node_down: node_down(&context.world, node),
+        node_ready: context.world.nodes.named(node).is_some_and(|node| node_ready(&node)),
         phase: status.and_then(|s| s.phase),
         lost: status.is_some_and(|s| s.conditions.iter().any(|c| c.kind == READY && c.reason == NODE_LOST)),
         published: status.and_then(|s| s.volumes.iter().find(|v| Some(&v.name) == name)).map(|v| v.published),

@@ -24,7 +24,7 @@ pub(super) struct Source<'a> {
     /// The directory or device node that is put there.
     pub(super) what: &'a OwnedFd,
     pub(super) leaf: Leaf,
-    /// Done before the mount.
+    /// Done before the mount, with what all who have the volume then may do between them.
     pub(super) prepare: &'a dyn Fn(Access) -> Result<(), Refusal>,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn publish(
     ledger.publications_mut().set(asked.clone());
     ledger.save()?;
     effect!("csi publish");
-    let mounted = (source.prepare)(access)
+    let mounted = (source.prepare)(between(access, &elsewhere))
         .and_then(|()| spot.mount(source.what, source.leaf, &asked.capability, access))
         .and_then(|()| match spot.look(&source.sought)? {
             // What the kernel shows decides, not that every call said yes.
@@ -156,11 +156,27 @@ fn next(view: &View<'_>, known: &Publications, asked: &Publication, access: Acce
     }
 }
 
-/// Only the modes made for it allow a second target; and one device is either writable or not, wherever it shows.
+/// Only the modes made for it allow a second target.
 fn may_share(one: &Publication, other: &Publication) -> bool {
-    one.capability.mode == other.capability.mode
-        && one.capability.mode.is_for_targets()
-        && (!one.capability.block || one.is_read_only() == other.is_read_only())
+    one.capability.mode == other.capability.mode && one.capability.mode.is_for_targets()
+}
+
+/// What one that has `access` and all the others may do between them: one writes as soon as any of them does.
+fn between(access: Access, others: &[Publication]) -> Access {
+    match access {
+        Access::ReadOnly if others.iter().all(Publication::is_read_only) => Access::ReadOnly,
+        Access::ReadOnly | Access::ReadWrite => Access::ReadWrite,
+    }
+}
+
+/// What those that stay when `target` goes may do between them; absent when nobody stays.
+pub(super) fn left(
+    publications: &Publications,
+    target: &TargetPath,
+    sought: &Sought<'_>,
+) -> Result<Option<Access>, Refusal> {
+    let stay = published_elsewhere(publications, target, sought)?;
+    Ok((!stay.is_empty()).then(|| between(Access::ReadOnly, &stay)))
 }
 
 /// Takes whatever of the volume is at `target` off; nothing there is success. Where the caller has no

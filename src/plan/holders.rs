@@ -98,7 +98,11 @@ pub fn next(facts: &Facts) -> Verdict {
         let named = |(holder, user): &&(Holder, User)| names(holder, attachment) && *user == User::Wants;
         let holders: Vec<_> = facts.holders.iter().filter(named).map(|(holder, _)| holder).collect();
         let node = attachment.node.clone();
+        // What is closed is not opened again: where others may come, the last one is waited for.
+        let leaves = |(holder, user): &(Holder, User)| names(holder, attachment) && *user == User::There;
+        let stays = release::several_on_a_node(facts.mode) && facts.holders.iter().any(leaves);
         match with(attachment, &holders) {
+            _ if holders.is_empty() && stays => {}
             _ if holders.is_empty() => verdict.steps.push(Step::Close { node }),
             Some(allocations) => verdict.steps.push(Step::Admit { node, allocations }),
             None => {}

@@ -79,6 +79,8 @@ pub enum User {
     Down,
     /// It does not want the volume now. The node has not said that it is down, or it may want it again.
     NotDown,
+    /// It does not want the volume now, and has it still: its node says so, and is there to take it away.
+    There,
 }
 
 /// What is seen of the allocation behind a holder.
@@ -94,6 +96,8 @@ pub struct UserFacts {
     pub here: bool,
     /// That node was taken down.
     pub node_down: bool,
+    /// That node answers.
+    pub node_ready: bool,
     /// Where it stands.
     pub phase: Option<AllocationPhase>,
     /// Its phase is the controllers' word, for its node is lost: nothing of what it says is that node's.
@@ -112,7 +116,25 @@ pub fn user(facts: UserFacts) -> User {
     // only stopped may be started again and published by the grant that it has.
     let ended = over || facts.deleting && facts.phase.is_some_and(AllocationPhase::terminal);
     let down = ended && !facts.lost && matches!(facts.published, None | Some(Rung::Down));
-    if facts.exists && facts.here && down { User::Down } else { User::NotDown }
+    match facts.published {
+        _ if !facts.exists || !facts.here => User::NotDown,
+        _ if down => User::Down,
+        Some(Rung::Up | Rung::Unknown) if facts.node_ready && !facts.lost => User::There,
+        _ => User::NotDown,
+    }
+}
+
+/// Whether one that comes while another one leaves the same node may have the volume beside it.
+pub fn several_on_a_node(mode: AccessMode) -> bool {
+    match mode {
+        AccessMode::SingleNodeMultiWriter
+        | AccessMode::MultiNodeReaderOnly
+        | AccessMode::MultiNodeSingleWriter
+        | AccessMode::MultiNodeMultiWriter => true,
+        AccessMode::SingleNodeWriter
+        | AccessMode::SingleNodeReaderOnly
+        | AccessMode::SingleNodeSingleWriter => false,
+    }
 }
 
 /// The rung as the host of this epoch knows it: no word is doubt, and of what another host said only that it is up is
@@ -260,7 +282,7 @@ mod tests {
             Some(P::Stopped),
             Some(P::Failed),
         ];
-        for bits in 0..64_u8 {
+        for bits in 0..128_u8 {
             for phase in phases {
                 for published in [None, Some(Rung::Down), Some(Rung::Unknown), Some(Rung::Up)] {
                     let facts = UserFacts {
@@ -271,6 +293,7 @@ mod tests {
                         deleting: bits & 16 != 0,
                         phase,
                         lost: bits & 32 != 0,
+                        node_ready: bits & 64 != 0,
                         published,
                     };
                     match super::user(facts) {
@@ -288,6 +311,10 @@ mod tests {
                             assert!(over || facts.deleting, "it may want the volume again: {facts:?}");
                             assert!(!facts.lost, "its node has not said so: {facts:?}");
                         }
+                        User::There => {
+                            assert!(facts.exists && facts.here && facts.node_ready && !facts.lost);
+                            assert!(matches!(published, Some(Rung::Up | Rung::Unknown)), "{facts:?}");
+                        }
                         User::NotDown => {}
                     }
                 }
@@ -299,6 +326,7 @@ mod tests {
             deleting: false,
             here: true,
             node_down: false,
+            node_ready: true,
             phase: Some(P::Stopped),
             lost: false,
             published: Some(Rung::Down),
@@ -306,6 +334,14 @@ mod tests {
         assert_eq!(super::user(restarted), User::Wants, "stopped and started again");
         assert_eq!(super::user(UserFacts { leaving: true, ..restarted }), User::NotDown);
         assert_eq!(super::user(UserFacts { deleting: true, ..restarted }), User::Down);
+        let leaves =
+            UserFacts { deleting: true, published: Some(Rung::Up), phase: Some(P::Stopping), ..restarted };
+        assert_eq!(super::user(leaves), User::There);
+        assert_eq!(
+            super::user(UserFacts { node_ready: false, ..leaves }),
+            User::NotDown,
+            "nobody takes it away"
+        );
     }
 
     #[test]

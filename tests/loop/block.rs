@@ -40,9 +40,6 @@ async fn a_device_has_the_size_of_its_volume_and_may_be_read_only() {
     let size = fs::File::open(&one).unwrap().seek(std::io::SeekFrom::End(0)).unwrap();
     assert_eq!(size, u64::try_from(10 * MIB).unwrap() + 4096);
     write(&one, 8192, b"here").unwrap();
-    // Of one device, one place cannot be read-only while another is not.
-    let mixed = driver.publish(rig::read_only(rig::publish(&staged, &two))).await;
-    assert_eq!(refused(mixed, "published at"), Code::FailedPrecondition);
     driver.publish(rig::publish(&staged, &two)).await.unwrap();
     assert_eq!(read(&two, 8192, 4), b"here");
     for target in [&one, &two] {
@@ -65,6 +62,44 @@ async fn a_device_has_the_size_of_its_volume_and_may_be_read_only() {
     assert_eq!(refused(driver.unstage(&id, &staging).await, "open somewhere"), Code::Aborted);
     drop(held);
     driver.unstaged(&id, &staging).await;
+    driver.detach(&id, "node-a").await.unwrap();
+    driver.delete(&id).await.unwrap();
+    driver.stop().await;
+    backend.assert_nothing_left();
+}
+
+/// A device is one: it is written while one of those who have it may write, whoever was first, and by nobody once only
+/// readers are left.
+#[tokio::test]
+async fn a_reader_of_a_device_is_beside_a_writer_in_either_order() {
+    let backend = Backend::new();
+    let driver = backend.all();
+    let capability = block(Access::SingleNodeMultiWriter);
+    let id = driver.volume("disk", 10 * MIB, &capability).await;
+    let context = driver.attach(&id, "node-a", &capability).await.unwrap();
+    let staged = stage(&id, &context, &backend.staging("disk"), &capability);
+    driver.stage(staged.clone()).await.unwrap();
+    let (reads, writes) = (backend.target("reads"), backend.target("writes"));
+    let reader = rig::read_only(rig::publish(&staged, &reads));
+    let writer = rig::publish(&staged, &writes);
+    for (round, reader_first) in [(1, true), (2, false)] {
+        let order = if reader_first { [&reader, &writer] } else { [&writer, &reader] };
+        for asked in order {
+            driver.publish(asked.clone()).await.unwrap();
+            // The same again is the same.
+            driver.publish(asked.clone()).await.unwrap();
+        }
+        write(&writes, 4096, &[round; 4]).unwrap();
+        assert_eq!(read(&reads, 4096, 4), [round; 4]);
+        driver.unpublish(&id, &writes).await.unwrap();
+        let error = write(&reads, 0, b"no").unwrap_err();
+        assert!(matches!(error.raw_os_error(), Some(1 | 13 | 30)), "{error}");
+        driver.unpublish(&id, &reads).await.unwrap();
+    }
+    driver.publish(reader.clone()).await.unwrap();
+    assert!(write(&reads, 0, b"no").is_err(), "only readers");
+    driver.unpublish(&id, &reads).await.unwrap();
+    driver.unstaged(&id, &backend.staging("disk")).await;
     driver.detach(&id, "node-a").await.unwrap();
     driver.delete(&id).await.unwrap();
     driver.stop().await;

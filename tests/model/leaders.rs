@@ -92,6 +92,7 @@ fn ask(protocol: &Protocol, view: View) -> Vec<Action> {
             deleting: down,
             here: true,
             node_down: false,
+            node_ready: false,
             phase: down.then_some(AllocationPhase::Stopped),
             lost: false,
             published: None,

@@ -559,6 +559,9 @@ impl<'a> Walk<'a> {
                 branch.next = here.next_attempt_time;
                 let below = [self.node(node), self.plugin(&spec.plugin, Service::Node(node))];
                 branch.because.extend(below.into_iter().filter(Branch::blocked));
+                if leaving {
+                    branch.because.extend(self.users_there(spec));
+                }
             }
             branch
         })

@@ -58,7 +58,8 @@ pub(super) fn publish(core: &Core, volume: &VolumeId, asked: &Asked) -> Result<(
     } else {
         staged(&asked.staging, &sought)?.ok_or_else(not_staged)?
     };
-    // A mount that is read-only keeps nobody from writing to the device behind a device node.
+    // A mount that is read-only keeps nobody from writing to the device behind a device node. Nothing here keeps a reader
+    // from it beside a writer: the device is one, and who runs the reader gives it the node for reading.
     let writable = |access| {
         let failed = Refusal::failed("change", &device.path);
         loops::set_writable(&device, access == Access::ReadWrite).map_err(failed)
@@ -115,10 +116,31 @@ pub(super) fn unpublish(core: &Core, volume: &VolumeId, target: &TargetPath) -> 
     if let Some(spot) = Spot::open(target)? {
         take_off(&spot, &sought, expected, target)?;
     }
+    if let Some(file) = &file {
+        settle(file, &devices, &sought, target)?;
+    }
     if let Some(mut file) = file
         && file.stage.publications.forget(target)
     {
         return publish::Ledger::save(&file);
+    }
+    Ok(())
+}
+
+/// Where only readers of a device stay behind the one that leaves, nobody writes to it from now on.
+fn settle(
+    file: &StageFile,
+    devices: &[LoopDevice],
+    sought: &Sought<'_>,
+    leaving: &TargetPath,
+) -> Result<(), Refusal> {
+    let publications = &file.stage.publications;
+    if !file.stage.capability.block || publish::left(publications, leaving, sought)? != Some(Access::ReadOnly)
+    {
+        return Ok(());
+    }
+    for device in devices.iter().filter(|device| !device.read_only) {
+        loops::set_writable(device, false).map_err(Refusal::failed("change", &device.path))?;
     }
     Ok(())
 }

@@ -72,17 +72,27 @@ fn a_second_target_is_for_the_modes_made_for_it() {
 }
 
 #[test]
-fn a_device_is_writable_at_all_its_targets_or_at_none() {
-    for block in [false, true] {
-        let of = |target, read_only| {
-            let mut one = publication(target, AccessMode::MultiWriter, read_only);
-            one.capability.block = block;
-            one
-        };
-        let elsewhere = [of("/one", true)];
+fn readers_and_writers_of_a_device_are_beside_each_other_and_it_is_written_as_soon_as_one_of_them_writes() {
+    let of = |target, read_only| {
+        let mut one = publication(target, AccessMode::MultiWriter, read_only);
+        one.capability.block = true;
+        one
+    };
+    for (there, asked, writes) in [
+        (vec![], true, false),
+        (vec![], false, true),
+        (vec![true], true, false),
+        (vec![true], false, true),
+        (vec![false], true, true),
+        (vec![false], false, true),
+        (vec![true, false], true, true),
+        (vec![true, true], true, false),
+    ] {
+        let elsewhere: Vec<_> = there.iter().map(|reads| of("/one", *reads)).collect();
         let view = seen(Seen::Nothing, Leaf::File, &elsewhere);
-        let next = |asked| next(&view, &Publications::default(), &asked, Access::ReadWrite);
-        assert_eq!(next(of("/two", true)).unwrap(), Next::Mount);
-        assert_eq!(next(of("/two", false)).is_err(), block);
+        let access = if asked { Access::ReadOnly } else { Access::ReadWrite };
+        let verdict = next(&view, &Publications::default(), &of("/two", asked), access);
+        assert_eq!(verdict.unwrap(), Next::Mount, "{there:?} {asked}");
+        assert_eq!(between(access, &elsewhere) == Access::ReadWrite, writes, "{there:?} {asked}");
     }
 }

@@ -83,6 +83,7 @@ fn wants(facts: &mut Facts, wanting: &[Holder]) {
         *user = match (wanted, *user) {
             (true, _) => User::Wants,
             (false, User::Down) => User::Down,
+            (false, User::There) => User::There,
             (false, User::Wants | User::NotDown) => User::NotDown,
         };
     }
@@ -336,5 +337,35 @@ fn who_is_down_for_good_goes_before_one_that_is_stuck() {
         facts.holders = vec![entry("down", User::Down)];
         let left = next(&facts).steps;
         assert!(!left.iter().any(|step| matches!(step, Step::Holders { .. })), "{left:?}");
+    }
+}
+
+/// The last user of a node is on its way out, and the next one of that node comes.
+#[test]
+fn who_comes_while_the_last_one_leaves_has_the_volume_beside_it_where_both_may() {
+    use AccessMode as M;
+    for (mode, leaves, beside) in [
+        (M::SingleNodeMultiWriter, User::There, true),
+        (M::MultiNodeMultiWriter, User::There, true),
+        (M::MultiNodeReaderOnly, User::There, true),
+        (M::SingleNodeWriter, User::There, false),
+        (M::SingleNodeSingleWriter, User::There, false),
+        (M::SingleNodeReaderOnly, User::There, false),
+        // Nobody will say when it is gone; or it is.
+        (M::SingleNodeMultiWriter, User::NotDown, false),
+        (M::SingleNodeMultiWriter, User::Down, false),
+    ] {
+        let mut facts = facts(mode);
+        facts.attachments = vec![attachment("n", "n1", &["old"])];
+        facts.holders = vec![(by("n1", holder("old", "n", mode.read_only())), leaves)];
+        let closed = next(&facts).steps == [Step::Close { node: "n".into() }];
+        assert_eq!(closed, !beside, "{mode:?} {leaves:?}");
+        if beside {
+            assert_eq!(next(&facts).steps, [], "{mode:?}");
+            wants(&mut facts, &[holder("new", "n", mode.read_only())]);
+            settle(&mut facts, true);
+            assert_eq!(held(&facts), [("old", "n1"), ("new", "n1")], "{mode:?}");
+            assert_eq!(facts.attachments[0].allocations, ["old", "new"], "{mode:?}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! A program that runs beside this one: it is told signals, its end is seen, and it does not outlive this process.
 use crate::sys::ffi::{self, before_exec};
 use crate::sys::proc;
+use crate::sys::real::forks;
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use std::io;
@@ -21,7 +22,7 @@ impl Companion {
         before_exec(&mut command, || {
             Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
         });
-        let mut child = command.spawn()?;
+        let mut child = forks::spawn(&mut command)?;
         match Self::watch(&child) {
             Ok(end) => Ok(Self { child, end }),
             Err(error) => {

@@ -9,6 +9,7 @@ pub(crate) mod copy_tree;
 mod facts;
 mod files;
 pub(crate) mod filesystems;
+mod forks;
 mod host;
 mod kernel;
 mod leftovers;

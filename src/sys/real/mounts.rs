@@ -1,6 +1,7 @@
 //! Mounting by descriptors: clone, restrict, attach, detach. No path is looked up twice.
 use crate::sys::ffi::{MountAttributes, mount_setattr};
 use crate::sys::kernel::{Access, FileKind};
+use crate::sys::real::forks;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
@@ -69,7 +70,7 @@ pub(crate) fn attach(mount: impl AsFd, onto: impl AsFd) -> Result<(), Errno> {
 pub(crate) fn unmount(directory: impl AsFd, name: &Path) -> Result<(), Errno> {
     // By the directory's descriptor: a handle on the mount itself would keep it in use.
     let path = Path::new("/proc/self/fd").join(directory.as_fd().as_raw_fd().to_string()).join(name);
-    rustix::mount::unmount(path, UnmountFlags::NOFOLLOW)
+    forks::without(|| rustix::mount::unmount(path, UnmountFlags::NOFOLLOW))
 }
 
 /// Why a file system could not be mounted, with what the kernel said about it beyond the number.

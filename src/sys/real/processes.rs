@@ -12,7 +12,7 @@ use crate::sys::random::{Random, RealRandom};
 use crate::sys::real::pool::{Pool, Unanswered};
 use crate::sys::real::task_files::{self, Found};
 use crate::sys::real::watches::RealWatches;
-use crate::sys::real::{boot_id, leftovers, units};
+use crate::sys::real::{boot_id, forks, leftovers, units};
 use crate::sys::shim::STARTED;
 use crate::sys::shim::record::{EXIT, Keep};
 use crate::sys::shim::unit::{INSIDE, LONGEST};
@@ -355,7 +355,7 @@ fn spawn(
         rustix::process::setsid()?;
         numbers.iter().try_for_each(|&number| ffi::inherit_number(number))
     });
-    let child = command.spawn().map_err(fail)?;
+    let child = forks::spawn(&mut command).map_err(fail)?;
     let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
     // Only this process reaps it, so the number is still its own.
     let pid = pid.ok_or_else(|| fail(io::ErrorKind::InvalidData.into()))?;

@@ -1,5 +1,6 @@
 //! Runs a program to its end, or to a deadline.
 use crate::sys::ffi::before_exec;
+use crate::sys::real::forks;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -39,7 +40,7 @@ pub(crate) fn run(program: &Path, arguments: &[OsString], deadline: Duration) ->
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors.try_clone()?);
     before_exec(&mut command, || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?));
-    let mut child = command.spawn()?;
+    let mut child = forks::spawn(&mut command)?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let ended = pid
         .ok_or_else(|| io::Error::other("the process has no number"))

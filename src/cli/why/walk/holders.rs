@@ -4,8 +4,8 @@ use kube::ResourceExt;
 use super::super::{Branch, Kind, State, Subject};
 use super::{MOST, Walk, leaves};
 use crate::api::allocation::AllocationPhase;
-use crate::api::meta::AccessMode;
-use crate::api::volume::Holder;
+use crate::api::meta::{AccessMode, Rung};
+use crate::api::volume::{Holder, VolumeAttachmentSpec};
 use crate::api::{Allocation, Volume};
 
 /// Who waits for the volume.
@@ -33,6 +33,18 @@ impl<'a> Walk<'a> {
             branch.because.push(held);
         }
         !branch.because.is_empty()
+    }
+
+    /// Those that have the volume of an attachment on its node, but for the one that the way comes from.
+    pub(super) fn users_there(&self, attachment: &VolumeAttachmentSpec) -> Vec<Branch> {
+        let has = |allocation: &&&Allocation| {
+            let status = allocation.status.as_ref().filter(|s| s.node_name == attachment.node_name);
+            let mut volumes = status.into_iter().flat_map(|status| &status.volumes);
+            volumes.any(|v| v.volume == attachment.volume && v.published != Rung::Down)
+        };
+        let asks = self.on_the_way().and_then(ResourceExt::uid);
+        let others = self.allocations.values().filter(has).filter(|a| asks.is_none() || a.uid() != asks);
+        others.take(MOST).map(|allocation| self.user(allocation)).filter(Branch::blocked).collect()
     }
 
     /// The allocation from which the way has come.
