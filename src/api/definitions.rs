@@ -203,7 +203,12 @@ const PLUGIN: &[Column] = &[
         wide: true,
         cell: Cell::Computed(".status.capabilities", |o| joined(&o["status"]["capabilities"])),
     },
-    MESSAGE,
+    Column {
+        name: "MESSAGE",
+        kind: "string",
+        wide: true,
+        cell: Cell::Computed(".status.conditions[?(@.type==\"Ready\")].message", plugin_message),
+    },
 ];
 const PLUGIN_INSTANCE: &[Column] = &[
     column("PLUGIN", ".spec.plugin"),
@@ -406,6 +411,15 @@ fn restarts(object: &Value) -> Value {
     json!(items(&object["status"]["tasks"]).filter_map(|t| t["restarts"].as_u64()).sum::<u64>().to_string())
 }
 
+/// While its instances are well and an update is not through, how far that is.
+fn plugin_message(object: &Value) -> Value {
+    let named = |kind: &str| items(&object["status"]["conditions"]).find(|c| c["type"] == kind);
+    let ready = named("Ready");
+    let well = ready.is_none_or(|condition| condition["status"] == "True");
+    let update = named("Updated").filter(|condition| well && condition["status"] == "False");
+    update.or(ready).map(|condition| condition["message"].clone()).unwrap_or_default()
+}
+
 fn node_status(object: &Value) -> Value {
     let ready = items(&object["status"]["conditions"]).find(|c| c["type"] == "Ready").map(|c| &c["status"]);
     let word = match ready.and_then(Value::as_str) {
@@ -423,6 +437,23 @@ fn node_status(object: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plugin_tells_of_its_update_while_its_instances_are_well() {
+        let told = |conditions: Value| plugin_message(&json!({ "status": { "conditions": conditions } }));
+        let of = |kind: &str, status: &str, message: &str| json!({ "type": kind, "status": status, "message": message });
+        let (well, unwell) = (of("Ready", "True", "well"), of("Ready", "False", "unwell"));
+        let (held, done) = (of("Updated", "False", "held"), of("Updated", "True", "done"));
+        for (conditions, says) in [
+            (json!([]), Value::Null),
+            (json!([well]), json!("well")),
+            (json!([well, held]), json!("held")),
+            (json!([well, done]), json!("well")),
+            (json!([unwell, held]), json!("unwell")),
+        ] {
+            assert_eq!(told(conditions.clone()), says, "{conditions}");
+        }
+    }
 
     #[test]
     fn a_node_shows_what_keeps_new_work_away() {

@@ -504,7 +504,7 @@ pub fn exit_message(record: &ExitRecord) -> String {
         Outcome::Code(code) => format!("exited with code {code} after {seconds} s{oom}"),
         Outcome::Signal(signal) => format!("killed by signal {signal} after {seconds} s{oom}"),
         Outcome::NotStarted(why) => format!("{DID_NOT_START}: {why}"),
-        Outcome::Lost => "its shim was killed; what was left of it is gone".to_owned(),
+        Outcome::Lost => "ended with its shim, which was killed; what was left of it is gone".to_owned(),
     }
 }
 

@@ -17,6 +17,9 @@ use super::objects::ObjectApi;
 /// An answer without spec and status.
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
+/// For how long a word waits for another one of the same object, to be written with it.
+const MOMENT: Duration = Duration::from_millis(300);
+
 /// One writer's fields of an object's status.
 #[derive(Debug)]
 pub struct Part {
@@ -64,6 +67,24 @@ pub(super) struct Said {
     text: Vec<u8>,
     /// The version of the object that said the same: most looks find nothing new.
     settled: Option<u64>,
+}
+
+/// One part of a status on its way.
+struct Draft {
+    key: String,
+    new: Value,
+    /// What of it is new to the server.
+    patch: Value,
+}
+
+impl Draft {
+    fn is_empty(&self) -> bool {
+        self.patch.as_object().is_some_and(serde_json::Map::is_empty)
+    }
+}
+
+fn key_of<K: Resource>(object: &K, part: &Part) -> String {
+    format!("{}/{}", object.meta().uid.as_deref().unwrap_or_default(), part.name)
 }
 
 /// Our server's versions are the store's revisions, so that the later of two is known.
@@ -120,6 +141,64 @@ impl Node {
         if stands { Ok(true) } else { self.assert_status(object, part, wanted).await }
     }
 
+    /// Writes one part as [`Node::write_status`] does, and with it what is kept back of another one of the object.
+    pub async fn write_both<K>(
+        &self,
+        object: &K,
+        (part, status): (&Part, &impl Serialize),
+        other: &Part,
+    ) -> Result<(), kube::Error>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+        K: ObjectApi,
+    {
+        let beside = self.kept_back(object, other)?;
+        self.write(object, (part, status), false, beside).await.map(drop)
+    }
+
+    /// Says one part of an object's status and does not write it: another part's writer is about to, and takes it along.
+    /// How long to wait for that; absent when it is time to write it alone, or nothing is to be written.
+    pub fn keep_back<K>(&self, object: &K, part: &Part, status: &impl Serialize) -> Option<Duration>
+    where
+        K: Resource,
+    {
+        let text = serde_json::to_vec(status).ok()?;
+        let key = key_of(object, part);
+        let new: Value = serde_json::from_slice(&text).ok()?;
+        let stands = |written: &Written| written.sure && written.value == new;
+        if self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).is_some_and(stands) {
+            return None;
+        }
+        {
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            if said.get(&key).is_none_or(|known| known.text != text) {
+                said.insert(key.clone(), Said { text, settled: None });
+            }
+        }
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner).left(&key, Instant::now(), MOMENT)
+    }
+
+    /// How long one part of an object is kept back yet, if it is.
+    pub fn keeps_back<K: Resource>(&self, object: &K, part: &Part) -> Option<Duration> {
+        let untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        untold.waits(&key_of(object, part), Instant::now(), MOMENT)
+    }
+
+    /// What has been said of one part of an object, if its time to be written alone has not come yet.
+    fn kept_back<K>(&self, object: &K, part: &Part) -> Result<Option<Draft>, kube::Error>
+    where
+        K: Resource<DynamicType = ()> + ObjectApi,
+    {
+        if self.keeps_back(object, part).is_none() {
+            return Ok(None);
+        }
+        let key = key_of(object, part);
+        let said =
+            self.said.lock().unwrap_or_else(PoisonError::into_inner).get(&key).map(|said| said.text.clone());
+        let Some(text) = said else { return Ok(None) };
+        self.draft(object, part, &text, false).map(|draft| Some(draft).filter(|draft| !draft.is_empty()))
+    }
+
     async fn write_part<K>(
         &self,
         object: &K,
@@ -131,8 +210,22 @@ impl Node {
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
         K: ObjectApi,
     {
+        self.write(object, (part, status), always, None).await
+    }
+
+    async fn write<K>(
+        &self,
+        object: &K,
+        (part, status): (&Part, &impl Serialize),
+        always: bool,
+        beside: Option<Draft>,
+    ) -> Result<bool, kube::Error>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+        K: ObjectApi,
+    {
         let text = serde_json::to_vec(status).map_err(kube::Error::SerdeError)?;
-        let key = format!("{}/{}", object.uid().unwrap_or_default(), part.name);
+        let key = key_of(object, part);
         let mut before = None;
         {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,38 +239,18 @@ impl Node {
                 }
             }
         }
-        let new: Value = serde_json::from_slice(&text).map_err(kube::Error::SerdeError)?;
-        let last = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-        let unsure = last.as_ref().is_some_and(|last| !last.sure);
-        let old = match last {
-            // The cache does not show our own last write yet.
-            Some(last) if version(object) < last.version => last.value,
-            // Others may have written our fields since: controllers do when they take this node for lost.
-            Some(_) | None => restrict(K::status(object).map_err(kube::Error::SerdeError)?, part.fields),
-        };
-        let mut patch = if always || unsure { whole(part, &new) } else { merge_diff(&old, &new) };
-        if patch.as_object().is_some_and(serde_json::Map::is_empty) {
+        let draft = self.draft(object, part, &text, always)?;
+        if draft.is_empty() {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(said) = said.get_mut(&key) {
                 said.settled = Some(version(object));
             }
             return Ok(false);
         }
-        if let Some(path) = part.epoch {
-            carry(&mut patch, &new, path);
-        }
-        let api = K::api(self.client.0.clone(), object);
-        // Another object may have the name by now.
-        let mut body = serde_json::json!({ "metadata": { "uid": object.uid() }, "status": patch });
         let known = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).map(|w| w.version);
-        let seen = match part.guard {
-            Guard::Any => None,
-            Guard::Seen => object.resource_version(),
-            Guard::Newest => Some(version(object).max(known.unwrap_or_default()).to_string()),
-        };
-        if let Some(seen) = seen {
-            body["metadata"]["resourceVersion"] = seen.into();
-        }
+        let drafts: Vec<_> = [Some(draft), beside].into_iter().flatten().collect();
+        let body = body_of(object, part, &drafts, known);
+        let api = K::api(self.client.0.clone(), object);
         let (name, patch) = (object.name_any(), Patch::Merge(&body));
         let write = self.patch_status(&api, &name, &patch);
         let (outcome, known) = match tokio::time::timeout(API_DEADLINE, write).await {
@@ -193,14 +266,45 @@ impl Node {
         {
             self.unsay(&key, before);
         }
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        match known {
-            Some((version, sure)) => {
-                written.insert(key, Written { version, value: new, at: Instant::now(), sure });
-            }
-            None => drop(written.remove(&key)),
-        }
+        self.remember(drafts, known);
         outcome
+    }
+
+    /// What is to be written of one part of an object, for what was said of it.
+    fn draft<K>(&self, object: &K, part: &Part, text: &[u8], always: bool) -> Result<Draft, kube::Error>
+    where
+        K: Resource<DynamicType = ()> + ObjectApi,
+    {
+        let key = key_of(object, part);
+        let new: Value = serde_json::from_slice(text).map_err(kube::Error::SerdeError)?;
+        let last = self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let unsure = last.as_ref().is_some_and(|last| !last.sure);
+        let old = match last {
+            // The cache does not show our own last write yet.
+            Some(last) if version(object) < last.version => last.value,
+            // Others may have written our fields since: controllers do when they take this node for lost.
+            Some(_) | None => restrict(K::status(object).map_err(kube::Error::SerdeError)?, part.fields),
+        };
+        let mut patch = if always || unsure { whole(part, &new) } else { merge_diff(&old, &new) };
+        if let Some(path) = part.epoch.filter(|_| patch.as_object().is_none_or(|patch| !patch.is_empty())) {
+            carry(&mut patch, &new, path);
+        }
+        Ok(Draft { key, new, patch })
+    }
+
+    /// What came of a write: the version after it and whether that is sure, or that the object is gone.
+    fn remember(&self, drafts: Vec<Draft>, known: Option<(u64, bool)>) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        for Draft { key, new, .. } in drafts {
+            untold.settled(&key);
+            match known {
+                Some((version, sure)) => {
+                    written.insert(key, Written { version, value: new, at: Instant::now(), sure });
+                }
+                None => drop(written.remove(&key)),
+            }
+        }
     }
 
     /// What was to stand before something is done, and is refused for a newer state, was never said: nothing was done.
@@ -280,6 +384,23 @@ impl Node {
             }
         }
     }
+}
+
+/// What is sent, all of it in one write, guarded as the first part says; `known` is the version of its last write.
+fn body_of<K: Resource>(object: &K, part: &Part, drafts: &[Draft], known: Option<u64>) -> Value {
+    let fields = drafts.iter().filter_map(|draft| draft.patch.as_object()).flatten();
+    let status: serde_json::Map<_, _> = fields.map(|(field, value)| (field.clone(), value.clone())).collect();
+    // Another object may have the name by now.
+    let mut body = serde_json::json!({ "metadata": { "uid": object.meta().uid }, "status": status });
+    let seen = match part.guard {
+        Guard::Any => None,
+        Guard::Seen => object.meta().resource_version.clone(),
+        Guard::Newest => Some(version(object).max(known.unwrap_or_default()).to_string()),
+    };
+    if let Some(seen) = seen {
+        body["metadata"]["resourceVersion"] = seen.into();
+    }
+    body
 }
 
 /// The merge patch (RFC 7386) that leads from one status to another. A list without entries is none: kinds leave it out.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Reason;
 use crate::api::allocation::AllocationPhase;
+use crate::api::meta::Rung;
 
 /// Since when something is so that is not told, by the uid of whom it is about.
 #[derive(Debug, Clone)]
@@ -28,6 +29,12 @@ impl<T: Copy + Sub<T, Output = Duration>> Untold<T> {
         left
     }
 
+    /// How long to wait yet with a word for which [`Untold::left`] said so.
+    pub fn waits(&self, uid: &str, now: T, moment: Duration) -> Option<Duration> {
+        let since = *self.0.get(uid)?;
+        moment.checked_sub(now - since).filter(|left| !left.is_zero())
+    }
+
     /// It is not so any more, or it is told.
     pub fn settled(&mut self, uid: &str) {
         self.0.remove(uid);
@@ -37,6 +44,31 @@ impl<T: Copy + Sub<T, Output = Duration>> Untold<T> {
     pub fn forget_older(&mut self, now: T, than: Duration) {
         self.0.retain(|_, since| now - *since < than);
     }
+}
+
+/// Whether the word that a node has let a volume go may wait for the word that it is detached there: both are one machine's,
+/// and the second follows at once. Going up it is not so: nothing follows from an answer before it is written (CO-GEN-27),
+/// and the journal, which knows what was let go, does not know what was attached.
+pub fn detach_follows(attachment: &Following) -> bool {
+    let Following { host_is_node, attach_required, used, leaving, attached, released } = *attachment;
+    host_is_node && attach_required && used && leaving && released && attached != Rung::Down
+}
+
+/// What [`detach_follows`] goes by.
+#[derive(Debug, Clone, Copy)]
+pub struct Following {
+    /// The machine that makes its controller calls is the one that it is for.
+    pub host_is_node: bool,
+    /// Its plugin attaches.
+    pub attach_required: bool,
+    /// Somebody was let in.
+    pub used: bool,
+    /// It is being deleted.
+    pub leaving: bool,
+    /// What its host says.
+    pub attached: Rung,
+    /// Its node has nothing of it any more.
+    pub released: bool,
 }
 
 /// Whether the word that an allocation is on its way down may wait: it was not told before, and nothing goes wrong. `volumes` is
@@ -67,11 +99,39 @@ mod tests {
         assert_eq!(untold.left("a", at(400), SECOND), Some(at(600)));
         assert_eq!(untold.left("b", at(400), SECOND), Some(SECOND), "each by itself");
         assert_eq!(untold.left("a", at(1000), SECOND), None, "it is told now");
+        assert_eq!(untold.waits("a", at(1000), SECOND), None);
         assert_eq!(untold.left("a", at(1001), SECOND), Some(SECOND), "the next news");
+        assert_eq!(untold.waits("a", at(1401), SECOND), Some(at(600)));
+        assert_eq!(untold.waits("a", at(2001), SECOND), None);
         untold.settled("a");
         assert_eq!(untold.left("a", at(1500), SECOND), Some(SECOND));
         untold.forget_older(at(1600), SECOND);
         assert_eq!(untold.0.keys().collect::<Vec<_>>(), ["a"]);
+    }
+
+    #[test]
+    fn that_a_volume_is_let_go_waits_only_while_the_same_machine_is_about_to_detach_it() {
+        use Rung::{Down, Unknown, Up};
+        let leaves = Following {
+            host_is_node: true,
+            attach_required: true,
+            used: true,
+            leaving: true,
+            attached: Up,
+            released: true,
+        };
+        for (case, wanted) in [
+            (leaves, true),
+            (Following { attached: Unknown, ..leaves }, true),
+            (Following { attached: Down, ..leaves }, false),
+            (Following { released: false, ..leaves }, false),
+            (Following { leaving: false, ..leaves }, false),
+            (Following { host_is_node: false, ..leaves }, false),
+            (Following { attach_required: false, ..leaves }, false),
+            (Following { used: false, ..leaves }, false),
+        ] {
+            assert_eq!(detach_follows(&case), wanted, "{case:?}");
+        }
     }
 
     #[test]

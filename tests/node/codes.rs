@@ -252,7 +252,7 @@ async fn lost_data_is_told_of_what_failed_otherwise_before_too() {
     assert!(calls.len() == 5 && calls.windows(2).all(|two| two[0].ask == two[1].ask), "{calls:#?}");
     rig.told("NodeStageVolumeDataLoss", "the driver says that data is lost").await;
     rig.end_all().await;
-    let events = rig.events_until("Unpublished").await;
+    let events = rig.events_until("Recovered").await;
     let count = |reason: &str| events.iter().filter(|(r, _)| r == reason).count();
     let told = ["NodeStageVolumeFailed", "NodeStageVolumeDataLoss", "Recovered"].map(count);
     assert_eq!(told, [1, 1, 1], "{events:?}");

@@ -90,7 +90,7 @@ async fn events_that_were_deleted_are_made_anew_by_what_comes_later() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_are_counted_together_where_numbers_alone_differ() {
     let bench = Bench::new().await;
-    let lost = "its shim was killed; what was left of it is gone";
+    let lost = "ended with its shim, which was killed; what was left of it is gone";
     let before = bench.link.requests();
     for note in ["killed by signal 9 after 63 s", lost, "killed by signal 9 after 0.5 s", lost, lost] {
         bench.tell(note);
@@ -121,7 +121,9 @@ async fn events_tell_of_each_way_in_which_a_task_ended() {
     let task = json!({ "name": "t", "restartPolicy": "Always",
         "runtime": { "process": { "command": ["/bin/sh", "-c", "exec sleep infinity"] } } });
     let app = rig.alloc("app", json!({ "tasks": [task] })).await;
-    for (restarts, who, words) in [(0, "task", "killed by signal 9"), (1, "shim", "its shim was killed")] {
+    for (restarts, who, words) in
+        [(0, "task", "killed by signal 9"), (1, "shim", "ended with its shim, which was killed")]
+    {
         let runs = |a: &Value| {
             let task = &a["status"]["tasks"][0];
             task["state"] == "Running" && task["restarts"].as_i64().unwrap_or_default() == restarts
@@ -151,7 +153,7 @@ async fn events_tell_when_a_step_fails_otherwise_than_before() {
     rig.told("NodeStageVolumeFailed", "pool is away").await;
     rig.told("NodeStageVolumeFailed", "disk 7 is bad").await;
     rig.end_all().await;
-    let events = rig.events_until("Unpublished").await;
+    let events = rig.events_until("Recovered").await;
     let count = |reason: &str| events.iter().filter(|(r, _)| r == reason).count();
     assert_eq!((count("NodeStageVolumeFailed"), count("Recovered")), (2, 1), "{events:?}");
     rig.finish().await;

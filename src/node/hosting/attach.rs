@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::context::{Key, Node};
 use super::super::lanes::{Queued, Turned};
-use super::super::mounts::BLOCKED;
+use super::super::mounts::{BLOCKED, NODE};
 use super::super::requests;
 use super::super::writes::{Guard, Part};
 use super::{Attempt, Blocked, UNSENT, asked_to_release, call, look_again, lookup, serving, settle};
@@ -90,13 +90,12 @@ pub(super) async fn step(
     let before = said.as_ref().map(|s| s.controller.clone()).or(seen);
     let word = before.as_ref().map(|s| (s.attached, s.epoch));
     let before = before.unwrap_or_default();
-    let released = object.status.as_ref().and_then(|s| s.node.as_ref()).map(|n| n.released_uid.as_str());
     let wanted = if object.meta().deletion_timestamp.is_some() { Wanted::Absent } else { Wanted::Present };
     let seen = attach::Seen {
         required: object.spec.attach_required,
         attached: release::attached(wanted == Wanted::Absent, Some(host.epoch), word),
         used: !object.spec.allocations.is_empty(),
-        let_go: object.spec.fenced || (object.uid().as_deref() == released && released.is_some()),
+        let_go: object.spec.fenced || has_let_go(node, object, &uid),
         node: object.spec.node_name.clone(),
     };
     let generation = object.meta().generation.unwrap_or_default();
@@ -139,12 +138,22 @@ pub(super) async fn step(
         status.message = condition.map(|c| c.message).unwrap_or_default();
         status.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
     }
-    let written = node.write_status(object, &CONTROLLER, &ControllerPart { controller: status }).await;
+    let part = ControllerPart { controller: status };
+    let written = node.write_both(object, (&CONTROLLER, &part), &NODE).await;
     // What is used here, too, need not wait until the watch has shown it.
     if written.is_ok() && object.spec.node_name == node.options.name {
         node.queue.wake(Key::Mount(object.spec.volume.clone()));
     }
     [delay, node.after_write(&format!("{key}/report"), written)].into_iter().flatten().min()
+}
+
+/// Whether the node has said that it has nothing of it any more. This one need not have told the server: what it says it
+/// has written down.
+fn has_let_go(node: &Node, object: &VolumeAttachment, uid: &str) -> bool {
+    let told = object.status.as_ref().and_then(|status| status.node.as_ref());
+    let here = object.spec.node_name == node.options.name;
+    told.is_some_and(|told| told.released_uid == uid && !uid.is_empty())
+        || here && node.journal.attachment(uid).is_some_and(|entry| entry.released)
 }
 
 /// What came of the step, or of the wait for its turn; the error is how long that goes on without a word.
@@ -188,7 +197,10 @@ fn action(step: attach::Step) -> &'static str {
 }
 
 /// Whether the node has staged or published anything under it: then a task may be using what is attached.
-fn touched(object: &VolumeAttachment) -> bool {
+fn touched(node: &Node, object: &VolumeAttachment) -> bool {
+    if node.journal.attachment(&object.uid().unwrap_or_default()).is_some_and(|entry| !entry.released) {
+        return true;
+    }
     let node = object.status.as_ref().and_then(|status| status.node.as_ref());
     node.is_some_and(|node| {
         let calls = ["NodeStageVolume", "NodePublishVolume"];
@@ -249,7 +261,7 @@ async fn attach_or_detach(
                 Err(failure) if failure.is_unsent() => Err(Blocked::Call(failure)),
                 Err(failure) => {
                     status.attached = if planted!("doubt-is-no") { Rung::Down } else { Rung::Unknown };
-                    if failure.is_already_exists() && !touched(object) {
+                    if failure.is_already_exists() && !touched(node, object) {
                         // Attached with other arguments by a record that is gone: it comes down first (CO-CTRL-38), in the
                         // same turn.
                         let undone = call(node, names, "ControllerUnpublishVolume", |terms| {

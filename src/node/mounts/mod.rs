@@ -47,7 +47,7 @@ pub const BLOCKED: Duration = Duration::from_secs(365 * 24 * 3600);
 const FOREIGN_MOUNT: &str = "ForeignMount";
 
 /// The fields of an attachment's status that its node writes.
-const NODE: Part = Part { name: "node", fields: ATTACHED_PART, epoch: None, guard: Guard::Any };
+pub(super) const NODE: Part = Part { name: "node", fields: ATTACHED_PART, epoch: None, guard: Guard::Any };
 
 /// Why a step did not succeed.
 enum Trouble {
@@ -316,6 +316,12 @@ async fn record(node: &Arc<Node>, units: &[Unit]) -> Option<Duration> {
             continue;
         }
         let status = unit.status(node, unit.released());
+        if unit.detach_follows(node, unit.released())
+            && let Some(left) = node.keep_back(&**object, &NODE, &status)
+        {
+            retry = Some(retry.map_or(left, |r| r.min(left)));
+            continue;
+        }
         let result = node.write_status(&**object, &NODE, &status).await;
         if let Some(delay) = node.after_write(&format!("{}/report", unit.key()), result) {
             retry = Some(retry.map_or(delay, |r| r.min(delay)));

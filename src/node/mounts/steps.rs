@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::super::allocations::wake_orphans;
 use super::super::context::{Key, Node};
-use super::super::events::Tone;
 use super::super::journal::{AttachmentEntry, Change, Entry, PublicationEntry, publication_key};
 use super::super::{lookup, requests};
 use super::unit::{Unit, User};
@@ -230,8 +229,6 @@ impl Unit {
         entry.level = Level::Up;
         node.sightings.forget(&publication_key(&self.uid, &user.allocation.uid, &user.name));
         tracing::info!(volume = attachment.volume, allocation = user.allocation.name, "published");
-        let note = format!("volume {} is published as {}", attachment.volume, user.name);
-        node.events.tell(user.about(), Tone::Normal, "Published", "Publish", &note);
         // Should the daemon end before this is durable, it looks at the mount again, as if it had ended in the call.
         node.journal.put_beside(Entry::Publication(entry)).await?;
         node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
@@ -390,8 +387,6 @@ impl Unit {
             at_host::wake_for(node, &host.path);
         }
         tracing::info!(volume = attachment.volume, allocation = user.allocation.name, "unpublished");
-        let note = format!("volume {} is unpublished", attachment.volume);
-        node.events.tell(user.about(), Tone::Normal, "Unpublished", "Unpublish", &note);
         node.queue.wake(Key::Allocation(user.allocation.uid.clone()));
         Ok(())
     }
@@ -438,11 +433,19 @@ impl Unit {
             return Ok(());
         };
         let mut entry = self.entry_or_new()?;
+        entry.released = true;
+        // Who detaches it is this machine, too: it takes the word along.
         let status = self.status(node, true);
+        if self.detach_follows(node, true) {
+            tracing::info!(volume = entry.volume, "released");
+            node.keep_back(&**object, &NODE, &status);
+            node.journal.put(Entry::Attachment(entry)).await?;
+            node.queue.wake(Key::Host(object.spec.volume.clone()));
+            return Ok(());
+        }
         node.write_status(&**object, &NODE, &status)
             .await
             .map_err(|error| Trouble::Kernel("NotReported", chain(&error)))?;
-        entry.released = true;
         tracing::info!(volume = entry.volume, "released");
         Ok(node.journal.put(Entry::Attachment(entry)).await?)
     }

@@ -16,6 +16,7 @@ use crate::api::meta::{Map, ObjectRef, Rung};
 use crate::api::volume::AttachStatus;
 use crate::plan::mount::{self, Attachment, Level, Publication, Step};
 use crate::plan::stale::{self, Cure, Health, Look, Patient};
+use crate::plan::untold::{self, Following};
 use crate::plan::{Reason, release};
 use crate::sys::path::HostPath;
 
@@ -180,6 +181,20 @@ impl Unit {
         }
         let said = self.object.as_ref().and_then(|o| o.status.as_ref()).and_then(|s| s.node.as_ref());
         self.entry.as_ref().is_some_and(|e| e.released) || said.is_some_and(|s| s.released_uid == self.uid)
+    }
+
+    /// Whether that it is let go here may wait for that it is detached.
+    pub(super) fn detach_follows(&self, node: &Node, released: bool) -> bool {
+        let Some(object) = &self.object else { return false };
+        let own = &node.options.name;
+        untold::detach_follows(&Following {
+            host_is_node: object.spec.host.as_ref().is_some_and(|host| host.node_name == *own),
+            attach_required: object.spec.attach_required,
+            used: !object.spec.allocations.is_empty(),
+            leaving: self.wanted == Attachment::Leaving,
+            attached: self.attached(),
+            released,
+        })
     }
 
     pub(super) fn seen(&self, node: &Node) -> mount::Seen {

@@ -290,6 +290,21 @@ fn a_volume_stays_until_what_is_filled_from_it_is_made() {
     assert_eq!(next(&Facts { copies: Vec::new(), ..leaving }).step, Some(Step::DeleteVolume));
 }
 
+#[test]
+fn that_it_is_in_use_waits_a_moment_where_its_users_leave_with_it() {
+    let leaving = Facts { deleting: true, phase: Some(ClaimPhase::Bound), volume: Some(volume()), ..facts() };
+    let used = next(&Facts { users: vec!["d/a".into()], ..leaving.clone() });
+    for (verdict, last, users_leave, wanted) in [
+        (&used, Some("Bound"), true, true),
+        (&used, None, true, true),
+        (&used, Some("Bound"), false, false),
+        (&used, Some("InUse"), true, false),
+        (&next(&leaving), Some("Bound"), true, false),
+    ] {
+        assert_eq!(is_passing(verdict, last, users_leave), wanted, "{verdict:?} {last:?}");
+    }
+}
+
 /// Scenario B31.
 #[test]
 fn a_claim_leaves_after_its_users_and_its_volume() {

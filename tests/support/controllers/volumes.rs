@@ -87,6 +87,42 @@ async fn what_goes_on_by_itself_is_told_once_it_takes_long() {
     bench.end().await;
 }
 
+/// The last user of a node may take long to end. What it has is closed for good once nobody has it any more, and not before:
+/// who comes meanwhile, and may be beside it, need not wait for it.
+#[tokio::test(start_paused = true)]
+async fn who_comes_while_the_last_one_takes_long_to_end_does_not_wait_for_it() {
+    let mut shared = disks();
+    shared.capabilities.extend(["controller/SINGLE_NODE_MULTI_WRITER", "node/SINGLE_NODE_MULTI_WRITER"]);
+    let bench = Bench::with(&["a"], shared).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeMultiWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    let attachment = bench.seen.only("volumeattachments")["metadata"]["uid"].clone();
+    bench.behave("a", |b| b.unpublishes = false);
+    bench.delete("allocations", "default", "one").await;
+    bench.until("it ends", |seen| phase(seen, "one") == "Stopping").await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    bench.make("allocations", user("two", "c", "a")).await;
+    bench.until("the next one runs", |seen| phase(seen, "two") == "Running").await;
+    assert_eq!(phase(&bench.seen, "one"), "Stopping");
+    bench.behave("a", |b| b.unpublishes = true);
+    bench.until("it is gone", |seen| seen.get("allocations", "default", "one").is_null()).await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    assert_eq!(phase(&bench.seen, "two"), "Running");
+    assert_eq!(bench.seen.only("volumeattachments")["metadata"]["uid"], attachment, "the same all the time");
+    // A node that is gone says nothing more: what it has is closed at once, so that it can be fenced.
+    bench.behave("a", |b| b.unpublishes = false);
+    bench.delete("allocations", "default", "two").await;
+    bench.until("it ends", |seen| phase(seen, "two") == "Stopping").await;
+    bench.behave("a", |b| b.alive = false);
+    let closed = |seen: &crate::bench::Seen| {
+        !seen.only("volumeattachments")["metadata"]["deletionTimestamp"].is_null()
+    };
+    bench.until("closed", closed).await;
+    bench.end().await;
+}
+
 /// Users of one node's volume that may run side by side are not spread over the nodes, where the second would wait.
 #[tokio::test(start_paused = true)]
 async fn those_who_share_a_volume_on_one_node_meet_there() {

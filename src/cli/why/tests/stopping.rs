@@ -165,3 +165,17 @@ fn a_volume_that_was_deleted_under_its_claim_waits_for_the_claim() {
     let root = explain(&objects(&cluster), &subject("Volume/vol-data")).unwrap().root.unwrap();
     assert!(!root.advice.contains("delete volumeclaim/data"), "{}", root.advice);
 }
+
+/// The attachment goes once its node has let go, and that once the task of the last one who has the volume has ended.
+#[test]
+fn a_volume_that_leaves_its_node_leads_to_the_task_that_has_it_still() {
+    let ends =
+        json!({ "status": { "phase": "Stopping", "tasks": [{ "name": "web", "state": "Stopping" }] } });
+    let mut changes = vec![("volumes/0", deleted()), ("attachments/0", deleted())];
+    let page = explain(&objects(&with(&changes)), &subject("Volume/vol-data")).unwrap();
+    assert_eq!(way(&page), ["volume/vol-data", "volumeattachment/att-data"]);
+    changes.extend([("allocations/0", deleted()), ("allocations/0", ends)]);
+    let page = explain(&objects(&with(&changes)), &subject("Volume/vol-data")).unwrap();
+    assert_eq!(way(&page), ["volume/vol-data", "volumeattachment/att-data", "allocation/web-data"]);
+    assert!(page.root.unwrap().text.contains("task web is Stopping"));
+}

@@ -35,16 +35,15 @@ impl<'a> Walk<'a> {
         !branch.because.is_empty()
     }
 
-    /// Those that have the volume of an attachment on its node, but for the one that the way comes from.
+    /// Those on their way out that have the volume of an attachment still, but for the one that the way comes from.
     pub(super) fn users_there(&self, attachment: &VolumeAttachmentSpec) -> Vec<Branch> {
         let has = |allocation: &&&Allocation| {
             let status = allocation.status.as_ref().filter(|s| s.node_name == attachment.node_name);
             let mut volumes = status.into_iter().flat_map(|status| &status.volumes);
             volumes.any(|v| v.volume == attachment.volume && v.published != Rung::Down)
         };
-        let asks = self.on_the_way().and_then(ResourceExt::uid);
-        let others = self.allocations.values().filter(has).filter(|a| asks.is_none() || a.uid() != asks);
-        others.take(MOST).map(|allocation| self.user(allocation)).filter(Branch::blocked).collect()
+        let leaving = self.allocations.values().filter(|allocation| leaves(allocation)).filter(has);
+        leaving.take(MOST).map(|allocation| self.user(allocation)).filter(Branch::blocked).collect()
     }
 
     /// The allocation from which the way has come.

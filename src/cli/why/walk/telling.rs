@@ -4,9 +4,9 @@ use k8s_openapi::api::core::v1::Event;
 
 use kube::ResourceExt;
 
-use super::super::{Branch, Objects, State};
+use super::super::{Branch, Kind, Objects, State, Subject};
 use super::{Walk, leaves};
-use crate::api::allocation::AllocationPhase;
+use crate::api::allocation::{AllocationPhase, OnStaleMount};
 use crate::api::meta::{Call, Rung};
 use crate::api::volume::VolumeAttachmentSpec;
 use crate::api::{Allocation, AllocationStatus, VolumeAttachment};
@@ -80,6 +80,25 @@ impl Walk<'_> {
             }
         }
     }
+}
+
+/// What brings back a mount of an allocation's that nobody heals.
+pub(super) fn how_to_mount_anew(allocation: &Allocation) -> String {
+    if allocation.spec.volumes.iter().all(|volume| volume.on_stale_mount != OnStaleMount::None) {
+        return String::new();
+    }
+    let words = Subject::namespaced(
+        Kind::Allocation,
+        &allocation.namespace().unwrap_or_default(),
+        &allocation.name_any(),
+    )
+    .words("");
+    let patch = |stop: bool| format!("`wharfline patch {words} -p '{{\"spec\":{{\"stop\":{stop}}}}}'`");
+    format!(
+        "{}, and {} once it is Stopped: it begins again on fresh mounts (onStaleMount has it done by itself)",
+        patch(true),
+        patch(false)
+    )
 }
 
 /// When an event was told last.
