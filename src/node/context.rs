@@ -272,7 +272,7 @@ pub struct Node {
     pub doubts: Doubts,
     /// Whose turn it is to be attached or detached.
     pub lanes: Lanes,
-    /// Allocations that are on their way down.
+    /// Allocations that are on their way down, and parts of attachments that go with another part's next write.
     pub untold: Mutex<Untold<Instant>>,
     /// This boot.
     pub boot_id: String,

@@ -179,7 +179,7 @@ impl Node {
     }
 
     /// How long one part of an object is kept back yet, if it is.
-    pub fn keeps_back<K: Resource>(&self, object: &K, part: &Part) -> Option<Duration> {
+    fn keeps_back<K: Resource>(&self, object: &K, part: &Part) -> Option<Duration> {
         let untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
         untold.waits(&key_of(object, part), Instant::now(), MOMENT)
     }
@@ -348,16 +348,16 @@ impl Node {
     /// What the server said that one part of an object is, in answer to our own last write, if that is newer than this
     /// state of the object.
     pub fn answered<K: Resource, T: DeserializeOwned>(&self, object: &K, part: &Part) -> Option<T> {
-        let key = format!("{}/{}", object.meta().uid.as_deref().unwrap_or_default(), part.name);
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = written.get(&key).filter(|written| written.version > version(object))?;
+        let answer =
+            written.get(&key_of(object, part)).filter(|written| written.version > version(object))?;
         T::deserialize(&answer.value).ok()
     }
 
     /// When one part of an object was written last, by this daemon.
     pub fn written_at<K: Resource>(&self, object: &K, part: &Part) -> Option<Instant> {
-        let key = format!("{}/{}", object.meta().uid.as_deref().unwrap_or_default(), part.name);
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).get(&key).filter(|w| w.sure).map(|w| w.at)
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.get(&key_of(object, part)).filter(|w| w.sure).map(|w| w.at)
     }
 
     /// Forgets what was written of an object that is gone. What a host said of an attachment stays while its own watch
@@ -366,6 +366,7 @@ impl Node {
         let prefix = format!("{uid}/");
         let hosted = self.caches.hosted.has(uid).then(|| format!("{prefix}{}", CONTROLLER.name));
         let keep = |key: &String| !key.starts_with(&prefix) || hosted.as_ref() == Some(key);
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner).forget_of(&prefix);
         self.written.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| keep(key));
         self.said.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| keep(key));
     }

@@ -1,7 +1,7 @@
 //! The holders and attachments of one volume: who is let go, who is granted, what is attached and what is closed.
 //!
 //! ```text
-//!   wants ▶ attachment made ▶ holder that names it ▶ let in ▶ … ▶ nobody there wants it ▶ closed ▶ gone ▶ holder removed
+//!   wants ▶ attachment made ▶ holder that names it ▶ let in ▶ … ▶ nobody there wants it or is to be waited for ▶ closed ▶ gone ▶ holder removed
 //! ```
 //! In this order, because a grant is the holder, and only the holder is written against the newest version of the
 //! volume. An attachment alone gives nobody anything; whoever is let in was granted by this very attachment; and a grant
@@ -98,9 +98,10 @@ pub fn next(facts: &Facts) -> Verdict {
         let named = |(holder, user): &&(Holder, User)| names(holder, attachment) && *user == User::Wants;
         let holders: Vec<_> = facts.holders.iter().filter(named).map(|(holder, _)| holder).collect();
         let node = attachment.node.clone();
-        // What is closed is not opened again: where others may come, the last one is waited for.
+        // What is closed is not opened again: where others may come, and nobody waits already, the last one is waited for.
         let leaves = |(holder, user): &(Holder, User)| names(holder, attachment) && *user == User::There;
-        let stays = release::several_on_a_node(facts.mode) && facts.holders.iter().any(leaves);
+        let welcome = facts.open && release::several_on_a_node(facts.mode) && verdict.waiting.is_empty();
+        let stays = welcome && facts.holders.iter().any(leaves);
         match with(attachment, &holders) {
             _ if holders.is_empty() && stays => {}
             _ if holders.is_empty() => verdict.steps.push(Step::Close { node }),

@@ -116,11 +116,15 @@ pub fn user(facts: UserFacts) -> User {
     // only stopped may be started again and published by the grant that it has.
     let ended = over || facts.deleting && facts.phase.is_some_and(AllocationPhase::terminal);
     let down = ended && !facts.lost && matches!(facts.published, None | Some(Rung::Down));
-    match facts.published {
-        _ if !facts.exists || !facts.here => User::NotDown,
-        _ if down => User::Down,
-        Some(Rung::Up | Rung::Unknown) if facts.node_ready && !facts.lost => User::There,
-        _ => User::NotDown,
+    let there = matches!(facts.published, Some(Rung::Up | Rung::Unknown));
+    if !facts.exists || !facts.here {
+        User::NotDown
+    } else if down {
+        User::Down
+    } else if there && facts.node_ready && !facts.lost {
+        User::There
+    } else {
+        User::NotDown
     }
 }
 
@@ -170,7 +174,8 @@ pub fn attached_for_reading(mode: AccessMode, all_read: bool) -> bool {
 pub enum HolderStep {
     /// It stays.
     Keep,
-    /// Take the attachment away: nobody on that node wants the volume.
+    /// Take the attachment away: nobody on that node wants the volume. [`super::holders`] waits with it for one that is
+    /// [`User::There`], where others may come.
     CloseAttachment,
     /// Remove the entry: its release is known.
     Remove,
@@ -256,6 +261,8 @@ mod tests {
                     grant("v", mode, &[user("2", node, second_reads)], &user("1", "a", first_reads)).is_ok();
                 assert_eq!(granted, swapped, "{mode:?} {node}");
             }
+            let beside = grant("v", mode, &[user("1", "a", true)], &user("2", "a", true)).is_ok();
+            assert_eq!(several_on_a_node(mode), beside, "{mode:?}");
             assert!(grant("v", mode, &[], &user("1", "a", false)).is_ok());
             assert!(
                 grant("v", mode, &[user("1", "a", false)], &user("1", "a", false)).is_ok(),
@@ -396,7 +403,7 @@ mod tests {
     #[test]
     fn a_holder_goes_only_when_its_release_is_known() {
         for leaving in all_leaving() {
-            for user in [User::Wants, User::Down, User::NotDown] {
+            for user in [User::Wants, User::Down, User::NotDown, User::There] {
                 for (others_on_node, others_stay) in [(false, false), (false, true), (true, true)] {
                     for going in [false, true] {
                         let fence = leaving.fence;

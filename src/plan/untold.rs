@@ -40,6 +40,11 @@ impl<T: Copy + Sub<T, Output = Duration>> Untold<T> {
         self.0.remove(uid);
     }
 
+    /// Forgets whatever is of one whose uid the keys begin with.
+    pub fn forget_of(&mut self, prefix: &str) {
+        self.0.retain(|key, _| !key.starts_with(prefix));
+    }
+
     /// Forgets what nobody asked about for so long: of what is gone nobody says so.
     pub fn forget_older(&mut self, now: T, than: Duration) {
         self.0.retain(|_, since| now - *since < than);
@@ -106,6 +111,9 @@ mod tests {
         untold.settled("a");
         assert_eq!(untold.left("a", at(1500), SECOND), Some(SECOND));
         untold.forget_older(at(1600), SECOND);
+        assert_eq!(untold.0.keys().collect::<Vec<_>>(), ["a"]);
+        untold.left("a/part", at(1600), SECOND);
+        untold.forget_of("a/");
         assert_eq!(untold.0.keys().collect::<Vec<_>>(), ["a"]);
     }
 

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use wharfline::api::allocation::AllocationPhase;
-use wharfline::api::meta::ObjectRef;
+use wharfline::api::meta::{ObjectRef, Rung};
 use wharfline::api::volume;
 use wharfline::plan::holders::{self, Facts, Step};
 use wharfline::plan::mount::Level;
@@ -76,12 +76,22 @@ fn index(of: &[&str; 2], name: &str) -> usize {
     usize::from(of[1] == name)
 }
 
-/// The steps of `plan::holders` on this view.
+/// The steps of `plan::holders` on this view, be the nodes there to take down what is left, or not.
 fn decided(protocol: &Protocol, view: View) -> Vec<Action> {
-    memory(protocol, |known| known.views.entry(view).or_insert_with(|| ask(protocol, view)).clone())
+    memory(protocol, |known| known.views.entry(view).or_insert_with(|| both(protocol, view)).clone())
 }
 
-fn ask(protocol: &Protocol, view: View) -> Vec<Action> {
+fn both(protocol: &Protocol, view: View) -> Vec<Action> {
+    let mut steps = ask(protocol, view, false);
+    for step in ask(protocol, view, true) {
+        if !steps.contains(&step) {
+            steps.push(step);
+        }
+    }
+    steps
+}
+
+fn ask(protocol: &Protocol, view: View, node_ready: bool) -> Vec<Action> {
     let entries = BOTH.into_iter().flat_map(|user| BOTH.map(|node| (user, node)));
     let user = |user: usize, node: usize| {
         let wants = view.wants[user] == Some(node);
@@ -92,10 +102,10 @@ fn ask(protocol: &Protocol, view: View) -> Vec<Action> {
             deleting: down,
             here: true,
             node_down: false,
-            node_ready: false,
+            node_ready,
             phase: down.then_some(AllocationPhase::Stopped),
             lost: false,
-            published: None,
+            published: (!wants && !down).then_some(Rung::Up),
         })
     };
     let attachment = |node: usize| {
@@ -191,7 +201,7 @@ impl Protocol {
         memory(self, |decided| {
             let steps = decided.holders.entry(known).or_insert_with(|| {
                 let mut steps = Vec::new();
-                for step in self.views(w).into_iter().flat_map(|view| ask(self, view)) {
+                for step in self.views(w).into_iter().flat_map(|view| both(self, view)) {
                     if matches!(step, Action::Holders { .. }) && !steps.contains(&step) {
                         steps.push(step);
                     }

@@ -306,7 +306,9 @@ async fn mount_flags_and_contexts_are_in_no_log_and_told_to_no_user() {
         canary.assert_absent("an object", what);
     }
     rig.end_all().await;
-    rig.events_until("PluginHealthy").await;
+    for call in ["ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume"] {
+        rig.told(&format!("{call}Failed"), "").await;
+    }
     canary.assert_absent("the events", text::<k8s_openapi::api::core::v1::Event>(&rig).await);
     let Ask::NodeStageVolume(stage) = rig.backend.calls_of(Rpc::NodeStageVolume)[0].ask.clone() else {
         panic!("another request");
@@ -358,7 +360,11 @@ async fn a_secret_reaches_the_plugin_and_nobody_else() {
         canary.assert_absent("an object", what);
     }
     rig.end_all().await;
-    rig.events_until("PluginHealthy").await;
+    for call in
+        ["CreateVolume", "ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume", "DeleteVolume"]
+    {
+        rig.told(&format!("{call}Failed"), "").await;
+    }
     canary.assert_absent("the events", text::<k8s_openapi::api::core::v1::Event>(&rig).await);
     let got = rig.backend.calls().into_iter().filter(|call| match &call.ask {
         Ask::CreateVolume(r) => r.secrets == canary.secrets(),

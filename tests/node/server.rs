@@ -129,6 +129,44 @@ async fn nothing_follows_from_an_answer_before_it_is_written() {
     }
 }
 
+/// Where one machine lets a volume go and detaches it, both are one write; unless the second takes long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_let_go_and_detached_by_one_machine_is_written_once() {
+    const STATUS: &str = "/apis/wharfline.dev/v1alpha1/volumeattachments/att-1/status";
+    let rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.end_alloc("app").await;
+    let before = rig.link.patches(STATUS);
+    rig.end_attachment().await;
+    assert_eq!(rig.link.patches(STATUS), before + 1);
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+    for killed in [false, true] {
+        let mut rig = Rig::new(Config::full()).await;
+        rig.running().await;
+        rig.end_alloc("app").await;
+        let gate = Gate::new();
+        rig.backend.next(Rpc::ControllerUnpublishVolume, Answer::honest().hang(&gate));
+        rig.world.delete(&rig.attachments, "att-1").await;
+        rig.in_flight(Rpc::ControllerUnpublishVolume, 1).await;
+        if killed {
+            rig.kill().await;
+            gate.open();
+            rig.start().await;
+        } else {
+            let told = |a: &Value| {
+                a["status"]["node"]["releasedUID"] == a["metadata"]["uid"]
+                    && a["status"]["controller"]["attached"] == "Up"
+            };
+            rig.world.until(&rig.attachments, "att-1", "let go, which is told alone", told).await;
+            gate.open();
+        }
+        rig.detached().await;
+        rig.end_volume("vol-1").await;
+        rig.finish().await;
+    }
+}
+
 /// Obligation CO-GEN-28.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_that_does_not_know_yet_what_is_wanted_takes_nothing_down() {

@@ -437,9 +437,10 @@ impl Unit {
         // Who detaches it is this machine, too: it takes the word along.
         let status = self.status(node, true);
         if self.detach_follows(node, true) {
-            tracing::info!(volume = entry.volume, "released");
             node.keep_back(&**object, &NODE, &status);
+            let volume = entry.volume.clone();
             node.journal.put(Entry::Attachment(entry)).await?;
+            tracing::info!(volume, "released");
             node.queue.wake(Key::Host(object.spec.volume.clone()));
             return Ok(());
         }

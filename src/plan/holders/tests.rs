@@ -362,10 +362,29 @@ fn who_comes_while_the_last_one_leaves_has_the_volume_beside_it_where_both_may()
         assert_eq!(closed, !beside, "{mode:?} {leaves:?}");
         if beside {
             assert_eq!(next(&facts).steps, [], "{mode:?}");
+            let closed = Facts { open: false, ..facts.clone() };
+            assert_eq!(next(&closed).steps, [Step::Close { node: "n".into() }], "nobody may come: {mode:?}");
             wants(&mut facts, &[holder("new", "n", mode.read_only())]);
             settle(&mut facts, true);
             assert_eq!(held(&facts), [("old", "n1"), ("new", "n1")], "{mode:?}");
             assert_eq!(facts.attachments[0].allocations, ["old", "new"], "{mode:?}");
         }
+    }
+}
+
+/// Who waits for that the last one leaves a node is not overtaken by those who come there.
+#[test]
+fn an_attachment_that_somebody_waits_for_is_closed_though_others_could_come() {
+    for (mode, made_for_readers, waits) in [
+        (AccessMode::SingleNodeMultiWriter, false, holder("older", "elsewhere", false)),
+        (AccessMode::MultiNodeSingleWriter, true, holder("older", "n", false)),
+    ] {
+        let mut facts = facts(mode);
+        facts.attachments =
+            vec![Attachment { read_only: made_for_readers, ..attachment("n", "n1", &["old"]) }];
+        facts.holders = vec![(by("n1", holder("old", "n", true)), User::There)];
+        assert_eq!(next(&facts).steps, [], "{mode:?}");
+        wants(&mut facts, &[waits]);
+        assert_eq!(next(&facts).steps, [Step::Close { node: "n".into() }], "{mode:?}");
     }
 }

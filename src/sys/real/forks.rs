@@ -1,23 +1,53 @@
 //! Children that are made and have not become their programs yet.
 //!
 //! Until then a child has a copy of every descriptor of this process, marked to be closed or not: that of a mount too,
-//! which the kernel then takes to be in use. So nothing is unmounted while a child is on its way.
+//! which the kernel then takes to be in use.
+use std::collections::BTreeSet;
 use std::io;
 use std::process::{Child, Command};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-static ON_THEIR_WAY: RwLock<()> = RwLock::new(());
+static CHILDREN: Mutex<Children> = Mutex::new(Children { made: 0, under_way: BTreeSet::new() });
+static ARRIVED: Condvar = Condvar::new();
+
+struct Children {
+    made: u64,
+    under_way: BTreeSet<u64>,
+}
+
+fn children() -> MutexGuard<'static, Children> {
+    CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Starts the program, and is back once it runs or has failed to.
 pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
-    let _one = ON_THEIR_WAY.write().unwrap_or_else(PoisonError::into_inner);
-    command.spawn()
+    let number = {
+        let mut all = children();
+        all.made += 1;
+        let number = all.made;
+        all.under_way.insert(number);
+        number
+    };
+    let child = command.spawn();
+    children().under_way.remove(&number);
+    ARRIVED.notify_all();
+    child
 }
 
-/// Does something while no child is on its way.
-pub(super) fn without<T>(act: impl FnOnce() -> T) -> T {
-    let _none = ON_THEIR_WAY.read().unwrap_or_else(PoisonError::into_inner);
-    act()
+/// Waits until no child is on its way of those that are now, at most for so long; whether there was any.
+pub(super) fn wait(patience: Duration) -> bool {
+    let end = Instant::now() + patience;
+    let mut all = children();
+    let Some(last) = all.under_way.last().copied() else { return false };
+    while all.under_way.first().is_some_and(|first| *first <= last) {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        all = ARRIVED.wait_timeout(all, left).unwrap_or_else(PoisonError::into_inner).0;
+    }
+    true
 }
 
 #[cfg(test)]
@@ -32,7 +62,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn nothing_is_unmounted_while_a_child_is_on_its_way() {
+    fn what_a_child_holds_that_is_on_its_way_is_unmounted_once_it_has_arrived() {
         let place = tempfile::tempdir().unwrap();
         let target = place.path().join("target");
         std::fs::create_dir(&target).unwrap();
@@ -47,16 +77,21 @@ mod tests {
             rustix::io::read(&waits, &mut [0; 1])?;
             Ok(())
         });
-        std::thread::scope(|scope| {
-            let child = scope.spawn(|| spawn(&mut command));
-            assert_eq!(rustix::io::read(&arrived, &mut [0; 1]), Ok(1));
+        let (at_once, while_it_holds, then) = std::thread::scope(|scope| {
+            let child = scope.spawn(|| spawn(&mut command).and_then(|mut child| child.wait()));
+            let told = rustix::io::read(&arrived, &mut [0; 1]);
             drop(mounted);
-            let now = rustix::mount::unmount(&target, UnmountFlags::NOFOLLOW);
-            assert_eq!(now, Err(Errno::BUSY), "the child has our descriptors");
-            assert!(ON_THEIR_WAY.try_read().is_err());
-            rustix::io::write(&go, b"!").unwrap();
-            assert_eq!(mounts::unmount(handle(place.path()), Path::new("target")), Ok(()));
-            assert!(child.join().unwrap().unwrap().wait().unwrap().success());
+            let at_once = rustix::mount::unmount(&target, UnmountFlags::NOFOLLOW);
+            // One that does not arrive holds up nobody for good.
+            let while_it_holds = wait(Duration::from_millis(1));
+            let (target, place) = (Path::new("target"), handle(place.path()));
+            let unmounts = scope.spawn(move || mounts::unmount(place, target));
+            drop(go);
+            let then = (told, child.join().unwrap().unwrap().success(), unmounts.join().unwrap());
+            (at_once, while_it_holds, then)
         });
+        assert_eq!(at_once, Err(Errno::BUSY), "the child has our descriptors");
+        assert!(while_it_holds);
+        assert_eq!(then, (Ok(1), true, Ok(())));
     }
 }

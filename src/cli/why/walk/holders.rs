@@ -35,15 +35,20 @@ impl<'a> Walk<'a> {
         !branch.because.is_empty()
     }
 
-    /// Those on their way out that have the volume of an attachment still, but for the one that the way comes from.
+    /// Those on their way out that have the volume of an attachment still; the one that the way comes from is seen above.
     pub(super) fn users_there(&self, attachment: &VolumeAttachmentSpec) -> Vec<Branch> {
         let has = |allocation: &&&Allocation| {
             let status = allocation.status.as_ref().filter(|s| s.node_name == attachment.node_name);
             let mut volumes = status.into_iter().flat_map(|status| &status.volumes);
             volumes.any(|v| v.volume == attachment.volume && v.published != Rung::Down)
         };
-        let leaving = self.allocations.values().filter(|allocation| leaves(allocation)).filter(has);
-        leaving.take(MOST).map(|allocation| self.user(allocation)).filter(Branch::blocked).collect()
+        let goes = |allocation: &&&Allocation| {
+            let status = allocation.status.as_ref();
+            leaves(allocation)
+                || status.is_some_and(|s| s.evicted || s.phase.is_some_and(AllocationPhase::terminal))
+        };
+        let leaving = self.allocations.values().filter(goes).filter(has);
+        leaving.map(|allocation| self.user(allocation)).filter(Branch::blocked).take(MOST).collect()
     }
 
     /// The allocation from which the way has come.

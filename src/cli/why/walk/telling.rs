@@ -6,7 +6,7 @@ use kube::ResourceExt;
 
 use super::super::{Branch, Kind, Objects, State, Subject};
 use super::{Walk, leaves};
-use crate::api::allocation::{AllocationPhase, OnStaleMount};
+use crate::api::allocation::{AllocationPhase, AllocationVolume, OnStaleMount};
 use crate::api::meta::{Call, Rung};
 use crate::api::volume::VolumeAttachmentSpec;
 use crate::api::{Allocation, AllocationStatus, VolumeAttachment};
@@ -84,7 +84,13 @@ impl Walk<'_> {
 
 /// What brings back a mount of an allocation's that nobody heals.
 pub(super) fn how_to_mount_anew(allocation: &Allocation) -> String {
-    if allocation.spec.volumes.iter().all(|volume| volume.on_stale_mount != OnStaleMount::None) {
+    let told = allocation.status.iter().flat_map(|status| &status.volumes);
+    let dead: Vec<_> =
+        told.filter(|volume| volume.published != Rung::Up).map(|volume| &volume.name).collect();
+    let healed = |volume: &&AllocationVolume| volume.on_stale_mount != OnStaleMount::None;
+    let mut volumes =
+        allocation.spec.volumes.iter().filter(|volume| dead.is_empty() || dead.contains(&&volume.name));
+    if volumes.all(|volume| healed(&volume)) {
         return String::new();
     }
     let words = Subject::namespaced(
