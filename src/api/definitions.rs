@@ -230,7 +230,7 @@ const ATTRIBUTES: &[Column] = &[
     computed("PARAMETERS", ".spec.parameters", |o| parameters(&o["spec"]["parameters"])),
 ];
 const CLAIM: &[Column] = &[
-    column("STATUS", ".status.phase"),
+    computed("STATUS", ".status.phase", claim_status),
     column("VOLUME", ".status.volumeName"),
     column("CAPACITY", ".status.capacity"),
     computed("MODES", ".spec.accessModes", |o| modes(&o["spec"]["accessModes"])),
@@ -411,6 +411,12 @@ fn restarts(object: &Value) -> Value {
     json!(items(&object["status"]["tasks"]).filter_map(|t| t["restarts"].as_u64()).sum::<u64>().to_string())
 }
 
+/// As kubectl has it of a PersistentVolumeClaim: of one that goes, that it goes is told, and not that it is bound.
+fn claim_status(object: &Value) -> Value {
+    let goes = !object["metadata"]["deletionTimestamp"].is_null();
+    if goes { json!("Terminating") } else { object["status"]["phase"].clone() }
+}
+
 /// While its instances are well and an update is not through, how far that is.
 fn plugin_message(object: &Value) -> Value {
     let named = |kind: &str| items(&object["status"]["conditions"]).find(|c| c["type"] == kind);
@@ -437,6 +443,15 @@ fn node_status(object: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_claim_that_goes_says_so() {
+        let mut claim = json!({ "status": { "phase": "Bound" } });
+        assert_eq!(claim_status(&claim), "Bound");
+        assert_eq!(claim_status(&json!({})), Value::Null);
+        claim["metadata"] = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" });
+        assert_eq!(claim_status(&claim), "Terminating");
+    }
 
     #[test]
     fn a_plugin_tells_of_its_update_while_its_instances_are_well() {

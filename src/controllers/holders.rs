@@ -175,8 +175,9 @@ impl Known {
         context.queues.allocations.add_all(users.map(|user| super::cache::name_of(&*user)));
     }
 
-    /// Whether the server itself knows the volume otherwise, or a user of it on this node. What is closed stays closed
-    /// until its last user is over, and those who come meanwhile wait for that: no old cache may bring it about.
+    /// Whether the server itself knows the volume otherwise, or one who wants it on this node. What is closed stays closed
+    /// until its last user is over, and those who come meanwhile wait for that: no old cache may bring that about for who
+    /// wants it. For who leaves, it may come a moment early.
     async fn used(&self, context: &Context, node: &str) -> Result<bool, Failure> {
         let volume: Option<Volume> =
             context.read(&Volume::url_path(&(), None), &self.volume.name_any()).await?;

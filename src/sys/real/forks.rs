@@ -86,7 +86,7 @@ mod tests {
             let while_it_holds = wait(Duration::from_millis(1));
             let (target, place) = (Path::new("target"), handle(place.path()));
             let unmounts = scope.spawn(move || mounts::unmount(place, target));
-            drop(go);
+            let told = told.and(rustix::io::write(&go, b"!"));
             let then = (told, child.join().unwrap().unwrap().success(), unmounts.join().unwrap());
             (at_once, while_it_holds, then)
         });
