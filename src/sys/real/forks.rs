@@ -2,23 +2,33 @@
 //!
 //! Until then a child has a copy of every descriptor of this process, marked to be closed or not: that of a mount too,
 //! which the kernel then takes to be in use.
+use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::io;
 use std::process::{Child, Command};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-static CHILDREN: Mutex<Children> = Mutex::new(Children { made: 0, under_way: BTreeSet::new() });
+static CHILDREN: Mutex<Children> =
+    Mutex::new(Children { made: 0, under_way: BTreeSet::new(), arrived: None });
 static ARRIVED: Condvar = Condvar::new();
 
 struct Children {
     made: u64,
     under_way: BTreeSet<u64>,
+    /// When the last one became its program.
+    arrived: Option<Instant>,
 }
+
+/// For how long after that it may still be closing what it had from us: the kernel does so on its way into the program.
+const CLOSING: Duration = Duration::from_millis(50);
 
 fn children() -> MutexGuard<'static, Children> {
     CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// How long children may take to become their programs before nobody waits for them any more.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Starts the program, and is back once it runs or has failed to.
 pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
@@ -30,16 +40,21 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
         number
     };
     let child = command.spawn();
-    children().under_way.remove(&number);
+    let mut all = children();
+    all.under_way.remove(&number);
+    all.arrived = Some(Instant::now());
+    drop(all);
     ARRIVED.notify_all();
     child
 }
 
-/// Waits until no child is on its way of those that are now, at most for so long; whether there was any.
-pub(super) fn wait(patience: Duration) -> bool {
+/// Waits until no child is on its way of those that are now, at most for so long; whether there was any, a moment ago.
+fn wait(patience: Duration) -> bool {
     let end = Instant::now() + patience;
     let mut all = children();
-    let Some(last) = all.under_way.last().copied() else { return false };
+    let Some(last) = all.under_way.last().copied() else {
+        return all.arrived.is_some_and(|arrived| arrived.elapsed() < CLOSING);
+    };
     while all.under_way.first().is_some_and(|first| *first <= last) {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -50,13 +65,28 @@ pub(super) fn wait(patience: Duration) -> bool {
     true
 }
 
+/// Does what is refused while something is in use, and again once no child can be who has it in use.
+pub(super) fn retried(mut act: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    let mut outcome = act();
+    if outcome != Err(Errno::BUSY) || !wait(PATIENCE) {
+        return outcome;
+    }
+    let end = Instant::now() + CLOSING;
+    loop {
+        outcome = act();
+        if outcome != Err(Errno::BUSY) || Instant::now() >= end {
+            return outcome;
+        }
+        std::thread::sleep(CLOSING / 20);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sys::ffi::before_exec;
     use crate::sys::real::mounts;
     use rustix::fs::{Mode, OFlags, open};
-    use rustix::io::Errno;
     use rustix::mount::{MountFlags, UnmountFlags};
     use rustix::pipe::{PipeFlags, pipe_with};
     use std::path::Path;

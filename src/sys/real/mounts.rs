@@ -66,20 +66,12 @@ pub(crate) fn attach(mount: impl AsFd, onto: impl AsFd) -> Result<(), Errno> {
     rustix::mount::move_mount(mount, c"", onto, c"", flags)
 }
 
-/// How long processes that are being started may take to become their programs, while something is to be unmounted.
-const FOR_CHILDREN: std::time::Duration = std::time::Duration::from_secs(1);
-
 /// Unmounts what is topmost at `name` in the directory. Refused while it is in use; never lazy.
 pub(crate) fn unmount(directory: impl AsFd, name: &Path) -> Result<(), Errno> {
     // By the directory's descriptor: a handle on the mount itself would keep it in use.
     let path = Path::new("/proc/self/fd").join(directory.as_fd().as_raw_fd().to_string()).join(name);
-    match rustix::mount::unmount(&path, UnmountFlags::NOFOLLOW) {
-        // A process that is just being started may have it from us, for a moment.
-        Err(Errno::BUSY) if forks::wait(FOR_CHILDREN) => {
-            rustix::mount::unmount(&path, UnmountFlags::NOFOLLOW)
-        }
-        other => other,
-    }
+    // A process that is just being started may have it from us, for a moment.
+    forks::retried(|| rustix::mount::unmount(&path, UnmountFlags::NOFOLLOW))
 }
 
 /// Why a file system could not be mounted, with what the kernel said about it beyond the number.

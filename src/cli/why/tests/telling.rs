@@ -416,3 +416,30 @@ fn a_task_that_its_node_cannot_start_says_when_that_is_tried_again() {
     let root = explain(&objects(&with(&[("allocations/0", status)])), &subject("Allocation/web-data"));
     assert!(root.unwrap().root.unwrap().next.is_some());
 }
+
+/// Which volume is dead decides, and not what is said of others.
+#[test]
+fn a_mount_that_nobody_heals_comes_back_by_a_stop_and_a_start() {
+    let lost =
+        json!({ "type": "VolumesReady", "status": "False", "reason": "MountLost", "message": "it is gone" });
+    for (policies, dead, advised) in [
+        (["None", "None"], "one", true),
+        (["None", "Remount"], "one", true),
+        (["None", "Remount"], "two", false),
+        (["Restart", "Remount"], "one", false),
+    ] {
+        let volume =
+            |n: usize, name: &str| json!({ "name": name, "claimName": "data", "onStaleMount": policies[n] });
+        let rung = |name: &str| if name == dead { "Unknown" } else { "Up" };
+        let status = |name: &str| json!({ "name": name, "volume": "vol-data", "published": rung(name) });
+        let change = json!({
+            "spec": { "volumes": [volume(0, "one"), volume(1, "two")] },
+            "status": { "phase": "Running", "conditions": [lost], "volumes": [status("one"), status("two")] },
+        });
+        let page =
+            explain(&objects(&with(&[("allocations/0", change)])), &subject("Allocation/web-data")).unwrap();
+        let advice = page.root.unwrap().advice;
+        let patch = r#"`wharfline patch allocation/web-data -n shop -p '{"spec":{"stop":true}}'`"#;
+        assert_eq!(advice.starts_with(patch), advised, "{policies:?} {dead}: {advice}");
+    }
+}
