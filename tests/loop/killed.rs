@@ -36,7 +36,7 @@ async fn walk(
 
 async fn down(backend: &Backend, driver: &Driver, id: &str) -> Result<(), Status> {
     driver.unpublish(id, &backend.target("web")).await?;
-    driver.unstage(id, &backend.staging("web")).await?;
+    driver.try_unstaged(id, &backend.staging("web")).await?;
     driver.detach(id, "node-a").await?;
     driver.delete(id).await
 }
@@ -129,7 +129,7 @@ async fn down_of_copies(backend: &Backend, driver: &Driver) -> Result<(), Status
     for (id, nodes) in driver.list().await {
         if !nodes.is_empty() {
             driver.unpublish(&id, &backend.target("web")).await?;
-            driver.unstage(&id, &backend.staging("web")).await?;
+            driver.try_unstaged(&id, &backend.staging("web")).await?;
             driver.detach(&id, "node-a").await?;
         }
         driver.delete(&id).await?;

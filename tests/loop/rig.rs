@@ -274,11 +274,18 @@ impl Driver {
     /// Unstages, as an orchestrator does: again while a mount namespace that was copied from this one at a bad moment, by
     /// another test, holds the file system still.
     pub(crate) async fn unstaged(&self, volume: &str, staging: &Path) {
+        self.try_unstaged(volume, staging).await.expect("unstaged");
+    }
+
+    /// The same, and any other answer is the caller's matter.
+    pub(crate) async fn try_unstaged(&self, volume: &str, staging: &Path) -> Result<(), Status> {
         let end = Instant::now() + PATIENCE;
         let mut again = tokio::time::interval(Duration::from_millis(20));
-        while let Err(status) = self.unstage(volume, staging).await {
-            assert!(status.code() == Code::Aborted && Instant::now() < end, "{status:?}");
-            again.tick().await;
+        loop {
+            match self.unstage(volume, staging).await {
+                Err(status) if status.code() == Code::Aborted && Instant::now() < end => again.tick().await,
+                other => return other,
+            };
         }
     }
 
