@@ -123,6 +123,9 @@ pub fn name_claims(object: &mut Value) {
     }
 }
 
+/// What the condition of a lost or dead mount says where nothing but that brings it back; who explains it goes by this.
+pub const START_ANEW: &str = "stop the allocation and start it again";
+
 /// What is done when the mounts of a volume die or go while it is up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 pub enum OnStaleMount {

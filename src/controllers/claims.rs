@@ -551,7 +551,7 @@ fn new_volume(
 struct News {
     status: Value,
     /// It is nothing but who uses it, and that has changed just now: it need not be in the way of what they wait for, and whoever
-    /// has left may take the claim along.
+    /// has left may take the claim along. Or that it is in use by those who are about to leave with it.
     users: Option<Duration>,
 }
 

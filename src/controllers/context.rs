@@ -338,7 +338,7 @@ impl Context {
         SOON.checked_sub(age).filter(|left| !left.is_zero())
     }
 
-    /// How long to wait with the news that a claim has other users than it names, if it has.
+    /// How long to wait with the news that a claim has other users than it names, or is in use yet while it goes, if so.
     pub(crate) fn users_untold(&self, claim: &str, changed: bool) -> Option<Duration> {
         let mut all = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         all.forget_older(Instant::now(), 10 * SOON);

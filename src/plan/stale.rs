@@ -1,7 +1,7 @@
 //! What became of a mount that the record says is up: well, lost, stale, or silent; what people are told, and what is done.
 //!
 //! One look at a mount point gives one [`Look`]. What is done is up to who uses the volume: its `onStaleMount`.
-use crate::api::allocation::OnStaleMount;
+use crate::api::allocation::{OnStaleMount, START_ANEW};
 use crate::api::meta::Rung;
 
 /// Which of a volume's mounts.
@@ -236,14 +236,13 @@ pub fn sentence(mount: Mount, look: Look, path: &str, (plugin, policy): (&str, O
             "who has the volume keeps it; it is staged again before it is published again".to_owned()
         }
         (Health::Lost, Mount::Target) => {
-            "tasks that run keep their own mount of it; stop the allocation and start it again to have it published \
-             anew"
-                .to_owned()
+            format!("tasks that run keep their own mount of it; {START_ANEW} to have it published anew")
         }
         (Health::Lost, Mount::AtHost) => {
-            "who goes by that path does not reach the volume; tasks that run keep their own mount of it; stop the \
-             allocation and start it again to have it published anew"
-                .to_owned()
+            format!(
+                "who goes by that path does not reach the volume; tasks that run keep their own mount of it; {START_ANEW} to \
+                 have it published anew"
+            )
         }
         (Health::Stale, Mount::Staging) if cure(policy, look) == Cure::Anew => format!(
             "whoever uses the volume here gets errors, running tasks, too; as onStaleMount says, their tasks are ended and \
@@ -254,8 +253,7 @@ pub fn sentence(mount: Mount, look: Look, path: &str, (plugin, policy): (&str, O
              that use it and start them again"
         ),
         (Health::Stale, Mount::Target | Mount::AtHost) => format!(
-            "whoever uses it gets errors, running tasks, too; once plugin \"{plugin}\" is well, stop the allocation \
-             and start it again"
+            "whoever uses it gets errors, running tasks, too; once plugin \"{plugin}\" is well, {START_ANEW}"
         ),
         (Health::Silent, _) => "whoever uses it waits; it is looked at again and again".to_owned(),
     };

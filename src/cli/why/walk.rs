@@ -211,7 +211,7 @@ impl<'a> Walk<'a> {
         branch.state = State::Blocked;
         add_told(&mut branch, told);
         if dead {
-            branch.hint = telling::how_to_mount_anew(allocation);
+            branch.hint = telling::how_to_start_anew(allocation, told);
             return branch;
         }
         if failed {

@@ -64,6 +64,34 @@ async fn a_life_costs_these_writes_and_waiting_costs_none() {
     bench.end().await;
 }
 
+/// Who leaves with the claim is mostly gone before anybody could read that it is in use.
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_users_leave_with_it_is_told_to_be_in_use_only_if_that_lasts() {
+    for lasts in [false, true] {
+        let bench = Bench::with(&["a"], disks()).await;
+        disk(&bench).await;
+        bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+        bench.make("allocations", user("one", "c", "a")).await;
+        bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+        assert_eq!(bench.quiet().await.len(), 0);
+        bench.behave("a", move |b| b.unpublishes = !lasts);
+        let before = bench.writes().len();
+        bench.delete("allocations", "default", "one").await;
+        bench.delete("volumeclaims", "default", "c").await;
+        if lasts {
+            bench.until("it is told", |seen| why(&seen.only("volumeclaims")) == "InUse").await;
+            bench.behave("a", |b| b.unpublishes = true);
+        }
+        bench
+            .until("gone", |seen| seen.all("volumes").is_empty() && seen.all("volumeclaims").is_empty())
+            .await;
+        let told = |path: &str| path.contains("/volumeclaims/") && path.ends_with("/status");
+        let writes = bench.writes().split_off(before);
+        assert_eq!(writes.iter().filter(|w| told(&w.path)).count(), usize::from(lasts), "{lasts}");
+        bench.end().await;
+    }
+}
+
 /// What is over within a second is not written; what lasts is.
 #[tokio::test(start_paused = true)]
 async fn what_goes_on_by_itself_is_told_once_it_takes_long() {

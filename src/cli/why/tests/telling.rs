@@ -417,29 +417,23 @@ fn a_task_that_its_node_cannot_start_says_when_that_is_tried_again() {
     assert!(root.unwrap().root.unwrap().next.is_some());
 }
 
-/// Which volume is dead decides, and not what is said of others.
+/// The condition decides what brings it back; where that is a stop and a start, the commands are told.
 #[test]
 fn a_mount_that_nobody_heals_comes_back_by_a_stop_and_a_start() {
-    let lost =
-        json!({ "type": "VolumesReady", "status": "False", "reason": "MountLost", "message": "it is gone" });
-    for (policies, dead, advised) in [
-        (["None", "None"], "one", true),
-        (["None", "Remount"], "one", true),
-        (["None", "Remount"], "two", false),
-        (["Restart", "Remount"], "one", false),
+    let anew = "nothing is mounted there; stop the allocation and start it again to have it published anew";
+    for (reason, message, advised) in [
+        ("MountLost", anew, true),
+        ("MountStale", anew, true),
+        ("MountLost", "something else is mounted over it; nothing is done before that is unmounted", false),
+        ("MountLost", "nothing is mounted there; as onStaleMount says, it is published once more", false),
+        ("MountSilent", "whoever uses it waits; it is looked at again and again", false),
     ] {
-        let volume =
-            |n: usize, name: &str| json!({ "name": name, "claimName": "data", "onStaleMount": policies[n] });
-        let rung = |name: &str| if name == dead { "Unknown" } else { "Up" };
-        let status = |name: &str| json!({ "name": name, "volume": "vol-data", "published": rung(name) });
-        let change = json!({
-            "spec": { "volumes": [volume(0, "one"), volume(1, "two")] },
-            "status": { "phase": "Running", "conditions": [lost], "volumes": [status("one"), status("two")] },
-        });
+        let lost = json!({ "type": "VolumesReady", "status": "False", "reason": reason, "message": message });
+        let change = json!({ "status": { "phase": "Running", "conditions": [lost] } });
         let page =
             explain(&objects(&with(&[("allocations/0", change)])), &subject("Allocation/web-data")).unwrap();
         let advice = page.root.unwrap().advice;
         let patch = r#"`wharfline patch allocation/web-data -n shop -p '{"spec":{"stop":true}}'`"#;
-        assert_eq!(advice.starts_with(patch), advised, "{policies:?} {dead}: {advice}");
+        assert_eq!(advice.starts_with(patch), advised, "{reason} {message}: {advice}");
     }
 }

@@ -6,8 +6,8 @@ use kube::ResourceExt;
 
 use super::super::{Branch, Kind, Objects, State, Subject};
 use super::{Walk, leaves};
-use crate::api::allocation::{AllocationPhase, AllocationVolume, OnStaleMount};
-use crate::api::meta::{Call, Rung};
+use crate::api::allocation::{AllocationPhase, START_ANEW};
+use crate::api::meta::{Call, Condition, Rung};
 use crate::api::volume::VolumeAttachmentSpec;
 use crate::api::{Allocation, AllocationStatus, VolumeAttachment};
 
@@ -82,15 +82,9 @@ impl Walk<'_> {
     }
 }
 
-/// What brings back a mount of an allocation's that nobody heals.
-pub(super) fn how_to_mount_anew(allocation: &Allocation) -> String {
-    let told = allocation.status.iter().flat_map(|status| &status.volumes);
-    let dead: Vec<_> =
-        told.filter(|volume| volume.published != Rung::Up).map(|volume| &volume.name).collect();
-    let healed = |volume: &&AllocationVolume| volume.on_stale_mount != OnStaleMount::None;
-    let mut volumes =
-        allocation.spec.volumes.iter().filter(|volume| dead.is_empty() || dead.contains(&&volume.name));
-    if volumes.all(|volume| healed(&volume)) {
+/// How to do what the message of a lost or dead mount says brings it back; nothing where it says something else.
+pub(super) fn how_to_start_anew(allocation: &Allocation, told: Option<&Condition>) -> String {
+    if !told.is_some_and(|condition| condition.message.contains(START_ANEW)) {
         return String::new();
     }
     let words = Subject::namespaced(
