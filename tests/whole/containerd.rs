@@ -106,6 +106,21 @@ fn a_task_waits_for_containerd_and_says_so() {
     assert_eq!(rig.get("nodeagent", "node-a")["status"]["runtimes"].as_array().map_or(0, Vec::len), 0);
     wait(containerd.resume());
     rig.wait_ready("allocation/hello");
+    // What goes while it is away is removed when it is back.
+    let whose = |containerd: &Containerd| -> Vec<String> {
+        let told = containerd.ctr("wharfline", &["containers", "list", "-q"]);
+        told.lines().filter_map(|id| id.rsplit_once('-')).map(|(name, _)| name.to_owned()).collect()
+    };
+    let both = whose(&containerd);
+    assert_eq!(both.len(), 2, "{both:?}");
+    containerd.kill();
+    rig.run(&["delete", "allocation/hello"]);
+    until("the task is over", || rig.list("allocations").len() == 1);
+    wait(containerd.resume());
+    until("only the driver is remembered", || whose(&containerd).len() == 1);
+    rig.apply(&manifest());
+    rig.wait_ready("allocation/hello");
+    assert_eq!(whose(&containerd), both);
     // Without a daemon `down` reads the same file of the node.
     rig.terminate();
     assert_eq!(tasks(&containerd).len(), 2, "all goes on");

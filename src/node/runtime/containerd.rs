@@ -1,7 +1,8 @@
 //! The task is a container that containerd makes, under a shim ([`super::shimmed`]): the same container as under
 //! [`super::oci`], of the same image. containerd calls runc, has the container's first process for a child, and says how that
 //! ended; output, limits, stop and records are the shim's, and what containerd remembers goes with it. If that failed, it goes
-//! with what else is forgotten of the task, or before the next start, or when a daemon begins.
+//! with what else is forgotten of the task, or before the next start, or when containerd answers again ([`left`]), or when a
+//! daemon begins.
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
+use self::left::Left;
 use super::oci::Oci;
 use super::shimmed::Shimmed;
 use super::{
@@ -23,6 +25,8 @@ use crate::sys::containerd::Through;
 use crate::sys::containers::Lack;
 use crate::sys::process::TaskSpec;
 
+mod left;
+
 /// The containerd of a machine, and where it is.
 pub type Reached = (Arc<dyn sys::Containerd>, PathBuf);
 
@@ -36,6 +40,7 @@ pub struct Containerd {
     random: Arc<dyn Random>,
     /// What was lacking when it was last asked.
     lack: Mutex<Option<Lack>>,
+    left: Left,
 }
 
 impl Containerd {
@@ -43,7 +48,7 @@ impl Containerd {
     /// too.
     pub fn new(oci: Arc<Oci>, shimmed: Shimmed, there: Option<Reached>, random: Arc<dyn Random>) -> Self {
         let lack = if there.is_some() { None } else { Some(Lack::Absent) };
-        Self { oci, shimmed, there, random, lack: Mutex::new(lack) }
+        Self { oci, shimmed, there, random, lack: Mutex::new(lack), left: Left::new() }
     }
 
     fn spec(&self, order: &Order<'_>) -> Result<TaskSpec, RuntimeError> {
@@ -58,13 +63,15 @@ impl Containerd {
         Ok(spec)
     }
 
-    /// Removes what containerd remembers of the containers of a place at which nothing runs.
-    async fn remove(&self, place: &Place) {
-        let Some((containerd, _)) = &self.there else { return };
-        if let Err(error) = containerd.remove_of(&place.directory, &self.oci.root()).await {
-            let error = &error as &dyn std::error::Error;
+    /// Removes what containerd remembers of the containers of a place at which nothing runs; returns whether it is owed now.
+    async fn remove(&self, place: &Place) -> bool {
+        let Some((containerd, _)) = &self.there else { return false };
+        let removed = containerd.remove_of(&place.directory, &self.oci.root()).await;
+        if let Err(error) = &removed {
+            let error = error as &dyn std::error::Error;
             tracing::warn!(task = place.task, error, "containerd remembers a container that is over");
         }
+        removed.is_err()
     }
 }
 
@@ -124,6 +131,7 @@ impl Runtime for Containerd {
 
     async fn start(&self, order: &Order<'_>, clones: Vec<OwnedFd>) -> Result<Arc<dyn Running>, RuntimeError> {
         let spec = self.spec(order)?;
+        self.left.spare(&order.place.directory).await;
         self.shimmed.start(order.place, &spec, clones).await
     }
 
@@ -139,8 +147,16 @@ impl Runtime for Containerd {
 
     async fn forget(&self, place: &Place) -> Result<(), RuntimeError> {
         self.shimmed.forget(place).await?;
-        self.remove(place).await;
+        if self.remove(place).await
+            && let Some((containerd, _)) = &self.there
+        {
+            self.left.owe(&place.directory, containerd, &self.oci.root());
+        }
         Ok(())
+    }
+
+    async fn join(&self) {
+        self.left.join().await;
     }
 
     async fn sweep(&self) -> Result<(), RuntimeError> {

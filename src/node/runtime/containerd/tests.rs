@@ -1,5 +1,6 @@
 //! What a shim is told of a container of containerd's, and what is told of a machine without it.
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
@@ -17,6 +18,8 @@ struct Has {
     all: Vec<Contained>,
     strays: Vec<String>,
     lack: Mutex<Option<Lack>>,
+    /// So often it does not answer when it is to forget a task.
+    silent: AtomicU32,
     asked: Mutex<Vec<String>>,
 }
 
@@ -41,7 +44,11 @@ impl sys::Containerd for Has {
 
     async fn remove_of(&self, directory: &Path, _: &Path) -> Result<(), ContainerdError> {
         self.asked.lock().unwrap().push(directory.display().to_string());
-        Ok(())
+        let silent = self.silent.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        match silent {
+            Ok(_) => Err(ContainerdError::InDoubt { call: "forget it", said: "silence".to_owned() }),
+            Err(_) => Ok(()),
+        }
     }
 }
 
@@ -109,4 +116,48 @@ async fn only_what_is_known_to_be_nobodys_is_removed() {
     let has = Arc::new(Has { all, strays: vec!["forgotten".to_owned()], ..Has::default() });
     runtime(data.path(), Some(Arc::clone(&has))).sweep().await.unwrap();
     assert_eq!(*has.asked.lock().unwrap(), ["gone", "forgotten"]);
+}
+
+/// The places that it was asked about, once it was asked so often, and how long that took.
+async fn asked(has: &Has, times: usize) -> (Vec<String>, Duration) {
+    let began = tokio::time::Instant::now();
+    let until = async {
+        while has.asked.lock().unwrap().len() < times {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(600), until).await.unwrap();
+    (has.asked.lock().unwrap().clone(), began.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_it_does_not_forget_is_removed_when_it_answers_again() {
+    let has = Arc::new(Has::default());
+    let silent: Arc<dyn sys::Containerd> = Arc::<Has>::clone(&has);
+    let (one, two) = (Path::new("/D/tasks/u.one"), Path::new("/D/tasks/u.two"));
+    has.silent.store(3, Ordering::SeqCst);
+    let left = Left::new();
+    left.owe(one, &silent, Path::new("/R"));
+    let (all, took) = asked(&has, 4).await;
+    assert_eq!(all, ["/D/tasks/u.one"; 4]);
+    assert!(took >= Duration::from_secs(1 + 2 + 4 + 8), "{took:?}: less and less often");
+    // It is done, and what comes later begins anew.
+    left.owe(two, &silent, Path::new("/R"));
+    let (all, took) = asked(&has, 5).await;
+    assert_eq!(all[4], "/D/tasks/u.two");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+
+    // A task that starts at the place once more has removed what was there, and is not removed with it.
+    left.owe(one, &silent, Path::new("/R"));
+    left.owe(two, &silent, Path::new("/R"));
+    left.spare(one).await;
+    let (all, _) = asked(&has, 6).await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!((all[5].as_str(), has.asked.lock().unwrap().len()), ("/D/tasks/u.two", 6));
+
+    // Whoever ends does not wait for one that is silent.
+    has.silent.store(u32::MAX, Ordering::SeqCst);
+    left.owe(one, &silent, Path::new("/R"));
+    asked(&has, 8).await;
+    tokio::time::timeout(Duration::from_secs(1), left.join()).await.unwrap();
 }
