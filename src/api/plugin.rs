@@ -396,6 +396,9 @@ pub const STEADY: &str = "Steady";
 /// Why an instance is not steady.
 pub const CRASH_LOOP: &str = "CrashLoop";
 
+/// Why an instance is not Ready: it was not within its `healthTimeout`. That stays while it is started again.
+pub const HEALTH_TIMED_OUT: &str = "HealthTimeout";
+
 /// Why an instance is not Ready: another driver answers than the Plugin is for.
 pub const OTHER_DRIVER: &str = "OtherDriver";
 

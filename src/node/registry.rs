@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::supervisor::{Fault, HEALTH_TIMED_OUT};
+use super::supervisor::Fault;
 use crate::api::meta::{Segments, Time};
-use crate::api::plugin::{Provider, Role};
+use crate::api::plugin::{HEALTH_TIMED_OUT, Provider, Role};
 use crate::csi;
 use crate::plan::registry::{self, Asked, Service};
 

@@ -25,7 +25,7 @@ mod edge;
 use super::context::{AtSocket, Key, Node};
 use super::registry::{Fingerprint, Instance, InstanceKey, Progress};
 use crate::api::PluginInstance;
-use crate::api::plugin::{OTHER_DRIVER, Provider, Role};
+use crate::api::plugin::{HEALTH_TIMED_OUT, OTHER_DRIVER, Provider, Role};
 use crate::csi::{self, Failure, Readiness, check};
 use crate::sys::watch::DirEvent;
 use doorway::{Doorway, next_socket};
@@ -50,8 +50,6 @@ const MOMENT: Duration = Duration::from_secs(1);
 pub(super) const PROCESS_ENDED: &str = "ProcessEnded";
 /// The word for a socket that is missing.
 const NO_SOCKET: &str = "NoSocket";
-/// The word for an instance that was not ready within its `healthTimeout`.
-pub(super) const HEALTH_TIMED_OUT: &str = "HealthTimeout";
 /// Longer than any daemon runs.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// The default of `healthTimeout`.

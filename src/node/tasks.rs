@@ -20,6 +20,7 @@ use crate::api::allocation::{DID_NOT_START, TASK_EVENTS_KEPT, TaskEvent};
 use crate::api::meta::Time;
 use crate::plan::last_words;
 use crate::plan::supervise::Process;
+use crate::sys::files::Tail;
 use crate::sys::process::{ExitRecord, Outcome, ProcessError, Wrote};
 
 /// The word for the event of a task that is ended because it is not well.
@@ -385,7 +386,7 @@ impl Node {
         let tail = async |name, bytes| {
             // What lies before that is an earlier run's.
             if bytes == 0 {
-                return Vec::new();
+                return Tail::default();
             }
             // The clock of file systems is a little late.
             let since = record.started_ms - 10;
@@ -399,11 +400,13 @@ impl Node {
         let words = if failed && confided {
             NOT_TOLD.to_owned()
         } else if failed {
-            let stderr = tail("stderr.log", wrote(|wrote| wrote.stderr)).await;
-            last_words::last_words([
-                stderr.as_slice(),
-                &tail("stdout.log", wrote(|wrote| wrote.stdout)).await,
-            ])
+            // Written to in the same moment, what is wrong stands last.
+            let mut outputs = [
+                tail("stdout.log", wrote(|wrote| wrote.stdout)).await,
+                tail("stderr.log", wrote(|wrote| wrote.stderr)).await,
+            ];
+            outputs.sort_by_key(|output| output.written_ns);
+            last_words::last_words(outputs.each_ref().map(|output| output.bytes.as_slice()))
         } else {
             String::new()
         };

@@ -2,21 +2,26 @@
 
 /// How many lines.
 pub const LINES: usize = 10;
+/// How many of them are of the output that was not written to last, if there are more than enough of the other.
+pub const FEW: usize = 3;
 /// How many bytes of a line, and of all of them eight times as many.
 pub const LINE: usize = 256;
 /// How much of the end of a log has to be looked at.
 pub const TAIL: u64 = 16 * 1024;
 
-/// The last lines of the first of these outputs that has any; none of a line that was cut off at its start, unless it is
-/// the only one.
-pub fn last_words<'a>(outputs: impl IntoIterator<Item = &'a [u8]>) -> String {
-    let lines = outputs.into_iter().map(lines).find(|lines| !lines.is_empty()).unwrap_or_default();
-    let mut lines = lines;
+/// The last lines of these outputs, one after the other; the last one is the one that was written to last, and of the one
+/// before it there are a few. None of a line that was cut off at its start, unless it is the only one.
+pub fn last_words(outputs: [&[u8]; 2]) -> String {
+    let [mut before, mut last] = outputs.map(lines);
     // Once says it all.
-    lines.dedup();
+    before.dedup();
+    last.dedup();
+    let few = before.len().min(FEW.max(LINES.saturating_sub(last.len())));
+    let newest = last.into_iter().rev().take(LINES - few);
     let mut left = 8 * LINE;
     let mut kept = Vec::new();
-    for line in lines.into_iter().rev().take(LINES) {
+    // What was written last goes first for the room there is.
+    for line in newest.chain(before.into_iter().rev().take(few)) {
         let Some(rest) = left.checked_sub(line.len() + 1) else { break };
         left = rest;
         kept.push(line);
@@ -65,30 +70,40 @@ mod tests {
         let numbered: String = (0..30).map(|number| format!("line {number}\n")).collect();
         let last: Vec<String> = (20..30).map(|number| format!("line {number}")).collect();
         for (outputs, expected) in [
-            (vec![], String::new()),
-            (vec![b"".as_slice(), b"\n\n"], String::new()),
-            (vec![b"err\n".as_slice(), b"out\n"], "err".to_owned()),
-            (vec![b"".as_slice(), b"out\n"], "out".to_owned()),
-            (vec![numbered.as_bytes()], last.join("\n")),
-            (vec![b"no end".as_slice()], "no end".to_owned()),
-            (vec![b"a\x1b[31mred\x1b[0m\tb\r\nc\x07\n".as_slice()], "ared b\nc".to_owned()),
-            (vec!["a\u{202e}b".as_bytes()], "ab".to_owned()),
-            (vec![b"same\nsame\nother\nsame\n".as_slice()], "same\nother\nsame".to_owned()),
-            (vec![b"bad \xff byte".as_slice()], "bad \u{fffd} byte".to_owned()),
+            ([b"".as_slice(), b"\n\n"], String::new()),
+            ([b"out\n", b"err\n"], "out\nerr".to_owned()),
+            ([b"out\n", b""], "out".to_owned()),
+            ([b"", numbered.as_bytes()], last.join("\n")),
+            ([numbered.as_bytes(), b""], last.join("\n")),
+            ([b"out\n", numbered.as_bytes()], format!("out\n{}", last[1..].join("\n"))),
+            ([numbered.as_bytes(), b"err\n"], format!("{}\nerr", last[1..].join("\n"))),
+            (
+                [numbered.as_bytes(), numbered.as_bytes()],
+                format!("{}\n{}", last[7..].join("\n"), last[3..].join("\n")),
+            ),
+            ([b"", b"no end"], "no end".to_owned()),
+            ([b"", b"a\x1b[31mred\x1b[0m\tb\r\nc\x07\n"], "ared b\nc".to_owned()),
+            ([b"", "a\u{202e}b".as_bytes()], "ab".to_owned()),
+            ([b"same\n", b"same\nsame\nother\nsame\n"], "same\nsame\nother\nsame".to_owned()),
+            ([b"", b"bad \xff byte"], "bad \u{fffd} byte".to_owned()),
         ] {
-            assert_eq!(last_words(outputs.iter().copied()), expected, "{outputs:?}");
+            assert_eq!(last_words(outputs), expected, "{outputs:?}");
         }
     }
 
     #[test]
     fn it_is_bounded_whatever_was_written() {
         let long = "é".repeat(10_000);
-        let cut = last_words([long.as_bytes()]);
+        let cut = last_words([b"", long.as_bytes()]);
         assert!(cut.len() <= LINE && cut.ends_with("é…"), "{} {cut}", cut.len());
         let many: String = (0..20).map(|number| format!("{number}{long}\n")).collect();
-        let all = last_words([many.as_bytes()]);
-        assert!(all.len() <= 8 * LINE && all.lines().count() >= 7, "{}", all.len());
+        let all = last_words([b"before", many.as_bytes()]);
+        assert!(
+            all.len() <= 8 * LINE && all.lines().count() >= 7 && !all.contains("before"),
+            "{}",
+            all.len()
+        );
         let tail = format!("{}\nwhole\n", "x".repeat(usize::try_from(TAIL).unwrap()));
-        assert_eq!(last_words([tail.as_bytes()]), "whole", "the first line may lack its start");
+        assert_eq!(last_words([b"", tail.as_bytes()]), "whole", "the first line may lack its start");
     }
 }

@@ -20,12 +20,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::enroll::Membership;
 use super::up::{Core, prepare, stop_on_signal};
+use super::vacancy::look;
 use super::{allows, cluster, join, machine, node};
 use crate::api::allocation::AllocationPhase;
 use crate::api::{Allocation, NodeAgent, Snapshot, Volume, VolumeClaim};
 use crate::cli::why::{EVENTS, Explanation, Kind, Objects, Subject, explain};
+use crate::node::Options;
 use crate::node::journal::{AttachmentEntry, Entry, Journal};
-use crate::node::{Looked, Options};
 use crate::plan::marks::STOPPED;
 use crate::server::Identity;
 use crate::store::embedded::OpenError;
@@ -156,7 +157,7 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
     };
     let files = std::sync::Arc::clone(&machine.files);
     let containerd = machine.containerd.clone();
-    let looked = Looked::at(machine, options).await?;
+    let looked = look(machine, options).await?;
     let journal = looked.journal();
     let Some(name) = node_name(&client).await?.or_else(|| known_name(journal)) else {
         println!("nothing to take down: no node has joined");

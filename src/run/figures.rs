@@ -3,13 +3,13 @@ use std::future::pending;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use tokio::net::TcpListener;
 
 use super::join::STATS_PERIOD;
+use super::vacancy;
 use crate::node::{FigureNames, Figures};
 
 /// The shortest time between two measurements: each is a call for every volume.
@@ -61,9 +61,7 @@ impl Args {
     /// Listens, if that is asked for.
     pub(super) async fn listen(&self) -> anyhow::Result<Told> {
         let listener = match self.metrics_listen {
-            Some(at) => Some(TcpListener::bind(at).await.with_context(|| {
-                format!("cannot listen on {at}; give another address with --metrics-listen")
-            })?),
+            Some(at) => Some(vacancy::listen(at, "--metrics-listen").await?),
             None => None,
         };
         let names = if self.metrics_kubelet_names { FigureNames::AndKubelets } else { FigureNames::Own };

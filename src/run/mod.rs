@@ -24,6 +24,7 @@ pub mod plugin;
 pub mod server;
 pub mod servers;
 pub mod up;
+mod vacancy;
 
 /// The allocator of the program, and the word by which it is started as a shim.
 pub use crate::sys::{Allocator, SHIM};

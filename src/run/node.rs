@@ -14,6 +14,7 @@ use super::enroll::{Membership, host_and_port};
 use super::patience::patient;
 use super::servers::Servers;
 use super::up::{host_name, named, prepare, stop_on_signal};
+use super::vacancy::look;
 use super::{allows, figures, join, machine};
 use crate::api::token::JoinToken;
 use crate::node::{self, Blocks, Looked, Prepared};
@@ -90,7 +91,7 @@ async fn run(
     let options = join::options_of(data_dir, &allows, (&args.figures, &told), &blocks);
     let machine = machine::machine(data_dir, &allows.containerd)?;
     let kernel = Arc::clone(&machine.kernel);
-    let looked = Looked::at(machine, options).await?;
+    let looked = look(machine, options).await?;
     let asks = Asks::listen(data_dir, blocks)?;
     let known = Membership::load(&directory)?;
     let had = known.as_ref().map(|known| known.name().to_owned());

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use jiff::Timestamp;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::audit::Audit;
 use super::join::LEASE;
 use super::patience::patient;
 use super::up::{self, prepare, reachable, stop_on_signal};
+use super::vacancy::{self, Occupied, once_vacant};
 use crate::controllers::{self, Candidate};
 use crate::server::{BootstrapError, Identity, Pki, Server, serve, write_private};
 use crate::store::embedded::{EmbeddedStore, Options as EmbeddedOptions};
@@ -118,15 +118,13 @@ async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::R
     let listen = args.listen;
     super::enroll::refuse_member(data_dir)?;
     // Two on one directory would write one kubeconfig.
-    let _lock = lock(data_dir)?;
+    let _lock = once_vacant(async || lock(data_dir)).await?;
     let pki_dir = args.pki_dir.clone().unwrap_or_else(|| data_dir.join("pki"));
     let pki = Pki::load_or_create(&pki_dir, Timestamp::now(), &|bytes| RealRandom.fill(bytes))?;
     let pki = Arc::new(pki);
-    let listener = TcpListener::bind(listen)
-        .await
-        .with_context(|| format!("cannot listen on {listen}; give another address with --listen"))?;
+    let listener = vacancy::listen(listen, "--listen").await?;
     let address = listener.local_addr()?;
-    let (store, etcd) = open(&args.store, &args.tls, data_dir).await?;
+    let (store, etcd) = once_vacant(async || open(&args.store, &args.tls, data_dir).await).await?;
     let audit = Audit::open(data_dir)?;
     // Each connection is a file, and a thousand nodes have several each.
     crate::sys::open_files::raise_limit();
@@ -170,7 +168,7 @@ pub(super) fn lock(data_dir: &Path) -> anyhow::Result<std::fs::File> {
     let path = data_dir.join("server.lock");
     let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path);
     let file = file.with_context(|| path.display().to_string())?;
-    file.try_lock().map_err(|_| anyhow!("another server runs on {}", data_dir.display()))?;
+    file.try_lock().map_err(|_| Occupied(data_dir.to_owned()))?;
     Ok(file)
 }
 

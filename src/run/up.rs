@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::asks::Asks;
 use super::audit::Audit;
+use super::vacancy::{self, look, once_vacant};
 use super::{allows, cluster, down, figures, join, machine};
 use crate::node::journal::Journal;
 use crate::node::runtime::containerd::Reached;
@@ -209,10 +210,8 @@ impl Up {
     ) -> anyhow::Result<Self> {
         let listen = args.listen;
         super::enroll::refuse_member(&data_dir)?;
-        let Core { store, server, pki, audit } = Core::open(&data_dir)?;
-        let listener = TcpListener::bind(listen)
-            .await
-            .with_context(|| format!("cannot listen on {listen}; give another address with --listen"))?;
+        let Core { store, server, pki, audit } = once_vacant(async || Core::open(&data_dir)).await?;
+        let listener = vacancy::listen(listen, "--listen").await?;
         let address = listener.local_addr()?;
         let told = args.figures.listen().await?;
         let machine = machine::machine(&data_dir, &allows.containerd)?;
@@ -220,10 +219,10 @@ impl Up {
         let blocks = Blocks::default();
         let options = join::options_of(&data_dir, &allows, (&args.figures, &told), &blocks);
         // The machine and the store know nothing of one another.
-        let (begun, looked) = tokio::join!(server.bootstrap(), Looked::at(machine, options));
+        let (begun, looked) = tokio::join!(server.bootstrap(), look(machine, options));
         begun?;
         tracing::trace!(target: "life", "store bootstrapped");
-        let looked = looked.map_err(cluster::Error::from)?;
+        let looked = looked?;
         let asks = Asks::listen(&data_dir, blocks)?;
         let name = node_name(&server, looked.journal(), given).await?;
         join::join(&server, &name, false).await.context("the node's own objects could not be written")?;

@@ -17,9 +17,9 @@ pub trait Files: Send + Sync + fmt::Debug {
 
     /// At most so many of the last bytes of a log that was written to since then, in milliseconds since 1970; none when it
     /// was not, or is not there. What keeps no logs has none.
-    async fn tail(&self, path: &Path, since_ms: i64, bytes: u64) -> Result<Vec<u8>, FileError> {
+    async fn tail(&self, path: &Path, since_ms: i64, bytes: u64) -> Result<Tail, FileError> {
         let _no_logs = (path, since_ms, bytes);
-        Ok(Vec::new())
+        Ok(Tail::default())
     }
 
     /// Writes a file (0600) so that after a crash either the old or the new content is there. Durable on return.
@@ -28,6 +28,15 @@ pub trait Files: Send + Sync + fmt::Debug {
     /// Takes the advisory lock of a file (made if missing) for as long as the result lives, or says
     /// [`FileError::Locked`] at once. The lock ends with the process, however it ends.
     async fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>, FileError>;
+}
+
+/// The end of a log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tail {
+    /// Its last bytes.
+    pub bytes: Vec<u8>,
+    /// When it was written to last, in nanoseconds since 1970.
+    pub written_ns: i128,
 }
 
 /// One open append-only file. Calls are made one after another. Its content never ends with a zero byte: zeros at the end

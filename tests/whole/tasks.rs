@@ -121,12 +121,16 @@ fn what_a_task_that_fails_wrote_last_and_when_it_is_started_again_stand_in_descr
             "spec": { "tasks": [{ "name": "main", "restartPolicy": policy,
                 "runtime": { "process": { "command": ["/bin/sh", "-c", script] } } }] } })
     };
-    rig.apply(&task("loops", "echo working; echo 'no such database' >&2; exit 3", "Always").to_string());
+    rig.apply(&task("loops", "echo 'no such database' >&2; exit 3", "Always").to_string());
     rig.apply(&task("ends", "echo only this; exit 4", "Never").to_string());
+    // Of both streams, and in the order in which they were written to.
+    rig.apply(&task("both", "echo 'no such disk' >&2; sleep 0.2; echo goodbye; exit 4", "Never").to_string());
     rig.apply(&task("fine", "echo fine", "Never").to_string());
     let status = |rig: &Rig, name: &str| rig.get("allocation", name)["status"]["tasks"][0].clone();
     until("one has ended", || status(&rig, "ends")["exitCode"] == 4);
     assert_eq!(status(&rig, "ends")["lastOutput"], "only this");
+    until("one that used both has ended", || status(&rig, "both")["exitCode"] == 4);
+    assert_eq!(status(&rig, "both")["lastOutput"], "no such disk\ngoodbye");
     until("one waits to be started again", || status(&rig, "loops")["nextAttemptTime"].is_string());
     let page = rig.run(&["describe", "allocation/loops"]);
     assert!(

@@ -12,7 +12,7 @@ use super::super::write::Failure;
 use super::wanted::{Slot, Wanted, slot};
 use super::{fault, loops_said, own_allocations, tasks};
 use crate::api::meta::{Condition, ObjectRef, Time, Truth};
-use crate::api::plugin::{MIN_HEALTHY_TIME, MOST_REPLICAS};
+use crate::api::plugin::{HEALTH_TIMED_OUT, MIN_HEALTHY_TIME, MOST_REPLICAS};
 use crate::api::quantity;
 use crate::api::{Allocation, Plugin, PluginInstance, Volume};
 use crate::plan::registry::{self, Instance};
@@ -397,7 +397,11 @@ fn unwell(
             let message = format!("on node \"{node}\": node \"{holder}\" reported the same node id before");
             return Some(("DuplicateNodeID".to_owned(), message));
         }
-        if let Some(loops) = object.status.as_ref().and_then(|status| status.unsteady()) {
+        let fault = fault(Arc::clone(object));
+        // What is missing says more than that it ends each time, for that is because it is missing.
+        let late = fault.as_ref().is_some_and(|(reason, _)| reason == HEALTH_TIMED_OUT);
+        let unsteady = object.status.as_ref().and_then(|status| status.unsteady());
+        if let Some(loops) = unsteady.filter(|_| !late) {
             return Some((
                 loops.reason.clone(),
                 format!("on node \"{}\": it {}", object.spec.node_name, loops_said(object)),
@@ -406,6 +410,6 @@ fn unwell(
         // A socket that is not there yet may come, and somebody may listen to it; that neither was so in time is told as another
         // fault.
         let begins = |reason: &str| ["NoSocket", "ProbeFailed"].contains(&reason);
-        fault(Arc::clone(object)).filter(|(reason, _)| !begins(reason))
+        fault.filter(|(reason, _)| !begins(reason))
     })
 }

@@ -18,13 +18,13 @@ use super::mounts::{healing, stopping};
 use super::registry::{Instance, InstanceKey, Progress};
 use super::runtime::{Asked, Kind};
 use super::supervisor::{
-    Fault, HEALTH_TIMED_OUT, HEALTH_TIMEOUT, PROCESS_ENDED, instance_object, step as instance_step,
-    tell as tell_edge,
+    Fault, HEALTH_TIMEOUT, PROCESS_ENDED, instance_object, step as instance_step, tell as tell_edge,
 };
 use super::tasks::exit_message;
 use crate::api::Allocation;
 use crate::api::allocation::{RestartPolicy, Task, TaskEvent};
 use crate::api::meta::{ObjectRef, Time};
+use crate::api::plugin::HEALTH_TIMED_OUT;
 use crate::api::quantity;
 use crate::plan::supervise::{self, Healing, Loss, Process, Step, Traceless, Wanted};
 use crate::plan::{Next, Reason};

@@ -1,5 +1,5 @@
 //! [`RealFiles`]: durable files of this machine.
-use crate::sys::files::{AppendFile, FileError, FileLock, Files};
+use crate::sys::files::{AppendFile, FileError, FileLock, Files, Tail};
 use crate::sys::real::pool::{Pool, Unanswered};
 use async_trait::async_trait;
 use rustix::fs::{FlockOperation, OFlags};
@@ -60,7 +60,7 @@ impl Files for RealFiles {
         .await
     }
 
-    async fn tail(&self, path: &Path, since_ms: i64, bytes: u64) -> Result<Vec<u8>, FileError> {
+    async fn tail(&self, path: &Path, since_ms: i64, bytes: u64) -> Result<Tail, FileError> {
         ask(&self.pool, "read", path, move |path| tail(path, since_ms, bytes)).await
     }
 
@@ -89,22 +89,23 @@ impl Files for RealFiles {
     }
 }
 
-fn tail(path: &Path, since_ms: i64, bytes: u64) -> io::Result<Vec<u8>> {
+fn tail(path: &Path, since_ms: i64, bytes: u64) -> io::Result<Tail> {
     let flags = OFlags::NOFOLLOW.bits().cast_signed();
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Tail::default()),
         other => other?,
     };
     let seen = file.metadata()?;
-    if seen.mtime().saturating_mul(1000).saturating_add(seen.mtime_nsec() / 1_000_000) < since_ms {
-        return Ok(Vec::new());
+    let written_ns = i128::from(seen.mtime()) * 1_000_000_000 + i128::from(seen.mtime_nsec());
+    if written_ns.div_euclid(1_000_000) < i128::from(since_ms) {
+        return Ok(Tail::default());
     }
     let mut end = vec![0; usize::try_from(seen.len().min(bytes)).unwrap_or(0)];
     let at = seen.len() - end.len() as u64;
     match file.read_exact_at(&mut end, at) {
         // It was cut off meanwhile, as no log of ours ever is.
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Vec::new()),
-        other => other.map(|()| end),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Tail::default()),
+        other => other.map(|()| Tail { bytes: end, written_ns }),
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct Behaviour {
     pub(crate) healthy: bool,
     /// The word in the environment of its plugin instances of which none is healthy.
     pub(crate) poison: &'static str,
+    /// The reason that is told for an instance that is not Ready.
+    pub(crate) unready: &'static str,
     /// What its plugin instances can do.
     pub(crate) capabilities: Vec<&'static str>,
     /// Its drivers end soon after each start, and are well in between.
@@ -73,6 +75,7 @@ impl Default for Behaviour {
             detaches: true,
             healthy: true,
             poison: "",
+            unready: "Probed",
             capabilities: DIR.to_vec(),
             unsteady: false,
             shaky: "",
@@ -598,7 +601,7 @@ impl FakeNode {
         let other = of_volumes.as_str().is_some_and(|of_volumes| of_volumes != driver);
         let runs = allocation["status"]["phase"] == "Running" && behaviour.healthy && !bad && !other;
         let ready = json!({ "type": "Ready", "status": if runs { "True" } else { "False" },
-            "reason": if other { "OtherDriver" } else { "Probed" }, "message": "as told" });
+            "reason": if other { "OtherDriver" } else { behaviour.unready }, "message": "as told" });
         let shaky = allocation["spec"]["tasks"][0]["env"].get(behaviour.shaky).is_some();
         let unsteady = behaviour.unsteady || shaky || bad;
         let steady = json!({ "type": "Steady", "status": if unsteady { "False" } else { "True" },

@@ -104,6 +104,22 @@ async fn a_former_instance_goes_once_the_next_one_is_steady() {
     bench.end().await;
 }
 
+/// What the next one lacks is said for as long as it is said of it, however often it was started again for that.
+#[tokio::test(start_paused = true)]
+async fn a_held_change_says_what_the_next_instance_lacks() {
+    let bench = Bench::with(&["a"], Behaviour { poison: "NEXT", unready: "HealthTimeout", ..disks() }).await;
+    disk(&bench).await;
+    change(&bench, "NEXT", json!(null)).await;
+    let says = |seen: &Seen, what: &str| {
+        let updated = updated(seen);
+        updated["reason"] == "UpdateHeld" && updated["message"].as_str().unwrap().contains(what)
+    };
+    bench.until("held", |seen| says(seen, "HealthTimeout on node \"a\": as told")).await;
+    bench.behave("a", |b| b.unready = "ProcessEnded");
+    bench.until("held", |seen| says(seen, "on node \"a\": it ends soon after each start")).await;
+    bench.end().await;
+}
+
 /// Who changes a spec many times soon after each other has the last of them beside the one that served, and none of those between.
 #[tokio::test(start_paused = true)]
 async fn what_was_replaced_before_it_was_settled_goes_at_once() {
