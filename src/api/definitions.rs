@@ -85,6 +85,7 @@ fn of_volumes() -> Vec<KindDefinition> {
             finalizer: Some(FINALIZER),
             validate: validate::volume,
             late: super::volume::late_word,
+            over: super::volume::volume_over,
             ..of::<Volume>("volume", &["vol"], &["spec.plugin", "status.controller.nodeName"])
         },
         KindDefinition {
@@ -97,6 +98,7 @@ fn of_volumes() -> Vec<KindDefinition> {
             },
             finalizer: Some(FINALIZER),
             late: super::volume::late_attachment,
+            over: super::volume::attachment_over,
             ..of::<VolumeAttachment>("volumeattachment", &["att"], &["spec.nodeName", "spec.host.nodeName"])
         },
         KindDefinition {
@@ -331,6 +333,7 @@ fn of<K: CustomResourceExt>(
         validate: |_, _| Vec::new(),
         reserved: |_| None,
         late: |_, _| None,
+        over: |_| false,
     }
 }
 

@@ -516,6 +516,29 @@ pub(super) fn late_attachment(new: &Value, old: &Value) -> Option<String> {
         .filter(|_| says_other(&WORDS, said, &old["status"]["controller"]))
 }
 
+/// Whether the host of a volume says that the backend does not have it, and that it makes no call that could change it; and
+/// nobody is let in.
+pub(super) fn volume_over(object: &Value) -> bool {
+    let status = &object["status"];
+    let epoch = status["controller"]["epoch"].as_i64();
+    let spoken_for = epoch.is_some() && status["observedEpoch"].as_i64() == epoch;
+    let attempting = status["attempting"].as_bool().unwrap_or_default();
+    let held = status["holders"].as_array().is_some_and(|holders| !holders.is_empty());
+    spoken_for && status["exists"] == json!(Rung::Down) && !attempting && !held
+}
+
+/// Whether the node of an attachment has nothing of the volume any more, and its host says that it is detached, if it was ever
+/// to be attached.
+pub(super) fn attachment_over(object: &Value) -> bool {
+    let (uid, said) = (object["metadata"]["uid"].as_str(), &object["status"]["controller"]);
+    let released = uid.is_some() && object["status"]["node"]["releasedUID"].as_str() == uid;
+    let epoch = object["spec"]["host"]["epoch"].as_i64();
+    let spoken_for = epoch.is_some() && said["epoch"].as_i64() == epoch;
+    let detached = object["spec"]["attachRequired"] == json!(false)
+        || spoken_for && said["attached"] == json!(Rung::Down);
+    released && detached
+}
+
 pub(super) fn late(host: &Value, said: &Value) -> Option<String> {
     let (host, said) = (host.as_i64()?, said.as_i64()?);
     (said < host).then(|| format!("the host of epoch {said} says so, and the volume has one of epoch {host}"))

@@ -221,9 +221,46 @@ pub fn holder(allocation: ObjectRef, node: &str, read_only: bool) -> Holder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn user(uid: &str, node: &str, read_only: bool) -> Holder {
         holder(ObjectRef { namespace: "d".into(), name: uid.into(), uid: uid.into() }, node, read_only)
+    }
+
+    /// What the server decides by one object alone, when its node or its host writes the last word.
+    #[test]
+    fn what_goes_with_the_last_word_of_its_node_or_host_would_go_by_what_is_seen_of_it_too() {
+        let definitions = crate::api::definitions();
+        let over = definitions.iter().find(|kind| kind.kind == "VolumeAttachment").unwrap().over;
+        let said = [
+            None,
+            Some((Rung::Down, 1)),
+            Some((Rung::Down, 2)),
+            Some((Rung::Unknown, 2)),
+            Some((Rung::Up, 2)),
+        ];
+        let mut found = 0;
+        for (released, attach_required) in [(false, false), (false, true), (true, false), (true, true)] {
+            for (epoch, said) in [None, Some(2)].into_iter().flat_map(|epoch| said.map(|said| (epoch, said)))
+            {
+                let mut object = json!({ "metadata": { "uid": "u" }, "spec": { "attachRequired": attach_required },
+                    "status": { "node": { "releasedUID": if released { "u" } else { "former" } } } });
+                if let Some(epoch) = epoch {
+                    object["spec"]["host"] = json!({ "nodeName": "n", "epoch": epoch });
+                }
+                if let Some((rung, epoch)) = said {
+                    object["status"]["controller"] = json!({ "attached": rung, "epoch": epoch });
+                }
+                let (fence, attached) = (Fence::None, attached(true, epoch, said));
+                let leaving = Leaving { released, fence, attach_required, attached, used: true };
+                if over(&object) {
+                    found += 1;
+                    assert!(attachment_gone(leaving), "{object}");
+                }
+            }
+        }
+        // Whatever is said of one that is never attached; and the word of the host that it has.
+        assert_eq!(found, 10 + 1);
     }
 
     /// Obligations CO-NODE-47, CO-NODE-48.

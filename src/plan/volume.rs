@@ -206,6 +206,7 @@ pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn host() -> Host {
         Host { node_name: "n".into(), epoch: 2 }
@@ -241,6 +242,33 @@ mod tests {
             }
         }
         all
+    }
+
+    /// What the server decides by one object alone, when its host writes the last word.
+    #[test]
+    fn what_goes_with_its_hosts_last_word_would_go_by_what_is_known_of_it_too() {
+        let definitions = crate::api::definitions();
+        let over = definitions.iter().find(|kind| kind.kind == "Volume").unwrap().over;
+        let (host, why) = (host(), Reason::NoHost);
+        let mut found = 0;
+        for facts in all(&host, &why) {
+            let mut status = json!({ "attempting": facts.attempting });
+            if let Some(host) = facts.host {
+                status["controller"] = json!({ "nodeName": host.node_name, "epoch": host.epoch });
+            }
+            if let Some((rung, epoch)) = facts.exists {
+                (status["exists"], status["observedEpoch"]) = (json!(rung), json!(epoch));
+            }
+            if facts.held {
+                status["holders"] = json!([{}]);
+            }
+            if over(&json!({ "status": status })) {
+                found += 1;
+                assert!(gone(&Facts { deleting: true, ..facts.clone() }), "{facts:?}");
+            }
+        }
+        // Deleting or not, made or found, with either policy.
+        assert_eq!(found, 8);
     }
 
     #[test]

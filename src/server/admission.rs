@@ -198,6 +198,17 @@ fn protect(resource: &Resource, metadata: &mut Map<String, Value>) {
     }
 }
 
+/// An object on its way out whose status says that nothing of it is left loses its kind's finalizer with that word. Whoever waits
+/// for something else has a finalizer of his own.
+pub(crate) fn end(resource: &Resource, object: &mut Value) {
+    let deleting = object["metadata"].get("deletionTimestamp").is_some();
+    if let Some(own) = resource.kind.finalizer.filter(|_| deleting && (resource.kind.over)(object))
+        && let Some(finalizers) = object["metadata"]["finalizers"].as_array_mut()
+    {
+        finalizers.retain(|known| known != own);
+    }
+}
+
 /// A time as Kubernetes writes it in metadata: whole seconds, UTC.
 pub(crate) fn seconds(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()

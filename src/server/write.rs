@@ -301,6 +301,9 @@ fn decide(
     if let Some(node) = &query.node {
         rights::of_change(node, resource, &old, &admitted.object)?;
     }
+    if target.part == Part::Status {
+        admission::end(resource, &mut admitted.object);
+    }
     match applied {
         Some(applied) => apply::settle(&ground, &old, &mut admitted.object, (applied, inner.now())),
         None => apply::track(&ground, (Some(&old), &mut admitted.object), writer(query), inner.now()),

@@ -81,6 +81,7 @@ pub(crate) fn gadget() -> KindDefinition {
         default: |_| {},
         reserved: |_| None,
         late: |_, _| None,
+        over: |_| false,
         validate: |new, old| {
             let mut faults = FieldErrors::new();
             if new["spec"]["plugin"] == "forbidden" {
