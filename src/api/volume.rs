@@ -124,6 +124,9 @@ pub struct CreateSource {
     /// With `controllerScope: Node`, the node whose instance must make it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node_name: String,
+    /// The node of the first consumer, for which it was asked for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub selected_node: String,
     /// What it is filled from; it begins empty when this is not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,

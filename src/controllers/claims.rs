@@ -14,6 +14,7 @@ use super::facts::{Instances, deleting, uid, with_condition};
 use super::ledger::PATIENCE;
 use super::plugins::room;
 use super::world::{World, namespace_or_default};
+use super::write::Failure;
 use super::{expansions, modifications};
 use super::{sources, volumes};
 use crate::api::attributes::MODIFIED;
@@ -116,6 +117,18 @@ fn early(
     }
 }
 
+/// Makes the Volume of a claim for which a node is about to be selected, if its controller would by then; absent if not.
+pub(super) async fn begin_selected(
+    context: &Context,
+    claim: &VolumeClaim,
+) -> Result<Option<Option<Duration>>, Failure> {
+    let (world, class) = (&context.world, class_of(&context.world, claim));
+    let source = sources::of(world, claim, plugin_named(claim, class.as_deref()));
+    let verdict = plan::next(&gather(world, claim, (None, class.as_deref()), source.as_ref()));
+    let Some(Step::Create { node }) = &verdict.step else { return Ok(None) };
+    begin(context, claim, (class.as_deref(), node), source.as_ref()).await.map(Some)
+}
+
 /// Makes the Volume of a claim.
 async fn begin(
     context: &Context,
@@ -153,8 +166,7 @@ async fn begin_anew(
         context.delete_as_seen(&**volume).await?;
         return Ok(None);
     }
-    let node = claim.status.as_ref().map(|status| status.selected_node.clone()).unwrap_or_default();
-    let name = volume.name_any();
+    let (node, name) = (selected(claim, Some(volume)).to_owned(), volume.name_any());
     let at = volume.spec.source.create.as_ref().map(|create| create.node_name.clone()).unwrap_or_default();
     let told = if asks_otherwise(claim, (volume, class)) {
         let sentence = format!(
@@ -217,6 +229,14 @@ pub(crate) fn volume_of(world: &World, claim: &VolumeClaim) -> Option<Arc<Volume
     made.into_iter().filter(of_it).max_by_key(|v| series_of(&v.name_any()))
 }
 
+/// The node of a claim's first consumer: the one that was chosen last, or that its volume was begun for; empty if there is none.
+pub(crate) fn selected<'a>(claim: &'a VolumeClaim, volume: Option<&'a Volume>) -> &'a str {
+    let chosen = claim.status.as_ref().map(|status| status.selected_node.as_str());
+    let begun =
+        volume.and_then(|volume| volume.spec.source.create.as_ref()).map(|c| c.selected_node.as_str());
+    [chosen, begun].into_iter().flatten().find(|node| !node.is_empty()).unwrap_or_default()
+}
+
 fn series_of(volume: &str) -> u32 {
     volume.rsplit('-').next().and_then(|n| n.parse().ok()).unwrap_or(0)
 }
@@ -230,14 +250,15 @@ fn gather(
     let status = claim.status.clone().unwrap_or_default();
     let plugin_name = plugin_named(claim, class).to_owned();
     let instances = Instances::of(world, &plugin_name);
-    let serves_there = instances.serving(Service::Node, &status.selected_node).is_some();
+    let selected = selected(claim, volume);
+    let serves_there = instances.serving(Service::Node, selected).is_some();
     let wanted_class = &claim.spec.volume_class_name;
     let wish = Wish {
         bytes: requested(claim).unwrap_or(0),
         limit: limit(claim).unwrap_or(0),
         block: claim.spec.volume_mode == VolumeMode::Block,
         allowed: class.map(|c| c.spec.allowed_topologies.clone()).unwrap_or_default(),
-        here: segments(&instances, &status.selected_node),
+        here: segments(&instances, selected),
     };
     Facts {
         deleting: deleting(claim),
@@ -254,7 +275,7 @@ fn gather(
         }),
         phase: status.phase,
         had: status.volume_name,
-        selected: (status.selected_node, serves_there),
+        selected: (selected.to_owned(), serves_there),
         class: Class {
             name: if wanted_class.is_empty() { "default".to_owned() } else { wanted_class.clone() },
             found: class.is_some(),
@@ -312,7 +333,7 @@ fn is_displaced(
     if !volume.has_no_room() {
         return false;
     }
-    let selected = claim.status.as_ref().map_or("", |s| s.selected_node.as_str());
+    let selected = selected(claim, Some(volume));
     if !selected.is_empty() {
         return !is_asked_for_at(world, volume, selected);
     }
@@ -525,6 +546,7 @@ fn new_volume(
         requisite,
         preferred,
         node_name: node.to_owned(),
+        selected_node: status.selected_node.clone(),
         content: source.map(|found| found.content.clone()),
         newer_modes: Some(instances.all_can(Service::Controller, capability::CONTROLLER_MULTI_WRITER)),
     };
@@ -576,6 +598,10 @@ fn status(
             Some(size) => (new.capacity, new.allocated) = (size.capacity.clone(), size.allocated.clone()),
             None => new.capacity = volume.status.as_ref().map(|s| s.capacity.clone()).unwrap_or_default(),
         }
+        if verdict.ready.is_ok() {
+            // Until then another node may be chosen.
+            selected(claim, Some(volume)).clone_into(&mut new.selected_node);
+        }
         if volume.spec.source.existing.is_none() && claim.spec.volume_name.is_empty() {
             new.series = old.series.max(series_of(&new.volume_name));
         }
@@ -592,24 +618,20 @@ fn status(
     };
     let condition = condition.of_generation(claim.metadata.generation);
     new.conditions = with_condition(context, &old.conditions, condition);
-    match size.and_then(|size| size.condition.clone()) {
-        Some(condition) => {
-            let condition = condition.of_generation(claim.metadata.generation);
-            new.conditions = with_condition(context, &new.conditions, condition);
+    let told = [
+        (EXPANDED, size.and_then(|size| size.condition.clone())),
+        (MODIFIED, attributes.and_then(|look| look.condition.clone())),
+    ];
+    for (kind, condition) in told {
+        match condition.map(|condition| condition.of_generation(claim.metadata.generation)) {
+            Some(condition) => new.conditions = with_condition(context, &new.conditions, condition),
+            None => new.conditions.retain(|condition| condition.kind != kind),
         }
-        None => new.conditions.retain(|condition| condition.kind != EXPANDED),
     }
     new.volume_attributes_class_name = match attributes {
         Some(look) => look.has.clone(),
         None => new.volume_attributes_class_name,
     };
-    match attributes.and_then(|look| look.condition.clone()) {
-        Some(condition) => {
-            let condition = condition.of_generation(claim.metadata.generation);
-            new.conditions = with_condition(context, &new.conditions, condition);
-        }
-        None => new.conditions.retain(|condition| condition.kind != MODIFIED),
-    }
     // Who waits for a claim with them is written with the next news, and who is about to leave it after a moment.
     let users_only = VolumeClaimStatus { used_by: old.used_by.clone(), ..new.clone() } == old;
     let nothing = users_only && (new.used_by == old.used_by || verdict.phase != ClaimPhase::Bound);
@@ -620,12 +642,15 @@ fn status(
     if nothing {
         return None;
     }
-    let status = json!({
+    let mut status = json!({
         "phase": new.phase, "volumeName": new.volume_name, "series": new.series, "capacity": new.capacity,
         "allocated": Some(&new.allocated).filter(|size| !size.is_empty()),
         "volumeAttributesClassName":
             Some(&new.volume_attributes_class_name).filter(|name| !name.is_empty()),
         "usedBy": new.used_by, "conditions": new.conditions,
     });
+    if new.selected_node != old.selected_node {
+        status["selectedNode"] = json!(new.selected_node);
+    }
     Some(News { status, users: left })
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::cache::Name;
+use super::claims::selected;
 use super::context::Context;
 use super::facts::{Instances, deleting, node_down, serves};
 use super::groups;
@@ -265,5 +266,5 @@ fn consumer(context: &Context, object: &Volume, status: &VolumeStatus) -> Option
     let of = object.spec.claim_ref.as_ref()?;
     let name = (namespace_or_default(&of.namespace).to_owned(), of.name.clone());
     let claim = context.world.claims.get(&name)?;
-    claim.status.as_ref().map(|s| s.selected_node.clone()).filter(|node| !node.is_empty())
+    Some(selected(&claim, Some(object)).to_owned()).filter(|node| !node.is_empty())
 }

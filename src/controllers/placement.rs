@@ -6,7 +6,10 @@ use kube::ResourceExt;
 
 use super::allocations::{evicted, node_off, serves};
 use super::cache::name_of;
-use super::claims::{class_of, is_asked_for_at, plugin_named, reference, requested, usable, volume_of};
+use super::claims::{
+    begin_selected, class_of, is_asked_for_at, plugin_named, reference, requested, selected, usable,
+    volume_of,
+};
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, deleting, draining, with_condition};
@@ -16,7 +19,7 @@ use super::world::World;
 use super::{sources, templates, volumes};
 use crate::api::allocation::{AllocationPhase, OnNodeLost};
 use crate::api::class::VolumeBindingMode;
-use crate::api::meta::{AccessMode, Condition, READY, Truth, VolumeMode};
+use crate::api::meta::{AccessMode, Condition, READY, Rung, Truth, VolumeMode};
 use crate::api::plugin::ControllerScope;
 use crate::api::volume::{CreateSource, NO_ROOM};
 use crate::api::{Allocation, AllocationStatus, Volume, VolumeClaim, VolumeClass};
@@ -53,15 +56,7 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     let mut again = None;
     let new = match decide(&context, &object, &status) {
         Decision::Leave => return Ok(None),
-        Decision::Select(claim, node) => {
-            if let Some(wait) = context.behind::<VolumeClaim>(&name_of(&*claim)) {
-                return Ok(Some(wait));
-            }
-            let mut claim = (*claim).clone();
-            claim.status.get_or_insert_default().selected_node = node;
-            context.replace_status(&claim).await?;
-            return Ok(None);
-        }
+        Decision::Select(claim, node) => return select(&context, &claim, node).await,
         Decision::Move(claim, node, from) => {
             if let Some(wait) = context.behind::<VolumeClaim>(&name_of(&*claim)) {
                 return Ok(Some(wait));
@@ -97,6 +92,21 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
         context.replace_status(&object).await?;
     }
     Ok(again)
+}
+
+/// Enters the node of the first consumer: into the volume, which is made at once, and else into its claim, which says what is
+/// lacking. Whoever comes first is it: the volume is there once, and the claim was as it was seen.
+async fn select(context: &Context, claim: &VolumeClaim, node: String) -> Outcome {
+    if let Some(wait) = context.behind::<VolumeClaim>(&name_of(claim)) {
+        return Ok(Some(wait));
+    }
+    let mut claim = claim.clone();
+    claim.status.get_or_insert_default().selected_node = node;
+    if let Some(begun) = begin_selected(context, &claim).await? {
+        return Ok(begun);
+    }
+    context.replace_status(&claim).await?;
+    Ok(None)
 }
 
 fn decide(context: &Context, object: &Allocation, status: &AllocationStatus) -> Decision {
@@ -228,8 +238,7 @@ fn place(
 /// what else the allocation needs. What is filled from something else stays where that is.
 fn roomier(context: &Context, object: &Allocation, pin: Option<String>, found: &[Found]) -> Option<Decision> {
     let world = &context.world;
-    let selected =
-        |one: &Found| one.claim.status.as_ref().map(|s| s.selected_node.clone()).unwrap_or_default();
+    let selected = |one: &Found| selected(&one.claim, one.volume.as_deref()).to_owned();
     let is_full = |one: &&Found| {
         let Some(volume) = one.volume.as_deref().filter(|volume| one.late && volume.has_no_room()) else {
             return false;
@@ -336,7 +345,7 @@ fn places(
 ) -> Wanted {
     let world = &context.world;
     let instances = Instances::of(world, &plugin);
-    let selected = claim.status.as_ref().map(|s| s.selected_node.clone()).unwrap_or_default();
+    let selected = selected(&claim, volume.as_deref()).to_owned();
     let local =
         world.plugins.named(&plugin).is_some_and(|p| p.spec.controller_scope == ControllerScope::Node);
     // A node that was selected for a volume not begun yet, and cannot serve it any more, is selected no longer.
@@ -346,7 +355,9 @@ fn places(
     };
     let unselected = late && volume.is_none() && !usable(&selected);
     let only = match &volume {
-        Some(volume) => held_on(volume).or_else(|| met_on(context, object, &claim, volume)),
+        Some(volume) => held_on(volume)
+            .or_else(|| met_on(context, object, &claim, volume))
+            .or_else(|| Some(selected).filter(|node| late && is_begun(volume) && usable(node))),
         None => Some(selected)
             .filter(|node| late && !unselected && !node.is_empty())
             .or_else(|| origin.as_ref().map(|o| o.node.clone()).filter(|node| !node.is_empty())),
@@ -376,6 +387,12 @@ fn places(
         attached.filter(|a| !a.refused()).map(|a| a.spec.node_name.clone()).collect();
     let facts = Claim { name: claim.name_any(), plugin, nodes, topology, only, present_on, needs };
     Wanted { claim, volume, unselected, facts }
+}
+
+/// Whether a volume is being made, and so it is not known yet where else it will be reached from.
+fn is_begun(volume: &Volume) -> bool {
+    let made = volume.status.as_ref().is_some_and(|status| status.exists == Some(Rung::Up));
+    !made && !volume.is_refused()
 }
 
 /// Whether several users of a volume run side by side, but on one node.

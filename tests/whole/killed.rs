@@ -134,6 +134,6 @@ killed! {
     before_the_volume_is_deleted: Down, "DeleteVolume#1", Some("DeleteVolume");
     before_the_deletion_is_recorded: Down, "DeleteVolume: answered#1", Some("DeleteVolume");
     before_the_attachment_goes: Down, "delete volumeattachments#1", None;
-    before_the_volume_goes: Down, "delete volumes#1", None;
+    before_the_volume_goes: Down, "delete volumes#1", Some("DeleteVolume");
     once_the_volume_is_gone: Down, "delete volumes: committed#1", None;
 }

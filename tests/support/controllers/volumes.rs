@@ -42,9 +42,8 @@ async fn a_life_costs_these_writes_and_waiting_costs_none() {
         bench.writes().split_off(before).iter().map(|w| format!("{} {}", w.method, short(&w.path))).collect();
     let count = |line: &str| writes.iter().filter(|w| *w == line).count();
     let expected = [
-        ("PUT volumeclaims/status", 1), // the selected node
-        ("PUT volumes/status", 2),      // the holder, no holder; it is made with its host
-        ("PUT allocations/status", 1),  // its node
+        ("PUT volumes/status", 2),     // the holder, no holder; it is made with its host
+        ("PUT allocations/status", 1), // its node
         ("POST volumes", 1),
         ("POST volumeattachments", 1),
         ("DELETE volumeattachments", 1),
