@@ -90,6 +90,40 @@ async fn a_volume_is_made_where_its_plugin_says_that_there_is_room() {
     }
 }
 
+/// The volumes of one user are made for one node, although the first is not made yet when the second is asked for, and there would
+/// be room for that one alone on another node.
+#[tokio::test(start_paused = true)]
+async fn two_volumes_of_one_user_are_made_for_one_node() {
+    for scope in ["Node", "Cluster"] {
+        let bench = with(scope, "WaitForFirstConsumer").await;
+        room(&bench, "a", GIB + GIB / 2).await;
+        for node in ["a", "b", "c"] {
+            bench.behave(node, |b| b.creates = false);
+        }
+        for name in ["c", "d"] {
+            bench.make("volumeclaims", claim(name, "k", "SingleNodeWriter")).await;
+        }
+        let volumes = json!([{ "name": "v", "claimName": "c" }, { "name": "w", "claimName": "d" }]);
+        bench
+            .make("allocations", json!({ "metadata": { "name": "one" }, "spec": { "volumes": volumes } }))
+            .await;
+        bench.until("both are asked for", |seen| seen.all("volumes").len() == 2).await;
+        let at = |v: &Value| v["spec"]["source"]["create"]["selectedNode"].clone();
+        let nodes: Vec<_> = bench.seen.all("volumes").iter().map(at).collect();
+        assert_eq!(nodes, ["b", "b"], "{scope}");
+        for node in ["a", "b", "c"] {
+            bench.behave(node, |b| b.creates = true);
+        }
+        bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+        assert_eq!(place_of(&bench.seen, "one"), "b", "{scope}");
+        let said = bench.seen.get("volumeclaims", "default", "d")["status"]["selectedNode"].clone();
+        assert_eq!(said, "b", "{scope}: once it is bound its claim says it, too");
+        bench.delete("allocations", "default", "one").await;
+        bench.delete("volumeclaims", "default", "d").await;
+        end(bench).await;
+    }
+}
+
 /// The same of one that is made at once; and where nobody has room by its word one is asked all the same: it may be old news.
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_is_made_at_once_is_made_where_there_is_room_too() {

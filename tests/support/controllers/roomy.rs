@@ -1,5 +1,5 @@
 //! Late-bound claims whose plugin has no room for them where their first user was going to be.
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::bench::{Bench, Seen, condition, pass_millis};
 use crate::fake::{Behaviour, DIR};
@@ -25,8 +25,16 @@ fn full(bench: &Bench, nodes: &[&str], at: &[&'static str]) {
     }
 }
 
+/// The node that was chosen for claim `c` last, or that its volume was begun for.
 fn selected(seen: &Seen) -> String {
-    seen.get("volumeclaims", "default", "c")["status"]["selectedNode"].as_str().unwrap_or_default().to_owned()
+    let claim = seen.get("volumeclaims", "default", "c");
+    if let Some(chosen) = claim["status"]["selectedNode"].as_str() {
+        return chosen.to_owned();
+    }
+    let mut volumes =
+        seen.all("volumes").into_iter().filter(|v| v["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]);
+    let begun = |v: Value| v["spec"]["source"]["create"]["selectedNode"].as_str().map(str::to_owned);
+    volumes.find_map(begun).unwrap_or_default()
 }
 
 fn place_of(seen: &Seen, name: &str) -> String {
