@@ -19,7 +19,7 @@ use super::world::World;
 use super::{sources, templates, volumes};
 use crate::api::allocation::{AllocationPhase, OnNodeLost};
 use crate::api::class::VolumeBindingMode;
-use crate::api::meta::{AccessMode, Condition, READY, Rung, Truth, VolumeMode};
+use crate::api::meta::{AccessMode, Condition, READY, Truth, VolumeMode};
 use crate::api::plugin::ControllerScope;
 use crate::api::volume::{CreateSource, NO_ROOM};
 use crate::api::{Allocation, AllocationStatus, Volume, VolumeClaim, VolumeClass};
@@ -389,9 +389,9 @@ fn places(
     Wanted { claim, volume, unselected, facts }
 }
 
-/// Whether a volume is being made, and so it is not known yet where else it will be reached from.
+/// Whether a volume is being made for the first time, and so it is not known yet where else it will be reached from.
 fn is_begun(volume: &Volume) -> bool {
-    let made = volume.status.as_ref().is_some_and(|status| status.exists == Some(Rung::Up));
+    let made = volume.status.as_ref().is_some_and(|status| !status.handle.is_empty());
     !made && !volume.is_refused()
 }
 
