@@ -305,6 +305,41 @@ async fn deletion_answers_a_status_or_waits_for_finalizers() {
     assert_eq!(get(&f.server, &held).await.code, 404);
 }
 
+/// One write says that nothing is left and takes the finalizer; that of somebody else stays.
+#[tokio::test]
+async fn the_last_word_of_what_goes_takes_its_own_finalizer() {
+    let f = fixture().await;
+    let helds = "/apis/test.dev/v1/namespaces/default/helds";
+    let over = json!({ "status": { "phase": "Over" } });
+    let held = |name: &str, finalizers: Value| json!({ "metadata": { "name": name, "finalizers": finalizers }, "spec": { "plugin": "p" } });
+    let status = |name: &str| format!("{helds}/{name}/status");
+    // What stays keeps it, whatever is said of it.
+    post(&f.server, helds, held("h", json!([]))).await;
+    let stays = merge(&f.server, &status("h"), over.clone()).await;
+    assert_eq!(stays.at("/metadata/finalizers"), &json!(["test.dev/hold"]));
+    merge(&f.server, &status("h"), json!({ "status": { "phase": "Busy" } })).await;
+    assert!(
+        delete(&f.server, &format!("{helds}/h"), None).await.at("/metadata/deletionTimestamp").is_string()
+    );
+    // Of what goes another word takes nothing, nor does a write of the rest that finds it said.
+    let busy = merge(&f.server, &status("h"), json!({ "status": { "seen": 1 } })).await;
+    assert_eq!(busy.at("/metadata/finalizers"), &json!(["test.dev/hold"]));
+    let tried = json!({ "status": { "phase": "Over" }, "metadata": { "labels": { "a": "b" } } });
+    let main = merge(&f.server, &format!("{helds}/h"), tried).await;
+    assert_eq!(main.at("/metadata/finalizers"), &json!(["test.dev/hold"]), "it says no status");
+    let writes = f.writes().await;
+    let last = merge(&f.server, &status("h"), over.clone()).await;
+    assert_eq!((last.code, last.at("/status/phase")), (200, &json!("Over")));
+    assert_eq!(f.writes().await, writes + 1);
+    assert_eq!(get(&f.server, &format!("{helds}/h")).await.code, 404);
+
+    post(&f.server, helds, held("two", json!(["x.dev/y"]))).await;
+    delete(&f.server, &format!("{helds}/two"), None).await;
+    let left = merge(&f.server, &status("two"), over).await;
+    assert_eq!(left.at("/metadata/finalizers"), &json!(["x.dev/y"]));
+    assert_eq!(get(&f.server, &format!("{helds}/two")).await.at("/status/phase"), "Over");
+}
+
 #[tokio::test]
 async fn preconditions_and_propagation_are_kept() {
     let f = fixture().await;

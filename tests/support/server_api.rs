@@ -95,7 +95,7 @@ pub(crate) fn gadget() -> KindDefinition {
     }
 }
 
-/// A kind like [`gadget`] whose objects get a finalizer at admission.
+/// A kind like [`gadget`] whose objects get a finalizer at admission, and lose it with the word that they are over.
 pub(crate) fn held() -> KindDefinition {
     KindDefinition {
         kind: "Held",
@@ -104,6 +104,7 @@ pub(crate) fn held() -> KindDefinition {
         short_names: &[],
         nodes: &[],
         finalizer: Some("test.dev/hold"),
+        over: |held| held["status"]["phase"] == "Over",
         ..gadget()
     }
 }
