@@ -251,6 +251,9 @@ pub struct AllocationStatus {
     /// by the allocations controller; the node says it in its conditions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<Obstacle>,
+    /// It is being deleted, has ended, and its node has no attachment any more that lets it in. It goes with this word.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub released: bool,
     /// Its volumes as the node sees them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumePublication>,
@@ -261,6 +264,25 @@ pub struct AllocationStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+impl AllocationStatus {
+    /// Whether its node said that nothing of it is left: no process, no publication.
+    pub fn ended(&self) -> bool {
+        let over = self.phase.is_some_and(AllocationPhase::terminal);
+        let down = self.volumes.iter().all(|v| v.published == Rung::Down);
+        let idle = self.tasks.iter().all(|t| match t.state {
+            TaskState::Pending | TaskState::Exited => true,
+            TaskState::Running | TaskState::Restarting | TaskState::Stopping | TaskState::Lost => false,
+        });
+        over && down && idle
+    }
+}
+
+/// Whether the node of an allocation says that nothing of it is left, nor any attachment that lets it in.
+pub(super) fn allocation_over(object: &Value) -> bool {
+    let status = &object["status"];
+    status["released"] == true && AllocationStatus::deserialize(status).is_ok_and(|status| status.ended())
 }
 
 /// What keeps an allocation from its volumes.

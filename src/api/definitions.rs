@@ -124,6 +124,7 @@ fn of_nodes() -> Vec<KindDefinition> {
             columns: ALLOCATION,
             nodes: const { &[NodeRight::of("status.nodeName", ALLOCATION_PART)] },
             finalizer: Some(FINALIZER),
+            over: super::allocation::allocation_over,
             default: super::allocation::name_claims,
             validate: validate::allocation,
             ..of::<Allocation>("allocation", &["alloc"], &["status.nodeName"])
@@ -137,7 +138,7 @@ fn of_nodes() -> Vec<KindDefinition> {
 }
 
 /// The fields of an Allocation's status that its node writes.
-pub const ALLOCATION_PART: &[&str] = &["phase", "volumes", "tasks", "conditions"];
+pub const ALLOCATION_PART: &[&str] = &["phase", "released", "volumes", "tasks", "conditions"];
 /// The fields of a VolumeAttachment's status that its node writes.
 pub const ATTACHED_PART: &[&str] = &["node", "conditions"];
 /// The fields of a VolumeAttachment's status that its host writes.

@@ -399,6 +399,9 @@ pub const CRASH_LOOP: &str = "CrashLoop";
 /// Why an instance is not Ready: it was not within its `healthTimeout`. That stays while it is started again.
 pub const HEALTH_TIMED_OUT: &str = "HealthTimeout";
 
+/// Why an instance is not Ready that begins: nobody listens at its socket yet, or it does not say that it is ready.
+pub const BEGINS: [&str; 2] = ["NoSocket", "ProbeFailed"];
+
 /// Why an instance is not Ready: another driver answers than the Plugin is for.
 pub const OTHER_DRIVER: &str = "OtherDriver";
 

@@ -300,6 +300,14 @@ fn advice(last: &Branch, path: &[&Branch]) -> String {
             "allow its directory on that node (`--host-path`, or hostPaths in its file), or name another path in another allocation"
                 .to_owned()
         }
+        (_, "ForeignMount", _) => "unmount what the message names; it then goes on by itself".to_owned(),
+        (_, "MountSilent", _) => {
+            "look why its file system does not answer: its driver, its server, its device; it goes on by itself when it does"
+                .to_owned()
+        }
+        (_, "SubPathUnusable", _) => {
+            "make that directory in the volume, or name another one in subPath and apply the manifest".to_owned()
+        }
         (_, "NodeStopped", _) => "start `wharfline up` there".to_owned(),
         (_, "BeingDeleted", Kind::Node) => format!("`wharfline describe {words}`"),
         (_, _, Kind::Node) => {

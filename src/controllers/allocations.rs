@@ -12,8 +12,8 @@ use super::facts::{deleting, fence, fence_command, uid, with_condition};
 use super::holders::obstacle;
 use super::nodes::pulse;
 use super::templates;
-use crate::api::allocation::{AllocationPhase, EVICTED, Obstacle, OnNodeLost, TaskState};
-use crate::api::meta::{Condition, READY, Rung, Truth};
+use crate::api::allocation::{AllocationPhase, EVICTED, Obstacle, OnNodeLost};
+use crate::api::meta::{Condition, READY, Truth};
 use crate::api::{Allocation, AllocationStatus};
 use crate::plan::Reason;
 use crate::plan::host::HostNode;
@@ -98,33 +98,23 @@ fn silent(node: &Node) -> bool {
     conditions.into_iter().flatten().any(|c| c.type_ == READY && c.status == "Unknown")
 }
 
-/// Whether its node said that nothing of it is left: no process, no publication.
-fn ended(status: &AllocationStatus) -> bool {
-    let over = status.phase.is_some_and(AllocationPhase::terminal);
-    let down = status.volumes.iter().all(|v| v.published == Rung::Down);
-    let idle = status.tasks.iter().all(|t| match t.state {
-        TaskState::Pending | TaskState::Exited => true,
-        TaskState::Running | TaskState::Restarting | TaskState::Stopping | TaskState::Lost => false,
-    });
-    over && down && idle
-}
-
 /// Whether nothing of it is left on its node, and nothing comes again: a driver between two runs does, until it is let go.
 pub(crate) fn over(status: &AllocationStatus, serves: bool) -> bool {
-    ended(status) && (!serves || status.plugin_released)
+    status.ended() && (!serves || status.plugin_released)
 }
 
 /// Whether its node said that nothing of it is left, and knew then that it has to leave: an older word may be of before it
 /// was started again.
 pub(crate) fn evicted(status: &AllocationStatus) -> bool {
     let knew = status.conditions.iter().any(|c| c.kind == READY && c.reason == EVICTED);
-    status.evicted && knew && ended(status)
+    status.evicted && knew && status.ended()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::allocation::{TaskStatus, VolumePublication};
+    use crate::api::allocation::{TaskState, TaskStatus, VolumePublication};
+    use crate::api::meta::Rung;
 
     #[test]
     fn an_allocation_has_ended_when_nothing_of_it_is_left() {
@@ -135,10 +125,10 @@ mod tests {
             tasks: vec![TaskStatus { state, ..TaskStatus::default() }],
             ..AllocationStatus::default()
         };
-        assert!(ended(&with(P::Stopped, Rung::Down, TaskState::Exited)));
-        assert!(!ended(&with(P::Stopping, Rung::Down, TaskState::Exited)));
-        assert!(!ended(&with(P::Stopped, Rung::Unknown, TaskState::Exited)));
-        assert!(!ended(&with(P::Failed, Rung::Down, TaskState::Running)));
+        assert!(with(P::Stopped, Rung::Down, TaskState::Exited).ended());
+        assert!(!with(P::Stopping, Rung::Down, TaskState::Exited).ended());
+        assert!(!with(P::Stopped, Rung::Unknown, TaskState::Exited).ended());
+        assert!(!with(P::Failed, Rung::Down, TaskState::Running).ended());
         for (serves, plugin_released, expected) in
             [(false, false, true), (true, false, false), (true, true, true)]
         {

@@ -47,7 +47,11 @@ pub(super) fn publish(
 ) -> Result<(), Refusal> {
     let bad = |problem| Refusal::BadTarget { target: asked.target.as_path().to_owned(), problem };
     let spot = Spot::open(&asked.target)?.ok_or_else(|| bad("its parent directory does not exist"))?;
-    let seen = spot.look(&source.sought)?;
+    let seen = match spot.look(&source.sought)? {
+        // Nobody can use it: it makes way for what is asked for.
+        Seen::Dead => spot.unmount(&source.sought)?,
+        seen => seen,
+    };
     let elsewhere = published_elsewhere(ledger.publications(), &asked.target, &source.sought)?;
     let access = if asked.is_read_only() { Access::ReadOnly } else { Access::ReadWrite };
     let view = View { volume: source.sought.volume, leaf: source.leaf, seen, elsewhere: &elsewhere };
@@ -96,7 +100,13 @@ fn take_back(
     match (spot.unmount(&source.sought)?, source.leaf) {
         (Seen::Directory, Leaf::Directory) | (Seen::File, Leaf::File) => spot.remove(source.leaf)?,
         (
-            Seen::Nothing | Seen::Directory | Seen::File | Seen::Odd | Seen::Foreign | Seen::Volume(_),
+            Seen::Nothing
+            | Seen::Directory
+            | Seen::File
+            | Seen::Odd
+            | Seen::Foreign
+            | Seen::Volume(_)
+            | Seen::Dead,
             Leaf::Directory | Leaf::File,
         ) => {}
     }
@@ -142,6 +152,7 @@ fn next(view: &View<'_>, known: &Publications, asked: &Publication, access: Acce
             None => Ok(Next::Remember),
         },
         (Seen::Foreign, _) => bad("something else is mounted there"),
+        (Seen::Dead, _) => bad("what is mounted there does not answer, and is mounted again and again"),
         (Seen::File | Seen::Odd, Leaf::Directory) => bad("it is no directory"),
         (Seen::Directory | Seen::Odd, Leaf::File) => bad("it is no regular file"),
         (Seen::Nothing, _) | (Seen::Directory, Leaf::Directory) | (Seen::File, Leaf::File) => {
@@ -188,7 +199,7 @@ pub(super) fn take_off(
     target: &TargetPath,
 ) -> Result<(), Refusal> {
     let before = spot.look(sought)?;
-    let was_there = matches!(before, Seen::Volume(_));
+    let was_there = matches!(before, Seen::Volume(_) | Seen::Dead);
     let bad = |problem| Refusal::BadTarget { target: target.as_path().to_owned(), problem };
     let made = |leaf| was_there || expected == Expected::Recorded(Some(leaf));
     match spot.unmount(sought)? {
@@ -199,7 +210,7 @@ pub(super) fn take_off(
             return Err(Refusal::NoVolume { volume: sought.volume.to_owned() });
         }
         Seen::Foreign => return Err(bad("something else is mounted there")),
-        Seen::Volume(_) => return Err(bad("it is mounted again and again")),
+        Seen::Volume(_) | Seen::Dead => return Err(bad("it is mounted again and again")),
     }
     if was_there {
         tracing::info!(volume = sought.volume, target = %target.as_path().display(), "unpublished");

@@ -13,7 +13,7 @@ use rustix::mount::{MountFlags, mount_remount};
 
 use super::refusal::Refusal;
 use super::request::{Capability, TargetPath};
-use crate::sys::kernel::{Access, MountRow};
+use crate::sys::kernel::{Access, MountId, MountRow};
 use crate::sys::real::{mounts, parse_mountinfo};
 
 /// Mounts of ours on top of each other that one unpublish takes off; more than one means that somebody else mounted too.
@@ -31,6 +31,9 @@ pub(super) struct Sought<'a> {
     pub(super) volume: &'a str,
     /// Whether the root of a mount is the volume's.
     pub(super) is_here: &'a dyn Fn(&Statx) -> io::Result<bool>,
+    /// The same of one that is not, by what the mount table says of it: its file system does not answer any more, or the volume is
+    /// on another one by now.
+    pub(super) is_its: &'a dyn Fn(&MountRow) -> bool,
 }
 
 /// What a mount goes onto.
@@ -53,6 +56,8 @@ pub(super) enum Seen {
     File,
     /// The volume is mounted there.
     Volume(Access),
+    /// The volume is mounted there as it was once: from a file system that does not answer any more, or is not in use any more.
+    Dead,
     /// Something else is mounted there.
     Foreign,
     /// A symbolic link or something odder.
@@ -81,6 +86,7 @@ impl<'a> Spot<'a> {
         let here = match rustix::fs::statx(&self.parent, self.target.leaf(), at, FIELDS) {
             Ok(here) => here,
             Err(Errno::NOENT) => return Ok(Seen::Nothing),
+            Err(error) if DEAD.contains(&error) => return self.dead(sought, error),
             Err(error) => return Err(error.into()),
         };
         if !here.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
@@ -91,11 +97,27 @@ impl<'a> Spot<'a> {
             });
         }
         if !(sought.is_here)(&here)? {
-            return Ok(Seen::Foreign);
+            return former(sought, MountId(here.stx_mnt_id));
         }
         let flags = rustix::fs::fstatvfs(self.open_leaf()?)?.f_flag;
         let read_only = flags.contains(StatVfsMountFlags::RDONLY);
         Ok(Seen::Volume(if read_only { Access::ReadOnly } else { Access::ReadWrite }))
+    }
+
+    /// What is there where the file system says nothing but that: as of a FUSE driver that has died, a server that does not know
+    /// its files any more, a device that has gone. Which mount it is can be told without it.
+    fn dead(&self, sought: &Sought<'_>, error: Errno) -> io::Result<Seen> {
+        let mount = |fd: &OwnedFd| {
+            let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
+            let id = told.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+            id.map(MountId).ok_or(io::Error::from(error))
+        };
+        let id = mount(&self.open_leaf()?)?;
+        // It is what the target lies on that does not answer.
+        if id == mount(&self.parent)? {
+            return Err(error.into());
+        }
+        former(sought, id)
     }
 
     /// Puts a clone of the mount that `source` is in on the target, which is an empty directory or file, or nothing yet.
@@ -159,7 +181,7 @@ impl<'a> Spot<'a> {
     pub(super) fn unmount(&self, sought: &Sought<'_>) -> Result<Seen, Refusal> {
         for _ in 0..DEEPEST_STACK {
             let seen = self.look(sought)?;
-            if !matches!(seen, Seen::Volume(_)) {
+            if !matches!(seen, Seen::Volume(_) | Seen::Dead) {
                 return Ok(seen);
             }
             match mounts::unmount(&self.parent, self.target.leaf()) {
@@ -205,6 +227,8 @@ impl<'a> Spot<'a> {
         match rustix::fs::statx(&self.parent, self.target.leaf(), at, FIELDS) {
             Ok(here) => Ok(here.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)),
             Err(Errno::NOENT) => Ok(false),
+            // A directory answers where nothing is mounted.
+            Err(error) if DEAD.contains(&error) => Ok(true),
             Err(error) => Err(Refusal::failed("look at", self.target.as_path())(error)),
         }
     }
@@ -235,7 +259,16 @@ impl<'a> Spot<'a> {
     }
 }
 
+/// What a mount is that is not the volume as it is now.
+fn former(sought: &Sought<'_>, id: MountId) -> io::Result<Seen> {
+    let row = table()?.into_iter().find(|row| row.id == id);
+    Ok(if row.is_some_and(|row| (sought.is_its)(&row)) { Seen::Dead } else { Seen::Foreign })
+}
+
 pub(super) const FIELDS: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::MNT_ID);
+
+/// What a file system says of its root that does not answer any more.
+const DEAD: [Errno; 4] = [Errno::NOTCONN, Errno::STALE, Errno::IO, Errno::HOSTDOWN];
 
 /// What tells one file from another.
 pub(super) fn identity(file: &Statx) -> (u32, u32, u64) {

@@ -7,12 +7,13 @@ use kube::Resource;
 use super::allocations::{admit, forget_bad_runs, refuse, runtime_note};
 use super::context::{Key, Node};
 use super::registry::{Fingerprint, Instance, InstanceKey, Progress};
+use super::supervisor::Fault;
 use super::writes::{Guard, Part};
 use super::{audit, room};
 use crate::api::PluginInstanceStatus;
 use crate::api::definitions::INSTANCE_PART;
 use crate::api::meta::{Condition, READY, Truth, set_condition};
-use crate::api::plugin::{CRASH_LOOP, STEADY};
+use crate::api::plugin::{BEGINS, CRASH_LOOP, HEALTH_TIMED_OUT, STEADY};
 use crate::plan::Reason;
 use crate::plan::supervise::{Process, Runs, has_run_on, is_steady, steady_in};
 
@@ -128,10 +129,11 @@ fn instance_status(
     generation: Option<i64>,
 ) -> PluginInstanceStatus {
     let found = progress.fingerprint.clone();
+    let healthy = progress.healthy_since.is_some();
     let mut conditions = before.conditions.clone();
     let fault = progress.fault.clone().or_else(|| progress.accused.clone());
+    let fault = if healthy { fault } else { timed_out(fault.as_ref(), &before.conditions).or(fault) };
     let (word, message) = fault.unwrap_or_else(|| ("Starting".into(), String::new()));
-    let healthy = progress.healthy_since.is_some();
     let steps = [
         ("Connected", progress.connected),
         ("Probed", progress.probed),
@@ -158,6 +160,14 @@ fn instance_status(
         status.topology = found.topology;
     }
     status
+}
+
+/// That it took too long, as an earlier daemon said: that says more than that it begins once more.
+fn timed_out(fault: Option<&Fault>, before: &[Condition]) -> Option<Fault> {
+    let begins = fault.is_none_or(|(word, _)| BEGINS.contains(&word.as_str()));
+    let late = |c: &&Condition| c.kind == READY && c.status == Truth::False && c.reason == HEALTH_TIMED_OUT;
+    let said = before.iter().find(late).filter(|_| begins)?;
+    Some((said.reason.clone(), said.message.clone()))
 }
 
 fn capability_words(found: &Fingerprint) -> Vec<String> {

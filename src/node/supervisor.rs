@@ -25,7 +25,7 @@ mod edge;
 use super::context::{AtSocket, Key, Node};
 use super::registry::{Fingerprint, Instance, InstanceKey, Progress};
 use crate::api::PluginInstance;
-use crate::api::plugin::{HEALTH_TIMED_OUT, OTHER_DRIVER, Provider, Role};
+use crate::api::plugin::{BEGINS, HEALTH_TIMED_OUT, OTHER_DRIVER, Provider, Role};
 use crate::csi::{self, Failure, Readiness, check};
 use crate::sys::watch::DirEvent;
 use doorway::{Doorway, next_socket};
@@ -49,7 +49,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 /// The word for an instance whose process is over.
 pub(super) const PROCESS_ENDED: &str = "ProcessEnded";
 /// The word for a socket that is missing.
-const NO_SOCKET: &str = "NoSocket";
+const NO_SOCKET: &str = BEGINS[0];
 /// Longer than any daemon runs.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// The default of `healthTimeout`.
@@ -478,7 +478,7 @@ fn watch_refused(socket: &Path, why: &str) -> Fault {
 /// What a failed Probe means. Without a connection, what is at the socket's path says more than the call.
 async fn probe_fault(node: &Node, watched: &Watched, failure: Failure) -> Fault {
     let Some(instance) = node.registry.get(&watched.key).filter(|_| failure.is_disconnected()) else {
-        return call_fault("ProbeFailed")(failure);
+        return call_fault(BEGINS[1])(failure);
     };
     let socket = &instance.socket;
     match node.machine.dial.look(socket).await {
@@ -489,7 +489,7 @@ async fn probe_fault(node: &Node, watched: &Watched, failure: Failure) -> Fault 
         }
         AtSocket::Socket => {
             let sentence = format!("nobody answers on the plugin's socket {}: {failure}", socket.display());
-            ("ProbeFailed".to_owned(), sentence)
+            (BEGINS[1].to_owned(), sentence)
         }
     }
 }

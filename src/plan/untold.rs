@@ -90,6 +90,11 @@ pub fn is_passing(
     phase == AllocationPhase::Stopping && last != Some(AllocationPhase::Stopping) && well
 }
 
+/// Whether the word that one that is being deleted has ended may wait for its attachments to go: it was not told before.
+pub fn is_ended(phase: AllocationPhase, last: Option<AllocationPhase>) -> bool {
+    phase.terminal() && !last.is_some_and(AllocationPhase::terminal)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,6 +144,21 @@ mod tests {
             (Following { used: false, ..leaves }, false),
         ] {
             assert_eq!(detach_follows(&case), wanted, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn that_it_has_ended_waits_only_if_it_is_news() {
+        use AllocationPhase::{Complete, Failed, Running, Stopped, Stopping};
+        for (phase, last, wanted) in [
+            (Stopped, Some(Running), true),
+            (Stopped, None, true),
+            (Failed, Some(Stopping), true),
+            (Stopped, Some(Stopped), false),
+            (Complete, Some(Complete), false),
+            (Stopping, Some(Running), false),
+        ] {
+            assert_eq!(is_ended(phase, last), wanted, "{phase:?} after {last:?}");
         }
     }
 

@@ -19,6 +19,9 @@ pub trait Containerd: Send + Sync + fmt::Debug {
     /// The containers of ours, in no order.
     async fn list(&self) -> Result<Vec<Contained>, ContainerdError>;
 
+    /// The directories of the tasks whose containers are called by something beneath `root` still. It is not asked for that.
+    async fn called_for(&self, root: &Path) -> Vec<PathBuf>;
+
     /// The names of containers of ours that it does not have, and for which its own program runs all the same: it starts
     /// one for each container, and forgets one whose start was broken off.
     async fn strays(&self) -> Result<Vec<String>, ContainerdError>;

@@ -185,6 +185,36 @@ fn clear(dir: &Path) {
     fs::create_dir(dir).unwrap();
 }
 
+/// As when its data directory is on another file system by now: the former mount is nothing that anybody could use.
+#[tokio::test]
+async fn what_was_mounted_from_a_former_directory_makes_way() {
+    let rig = Rig::new();
+    let id = rig.volume("a").await;
+    let target = rig.target("one");
+    for again in [false, true] {
+        rig.publish(publish(&id, &target)).await.unwrap();
+        fs::remove_dir_all(rig.data(&id)).unwrap();
+        fs::create_dir(rig.data(&id)).unwrap();
+        fs::write(rig.data(&id).join("new"), "").unwrap();
+        if again {
+            rig.publish(publish(&id, &target)).await.unwrap();
+            assert!(target.join("new").exists());
+            assert_eq!(mounts_below(&target), [target.clone()], "once");
+        }
+        rig.unpublish(&id, &target).await.unwrap();
+        assert!(!target.exists());
+    }
+    // Nothing in it is its directory, whoever mounted that there.
+    fs::create_dir(&target).unwrap();
+    fs::create_dir(rig.data(&id).join("sub")).unwrap();
+    mount_bind(rig.data(&id).join("sub"), &target).unwrap();
+    assert_eq!(refused(rig.unpublish(&id, &target).await, "something else"), Code::FailedPrecondition);
+    unmount(&target, UnmountFlags::empty()).unwrap();
+    rig.unpublish(&id, &target).await.unwrap();
+    rig.delete(&id).await.unwrap();
+    rig.finish().await;
+}
+
 #[tokio::test]
 async fn an_empty_directory_at_the_target_will_do() {
     let rig = Rig::new();

@@ -1,6 +1,7 @@
 //! The whole life of a volume, each call twice, with the driver killed in the middle.
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use tonic::Code;
 use wharfline::csi::proto;
@@ -101,6 +102,38 @@ async fn of_no_named_file_system() {
 #[tokio::test]
 async fn of_xfs() {
     live(mount(Access::SingleNodeWriter, "xfs", &[]), XFS, "xfs").await;
+}
+
+/// What the kernel does to a file system when its device is pulled out: of an xfs even the root does not answer any more.
+#[tokio::test]
+async fn what_does_not_answer_any_more_is_taken_down_and_can_be_had_again() {
+    let backend = Backend::new();
+    let driver = backend.all();
+    let xfs = mount(Access::SingleNodeWriter, "xfs", &[]);
+    let id = driver.volume("web", XFS, &xfs).await;
+    let context = driver.attach(&id, "node-a", &xfs).await.unwrap();
+    let (staging, target) = (backend.staging("s"), backend.target("t"));
+    let staged = rig::stage(&id, &context, &staging, &xfs);
+    driver.stage(staged.clone()).await.unwrap();
+    driver.publish(rig::publish(&staged, &target)).await.unwrap();
+    write(&target.join("kept"), b"kept");
+    let shutdown =
+        "open(F, '<', $ARGV[0]) or die; $mode = pack('L', 1); ioctl(F, 0x8004587d, $mode) or die $!";
+    let done = Command::new("perl").args(["-e", shutdown]).arg(&target).status().unwrap();
+    assert!(done.success());
+    assert_eq!(fs::metadata(&target).unwrap_err().raw_os_error(), Some(5), "it is dead");
+    driver.unpublish(&id, &target).await.unwrap();
+    assert!(!target.exists());
+    driver.unstaged(&id, &staging).await;
+    driver.stage(staged.clone()).await.unwrap();
+    driver.publish(rig::publish(&staged, &target)).await.unwrap();
+    assert_eq!(fs::read(target.join("kept")).unwrap(), b"kept");
+    driver.unpublish(&id, &target).await.unwrap();
+    driver.unstaged(&id, &staging).await;
+    driver.detach(&id, "node-a").await.unwrap();
+    driver.delete(&id).await.unwrap();
+    driver.stop().await;
+    backend.assert_nothing_left();
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node as CoreNode;
-use kube::Api;
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use wharfline::csi::Rpc;
 
@@ -162,6 +162,42 @@ async fn what_is_let_go_and_detached_by_one_machine_is_written_once() {
             gate.open();
         }
         rig.detached().await;
+        rig.end_volume("vol-1").await;
+        rig.finish().await;
+    }
+}
+
+/// That an allocation has ended is told when its attachment has gone, and it goes with that word; unless that takes long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_an_allocation_whose_attachment_goes_is_its_last_word() {
+    const STATUS: &str = "/apis/wharfline.dev/v1alpha1/namespaces/default/allocations/app/status";
+    let (stopped, last) =
+        (|a: &Value| a["status"]["phase"] == "Stopped", |a: &Value| a["status"]["released"] == true);
+    for hangs in [false, true] {
+        let rig = Rig::new(Config::full()).await;
+        rig.running().await;
+        // It goes as soon as its node says that nothing of it is left.
+        let own = json!({ "metadata": { "finalizers": ["wharfline.dev/protection"] } });
+        rig.world.patch(&rig.attachments, "att-1", own).await;
+        let before = rig.link.patches(STATUS);
+        let gate = Gate::new();
+        if hangs {
+            rig.backend.next(Rpc::ControllerUnpublishVolume, Answer::honest().hang(&gate));
+        }
+        rig.world.delete(&rig.allocs, "app").await;
+        rig.world.delete(&rig.attachments, "att-1").await;
+        if hangs {
+            rig.in_flight(Rpc::ControllerUnpublishVolume, 1).await;
+            let told = |a: &Value| stopped(a) && !last(a);
+            rig.world.until(&rig.allocs, "app", "ended, which is told alone", told).await;
+            gate.open();
+        }
+        rig.world.until(&rig.allocs, "app", "released", |a| stopped(a) && last(a)).await;
+        assert!(rig.attachments.get_opt("att-1").await.unwrap().is_none(), "its attachment has gone first");
+        assert_eq!(rig.link.patches(STATUS), before + if hangs { 2 } else { 1 });
+        let held = rig.allocs.get("app").await.unwrap().finalizers().to_vec();
+        assert_eq!(held, ["example.com/read"], "its own finalizer goes with that word");
+        rig.world.let_go(&rig.allocs, "app").await;
         rig.end_volume("vol-1").await;
         rig.finish().await;
     }

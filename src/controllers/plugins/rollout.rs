@@ -12,7 +12,7 @@ use super::super::write::Failure;
 use super::wanted::{Slot, Wanted, slot};
 use super::{fault, loops_said, own_allocations, tasks};
 use crate::api::meta::{Condition, ObjectRef, Time, Truth};
-use crate::api::plugin::{HEALTH_TIMED_OUT, MIN_HEALTHY_TIME, MOST_REPLICAS};
+use crate::api::plugin::{BEGINS, HEALTH_TIMED_OUT, MIN_HEALTHY_TIME, MOST_REPLICAS};
 use crate::api::quantity;
 use crate::api::{Allocation, Plugin, PluginInstance, Volume};
 use crate::plan::registry::{self, Instance};
@@ -409,7 +409,7 @@ fn unwell(
         }
         // A socket that is not there yet may come, and somebody may listen to it; that neither was so in time is told as another
         // fault.
-        let begins = |reason: &str| ["NoSocket", "ProbeFailed"].contains(&reason);
+        let begins = |reason: &str| BEGINS.contains(&reason);
         fault.filter(|(reason, _)| !begins(reason))
     })
 }

@@ -21,6 +21,13 @@ pub(super) fn is_here(volume: &VolumeId, data: Option<&OwnedFd>, here: &Statx) -
     }
 }
 
+/// Whether a mount is of the data directory of `volume`, wherever that was; of nothing in it, for that may be somebody's.
+pub(super) fn is_its(volume: &VolumeId, mount: &MountRow) -> bool {
+    let root = mount.root.to_string_lossy();
+    let root = root.strip_suffix("//deleted").unwrap_or(&root);
+    is_data_of(volume, &mount.root) && root.ends_with("/data")
+}
+
 fn root_of_mount(id: u64) -> io::Result<Option<PathBuf>> {
     Ok(table()?.into_iter().find(|mount| mount.id == MountId(id)).map(|mount| mount.root))
 }
@@ -49,6 +56,10 @@ pub(in crate::drivers) fn fs_type(dir: impl AsFd) -> io::Result<String> {
 mod tests {
     use super::*;
 
+    fn row() -> MountRow {
+        table().unwrap().remove(0)
+    }
+
     #[test]
     fn a_mount_of_the_data_is_known_by_its_root() {
         let id = VolumeId::parse("0123456789abcdef0123").unwrap();
@@ -56,6 +67,12 @@ mod tests {
             assert!(is_data_of(&id, Path::new(ours)), "{ours}");
         }
         assert!(is_data_of(&id, Path::new("/d/volumes/0123456789abcdef0123/data/sub/path")));
+        let row = |root: &str| MountRow { root: root.into(), ..row() };
+        assert!(is_its(&id, &row("/d/volumes/0123456789abcdef0123/data")));
+        assert!(is_its(&id, &row("/0123456789abcdef0123/data//deleted")));
+        for other in ["/0123456789abcdef0123/data/sub", "/0123456789abcdef0124/data", "/data"] {
+            assert!(!is_its(&id, &row(other)), "{other}");
+        }
         for other in ["/", "/0123456789abcdef0123/database", "/0123456789abcdef0124/data"] {
             assert!(!is_data_of(&id, Path::new(other)), "{other}");
         }

@@ -19,7 +19,8 @@ pub(super) fn publish(
     let missing = || Refusal::NoVolume { volume: handle.to_owned() };
     let mut locked = homes.lock(volume)?.ok_or_else(missing)?;
     let data = open_data(&locked.home, &locked.path)?;
-    let sought = Sought { volume: handle, is_here: &|here| mounts::is_here(volume, Some(&data), here) };
+    let is_here = |here: &_| mounts::is_here(volume, Some(&data), here);
+    let sought = Sought { volume: handle, is_here: &is_here, is_its: &|row| mounts::is_its(volume, row) };
     let source = Source { sought, what: &data, leaf: Leaf::Directory, prepare: &|_| Ok(()) };
     publish::publish(&mut locked, &source, asked)
 }
@@ -42,7 +43,9 @@ pub(super) fn unpublish(
             Some(_) => Expected::Recorded(Some(Leaf::Directory)),
             None => Expected::Unknown,
         };
-        take_off(&spot, &Sought { volume: volume.as_str(), is_here: &is_here }, expected, target)?;
+        let is_its = |row: &_| mounts::is_its(volume, row);
+        let sought = Sought { volume: volume.as_str(), is_here: &is_here, is_its: &is_its };
+        take_off(&spot, &sought, expected, target)?;
     }
     if let Some(locked) = &mut locked
         && locked.record.state.forget(target)
@@ -56,6 +59,7 @@ pub(super) fn unpublish(
 pub(super) fn is_at(volume: &VolumeId, data: &OwnedFd, path: &TargetPath) -> Result<bool, Refusal> {
     let Some(spot) = Spot::open(path)? else { return Ok(false) };
     let is_here = |here: &_| mounts::is_here(volume, Some(data), here);
-    let seen = spot.look(&Sought { volume: volume.as_str(), is_here: &is_here })?;
+    let is_its = |row: &_| mounts::is_its(volume, row);
+    let seen = spot.look(&Sought { volume: volume.as_str(), is_here: &is_here, is_its: &is_its })?;
     Ok(matches!(seen, Seen::Volume(_)))
 }

@@ -79,6 +79,11 @@ pub(super) fn shows(devices: &[DeviceId], root: &Statx) -> io::Result<bool> {
     Ok(mount.is_some_and(|mount| devices.iter().any(|device| is_on(&mount, *device))))
 }
 
+/// The same of a mount whose file system does not answer.
+pub(super) fn is_its(devices: &[DeviceId], mount: &MountRow) -> bool {
+    devices.iter().any(|device| is_on(mount, *device))
+}
+
 /// Whether a mount is of the file system on a device. That of a btrfs has a number that no device has.
 fn is_on(mount: &MountRow, device: DeviceId) -> bool {
     if mount.device == device {

@@ -106,7 +106,8 @@ impl Core {
         let device = devices.first().ok_or_else(|| not_there(volume, path))?;
         let ids = file.device_ids(&devices);
         let is_here = |root: &_| device::shows(&ids, root);
-        let sought = Sought { volume: volume.as_str(), is_here: &is_here };
+        let is_its = |row: &_| device::is_its(&ids, row);
+        let sought = Sought { volume: volume.as_str(), is_here: &is_here, is_its: &is_its };
         let spot = Spot::open(path)?.ok_or_else(|| not_there(volume, path))?;
         let block = file.stage.capability.block;
         match spot.look(&sought)? {
@@ -116,7 +117,7 @@ impl Core {
             }
             // Nothing is mounted where a block volume is staged.
             Seen::Directory if block && file.stage.staging == *path => Ok(Place::Device(device.clone())),
-            Seen::Nothing | Seen::Directory | Seen::File | Seen::Foreign | Seen::Odd => {
+            Seen::Nothing | Seen::Directory | Seen::File | Seen::Dead | Seen::Foreign | Seen::Odd => {
                 Err(not_there(volume, path))
             }
         }

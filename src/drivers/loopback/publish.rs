@@ -52,7 +52,8 @@ pub(super) fn publish(core: &Core, volume: &VolumeId, asked: &Asked) -> Result<(
     }
     let ids = file.device_ids(std::slice::from_ref(&device));
     let is_here = |root: &_| device::shows(&ids, root);
-    let sought = Sought { volume: volume.as_str(), is_here: &is_here };
+    let is_its = |row: &_| device::is_its(&ids, row);
+    let sought = Sought { volume: volume.as_str(), is_here: &is_here, is_its: &is_its };
     let what = if capability.block {
         device_node(&device)?
     } else {
@@ -84,7 +85,7 @@ fn staged(staging: &TargetPath, sought: &Sought<'_>) -> Result<Option<OwnedFd>, 
     let Some(spot) = Spot::open(staging)? else { return Ok(None) };
     match spot.look(sought)? {
         Seen::Volume(_) => spot.open_leaf().map(Some).map_err(Refusal::failed("open", staging.as_path())),
-        Seen::Nothing | Seen::Directory | Seen::File | Seen::Foreign | Seen::Odd => Ok(None),
+        Seen::Nothing | Seen::Directory | Seen::File | Seen::Dead | Seen::Foreign | Seen::Odd => Ok(None),
     }
 }
 
@@ -105,7 +106,8 @@ pub(super) fn unpublish(core: &Core, volume: &VolumeId, target: &TargetPath) -> 
         None => devices.iter().map(|device| device.device).collect(),
     };
     let is_here = |root: &_| device::shows(&ids, root);
-    let sought = Sought { volume: volume.as_str(), is_here: &is_here };
+    let is_its = |row: &_| device::is_its(&ids, row);
+    let sought = Sought { volume: volume.as_str(), is_here: &is_here, is_its: &is_its };
     let leaf = |block: bool| if block { Leaf::File } else { Leaf::Directory };
     let expected = match &file {
         Some(file) => {

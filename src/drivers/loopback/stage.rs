@@ -229,7 +229,8 @@ fn seen(
 ) -> Result<Seen, Refusal> {
     let ids: Vec<_> = own.iter().map(|device| device.device).collect();
     let is_here = |root: &_| device::shows(&ids, root);
-    let seen = spot.look(&Sought { volume: volume.as_str(), is_here: &is_here })?;
+    let is_its = |row: &_| device::is_its(&ids, row);
+    let seen = spot.look(&Sought { volume: volume.as_str(), is_here: &is_here, is_its: &is_its })?;
     // Nothing is mounted there for a block volume.
     Ok(match (seen, own) {
         (Seen::Directory, Some(_)) if asked.capability.block => Seen::Volume(Access::ReadWrite),
@@ -251,7 +252,8 @@ fn is_elsewhere(
         return Ok(true);
     }
     let is_here = |root: &_| device::shows(&[own.device], root);
-    let sought = Sought { volume: volume.as_str(), is_here: &is_here };
+    let is_its = |row: &_| device::is_its(&[own.device], row);
+    let sought = Sought { volume: volume.as_str(), is_here: &is_here, is_its: &is_its };
     let seen = Spot::open(&known.staging)?.map(|spot| spot.look(&sought)).transpose()?;
     Ok(matches!(seen, Some(Seen::Volume(_))))
 }
@@ -278,6 +280,7 @@ fn next(volume: &VolumeId, view: &View<'_>, wanted: &Stage) -> Result<Next, Refu
         Seen::Directory => Ok(Next::Make),
         Seen::Nothing | Seen::File | Seen::Odd => bad("it is no directory"),
         Seen::Foreign => bad("something else is mounted there"),
+        Seen::Dead => bad("its file system does not answer any more; it has to be unstaged first"),
     }
 }
 
@@ -437,7 +440,8 @@ pub(super) fn unstage(core: &Core, volume: &VolumeId, staging: &TargetPath) -> R
         |file| file.device_ids(&devices),
     );
     let is_here = |root: &_| device::shows(&ids, root);
-    let sought = Sought { volume: volume.as_str(), is_here: &is_here };
+    let is_its = |row: &_| device::is_its(&ids, row);
+    let sought = Sought { volume: volume.as_str(), is_here: &is_here, is_its: &is_its };
     let in_use = |by| Err(Refusal::InUse { volume: volume.as_str().to_owned(), by });
     if let Some(file) = &file
         && let Some(other) = published_elsewhere(&file.stage.publications, staging, &sought)?.first()

@@ -169,6 +169,7 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
         return again;
     }
     let left = status::only_a_moment(node, allocation, &told);
+    let left = left.or_else(|| status::only_attached(node, allocation, &told));
     if let Some(left) = left.or_else(|| status::only_progress(node, allocation, &told)) {
         return Some(again.map_or(left, |again| again.min(left)));
     }

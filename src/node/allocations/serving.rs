@@ -45,9 +45,14 @@ pub(super) fn held(written: &Allocation, served: &Allocation) -> Option<String> 
     })
 }
 
+/// Whether a task of it serves a plugin, or was to.
+pub(super) fn serves(allocation: &Allocation) -> bool {
+    allocation.spec.tasks.iter().any(|task| task.csi_plugin.is_some())
+}
+
 /// That it was asked to stop, and runs on for those who need its plugin.
 pub(super) fn needed(node: &Node, allocation: &Allocation) -> Option<String> {
-    let serves = allocation.spec.tasks.iter().any(|task| task.csi_plugin.is_some());
+    let serves = serves(allocation);
     let let_go = allocation.status.as_ref().is_some_and(|status| status.plugin_released);
     let asked = allocation.meta().deletion_timestamp.is_some() || allocation.spec.stop || node.stopped();
     (serves && asked && !let_go).then(|| {

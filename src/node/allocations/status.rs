@@ -14,6 +14,8 @@ use super::super::mounts::{TARGET, has_to_stop, stopping, user_note};
 use super::super::tasks::exit_code;
 use super::super::writes::{Guard, Part};
 use super::prepare::{self, note};
+use super::serving;
+
 use super::start::{FAILED_STARTS, restarts};
 use crate::api::allocation::{
     AllocationPhase, AllocationStatus, AllocationVolume, EVICTED, RestartPolicy, Task, TaskState, TaskStatus,
@@ -48,6 +50,8 @@ const MOMENT: Duration = Duration::from_millis(300);
 #[derive(Serialize, Deserialize)]
 pub(super) struct NodePart {
     phase: AllocationPhase,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    released: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     volumes: Vec<VolumePublication>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -128,6 +132,40 @@ pub(super) fn only_a_moment(node: &Node, allocation: &Allocation, told: &NodePar
     None
 }
 
+/// How long to wait with the word that one that is being deleted has ended: its attachments go, and when they are gone it goes
+/// with that word.
+pub(super) fn only_attached(node: &Node, allocation: &Allocation, told: &NodePart) -> Option<Duration> {
+    let uid = allocation.uid().unwrap_or_default();
+    let last = node.answered::<_, NodePart>(allocation, &NODE).map(|last| last.phase);
+    let last = last.or_else(|| allocation.status.as_ref()?.phase);
+    let attachments = node.caches.attachments.of(&format!("user:{uid}"));
+    let leaving = allocation.meta().deletion_timestamp.is_some() && !serving::serves(allocation);
+    let mut untold = node.untold.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = format!("{uid}/released");
+    let going = !attachments.is_empty() && attachments.iter().all(|a| a.meta().deletion_timestamp.is_some());
+    if leaving && going && untold::is_ended(told.phase, last) {
+        return untold.left(&key, Instant::now(), MOMENT);
+    }
+    untold.settled(&key);
+    None
+}
+
+/// Whether one that is being deleted has ended and no attachment here lets it in. One that serves goes when its plugin's
+/// controller says so.
+fn is_released(node: &Node, allocation: &Allocation, told: &NodePart) -> bool {
+    let uid = allocation.uid().unwrap_or_default();
+    let said = AllocationStatus {
+        phase: Some(told.phase),
+        volumes: told.volumes.clone(),
+        tasks: told.tasks.clone(),
+        ..AllocationStatus::default()
+    };
+    allocation.meta().deletion_timestamp.is_some()
+        && !serving::serves(allocation)
+        && said.ended()
+        && node.caches.attachments.one(&format!("user:{uid}")).is_none()
+}
+
 pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> NodePart {
     let uid = allocation.uid().unwrap_or_default();
     let nothing = AllocationStatus::default();
@@ -201,7 +239,9 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         let ready = Condition::new(READY, truth, &why.0, why.1).of_generation(generation);
         set_condition(&mut conditions, ready, node.now());
     }
-    NodePart { phase, volumes, tasks, conditions }
+    let mut told = NodePart { phase, released: false, volumes, tasks, conditions };
+    told.released = is_released(node, allocation, &told);
+    told
 }
 
 fn volumes_ready(published: bool, (word, message): (&str, &str), trouble: Option<&Trouble>) -> Condition {

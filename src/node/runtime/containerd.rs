@@ -161,6 +161,11 @@ impl Runtime for Containerd {
 
     async fn sweep(&self) -> Result<(), RuntimeError> {
         let Some((containerd, _)) = &self.there else { return Ok(()) };
+        let root = self.oci.root();
+        // What an earlier daemon could not have it forget.
+        for directory in containerd.called_for(&root).await.iter().filter(|directory| !directory.exists()) {
+            self.left.owe(directory, containerd, &root);
+        }
         let found = match containerd.list().await {
             Ok(found) => found,
             Err(error) => {

@@ -232,6 +232,10 @@ impl Containerd for RealContainerd {
         Ok(all)
     }
 
+    async fn called_for(&self, root: &Path) -> Vec<PathBuf> {
+        stand_in::called_for_tasks(root)
+    }
+
     async fn strays(&self) -> Result<Vec<String>, ContainerdError> {
         let mut containers = ContainersClient::new(self.dial().await?);
         let mut found = Vec::new();

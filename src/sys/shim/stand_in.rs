@@ -46,6 +46,12 @@ pub(super) fn place(container: &ContainerSpec, directory: &Path) -> Result<PathB
     Ok(own.join(LINK))
 }
 
+/// The directories of the tasks whose containers are called by something in here.
+pub(crate) fn called_for_tasks(root: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    entries.filter_map(|entry| std::fs::read_link(entry.path().join(TASK)).ok()).collect()
+}
+
 /// Removes what the containers of a task were called by, of which containerd has none any more; their names.
 pub(crate) fn clear(root: &Path, directory: &Path) -> Vec<String> {
     let mut cleared = Vec::new();

@@ -152,7 +152,9 @@ impl World {
     {
         let mut object: K = serde_json::from_value(object).unwrap();
         // What a daemon says of these last takes their own finalizer with it, and is to be read.
-        if ["Volume", "VolumeAttachment"].contains(&K::kind(&K::DynamicType::default()).as_ref()) {
+        if ["Volume", "VolumeAttachment", "Allocation"]
+            .contains(&K::kind(&K::DynamicType::default()).as_ref())
+        {
             object.finalizers_mut().push("example.com/read".to_owned());
         }
         api.create(&PostParams::default(), &object).await.unwrap()

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use super::super::{Branch, Kind, State, Subject};
 use super::ending::logs_of;
 use super::{MOST, Service, Walk, add_told, key, leaves, placing, unmet};
-use crate::api::meta::is_true;
+use crate::api::meta::{Condition, Truth, is_true};
 use crate::api::plugin::CRASH_LOOP;
 use crate::api::{Allocation, Plugin, PluginInstance};
 
@@ -196,6 +196,10 @@ impl Walk<'_> {
             let of = &instance.spec.allocation;
             let served = self.allocations.get(&(of.namespace.clone(), of.name.clone()));
             branch.hint = instance_hint(instance, served.copied());
+            if !healthy && self.is_held(&instance.spec.plugin) {
+                let plugin = &instance.spec.plugin;
+                branch.hint = format!("{}; or apply the former spec of plugin/{plugin} again", branch.hint);
+            }
             if healthy {
                 branch.add(" for now");
                 add_told(&mut branch, status.unsteady());
@@ -209,6 +213,14 @@ impl Walk<'_> {
             branch.because.extend([Some(node), task].into_iter().flatten().filter(Branch::blocked));
             branch
         })
+    }
+
+    /// Whether a change of the plugin waits for an instance that does not get healthy.
+    fn is_held(&self, plugin: &str) -> bool {
+        let status = self.plugins.get(&key(plugin)).and_then(|plugin| plugin.status.as_ref());
+        let held =
+            |c: &Condition| c.kind == "Updated" && c.status == Truth::False && c.reason == "UpdateHeld";
+        status.is_some_and(|status| status.conditions.iter().any(held))
     }
 
     /// Adds the instances that are well in between and do not keep running: each that is needed, or those that others of the

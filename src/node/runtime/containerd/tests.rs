@@ -17,6 +17,7 @@ use crate::sys::real::{Pool, RealContainers, RealFiles, RealProcesses};
 struct Has {
     all: Vec<Contained>,
     strays: Vec<String>,
+    called_for: Vec<PathBuf>,
     lack: Mutex<Option<Lack>>,
     /// So often it does not answer when it is to forget a task.
     silent: AtomicU32,
@@ -31,6 +32,10 @@ impl sys::Containerd for Has {
 
     async fn list(&self) -> Result<Vec<Contained>, ContainerdError> {
         Ok(self.all.clone())
+    }
+
+    async fn called_for(&self, _: &Path) -> Vec<PathBuf> {
+        self.called_for.clone()
     }
 
     async fn strays(&self) -> Result<Vec<String>, ContainerdError> {
@@ -116,6 +121,22 @@ async fn only_what_is_known_to_be_nobodys_is_removed() {
     let has = Arc::new(Has { all, strays: vec!["forgotten".to_owned()], ..Has::default() });
     runtime(data.path(), Some(Arc::clone(&has))).sweep().await.unwrap();
     assert_eq!(*has.asked.lock().unwrap(), ["gone", "forgotten"]);
+}
+
+/// It was away when the task was forgotten, and is when the next daemon begins.
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_daemon_could_not_have_forgotten_is_removed_when_it_answers() {
+    let data = tempfile::tempdir().unwrap();
+    let tasks = data.path().join("tasks");
+    std::fs::create_dir_all(tasks.join("u.known")).unwrap();
+    let called_for = vec![tasks.join("u.known"), tasks.join("u.gone")];
+    let has = Arc::new(Has { called_for, ..Has::default() });
+    has.silent.store(2, Ordering::SeqCst);
+    let runtime = runtime(data.path(), Some(Arc::clone(&has)));
+    runtime.sweep().await.unwrap();
+    let (all, _) = asked(&has, 3).await;
+    assert_eq!(all, vec![tasks.join("u.gone").display().to_string(); 3]);
+    runtime.join().await;
 }
 
 /// The places that it was asked about, once it was asked so often, and how long that took.
