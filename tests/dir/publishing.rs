@@ -199,7 +199,7 @@ async fn what_was_mounted_from_a_former_directory_makes_way() {
         if again {
             rig.publish(publish(&id, &target)).await.unwrap();
             assert!(target.join("new").exists());
-            assert_eq!(mounts_below(&target), [target.clone()], "once");
+            assert_eq!(mounts_below(&target), vec![target.clone()], "once");
         }
         rig.unpublish(&id, &target).await.unwrap();
         assert!(!target.exists());
