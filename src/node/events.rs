@@ -125,9 +125,13 @@ impl Events {
 
     /// A step succeeded: told when it failed before.
     pub fn recovered(&self, about: ObjectReference, step: &str, action: &str) {
-        let failed = self.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(step).is_some();
-        if failed {
-            self.tell(about, Tone::Normal, "Recovered", action, "succeeded after a failure");
+        self.over(about, step, ("Recovered", action, "succeeded after a failure"));
+    }
+
+    /// What was told of a step is over: told if it was, by this reason, action and sentence.
+    pub fn over(&self, about: ObjectReference, step: &str, (reason, action, note): (&str, &str, &str)) {
+        if self.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(step).is_some() {
+            self.tell(about, Tone::Normal, reason, action, note);
         }
     }
 

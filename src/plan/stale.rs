@@ -36,6 +36,8 @@ pub enum Look {
     Unreachable,
     /// Its device is not there any more, or was shut down.
     NoDevice,
+    /// What is mounted there was deleted where it comes from.
+    Deleted,
     /// It did not answer in time.
     Silent,
     /// It could not be looked at.
@@ -70,9 +72,12 @@ impl Look {
         match self {
             Self::Well => Health::Well,
             Self::Nothing | Self::Other | Self::Covered => Health::Lost,
-            Self::NoServer | Self::Unknown | Self::Failing | Self::Unreachable | Self::NoDevice => {
-                Health::Stale
-            }
+            Self::NoServer
+            | Self::Unknown
+            | Self::Failing
+            | Self::Unreachable
+            | Self::NoDevice
+            | Self::Deleted => Health::Stale,
             Self::Silent | Self::Refused => Health::Silent,
         }
     }
@@ -107,6 +112,11 @@ impl Look {
             Self::Failing => format!("what is mounted at {path} answers with I/O errors (EIO)"),
             Self::Unreachable => format!("the server of what is mounted at {path} cannot be reached"),
             Self::NoDevice => format!("the device of what is mounted at {path} went away or was shut down"),
+            Self::Deleted => {
+                format!(
+                    "what is mounted at {path} was deleted where its driver keeps it, with what was in it"
+                )
+            }
             Self::Silent => format!("what is mounted at {path} does not answer"),
             Self::Refused => {
                 format!("what is mounted at {path} cannot be looked at, which the kernel refuses")
@@ -264,7 +274,7 @@ pub fn sentence(mount: Mount, look: Look, path: &str, (plugin, policy): (&str, O
 mod tests {
     use super::*;
 
-    const LOOKS: [Look; 11] = [
+    const LOOKS: [Look; 12] = [
         Look::Well,
         Look::Nothing,
         Look::Other,
@@ -274,6 +284,7 @@ mod tests {
         Look::Failing,
         Look::Unreachable,
         Look::NoDevice,
+        Look::Deleted,
         Look::Silent,
         Look::Refused,
     ];
@@ -293,6 +304,7 @@ mod tests {
             (Look::Failing, Health::Stale, Some("MountStale"), true, true),
             (Look::Unreachable, Health::Stale, Some("MountStale"), true, true),
             (Look::NoDevice, Health::Stale, Some("MountStale"), true, true),
+            (Look::Deleted, Health::Stale, Some("MountStale"), true, true),
             (Look::Silent, Health::Silent, Some("MountSilent"), true, true),
             (Look::Refused, Health::Silent, Some("MountSilent"), true, true),
         ];

@@ -280,6 +280,8 @@ pub enum Dead {
     Unreachable,
     /// Its device is gone or has no size, or the file system was shut down, as the kernel does when a device goes.
     NoDevice,
+    /// The directory or file that is mounted there was deleted in its file system.
+    Deleted,
 }
 
 /// The topmost mount at a mount point.

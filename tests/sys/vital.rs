@@ -120,6 +120,23 @@ async fn a_file_system_whose_device_has_no_size_any_more_is_dead() {
     kernel.undo_tree().await.unwrap();
 }
 
+/// Its mount holds what has no name any more, in which nothing can be made.
+#[tokio::test]
+async fn a_directory_that_was_deleted_beneath_its_mount_is_dead() {
+    for old in [false, true] {
+        let (host, kernel) = both(old).await;
+        let place = made(&kernel, "bound").await;
+        let (at, from) = (kernel.absolute(&place), host.data.join("from"));
+        std::fs::create_dir(&from).unwrap();
+        rustix::mount::mount_bind(&from, &at).unwrap();
+        assert!(matches!(kernel.check_mount(&place).await.unwrap(), Checked::Alive(_)));
+        std::fs::remove_dir(&from).unwrap();
+        assert_eq!(kernel.check_mount(&place).await.unwrap(), Checked::Dead(Dead::Deleted), "old: {old}");
+        rustix::mount::unmount(&at, UnmountFlags::empty()).unwrap();
+        kernel.undo_tree().await.unwrap();
+    }
+}
+
 /// What the kernel does to a file system when its device is pulled out. ext4 goes on to answer from memory.
 #[tokio::test]
 async fn a_file_system_that_was_shut_down_is_dead() {

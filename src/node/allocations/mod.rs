@@ -184,7 +184,10 @@ fn tell_of_healing(node: &Node, allocation: &Allocation, healing: &BTreeMap<Stri
     let note =
         "the tasks that mount a volume of it are ended, so that it can be mounted anew, as onStaleMount says";
     match healing.values().max().unwrap_or(&Healing::None) {
-        Healing::None => node.events.recovered(about(allocation), &step, "Remount"),
+        Healing::None => {
+            let note = "its volume is mounted anew, and its tasks start";
+            node.events.over(about(allocation), &step, ("Remounted", "Remount", note));
+        }
         Healing::Wait => {}
         Healing::End => node.events.failed(about(allocation), &step, "Remounting", "Remount", note),
     }

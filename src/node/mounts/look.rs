@@ -36,6 +36,7 @@ fn of_dead(dead: Dead) -> Look {
         Dead::Failing => Look::Failing,
         Dead::Unreachable => Look::Unreachable,
         Dead::NoDevice => Look::NoDevice,
+        Dead::Deleted => Look::Deleted,
     }
 }
 

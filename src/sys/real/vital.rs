@@ -3,6 +3,7 @@ use crate::sys::ffi;
 use crate::sys::kernel::{Checked, Dead, DeviceId, FileKind, KernelError, PathFacts, Present};
 use crate::sys::real::facts::{self, Asking};
 use crate::sys::real::open::{Confined, ask_anew, failure};
+use crate::sys::real::table;
 use futures::stream::{BoxStream, StreamExt};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -26,11 +27,14 @@ pub(crate) fn check(confined: &Confined, asking: Asking) -> Result<Checked, Kern
     let seen = confined.handle().and_then(|handle| {
         let seen = facts::present(&handle, asking)?;
         // What was kept of a file system answers for it long after its end.
-        ask_anew(&handle).map(|()| seen)
+        ask_anew(&handle)?;
+        let deleted = is_deleted(&handle, &seen, asking);
+        Ok((seen, deleted))
     });
     match seen {
-        Ok(seen) if has_no_device(&seen, asking) => Ok(Checked::Dead(Dead::NoDevice)),
-        Ok(seen) => Ok(Checked::Alive(PathFacts::Present(seen))),
+        Ok((_, true)) => Ok(Checked::Dead(Dead::Deleted)),
+        Ok((seen, false)) if has_no_device(&seen, asking) => Ok(Checked::Dead(Dead::NoDevice)),
+        Ok((seen, false)) => Ok(Checked::Alive(PathFacts::Present(seen))),
         Err(errno) => asked(errno),
     }
 }
@@ -50,6 +54,15 @@ fn dead(errno: Errno) -> Option<Dead> {
         Errno::NODEV | Errno::NXIO => Some(Dead::NoDevice),
         _ => None,
     }
+}
+
+/// Whether what is mounted has no name any more in its file system. There are some that count no names at all, so that is asked
+/// of the kernel, too.
+fn is_deleted(handle: &OwnedFd, seen: &Present, asking: Asking) -> bool {
+    let nameless = rustix::fs::fstat(handle).is_ok_and(|stat| stat.st_nlink == 0);
+    let Some(mount) = seen.mount.as_ref().filter(|_| nameless) else { return false };
+    let rows = table::read(asking).unwrap_or_default();
+    rows.iter().any(|row| row.id == mount.id && row.root.to_string_lossy().ends_with("//deleted"))
 }
 
 /// A local file system answers from what it has in memory when its device is gone.

@@ -112,6 +112,8 @@ fn an_update_that_is_held_is_told_while_nobody_serves() {
         tree.text,
         "1 of 2 instances healthy; its update is not through: 0 of 2; the former spec helps"
     );
+    let (_, _, advice) = root(&cluster, "Plugin/nfs");
+    assert!(advice.ends_with("; or apply the former spec of plugin/nfs again"), "{advice}");
 }
 
 /// To delete what needs it would be a loss for nothing.

@@ -357,6 +357,7 @@ fn an_allocation_that_leaves_names_what_keeps_a_lost_mount_from_being_taken_down
         ("volumeattachment/att-data", "ForeignMount")
     );
     assert!(root.next.is_some());
+    assert_eq!(root.advice, "unmount what the message names; it then goes on by itself");
 }
 
 /// A node that does not allow what it needs, or lacks it, does not start it: that is said of no such task.
