@@ -328,6 +328,12 @@ async fn the_last_word_of_what_goes_takes_its_own_finalizer() {
     let main = merge(&f.server, &format!("{helds}/h"), tried).await;
     assert_eq!(main.at("/metadata/finalizers"), &json!(["test.dev/hold"]), "it says no status");
     let writes = f.writes().await;
+    let dry = merge(&f.server, &format!("{}?dryRun=All", status("h")), over.clone()).await;
+    assert_eq!((dry.code, f.writes().await), (200, writes));
+    assert_eq!(
+        get(&f.server, &format!("{helds}/h")).await.at("/metadata/finalizers"),
+        &json!(["test.dev/hold"])
+    );
     let last = merge(&f.server, &status("h"), over.clone()).await;
     assert_eq!((last.code, last.at("/status/phase")), (200, &json!("Over")));
     assert_eq!(f.writes().await, writes + 1);

@@ -117,7 +117,8 @@ pub struct VolumeClaimStatus {
     /// The VolumeAttributesClass that the volume has.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub volume_attributes_class_name: String,
-    /// Late binding: the node of the first consumer. Written by placement alone, by compare-and-swap.
+    /// Late binding: the node of the first consumer. Written by placement, by compare-and-swap, where it does not make the volume at
+    /// once; else with `Bound`, as the volume has it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub selected_node: String,
     /// The allocations that use it.

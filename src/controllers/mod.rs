@@ -9,7 +9,7 @@
 //! | `plugins` | the plugins' allocations and PluginInstances, Plugin status, `pluginReleased` |
 //! | `nodes` | core Node status |
 //! | `claims` | Volumes of claims, claim status |
-//! | `placement` | `nodeName` of allocations, `selectedNode` of claims |
+//! | `placement` | `nodeName` of allocations, `selectedNode` of claims or the Volume with it |
 //! | `volumes` | a volume's host, phase and conditions |
 //! | `snapshots` | what a snapshot is of, its host and conditions, and what is filled from it |
 //! | `schedules` | Snapshots that are taken by the clock, a schedule's status |

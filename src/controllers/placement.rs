@@ -19,7 +19,7 @@ use super::world::World;
 use super::{sources, templates, volumes};
 use crate::api::allocation::{AllocationPhase, OnNodeLost};
 use crate::api::class::VolumeBindingMode;
-use crate::api::meta::{AccessMode, Condition, READY, Truth, VolumeMode};
+use crate::api::meta::{AccessMode, Condition, READY, ReclaimPolicy, Truth, VolumeMode};
 use crate::api::plugin::ControllerScope;
 use crate::api::volume::{CreateSource, NO_ROOM};
 use crate::api::{Allocation, AllocationStatus, Volume, VolumeClaim, VolumeClass};
@@ -94,15 +94,22 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
     Ok(again)
 }
 
-/// Enters the node of the first consumer: into the volume, which is made at once, and else into its claim, which says what is
-/// lacking. Whoever comes first is it: the volume is there once, and the claim was as it was seen.
+/// Enters the node of the first consumer: into the volume, which is made at once and is there once; or into its claim as it was
+/// seen, by which its controller makes the volume. So it is where that cannot be made now, for the claim says what is lacking; where
+/// another node was chosen before; and where the volume would be kept if the claim were gone by now.
 async fn select(context: &Context, claim: &VolumeClaim, node: String) -> Outcome {
     if let Some(wait) = context.behind::<VolumeClaim>(&name_of(claim)) {
         return Ok(Some(wait));
     }
+    let anew = !selected(claim, None).is_empty();
+    let goes =
+        class_of(&context.world, claim).is_some_and(|c| c.spec.reclaim_policy == ReclaimPolicy::Delete);
     let mut claim = claim.clone();
     claim.status.get_or_insert_default().selected_node = node;
-    if let Some(begun) = begin_selected(context, &claim).await? {
+    if !anew
+        && goes
+        && let Some(begun) = begin_selected(context, &claim).await?
+    {
         return Ok(begun);
     }
     context.replace_status(&claim).await?;
@@ -199,6 +206,8 @@ struct Wanted {
     volume: Option<Arc<Volume>>,
     /// Late, without volume, and without a selected node that can still serve it.
     unselected: bool,
+    /// The node for which its volume is being made, if that can still serve it.
+    begun: Option<String>,
     facts: Claim,
 }
 
@@ -218,7 +227,13 @@ fn place(
     if let Some(moved) = roomier(context, object, pin.clone(), &found) {
         return Ok(moved);
     }
-    let wanted: Vec<_> = found.into_iter().map(|one| places(context, object, one)).collect();
+    let mut wanted: Vec<_> = found.into_iter().map(|one| places(context, object, one)).collect();
+    if wanted.iter().any(|one| one.unselected) {
+        // What is made next goes where the others of this user are being made.
+        for one in &mut wanted {
+            one.facts.only = one.facts.only.take().or_else(|| one.begun.take());
+        }
+    }
     let wish = Wish { pin, labels: object.spec.node_selector.clone(), plugin: serves(object) };
     let claims: Vec<_> = wanted.iter().map(|w| w.facts.clone()).collect();
     let mut nodes = nodes(context);
@@ -354,10 +369,10 @@ fn places(
             && (!local || instances.serving(Service::Controller, node).is_some())
     };
     let unselected = late && volume.is_none() && !usable(&selected);
+    let begun = volume.as_deref().filter(|volume| late && is_begun(volume)).map(|_| selected.clone());
+    let begun = begun.filter(|node| usable(node));
     let only = match &volume {
-        Some(volume) => held_on(volume)
-            .or_else(|| met_on(context, object, &claim, volume))
-            .or_else(|| Some(selected).filter(|node| late && is_begun(volume) && usable(node))),
+        Some(volume) => held_on(volume).or_else(|| met_on(context, object, &claim, volume)),
         None => Some(selected)
             .filter(|node| late && !unselected && !node.is_empty())
             .or_else(|| origin.as_ref().map(|o| o.node.clone()).filter(|node| !node.is_empty())),
@@ -386,7 +401,7 @@ fn places(
     let present_on: BTreeSet<_> =
         attached.filter(|a| !a.refused()).map(|a| a.spec.node_name.clone()).collect();
     let facts = Claim { name: claim.name_any(), plugin, nodes, topology, only, present_on, needs };
-    Wanted { claim, volume, unselected, facts }
+    Wanted { claim, volume, unselected, begun, facts }
 }
 
 /// Whether a volume is being made for the first time, and so it is not known yet where else it will be reached from.

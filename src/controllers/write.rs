@@ -206,7 +206,11 @@ impl Write {
 
     async fn noted<K: Kind>(&self, to: (&Cache<K>, &Ledger), request: Sent) -> Result<K, Failure> {
         let object: K = self.send(request).await?;
-        to.1.wrote(to.0, &object);
+        if object.meta().deletion_timestamp.is_some() && object.finalizers().is_empty() {
+            to.1.ended(to.0, name_of(&object));
+        } else {
+            to.1.wrote(to.0, &object);
+        }
         Ok(object)
     }
 

@@ -254,6 +254,12 @@ impl Node {
         let (name, patch) = (object.name_any(), Patch::Merge(&body));
         let write = self.patch_status(&api, &name, &patch);
         let (outcome, known) = match tokio::time::timeout(API_DEADLINE, write).await {
+            // With that word it has gone, and nobody will ask about it.
+            Ok(Ok(object))
+                if object.meta().deletion_timestamp.is_some() && object.finalizers().is_empty() =>
+            {
+                (Ok(true), None)
+            }
             Ok(Ok(object)) => (Ok(true), Some((version(&object), true))),
             // Gone: there is nothing to write to any more.
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => (Ok(false), None),

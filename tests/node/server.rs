@@ -5,9 +5,10 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node as CoreNode;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use wharfline::api::Volume;
 use wharfline::csi::Rpc;
 
-use crate::support::node::{NODE, Rig, Special, condition, condition_message, until};
+use crate::support::node::{DEADLINE, NODE, Rig, Special, condition, condition_message, until};
 use crate::support::scripted::{Answer, Config, Gate};
 
 /// Waits until the node's lease has run out.
@@ -198,9 +199,40 @@ async fn the_end_of_an_allocation_whose_attachment_goes_is_its_last_word() {
         let held = rig.allocs.get("app").await.unwrap().finalizers().to_vec();
         assert_eq!(held, ["example.com/read"], "its own finalizer goes with that word");
         rig.world.let_go(&rig.allocs, "app").await;
-        rig.end_volume("vol-1").await;
+        // So does the volume.
+        let own = json!({ "metadata": { "finalizers": ["wharfline.dev/protection"] } });
+        rig.world.patch(&rig.volumes, "vol-1", own).await;
+        rig.world.delete(&rig.volumes, "vol-1").await;
+        let gone =
+            kube::runtime::wait::await_condition(rig.volumes.clone(), "vol-1", |v: Option<&Volume>| {
+                v.is_none()
+            });
+        tokio::time::timeout(DEADLINE, gone).await.unwrap().unwrap();
+        assert_eq!(rig.count(Rpc::DeleteVolume), 1);
         rig.finish().await;
     }
+}
+
+/// One that was fenced may be attached without a holder: nobody would detach it once the volume is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_is_deleted_once_it_is_detached_whoever_holds_it() {
+    let rig = Rig::new(Config::full()).await;
+    rig.running().await;
+    rig.end_alloc("app").await;
+    rig.world.delete(&rig.volumes, "vol-1").await;
+    let gate = Gate::new();
+    rig.backend.next(Rpc::ControllerUnpublishVolume, Answer::honest().hang(&gate));
+    rig.world.delete(&rig.attachments, "att-1").await;
+    rig.in_flight(Rpc::ControllerUnpublishVolume, 1).await;
+    assert_eq!(rig.count(Rpc::DeleteVolume), 0);
+    gate.open();
+    rig.detached().await;
+    rig.world.until(&rig.volumes, "vol-1", "deleted", |v| v["status"]["exists"] == "Down").await;
+    let order = rig.backend.order();
+    let at = |call: &str| order.iter().position(|made| made.starts_with(call)).unwrap();
+    assert!(at("ControllerUnpublishVolume") < at("DeleteVolume"), "{order:?}");
+    rig.world.let_go(&rig.volumes, "vol-1").await;
+    rig.finish().await;
 }
 
 /// Obligation CO-GEN-28.

@@ -304,11 +304,21 @@ impl<'a> Walk<'a> {
         })
     }
 
+    /// The volume that is being made for a claim, which the claim does not say yet.
+    fn made_for(&self, claim: &VolumeClaim) -> Option<String> {
+        let of_it = |v: &&&Volume| {
+            let of = v.spec.claim_ref.as_ref();
+            v.spec.source.existing.is_none()
+                && of.is_some_and(|of| Some(&of.uid) == claim.metadata.uid.as_ref())
+        };
+        self.volumes.values().find(of_it).map(|volume| volume.name_any())
+    }
+
     fn claim_coming(&self, claim: &VolumeClaim, node: &str, mut branch: Branch) -> Branch {
         let status = claim.status.clone().unwrap_or_default();
         let bound = status.phase == Some(ClaimPhase::Bound);
-        let volume =
-            if status.volume_name.is_empty() { &claim.spec.volume_name } else { &status.volume_name };
+        let begun = || self.made_for(claim).unwrap_or_else(|| claim.spec.volume_name.clone());
+        let volume = &if status.volume_name.is_empty() { begun() } else { status.volume_name.clone() };
         branch.text = match status.phase {
             Some(ClaimPhase::Bound) => format!("bound to {volume}"),
             Some(ClaimPhase::Lost) => "its volume is lost".to_owned(),

@@ -22,10 +22,10 @@ use crate::api::meta::{
 };
 use crate::api::quantity;
 use crate::api::volume::{BEGUN_ANEW, CreateSource, Expansion, NO_ROOM};
-use crate::api::{Volume, VolumeClaim, VolumeStatus};
+use crate::api::{Volume, VolumeAttachment, VolumeClaim, VolumeStatus};
 use crate::csi::{self, check};
 use crate::plan::registry::Service;
-use crate::plan::{Next, Reason, provision};
+use crate::plan::{Next, Reason, provision, release};
 
 /// The fields of a Volume's status that its host writes.
 pub(super) const HOST: Part =
@@ -167,10 +167,24 @@ fn seen(node: &Node, volume: &Volume, host: &Host, before: &HostPart) -> provisi
     provision::Seen {
         exists: if never { Rung::Down } else { existence(node, volume, host, before) },
         handle_known: !before.handle.is_empty(),
-        held: !status.holders.is_empty(),
+        held: !status.holders.is_empty() || is_attached(node, volume),
         copied: !(status.copies.is_empty() && status.snapshots.is_empty()),
         shared: is_true(&status.conditions, HANDLE_SHARED),
     }
+}
+
+/// Whether it is, or may be, attached to a node by calls of this host. One that was fenced may be so without a holder; and nobody
+/// would detach it once the volume is gone.
+fn is_attached(node: &Node, volume: &Volume) -> bool {
+    let uid = volume.uid().unwrap_or_default();
+    let may_be = |a: &VolumeAttachment| {
+        let said = a.status.as_ref().and_then(|s| s.controller.as_ref()).map(|c| (c.attached, c.epoch));
+        let epoch = a.spec.host.as_ref().map(|host| host.epoch);
+        let attached = release::attached(a.meta().deletion_timestamp.is_some(), epoch, said);
+        a.spec.attach_required && !a.spec.allocations.is_empty() && attached != Rung::Down
+    };
+    let attachments = node.caches.hosted.of(&volume.name_any());
+    attachments.iter().any(|a| a.spec.volume_uid == uid && may_be(a))
 }
 
 pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) -> Option<Duration> {

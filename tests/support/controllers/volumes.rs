@@ -577,7 +577,31 @@ async fn a_late_bound_claim_leaves_a_node_that_lost_its_plugin_before_the_volume
     bench.until("it runs", |seen| running(seen, "hello")).await;
     assert_eq!(bench.seen.get("allocations", "default", "hello")["status"]["nodeName"], "b");
     assert_eq!(bench.ledger.count("create"), 1);
+    let made = bench.seen.only("volumes")["spec"]["source"]["create"]["selectedNode"].clone();
+    let said = bench.seen.only("volumeclaims")["status"]["selectedNode"].clone();
+    assert_eq!((made, said), (json!("b"), json!("b")), "of the two that were chosen the last one counts");
     bench.end().await;
+}
+
+/// A volume that would stay when its claim is gone is made by the claim's own controller: that knows whether it is.
+#[tokio::test(start_paused = true)]
+async fn a_late_bound_claim_that_keeps_its_volume_says_its_node_first() {
+    for (policy, first) in [("Delete", 0), ("Retain", 1)] {
+        let bench = Bench::new(&["a"]).await;
+        let objects = quickstart();
+        bench.make("plugins", objects[0].2.clone()).await;
+        let mut class = objects[1].2.clone();
+        class["spec"]["reclaimPolicy"] = json!(policy);
+        bench.make("volumeclasses", class).await;
+        bench.until("the plugin is ready", |seen| ready(&seen.get("plugins", "", "dir"))).await;
+        bench.make("volumeclaims", objects[2].2.clone()).await;
+        bench.make("allocations", objects[3].2.clone()).await;
+        bench.until("it runs", |seen| running(seen, "hello")).await;
+        let chosen = |w: &&crate::bench::Write| w.method == "PUT" && w.path.contains("/volumeclaims/");
+        assert_eq!(bench.writes().iter().filter(chosen).count(), first, "{policy}");
+        assert_eq!(bench.seen.only("volumeclaims")["status"]["selectedNode"], "a");
+        bench.end().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,10 +1,10 @@
 //! What containerd remembers of tasks that are over, which it could not be told to forget: it is told when it answers again.
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Mutex as Turns;
+use tokio::sync::Mutex as Turn;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -25,10 +25,14 @@ pub(super) struct Left {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    all: Mutex<BTreeSet<PathBuf>>,
-    /// Held by who removes what is in there, or takes something out for a task that starts at that place once more.
-    turns: Turns<()>,
+struct Shared(Mutex<All>);
+
+#[derive(Debug, Default)]
+struct All {
+    /// Each with a turn, held by who removes what is there, or takes it out for a task that starts at that place once more.
+    of: BTreeMap<PathBuf, Arc<Turn<()>>>,
+    /// Somebody goes through them again and again until there are none.
+    under_way: bool,
 }
 
 impl Left {
@@ -40,12 +44,12 @@ impl Left {
 
     /// Has it removed as soon as `containerd` does it; what its containers were called by is beneath `root`.
     pub(super) fn owe(&self, directory: &Path, containerd: &Arc<dyn Containerd>, root: &Path) {
-        let mut all = self.shared.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let under_way = !all.is_empty();
-        all.insert(directory.to_owned());
-        if under_way {
+        let mut all = self.shared.all();
+        all.of.entry(directory.to_owned()).or_default();
+        if std::mem::replace(&mut all.under_way, true) {
             return;
         }
+        drop(all);
         let (shared, containerd, root) = (Arc::clone(&self.shared), Arc::clone(containerd), root.to_owned());
         let removed = async move { shared.remove(containerd.as_ref(), &root).await };
         let stop = self.stop.clone();
@@ -55,8 +59,8 @@ impl Left {
     /// A task starts at this place, and has removed itself what was there before; returns when nothing is removed there any
     /// more by us.
     pub(super) async fn spare(&self, directory: &Path) {
-        if self.shared.has(directory) {
-            let _turn = self.shared.turns.lock().await;
+        if let Some(turn) = self.shared.turn(directory) {
+            let _turn = turn.lock().await;
             self.shared.done(directory);
         }
     }
@@ -75,9 +79,11 @@ impl Shared {
         loop {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST);
-            for directory in self.snapshot() {
-                let _turn = self.turns.lock().await;
-                if !self.has(&directory) {
+            let each: Vec<_> = self.all().of.keys().cloned().collect();
+            for directory in each {
+                let Some(turn) = self.turn(&directory) else { continue };
+                let _turn = turn.lock().await;
+                if self.turn(&directory).is_none() {
                     continue;
                 }
                 match containerd.remove_of(&directory, root).await {
@@ -89,21 +95,23 @@ impl Shared {
                 }
             }
             // Looked at under the lock under which the next one is owed.
-            if self.all.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            let mut all = self.all();
+            if all.of.is_empty() {
+                all.under_way = false;
                 return;
             }
         }
     }
 
-    fn snapshot(&self) -> BTreeSet<PathBuf> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn has(&self, directory: &Path) -> bool {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).contains(directory)
+    fn turn(&self, directory: &Path) -> Option<Arc<Turn<()>>> {
+        self.all().of.get(directory).cloned()
     }
 
     fn done(&self, directory: &Path) {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(directory);
+        self.all().of.remove(directory);
     }
 }
