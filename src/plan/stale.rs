@@ -113,9 +113,7 @@ impl Look {
             Self::Unreachable => format!("the server of what is mounted at {path} cannot be reached"),
             Self::NoDevice => format!("the device of what is mounted at {path} went away or was shut down"),
             Self::Deleted => {
-                format!(
-                    "what is mounted at {path} was deleted where its driver keeps it, with what was in it"
-                )
+                format!("what is mounted at {path} was deleted at its driver, with what was in it")
             }
             Self::Silent => format!("what is mounted at {path} does not answer"),
             Self::Refused => {
