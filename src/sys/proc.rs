@@ -13,7 +13,7 @@ pub(crate) struct Stat {
     pub(crate) id: ProcessId,
     pub(crate) parent: i32,
     pub(crate) session: i32,
-    /// It ended and waits to be reaped.
+    /// It ended, with all its threads, and waits to be reaped.
     pub(crate) zombie: bool,
     /// A signal has stopped it.
     pub(crate) stopped: bool,
@@ -75,7 +75,8 @@ fn parse(line: &[u8]) -> Option<Stat> {
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     Some(Stat {
         id: ProcessId { pid: pid.trim().parse().ok()?, start_time: fields.get(19)?.parse().ok()? },
-        zombie: matches!(*fields.first()?, "Z" | "X"),
+        // While a thread of it lives, it may be at work in the kernel although the first one has ended.
+        zombie: matches!(*fields.first()?, "Z" | "X") && fields.get(17)?.parse::<u32>().ok()? < 2,
         stopped: matches!(*fields.first()?, "T" | "t"),
         parent: fields.get(1)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
@@ -200,6 +201,17 @@ mod tests {
         assert_eq!((seen.parent, seen.session, seen.zombie), (1, 3, false));
         for bad in [&b""[..], b"42", b"42 (x) S", b"(", b")", b"42 ) ( S 1"] {
             assert_eq!(parse(bad), None);
+        }
+    }
+
+    #[test]
+    fn who_has_a_thread_that_lives_has_not_ended() {
+        for (state, threads, ended) in
+            [("Z", 0, true), ("Z", 1, true), ("Z", 2, false), ("X", 1, true), ("S", 1, false)]
+        {
+            let line =
+                format!("42 (a) {state} 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 {threads} 18 4711 20 21");
+            assert_eq!(parse(line.as_bytes()).unwrap().zombie, ended, "{line}");
         }
     }
 

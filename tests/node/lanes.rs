@@ -167,7 +167,7 @@ async fn as_many_are_attached_at_a_time_as_the_plugin_says_now() {
 /// Neither a refused one before its next attempt, nor one that is not wanted there any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_does_not_want_its_turn_keeps_it_from_nobody() {
-    let rig = rig(&["1", "2", "3"]).await;
+    let rig = rig(&["1", "2", "3", "4"]).await;
     let gate = Gate::new();
     rig.backend.next(ATTACH, Answer::fail(Code::InvalidArgument, "no").hang(&gate));
     attach(&rig, "1", "node-b").await;
@@ -177,14 +177,18 @@ async fn who_does_not_want_its_turn_keeps_it_from_nobody() {
     attach(&rig, "3", "node-b").await;
     queued(&rig, "3").await;
     detach(&rig, "2").await;
+    // Who is told of one that came later knows of this, too.
+    attach(&rig, "4", "node-b").await;
+    queued(&rig, "4").await;
     gate.open();
     detached(&rig, "2").await;
     attached(&rig, "3").await;
+    attached(&rig, "4").await;
     let refused = |a: &Value| a["status"]["controller"]["reason"] != "";
     rig.world.until(&rig.attachments, "1", "refused", refused).await;
-    assert_eq!(order(&rig, ATTACH), ["1", "3"]);
+    assert_eq!(order(&rig, ATTACH), ["1", "3", "4"]);
     rig.end_volume("2").await;
-    end(rig, &["1", "3"]).await;
+    end(rig, &["1", "3", "4"]).await;
 }
 
 /// A call about a volume waits for another call about that volume: meanwhile it takes no turn at the machine that it is for.
