@@ -180,3 +180,28 @@ fn capability_words(found: &Fingerprint) -> Vec<String> {
     words.extend(found.node.names().into_iter().map(word("node")));
     words
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_it_took_too_long_is_said_on_while_it_only_begins_once_more() {
+        let said = |truth, reason: &str| vec![Condition::new(READY, truth, reason, "within 2 s")];
+        let late = said(Truth::False, HEALTH_TIMED_OUT);
+        let fault = |word: &str| Some((word.to_owned(), "now".to_owned()));
+        let kept = Some((HEALTH_TIMED_OUT.to_owned(), "within 2 s".to_owned()));
+        for (now, before, wanted) in [
+            (None, &late, kept.clone()),
+            (fault(BEGINS[0]), &late, kept.clone()),
+            (fault(BEGINS[1]), &late, kept),
+            // It has ended, or answers as another one: that is news.
+            (fault("ProcessEnded"), &late, None),
+            (fault("OtherDriver"), &late, None),
+            (None, &said(Truth::False, "ProcessEnded"), None),
+            (None, &said(Truth::True, HEALTH_TIMED_OUT), None),
+        ] {
+            assert_eq!(timed_out(now.as_ref(), before), wanted, "{now:?} after {before:?}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Case, nodeless, unmet, unplaced, with, without};
+use super::{Case, explain, nodeless, objects, subject, unmet, unplaced, with, without};
 
 /// The claim `data`, of a class that waits for the first consumer.
 fn late() -> [(&'static str, Value); 2] {
@@ -10,6 +10,25 @@ fn late() -> [(&'static str, Value); 2] {
         ("claims/0", json!({ "status": { "phase": "Pending", "volumeName": "", "conditions": [why] } })),
         ("classes/0", json!({ "spec": { "volumeBindingMode": "WaitForFirstConsumer" } })),
     ]
+}
+
+/// Its volume is being made for a node already, and the claim does not say so yet.
+#[test]
+fn a_claim_whose_volume_was_begun_waits_for_that() {
+    let volume = json!({ "spec": { "source": { "existing": null, "create": { "name": "vol-data", "requiredBytes": 1 } },
+        "claimRef": { "uid": "of-data" } }, "status": { "phase": "Pending", "holders": null } });
+    let claim = json!({ "metadata": { "uid": "of-data" } });
+    for (uid, wanted) in [("of-data", "volume/vol-data"), ("of-another", "allocation/web-data")] {
+        let [late, class] = late();
+        let other = json!({ "spec": { "claimRef": { "uid": uid } } });
+        let changes =
+            [late, class, ("claims/0", claim.clone()), ("volumes/0", volume.clone()), ("volumes/0", other)];
+        let cluster = with(&[&changes[..], &[("allocations/0", unplaced("VolumeNotReady", "m"))]].concat());
+        let tree = explain(&objects(&cluster), &subject("VolumeClaim/data")).unwrap().tree;
+        let first = tree.because.first().map(|branch| branch.subject.to_string());
+        let seen: Vec<_> = tree.because.iter().map(|branch| branch.subject.to_string()).collect();
+        assert_eq!(first.is_some_and(|first| first == wanted), uid == "of-data", "{uid}: {seen:?}");
+    }
 }
 
 pub(super) fn placing() -> Vec<Case> {

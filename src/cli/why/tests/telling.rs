@@ -436,5 +436,7 @@ fn a_mount_that_nobody_heals_comes_back_by_a_stop_and_a_start() {
         let advice = page.root.unwrap().advice;
         let patch = r#"`wharfline patch allocation/web-data -n shop -p '{"spec":{"stop":true}}'`"#;
         assert_eq!(advice.starts_with(patch), advised, "{reason} {message}: {advice}");
+        let looks = advice.starts_with("look why its file system does not answer");
+        assert_eq!(looks, reason == "MountSilent", "{reason} {message}: {advice}");
     }
 }
