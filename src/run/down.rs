@@ -148,16 +148,9 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
     let allows = args.allows.allows(data_dir)?;
     let machine = machine::machine(data_dir, &allows.containerd)?;
     let kernel = std::sync::Arc::clone(&machine.kernel);
-    let options = Options {
-        any_store: true,
-        host_paths: allows.host_paths,
-        containers: allows.containers,
-        runtimes: allows.runtimes,
-        ..join::options("", data_dir.to_owned(), machine::run_dir(data_dir))
-    };
     let files = std::sync::Arc::clone(&machine.files);
     let containerd = machine.containerd.clone();
-    let looked = look(machine, options).await?;
+    let looked = look(machine, options_of(allows, data_dir)).await?;
     let journal = looked.journal();
     let Some(name) = node_name(&client).await?.or_else(|| known_name(journal)) else {
         println!("nothing to take down: no node has joined");
@@ -165,6 +158,12 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
         return Ok(kernel.undo_tree().await?);
     };
     let name = journal.store().map_or(name, |store| store.node);
+    if journal.attachments().is_empty() && journal.tasks().is_empty() && is_down(args, &client, &name).await? {
+        drop(looked);
+        machine::leave(&*kernel, containerd, data_dir).await?;
+        println!("down");
+        return Ok(());
+    }
     let unknown = unknown(journal, &client).await?;
     let looked = looked.named(&name);
     // With volumes to delete, their plugins have to run once more before they stop.
@@ -208,6 +207,31 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
              run this again, or delete them by the plugin's own means"
         )),
     }
+}
+
+/// The usual options of a daemon that works for whatever store it had, and allows this.
+fn options_of(allows: allows::Allows, data_dir: &Path) -> Options {
+    Options {
+        any_store: true,
+        host_paths: allows.host_paths,
+        containers: allows.containers,
+        runtimes: allows.runtimes,
+        ..join::options("", data_dir.to_owned(), machine::run_dir(data_dir))
+    }
+}
+
+/// Whether all that was to go had gone already, by the last word of the one that took it down: nothing is begun anew for it.
+async fn is_down(args: &Args, client: &Client, name: &str) -> anyhow::Result<bool> {
+    let nodes: Api<CoreNode> = Api::all(client.clone());
+    let agents: Api<NodeAgent> = Api::all(client.clone());
+    let marked = nodes.get_opt(name).await?.is_some_and(|node| node.annotations().contains_key(STOPPED));
+    let stopped = agents.get_opt(name).await?.is_some_and(|agent| agent.status.is_some_and(|s| s.stopped));
+    if !marked || !stopped || !args.delete_volumes {
+        return Ok(marked && stopped);
+    }
+    let all = gather(client).await?;
+    let users = all.allocations.iter().any(|a| a.namespace().as_deref() != Some(SYSTEM));
+    Ok(!users && all.claims.is_empty() && all.snapshots.is_empty() && all.volumes.is_empty())
 }
 
 /// The node's name without the server: the one that it had, or, with something on record, the machine's.
