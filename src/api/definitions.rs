@@ -233,7 +233,7 @@ const ATTRIBUTES: &[Column] = &[
     computed("PARAMETERS", ".spec.parameters", |o| parameters(&o["spec"]["parameters"])),
 ];
 const CLAIM: &[Column] = &[
-    computed("STATUS", ".status.phase", claim_status),
+    computed("STATUS", ".status.phase", phase_unless_it_goes),
     column("VOLUME", ".status.volumeName"),
     column("CAPACITY", ".status.capacity"),
     computed("MODES", ".spec.accessModes", |o| modes(&o["spec"]["accessModes"])),
@@ -279,7 +279,7 @@ const SCHEDULE: &[Column] = &[
     MESSAGE,
 ];
 const ALLOCATION: &[Column] = &[
-    column("STATUS", ".status.phase"),
+    computed("STATUS", ".status.phase", phase_unless_it_goes),
     column("NODE", ".status.nodeName"),
     computed("VOLUMES", ".status.volumes[*].published", published),
     computed("RESTARTS", ".status.tasks[*].restarts", restarts),
@@ -415,8 +415,9 @@ fn restarts(object: &Value) -> Value {
     json!(items(&object["status"]["tasks"]).filter_map(|t| t["restarts"].as_u64()).sum::<u64>().to_string())
 }
 
-/// As kubectl has it of a PersistentVolumeClaim: of one that goes, that it goes is told, and not that it is bound.
-fn claim_status(object: &Value) -> Value {
+/// As kubectl has it of a PersistentVolumeClaim and of a Pod: of one that goes, that it goes is told, and not that it is
+/// bound or runs.
+fn phase_unless_it_goes(object: &Value) -> Value {
     let goes = !object["metadata"]["deletionTimestamp"].is_null();
     if goes { json!("Terminating") } else { object["status"]["phase"].clone() }
 }
@@ -449,12 +450,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_that_goes_says_so() {
+    fn what_goes_says_so() {
         let mut claim = json!({ "status": { "phase": "Bound" } });
-        assert_eq!(claim_status(&claim), "Bound");
-        assert_eq!(claim_status(&json!({})), Value::Null);
+        assert_eq!(phase_unless_it_goes(&claim), "Bound");
+        assert_eq!(phase_unless_it_goes(&json!({})), Value::Null);
         claim["metadata"] = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" });
-        assert_eq!(claim_status(&claim), "Terminating");
+        assert_eq!(phase_unless_it_goes(&claim), "Terminating");
     }
 
     #[test]
