@@ -89,6 +89,7 @@ impl Model for Protocol {
 const PLAIN: Protocol = Protocol {
     mode: AccessMode::SingleNodeWriter,
     attach: false,
+    at_node: false,
     stage: true,
     loss: false,
     edits: [1, 1],
@@ -98,6 +99,7 @@ const PLAIN: Protocol = Protocol {
     remember: false,
     ends: false,
     fresh: false,
+    ready: false,
     planted: None,
 };
 
@@ -135,8 +137,17 @@ fn one_node_at_a_time() {
 }
 
 #[test]
+fn one_node_at_a_time_where_one_is_deleted() {
+    exhaust(Protocol { ends: true, edits: [0, 1], ..PLAIN }, &[]);
+    exhaust(Protocol { ends: true, edits: [0, 0], ..ATTACHING }, &[]);
+    exhaust(Protocol { ends: true, edits: [0, 0], at_node: true, ..ATTACHING }, &[]);
+    exhaust(Protocol { ends: true, ..LOSING }, &[]);
+}
+
+#[test]
 fn attached_to_one_node_at_a_time() {
     exhaust(ATTACHING, &[]);
+    exhaust(Protocol { at_node: true, ..ATTACHING }, &[]);
 }
 
 #[test]
@@ -148,6 +159,7 @@ fn a_lost_node_is_fenced_and_comes_back() {
 #[test]
 fn a_lost_node_is_fenced_and_its_volume_detached() {
     exhaust(Protocol { attach: true, ..LOSING }, &[]);
+    exhaust(Protocol { attach: true, at_node: true, ..LOSING }, &[]);
 }
 
 #[test]
@@ -172,6 +184,11 @@ fn what_people_want_can_be_reached() {
     exhaust(Protocol { attach: true, edits: [1, 0], ..once }, &[A_TO_B]);
     exhaust(Protocol { loss: true, edits: [0, 1], ..once }, &[A_TO_B, REBOUND, RETURNED]);
     exhaust(Protocol { mode: AccessMode::SingleNodeMultiWriter, ends: true, ..once }, &[SHARED, ONE_LEFT]);
+    // No leader asks: the node of who is deleted lets go by itself.
+    exhaust(Protocol { ends: true, ready: true, edits: [0, 0], ..once }, &[A_TO_B]);
+    let attached = Protocol { ends: true, ready: true, edits: [0, 0], attach: true, ..once };
+    exhaust(attached, &[A_TO_B]);
+    exhaust(Protocol { at_node: true, ..attached }, &[A_TO_B]);
 }
 
 #[test]
@@ -197,6 +214,7 @@ fn every_planted_mistake_is_found() {
         (P::DownTooEarly, Protocol { doubt: true, ..attaching }, ONE_ATTACHED),
         (P::ClosingForgotten, Protocol { restarts: true, ..small }, ONE_NODE),
         (P::ListsThePast, Protocol { restarts: true, ..losing }, ONE_NODE),
+        (P::LettingGoForgotten, Protocol { at_node: true, ..attaching }, ONE_ATTACHED),
         (P::PublicationsForgotten, Protocol { stage: true, restarts: true, ..small }, MIRROR),
         (P::FreedBeforeDetach, attaching, ONE_ATTACHED),
     ];

@@ -346,6 +346,37 @@ async fn the_last_word_of_what_goes_takes_its_own_finalizer() {
     assert_eq!(get(&f.server, &format!("{helds}/two")).await.at("/status/phase"), "Over");
 }
 
+/// One write says that it goes and has its deletion begin; what says that nothing is left, too, is gone with it.
+#[tokio::test]
+async fn the_word_of_what_goes_begins_its_deletion() {
+    let f = fixture().await;
+    let helds = "/apis/test.dev/v1/namespaces/default/helds";
+    let held = |name: &str| json!({ "metadata": { "name": name }, "spec": { "plugin": "p" } });
+    let status = |name: &str| format!("{helds}/{name}/status");
+    let says = |phase: &str| json!({ "status": { "phase": phase } });
+    post(&f.server, helds, held("one")).await;
+    let tried = merge(&f.server, &format!("{helds}/one"), says("Going")).await;
+    assert_eq!(tried.at("/metadata/deletionTimestamp"), &Value::Null, "it says no status");
+    let busy = merge(&f.server, &status("one"), says("Busy")).await;
+    assert_eq!(busy.at("/metadata/deletionTimestamp"), &Value::Null);
+    let writes = f.writes().await;
+    let goes = merge(&f.server, &status("one"), says("Going")).await;
+    assert_eq!(goes.at("/metadata/deletionTimestamp"), "2024-05-01T10:00:00Z");
+    assert_eq!(goes.at("/metadata/deletionGracePeriodSeconds"), 0);
+    assert_eq!(goes.at("/metadata/generation"), 2);
+    assert_eq!(goes.at("/metadata/finalizers"), &json!(["test.dev/hold"]));
+    assert_eq!(f.writes().await, writes + 1);
+    let still = merge(&f.server, &status("one"), json!({ "status": { "seen": 1 } })).await;
+    assert_eq!(still.at("/metadata/generation"), 2, "once");
+
+    post(&f.server, helds, held("two")).await;
+    let writes = f.writes().await;
+    let last = merge(&f.server, &status("two"), says("Over at once")).await;
+    assert_eq!((last.code, last.at("/status/phase")), (200, &json!("Over at once")));
+    assert_eq!(f.writes().await, writes + 1);
+    assert_eq!(get(&f.server, &format!("{helds}/two")).await.code, 404);
+}
+
 #[tokio::test]
 async fn preconditions_and_propagation_are_kept() {
     let f = fixture().await;

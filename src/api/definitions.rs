@@ -85,6 +85,7 @@ fn of_volumes() -> Vec<KindDefinition> {
             finalizer: Some(FINALIZER),
             validate: validate::volume,
             late: super::volume::late_word,
+            goes: |_| false,
             over: super::volume::volume_over,
             ..of::<Volume>("volume", &["vol"], &["spec.plugin", "status.controller.nodeName"])
         },
@@ -98,6 +99,7 @@ fn of_volumes() -> Vec<KindDefinition> {
             },
             finalizer: Some(FINALIZER),
             late: super::volume::late_attachment,
+            goes: super::volume::is_let_go,
             over: super::volume::attachment_over,
             ..of::<VolumeAttachment>("volumeattachment", &["att"], &["spec.nodeName", "spec.host.nodeName"])
         },
@@ -124,6 +126,7 @@ fn of_nodes() -> Vec<KindDefinition> {
             columns: ALLOCATION,
             nodes: const { &[NodeRight::of("status.nodeName", ALLOCATION_PART)] },
             finalizer: Some(FINALIZER),
+            goes: |_| false,
             over: super::allocation::allocation_over,
             default: super::allocation::name_claims,
             validate: validate::allocation,
@@ -334,6 +337,7 @@ fn of<K: CustomResourceExt>(
         validate: |_, _| Vec::new(),
         reserved: |_| None,
         late: |_, _| None,
+        goes: |_| false,
         over: |_| false,
     }
 }

@@ -86,6 +86,9 @@ pub struct KindDefinition {
     pub reserved: fn(new: &Value) -> Option<&'static str>,
     /// Why a write of the status comes too late to count, if it does: its writer is no longer the one who speaks of it.
     pub late: fn(new: &Value, old: &Value) -> Option<String>,
+    /// Whether the status of an object says that it is to go: then its deletion begins with the write that says so. Only what has
+    /// a finalizer may say that.
+    pub goes: fn(object: &Value) -> bool,
     /// Whether the status of an object that is being deleted says that nothing of it is left: then its finalizer goes with the
     /// write that says so, and nobody has to write that once more. Where more than the object decides, never.
     pub over: fn(object: &Value) -> bool,

@@ -257,6 +257,11 @@ pub struct Unrenewed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WithStatus;
 
+/// Says that the end of an object is asked for with the status that is written, so that what is decided together is one write. An
+/// extension of the controllers' own requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WithEnd;
+
 /// The node that makes a volume's controller calls, with the number of the assignment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -530,16 +530,21 @@ pub(super) fn volume_over(object: &Value) -> bool {
     spoken_for && status["exists"] == json!(Rung::Down) && !attempting && !held
 }
 
+/// Whether the node of an attachment has nothing of the volume any more, and takes nothing up under it again.
+pub(super) fn is_let_go(object: &Value) -> bool {
+    let uid = object["metadata"]["uid"].as_str();
+    uid.is_some() && object["status"]["node"]["releasedUID"].as_str() == uid
+}
+
 /// Whether the node of an attachment has nothing of the volume any more, and its host says that it is detached, if it was ever
 /// to be attached.
 pub(super) fn attachment_over(object: &Value) -> bool {
-    let (uid, said) = (object["metadata"]["uid"].as_str(), &object["status"]["controller"]);
-    let released = uid.is_some() && object["status"]["node"]["releasedUID"].as_str() == uid;
+    let said = &object["status"]["controller"];
     let epoch = object["spec"]["host"]["epoch"].as_i64();
     let spoken_for = epoch.is_some() && said["epoch"].as_i64() == epoch;
     let detached = object["spec"]["attachRequired"] == json!(false)
         || spoken_for && said["attached"] == json!(Rung::Down);
-    released && detached
+    is_let_go(object) && detached
 }
 
 pub(super) fn late(host: &Value, said: &Value) -> Option<String> {

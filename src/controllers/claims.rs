@@ -101,6 +101,29 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
     }
 }
 
+/// When the volume of a claim is deleted that nobody holds any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// Not by its claim, which is not going, or leaves it.
+    Not,
+    /// Once those are over who use the claim by their own word.
+    AfterUsers,
+    /// At once.
+    Now,
+}
+
+/// When this volume, as it will be once nobody holds it, is deleted because of its claim.
+pub(super) fn ends(world: &World, claim: &VolumeClaim, volume: &Volume) -> Ends {
+    let class = class_of(world, claim);
+    let mut facts = gather(world, claim, (Some(volume), class.as_deref()), None);
+    let deleted = |facts: &Facts| facts.deleting && plan::next(facts).step == Some(Step::DeleteVolume);
+    if deleted(&facts) {
+        return Ends::Now;
+    }
+    facts.users.clear();
+    if deleted(&facts) { Ends::AfterUsers } else { Ends::Not }
+}
+
 /// How long to wait with a word on what mostly goes on by itself before anybody could read it.
 fn early(
     context: &Context,
@@ -638,7 +661,7 @@ fn status(
     let last = old.conditions.iter().find(|condition| condition.kind == READY);
     let users_leave = deleting(claim) && !by.is_empty() && by.iter().all(|user| deleting(&**user));
     let passing = plan::is_passing(verdict, last.map(|last| last.reason.as_str()), users_leave);
-    let left = context.users_untold(&uid(claim), users_only && !nothing || passing);
+    let left = context.untold(&uid(claim), users_only && !nothing || passing);
     if nothing {
         return None;
     }

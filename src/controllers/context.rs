@@ -118,8 +118,8 @@ pub(crate) struct Context {
     pub(crate) refusals: Refusals,
     /// Where plugins had no room for another volume.
     pub(crate) full: Full,
-    /// Claims that name other users than they have.
-    users: Mutex<Untold<Instant>>,
+    /// News of claims and volumes that wait a moment for more.
+    untold: Mutex<Untold<Instant>>,
     /// Held while an allocation is placed that shares a volume with others of the same node.
     pub(crate) sharing: tokio::sync::Mutex<()>,
 }
@@ -253,7 +253,7 @@ impl Context {
             settling: Settling::default(),
             refusals: Refusals::default(),
             full: Full::default(),
-            users: Mutex::default(),
+            untold: Mutex::default(),
             sharing: tokio::sync::Mutex::default(),
         }
     }
@@ -338,14 +338,15 @@ impl Context {
         SOON.checked_sub(age).filter(|left| !left.is_zero())
     }
 
-    /// How long to wait with the news that a claim has other users than it names, or is in use yet while it goes, if so.
-    pub(crate) fn users_untold(&self, claim: &str, changed: bool) -> Option<Duration> {
-        let mut all = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+    /// How long to wait with news that mostly come together with others: that a claim has other users than it names, or is in
+    /// use yet while it goes; that a volume that goes has no holder. Absent once that is worth a write, or is no news.
+    pub(crate) fn untold(&self, key: &str, is_news: bool) -> Option<Duration> {
+        let mut all = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
         all.forget_older(Instant::now(), 10 * SOON);
-        if changed {
-            return all.left(claim, Instant::now(), SOON);
+        if is_news {
+            return all.left(key, Instant::now(), SOON);
         }
-        all.settled(claim);
+        all.settled(key);
         None
     }
 
@@ -381,7 +382,12 @@ impl Context {
 
     /// Replaces the status by compare-and-swap.
     pub(crate) async fn replace_status<K: Cached + Writable>(&self, object: &K) -> Result<K, Failure> {
-        self.write.replace_status((K::cache(&self.world), &self.ledger), object, None).await
+        self.write.replace_status((K::cache(&self.world), &self.ledger), object, (None, false)).await
+    }
+
+    /// The same, and asks for its end. Whether that was heard, the answer says.
+    pub(crate) async fn replace_status_and_end<K: Cached + Writable>(&self, object: &K) -> Result<K, Failure> {
+        self.write.replace_status((K::cache(&self.world), &self.ledger), object, (None, true)).await
     }
 
     /// The same as long as `silent` says nothing: else a conflict.
@@ -390,7 +396,7 @@ impl Context {
         object: &K,
         silent: Unrenewed,
     ) -> Result<K, Failure> {
-        self.write.replace_status((K::cache(&self.world), &self.ledger), object, Some(silent)).await
+        self.write.replace_status((K::cache(&self.world), &self.ledger), object, (Some(silent), false)).await
     }
 
     /// Asks for the end of this very object.

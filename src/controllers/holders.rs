@@ -10,7 +10,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::attachments::{fields, leaving};
-use super::claims;
+use super::claims::{self, Ends};
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{Instances, boot_id, can, deleting, node_down, node_ready, uid};
@@ -57,7 +57,13 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         let verdict = holders::next(&facts);
         let mut news = false;
         for step in verdict.steps {
-            news |= known.carry_out(&context, step).await?;
+            let ends = known.ends(&context, &step, claim.as_deref());
+            if ends == Ends::AfterUsers
+                && let Some(left) = context.untold(&known.end_key(), true)
+            {
+                return Ok(Some(left));
+            }
+            news |= known.carry_out(&context, step, ends == Ends::Now).await?;
         }
         for (allocation, reason) in &verdict.waiting {
             context.tell::<Allocation>(allocation, reason.word(), &reason.to_string()).await;
@@ -105,8 +111,25 @@ impl Known {
         self.written.contains(name)
     }
 
-    /// Whether the server's answer is news to decide on.
-    async fn carry_out(&mut self, context: &Context, step: Step) -> Result<bool, Failure> {
+    /// Whether the volume ends with the step, or soon: its last holder goes, and its claim, too.
+    fn ends(&self, context: &Context, step: &Step, claim: Option<&VolumeClaim>) -> Ends {
+        match (step, claim) {
+            (Step::Holders { holders, .. }, Some(claim)) if holders.is_empty() && !deleting(&*self.volume) => {
+                let mut free = (*self.volume).clone();
+                free.status.get_or_insert_default().holders.clear();
+                claims::ends(&context.world, claim, &free)
+            }
+            _ => Ends::Not,
+        }
+    }
+
+    /// What it is that is waited with for a moment.
+    fn end_key(&self) -> String {
+        format!("{}/end", uid(&*self.volume))
+    }
+
+    /// Whether the server's answer is news to decide on. With its last holder the volume may end.
+    async fn carry_out(&mut self, context: &Context, step: Step, ends: bool) -> Result<bool, Failure> {
         let at = |node: &str| self.attachments.iter().position(|a| a.spec.node_name == node);
         match step {
             Step::Holders { holders, unseen } => {
@@ -124,7 +147,13 @@ impl Known {
                 }
                 volume.status.get_or_insert_default().holders = holders;
                 volumes::add_ready(context, &mut volume);
-                self.volume = Arc::new(context.replace_status(&volume).await?);
+                let written = if ends {
+                    context.untold(&self.end_key(), false);
+                    context.replace_status_and_end(&volume).await?
+                } else {
+                    context.replace_status(&volume).await?
+                };
+                self.volume = Arc::new(written);
                 Ok(true)
             }
             Step::Close { node } => {

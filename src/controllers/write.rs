@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::cache::{Cache, Kind, name_of};
 use super::ledger::Ledger;
-use crate::api::meta::{Unrenewed, WithStatus};
+use crate::api::meta::{Unrenewed, WithEnd, WithStatus};
 
 /// How long one request to the API may take.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(15);
@@ -118,12 +118,13 @@ impl Write {
         self.noted(to, request).await
     }
 
-    /// Replaces the status; a conflict unless nobody wrote since `object` was read, and who is `silent` is so still.
+    /// Replaces the status; a conflict unless nobody wrote since `object` was read, and who is `silent` is so still. Where that
+    /// `ends` the object, its end is asked for with it.
     pub(crate) async fn replace_status<K: Writable>(
         &self,
         to: (&Cache<K>, &Ledger),
         object: &K,
-        silent: Option<Unrenewed>,
+        (silent, ends): (Option<Unrenewed>, bool),
     ) -> Result<K, Failure> {
         let mut request = path(object).replace_subresource(
             "status",
@@ -133,6 +134,9 @@ impl Write {
         );
         if let (Ok(request), Some(silent)) = (&mut request, silent) {
             request.extensions_mut().insert(silent);
+        }
+        if let (Ok(request), true) = (&mut request, ends) {
+            request.extensions_mut().insert(WithEnd);
         }
         self.noted(to, request).await
     }

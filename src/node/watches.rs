@@ -142,6 +142,8 @@ fn open_hosted(node: &Arc<Node>, watches: &mut JoinSet<()>) {
         let uid = a.uid().unwrap_or_default();
         if !node.caches.hosted.has(&uid) {
             forget(node, &uid, &format!("host/{uid}"));
+            // What this node let go of it need not be known any more.
+            node.queue.wake(Key::Mount(a.spec.volume.clone()));
         }
         node.queue.wake(Key::Host(a.spec.volume.clone()));
     });

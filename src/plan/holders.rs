@@ -99,9 +99,15 @@ pub fn next(facts: &Facts) -> Verdict {
         let holders: Vec<_> = facts.holders.iter().filter(named).map(|(holder, _)| holder).collect();
         let node = attachment.node.clone();
         // What is closed is not opened again: where others may come, and nobody waits already, the last one is waited for.
-        let leaves = |(holder, user): &(Holder, User)| names(holder, attachment) && *user == User::There;
+        let leaves = |(holder, user): &(Holder, User)| {
+            names(holder, attachment) && matches!(user, User::There | User::Ends)
+        };
         let welcome = facts.open && release::several_on_a_node(facts.mode) && verdict.waiting.is_empty();
         let stays = welcome && facts.holders.iter().any(leaves);
+        // Its node lets go by itself; that is one write less.
+        let mut left = facts.holders.iter().filter(|(holder, _)| names(holder, attachment)).peekable();
+        let alone = left.peek().is_some() && left.all(|(_, user)| *user == User::Ends);
+        let stays = stays || alone && !release::several_on_a_node(facts.mode) && !attachment.allocations.is_empty();
         match with(attachment, &holders) {
             _ if holders.is_empty() && stays => {}
             _ if holders.is_empty() => verdict.steps.push(Step::Close { node }),

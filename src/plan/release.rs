@@ -81,6 +81,9 @@ pub enum User {
     NotDown,
     /// It does not want the volume now, and has it still: its node says so, and is there to take it away.
     There,
+    /// It is being deleted, which nobody takes back, and its node is there: where no other may have the volume beside it, that
+    /// lets go of the attachment by itself ([`lets_go`]).
+    Ends,
 }
 
 /// What is seen of the allocation behind a holder.
@@ -121,11 +124,28 @@ pub fn user(facts: UserFacts) -> User {
         User::NotDown
     } else if down {
         User::Down
+    } else if facts.deleting && facts.node_ready && !facts.node_down && !facts.lost {
+        User::Ends
     } else if there && facts.node_ready && !facts.lost {
         User::There
     } else {
         User::NotDown
     }
+}
+
+/// Whether a node lets go of an attachment before anybody asks it to: all who were let in are being deleted and
+/// have nothing of the volume there any more, and nobody else can have been let in whom it has not heard of.
+pub fn lets_go(mode: AccessMode, mut let_in: impl ExactSizeIterator<Item = Ending>) -> bool {
+    let_in.len() > 0 && !several_on_a_node(mode) && let_in.all(|one| one.deleting && one.down)
+}
+
+/// What a node sees of one who was let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ending {
+    /// Its object is known here, and is being deleted.
+    pub deleting: bool,
+    /// It has nothing of the volume: never, or not any more.
+    pub down: bool,
 }
 
 /// Whether one that comes while another one leaves the same node may have the volume beside it.
@@ -359,11 +379,20 @@ mod tests {
                             assert!(facts.exists && facts.here && facts.node_ready && !facts.lost);
                             assert!(matches!(published, Some(Rung::Up | Rung::Unknown)), "{facts:?}");
                         }
+                        User::Ends => {
+                            assert!(facts.exists && facts.here && facts.node_ready && !facts.lost);
+                            assert!(facts.deleting && !facts.node_down, "nobody takes it back: {facts:?}");
+                        }
                         User::NotDown => {}
                     }
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_a_user_says_before_it_is_down() {
+        use AllocationPhase as P;
         let restarted = UserFacts {
             exists: true,
             leaving: false,
@@ -379,13 +408,39 @@ mod tests {
         assert_eq!(super::user(UserFacts { leaving: true, ..restarted }), User::NotDown);
         assert_eq!(super::user(UserFacts { deleting: true, ..restarted }), User::Down);
         let leaves =
-            UserFacts { deleting: true, published: Some(Rung::Up), phase: Some(P::Stopping), ..restarted };
+            UserFacts { leaving: true, published: Some(Rung::Up), phase: Some(P::Stopping), ..restarted };
         assert_eq!(super::user(leaves), User::There);
+        assert_eq!(super::user(UserFacts { deleting: true, ..leaves }), User::Ends);
+        assert_eq!(super::user(UserFacts { deleting: true, lost: true, ..leaves }), User::NotDown);
         assert_eq!(
             super::user(UserFacts { node_ready: false, ..leaves }),
             User::NotDown,
             "nobody takes it away"
         );
+    }
+
+    #[test]
+    fn a_node_lets_go_by_itself_of_what_nobody_can_want_there_any_more() {
+        use AccessMode as M;
+        let one = |deleting, down| Ending { deleting, down };
+        let gone = one(true, true);
+        for (mode, let_in, lets) in [
+            (M::SingleNodeWriter, vec![gone], true),
+            (M::SingleNodeSingleWriter, vec![gone], true),
+            (M::SingleNodeReaderOnly, vec![gone, gone], true),
+            // Nobody was let in: somebody may be about to be.
+            (M::SingleNodeWriter, vec![], false),
+            (M::SingleNodeWriter, vec![one(false, true)], false),
+            (M::SingleNodeWriter, vec![one(true, false)], false),
+            (M::SingleNodeWriter, vec![gone, one(false, true)], false),
+            // Another one may have been let in meanwhile.
+            (M::SingleNodeMultiWriter, vec![gone], false),
+            (M::MultiNodeReaderOnly, vec![gone], false),
+            (M::MultiNodeSingleWriter, vec![gone], false),
+            (M::MultiNodeMultiWriter, vec![gone], false),
+        ] {
+            assert_eq!(lets_go(mode, let_in.iter().copied()), lets, "{mode:?} {let_in:?}");
+        }
     }
 
     #[test]
@@ -440,7 +495,7 @@ mod tests {
     #[test]
     fn a_holder_goes_only_when_its_release_is_known() {
         for leaving in all_leaving() {
-            for user in [User::Wants, User::Down, User::NotDown, User::There] {
+            for user in [User::Wants, User::Down, User::NotDown, User::There, User::Ends] {
                 for (others_on_node, others_stay) in [(false, false), (false, true), (true, true)] {
                     for going in [false, true] {
                         let fence = leaving.fence;

@@ -198,6 +198,16 @@ fn protect(resource: &Resource, metadata: &mut Map<String, Value>) {
     }
 }
 
+/// Marks an object that is to go. One that is on its way out stays as it is.
+pub(crate) fn begin_end(object: &mut Value, now: Timestamp) {
+    if object["metadata"].get("deletionTimestamp").is_none() {
+        object["metadata"]["deletionTimestamp"] = Value::from(seconds(now));
+        object["metadata"]["deletionGracePeriodSeconds"] = Value::from(0);
+        let generation = object["metadata"]["generation"].as_i64().unwrap_or(0);
+        object["metadata"]["generation"] = Value::from(generation + 1);
+    }
+}
+
 /// An object on its way out whose status says that nothing of it is left loses its kind's finalizer with that word. Whoever waits
 /// for something else has a finalizer of his own.
 pub(crate) fn end(resource: &Resource, object: &mut Value) {

@@ -34,6 +34,7 @@ pub(crate) fn plain(kind: &'static str, plural: &'static str, singular: &'static
         validate: |_, _| Vec::new(),
         reserved: |_| None,
         late: |_, _| None,
+        goes: |_| false,
         over: |_| false,
     }
 }

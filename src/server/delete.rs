@@ -6,7 +6,7 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::admission::seconds;
+use super::admission;
 use super::body;
 use super::objects::{Stored, WriteError, versioned};
 use super::query::{self, Form, Query};
@@ -206,12 +206,7 @@ fn marked(inner: &Inner, resource: &Resource, object: &Value, options: &Options)
     }
     let mut marked = object.clone();
     marked["metadata"]["finalizers"] = Value::Array(finalizers);
-    if marked["metadata"].get("deletionTimestamp").is_none() {
-        marked["metadata"]["deletionTimestamp"] = Value::from(seconds(inner.now()));
-        marked["metadata"]["deletionGracePeriodSeconds"] = Value::from(0);
-        let generation = marked["metadata"]["generation"].as_i64().unwrap_or(0);
-        marked["metadata"]["generation"] = Value::from(generation + 1);
-    }
+    admission::begin_end(&mut marked, inner.now());
     if resource.nature == Nature::Namespace {
         (resource.kind.default)(&mut marked);
     }

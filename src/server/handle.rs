@@ -28,7 +28,7 @@ use super::{
     HangUp, Inner, Server, apply, backup, body, delete, discovery, joining, protobuf, read, reviews, rights,
     watch, write, yaml,
 };
-use crate::api::meta::{Unrenewed, WithStatus};
+use crate::api::meta::{Unrenewed, WithEnd, WithStatus};
 
 /// Answers a request. A write from outside is carried through and noted although its client hangs up meanwhile.
 pub(crate) async fn answer(server: Server, request: Request) -> Response {
@@ -251,6 +251,7 @@ async fn objects(
     query.confined = (!whole).then(|| identity.user.clone());
     query.term = parts.extensions.get::<Term>().map(|term| term.0);
     query.with_status = identity.is_in(CONTROLLERS) && parts.extensions.get::<WithStatus>().is_some();
+    query.with_end = identity.is_in(CONTROLLERS) && parts.extensions.get::<WithEnd>().is_some();
     query.also = parts.extensions.get::<Unrenewed>().and_then(|lease| inner.unwritten(lease));
     let verb = Verb::of(&parts.method, target.name.is_some(), query.watch);
     let verb = verb.ok_or_else(Refusal::method_not_allowed)?;

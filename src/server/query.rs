@@ -70,6 +70,8 @@ pub(crate) struct Query {
     pub(crate) also: Option<Arc<Unwritten>>,
     /// Whether what is made keeps the status that it bears.
     pub(crate) with_status: bool,
+    /// Whether the end of the object is asked for with its status.
+    pub(crate) with_end: bool,
     /// The manager of what is written, but for what is applied; none for our own. Not of the query.
     pub(crate) writer: Option<String>,
     /// Why the client may not make what it applies to, if it may not; not of the query.

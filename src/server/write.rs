@@ -302,6 +302,9 @@ fn decide(
         rights::of_change(node, resource, &old, &admitted.object)?;
     }
     if target.part == Part::Status {
+        if query.with_end || resource.kind.finalizer.is_some() && (resource.kind.goes)(&admitted.object) {
+            admission::begin_end(&mut admitted.object, inner.now());
+        }
         admission::end(resource, &mut admitted.object);
     }
     match applied {

@@ -2,6 +2,7 @@
 use wharfline::api::meta::Rung;
 use wharfline::plan::expand::Growth;
 use wharfline::plan::mount::{self, Level, Publication};
+use wharfline::plan::release::{self, Ending};
 use wharfline::plan::{Next, Wanted, attach};
 
 use crate::protocol::{Planted, Protocol};
@@ -23,7 +24,7 @@ impl Protocol {
     /// The daemon takes the next step; without a known end the call was made and its answer lost.
     pub(crate) fn node(&self, next: &mut World, node: usize, known: bool) {
         let before = next.machines[node];
-        let Next::Do(step) = mount::next(going(&before), &self.observed(&before)) else { return };
+        let Next::Do(step) = mount::next(self.going(&before), &self.observed(&before)) else { return };
         let (up, down) = if known { (Level::Up, Level::Down) } else { (Level::Rising, Level::Sinking) };
         let machine = &mut next.machines[node];
         let journal = &mut machine.journal;
@@ -47,7 +48,10 @@ impl Protocol {
             mount::Step::Expand => unreachable!("nothing grows here"),
             mount::Step::Release => {
                 journal.released = true;
-                next.attachments[node].released |= next.attachments[node].uid == before.journal.uid;
+                let a = &mut next.attachments[node];
+                let same = a.uid == before.journal.uid;
+                // With the word that nothing is left its deletion begins, if nobody began it.
+                (a.released, a.leaving) = (a.released || same, a.leaving || same);
             }
         }
     }
@@ -83,14 +87,17 @@ impl Protocol {
         if sees.uid == 0 || (sees.leaving && !same) {
             return;
         }
+        let journal = &next.machines[node].journal;
+        let here = self.at_node && journal.uid == sees.uid && journal.released;
         let observed = attach::Seen {
             required: true,
             attached: if same { a.attached } else { Rung::Unknown },
             used: sees.used || self.plants(Planted::AttachedUnused),
-            let_go: (same && (a.released || a.fenced)) || self.plants(Planted::DetachUnasked),
+            let_go: (same && (a.released || a.fenced)) || here || self.plants(Planted::DetachUnasked),
             node: String::new(),
         };
-        let wanted = if sees.leaving { Wanted::Absent } else { Wanted::Present };
+        let going = sees.leaving || here;
+        let wanted = if going { Wanted::Absent } else { Wanted::Present };
         let word = match attach::next(wanted, &observed) {
             Next::Do(attach::Step::Attach) if self.plants(Planted::DownTooEarly) && !known => Rung::Down,
             Next::Do(attach::Step::Attach) => {
@@ -112,29 +119,44 @@ impl Protocol {
     }
 }
 
-/// Whether the daemon sees the attachment that it serves, and it is not leaving.
-fn is_open(machine: &Machine) -> bool {
-    machine.sees.uid == machine.journal.uid && !machine.sees.leaving
-}
-
-fn going(machine: &Machine) -> mount::Attachment {
-    if is_open(machine) { mount::Attachment::Open } else { mount::Attachment::Leaving }
-}
-
-/// The daemon sees the attachment, and takes it up once nothing is left of the one before.
-pub(crate) fn see(next: &mut World, node: usize) {
-    let (a, machine) = (next.attachments[node], &mut next.machines[node]);
-    let attached = if a.attached == Rung::Up { Rung::Up } else { Rung::Down };
-    machine.sees = Attachment { attached, released: false, fenced: false, ..a };
-    if machine.journal.uid != a.uid && machine.journal.clean() {
-        machine.journal = Journal::of(a.uid);
+impl Protocol {
+    /// What the daemon makes of the attachment that it serves: who is asked to take it away does so, and who has nothing for
+    /// anybody who was let in, all of whom are over.
+    fn going(&self, machine: &Machine) -> mount::Attachment {
+        let (sees, journal) = (machine.sees, machine.journal);
+        let let_in: Vec<_> = BOTH.into_iter().filter(|user| sees.users[*user]).collect();
+        let ending = |user: &usize| Ending {
+            deleting: machine.over[*user],
+            down: journal.published[*user] == Level::Down,
+        };
+        let lets_go = release::lets_go(self.mode, let_in.iter().map(ending));
+        if sees.uid == journal.uid && !sees.leaving && !journal.closed && !lets_go {
+            mount::Attachment::Open
+        } else {
+            mount::Attachment::Leaving
+        }
     }
 }
 
-/// The daemon lists what there is after a boot.
-pub(crate) fn list(next: &mut World, node: usize) {
-    let (wanted, over) = (next.wanted(node), next.over(node));
-    let machine = &mut next.machines[node];
-    (machine.listed, machine.wanted, machine.over) = (true, wanted, over);
-    see(next, node);
+impl Protocol {
+    /// The daemon sees the attachment, and takes it up once nothing is left of the one before, and the host has heard of the
+    /// end of that.
+    pub(crate) fn see(&self, next: &mut World, node: usize) {
+        let (a, host, machine) = (next.attachments[node], next.host[node], &mut next.machines[node]);
+        let attached = if a.attached == Rung::Up { Rung::Up } else { Rung::Down };
+        machine.sees = Attachment { attached, released: false, fenced: false, ..a };
+        let journal = machine.journal;
+        let told = self.at_node && journal.released && host.uid == journal.uid;
+        if journal.uid != a.uid && journal.clean() && (!told || self.plants(Planted::LettingGoForgotten)) {
+            machine.journal = Journal::of(a.uid);
+        }
+    }
+
+    /// The daemon lists what there is after a boot.
+    pub(crate) fn list(&self, next: &mut World, node: usize) {
+        let (wanted, over) = (next.wanted(node), next.over(node));
+        let machine = &mut next.machines[node];
+        (machine.listed, machine.wanted, machine.over) = (true, wanted, over);
+        self.see(next, node);
+    }
 }

@@ -31,6 +31,8 @@ struct View {
     attachments: [Option<Attachment>; 2],
     /// Whether the allocation is known to be over, and down where it was.
     down: [[bool; 2]; 2],
+    /// Whether the allocation is known to be over.
+    ended: [bool; 2],
 }
 
 /// All that the holders depend on.
@@ -82,7 +84,7 @@ fn decided(protocol: &Protocol, view: View) -> Vec<Action> {
 }
 
 fn both(protocol: &Protocol, view: View) -> Vec<Action> {
-    let mut steps = ask(protocol, view, false);
+    let mut steps = if protocol.ready { Vec::new() } else { ask(protocol, view, false) };
     for step in ask(protocol, view, true) {
         if !steps.contains(&step) {
             steps.push(step);
@@ -99,7 +101,7 @@ fn ask(protocol: &Protocol, view: View, node_ready: bool) -> Vec<Action> {
         release::user(UserFacts {
             exists: true,
             leaving: !wants,
-            deleting: down,
+            deleting: down || view.ended[user] && !wants,
             here: true,
             node_down: false,
             node_ready,
@@ -164,7 +166,8 @@ impl Protocol {
         if self.fresh {
             let wants = BOTH.map(|user| BOTH.into_iter().find(|node| w.allocations[user].wants(*node)));
             let there = BOTH.map(|node| Some(w.attachments[node]).filter(|a| a.uid != 0));
-            out.extend(decided(self, View { held: w.held, wants, attachments: there, down: self.down(w) }));
+            let ended = BOTH.map(|user| w.allocations[user].ended);
+            out.extend(decided(self, View { held: w.held, wants, attachments: there, down: self.down(w), ended }));
         } else {
             self.holders(w, out);
             for node in BOTH {
@@ -229,7 +232,7 @@ impl Protocol {
         for wants in wants(0).flat_map(|x| wants(1).map(move |y| [x, y])) {
             for attachments in cached(0).flat_map(|a| cached(1).map(move |b| [a, b])) {
                 for down in [[[false; 2]; 2], self.down(w)] {
-                    views.push(View { held: w.held, wants, attachments, down });
+                    views.push(View { held: w.held, wants, attachments, down, ended: [false; 2] });
                 }
             }
         }
@@ -252,8 +255,8 @@ impl Protocol {
     fn way_in(&self, w: &World, user: usize, node: usize) -> Option<Action> {
         let a = w.attachments[node];
         let any = self.plants(Planted::AnyHolderIsAdmitted) && w.ever_held[user][node];
-        let mut view =
-            View { held: [[0; 2]; 2], wants: [None; 2], attachments: [None; 2], down: [[false; 2]; 2] };
+        let (wants, attachments, ended) = ([None; 2], [None; 2], [false; 2]);
+        let mut view = View { held: [[0; 2]; 2], wants, attachments, down: [[false; 2]; 2], ended };
         view.held[user][node] = if w.ever_named[user][node] || any { a.uid } else { return None };
         (view.wants[user], view.attachments[node]) = (Some(node), Some(a));
         decided(self, view).into_iter().find(|step| matches!(step, Action::Admit { .. }))

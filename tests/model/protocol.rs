@@ -1,7 +1,6 @@
 //! What is checked, what can happen, and when. Who decides it stands in `leaders` and `daemons`.
 use wharfline::api::meta::AccessMode;
 
-use crate::daemons::{list, see};
 use crate::leaders::Held;
 use crate::world::{BOTH, Sight, World};
 
@@ -37,6 +36,8 @@ pub(crate) enum Planted {
     DownTooEarly,
     /// The daemon forgets on a restart that it had closed the attachment.
     ClosingForgotten,
+    /// The daemon forgets what it let go before the host, which is the same machine, has heard that it went.
+    LettingGoForgotten,
     /// The daemon forgets on a restart what it had published.
     PublicationsForgotten,
     /// The holder goes while the volume is still attached.
@@ -49,6 +50,8 @@ pub(crate) struct Protocol {
     pub(crate) mode: AccessMode,
     /// Whether the plugin attaches.
     pub(crate) attach: bool,
+    /// Whether the host of a node's attachment is the node, which knows what it let go before the API does.
+    pub(crate) at_node: bool,
     /// Whether the plugin stages.
     pub(crate) stage: bool,
     /// Whether node a may be lost, fenced and come back.
@@ -67,6 +70,8 @@ pub(crate) struct Protocol {
     pub(crate) remember: bool,
     /// Whether there is one leader, which sees everything, instead of any number with caches of any age.
     pub(crate) fresh: bool,
+    /// Whether leaders know that the nodes are there, and leave to them what they do by themselves.
+    pub(crate) ready: bool,
     pub(crate) planted: Option<Planted>,
 }
 
@@ -203,7 +208,7 @@ impl Protocol {
             Action::Close(node) => next.attachments[node].leaving = true,
             Action::EnterFence(node) => self.enter_fence(&mut next, node),
             Action::Finalize(node) => self.finalize(&mut next, node),
-            Action::SeeAttachment(node) => see(&mut next, node),
+            Action::SeeAttachment(node) => self.see(&mut next, node),
             Action::SeeAllocations(node) => {
                 (next.machines[node].wanted, next.machines[node].over) = (w.wanted(node), w.over(node));
             }
@@ -218,13 +223,13 @@ impl Protocol {
                 let machine = &mut next.machines[0];
                 (machine.powered, machine.boot) = (true, machine.boot + 1);
                 if self.plants(Planted::ListsBeforeReporting) {
-                    list(&mut next, 0);
+                    self.list(&mut next, 0);
                 }
             }
             Action::Report => {
                 next.machines[0].reported = w.machines[0].boot;
                 if !w.machines[0].listed {
-                    list(&mut next, 0);
+                    self.list(&mut next, 0);
                 }
             }
         }

@@ -81,6 +81,7 @@ pub(crate) fn gadget() -> KindDefinition {
         default: |_| {},
         reserved: |_| None,
         late: |_, _| None,
+        goes: |_| false,
         over: |_| false,
         validate: |new, old| {
             let mut faults = FieldErrors::new();
@@ -104,7 +105,8 @@ pub(crate) fn held() -> KindDefinition {
         short_names: &[],
         nodes: &[],
         finalizer: Some("test.dev/hold"),
-        over: |held| held["status"]["phase"] == "Over",
+        goes: |held| held["status"]["phase"] == "Going" || held["status"]["phase"] == "Over at once",
+        over: |held| held["status"]["phase"].as_str().is_some_and(|phase| phase.starts_with("Over")),
         ..gadget()
     }
 }

@@ -10,7 +10,7 @@ use super::super::caches::full_name;
 use super::super::context::Node;
 use super::super::journal::PublicationEntry;
 use super::super::mounts::health::publication_trouble;
-use super::super::mounts::{TARGET, has_to_stop, stopping, user_note};
+use super::super::mounts::{TARGET, has_to_stop, is_going, stopping, user_note};
 use super::super::tasks::exit_code;
 use super::super::writes::{Guard, Part};
 use super::prepare::{self, note};
@@ -142,7 +142,7 @@ pub(super) fn only_attached(node: &Node, allocation: &Allocation, told: &NodePar
     let leaving = allocation.meta().deletion_timestamp.is_some() && !serving::serves(allocation);
     let mut untold = node.untold.lock().unwrap_or_else(PoisonError::into_inner);
     let key = format!("{uid}/released");
-    let going = !attachments.is_empty() && attachments.iter().all(|a| a.meta().deletion_timestamp.is_some());
+    let going = !attachments.is_empty() && attachments.iter().all(|a| is_going(node, a));
     if leaving && going && untold::is_ended(told.phase, last) {
         return untold.left(&key, Instant::now(), MOMENT);
     }

@@ -90,12 +90,14 @@ pub(super) async fn step(
     let before = said.as_ref().map(|s| s.controller.clone()).or(seen);
     let word = before.as_ref().map(|s| (s.attached, s.epoch));
     let before = before.unwrap_or_default();
-    let wanted = if object.meta().deletion_timestamp.is_some() { Wanted::Absent } else { Wanted::Present };
+    let let_go = has_let_go(node, object, &uid);
+    let going = object.meta().deletion_timestamp.is_some() || let_go;
+    let wanted = if going { Wanted::Absent } else { Wanted::Present };
     let seen = attach::Seen {
         required: object.spec.attach_required,
         attached: release::attached(wanted == Wanted::Absent, Some(host.epoch), word),
         used: !object.spec.allocations.is_empty(),
-        let_go: object.spec.fenced || has_let_go(node, object, &uid),
+        let_go: object.spec.fenced || let_go,
         node: object.spec.node_name.clone(),
     };
     let generation = object.meta().generation.unwrap_or_default();

@@ -17,7 +17,8 @@ use crate::api::volume::AttachStatus;
 use crate::plan::mount::{self, Attachment, Level, Publication, Step};
 use crate::plan::stale::{self, Cure, Health, Look, Patient};
 use crate::plan::untold::{self, Following};
-use crate::plan::{Reason, release};
+use crate::plan::release::{self, Ending};
+use crate::plan::Reason;
 use crate::sys::path::HostPath;
 
 /// One attachment of the volume: what the API says of it and what the journal does.
@@ -51,7 +52,8 @@ pub(super) fn gather(node: &Node, volume: &str) -> Vec<Unit> {
         let entry = at.map(|at| entries.swap_remove(at));
         units.push(Unit::new(node, uid, Some(object), entry));
     }
-    for entry in entries {
+    // What was let go here is known until nobody here can take it for wanted any more: the host is told of its end by itself.
+    for entry in entries.into_iter().filter(|e| !(e.released && node.caches.hosted.has(&e.uid))) {
         units.push(Unit::new(node, entry.uid.clone(), None, Some(entry)));
     }
     // What leaves goes first: the new attachment of a volume waits for the old one's end here.
@@ -62,6 +64,22 @@ pub(super) fn gather(node: &Node, volume: &str) -> Vec<Unit> {
     units
 }
 
+/// Whether this node takes its part of an attachment away: because it was asked to, or by itself, once and for all.
+pub(in crate::node) fn is_going(node: &Node, object: &VolumeAttachment) -> bool {
+    let uid = object.uid().unwrap_or_default();
+    let closed = || node.journal.attachment(&uid).is_some_and(|entry| entry.closed);
+    object.meta().deletion_timestamp.is_some() || closed() || lets_go(node, object, &uid)
+}
+
+fn lets_go(node: &Node, object: &VolumeAttachment, uid: &str) -> bool {
+    let published = node.journal.publications(uid);
+    let ending = |uid: &String| Ending {
+        deleting: node.caches.allocations.one(uid).is_some_and(|a| a.meta().deletion_timestamp.is_some()),
+        down: published.iter().all(|entry| entry.allocation.uid != *uid || entry.level == Level::Down),
+    };
+    release::lets_go(object.spec.capability.access_mode, object.spec.allocations.iter().map(ending))
+}
+
 impl Unit {
     pub(super) fn new(
         node: &Node,
@@ -69,7 +87,7 @@ impl Unit {
         object: Option<Arc<VolumeAttachment>>,
         entry: Option<AttachmentEntry>,
     ) -> Self {
-        let open = object.as_ref().is_some_and(|o| o.meta().deletion_timestamp.is_none());
+        let open = object.as_ref().is_some_and(|object| !is_going(node, object));
         let wanted = if open { Attachment::Open } else { Attachment::Leaving };
         let mut published = node.journal.publications(&uid);
         let mut users = Vec::new();

@@ -84,6 +84,7 @@ fn wants(facts: &mut Facts, wanting: &[Holder]) {
             (true, _) => User::Wants,
             (false, User::Down) => User::Down,
             (false, User::There) => User::There,
+            (false, User::Ends) => User::Ends,
             (false, User::Wants | User::NotDown) => User::NotDown,
         };
     }
@@ -369,6 +370,37 @@ fn who_comes_while_the_last_one_leaves_has_the_volume_beside_it_where_both_may()
             assert_eq!(held(&facts), [("old", "n1"), ("new", "n1")], "{mode:?}");
             assert_eq!(facts.attachments[0].allocations, ["old", "new"], "{mode:?}");
         }
+    }
+}
+
+/// Where nobody else can be let in, the node of one that is deleted takes the volume away without being asked.
+#[test]
+fn a_node_that_lets_go_by_itself_is_not_asked_to() {
+    use AccessMode as M;
+    for (mode, user, let_in, asked) in [
+        (M::SingleNodeWriter, User::Ends, "old", false),
+        (M::SingleNodeSingleWriter, User::Ends, "old", false),
+        (M::SingleNodeReaderOnly, User::Ends, "old", false),
+        // It was stopped, or has ended, or its node is not there.
+        (M::SingleNodeWriter, User::There, "old", true),
+        (M::SingleNodeWriter, User::Down, "old", true),
+        (M::SingleNodeWriter, User::NotDown, "old", true),
+        // The node knows nobody for whom it would.
+        (M::SingleNodeWriter, User::Ends, "", true),
+    ] {
+        let mut facts = facts(mode);
+        let let_in: Vec<_> = (!let_in.is_empty()).then_some(let_in).into_iter().collect();
+        facts.attachments = vec![attachment("n", "n1", &let_in)];
+        facts.holders = vec![(by("n1", holder("old", "n", mode.read_only())), user)];
+        let close = vec![Step::Close { node: "n".into() }];
+        for open in [true, false] {
+            let steps = next(&Facts { open, ..facts.clone() }).steps;
+            assert_eq!(steps, if asked { close.clone() } else { Vec::new() }, "{mode:?} {user:?} {open}");
+        }
+        wants(&mut facts, &[holder("new", "elsewhere", false)]);
+        let waited_for = next(&facts);
+        assert_eq!(waited_for.steps.is_empty(), !asked, "{mode:?} {user:?}");
+        assert_eq!(waited_for.waiting.len(), 1);
     }
 }
 
