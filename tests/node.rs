@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::too_many_lines)] // helpers of tests count as tests
 mod support;
 
+#[path = "node/alone.rs"]
+mod alone;
 #[path = "node/answered.rs"]
 mod answered;
 #[path = "node/asked.rs"]

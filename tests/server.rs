@@ -363,11 +363,13 @@ async fn the_word_of_what_goes_begins_its_deletion() {
     let goes = merge(&f.server, &status("one"), says("Going")).await;
     assert_eq!(goes.at("/metadata/deletionTimestamp"), "2024-05-01T10:00:00Z");
     assert_eq!(goes.at("/metadata/deletionGracePeriodSeconds"), 0);
-    assert_eq!(goes.at("/metadata/generation"), 2);
+    assert_eq!(goes.at("/metadata/generation"), 1, "it was asked for nothing");
     assert_eq!(goes.at("/metadata/finalizers"), &json!(["test.dev/hold"]));
     assert_eq!(f.writes().await, writes + 1);
     let still = merge(&f.server, &status("one"), json!({ "status": { "seen": 1 } })).await;
-    assert_eq!(still.at("/metadata/generation"), 2, "once");
+    assert_eq!(still.at("/metadata/deletionTimestamp"), "2024-05-01T10:00:00Z");
+    let asked = delete(&f.server, &format!("{helds}/one"), None).await;
+    assert_eq!(asked.at("/metadata/generation"), 1, "it goes already");
 
     post(&f.server, helds, held("two")).await;
     let writes = f.writes().await;

@@ -659,8 +659,7 @@ fn status(
     let users_only = VolumeClaimStatus { used_by: old.used_by.clone(), ..new.clone() } == old;
     let nothing = users_only && (new.used_by == old.used_by || verdict.phase != ClaimPhase::Bound);
     let last = old.conditions.iter().find(|condition| condition.kind == READY);
-    let users_leave = deleting(claim) && !by.is_empty() && by.iter().all(|user| deleting(&**user));
-    let passing = plan::is_passing(verdict, last.map(|last| last.reason.as_str()), users_leave);
+    let passing = plan::is_passing(verdict, last.map(|last| last.reason.as_str()), deleting(claim));
     let left = context.untold(&uid(claim), users_only && !nothing || passing);
     if nothing {
         return None;

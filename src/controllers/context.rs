@@ -386,7 +386,10 @@ impl Context {
     }
 
     /// The same, and asks for its end. Whether that was heard, the answer says.
-    pub(crate) async fn replace_status_and_end<K: Cached + Writable>(&self, object: &K) -> Result<K, Failure> {
+    pub(crate) async fn replace_status_and_end<K: Cached + Writable>(
+        &self,
+        object: &K,
+    ) -> Result<K, Failure> {
         self.write.replace_status((K::cache(&self.world), &self.ledger), object, (None, true)).await
     }
 

@@ -114,7 +114,9 @@ impl Known {
     /// Whether the volume ends with the step, or soon: its last holder goes, and its claim, too.
     fn ends(&self, context: &Context, step: &Step, claim: Option<&VolumeClaim>) -> Ends {
         match (step, claim) {
-            (Step::Holders { holders, .. }, Some(claim)) if holders.is_empty() && !deleting(&*self.volume) => {
+            (Step::Holders { holders, .. }, Some(claim))
+                if holders.is_empty() && !deleting(&*self.volume) =>
+            {
                 let mut free = (*self.volume).clone();
                 free.status.get_or_insert_default().holders.clear();
                 claims::ends(&context.world, claim, &free)

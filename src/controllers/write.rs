@@ -161,7 +161,11 @@ impl Write {
                 }
                 Ok(())
             }
-            Err(Failure::Gone) => Ok(()),
+            // Its last state may be in the cache yet.
+            Err(Failure::Gone) => {
+                to.1.ended(to.0, name_of(object));
+                Ok(())
+            }
             Err(failure) => Err(failure),
         }
     }

@@ -233,11 +233,11 @@ pub fn next(facts: &Facts) -> Verdict {
     }
 }
 
-/// Whether what is said of a claim that is being deleted, after `last`, may wait a moment: it is in use by those alone who
-/// are on their way out, too.
-pub fn is_passing(verdict: &Verdict, last: Option<&str>, users_leave: bool) -> bool {
+/// Whether what is said of a claim, after `last`, may wait a moment: it is being `deleted` and in use, and mostly its users are
+/// deleted with it.
+pub fn is_passing(verdict: &Verdict, last: Option<&str>, deleted: bool) -> bool {
     let in_use = |word: &str| word == Reason::InUse { by: String::new() }.word();
-    users_leave && matches!(&verdict.ready, Err((word, _)) if in_use(word)) && !last.is_some_and(in_use)
+    deleted && matches!(&verdict.ready, Err((word, _)) if in_use(word)) && !last.is_some_and(in_use)
 }
 
 fn why(reason: &Reason) -> Result<(), (String, String)> {

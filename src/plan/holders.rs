@@ -107,7 +107,8 @@ pub fn next(facts: &Facts) -> Verdict {
         // Its node lets go by itself; that is one write less.
         let mut left = facts.holders.iter().filter(|(holder, _)| names(holder, attachment)).peekable();
         let alone = left.peek().is_some() && left.all(|(_, user)| *user == User::Ends);
-        let stays = stays || alone && !release::several_on_a_node(facts.mode) && !attachment.allocations.is_empty();
+        let stays =
+            stays || alone && !release::several_on_a_node(facts.mode) && !attachment.allocations.is_empty();
         match with(attachment, &holders) {
             _ if holders.is_empty() && stays => {}
             _ if holders.is_empty() => verdict.steps.push(Step::Close { node }),

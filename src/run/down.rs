@@ -158,7 +158,8 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
         return Ok(kernel.undo_tree().await?);
     };
     let name = journal.store().map_or(name, |store| store.node);
-    if journal.attachments().is_empty() && journal.tasks().is_empty() && is_down(args, &client, &name).await? {
+    if journal.attachments().is_empty() && journal.tasks().is_empty() && is_down(args, &client, &name).await?
+    {
         drop(looked);
         machine::leave(&*kernel, containerd, data_dir).await?;
         println!("down");

@@ -200,12 +200,26 @@ fn protect(resource: &Resource, metadata: &mut Map<String, Value>) {
 
 /// Marks an object that is to go. One that is on its way out stays as it is.
 pub(crate) fn begin_end(object: &mut Value, now: Timestamp) {
-    if object["metadata"].get("deletionTimestamp").is_none() {
-        object["metadata"]["deletionTimestamp"] = Value::from(seconds(now));
-        object["metadata"]["deletionGracePeriodSeconds"] = Value::from(0);
+    if mark(object, now) {
         let generation = object["metadata"]["generation"].as_i64().unwrap_or(0);
         object["metadata"]["generation"] = Value::from(generation + 1);
     }
+}
+
+/// The same of one whose status says that it is to go; whoever wrote that speaks of this generation, and asks for nothing new.
+pub(crate) fn go(resource: &Resource, object: &mut Value, now: Timestamp) {
+    if resource.kind.finalizer.is_some() && (resource.kind.goes)(object) {
+        mark(object, now);
+    }
+}
+
+fn mark(object: &mut Value, now: Timestamp) -> bool {
+    let stays = object["metadata"].get("deletionTimestamp").is_none();
+    if stays {
+        object["metadata"]["deletionTimestamp"] = Value::from(seconds(now));
+        object["metadata"]["deletionGracePeriodSeconds"] = Value::from(0);
+    }
+    stays
 }
 
 /// An object on its way out whose status says that nothing of it is left loses its kind's finalizer with that word. Whoever waits

@@ -302,9 +302,10 @@ fn decide(
         rights::of_change(node, resource, &old, &admitted.object)?;
     }
     if target.part == Part::Status {
-        if query.with_end || resource.kind.finalizer.is_some() && (resource.kind.goes)(&admitted.object) {
+        if query.with_end {
             admission::begin_end(&mut admitted.object, inner.now());
         }
+        admission::go(resource, &mut admitted.object, inner.now());
         admission::end(resource, &mut admitted.object);
     }
     match applied {

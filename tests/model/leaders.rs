@@ -167,7 +167,10 @@ impl Protocol {
             let wants = BOTH.map(|user| BOTH.into_iter().find(|node| w.allocations[user].wants(*node)));
             let there = BOTH.map(|node| Some(w.attachments[node]).filter(|a| a.uid != 0));
             let ended = BOTH.map(|user| w.allocations[user].ended);
-            out.extend(decided(self, View { held: w.held, wants, attachments: there, down: self.down(w), ended }));
+            out.extend(decided(
+                self,
+                View { held: w.held, wants, attachments: there, down: self.down(w), ended },
+            ));
         } else {
             self.holders(w, out);
             for node in BOTH {

@@ -106,9 +106,10 @@ async fn a_mount_that_is_at_the_staging_path_already_is_no_stage() {
     rig.attach("vol-1", &[&app], &Special::default()).await;
     rig.published("app").await;
     assert_eq!(rig.count(Rpc::NodeStageVolume), 2);
-    rig.end_alloc("app").await;
+    rig.stop_alloc("app").await;
     rustix::mount::unmount(&staging, rustix::mount::UnmountFlags::empty()).unwrap();
     rig.end_attachment().await;
+    rig.end_alloc("app").await;
     rig.end_volume("vol-1").await;
     rig.finish().await;
 }

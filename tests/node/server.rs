@@ -136,16 +136,17 @@ async fn what_is_let_go_and_detached_by_one_machine_is_written_once() {
     const STATUS: &str = "/apis/wharfline.dev/v1alpha1/volumeattachments/att-1/status";
     let rig = Rig::new(Config::full()).await;
     rig.running().await;
-    rig.end_alloc("app").await;
+    rig.stop_alloc("app").await;
     let before = rig.link.patches(STATUS);
     rig.end_attachment().await;
     assert_eq!(rig.link.patches(STATUS), before + 1);
+    rig.end_alloc("app").await;
     rig.end_volume("vol-1").await;
     rig.finish().await;
     for killed in [false, true] {
         let mut rig = Rig::new(Config::full()).await;
         rig.running().await;
-        rig.end_alloc("app").await;
+        rig.stop_alloc("app").await;
         let gate = Gate::new();
         rig.backend.next(Rpc::ControllerUnpublishVolume, Answer::honest().hang(&gate));
         rig.world.delete(&rig.attachments, "att-1").await;
@@ -163,6 +164,7 @@ async fn what_is_let_go_and_detached_by_one_machine_is_written_once() {
             gate.open();
         }
         rig.detached().await;
+        rig.end_alloc("app").await;
         rig.end_volume("vol-1").await;
         rig.finish().await;
     }
@@ -218,7 +220,7 @@ async fn the_end_of_an_allocation_whose_attachment_goes_is_its_last_word() {
 async fn a_volume_is_deleted_once_it_is_detached_whoever_holds_it() {
     let rig = Rig::new(Config::full()).await;
     rig.running().await;
-    rig.end_alloc("app").await;
+    rig.stop_alloc("app").await;
     rig.world.delete(&rig.volumes, "vol-1").await;
     let gate = Gate::new();
     rig.backend.next(Rpc::ControllerUnpublishVolume, Answer::honest().hang(&gate));
@@ -232,6 +234,7 @@ async fn a_volume_is_deleted_once_it_is_detached_whoever_holds_it() {
     let at = |call: &str| order.iter().position(|made| made.starts_with(call)).unwrap();
     assert!(at("ControllerUnpublishVolume") < at("DeleteVolume"), "{order:?}");
     rig.world.let_go(&rig.volumes, "vol-1").await;
+    rig.end_alloc("app").await;
     rig.finish().await;
 }
 

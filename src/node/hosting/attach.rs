@@ -100,7 +100,8 @@ pub(super) async fn step(
         let_go: object.spec.fenced || let_go,
         node: object.spec.node_name.clone(),
     };
-    let generation = object.meta().generation.unwrap_or_default();
+    // Once it goes, who asked for that is no news.
+    let generation = object.meta().generation.filter(|_| wanted == Wanted::Present).unwrap_or_default();
     node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}", host.epoch));
     let step = match attach::next(wanted, &seen) {
         Next::Do(step) => step,

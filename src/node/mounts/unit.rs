@@ -14,11 +14,11 @@ use crate::api::VolumeAttachment;
 use crate::api::allocation::OnStaleMount;
 use crate::api::meta::{Map, ObjectRef, Rung};
 use crate::api::volume::AttachStatus;
+use crate::plan::Reason;
 use crate::plan::mount::{self, Attachment, Level, Publication, Step};
+use crate::plan::release::{self, Ending};
 use crate::plan::stale::{self, Cure, Health, Look, Patient};
 use crate::plan::untold::{self, Following};
-use crate::plan::release::{self, Ending};
-use crate::plan::Reason;
 use crate::sys::path::HostPath;
 
 /// One attachment of the volume: what the API says of it and what the journal does.
@@ -179,11 +179,10 @@ impl Unit {
         }
     }
 
-    /// What a blocked step waits for: the object changes, or is deleted.
+    /// What a blocked step waits for: the object changes, or goes. Once it goes, who asked for that is no change.
     pub(super) fn generation(&self) -> String {
-        let meta = self.object.as_ref().map(|o| o.meta());
-        let generation = meta.and_then(|m| m.generation).unwrap_or_default();
-        format!("{generation}/{}", meta.is_some_and(|m| m.deletion_timestamp.is_some()))
+        let generation = self.object.as_ref().and_then(|o| o.meta().generation).unwrap_or_default();
+        if self.wanted == Attachment::Open { generation.to_string() } else { "leaving".to_owned() }
     }
 
     /// Whether anything of it may be left here.

@@ -21,6 +21,8 @@ pub(crate) struct Behaviour {
     pub(crate) unpublishes: bool,
     /// It reports that nothing is left.
     pub(crate) releases: bool,
+    /// Whether it lets go of what nobody can want there any more before it is asked to.
+    pub(crate) by_itself: bool,
     /// As host it creates volumes.
     pub(crate) creates: bool,
     /// As host it has no room for volumes that are asked for at these nodes.
@@ -68,6 +70,7 @@ impl Default for Behaviour {
             boot: "boot-1".to_owned(),
             unpublishes: true,
             releases: true,
+            by_itself: true,
             creates: true,
             no_room: Vec::new(),
             largest: 0,
@@ -510,6 +513,14 @@ impl FakeNode {
         };
         let tasks: Vec<_> = spec["tasks"].as_array().into_iter().flatten().collect();
         let tasks: Vec<_> = tasks.iter().map(|t| json!({ "name": t["name"], "state": state })).collect();
+        // It is told with the end of what lets it in, which is no more than a moment away.
+        let lets_in =
+            |a: &&Value| a["spec"]["allocations"].as_array().is_some_and(|a| a.contains(&metadata["uid"]));
+        let attachments = self.seen.all("volumeattachments");
+        let goes = |a: &Value| behaviour.by_itself && behaviour.releases && self.lets_go(&a["spec"]);
+        if phase == "Stopped" && attachments.iter().filter(lets_in).any(goes) {
+            return;
+        }
         let mut said = json!({ "phase": phase, "volumes": volumes, "tasks": tasks });
         if evicted && phase == "Stopped" {
             let mut conditions = status["conditions"].clone();
@@ -574,7 +585,9 @@ impl FakeNode {
             return;
         }
         let volume = text(&spec["volume"]);
-        if attachment["metadata"]["deletionTimestamp"].is_null() {
+        let asked = !attachment["metadata"]["deletionTimestamp"].is_null();
+        let goes = asked || behaviour.by_itself && self.lets_go(spec);
+        if !goes {
             if used(spec) {
                 let mut said = json!({ "node": { "staged": "Up" } });
                 if let Some(bytes) = spec["expandBytes"].as_i64().filter(|_| behaviour.node_expands) {
@@ -586,6 +599,18 @@ impl FakeNode {
             let said = json!({ "node": { "staged": "Down", "closed": true, "releasedUID": uid } });
             push(patches, "volumeattachments", attachment, said);
         }
+    }
+
+    /// Whether all who were let in are being deleted, where nobody else can be.
+    fn lets_go(&self, spec: &Value) -> bool {
+        let all = self.seen.all("allocations");
+        let ends = |uid: &Value| {
+            let of_it = |a: &&Value| a["metadata"]["uid"] == *uid;
+            all.iter().find(of_it).is_some_and(|a| !a["metadata"]["deletionTimestamp"].is_null())
+        };
+        let alone = ["SingleNodeWriter", "SingleNodeSingleWriter", "SingleNodeReaderOnly"]
+            .contains(&text(&spec["capability"]["accessMode"]));
+        used(spec) && alone && spec["allocations"].as_array().into_iter().flatten().all(ends)
     }
 
     fn instance(&self, behaviour: &Behaviour, instance: &Value, patches: &mut Vec<Patch>) {

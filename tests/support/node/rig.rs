@@ -299,6 +299,12 @@ impl Rig {
         self.world.let_go(&self.allocs, name).await;
     }
 
+    /// The allocation is stopped, and may be started again: its volume stays here until it is asked for.
+    pub async fn stop_alloc(&self, name: &str) {
+        self.world.patch(&self.allocs, name, json!({ "spec": { "stop": true } })).await;
+        self.world.until(&self.allocs, name, "stopped", |a| a["status"]["phase"] == "Stopped").await;
+    }
+
     /// The attachment is deleted, released and detached.
     pub async fn end_attachment(&self) {
         self.world.delete(&self.attachments, "att-1").await;
