@@ -100,6 +100,7 @@ const PLAIN: Protocol = Protocol {
     ends: false,
     fresh: false,
     ready: false,
+    chooses: false,
     planted: None,
 };
 
@@ -134,6 +135,15 @@ fn exhaust(protocol: Protocol, reached: &[&'static str]) {
 #[test]
 fn one_node_at_a_time() {
     exhaust(PLAIN, &[]);
+}
+
+#[test]
+fn one_node_at_a_time_where_attachments_are_made_with_who_is_let_in() {
+    exhaust(Protocol { chooses: true, restarts: false, attachments: [2, 2], ..PLAIN }, &[]);
+    exhaust(Protocol { chooses: true, edits: [1, 0], attachments: [2, 1], ..ATTACHING }, &[]);
+    exhaust(Protocol { chooses: true, attachments: [2, 1], ..LOSING }, &[]);
+    let sharing = Protocol { chooses: true, ends: true, restarts: false, edits: [0, 1], ..SHARING };
+    exhaust(sharing, &[SHARED, ONE_LEFT]);
 }
 
 #[test]
@@ -186,6 +196,7 @@ fn what_people_want_can_be_reached() {
     exhaust(Protocol { mode: AccessMode::SingleNodeMultiWriter, ends: true, ..once }, &[SHARED, ONE_LEFT]);
     // No leader asks: the node of who is deleted lets go by itself.
     exhaust(Protocol { ends: true, ready: true, edits: [0, 0], ..once }, &[A_TO_B]);
+    exhaust(Protocol { chooses: true, ..once }, &[A_TO_B, B_TO_A]);
     let attached = Protocol { ends: true, ready: true, edits: [0, 0], attach: true, ..once };
     exhaust(attached, &[A_TO_B]);
     exhaust(Protocol { at_node: true, ..attached }, &[A_TO_B]);
@@ -203,6 +214,7 @@ fn every_planted_mistake_is_found() {
         (P::SilenceIsAFence, small, ONE_NODE),
         (P::UsableOnceMade, small, ONE_NODE),
         (P::HolderFirst, Protocol { attachments: [2, 1], ..small }, ONE_NODE),
+        (P::ChosenByThePast, Protocol { chooses: true, attachments: [2, 1], ..small }, ONE_NODE),
         (P::AnyHolderIsAdmitted, Protocol { attachments: [2, 1], ..small }, ONE_NODE),
         (P::AbsenceFromACache, small, ONE_NODE),
         (P::ListsBeforeReporting, losing, ONE_NODE),

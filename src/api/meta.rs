@@ -252,6 +252,22 @@ pub struct Unrenewed {
     pub version: Option<String>,
 }
 
+/// What a write goes by beside its own object: it is done only as long as another one, which has no namespace, is as it was. An
+/// extension of the controllers' own requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AsSeen {
+    /// The plural of the other one's kind, which is one of ours.
+    pub plural: String,
+    /// Its name.
+    pub name: String,
+    /// Its `resourceVersion`; `None`: it does not exist.
+    pub version: Option<String>,
+}
+
+/// The uid of a new object, which another one names already. An extension of the controllers' own requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WithUid(pub String);
+
 /// Says that a new object is stored with the status that it bears, so that what is decided when it is made need not be written
 /// behind it. An extension of the controllers' own requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use super::tell::Teller;
 use super::world::{Cached, World};
 use super::write::{Failure, Writable, Write};
 use crate::api::definitions::FINALIZER;
-use crate::api::meta::{Time, Unrenewed};
+use crate::api::meta::{AsSeen, Time, Unrenewed, WithEnd, WithStatus, WithUid};
 use crate::api::{
     Allocation, Plugin, PluginInstance, Snapshot, SnapshotSchedule, Volume, VolumeAttachment, VolumeClaim,
 };
@@ -51,6 +51,9 @@ pub struct Options {
     pub instance_patience: Duration,
     /// The namespace of leases and of the plugins' own allocations.
     pub system_namespace: String,
+    /// Whether the server is in the same process, and hears what is said beside the wire: then an attachment is made with who is
+    /// let in.
+    pub in_process: bool,
 }
 
 impl fmt::Debug for Options {
@@ -60,6 +63,7 @@ impl fmt::Debug for Options {
             .field("longest_call", &self.longest_call)
             .field("instance_patience", &self.instance_patience)
             .field("system_namespace", &self.system_namespace)
+            .field("in_process", &self.in_process)
             .finish_non_exhaustive()
     }
 }
@@ -73,6 +77,7 @@ impl Default for Options {
             longest_call: crate::api::plugin::LONGEST_CONTROLLER_CALL + Duration::from_secs(30),
             instance_patience: Duration::from_secs(30),
             system_namespace: SYSTEM_NAMESPACE.to_owned(),
+            in_process: true,
         }
     }
 }
@@ -350,14 +355,37 @@ impl Context {
         None
     }
 
+    /// A new uid.
+    pub(crate) fn new_uid(&self) -> String {
+        let bytes = std::array::from_fn(|_| (self.options.jitter)());
+        uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
+    }
+
     /// Creates an object. This and the next three return it as the server has it.
     pub(crate) async fn create<K: Cached + Writable>(&self, object: &K) -> Result<K, Failure> {
-        self.write.create((K::cache(&self.world), &self.ledger), object).await
+        self.write.create((K::cache(&self.world), &self.ledger), object, |_| {}).await
+    }
+
+    /// The same under this uid, as long as another object is as it was seen: else a conflict.
+    pub(crate) async fn create_as<K: Cached + Writable>(
+        &self,
+        object: &K,
+        uid: String,
+        seen: AsSeen,
+    ) -> Result<K, Failure> {
+        let tell = |extensions: &mut http::Extensions| {
+            extensions.insert(WithUid(uid));
+            extensions.insert(seen);
+        };
+        self.write.create((K::cache(&self.world), &self.ledger), object, tell).await
     }
 
     /// The same, and it keeps the status that it bears.
     pub(crate) async fn create_with_status<K: Cached + Writable>(&self, object: &K) -> Result<K, Failure> {
-        self.write.create_with_status((K::cache(&self.world), &self.ledger), object).await
+        let tell = |extensions: &mut http::Extensions| {
+            extensions.insert(WithStatus);
+        };
+        self.write.create((K::cache(&self.world), &self.ledger), object, tell).await
     }
 
     /// Merges `patch` into an object, under its status if it has a `status` key. A status that was written a moment ago and
@@ -382,15 +410,22 @@ impl Context {
 
     /// Replaces the status by compare-and-swap.
     pub(crate) async fn replace_status<K: Cached + Writable>(&self, object: &K) -> Result<K, Failure> {
-        self.write.replace_status((K::cache(&self.world), &self.ledger), object, (None, false)).await
+        self.write.replace_status((K::cache(&self.world), &self.ledger), object, |_| {}).await
     }
 
-    /// The same, and asks for its end. Whether that was heard, the answer says.
-    pub(crate) async fn replace_status_and_end<K: Cached + Writable>(
+    /// The same as long as another object is as it was seen, else a conflict; and where that `ends` this one, asks for its end.
+    /// Whether the server heard that, the answer says.
+    pub(crate) async fn replace_status_as<K: Cached + Writable>(
         &self,
         object: &K,
+        seen: Option<AsSeen>,
+        ends: bool,
     ) -> Result<K, Failure> {
-        self.write.replace_status((K::cache(&self.world), &self.ledger), object, (None, true)).await
+        let tell = |extensions: &mut http::Extensions| {
+            seen.map(|seen| extensions.insert(seen));
+            ends.then(|| extensions.insert(WithEnd));
+        };
+        self.write.replace_status((K::cache(&self.world), &self.ledger), object, tell).await
     }
 
     /// The same as long as `silent` says nothing: else a conflict.
@@ -399,7 +434,8 @@ impl Context {
         object: &K,
         silent: Unrenewed,
     ) -> Result<K, Failure> {
-        self.write.replace_status((K::cache(&self.world), &self.ledger), object, (Some(silent), false)).await
+        let tell = |extensions: &mut http::Extensions| drop(extensions.insert(silent));
+        self.write.replace_status((K::cache(&self.world), &self.ledger), object, tell).await
     }
 
     /// Asks for the end of this very object.

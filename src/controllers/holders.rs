@@ -1,13 +1,13 @@
 //! Holders and attachments: who may use a volume, and the attachment of each node that does.
 //!
-//! A grant is one compare-and-swap of the volume's holders, each of which names an attachment made before it. Nobody is
-//! let into an attachment but by a holder that names it.
-use std::collections::BTreeSet;
+//! A grant is one compare-and-swap of the volume's holders, each of which names an attachment made before it, or one that is made
+//! next, as long as the volume is as it was written then. Nobody is let into an attachment but by a holder that names it.
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kube::api::ObjectMeta;
 use kube::{Resource, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::attachments::{fields, leaving};
 use super::claims::{self, Ends};
@@ -20,7 +20,7 @@ use super::templates;
 use super::volumes;
 use super::world::namespace_or_default;
 use super::write::Failure;
-use crate::api::meta::{ObjectRef, READY};
+use crate::api::meta::{AsSeen, ObjectRef, READY};
 use crate::api::plugin::capability;
 use crate::api::volume::{Holder, NewerModes};
 use crate::api::{Allocation, Volume, VolumeAttachment, VolumeAttachmentSpec, VolumeClaim};
@@ -35,14 +35,23 @@ const NODE_LOST: &str = "NodeLost";
 /// An attachment, a holder, a way in; and one more for what came in between.
 const ROUNDS: usize = 4;
 
+/// The uid that we have chosen for an attachment.
+struct Chosen {
+    uid: String,
+    /// Who holds it, once that is written, and in which version of the volume.
+    named: Option<(String, BTreeSet<String>)>,
+}
+
 /// One look at one volume. What the server answers to one write is what the next is decided on: waiting for the cache to
 /// show each of them would put three rounds of watching in every claim's way.
 pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Outcome {
-    let mut known = Known { volume: object, attachments: Vec::new(), written: BTreeSet::new() };
+    let mut known =
+        Known { volume: object, attachments: Vec::new(), written: BTreeSet::new(), chosen: BTreeMap::new() };
     for _ in 0..ROUNDS {
         known.refresh(&context);
         let claim = claim_of(&context, &known.volume);
-        let facts = gather(&context, &known.volume, claim.as_deref(), &known.attachments);
+        let mut facts = gather(&context, &known.volume, claim.as_deref(), &known.attachments);
+        known.choose(&context, &mut facts);
         // What we made and the cache does not show yet must not be taken for absent.
         let nodes = facts.holders.iter().map(|(holder, _)| &holder.node_name);
         let nodes = nodes.chain(facts.attachments.iter().map(|a| &a.node));
@@ -81,6 +90,8 @@ struct Known {
     attachments: Vec<Arc<VolumeAttachment>>,
     /// Names of the attachments that we wrote here: of these we know our own last write.
     written: BTreeSet<String>,
+    /// What we have chosen for nodes, and not asked for yet.
+    chosen: BTreeMap<String, Chosen>,
 }
 
 impl Known {
@@ -104,6 +115,42 @@ impl Known {
             }
         }
         self.attachments = seen;
+    }
+
+    /// Chooses the uids of attachments that can be made. What holders name is good for as long as the volume is as we wrote it.
+    fn choose(&mut self, context: &Context, facts: &mut Facts) {
+        if !context.options.in_process {
+            return;
+        }
+        let version = self.volume.resource_version();
+        self.chosen
+            .retain(|_, chosen| chosen.named.as_ref().is_none_or(|(at, _)| version.as_ref() == Some(at)));
+        let nodes: BTreeSet<_> = facts.wanting.iter().map(|wanted| wanted.node_name.clone()).collect();
+        for node in nodes {
+            if self.attachments.iter().any(|a| a.spec.node_name == node) {
+                self.chosen.remove(&node);
+            } else if self.chosen.contains_key(&node)
+                || new_attachment(context, &self.volume, &node, false).is_ok()
+            {
+                let new = || Chosen { uid: context.new_uid(), named: None };
+                let chosen = self.chosen.entry(node.clone()).or_insert_with(new);
+                facts.chosen.push((node, chosen.uid.clone()));
+            }
+        }
+    }
+
+    /// Keeps who holds what we have chosen, as it is written now. Who was granted by it before and is not any more might be let in by
+    /// an old version of the volume: then it is never made.
+    fn note_named(&mut self) {
+        let Some(version) = self.volume.resource_version() else { return self.chosen.clear() };
+        let holders = self.volume.status.as_ref().map(|s| s.holders.as_slice()).unwrap_or_default();
+        self.chosen.retain(|_, chosen| {
+            let of_it = holders.iter().filter(|h| h.attachment_uid == chosen.uid);
+            let now: BTreeSet<_> = of_it.map(|h| h.allocation.uid.clone()).collect();
+            let kept = chosen.named.as_ref().is_none_or(|(_, before)| before.is_subset(&now));
+            chosen.named = (!now.is_empty()).then(|| (version.clone(), now));
+            kept
+        });
     }
 
     /// Whether what is known of this attachment is at least as new as our own last write of it.
@@ -134,30 +181,7 @@ impl Known {
     async fn carry_out(&mut self, context: &Context, step: Step, ends: bool) -> Result<bool, Failure> {
         let at = |node: &str| self.attachments.iter().position(|a| a.spec.node_name == node);
         match step {
-            Step::Holders { holders, unseen } => {
-                for holder in unseen {
-                    if there(context, &self.volume, &holder).await? {
-                        // The cache is behind; what it shows next brings us back.
-                        return Ok(false);
-                    }
-                }
-                let mut volume = (*self.volume).clone();
-                if planted!("grant-uncompared") {
-                    let holders = json!({ "status": { "holders": holders } });
-                    self.volume = Arc::new(context.merge(&*self.volume, holders).await?);
-                    return Ok(true);
-                }
-                volume.status.get_or_insert_default().holders = holders;
-                volumes::add_ready(context, &mut volume);
-                let written = if ends {
-                    context.untold(&self.end_key(), false);
-                    context.replace_status_and_end(&volume).await?
-                } else {
-                    context.replace_status(&volume).await?
-                };
-                self.volume = Arc::new(written);
-                Ok(true)
-            }
+            Step::Holders { holders, unseen } => self.write_holders(context, (holders, unseen), ends).await,
             Step::Close { node } => {
                 if let Some(at) = at(&node)
                     && !self.used(context, &node).await?
@@ -169,20 +193,7 @@ impl Known {
                 }
                 Ok(false)
             }
-            Step::Attach { node, read_only } => {
-                match new_attachment(context, &self.volume, &node, read_only) {
-                    Ok(attachment) => {
-                        let made = context.create(&attachment).await?;
-                        self.written.insert(made.name_any());
-                        self.attachments.push(Arc::new(made));
-                        Ok(true)
-                    }
-                    Err(_) => {
-                        self.wake_users(context, &node);
-                        Ok(false)
-                    }
-                }
-            }
+            Step::Attach { node, read_only, granted } => self.attach(context, node, read_only, granted).await,
             Step::Admit { node, allocations } => {
                 if let Some(at) = at(&node) {
                     let spec = json!({ "allocations": allocations });
@@ -197,6 +208,75 @@ impl Known {
 }
 
 impl Known {
+    /// Replaces the holders, with whose last one the volume may end. Whether that is news to decide on.
+    async fn write_holders(
+        &mut self,
+        context: &Context,
+        (mut holders, mut unseen): (Vec<Holder>, Vec<Holder>),
+        ends: bool,
+    ) -> Result<bool, Failure> {
+        // What is not there has to be so still when its holders go; of several nodes one goes after the other.
+        let mut absent = None;
+        if let Some(node) = unseen.first().map(|holder| holder.node_name.clone()) {
+            holders.extend(unseen.extract_if(.., |holder| holder.node_name != node));
+            absent = match absence(context, &self.volume, (&node, &unseen)).await? {
+                None => {
+                    // The cache is behind; what it shows next brings us back.
+                    return Ok(false);
+                }
+                absent => absent,
+            };
+        }
+        let mut volume = (*self.volume).clone();
+        if planted!("grant-uncompared") {
+            let holders = json!({ "status": { "holders": holders } });
+            self.volume = Arc::new(context.merge(&*self.volume, holders).await?);
+            return Ok(true);
+        }
+        volume.status.get_or_insert_default().holders = holders;
+        volumes::add_ready(context, &mut volume);
+        context.untold(&self.end_key(), false);
+        let ends = ends && volume.status.as_ref().is_some_and(|status| status.holders.is_empty());
+        self.volume = Arc::new(context.replace_status_as(&volume, absent, ends).await?);
+        self.note_named();
+        Ok(true)
+    }
+
+    /// Makes an attachment, with its uid and those who are let in where they were `granted` it.
+    async fn attach(
+        &mut self,
+        context: &Context,
+        node: String,
+        read_only: bool,
+        granted: Option<(String, Vec<String>)>,
+    ) -> Result<bool, Failure> {
+        match new_attachment(context, &self.volume, &node, read_only) {
+            Ok(mut attachment) => {
+                // Once it was asked for, whatever comes of that.
+                self.chosen.remove(&node);
+                let made = match granted {
+                    Some((uid, allocations)) => {
+                        attachment.spec.allocations = allocations;
+                        let seen = AsSeen {
+                            plural: Volume::plural(&()).into_owned(),
+                            name: self.volume.name_any(),
+                            version: self.volume.resource_version(),
+                        };
+                        context.create_as(&attachment, uid, seen).await?
+                    }
+                    None => context.create(&attachment).await?,
+                };
+                self.written.insert(made.name_any());
+                self.attachments.push(Arc::new(made));
+                Ok(true)
+            }
+            Err(_) => {
+                self.wake_users(context, &node);
+                Ok(false)
+            }
+        }
+    }
+
     /// Those on the node who want the volume are told what keeps them from it, by the controller of allocations.
     fn wake_users(&self, context: &Context, node: &str) {
         let Some(of) = &self.volume.spec.claim_ref else { return };
@@ -232,12 +312,24 @@ impl Known {
     }
 }
 
-/// Asks the server itself for the attachment that a holder names: a cache that shows none may be older than both.
-async fn there(context: &Context, volume: &Volume, holder: &Holder) -> Result<bool, Failure> {
-    let (path, name) = (VolumeAttachment::url_path(&(), None), attachment_name(volume, &holder.node_name));
-    let found: Option<Value> = context.read(&path, &name).await?;
-    let named = &holder.attachment_uid;
-    Ok(found.is_some_and(|a| named.is_empty() || a["metadata"]["uid"].as_str() == Some(named)))
+/// Asks the server itself for the attachments that holders of one node name: a cache that shows none may be older than both.
+/// What is there instead, so that it may be seen whether it changes; nothing if one that is named is there.
+async fn absence(
+    context: &Context,
+    volume: &Volume,
+    (node, holders): (&str, &[Holder]),
+) -> Result<Option<AsSeen>, Failure> {
+    let (path, name) = (VolumeAttachment::url_path(&(), None), attachment_name(volume, node));
+    let found: Option<VolumeAttachment> = context.read(&path, &name).await?;
+    let is_named = |a: &VolumeAttachment| {
+        let uid = uid(a);
+        holders.iter().any(|h| h.attachment_uid.is_empty() || h.attachment_uid == uid)
+    };
+    if found.as_ref().is_some_and(is_named) {
+        return Ok(None);
+    }
+    let version = found.and_then(|a| a.resource_version());
+    Ok(Some(AsSeen { plural: VolumeAttachment::plural(&()).into_owned(), name, version }))
 }
 
 /// `att-` and the hash of volume and node: one attachment per volume and node.
@@ -310,6 +402,7 @@ fn gather(
         holders: status.holders.into_iter().map(known).collect(),
         attachments: attachments.iter().map(|a| seen(a)).collect(),
         wanting,
+        chosen: Vec::new(),
     }
 }
 

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use super::cache::{Cache, Kind, name_of};
 use super::ledger::Ledger;
-use crate::api::meta::{Unrenewed, WithEnd, WithStatus};
 
 /// How long one request to the API may take.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(15);
@@ -76,26 +75,16 @@ impl Write {
         Self { client }
     }
 
-    /// Creates an object, and returns it as the server has it.
+    /// Creates an object, and returns it as the server has it. What more the server has to know, `tell` adds to the request.
     pub(crate) async fn create<K: Writable>(
         &self,
         to: (&Cache<K>, &Ledger),
         object: &K,
-    ) -> Result<K, Failure> {
-        let body = bytes(object)?;
-        let request = path(object).create(&PostParams::default(), body);
-        self.noted(to, request).await
-    }
-
-    /// The same, and it keeps the status that it bears.
-    pub(crate) async fn create_with_status<K: Writable>(
-        &self,
-        to: (&Cache<K>, &Ledger),
-        object: &K,
+        tell: impl FnOnce(&mut http::Extensions),
     ) -> Result<K, Failure> {
         let mut request = path(object).create(&PostParams::default(), bytes(object)?);
         if let Ok(request) = &mut request {
-            request.extensions_mut().insert(WithStatus);
+            tell(request.extensions_mut());
         }
         self.noted(to, request).await
     }
@@ -118,13 +107,12 @@ impl Write {
         self.noted(to, request).await
     }
 
-    /// Replaces the status; a conflict unless nobody wrote since `object` was read, and who is `silent` is so still. Where that
-    /// `ends` the object, its end is asked for with it.
+    /// Replaces the status; a conflict unless nobody wrote since `object` was read, or what `tell` adds is not so.
     pub(crate) async fn replace_status<K: Writable>(
         &self,
         to: (&Cache<K>, &Ledger),
         object: &K,
-        (silent, ends): (Option<Unrenewed>, bool),
+        tell: impl FnOnce(&mut http::Extensions),
     ) -> Result<K, Failure> {
         let mut request = path(object).replace_subresource(
             "status",
@@ -132,11 +120,8 @@ impl Write {
             &PostParams::default(),
             bytes(object)?,
         );
-        if let (Ok(request), Some(silent)) = (&mut request, silent) {
-            request.extensions_mut().insert(silent);
-        }
-        if let (Ok(request), true) = (&mut request, ends) {
-            request.extensions_mut().insert(WithEnd);
+        if let Ok(request) = &mut request {
+            tell(request.extensions_mut());
         }
         self.noted(to, request).await
     }

@@ -2,10 +2,15 @@
 //!
 //! ```text
 //!   wants ▶ attachment made ▶ holder that names it ▶ let in ▶ … ▶ nobody there wants it or is to be waited for ▶ closed ▶ gone ▶ holder removed
+//!         ╲ holder that names one to be made ▶ made with who is let in ╱
 //! ```
 //! In this order, because a grant is the holder, and only the holder is written against the newest version of the
 //! volume. An attachment alone gives nobody anything; whoever is let in was granted by this very attachment; and a grant
 //! ends only once nobody can be let in by it any more. So leaders that know old things cannot break it together.
+//!
+//! Who can name an attachment before it is there ([`Facts::chosen`]) saves a write. It makes it only as long as the volume is as it
+//! wrote it, and nobody takes the holder away unless there is no such attachment in that very moment; a name that was written
+//! once is used for nothing else.
 use super::Reason;
 use super::release::{self, HolderFacts, HolderStep, Leaving, User};
 use crate::api::meta::{AccessMode, ObjectRef};
@@ -43,6 +48,8 @@ pub struct Facts {
     pub attachments: Vec<Attachment>,
     /// The allocations that want it on their nodes, first come first; none names an attachment.
     pub wanting: Vec<Holder>,
+    /// The uids that this very leader has chosen, by node, for attachments that it has not asked for yet.
+    pub chosen: Vec<(String, String)>,
 }
 
 /// One thing to do.
@@ -60,12 +67,14 @@ pub enum Step {
         /// The node.
         node: String,
     },
-    /// Make an attachment for this node with nobody let in.
+    /// Make an attachment for this node.
     Attach {
         /// The node.
         node: String,
         /// Whether it is for readers alone.
         read_only: bool,
+        /// Its uid and who is let in, as long as the volume is as it was seen; else the server names it and nobody is.
+        granted: Option<(String, Vec<String>)>,
     },
     /// Let holders in, by compare-and-swap of the attachment.
     Admit {
@@ -119,10 +128,24 @@ pub fn next(facts: &Facts) -> Verdict {
     let mut nodes: Vec<_> = attach.iter().map(|holder| &holder.node_name).collect();
     nodes.sort();
     nodes.dedup();
+    let read_only = |all_read| release::attached_for_reading(facts.mode, all_read);
     for node in nodes {
         let all_read = attach.iter().filter(|h| h.node_name == *node).all(|h| h.read_only);
-        let read_only = release::attached_for_reading(facts.mode, all_read);
-        verdict.steps.push(Step::Attach { node: node.clone(), read_only });
+        verdict.steps.push(Step::Attach {
+            node: node.clone(),
+            read_only: read_only(all_read),
+            granted: None,
+        });
+    }
+    for (node, uid) in &facts.chosen {
+        let of_it = |h: &&Holder| h.node_name == *node && h.attachment_uid == *uid;
+        let granted: Vec<_> = facts.holders.iter().map(|(holder, _)| holder).filter(of_it).collect();
+        if !granted.is_empty() {
+            let read_only = read_only(granted.iter().all(|h| h.read_only));
+            let allocations = granted.iter().map(|h| h.allocation.uid.clone()).collect();
+            let granted = Some((uid.clone(), allocations));
+            verdict.steps.push(Step::Attach { node: node.clone(), read_only, granted });
+        }
     }
     verdict
 }
@@ -132,6 +155,10 @@ fn kept(facts: &Facts) -> (Vec<Holder>, Vec<Holder>) {
     let (mut kept, mut unseen) = (Vec::new(), Vec::new());
     for entry in &facts.holders {
         match step_of(facts, entry) {
+            // It is made next, if anybody wants it.
+            HolderStep::Remove if entry.1 == User::Wants && chosen_for(facts, &entry.0).is_some() => {
+                kept.push(entry.0.clone());
+            }
             HolderStep::Keep | HolderStep::CloseAttachment => kept.push(entry.0.clone()),
             HolderStep::Remove if attachment_of(facts, &entry.0).is_none() => unseen.push(entry.0.clone()),
             HolderStep::Remove => {}
@@ -162,8 +189,10 @@ fn granted(facts: &Facts, mut holders: Vec<Holder>) -> Granted {
             continue;
         }
         expected.push(wanted.clone());
-        match facts.attachments.iter().find(|a| a.node == wanted.node_name) {
-            Some(a) => holders.push(Holder { attachment_uid: a.uid.clone(), ..wanted.clone() }),
+        let there = facts.attachments.iter().find(|a| a.node == wanted.node_name).map(|a| &a.uid);
+        let chosen = || facts.chosen.iter().find(|(node, _)| *node == wanted.node_name).map(|(_, uid)| uid);
+        match there.or_else(chosen) {
+            Some(uid) => holders.push(Holder { attachment_uid: uid.clone(), ..wanted.clone() }),
             None => attach.push(wanted.clone()),
         }
     }
@@ -190,6 +219,12 @@ fn same(a: &Holder, b: &Holder) -> bool {
 fn names(holder: &Holder, attachment: &Attachment) -> bool {
     let uid = &holder.attachment_uid;
     holder.node_name == attachment.node && (uid.is_empty() || *uid == attachment.uid)
+}
+
+/// The uid that a holder names and that was chosen for an attachment to be made.
+fn chosen_for<'a>(facts: &'a Facts, holder: &Holder) -> Option<&'a String> {
+    let of_it = |(node, uid): &&(String, String)| *node == holder.node_name && *uid == holder.attachment_uid;
+    facts.chosen.iter().find(of_it).map(|(_, uid)| uid)
 }
 
 fn attachment_of<'a>(facts: &'a Facts, holder: &Holder) -> Option<&'a Attachment> {

@@ -28,7 +28,7 @@ use super::{
     HangUp, Inner, Server, apply, backup, body, delete, discovery, joining, protobuf, read, reviews, rights,
     watch, write, yaml,
 };
-use crate::api::meta::{Unrenewed, WithEnd, WithStatus};
+use crate::api::meta::{AsSeen, Unrenewed, WithEnd, WithStatus, WithUid};
 
 /// Answers a request. A write from outside is carried through and noted although its client hangs up meanwhile.
 pub(crate) async fn answer(server: Server, request: Request) -> Response {
@@ -253,6 +253,11 @@ async fn objects(
     query.with_status = identity.is_in(CONTROLLERS) && parts.extensions.get::<WithStatus>().is_some();
     query.with_end = identity.is_in(CONTROLLERS) && parts.extensions.get::<WithEnd>().is_some();
     query.also = parts.extensions.get::<Unrenewed>().and_then(|lease| inner.unwritten(lease));
+    if identity.is_in(CONTROLLERS) {
+        let seen = parts.extensions.get::<AsSeen>().and_then(|seen| inner.as_seen(seen));
+        query.also = query.also.or(seen);
+        query.uid = parts.extensions.get::<WithUid>().map(|uid| uid.0.clone());
+    }
     let verb = Verb::of(&parts.method, target.name.is_some(), query.watch);
     let verb = verb.ok_or_else(Refusal::method_not_allowed)?;
     query.name_writer(identity, &parts.headers);

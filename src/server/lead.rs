@@ -8,7 +8,8 @@ use bytes::Bytes;
 
 use super::access::SYSTEM;
 use super::{Identity, Inner, Server};
-use crate::api::meta::Unrenewed;
+use crate::api::meta::{AsSeen, Unrenewed};
+use crate::api::{GROUP, VERSION};
 use crate::store::{Expect, LEADER, Rev, Store, StoreError, Unwritten};
 
 /// The term of a request, as an extension of it.
@@ -50,11 +51,20 @@ impl Inner {
     /// The same of a lease in the words of the store.
     pub(crate) fn unwritten(&self, lease: &Unrenewed) -> Option<Arc<Unwritten>> {
         let leases = self.registry.find("coordination.k8s.io", "v1", "leases")?;
-        let key = leases.key(Some(SYSTEM), &lease.node).into();
-        // What is no revision was never written, and nothing goes by it.
-        let rev = lease.version.as_ref().map(|version| Rev(version.parse().unwrap_or_default()));
-        Some(Arc::new(Unwritten { key, rev }))
+        Some(unwritten(leases.key(Some(SYSTEM), &lease.node), lease.version.as_deref()))
     }
+
+    /// The same of another object.
+    pub(crate) fn as_seen(&self, seen: &AsSeen) -> Option<Arc<Unwritten>> {
+        let resource = self.registry.find(GROUP, VERSION, &seen.plural)?;
+        Some(unwritten(resource.key(None, &seen.name), seen.version.as_deref()))
+    }
+}
+
+fn unwritten(key: String, version: Option<&str>) -> Arc<Unwritten> {
+    // What is no revision was never written, and nothing goes by it.
+    let rev = version.map(|version| Rev(version.parse().unwrap_or_default()));
+    Arc::new(Unwritten { key: key.into(), rev })
 }
 
 async fn begin(store: &dyn Store, turn: u64) -> Result<Rev, NotLed> {

@@ -340,7 +340,7 @@ pub(crate) fn refused(error: StoreError) -> Refusal {
             Refusal::unavailable("the store is unavailable")
         }
         StoreError::Overtaken => {
-            let message = "the lease that the write goes by was renewed since";
+            let message = "what the write goes by was written since";
             Refusal::new(StatusCode::CONFLICT, "Conflict", message)
         }
         StoreError::Deposed => {

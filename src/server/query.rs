@@ -70,6 +70,8 @@ pub(crate) struct Query {
     pub(crate) also: Option<Arc<Unwritten>>,
     /// Whether what is made keeps the status that it bears.
     pub(crate) with_status: bool,
+    /// The uid of what is made, if that was chosen.
+    pub(crate) uid: Option<String>,
     /// Whether the end of the object is asked for with its status.
     pub(crate) with_end: bool,
     /// The manager of what is written, but for what is applied; none for our own. Not of the query.

@@ -55,7 +55,10 @@ pub(crate) async fn create(
             validation: query.field_validation,
         };
         let admit = if query.with_status { admission::create_with_status } else { admission::create };
-        let Admitted { mut object, warnings } = admit(resource, namespace, submitted, &inner.stamp())?;
+        let stamp = inner.stamp();
+        let uid = query.uid.clone().unwrap_or(stamp.uid);
+        let stamp = admission::Stamp { uid, ..stamp };
+        let Admitted { mut object, warnings } = admit(resource, namespace, submitted, &stamp)?;
         check_reserved(resource, query, &object)?;
         if let Some(node) = &query.node {
             rights::of_change(node, resource, &Value::Null, &object)?;

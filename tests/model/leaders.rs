@@ -33,6 +33,8 @@ struct View {
     down: [[bool; 2]; 2],
     /// Whether the allocation is known to be over.
     ended: [bool; 2],
+    /// The uid that the leader has chosen for a node; 0 = none.
+    chosen: [u8; 2],
 }
 
 /// All that the holders depend on.
@@ -41,6 +43,7 @@ struct Known {
     held: Held,
     attachments: [Attachment; 2],
     made: [u8; 2],
+    pending: [bool; 2],
     wanted: [[bool; 2]; 2],
     down: [[bool; 2]; 2],
 }
@@ -130,6 +133,11 @@ fn ask(protocol: &Protocol, view: View, node_ready: bool) -> Vec<Action> {
         holders: held.map(|(u, n)| (holder(u, n, view.held[u][n]), user(u, n))).collect(),
         attachments: BOTH.into_iter().filter_map(attachment).collect(),
         wanting: BOTH.into_iter().filter_map(|u| Some(holder(u, view.wants[u]?, 0))).collect(),
+        chosen: BOTH
+            .into_iter()
+            .filter(|node| view.chosen[*node] != 0 && view.attachments[*node].is_none())
+            .map(|node| (NODES[node].to_owned(), view.chosen[node].to_string()))
+            .collect(),
     };
     for (holder, user) in &facts.holders {
         assert!(*user != User::Wants || facts.wanting.iter().any(|w| w.allocation == holder.allocation));
@@ -143,7 +151,8 @@ fn action(step: Step) -> Action {
             Action::Holders { held: table(&holders), unseen: table(&unseen) }
         }
         Step::Close { node } => Action::Close(index(&NODES, &node)),
-        Step::Attach { node, .. } => Action::Create(index(&NODES, &node)),
+        Step::Attach { node, granted: None, .. } => Action::Create(index(&NODES, &node)),
+        Step::Attach { node, granted: Some(_), .. } => Action::CreateChosen(index(&NODES, &node)),
         Step::Admit { node, allocations } => {
             let users = USERS.map(|user| allocations.iter().any(|a| a == user));
             Action::Admit { node: index(&NODES, &node), users }
@@ -169,7 +178,14 @@ impl Protocol {
             let ended = BOTH.map(|user| w.allocations[user].ended);
             out.extend(decided(
                 self,
-                View { held: w.held, wants, attachments: there, down: self.down(w), ended },
+                View {
+                    held: w.held,
+                    wants,
+                    attachments: there,
+                    down: self.down(w),
+                    ended,
+                    chosen: self.own(w),
+                },
             ));
         } else {
             self.holders(w, out);
@@ -177,6 +193,9 @@ impl Protocol {
                 let a = w.attachments[node];
                 if a.uid == 0 && BOTH.iter().any(|user| w.allocations[*user].ever_wanted[node]) {
                     out.push(Action::Create(node));
+                }
+                if a.uid == 0 && w.chosen[node] {
+                    out.push(Action::CreateChosen(node));
                 }
                 if a.uid != 0 && !a.leaving {
                     out.push(Action::Close(node));
@@ -201,6 +220,7 @@ impl Protocol {
             held: w.held,
             attachments: w.attachments,
             made: w.made,
+            pending: w.chosen,
             wanted: [w.allocations[0].ever_wanted, w.allocations[1].ever_wanted],
             down: self.down(w),
         };
@@ -235,7 +255,10 @@ impl Protocol {
         for wants in wants(0).flat_map(|x| wants(1).map(move |y| [x, y])) {
             for attachments in cached(0).flat_map(|a| cached(1).map(move |b| [a, b])) {
                 for down in [[[false; 2]; 2], self.down(w)] {
-                    views.push(View { held: w.held, wants, attachments, down, ended: [false; 2] });
+                    for chosen in self.choices(w) {
+                        let ended = [false; 2];
+                        views.push(View { held: w.held, wants, attachments, down, ended, chosen });
+                    }
                 }
             }
         }
@@ -258,8 +281,8 @@ impl Protocol {
     fn way_in(&self, w: &World, user: usize, node: usize) -> Option<Action> {
         let a = w.attachments[node];
         let any = self.plants(Planted::AnyHolderIsAdmitted) && w.ever_held[user][node];
-        let (wants, attachments, ended) = ([None; 2], [None; 2], [false; 2]);
-        let mut view = View { held: [[0; 2]; 2], wants, attachments, down: [[false; 2]; 2], ended };
+        let (wants, attachments, ended, chosen) = ([None; 2], [None; 2], [false; 2], [0; 2]);
+        let mut view = View { held: [[0; 2]; 2], wants, attachments, down: [[false; 2]; 2], ended, chosen };
         view.held[user][node] = if w.ever_named[user][node] || any { a.uid } else { return None };
         (view.wants[user], view.attachments[node]) = (Some(node), Some(a));
         decided(self, view).into_iter().find(|step| matches!(step, Action::Admit { .. }))
@@ -273,6 +296,19 @@ impl Protocol {
         let late = BOTH.iter().any(|user| BOTH.iter().any(|node| there(*user, *node)));
         if late && !self.plants(Planted::AbsenceFromACache) {
             return;
+        }
+        for node in BOTH {
+            let (before, made) = (next.held, next.made[node]);
+            if BOTH.iter().any(|user| held[*user][node] > made) {
+                // A uid that is chosen is nobody else's.
+                if made == self.attachments[node] {
+                    return;
+                }
+                (next.made[node], next.chosen[node]) = (made + 1, true);
+            } else if BOTH.iter().any(|user| before[*user][node] == made && held[*user][node] != made) {
+                // Somebody who was granted by it is not any more: it is never made.
+                next.chosen[node] &= self.plants(Planted::ChosenByThePast);
+            }
         }
         next.held = held;
         for user in BOTH {
@@ -289,7 +325,7 @@ impl Protocol {
         if next.made[node] == self.attachments[node] {
             return;
         }
-        next.made[node] += 1;
+        (next.made[node], next.chosen[node]) = (next.made[node] + 1, false);
         let users = BOTH.map(|user| {
             let wanted = next.allocations[user].ever_wanted[node];
             let usable = self.plants(Planted::UsableOnceMade)
@@ -302,6 +338,39 @@ impl Protocol {
         for user in BOTH {
             next.ever_named[user][node] = next.held[user][node] == next.made[node];
         }
+    }
+
+    /// Makes the attachment that a leader has chosen the uid of, with who holds it: it wrote that, and nobody has written the volume
+    /// since.
+    pub(crate) fn create_chosen(&self, next: &mut World, node: usize) {
+        let uid = next.made[node];
+        let users = BOTH.map(|user| {
+            let past = self.plants(Planted::ChosenByThePast) && next.ever_held[user][node];
+            next.held[user][node] == uid || past
+        });
+        if next.chosen[node] && next.attachments[node].uid == 0 && users.contains(&true) {
+            next.chosen[node] = false;
+            next.attachments[node] = Attachment { uid, users, ..Attachment::default() };
+            next.ever_named.iter_mut().for_each(|of| of[node] = false);
+        }
+    }
+
+    /// What the leader that sees everything has chosen.
+    fn own(&self, w: &World) -> [u8; 2] {
+        let made = |node: usize| if w.chosen[node] { w.made[node] } else { w.made[node] + 1 };
+        BOTH.map(|node| if self.chooses { made(node) } else { 0 })
+    }
+
+    /// What some leader may have chosen: nothing, what holders name already, or another one.
+    fn choices(&self, w: &World) -> Vec<[u8; 2]> {
+        if !self.chooses {
+            return vec![[0; 2]];
+        }
+        let of = |node: usize| {
+            let pending = w.chosen[node].then_some(w.made[node]);
+            [Some(0), pending, Some(w.made[node] + 1)].into_iter().flatten()
+        };
+        of(0).flat_map(|a| of(1).map(move |b| [a, b])).collect()
     }
 
     /// Enters the fence into a closed attachment: the boot that was declared over is the last one that the node reports,

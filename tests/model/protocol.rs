@@ -13,6 +13,8 @@ pub(crate) enum Planted {
     UsableOnceMade,
     /// The holder is written first, and the attachment may be used as soon as it is made by whoever was a holder then.
     HolderFirst,
+    /// A chosen attachment is made for who held it once, though the volume was written since.
+    ChosenByThePast,
     /// Who is a holder is let into the attachment, whichever attachment its grant was for.
     AnyHolderIsAdmitted,
     /// A holder goes because a cache has no attachment for it.
@@ -72,6 +74,8 @@ pub(crate) struct Protocol {
     pub(crate) fresh: bool,
     /// Whether leaders know that the nodes are there, and leave to them what they do by themselves.
     pub(crate) ready: bool,
+    /// Whether leaders choose uids and let holders in with the attachment.
+    pub(crate) chooses: bool,
     pub(crate) planted: Option<Planted>,
 }
 
@@ -92,6 +96,8 @@ pub(crate) enum Action {
     },
     /// A leader makes the attachment of a node. The server refuses a second one of the name.
     Create(usize),
+    /// A leader makes the attachment whose uid it has chosen with those who hold it, as long as they do.
+    CreateChosen(usize),
     /// A leader lets holders in, by compare-and-swap of the attachment.
     Admit {
         node: usize,
@@ -200,6 +206,7 @@ impl Protocol {
             Action::Rebind => next.allocations[0].write(1, w.allocations[0].edits),
             Action::Holders { held, unseen } => self.write(&mut next, held, unseen),
             Action::Create(node) => self.create(&mut next, node),
+            Action::CreateChosen(node) => self.create_chosen(&mut next, node),
             Action::Admit { node, users } => {
                 for user in BOTH {
                     next.attachments[node].users[user] |= users[user];
@@ -233,7 +240,8 @@ impl Protocol {
                 }
             }
         }
-        let held = self.plants(Planted::HolderFirst) || self.plants(Planted::AnyHolderIsAdmitted);
+        let past = [Planted::HolderFirst, Planted::AnyHolderIsAdmitted, Planted::ChosenByThePast];
+        let held = past.iter().any(|planted| self.plants(*planted));
         next.forget(held);
         (next != *w).then_some(next)
     }

@@ -148,8 +148,10 @@ pub(crate) struct World {
     /// Whether it named the node's present attachment, in any version of the Volume.
     pub(crate) ever_named: [[bool; 2]; 2],
     pub(crate) attachments: [Attachment; 2],
-    /// How many attachments each node has had.
+    /// How many attachments each node has had, or a leader has chosen a uid for.
     pub(crate) made: [u8; 2],
+    /// Whether the last of them was never asked for: a holder may name it.
+    pub(crate) chosen: [bool; 2],
     pub(crate) allocations: [Allocation; 2],
     pub(crate) machines: [Machine; 2],
     /// What the host has seen of the attachments.
@@ -171,6 +173,7 @@ impl World {
             ever_named: [[false; 2]; 2],
             attachments: [Attachment::default(); 2],
             made: [0; 2],
+            chosen: [false; 2],
             allocations: [Allocation::default(); 2],
             machines: [Machine::new(), Machine::new()],
             host: [Sight::default(); 2],

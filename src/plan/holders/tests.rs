@@ -19,6 +19,7 @@ fn facts(mode: AccessMode) -> Facts {
         holders: Vec::new(),
         attachments: Vec::new(),
         wanting: Vec::new(),
+        chosen: Vec::new(),
     }
 }
 
@@ -51,12 +52,13 @@ fn carry_out(facts: &mut Facts, step: Step, made: &mut usize) {
         Step::Close { node } => {
             facts.attachments.iter_mut().filter(|a| a.node == node).for_each(|a| a.going = true);
         }
-        Step::Attach { node, read_only } => {
+        Step::Attach { node, read_only, granted } => {
             assert!(facts.attachments.iter().all(|a| a.node != node), "a second one");
             *made += 1;
-            facts
-                .attachments
-                .push(Attachment { read_only, ..attachment(&node, &format!("{node}{made}"), &[]) });
+            let (uid, allocations) = granted.unwrap_or((format!("{node}{made}"), Vec::new()));
+            let let_in: Vec<_> = allocations.iter().map(String::as_str).collect();
+            facts.attachments.push(Attachment { read_only, ..attachment(&node, &uid, &let_in) });
+            facts.chosen.retain(|(_, chosen)| *chosen != uid);
         }
         Step::Admit { node, allocations } => {
             let attachment = facts.attachments.iter_mut().find(|a| a.node == node).unwrap();
@@ -124,7 +126,7 @@ fn a_grant_is_an_attachment_then_a_holder_then_the_way_in() {
     wants(&mut facts, std::slice::from_ref(&one));
     let steps = settle(&mut facts, true);
     let expected = [
-        Step::Attach { node: "a".into(), read_only: false },
+        Step::Attach { node: "a".into(), read_only: false, granted: None },
         Step::Holders { holders: vec![by("a1", one)], unseen: Vec::new() },
         Step::Admit { node: "a".into(), allocations: vec!["1".into()] },
     ];
@@ -258,7 +260,7 @@ fn a_closed_attachment_is_finished_before_the_next_one() {
     let mut facts = facts(AccessMode::MultiNodeMultiWriter);
     facts.attachments = vec![going(attachment("a", "a1", &["0"]))];
     wants(&mut facts, &[holder("1", "a", false), holder("2", "b", false)]);
-    assert_eq!(next(&facts).steps, [Step::Attach { node: "b".into(), read_only: false }]);
+    assert_eq!(next(&facts).steps, [Step::Attach { node: "b".into(), read_only: false, granted: None }]);
 }
 
 #[test]
@@ -283,7 +285,7 @@ fn a_fence_frees_a_closed_attachment_for_others_but_not_for_its_own_node() {
     facts.attachments[0].seen.attached = Rung::Down;
     assert_eq!(next(&facts).steps, [Step::Holders { holders: Vec::new(), unseen: Vec::new() }]);
     facts.holders.clear();
-    assert_eq!(next(&facts).steps, [Step::Attach { node: "b".into(), read_only: false }]);
+    assert_eq!(next(&facts).steps, [Step::Attach { node: "b".into(), read_only: false, granted: None }]);
     facts.wanting = vec![holder("3", "a", false)];
     assert_eq!(next(&facts).steps, []);
 }
