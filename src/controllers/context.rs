@@ -33,6 +33,9 @@ pub const SYSTEM_NAMESPACE: &str = "wharfline-system";
 /// How soon the same is said of an object again that another has unsaid.
 const SAID_AGAIN: Duration = Duration::from_secs(1);
 
+/// How long no attachment of a volume is chosen after another leader was met there.
+const CONTESTED: Duration = Duration::from_secs(10);
+
 /// What takes less than this is not told.
 const SOON: Duration = Duration::from_secs(1);
 
@@ -43,6 +46,8 @@ pub struct Options {
     pub now: Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>,
     /// A random byte, to spread retries.
     pub jitter: Arc<dyn Fn() -> u8 + Send + Sync>,
+    /// A uid that nobody has, and will have.
+    pub uid: Arc<dyn Fn() -> uuid::Uuid + Send + Sync>,
     /// How long a node's lease lasts without renewal, on the controllers' own clock.
     pub lease_duration: Duration,
     /// The longest CSI call that a node may have begun while its lease stood.
@@ -73,6 +78,7 @@ impl Default for Options {
         Self {
             now: Arc::new(jiff::Timestamp::now),
             jitter: Arc::new(|| uuid::Uuid::new_v4().as_bytes()[0]),
+            uid: Arc::new(uuid::Uuid::new_v4),
             lease_duration: Duration::from_secs(10),
             longest_call: crate::api::plugin::LONGEST_CONTROLLER_CALL + Duration::from_secs(30),
             instance_patience: Duration::from_secs(30),
@@ -123,6 +129,8 @@ pub(crate) struct Context {
     pub(crate) refusals: Refusals,
     /// Where plugins had no room for another volume.
     pub(crate) full: Full,
+    /// Volumes of which another leader wrote while we made an attachment that we had chosen.
+    contested: Mutex<Untold<Instant>>,
     /// News of claims and volumes that wait a moment for more.
     untold: Mutex<Untold<Instant>>,
     /// Held while an allocation is placed that shares a volume with others of the same node.
@@ -259,6 +267,7 @@ impl Context {
             refusals: Refusals::default(),
             full: Full::default(),
             untold: Mutex::default(),
+            contested: Mutex::default(),
             sharing: tokio::sync::Mutex::default(),
         }
     }
@@ -355,10 +364,23 @@ impl Context {
         None
     }
 
+    /// Notes that somebody else wrote a volume while we made an attachment that we had chosen.
+    pub(crate) fn contest(&self, volume: &str) {
+        let mut all = self.contested.lock().unwrap_or_else(PoisonError::into_inner);
+        all.forget_older(Instant::now(), CONTESTED);
+        all.left(volume, Instant::now(), CONTESTED);
+    }
+
+    /// Whether that was so a moment ago. Of two who know nothing of each other each would undo what the other has chosen; what is made
+    /// first and granted then serves both.
+    pub(crate) fn is_contested(&self, volume: &str) -> bool {
+        let all = self.contested.lock().unwrap_or_else(PoisonError::into_inner);
+        all.waits(volume, Instant::now(), CONTESTED).is_some()
+    }
+
     /// A new uid.
     pub(crate) fn new_uid(&self) -> String {
-        let bytes = std::array::from_fn(|_| (self.options.jitter)());
-        uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
+        (self.options.uid)().to_string()
     }
 
     /// Creates an object. This and the next three return it as the server has it.

@@ -119,7 +119,7 @@ impl Known {
 
     /// Chooses the uids of attachments that can be made. What holders name is good for as long as the volume is as we wrote it.
     fn choose(&mut self, context: &Context, facts: &mut Facts) {
-        if !context.options.in_process {
+        if !context.options.in_process || context.is_contested(&uid(&*self.volume)) {
             return;
         }
         let version = self.volume.resource_version();
@@ -255,14 +255,18 @@ impl Known {
                 // Once it was asked for, whatever comes of that.
                 self.chosen.remove(&node);
                 let made = match granted {
-                    Some((uid, allocations)) => {
+                    Some((chosen, allocations)) => {
                         attachment.spec.allocations = allocations;
                         let seen = AsSeen {
                             plural: Volume::plural(&()).into_owned(),
                             name: self.volume.name_any(),
                             version: self.volume.resource_version(),
                         };
-                        context.create_as(&attachment, uid, seen).await?
+                        let made = context.create_as(&attachment, chosen, seen).await;
+                        if matches!(made, Err(Failure::Conflict)) {
+                            context.contest(&uid(&*self.volume));
+                        }
+                        made?
                     }
                     None => context.create(&attachment).await?,
                 };

@@ -96,7 +96,13 @@ fn server_options() -> ServerOptions {
 }
 
 fn controllers_options(in_process: bool) -> controllers::Options {
+    let uid = || {
+        let mut bytes = [0; 16];
+        rand::Rng::fill_bytes(&mut *mad_turmoil::rand::get_rng(), &mut bytes);
+        uuid::Builder::from_random_bytes(bytes).into_uuid()
+    };
     controllers::Options {
+        uid: Arc::new(uid),
         jitter: Arc::new(|| u8::try_from(below(256)).unwrap_or(0)),
         longest_call: 2 * CALL_DEADLINE,
         // Shorter than what a plugin that died takes to come back, so that hosts are asked to let go of what they have.

@@ -57,10 +57,9 @@ async fn life(together: bool, older: bool) {
         ("PUT volumes/status", 2), // the holder, no holder and with that mostly its end; it is made with its host
         ("PUT allocations/status", 1), // its node
         ("POST volumes", 1),
-        ("POST volumeattachments", 1),
+        ("POST volumeattachments", 1), // with who is let in; their finalizers go with the last word of a node
         ("DELETE volumeattachments", usize::from(older)),
         ("DELETE volumes", usize::from(!together)),
-        ("PATCH volumeattachments", 1), // the way in; their finalizers go with the last word of a node
         ("PATCH allocations", 1),
         ("PATCH volumeclaims", 1),
         ("PATCH volumeclaims/status", 2 + usize::from(!together)), // waiting, bound, not used any more
