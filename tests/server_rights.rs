@@ -516,6 +516,66 @@ async fn a_leader_that_was_replaced_writes_nothing_more() {
     fixture.server.shutdown().await;
 }
 
+/// What the controllers say beside the wire: the uid of what they make, what has to be as it was seen, and that a status ends its
+/// object. Of anybody else it counts for nothing.
+#[tokio::test]
+async fn what_the_controllers_say_beside_the_wire_is_heard_of_them_alone() {
+    use kube::api::PostParams;
+    use wharfline::api::meta::{AsSeen, WithEnd, WithUid};
+    let store = store();
+    let shared: Arc<dyn wharfline::store::Store> = Arc::<_>::clone(&store) as _;
+    let fixture = Fixture { store, server: Server::new(shared, definitions(), options()) };
+    fixture.server.bootstrap().await.unwrap();
+    let group = "/apis/wharfline.dev/v1alpha1";
+    let volume = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Volume", "metadata": { "name": "v" },
+        "spec": { "plugin": "p", "accessModes": ["SingleNodeWriter"], "source": { "existing": { "handle": "h" } } } });
+    let made = post(&fixture.server, &format!("{group}/volumes"), volume).await;
+    let version = made.at("/metadata/resourceVersion").as_str().unwrap().to_owned();
+    let seen = |plural: &str, version: Option<&str>| AsSeen {
+        plural: plural.to_owned(),
+        name: "v".to_owned(),
+        version: version.map(str::to_owned),
+    };
+    let make = |identity: Identity, name: &str, seen: AsSeen| {
+        let class = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeClass",
+            "metadata": { "name": name }, "spec": { "plugin": "p" } });
+        let body = serde_json::to_vec(&class).unwrap();
+        let path = format!("{group}/volumeclasses");
+        let mut request = kube::core::Request::new(path).create(&PostParams::default(), body).unwrap();
+        request.extensions_mut().insert(WithUid(format!("uid-of-{name}")));
+        request.extensions_mut().insert(seen);
+        let client = fixture.server.client(identity);
+        async move { client.request::<Value>(request).await }
+    };
+    let one = make(Identity::controllers(), "one", seen("volumes", Some(&version))).await.unwrap();
+    assert_eq!(one["metadata"]["uid"], "uid-of-one");
+    make(Identity::controllers(), "two", seen("volumeattachments", None))
+        .await
+        .expect("there is none of the name");
+    for (plural, version) in [("volumes", Some("1")), ("volumes", None), ("volumeattachments", Some("1"))] {
+        let refused = make(Identity::controllers(), "three", seen(plural, version)).await;
+        assert!(matches!(&refused, Err(kube::Error::Api(status)) if status.code == 409), "{refused:?}");
+    }
+    let other = make(Identity::admin(), "other", seen("volumes", Some("1"))).await.unwrap();
+    assert_ne!(other["metadata"]["uid"], "uid-of-other");
+
+    for (identity, ends) in [(Identity::admin(), false), (Identity::controllers(), true)] {
+        let found = get(&fixture.server, &format!("{group}/volumes/v")).await;
+        let mut body = found.body.clone();
+        body["status"] = json!({ "phase": if ends { "Releasing" } else { "Ready" } });
+        let body = serde_json::to_vec(&body).unwrap();
+        let at = kube::core::Request::new(format!("{group}/volumes"));
+        let mut request = at.replace_subresource("status", "v", &PostParams::default(), body).unwrap();
+        request.extensions_mut().insert(WithEnd);
+        let before = fixture.writes().await;
+        let said: Value = fixture.server.client(identity).request(request).await.unwrap();
+        assert_eq!(said["metadata"]["deletionTimestamp"].is_string(), ends);
+        assert_eq!(said["metadata"]["generation"], if ends { 2 } else { 1 });
+        assert_eq!(fixture.writes().await, before + 1, "one write");
+    }
+    fixture.server.shutdown().await;
+}
+
 #[tokio::test]
 async fn a_write_that_goes_by_a_silent_lease_ends_when_that_is_renewed() {
     use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -552,7 +612,7 @@ async fn a_write_that_goes_by_a_silent_lease_ends_when_that_is_renewed() {
             panic!("{node} {version:?}: it was done");
         };
         assert_eq!((refusal.code, refusal.reason.as_str()), (409, "Conflict"), "{node} {version:?}");
-        assert!(refusal.message.contains("renewed since"), "{}", refusal.message);
+        assert!(refusal.message.contains("written since"), "{}", refusal.message);
     }
     assert_eq!(fixture.writes().await, before);
     write(&written, "3", "n", renewed.metadata.resource_version).await.expect("it was looked at anew");

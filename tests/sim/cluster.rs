@@ -95,7 +95,7 @@ fn server_options() -> ServerOptions {
     ServerOptions { random: Arc::new(random), ..ServerOptions::new(SealingKey::new(&[7; 32])) }
 }
 
-fn controllers_options(in_process: bool) -> controllers::Options {
+fn controllers_options() -> controllers::Options {
     let uid = || {
         let mut bytes = [0; 16];
         rand::Rng::fill_bytes(&mut *mad_turmoil::rand::get_rng(), &mut bytes);
@@ -107,7 +107,6 @@ fn controllers_options(in_process: bool) -> controllers::Options {
         longest_call: 2 * CALL_DEADLINE,
         // Shorter than what a plugin that died takes to come back, so that hosts are asked to let go of what they have.
         instance_patience: Duration::from_millis(500),
-        in_process,
         ..controllers::Options::default()
     }
 }
@@ -136,9 +135,9 @@ async fn control(universe: &Arc<Universe>, name: &str, server: &Server) -> Resul
     };
     let work = |client: kube::Client, ending: CancellationToken| {
         let client = patient(network::inside(universe, name, client));
-        controllers::run(client, controllers_options(true), async move { ending.cancelled().await })
+        controllers::run(client, controllers_options(), async move { ending.cancelled().await })
     };
-    let candidate = controllers::Candidate::new(client, me, controllers_options(true), LEADERSHIP);
+    let candidate = controllers::Candidate::new(client, me, controllers_options(), LEADERSHIP);
     candidate.run(CancellationToken::new(), begin, work).await
 }
 
@@ -249,7 +248,7 @@ impl Cluster {
         let shared = Arc::clone(universe);
         sim.host(name, move || {
             let client = network::client(&shared, name, "controllers");
-            async move { Ok(controllers::run(client, controllers_options(false), std::future::pending()).await?) }
+            async move { Ok(controllers::run(client, controllers_options(), std::future::pending()).await?) }
         });
     }
 

@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tower::{Service, ServiceExt};
 use turmoil::net::{TcpListener, TcpStream};
-use wharfline::api::meta::Unrenewed;
+use wharfline::api::meta::{AsSeen, Unrenewed, WithEnd, WithUid};
 use wharfline::csi::Connection;
 use wharfline::run::patience::patient;
 use wharfline::run::servers::Servers;
@@ -42,6 +42,12 @@ const API_PORT: u16 = 7443;
 const USER: &str = "x-simulated-user";
 /// What a write of the controllers goes by.
 const SILENT: &str = "x-simulated-silent";
+/// Another object that it goes by.
+const SEEN: &str = "x-seen";
+/// The uid of what is made.
+const UID: &str = "x-uid";
+/// That the end is asked for with a status.
+const END: &str = "x-end";
 /// The node's part of its own plugins' host, by plugin.
 pub const PLUGINS: [&str; 2] = ["alpha", "beta"];
 
@@ -120,9 +126,7 @@ pub async fn serve(server: Server) -> io::Result<()> {
                         let identity = identity(user);
                         request.extensions_mut().insert(identity);
                     }
-                    if let Some(silent) = silent(request.headers()) {
-                        request.extensions_mut().insert(silent);
-                    }
+                    hear(&mut request);
                     let answered: Result<_, Infallible> = router.oneshot(request).await;
                     answered
                 }
@@ -135,11 +139,46 @@ pub async fn serve(server: Server) -> io::Result<()> {
     }
 }
 
-/// What a write of the controllers goes by, which within one process is an extension of the request.
-fn silent(headers: &http::HeaderMap) -> Option<Unrenewed> {
-    let (node, version) = headers.get(SILENT)?.to_str().ok()?.split_once(' ')?;
-    let version = (!version.is_empty()).then(|| version.to_owned());
-    Some(Unrenewed { node: node.to_owned(), version })
+/// What the controllers say beside the wire, which within one process are extensions of the request, as headers.
+fn say(request: &mut Request<kube::client::Body>) -> io::Result<()> {
+    let mut said = Vec::new();
+    if let Some(Unrenewed { node, version }) = request.extensions().get() {
+        said.push((SILENT, format!("{node} {}", version.as_deref().unwrap_or_default())));
+    }
+    if let Some(AsSeen { plural, name, version }) = request.extensions().get() {
+        said.push((SEEN, format!("{plural}/{name} {}", version.as_deref().unwrap_or_default())));
+    }
+    if let Some(WithUid(uid)) = request.extensions().get() {
+        said.push((UID, uid.clone()));
+    }
+    if request.extensions().get::<WithEnd>().is_some() {
+        said.push((END, "yes".to_owned()));
+    }
+    for (header, said) in said {
+        request.headers_mut().insert(header, said.parse().map_err(io::Error::other)?);
+    }
+    Ok(())
+}
+
+/// The other end of [`say`].
+fn hear<B>(request: &mut Request<B>) {
+    let said = |header| request.headers().get(header).and_then(|value| value.to_str().ok());
+    let seen = |header| {
+        let (what, version) = said(header)?.split_once(' ')?;
+        Some((what.to_owned(), (!version.is_empty()).then(|| version.to_owned())))
+    };
+    let silent = seen(SILENT).map(|(node, version)| Unrenewed { node, version });
+    let other = seen(SEEN).and_then(|(what, version)| {
+        let (plural, name) = what.split_once('/')?;
+        Some(AsSeen { plural: plural.to_owned(), name: name.to_owned(), version })
+    });
+    let uid = said(UID).map(|uid| WithUid(uid.to_owned()));
+    let ends = said(END).map(|_| WithEnd);
+    let extensions = request.extensions_mut();
+    silent.map(|silent| extensions.insert(silent));
+    other.map(|other| extensions.insert(other));
+    uid.map(|uid| extensions.insert(uid));
+    ends.map(|ends| extensions.insert(ends));
 }
 
 fn identity(user: &str) -> Identity {
@@ -283,10 +322,7 @@ impl Way {
         }
         let uri = format!("http://{}:{API_PORT}{path}", self.server);
         *request.uri_mut() = uri.parse().map_err(io::Error::other)?;
-        if let Some(Unrenewed { node, version }) = request.extensions().get() {
-            let silent = format!("{node} {}", version.as_deref().unwrap_or_default());
-            request.headers_mut().insert(SILENT, silent.parse().map_err(io::Error::other)?);
-        }
+        say(&mut request)?;
         request.headers_mut().insert(USER, self.user.parse().map_err(io::Error::other)?);
         let answer = self.http.request(request).await.map_err(io::Error::other)?;
         if changes {

@@ -134,6 +134,54 @@ fn a_grant_is_an_attachment_then_a_holder_then_the_way_in() {
     assert_eq!(settle(&mut facts, true), []);
 }
 
+/// Who can name an attachment before it is there makes it with who is let in.
+#[test]
+fn what_was_chosen_is_made_with_those_who_were_granted_by_it() {
+    use AccessMode as M;
+    let (one, two) = (holder("1", "a", false), holder("2", "a", false));
+    for (mode, wanting, granted) in [
+        (M::SingleNodeWriter, vec![one.clone()], 1),
+        (M::SingleNodeWriter, vec![one.clone(), two.clone()], 1),
+        (M::SingleNodeMultiWriter, vec![one.clone(), two.clone()], 2),
+    ] {
+        let mut facts = facts(mode);
+        facts.chosen = vec![("a".into(), "u".into()), ("b".into(), "other".into())];
+        wants(&mut facts, &wanting);
+        let holders: Vec<_> = wanting[..granted].iter().map(|h| by("u", h.clone())).collect();
+        let allocations = holders.iter().map(|h| h.allocation.uid.clone()).collect();
+        let expected = [
+            Step::Holders { holders, unseen: Vec::new() },
+            Step::Attach { node: "a".into(), read_only: false, granted: Some(("u".into(), allocations)) },
+        ];
+        assert_eq!(settle(&mut facts, true), expected, "{mode:?}");
+    }
+    // An attachment that is there already is taken.
+    let mut joins = facts(M::SingleNodeMultiWriter);
+    joins.attachments = vec![attachment("a", "a1", &[])];
+    wants(&mut joins, std::slice::from_ref(&one));
+    assert_eq!(next(&joins).steps, [Step::Holders { holders: vec![by("a1", one)], unseen: Vec::new() }]);
+}
+
+/// Who chose it is gone, or wants it no more: nobody can tell it from one that was there.
+#[test]
+fn what_another_one_chose_is_not_made_and_its_holders_are_granted_anew() {
+    let one = holder("1", "a", false);
+    let mut facts = facts(AccessMode::SingleNodeWriter);
+    facts.holders = vec![(by("gone", one.clone()), User::Wants)];
+    facts.chosen = vec![("a".into(), "u".into())];
+    wants(&mut facts, std::slice::from_ref(&one));
+    let unseen = vec![by("gone", one.clone())];
+    assert_eq!(next(&facts).steps, [Step::Holders { holders: vec![by("u", one.clone())], unseen }]);
+    settle(&mut facts, true);
+    assert_eq!(held(&facts), [("1", "u")]);
+    // It was granted by what is chosen, and has gone since.
+    facts.attachments.clear();
+    facts.chosen = vec![("a".into(), "u".into())];
+    wants(&mut facts, &[]);
+    let unseen = vec![by("u", one)];
+    assert_eq!(next(&facts).steps, [Step::Holders { holders: Vec::new(), unseen }]);
+}
+
 #[test]
 fn who_joins_is_let_in_after_its_own_grant() {
     let mut facts = facts(AccessMode::SingleNodeMultiWriter);
