@@ -178,6 +178,16 @@ impl Node {
         self.untold.lock().unwrap_or_else(PoisonError::into_inner).left(&key, Instant::now(), MOMENT)
     }
 
+    /// The same of news that have a moment of their own, whatever was kept back before them.
+    pub fn keep_back_anew<K>(&self, object: &K, part: &Part, status: &impl Serialize) -> Option<Duration>
+    where
+        K: Resource,
+    {
+        let key = key_of(object, part);
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner).settled(&key);
+        self.keep_back(object, part, status)
+    }
+
     /// How long one part of an object is kept back yet, if it is.
     fn keeps_back<K: Resource>(&self, object: &K, part: &Part) -> Option<Duration> {
         let untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);

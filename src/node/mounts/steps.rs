@@ -437,7 +437,7 @@ impl Unit {
         // Who detaches it is this machine, too: it takes the word along.
         let status = self.status(node, true);
         if self.detach_follows(node, true) {
-            node.keep_back(&**object, &NODE, &status);
+            node.keep_back_anew(&**object, &NODE, &status);
             let volume = entry.volume.clone();
             node.journal.put(Entry::Attachment(entry)).await?;
             tracing::info!(volume, "released");
