@@ -33,7 +33,7 @@ pub const SYSTEM_NAMESPACE: &str = "wharfline-system";
 /// How soon the same is said of an object again that another has unsaid.
 const SAID_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long no attachment of a volume is chosen after another leader was met there.
+/// How long no attachment of a volume is chosen after that failed again and again.
 const CONTESTED: Duration = Duration::from_secs(10);
 
 /// What takes less than this is not told.
@@ -129,7 +129,7 @@ pub(crate) struct Context {
     pub(crate) refusals: Refusals,
     /// Where plugins had no room for another volume.
     pub(crate) full: Full,
-    /// Volumes of which another leader wrote while we made an attachment that we had chosen.
+    /// Volumes of which we could not make an attachment that we had chosen.
     contested: Mutex<Untold<Instant>>,
     /// News of claims and volumes that wait a moment for more.
     untold: Mutex<Untold<Instant>>,
@@ -364,18 +364,23 @@ impl Context {
         None
     }
 
-    /// Notes that somebody else wrote a volume while we made an attachment that we had chosen.
-    pub(crate) fn contest(&self, volume: &str) {
+    /// Notes that we could not make an attachment that we had chosen. Once, because something else of the volume was written
+    /// meanwhile, that is nothing.
+    pub(crate) fn contest(&self, volume: &str, for_sure: bool) {
+        let (now, again) = (Instant::now(), format!("{volume}/again"));
         let mut all = self.contested.lock().unwrap_or_else(PoisonError::into_inner);
-        all.forget_older(Instant::now(), CONTESTED);
-        all.left(volume, Instant::now(), CONTESTED);
+        all.forget_older(now, CONTESTED);
+        if for_sure || all.waits(volume, now, CONTESTED).is_some() {
+            all.left(&again, now, CONTESTED);
+        }
+        all.left(volume, now, CONTESTED);
     }
 
-    /// Whether that was so a moment ago. Of two who know nothing of each other each would undo what the other has chosen; what is made
-    /// first and granted then serves both.
+    /// Whether that was so again and again. Of two who know nothing of each other each would undo what the other has chosen; what is
+    /// made first and granted then serves both, and of what is refused nothing is written.
     pub(crate) fn is_contested(&self, volume: &str) -> bool {
         let all = self.contested.lock().unwrap_or_else(PoisonError::into_inner);
-        all.waits(volume, Instant::now(), CONTESTED).is_some()
+        all.waits(&format!("{volume}/again"), Instant::now(), CONTESTED).is_some()
     }
 
     /// A new uid.
@@ -383,7 +388,7 @@ impl Context {
         (self.options.uid)().to_string()
     }
 
-    /// Creates an object. This and the next three return it as the server has it.
+    /// Creates an object. What writes one returns it as the server has it.
     pub(crate) async fn create<K: Cached + Writable>(&self, object: &K) -> Result<K, Failure> {
         self.write.create((K::cache(&self.world), &self.ledger), object, |_| {}).await
     }
@@ -402,7 +407,7 @@ impl Context {
         self.write.create((K::cache(&self.world), &self.ledger), object, tell).await
     }
 
-    /// The same, and it keeps the status that it bears.
+    /// Creates an object that keeps the status that it bears.
     pub(crate) async fn create_with_status<K: Cached + Writable>(&self, object: &K) -> Result<K, Failure> {
         let tell = |extensions: &mut http::Extensions| {
             extensions.insert(WithStatus);

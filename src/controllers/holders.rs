@@ -212,13 +212,12 @@ impl Known {
     async fn write_holders(
         &mut self,
         context: &Context,
-        (mut holders, mut unseen): (Vec<Holder>, Vec<Holder>),
+        (holders, unseen): (Vec<Holder>, Vec<Holder>),
         ends: bool,
     ) -> Result<bool, Failure> {
-        // What is not there has to be so still when its holders go; of several nodes one goes after the other.
+        // What is not there has to be so still when its holders go.
         let mut absent = None;
         if let Some(node) = unseen.first().map(|holder| holder.node_name.clone()) {
-            holders.extend(unseen.extract_if(.., |holder| holder.node_name != node));
             absent = match absence(context, &self.volume, (&node, &unseen)).await? {
                 None => {
                     // The cache is behind; what it shows next brings us back.
@@ -262,9 +261,19 @@ impl Known {
                             name: self.volume.name_any(),
                             version: self.volume.resource_version(),
                         };
-                        let made = context.create_as(&attachment, chosen, seen).await;
-                        if matches!(made, Err(Failure::Conflict)) {
-                            context.contest(&uid(&*self.volume));
+                        let made = context.create_as(&attachment, chosen.clone(), seen).await;
+                        match &made {
+                            Err(Failure::Conflict) => context.contest(&uid(&*self.volume), false),
+                            // What is refused is asked for again and again, with nothing written in between.
+                            Err(Failure::Refused { .. }) => context.contest(&uid(&*self.volume), true),
+                            // Whoever lets nobody else in hears what is said beside the wire.
+                            Ok(made) if uid(made) != chosen => {
+                                context.delete(made).await?;
+                                return Err(Failure::NoAnswer(
+                                    "the server did not hear which uid was chosen".to_owned(),
+                                ));
+                            }
+                            Ok(_) | Err(_) => {}
                         }
                         made?
                     }

@@ -148,7 +148,10 @@ impl Write {
             }
             // Its last state may be in the cache yet.
             Err(Failure::Gone) => {
-                to.1.ended(to.0, name_of(object));
+                let name = name_of(object);
+                if to.0.get(&name).is_some_and(|seen| seen.uid() == object.uid()) {
+                    to.1.ended(to.0, name);
+                }
                 Ok(())
             }
             Err(failure) => Err(failure),

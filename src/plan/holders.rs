@@ -59,7 +59,7 @@ pub enum Step {
     Holders {
         /// By these.
         holders: Vec<Holder>,
-        /// These go because the attachment that they name is not seen. That must first be the server's own word.
+        /// These, of one node, go because the attachment that they name is not seen. That must first be the server's own word.
         unseen: Vec<Holder>,
     },
     /// Delete the attachment of this node.
@@ -163,6 +163,10 @@ fn kept(facts: &Facts) -> (Vec<Holder>, Vec<Holder>) {
             HolderStep::Remove if attachment_of(facts, &entry.0).is_none() => unseen.push(entry.0.clone()),
             HolderStep::Remove => {}
         }
+    }
+    // That one is not there is asked of one node at a time; until then those of others count.
+    if let Some(node) = unseen.first().map(|holder: &Holder| holder.node_name.clone()) {
+        kept.extend(unseen.extract_if(.., |holder| holder.node_name != node));
     }
     (kept, unseen)
 }

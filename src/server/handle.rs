@@ -254,8 +254,10 @@ async fn objects(
     query.with_end = identity.is_in(CONTROLLERS) && parts.extensions.get::<WithEnd>().is_some();
     query.also = parts.extensions.get::<Unrenewed>().and_then(|lease| inner.unwritten(lease));
     if identity.is_in(CONTROLLERS) {
-        let seen = parts.extensions.get::<AsSeen>().and_then(|seen| inner.as_seen(seen));
-        query.also = query.also.or(seen);
+        if let Some(seen) = parts.extensions.get::<AsSeen>() {
+            let what = || Refusal::bad_request(format!("there is no kind \"{}\" to go by", seen.plural));
+            query.also = Some(inner.as_seen(seen).ok_or_else(what)?);
+        }
         query.uid = parts.extensions.get::<WithUid>().map(|uid| uid.0.clone());
     }
     let verb = Verb::of(&parts.method, target.name.is_some(), query.watch);

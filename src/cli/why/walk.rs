@@ -524,13 +524,25 @@ impl<'a> Walk<'a> {
         there.filter(|a| a.spec.node_name == node).max_by_key(|a| a.metadata.deletion_timestamp.is_none())
     }
 
+    /// Whether an attachment goes: somebody asked for that, or its node does it by itself, as nobody can want it any more who was let in.
+    fn leaves(&self, attachment: &VolumeAttachment, closed: bool) -> bool {
+        let goes = |uid: &String| {
+            let of_it = |a: &&Allocation| a.metadata.uid.as_ref() == Some(uid);
+            let found = self.objects.allocations.iter().find(of_it);
+            found.is_some_and(|a| a.metadata.deletion_timestamp.is_some())
+        };
+        let let_in = &attachment.spec.allocations;
+        let alone = !let_in.is_empty() && let_in.iter().all(goes);
+        attachment.metadata.deletion_timestamp.is_some() || closed || alone
+    }
+
     fn attachment(&self, name: &str) -> Branch {
         let found = self.attachments.get(&key(name));
         self.enter(Subject::global(Kind::Attachment, name), found, |attachment, mut branch| {
             let status = attachment.status.clone().unwrap_or_default();
             let (host, here) = (status.controller.unwrap_or_default(), status.node.unwrap_or_default());
             let spec = &attachment.spec;
-            let leaving = attachment.metadata.deletion_timestamp.is_some();
+            let leaving = self.leaves(attachment, here.closed);
             let on_host = if leaving {
                 here.released_uid == attachment.uid().unwrap_or_default()
             } else {

@@ -162,6 +162,30 @@ fn what_was_chosen_is_made_with_those_who_were_granted_by_it() {
     assert_eq!(next(&joins).steps, [Step::Holders { holders: vec![by("a1", one)], unseen: Vec::new() }]);
 }
 
+/// What is not seen of several nodes is asked for of one after the other: until then the others count.
+#[test]
+fn nobody_is_granted_beside_a_holder_whose_attachment_is_not_seen_and_was_not_asked_for() {
+    let (reader, writer, third) = (holder("r", "a", true), holder("w", "b", false), holder("t", "c", false));
+    for chosen in [false, true] {
+        let mut facts = facts(AccessMode::MultiNodeSingleWriter);
+        facts.holders =
+            vec![(by("a1", reader.clone()), User::Wants), (by("b1", writer.clone()), User::Wants)];
+        if chosen {
+            facts.chosen = ["a", "b", "c"].map(|node| (node.to_owned(), format!("{node}2"))).to_vec();
+        }
+        wants(&mut facts, &[third.clone(), reader.clone(), writer.clone()]);
+        for step in next(&facts).steps {
+            let Step::Holders { holders, unseen } = step else { continue };
+            assert_eq!(unseen, [by("a1", reader.clone())]);
+            let writers = holders.iter().filter(|h| !h.read_only).count();
+            assert_eq!(writers, 1, "chosen {chosen}: {holders:?}");
+        }
+        assert!(!next(&facts).steps.is_empty());
+        settle(&mut facts, true);
+        assert_eq!(facts.holders.iter().filter(|(h, _)| !h.read_only).count(), 1);
+    }
+}
+
 /// Who chose it is gone, or wants it no more: nobody can tell it from one that was there.
 #[test]
 fn what_another_one_chose_is_not_made_and_its_holders_are_granted_anew() {

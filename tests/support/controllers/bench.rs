@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use wharfline::api::meta::AsSeen;
 use wharfline::controllers::{self, Options};
 use wharfline::server::{Identity, Server};
 
@@ -136,6 +137,8 @@ pub(crate) struct Write {
     pub(crate) body: Value,
     /// The answer's code; 0 before there is one.
     pub(crate) code: u16,
+    /// What has to be as it was seen.
+    pub(crate) goes_by: Option<AsSeen>,
 }
 
 /// Among the delays: how long a write is on its way.
@@ -165,6 +168,8 @@ pub(crate) struct Bench {
     others: Vec<Running>,
     /// When the test began.
     born: tokio::time::Instant,
+    /// Whether the controllers say what they can beside the wire.
+    in_process: bool,
 }
 
 type Running = tokio::task::JoinHandle<Result<(), controllers::Error>>;
@@ -209,6 +214,7 @@ impl Bench {
             refused: Arc::default(),
             others: Vec::new(),
             born: tokio::time::Instant::now(),
+            in_process: true,
         };
         bench.watch();
         bench.start();
@@ -278,7 +284,8 @@ impl Bench {
                 let write = (method != "GET").then(|| {
                     let body = serde_json::from_slice(&bytes).unwrap_or_default();
                     let mut writes = writes.lock().unwrap();
-                    writes.push(Write { method, path, body, code: 0 });
+                    let goes_by = parts.extensions.get().cloned();
+                    writes.push(Write { method, path, body, code: 0, goes_by });
                     writes.len() - 1
                 });
                 let latency = delays.lock().unwrap().get(WRITES).copied().filter(|_| write.is_some());
@@ -306,9 +313,18 @@ impl Bench {
         let client = kube::Client::new(service, "default");
         let (begin, born): (jiff::Timestamp, _) = (NOW.parse().unwrap(), self.born);
         let now = move || begin + jiff::SignedDuration::try_from(born.elapsed()).expect("a test is short");
-        let options = Options { now: Arc::new(now), jitter: Arc::new(|| 0), ..Options::default() };
+        let in_process = self.in_process;
+        let options =
+            Options { now: Arc::new(now), jitter: Arc::new(|| 0), in_process, ..Options::default() };
         let stop = self.controllers.clone();
         tokio::spawn(controllers::run(client, options, async move { stop.cancelled().await }))
+    }
+
+    /// From now on the controllers say nothing beside the wire.
+    pub(crate) async fn apart(&mut self) {
+        self.stop().await;
+        self.in_process = false;
+        self.start();
     }
 
     /// From now on the controllers see changes of a kind so much later.

@@ -11,16 +11,40 @@ fn disks() -> Behaviour {
 }
 
 /// Each writer's writes, counted: one life of the quickstart, whose claim is deleted with its user or once that is gone. An older
-/// daemon lets go only where it is asked to.
+/// daemon lets go only where it is asked to, and controllers that are heard on the wire alone let in once there is an attachment.
 #[tokio::test(start_paused = true)]
 async fn a_life_costs_these_writes_and_waiting_costs_none() {
     for (together, older) in [(true, false), (false, false), (true, true), (false, true)] {
-        life(together, older).await;
+        life(together, older, false).await;
+    }
+    life(true, false, true).await;
+}
+
+/// Nobody is granted or let go by what may have changed meanwhile.
+fn guarded(all: &[crate::bench::Write], apart: bool) {
+    let by: Vec<_> = all
+        .iter()
+        .filter_map(|w| w.goes_by.clone().map(|by| (w.method.clone(), by.plural, by.version)))
+        .collect();
+    let removed = ("PUT".to_owned(), "volumeattachments".to_owned(), None);
+    if apart {
+        assert_eq!(by, [removed]);
+    } else {
+        let holder = all.iter().position(|w| w.path.contains("/volumes/") && w.method == "PUT").unwrap();
+        assert_eq!((by.len(), &by[1]), (2, &removed));
+        let (method, plural, version) = &by[0];
+        assert_eq!((method.as_str(), plural.as_str()), ("POST", "volumes"));
+        let given = all[holder].body["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
+        let seen: u64 = version.as_ref().unwrap().parse().unwrap();
+        assert!(seen > given, "the version that the holder made: {seen}, {given}");
     }
 }
 
-async fn life(together: bool, older: bool) {
-    let bench = Bench::new(&["a"]).await;
+async fn life(together: bool, older: bool, apart: bool) {
+    let mut bench = Bench::new(&["a"]).await;
+    if apart {
+        bench.apart().await;
+    }
     bench.behave("a", |b| b.by_itself = !older);
     let objects = quickstart();
     bench.make("plugins", objects[0].2.clone()).await;
@@ -58,6 +82,7 @@ async fn life(together: bool, older: bool) {
         ("PUT allocations/status", 1), // its node
         ("POST volumes", 1),
         ("POST volumeattachments", 1), // with who is let in; their finalizers go with the last word of a node
+        ("PATCH volumeattachments", usize::from(apart)),
         ("DELETE volumeattachments", usize::from(older)),
         ("DELETE volumes", usize::from(!together)),
         ("PATCH allocations", 1),
@@ -68,6 +93,7 @@ async fn life(together: bool, older: bool) {
     for (line, times) in expected {
         assert_eq!(count(line), times, "{line}: {writes:#?}");
     }
+    guarded(&bench.writes().split_off(before), apart);
     let listed: usize = expected.iter().map(|(_, times)| times).sum();
     assert_eq!(writes.len(), listed, "{writes:#?}");
     bench.end().await;

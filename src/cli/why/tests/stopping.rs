@@ -179,3 +179,24 @@ fn a_volume_that_leaves_its_node_leads_to_the_task_that_has_it_still() {
     assert_eq!(way(&page), ["volume/vol-data", "volumeattachment/att-data", "allocation/web-data"]);
     assert!(page.root.unwrap().text.contains("task web is Stopping"));
 }
+
+/// Nobody asks a node for what it takes down by itself: all who were let in are being deleted, or it has closed already.
+#[test]
+fn what_a_node_takes_down_by_itself_is_on_its_way_down() {
+    let busy = json!({ "status": { "node": { "reason": "UnpublishFailed", "message": "target is busy" } } });
+    let closed = json!({ "status": { "node": { "closed": true } } });
+    let let_in = json!({ "spec": { "allocations": ["uid-of-web"] } });
+    let uid = json!({ "metadata": { "uid": "uid-of-web" } });
+    let told = |changes: &[(&str, Value)]| {
+        let cluster = with(changes);
+        let asked = Subject::global(Kind::Attachment, "att-data");
+        explain(&objects(&cluster), &asked).unwrap().tree.text
+    };
+    let at = |what: Value| ("attachments/0", what);
+    let user = |what: Value| ("allocations/0", what);
+    let goes = [at(busy.clone()), at(let_in.clone()), user(uid.clone()), user(deleted())];
+    assert_eq!(told(&goes), "not released by b yet: target is busy");
+    assert_eq!(told(&[at(busy.clone()), at(closed)]), "not released by b yet: target is busy");
+    let stays = told(&[at(busy), at(let_in), user(uid)]);
+    assert!(stays.ends_with("target is busy") && !stays.contains("released"), "{stays}");
+}
