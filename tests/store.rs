@@ -90,7 +90,7 @@ macro_rules! etcd_cases {
         mod etcd_of_three { $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                let etcd = super::etcd::Etcd::start(3).await;
+                let etcd = super::etcd::Etcd::calm(3).await;
                 super::in_time(super::store_suite::$case(super::Arc::new(etcd.store().await))).await;
             }
         )* }

@@ -29,6 +29,8 @@ pub(crate) struct Etcd {
     directory: tempfile::TempDir,
     members: Vec<Member>,
     state: &'static str,
+    /// Between two heartbeats of the leader, and the silence after which another one is elected; in milliseconds.
+    pace: [&'static str; 2],
 }
 
 fn binary() -> PathBuf {
@@ -38,8 +40,18 @@ fn binary() -> PathBuf {
 }
 
 impl Etcd {
-    /// A cluster of so many members, ready to be written to.
+    /// A cluster of so many members, ready to be written to. One whose leader is killed soon has another one.
     pub(crate) async fn start(members: usize) -> Self {
+        // Faster than a wide network would allow.
+        Self::at_pace(members, ["20", "200"]).await
+    }
+
+    /// The same for who kills no leader: a machine that is busy with something else elects none either.
+    pub(crate) async fn calm(members: usize) -> Self {
+        Self::at_pace(members, ["50", "1000"]).await
+    }
+
+    async fn at_pace(members: usize, pace: [&'static str; 2]) -> Self {
         // In memory where there is such a place: what is tested is etcd's word, not this disk.
         let shared = std::path::Path::new("/dev/shm");
         let place = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
@@ -50,7 +62,7 @@ impl Etcd {
             peer: Port::take(),
             child: None,
         });
-        let mut etcd = Self { directory, members: members.collect(), state: "new" };
+        let mut etcd = Self { directory, members: members.collect(), state: "new", pace };
         for n in 0..etcd.members.len() {
             etcd.run(n);
         }
@@ -102,8 +114,7 @@ impl Etcd {
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &urls.join(","), "--initial-cluster-state", self.state])
-            // Faster than a wide network would allow.
-            .args(["--heartbeat-interval", "20", "--election-timeout", "200"])
+            .args(["--heartbeat-interval", self.pace[0], "--election-timeout", self.pace[1]])
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()

@@ -1,4 +1,5 @@
 //! `manifests/loop.yaml`: a driver that attaches and stages, with a file system and with a raw device, under one `up`.
+use serde_json::json;
 
 use crate::rig::{Rig, until};
 
@@ -135,6 +136,46 @@ fn files_of_several_sizes_are_the_same_after_the_volume_was_mounted_anew() {
     let first =
         ["created", "attached", "formatted", "staged", "published", "unpublished", "unstaged", "detached"];
     assert_eq!(deeds(&rig), [&first[..], &["attached", "staged", "published"]].concat());
+    rig.run(&["down", "--delete-volumes"]);
+    rig.ended();
+    rig.assert_nothing_left();
+}
+
+/// How many bytes the file system at the allocation's path has in all.
+fn room(rig: &Rig, allocation: &str) -> u64 {
+    let found = rustix::fs::statvfs(target(rig, allocation)).unwrap();
+    found.f_blocks * found.f_frsize
+}
+
+/// Scenario B100.
+/// What was pictured of 64 MiB is in a file system of the size that was asked for.
+#[test]
+fn a_file_system_that_is_restored_to_a_larger_volume_has_all_of_it() {
+    let mut rig = Rig::new();
+    rig.up();
+    rig.apply(LOOP);
+    rig.wait_ready("allocation/writer");
+    let report = |allocation: &str| std::path::Path::new(&target(&rig, allocation)).join("report");
+    until("the task has written", || {
+        std::fs::read_to_string(report("writer")).is_ok_and(|text| text.contains("ext4"))
+    });
+    rustix::fs::syncfs(std::fs::File::open(report("writer")).unwrap()).unwrap();
+    let written = std::fs::read(report("writer")).unwrap();
+    let picture = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot", "metadata": { "name": "small" },
+        "spec": { "source": { "claimName": "disk" } } });
+    rig.apply(&picture.to_string());
+    rig.wait_ready("snapshot/small");
+    let larger = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeClaim",
+        "metadata": { "name": "larger" }, "spec": { "volumeClassName": "loop",
+        "dataSource": { "snapshotName": "small" }, "accessModes": ["SingleNodeWriter"],
+        "resources": { "requests": { "storage": "256Mi" } } } });
+    let user = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Allocation",
+        "metadata": { "name": "reader" }, "spec": { "volumes": [{ "name": "disk", "claimName": "larger" }] } });
+    rig.apply(&format!("{larger}\n---\n{user}"));
+    rig.wait_ready("allocation/reader");
+    assert_eq!(std::fs::read(report("reader")).unwrap(), written);
+    let (small, large) = (room(&rig, "writer"), room(&rig, "reader"));
+    assert!(small < 64 << 20 && large > 200 << 20, "{small} and {large} bytes");
     rig.run(&["down", "--delete-volumes"]);
     rig.ended();
     rig.assert_nothing_left();
