@@ -460,6 +460,14 @@ mod tests {
         assert_eq!(phase_unless_it_goes(&json!({})), Value::Null);
         claim["metadata"] = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" });
         assert_eq!(phase_unless_it_goes(&claim), "Terminating");
+        claim["status"]["phase"] = json!("Running");
+        for kind in ["VolumeClaim", "Allocation"] {
+            let all = definitions();
+            let columns = all.iter().find(|definition| definition.kind == kind).unwrap().columns;
+            let status = columns.iter().find(|column| column.name == "STATUS").unwrap();
+            let Cell::Computed(_, cell) = status.cell else { panic!("{kind}: it is a field alone") };
+            assert_eq!(cell(&claim), "Terminating", "{kind}");
+        }
     }
 
     #[test]

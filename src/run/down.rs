@@ -30,6 +30,7 @@ use crate::node::journal::{AttachmentEntry, Entry, Journal};
 use crate::plan::marks::STOPPED;
 use crate::server::Identity;
 use crate::store::embedded::OpenError;
+use crate::sys::process::{Adopted, Processes};
 
 /// Where the plugins' own allocations are: they stop last, by their controller.
 const SYSTEM: &str = "wharfline-system";
@@ -148,7 +149,8 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
     let allows = args.allows.allows(data_dir)?;
     let machine = machine::machine(data_dir, &allows.containerd)?;
     let kernel = std::sync::Arc::clone(&machine.kernel);
-    let files = std::sync::Arc::clone(&machine.files);
+    let (files, processes) =
+        (std::sync::Arc::clone(&machine.files), std::sync::Arc::clone(&machine.processes));
     let containerd = machine.containerd.clone();
     let looked = look(machine, options_of(allows, data_dir)).await?;
     let journal = looked.journal();
@@ -158,7 +160,9 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
         return Ok(kernel.undo_tree().await?);
     };
     let name = journal.store().map_or(name, |store| store.node);
-    if journal.attachments().is_empty() && journal.tasks().is_empty() && is_down(args, &client, &name).await?
+    if journal.attachments().is_empty()
+        && is_down(args, &client, &name).await?
+        && none_runs(&*processes, &data_dir.join(machine::TASKS)).await?
     {
         drop(looked);
         machine::leave(&*kernel, containerd, data_dir).await?;
@@ -233,6 +237,18 @@ async fn is_down(args: &Args, client: &Client, name: &str) -> anyhow::Result<boo
     let all = gather(client).await?;
     let users = all.allocations.iter().any(|a| a.namespace().as_deref() != Some(SYSTEM));
     Ok(!users && all.claims.is_empty() && all.snapshots.is_empty() && all.volumes.is_empty())
+}
+
+/// Whether every task that was ever started has ended and left nothing: that the node was stopped may have been said before it was
+/// started again.
+async fn none_runs(processes: &dyn Processes, tasks: &Path) -> anyhow::Result<bool> {
+    for directory in processes.list(tasks).await? {
+        match processes.adopt(&directory).await? {
+            Adopted::Exited(_) | Adopted::NeverStarted => {}
+            Adopted::Running(_) | Adopted::Lost(_) => return Ok(false),
+        }
+    }
+    Ok(true)
 }
 
 /// The node's name without the server: the one that it had, or, with something on record, the machine's.

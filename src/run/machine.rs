@@ -20,9 +20,10 @@ use crate::sys::real::{
 use crate::sys::units::Units;
 use crate::sys::{Containerd, Kernel};
 
-/// Beneath the directory of sockets, what runc remembers; beneath the data directory, the tasks.
+/// Beneath the directory of sockets, what runc remembers.
 const RUNC: &str = "runc";
-const TASKS: &str = "tasks";
+/// Where the tasks of a data directory are, a directory each.
+pub(super) const TASKS: &str = "tasks";
 /// How often containerd is looked through until nothing of ours is in it, and between two looks.
 const TRIES: u32 = 40;
 const AWHILE: Duration = Duration::from_millis(50);
