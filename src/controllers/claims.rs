@@ -17,11 +17,12 @@ use super::world::{World, namespace_or_default};
 use super::write::Failure;
 use super::{expansions, modifications};
 use super::{sources, volumes};
+use crate::api::allocation::{AllocationPhase, VolumePublication};
 use crate::api::attributes::MODIFIED;
 use crate::api::claim::{ClaimPhase, Ephemeral};
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{
-    AccessMode, Condition, ObjectRef, READY, ReclaimPolicy, SecretRef, SecretRefs, Segments, Truth,
+    AccessMode, Condition, ObjectRef, READY, ReclaimPolicy, Rung, SecretRef, SecretRefs, Segments, Truth,
     VolumeMode, is_true,
 };
 use crate::api::plugin::{ControllerScope, LifecycleMode, capability};
@@ -63,8 +64,10 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
             context.merge(&**volume, json!({ "metadata": metadata, "spec": spec })).await?;
             return Ok(None);
         }
-        (Some(Step::Release), _, _) => {
-            context.release(&*object).await?;
+        (Some(Step::Release), volume, _) => {
+            // Nobody holds what is kept as long as it is as it was seen: who would be granted it in this moment is not any more.
+            let seen = volume.as_deref().map(volumes::as_seen);
+            context.release_while(&*object, seen).await?;
             return Ok(None);
         }
         (Some(Step::DeleteVolume), Some(volume), _) => {
@@ -310,19 +313,27 @@ fn gather(
     }
 }
 
-/// Allocations that have the claim's volume or are bound and on their way to it.
+/// Allocations that have the claim's volume.
 fn users(world: &World, claim: &VolumeClaim, volume: Option<&Volume>) -> Vec<String> {
     let (namespace, name) = name_of(claim);
-    let mut users = BTreeSet::new();
+    let holders = volume.and_then(|v| v.status.as_ref()).map(|s| s.holders.as_slice()).unwrap_or_default();
+    // With those of whom nothing more is known.
+    let mut users: BTreeSet<_> =
+        holders.iter().map(|h| format!("{}/{}", h.allocation.namespace, h.allocation.name)).collect();
     for allocation in world.allocations.by(&format!("claim:{namespace}/{name}")) {
         let Some(status) = &allocation.status else { continue };
-        let over = status.phase.is_some_and(crate::api::allocation::AllocationPhase::terminal);
-        if !status.node_name.is_empty() && !over {
+        let named = |v: &VolumePublication| {
+            allocation.spec.volumes.iter().any(|named| named.name == v.name && named.claim_name == name)
+        };
+        let consumer = plan::Consumer {
+            over: status.phase.is_some_and(AllocationPhase::terminal),
+            holds: holders.iter().any(|h| h.allocation.uid == uid(&*allocation)),
+            there: status.volumes.iter().any(|v| named(v) && v.published != Rung::Down),
+        };
+        if plan::has(consumer) {
             users.insert(format!("{namespace}/{}", allocation.name_any()));
         }
     }
-    let holders = volume.and_then(|v| v.status.as_ref()).into_iter().flat_map(|s| &s.holders);
-    users.extend(holders.map(|h| format!("{}/{}", h.allocation.namespace, h.allocation.name)));
     users.into_iter().collect()
 }
 
@@ -439,7 +450,7 @@ pub(super) fn requested(claim: &VolumeClaim) -> Option<i64> {
     claim.spec.resources.requests.as_ref().and_then(|s| quantity::bytes(&s.storage).ok())
 }
 
-fn late(class: &VolumeClass) -> bool {
+pub(super) fn late(class: &VolumeClass) -> bool {
     class.spec.volume_binding_mode == VolumeBindingMode::WaitForFirstConsumer
 }
 
@@ -480,8 +491,20 @@ fn plugin_of(
             persistent: plugin.spec.serves(LifecycleMode::Persistent),
             ephemeral: plugin.spec.serves(LifecycleMode::Ephemeral),
         },
+        places: places(&plugin, instances),
         nodes,
     })
+}
+
+/// The places of the plugin's healthy instances, if what it makes has one: with `controllerScope: Node` where it is made, else
+/// where it is asked for by its topology.
+fn places(plugin: &crate::api::Plugin, instances: &Instances) -> Option<Vec<(String, Segments)>> {
+    let local = plugin.spec.controller_scope == ControllerScope::Node;
+    if !local && !instances.all_can(Service::Controller, capability::TOPOLOGY) {
+        return None;
+    }
+    let service = if local { Service::Controller } else { Service::Node };
+    Some(instances.nodes(service).map(|node| (node.to_owned(), segments(instances, node))).collect())
 }
 
 /// What the plugin's instance on a node reports of its place.

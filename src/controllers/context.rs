@@ -487,9 +487,20 @@ impl Context {
         self.release_from(object, FINALIZER).await
     }
 
+    /// The same as long as something else is as it was `seen`: else a conflict.
+    pub(crate) async fn release_while<K: Cached>(
+        &self,
+        object: &K,
+        seen: Option<AsSeen>,
+    ) -> Result<(), Failure> {
+        let tell = |extensions: &mut http::Extensions| drop(seen.map(|seen| extensions.insert(seen)));
+        self.write.release((K::cache(&self.world), &self.ledger), object, (FINALIZER, tell)).await
+    }
+
     /// Removes one finalizer by compare-and-swap.
     pub(crate) async fn release_from<K: Cached>(&self, object: &K, finalizer: &str) -> Result<(), Failure> {
-        self.write.release((K::cache(&self.world), &self.ledger), object, finalizer).await
+        let nothing = |_: &mut http::Extensions| {};
+        self.write.release((K::cache(&self.world), &self.ledger), object, (finalizer, nothing)).await
     }
 
     /// Reads an object from the API itself, for the few decisions that no cache may take.

@@ -256,11 +256,7 @@ impl Known {
                 let made = match granted {
                     Some((chosen, allocations)) => {
                         attachment.spec.allocations = allocations;
-                        let seen = AsSeen {
-                            plural: Volume::plural(&()).into_owned(),
-                            name: self.volume.name_any(),
-                            version: self.volume.resource_version(),
-                        };
+                        let seen = volumes::as_seen(&self.volume);
                         let made = context.create_as(&attachment, chosen.clone(), seen).await;
                         match &made {
                             Err(Failure::Conflict) => context.contest(&uid(&*self.volume), false),

@@ -7,18 +7,17 @@ use kube::ResourceExt;
 use super::allocations::{evicted, node_off, serves};
 use super::cache::name_of;
 use super::claims::{
-    begin_selected, class_of, is_asked_for_at, plugin_named, reference, requested, selected, usable,
+    begin_selected, class_of, is_asked_for_at, late, plugin_named, reference, requested, selected, usable,
     volume_of,
 };
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{Instances, deleting, draining, with_condition};
+use super::facts::{Instances, deleting, draining, uid, with_condition};
 use super::holders::held;
 use super::plugins::room;
 use super::world::World;
 use super::{sources, templates, volumes};
-use crate::api::allocation::{AllocationPhase, OnNodeLost};
-use crate::api::class::VolumeBindingMode;
+use crate::api::allocation::{AllocationPhase, AllocationVolume, OnNodeLost};
 use crate::api::meta::{AccessMode, Condition, READY, ReclaimPolicy, Truth, VolumeMode};
 use crate::api::plugin::ControllerScope;
 use crate::api::volume::{CreateSource, NO_ROOM};
@@ -155,9 +154,38 @@ fn placed(context: &Context, object: &Allocation, status: &AllocationStatus) -> 
         refused: object.spec.node_name.is_empty()
             && refused(context, object, status)
             && fits_elsewhere(context, object, node),
+        deprived: deprived(context, object, status),
         evicted: status.evicted,
         ended: evicted(status),
     }
+}
+
+/// Whether it waits on its node, where nothing of it runs yet, for a claim that is not there or is being deleted, and that it does
+/// not have; or for one that came in its place and whose volume its first consumer has to place.
+fn deprived(context: &Context, object: &Allocation, status: &AllocationStatus) -> bool {
+    let world = &context.world;
+    let waits = status.phase == Some(AllocationPhase::WaitingVolumes) && !object.spec.stop;
+    let namespace = object.namespace().unwrap_or_default();
+    let lacks = |volume: &AllocationVolume| {
+        let Some(claim) = world.claims.get(&(namespace.clone(), volume.claim_name.clone())) else {
+            return true;
+        };
+        match volume_of(world, &claim) {
+            Some(found) => deleting(&*claim) && !is_held_by(&found, object),
+            None => {
+                let class = if claim.spec.volume_name.is_empty() { class_of(world, &claim) } else { None };
+                let late = class.is_some_and(|class| late(&class));
+                deleting(&*claim) || late && selected(&claim, None).is_empty()
+            }
+        }
+    };
+    waits && object.spec.volumes.iter().any(lacks)
+}
+
+/// Whether the allocation is among the holders of the volume.
+fn is_held_by(volume: &Volume, object: &Allocation) -> bool {
+    let holders = volume.status.as_ref().map(|status| status.holders.as_slice()).unwrap_or_default();
+    holders.iter().any(|holder| holder.allocation.uid == uid(object))
 }
 
 /// Whether a plugin attaches a volume of the allocation no more to its node, where nothing of it runs yet.
@@ -326,8 +354,7 @@ fn look_up(context: &Context, object: &Allocation, name: &str) -> Result<Found, 
     }
     let volume = volume_of(world, &claim);
     let class = if claim.spec.volume_name.is_empty() { class_of(world, &claim) } else { None };
-    let late =
-        class.as_ref().is_some_and(|c| c.spec.volume_binding_mode == VolumeBindingMode::WaitForFirstConsumer);
+    let late = class.as_deref().is_some_and(late);
     let plugin = plugin_of(world, &claim);
     if object.spec.tasks.iter().filter_map(|t| t.csi_plugin.as_ref()).any(|p| p.plugin_name == plugin) {
         return Err(Reason::OwnPlugin { plugin });
@@ -378,10 +405,12 @@ fn places(
             .or_else(|| origin.as_ref().map(|o| o.node.clone()).filter(|node| !node.is_empty())),
     };
     let reached = origin.map(|o| o.topology).filter(|terms| !terms.is_empty());
-    let topology = match (&volume, reached) {
-        (Some(volume), _) => reachable_from(volume),
-        (None, Some(terms)) => terms,
-        (None, None) => class.as_ref().map(|c| c.spec.allowed_topologies.clone()).unwrap_or_default(),
+    let (topology, by_class) = match (&volume, reached) {
+        (Some(volume), _) => (reachable_from(volume), String::new()),
+        (None, Some(terms)) => (terms, String::new()),
+        (None, None) => {
+            class.as_ref().map(|c| (c.spec.allowed_topologies.clone(), c.name_any())).unwrap_or_default()
+        }
     };
     let mut nodes = serving_nodes(context, &plugin, &instances);
     let mut needs = (String::new(), 0);
@@ -400,7 +429,8 @@ fn places(
     let attached = volume.iter().flat_map(|v| world.attachments.by(&format!("volume:{}", v.name_any())));
     let present_on: BTreeSet<_> =
         attached.filter(|a| !a.refused()).map(|a| a.spec.node_name.clone()).collect();
-    let facts = Claim { name: claim.name_any(), plugin, nodes, topology, only, present_on, needs };
+    let name = claim.name_any();
+    let facts = Claim { name, plugin, nodes, topology, class: by_class, only, present_on, needs };
     Wanted { claim, volume, unselected, begun, facts }
 }
 

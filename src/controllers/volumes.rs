@@ -11,11 +11,17 @@ use super::ledger::PATIENCE;
 use super::world::{World, namespace_or_default};
 use super::write::Failure;
 use super::{hosts, snapshots};
-use crate::api::meta::{HANDLE_SHARED, ObjectRef, READY, Truth, is_true};
+use crate::api::meta::{AsSeen, HANDLE_SHARED, ObjectRef, READY, Truth, is_true};
 use crate::api::{Snapshot, Volume, VolumeClaim, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::host::Decision;
 use crate::plan::volume::{self, Claim, Facts};
+
+/// The volume as what another write goes by.
+pub(super) fn as_seen(object: &Volume) -> AsSeen {
+    let plural = Volume::plural(&()).into_owned();
+    AsSeen { plural, name: object.name_any(), version: object.resource_version() }
+}
 
 /// One look at one volume.
 pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Outcome {

@@ -163,7 +163,7 @@ impl Write {
         &self,
         to: (&Cache<K>, &Ledger),
         object: &K,
-        finalizer: &str,
+        (finalizer, tell): (&str, impl FnOnce(&mut http::Extensions)),
     ) -> Result<(), Failure> {
         let left: Vec<_> = object.finalizers().iter().filter(|f| *f != finalizer).collect();
         let patch = json!([
@@ -173,7 +173,10 @@ impl Write {
         let patch: json_patch::Patch =
             serde_json::from_value(patch).map_err(|e| Failure::NoAnswer(e.to_string()))?;
         let params = PatchParams::default();
-        let request = path(object).patch(&object.name_any(), &params, &Patch::Json::<()>(patch));
+        let mut request = path(object).patch(&object.name_any(), &params, &Patch::Json::<()>(patch));
+        if let Ok(request) = &mut request {
+            tell(request.extensions_mut());
+        }
         match self.send::<Value>(request).await {
             Ok(_) if left.is_empty() => {
                 to.1.ended(to.0, name_of(object));

@@ -73,6 +73,8 @@ pub struct Plugin {
     /// With `controllerScope: Node`: the nodes with a healthy controller instance that the class allows, each with the
     /// number of volumes it has.
     pub nodes: Option<Vec<(String, usize)>>,
+    /// The nodes with a healthy instance, each with what that reports of its place; nothing where the plugin is asked for no place.
+    pub places: Option<Vec<(String, Segments)>>,
 }
 
 /// Which volumes a plugin has.
@@ -160,7 +162,7 @@ pub struct Wish {
 pub struct Facts {
     /// The claim is being deleted.
     pub deleting: bool,
-    /// Allocations that have it or may have it.
+    /// Allocations that have it ([`has`]).
     pub users: Vec<String>,
     /// The volume named in the spec, empty for none.
     pub named: String,
@@ -184,6 +186,23 @@ pub struct Facts {
     pub ephemeral: bool,
     /// What is being made of its volume, such as `claim default/copy` and `snapshot default/nightly`.
     pub copies: Vec<String>,
+}
+
+/// An allocation that names a claim, as it is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Consumer {
+    /// It is over, or stopped.
+    pub over: bool,
+    /// It holds the claim's volume.
+    pub holds: bool,
+    /// Its node has not said that the volume is down there.
+    pub there: bool,
+}
+
+/// Whether an allocation has a claim, and so keeps it when that is deleted. One that waits for it has nothing, and is
+/// given nothing any more: both would wait for each other.
+pub fn has(consumer: Consumer) -> bool {
+    consumer.holds || consumer.there && !consumer.over
 }
 
 /// One thing to do about a claim.
@@ -365,25 +384,59 @@ fn make(facts: &Facts) -> Verdict {
     if class.late && !selected_serves {
         return not_ready(selected);
     }
-    let node = match (&plugin.nodes, origin) {
-        (None, _) => String::new(),
-        (Some(nodes), Some(origin)) if !origin.node.is_empty() => {
-            // Nobody else knows what it is filled from.
-            match nodes.iter().find(|(node, _)| *node == origin.node) {
-                Some((node, _)) => node.clone(),
-                None => return not_ready(&origin.node),
-            }
+    if facts.wish.allowed.is_empty() || origin.is_some_and(|origin| !origin.topology.is_empty()) {
+        // It may be anywhere, or where that is which it is filled from.
+    } else if let Some(places) = &plugin.places {
+        if places.is_empty() {
+            return not_ready("");
         }
-        (Some(nodes), _) if class.late => match nodes.iter().find(|(node, _)| node == selected) {
-            Some((node, _)) => node.clone(),
-            None => return not_ready(selected),
-        },
-        (Some(nodes), _) => match nodes.iter().min_by_key(|(node, load)| (*load, node.clone())) {
-            Some((node, _)) => node.clone(),
-            None => return not_ready(""),
-        },
+        if !places.iter().any(|(_, place)| reaches(&facts.wish.allowed, place)) {
+            return pending(&outside(class, &facts.wish.allowed, places));
+        }
+    }
+    match place(facts, plugin, origin) {
+        Ok(node) => begun(node),
+        Err(node) => not_ready(&node),
+    }
+}
+
+/// With `controllerScope: Node`, the node where the volume is made; or the one whose instance is waited for. Empty for any.
+fn place(facts: &Facts, plugin: &Plugin, origin: Option<&Origin>) -> Result<String, String> {
+    let Some(nodes) = &plugin.nodes else { return Ok(String::new()) };
+    let only = match origin {
+        // Nobody else knows what it is filled from.
+        Some(origin) if !origin.node.is_empty() => Some(&origin.node),
+        Some(_) | None => Some(&facts.selected.0).filter(|_| facts.class.late),
     };
-    begun(node)
+    match only {
+        Some(only) if nodes.iter().any(|(node, _)| node == only) => Ok(only.clone()),
+        Some(only) => Err(only.clone()),
+        None => {
+            let least = nodes.iter().min_by_key(|(node, load)| (*load, node));
+            least.map(|(node, _)| node.clone()).ok_or_else(String::new)
+        }
+    }
+}
+
+/// How many places a message names.
+const NAMED: usize = 4;
+
+fn outside(class: &Class, allowed: &[Segments], places: &[(String, Segments)]) -> Reason {
+    let mut all: Vec<_> = allowed.iter().map(in_words).collect();
+    all.truncate(NAMED);
+    let there = places.iter().take(NAMED).map(|(node, place)| format!("on {node}: {}", in_words(place)));
+    Reason::NoPlaceAllowed {
+        class: class.name.clone(),
+        allowed: all.join(" or "),
+        plugin: class.plugin_name.clone(),
+        there: there.collect::<Vec<_>>().join("; "),
+    }
+}
+
+/// Such as `rack=7,zone=north`.
+pub(super) fn in_words(place: &Segments) -> String {
+    let pairs: Vec<_> = place.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    if pairs.is_empty() { "no topology".to_owned() } else { pairs.join(",") }
 }
 
 fn begun(node: String) -> Verdict {

@@ -84,6 +84,8 @@ pub struct Claim {
     pub nodes: Vec<NodePlugin>,
     /// Where the volume can be reached from, or where it may be made; anywhere when empty.
     pub topology: Vec<Segments>,
+    /// The class that says where it may be made; empty where something else does.
+    pub class: String,
     /// The only node that will do: selected before, or held by a single-node volume.
     pub only: Option<String>,
     /// Nodes that have it attached already and need no further place for it.
@@ -114,6 +116,8 @@ pub struct Placed {
     pub draining: bool,
     /// The plugin attaches no more volumes to its node, so it cannot start there; nobody pinned it to it.
     pub refused: bool,
+    /// Nothing of it has begun, and a claim of its is gone, or going without it: the next one of that name may be elsewhere.
+    pub deprived: bool,
     /// It was told to leave.
     pub evicted: bool,
     /// Its node said, after it was told to leave, that nothing of it is left.
@@ -137,9 +141,9 @@ pub fn placed(seen: Placed) -> Place {
     match seen {
         Placed { plugin: true, .. } => Place::Keep,
         Placed { lost: true, .. } | Placed { evicted: true, ended: true, .. } => Place::Anew,
-        Placed { evicted: false, draining: true, .. } | Placed { evicted: false, refused: true, .. } => {
-            Place::Evict
-        }
+        Placed { evicted: false, draining: true, .. }
+        | Placed { evicted: false, refused: true, .. }
+        | Placed { evicted: false, deprived: true, .. } => Place::Evict,
         Placed { .. } => Place::Keep,
     }
 }
@@ -211,7 +215,12 @@ fn claim_refusal(node: &Node, claim: &Claim) -> Option<String> {
         return Some(format!("no healthy instance of plugin {}", claim.plugin));
     };
     if !reaches(&claim.topology, &plugin.topology) {
-        return Some(format!("claim {} cannot be reached from there", claim.name));
+        return Some(if claim.class.is_empty() {
+            format!("claim {} cannot be reached from there", claim.name)
+        } else {
+            let there = super::claim::in_words(&plugin.topology);
+            format!("class {} lets no volume be there (allowedTopologies; it is at {there})", claim.class)
+        });
     }
     if plugin.refused && !claim.present_on.contains(&node.name) {
         return Some(format!("plugin {} refused to attach one more volume there", claim.plugin));
@@ -271,6 +280,7 @@ mod tests {
 
     fn claim(nodes: &[(&str, &[(&str, &str)])]) -> Claim {
         Claim {
+            class: String::new(),
             name: "c".into(),
             plugin: "p".into(),
             nodes: nodes
@@ -367,7 +377,7 @@ mod tests {
 
     #[test]
     fn who_has_to_leave_is_placed_anew_only_once_nothing_of_it_is_left() {
-        for bits in 0..64_u8 {
+        for bits in 0..128_u8 {
             let bit = |n: u8| bits >> n & 1 == 1;
             let seen = Placed {
                 plugin: bit(0),
@@ -376,8 +386,9 @@ mod tests {
                 evicted: bit(3),
                 ended: bit(4),
                 refused: bit(5),
+                deprived: bit(6),
             };
-            let leaves = seen.draining || seen.refused;
+            let leaves = seen.draining || seen.refused || seen.deprived;
             match placed(seen) {
                 Place::Anew => assert!(seen.lost || seen.evicted && seen.ended, "{seen:?}"),
                 Place::Evict => assert!(leaves && !seen.evicted, "{seen:?}"),

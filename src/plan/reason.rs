@@ -31,6 +31,17 @@ pub enum Reason {
         /// `Persistent` or `Ephemeral`.
         mode: &'static str,
     },
+    /// No healthy instance of the plugin is where the class lets volumes be.
+    NoPlaceAllowed {
+        /// The class.
+        class: String,
+        /// Its allowedTopologies, in words.
+        allowed: String,
+        /// The plugin.
+        plugin: String,
+        /// Where its healthy instances are, in words.
+        there: String,
+    },
     /// A late-bound claim waits for its first consumer.
     WaitingForFirstConsumer,
     /// The claim's volume is not ready.
@@ -256,6 +267,7 @@ impl Reason {
             Self::PluginNotReady { .. } => "PluginNotReady",
             Self::PluginLacks { .. } => "PluginLacksCapability",
             Self::NoLifecycleMode { .. } => "NoLifecycleMode",
+            Self::NoPlaceAllowed { .. } => "NoPlaceAllowed",
             Self::WaitingForFirstConsumer => "WaitingForFirstConsumer",
             Self::VolumeNotReady { .. } => "VolumeNotReady",
             Self::NotAttached => "NotAttached",
@@ -323,6 +335,11 @@ impl std::fmt::Display for Reason {
             Self::NoLifecycleMode { plugin, mode } => write!(
                 f,
                 "plugin \"{plugin}\" is not asked for such a volume: {mode} is not among its spec.volumeLifecycleModes"
+            ),
+            Self::NoPlaceAllowed { class, allowed, plugin, there } => write!(
+                f,
+                "class \"{class}\" lets volumes be at {allowed} alone (allowedTopologies), and no healthy instance of plugin \
+                 \"{plugin}\" is there, but {there}"
             ),
             Self::WaitingForFirstConsumer => write!(f, "waits for the first allocation that uses it"),
             Self::VolumeNotReady { claim, message } if message.is_empty() => {

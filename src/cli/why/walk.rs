@@ -285,8 +285,11 @@ impl<'a> Walk<'a> {
         }
         // What was mounted over it, or in its place, may keep it from being taken down.
         let lost = unmet(&status.conditions, "VolumesReady").is_some_and(|c| c.reason.starts_with("Mount"));
-        for publication in status.volumes.iter().filter(|v| lost || v.published != Rung::Down) {
+        for publication in &status.volumes {
             let here = self.on_node(&publication.volume, node);
+            // It goes once what let it in is gone.
+            let left = here.is_some_and(|a| self.is_held_until(allocation, a));
+            let here = here.filter(|_| lost || left || publication.published != Rung::Down);
             branch.because.extend(here.map(|a| self.attachment(&a.name_any())).filter(Branch::blocked));
         }
         add_call(&mut branch, status.volumes.iter().flat_map(|v| &v.calls));
@@ -345,7 +348,7 @@ impl<'a> Walk<'a> {
         let late = self.classes.get(&key(class)).map(|class| class.spec.volume_binding_mode);
         if late == Some(VolumeBindingMode::WaitForFirstConsumer) && status.selected_node.is_empty() {
             let users: Vec<&Allocation> =
-                self.users_of(&branch.subject.namespace, &branch.subject.name).take(MOST).collect();
+                self.naming(&branch.subject.namespace, &branch.subject.name).take(MOST).collect();
             if users.is_empty() {
                 branch.name_reason("WaitingForFirstConsumer");
                 branch.say("not bound: waits for the first allocation that uses it");
@@ -363,16 +366,25 @@ impl<'a> Walk<'a> {
 
     fn claim_leaving(&self, claim: &VolumeClaim, mut branch: Branch) -> Branch {
         let status = claim.status.clone().unwrap_or_default();
+        let volume = self.volumes.get(&key(&status.volume_name)).copied();
         branch.state = State::Blocked;
         branch.say("being deleted");
+        if self.is_waited_for(claim, volume) {
+            branch.add(", and given to nobody any more");
+            "apply a manifest of it again once it is gone; who waits for it then goes on by itself"
+                .clone_into(&mut branch.hint);
+            add_told(&mut branch, unmet(&status.conditions, "Ready"));
+            return branch;
+        }
         add_told(&mut branch, unmet(&status.conditions, "Ready"));
-        let (namespace, name) = (&branch.subject.namespace, &branch.subject.name);
-        let users: Vec<&Allocation> = self.users_of(namespace, name).take(MOST).collect();
-        branch.because.extend(users.into_iter().map(|user| self.user(user)));
+        branch.because.extend(self.users_of(claim, volume).into_iter().take(MOST));
         branch.because.extend(self.copies_of(&status.volume_name));
-        let leaving = self.volumes.get(&key(&status.volume_name));
-        if leaving.is_some_and(|volume| volume.metadata.deletion_timestamp.is_some()) {
+        if volume.is_some_and(|volume| volume.metadata.deletion_timestamp.is_some()) {
             branch.because.push(self.volume(&status.volume_name, ""));
+        }
+        if branch.because.is_empty() && branch.reason == "InUse" {
+            // It is deleted already.
+            "it goes by itself once nothing has it any more".clone_into(&mut branch.hint);
         }
         branch
     }
@@ -389,12 +401,8 @@ impl<'a> Walk<'a> {
         branch
     }
 
-    /// The allocations that use a claim and have not ended.
-    fn users_of<'w>(
-        &'w self,
-        namespace: &'w str,
-        claim: &'w str,
-    ) -> impl Iterator<Item = &'a Allocation> + 'w {
+    /// The allocations that name a claim and have not ended.
+    fn naming<'w>(&'w self, namespace: &'w str, claim: &'w str) -> impl Iterator<Item = &'a Allocation> + 'w {
         let within = (namespace.to_owned(), String::new())..;
         let here = self.allocations.range(within).take_while(move |((of, _), _)| of == namespace);
         let uses = move |volume: &AllocationVolume| volume.claim_name == claim;
@@ -446,6 +454,9 @@ impl<'a> Walk<'a> {
         if node.is_empty() {
             self.add_expansion(&mut branch, volume, &status);
             self.add_modification(&mut branch, volume, &status);
+            let left = self.attached.get(branch.subject.name.as_str()).into_iter().flatten();
+            let left = left.filter(|a| self.is_leaving(a)).map(|a| self.attachment(&a.name_any()));
+            branch.because.extend(left.filter(Branch::blocked));
             return branch;
         }
         if self.add_holders(&mut branch, volume, node) {
@@ -525,7 +536,9 @@ impl<'a> Walk<'a> {
     }
 
     /// Whether an attachment goes: somebody asked for that, or its node does it by itself, as nobody can want it any more who was let in.
-    fn leaves(&self, attachment: &VolumeAttachment, closed: bool) -> bool {
+    fn is_leaving(&self, attachment: &VolumeAttachment) -> bool {
+        let closed =
+            attachment.status.as_ref().and_then(|status| status.node.as_ref()).is_some_and(|n| n.closed);
         let goes = |uid: &String| {
             let of_it = |a: &&Allocation| a.metadata.uid.as_ref() == Some(uid);
             let found = self.objects.allocations.iter().find(of_it);
@@ -542,7 +555,7 @@ impl<'a> Walk<'a> {
             let status = attachment.status.clone().unwrap_or_default();
             let (host, here) = (status.controller.unwrap_or_default(), status.node.unwrap_or_default());
             let spec = &attachment.spec;
-            let leaving = self.leaves(attachment, here.closed);
+            let leaving = self.is_leaving(attachment);
             let on_host = if leaving {
                 here.released_uid == attachment.uid().unwrap_or_default()
             } else {

@@ -319,3 +319,63 @@ fn a_claim_leaves_after_its_users_and_its_volume() {
         assert_eq!(next(&Facts { volume, ..leaving.clone() }).step, Some(Step::Release));
     }
 }
+
+#[test]
+fn who_waits_for_a_claim_does_not_have_it() {
+    for (over, holds, there, has_it) in [
+        (false, false, false, false),
+        (false, false, true, true),
+        (false, true, false, true),
+        (false, true, true, true),
+        // Its node may be lost, and say so for ever.
+        (true, false, true, false),
+        (true, false, false, false),
+        (true, true, false, true),
+        (true, true, true, true),
+    ] {
+        let consumer = Consumer { over, holds, there };
+        assert_eq!(has(consumer), has_it, "{consumer:?}");
+    }
+}
+
+/// Scenario B18.
+#[test]
+fn nothing_is_made_where_its_class_lets_nothing_be() {
+    let place = |pairs: &[(&str, &str)]| -> Segments {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    };
+    let (north, south) = (place(&[("zone", "north")]), place(&[("rack", "7"), ("zone", "south")]));
+    let at = |place: &Segments| Some(vec![("n".to_owned(), place.clone())]);
+    let nowhere = Some(Vec::new());
+    let with = |allowed: &[Segments], places: &Option<Vec<(String, Segments)>>, nodes| {
+        let mut facts = facts();
+        facts.wish.allowed = allowed.to_vec();
+        let plugin = facts.class.plugin.as_mut().unwrap();
+        (plugin.places, plugin.nodes) = (places.clone(), nodes);
+        next(&facts)
+    };
+    let local = Some(vec![("n".to_owned(), 0)]);
+    for (allowed, places, nodes, wanted) in [
+        (vec![], &nowhere, None, "Provisioning"),
+        (vec![], &at(&north), None, "Provisioning"),
+        (vec![north.clone()], &at(&north), None, "Provisioning"),
+        (vec![south.clone(), north.clone()], &at(&north), None, "Provisioning"),
+        (vec![south.clone()], &at(&north), None, "NoPlaceAllowed"),
+        (vec![south.clone()], &at(&Segments::new()), None, "NoPlaceAllowed"),
+        (vec![south.clone()], &nowhere, None, "PluginNotReady"),
+        // A plugin that is asked for no place.
+        (vec![south.clone()], &None, None, "Provisioning"),
+        (vec![north.clone()], &at(&north), local, "Provisioning"),
+        (vec![south.clone()], &at(&north), Some(Vec::new()), "NoPlaceAllowed"),
+    ] {
+        let verdict = with(&allowed, places, nodes);
+        assert_eq!(word(&verdict), wanted, "{allowed:?} {places:?}");
+        assert_eq!(verdict.step.is_some(), wanted == "Provisioning");
+    }
+    let (_, told) = with(&[south], &at(&north), None).ready.unwrap_err();
+    assert_eq!(
+        told,
+        "class \"c\" lets volumes be at rack=7,zone=south alone (allowedTopologies), and no healthy instance of plugin \"p\" is \
+         there, but on n: zone=north"
+    );
+}

@@ -1,7 +1,7 @@
 //! Who gets a volume, when, and what stays until its node has let go.
 use serde_json::json;
 
-use crate::bench::{Bench, condition};
+use crate::bench::{Bench, Seen, condition};
 use crate::fake::{Behaviour, DISK};
 use crate::manifests::{claim, class, disk, phase, plugin, ready, user, why};
 use crate::quickstart::{nothing_left, quickstart, running};
@@ -656,5 +656,65 @@ async fn a_claim_whose_volume_was_deleted_is_lost() {
     bench.delete("plugins", "", "disk").await;
     bench.delete("volumeclasses", "", "disk").await;
     bench.until("nothing is left", nothing_left).await;
+    bench.end().await;
+}
+
+/// Scenario B26.
+/// Who waits for a claim that is deleted neither keeps it nor gets it, and has the next one of its name, wherever that is.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_claim_that_is_deleted_waits_for_the_next_one() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    for policy in ["Delete", "Retain"] {
+        let name = policy.to_lowercase();
+        let late = json!({ "metadata": { "name": name }, "spec": { "plugin": "disk", "reclaimPolicy": policy,
+            "volumeBindingMode": "WaitForFirstConsumer" } });
+        bench.make("volumeclasses", late).await;
+        bench.make("volumeclaims", claim("c", &name, "SingleNodeWriter")).await;
+        bench.make("allocations", user("has", "c", "a")).await;
+        bench.until("it runs", |seen| phase(seen, "has") == "Running").await;
+        bench.make("allocations", user("waits", "c", "")).await;
+        let waits = |seen: &Seen| seen.get("allocations", "default", "waits");
+        bench.until("it has a node", |seen| phase(seen, "waits") == "WaitingVolumes").await;
+        bench.delete("volumeclaims", "default", "c").await;
+        bench.until("it is told", |seen| why(&waits(seen)) == "BeingDeleted").await;
+        assert_eq!(phase(&bench.seen, "waits"), "Pending");
+        bench.quiet().await;
+        assert_eq!(phase(&bench.seen, "has"), "Running");
+        bench.delete("allocations", "default", "has").await;
+        bench.until("the claim is gone", |seen| seen.all("volumeclaims").is_empty()).await;
+        bench.until("that is told, too", |seen| why(&waits(seen)) == "NotFound").await;
+        let left = usize::from(policy == "Retain");
+        bench.until("the volume goes or stays", |seen| seen.all("volumes").len() == left).await;
+        bench.quiet().await;
+        bench.make("volumeclaims", claim("c", &name, "SingleNodeWriter")).await;
+        bench.until("it runs", |seen| phase(seen, "waits") == "Running").await;
+        bench.delete("allocations", "default", "waits").await;
+        bench.delete("volumeclaims", "default", "c").await;
+        bench.until("the claim is gone", |seen| seen.all("volumeclaims").is_empty()).await;
+        bench.quiet().await;
+    }
+    bench.end().await;
+}
+
+/// What was stopped is told to start again when its claim has been made anew meanwhile, and its volume would be somewhere else.
+#[tokio::test(start_paused = true)]
+async fn what_starts_again_goes_where_its_new_claim_is() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    let late = json!({ "metadata": { "name": "late" },
+        "spec": { "plugin": "disk", "volumeBindingMode": "WaitForFirstConsumer" } });
+    bench.make("volumeclasses", late).await;
+    bench.make("volumeclaims", claim("c", "late", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.patch("allocations", "default", "one", json!({ "spec": { "stop": true } })).await;
+    bench.until("it is down", |seen| phase(seen, "one") == "Stopped").await;
+    bench.delete("volumeclaims", "default", "c").await;
+    bench.until("gone", |seen| seen.all("volumes").is_empty() && seen.all("volumeclaims").is_empty()).await;
+    bench.make("volumeclaims", claim("c", "late", "SingleNodeWriter")).await;
+    bench.quiet().await;
+    bench.patch("allocations", "default", "one", json!({ "spec": { "stop": false } })).await;
+    bench.until("it runs again", |seen| phase(seen, "one") == "Running").await;
     bench.end().await;
 }

@@ -43,6 +43,7 @@ fn who_stays_for_a_copy_leads_to_it() {
     let cluster = with(&[
         ("claims/0", going),
         ("allocations/0", json!({ "spec": { "volumes": [] } })),
+        ("volumes/0", json!({ "status": { "holders": [] } })),
         ("volumes/1", copy),
     ]);
     let (cause, said) = text(&cluster, "VolumeClaim/data");
@@ -67,6 +68,7 @@ fn a_snapshot_leads_to_what_holds_it_up() {
     let going = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
     json_patch::merge(&mut cluster["claims"][0], &going);
     json_patch::merge(&mut cluster["allocations"][0], &json!({ "spec": { "volumes": [] } }));
+    json_patch::merge(&mut cluster["volumes"][0], &json!({ "status": { "holders": [] } }));
     assert_eq!(text(&cluster, "VolumeClaim/data").0, "snapshot/nightly");
     // A claim that is filled from it, and what it waits for itself.
     let mut cluster = with(&[(

@@ -200,3 +200,76 @@ fn what_a_node_takes_down_by_itself_is_on_its_way_down() {
     let stays = told(&[at(busy), at(let_in), user(uid)]);
     assert!(stays.ends_with("target is busy") && !stays.contains("released"), "{stays}");
 }
+
+/// The allocation has ended and its claim is deleted: what is in the way of all three is the detach that fails.
+#[test]
+fn what_cannot_be_detached_is_what_everybody_waits_for_whose_end_it_holds_up() {
+    let attachment = json!({
+        "metadata": { "deletionTimestamp": DELETED, "finalizers": ["wharfline.dev/protection"] },
+        "status": {
+            "node": { "staged": "Down", "releasedUID": "att-uid-data" },
+            "controller": { "attached": "Unknown", "reason": "ControllerUnpublishVolumeFailed", "message": "no" },
+        },
+    });
+    let ended = json!({ "status": { "phase": "Stopped", "tasks": [{ "name": "t", "state": "Exited" }],
+        "volumes": [{ "name": "v", "volume": "vol-data", "published": "Down" }] } });
+    let in_use = unmet("Ready", "InUse", "still in use by allocation shop/web-data");
+    let cluster = with(&[
+        ("attachments/0", attachment),
+        ("allocations/0", deleted()),
+        ("allocations/0", ended),
+        ("claims/0", deleted()),
+        ("claims/0", in_use),
+    ]);
+    let att = "volumeattachment/att-data";
+    let says = "released by b, not detached yet: no";
+    for (asked, ways) in [
+        ("Allocation/web-data", vec!["allocation/web-data", att]),
+        ("VolumeClaim/data", vec!["volumeclaim/data", "allocation/web-data", att]),
+        ("Volume/vol-data", vec!["volume/vol-data", att]),
+    ] {
+        let page = explain(&objects(&cluster), &subject(asked)).unwrap();
+        assert_eq!(way(&page), ways, "{asked}");
+        assert_eq!(page.root.unwrap().text, says, "{asked}");
+    }
+    // The allocation is gone, its hold is not.
+    let cluster = without(cluster, "allocations", 0);
+    let page = explain(&objects(&cluster), &subject("VolumeClaim/data")).unwrap();
+    assert_eq!(way(&page), ["volumeclaim/data", att]);
+}
+
+/// It is deleted already: to delete it once more would do nothing.
+#[test]
+fn a_claim_that_goes_and_whose_user_is_not_seen_is_not_to_be_deleted_once_more() {
+    let in_use = unmet("Ready", "InUse", "still in use by allocation shop/web-data");
+    let mut cluster = with(&[("claims/0", deleted()), ("claims/0", in_use)]);
+    cluster["volumes"][0]["status"]["holders"] = json!([]);
+    let cluster = without(cluster, "allocations", 0);
+    let root = explain(&objects(&cluster), &subject("VolumeClaim/data")).unwrap().root.unwrap();
+    assert_eq!(root.advice, "it goes by itself once nothing has it any more");
+}
+
+/// Who waits for a claim that is being deleted does not keep it, and does not get it.
+#[test]
+fn a_claim_that_is_being_deleted_is_waited_for_in_vain() {
+    let named = json!({ "spec": { "volumes": [{ "name": "v", "claimName": "data" }] } });
+    let in_use = unmet("Ready", "InUse", "still in use by allocation shop/web-data");
+    let unplaced = json!({ "status": { "phase": "Pending", "nodeName": "", "volumes": [], "tasks": [],
+        "conditions": [{ "type": "Ready", "status": "False", "reason": "BeingDeleted", "message": "being deleted" }] } });
+    for waits in [waiting(""), unplaced] {
+        let cluster = with(&[
+            ("claims/0", deleted()),
+            ("claims/0", in_use.clone()),
+            ("allocations/1", named.clone()),
+            ("allocations/1", waits),
+        ]);
+        let page = explain(&objects(&cluster), &subject("Allocation/web-logs")).unwrap();
+        assert_eq!(way(&page), ["allocation/web-logs", "volumeclaim/data"]);
+        let root = page.root.unwrap();
+        assert!(root.text.starts_with("being deleted, and given to nobody any more: "), "{}", root.text);
+        assert!(root.advice.starts_with("apply a manifest of it again once it is gone"), "{}", root.advice);
+        let page = explain(&objects(&cluster), &subject("VolumeClaim/data")).unwrap();
+        assert_eq!(way(&page), ["volumeclaim/data", "allocation/web-data"]);
+        assert_eq!(page.tree.because.len(), 1, "{:?}", page.tree);
+    }
+}

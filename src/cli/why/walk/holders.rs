@@ -2,11 +2,11 @@
 use kube::ResourceExt;
 
 use super::super::{Branch, Kind, State, Subject};
-use super::{MOST, Walk, leaves};
+use super::{MOST, Walk, key, leaves};
 use crate::api::allocation::AllocationPhase;
 use crate::api::meta::{AccessMode, Rung};
 use crate::api::volume::{Holder, VolumeAttachmentSpec};
-use crate::api::{Allocation, Volume};
+use crate::api::{Allocation, Volume, VolumeAttachment, VolumeClaim};
 
 /// Who waits for the volume.
 struct Waiting<'a> {
@@ -33,6 +33,55 @@ impl<'a> Walk<'a> {
             branch.because.push(held);
         }
         !branch.because.is_empty()
+    }
+
+    /// Who keeps a claim that is being deleted: those who hold its volume, or have it still by their node's word.
+    pub(super) fn users_of(&self, claim: &VolumeClaim, volume: Option<&Volume>) -> Vec<Branch> {
+        let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
+        let holders =
+            volume.and_then(|v| v.status.as_ref()).map(|s| s.holders.as_slice()).unwrap_or_default();
+        let held = volume.into_iter().flat_map(|volume| holders.iter().map(|h| self.left_by(volume, h)));
+        let mut users: Vec<Branch> = held.collect();
+        let has = |a: &&Allocation| !holders.iter().any(|h| is_of(h, a)) && has_still(a, &name);
+        users.extend(self.naming(&namespace, &name).filter(has).map(|user| self.user(user)));
+        users
+    }
+
+    /// Whether the way comes from an allocation that waits for this claim and has nothing of it.
+    pub(super) fn is_waited_for(&self, claim: &VolumeClaim, volume: Option<&Volume>) -> bool {
+        let name = claim.name_any();
+        let holders =
+            volume.and_then(|v| v.status.as_ref()).map(|s| s.holders.as_slice()).unwrap_or_default();
+        self.on_the_way().is_some_and(|a| {
+            a.namespace() == claim.namespace()
+                && a.spec.volumes.iter().any(|v| v.claim_name == name)
+                && !holders.iter().any(|h| is_of(h, a))
+                && !has_still(a, &name)
+        })
+    }
+
+    /// Whether an allocation that has ended is there until this attachment is gone.
+    pub(super) fn is_held_until(&self, allocation: &Allocation, attachment: &VolumeAttachment) -> bool {
+        let volume = self.volumes.get(&key(&attachment.spec.volume));
+        let holders =
+            volume.and_then(|v| v.status.as_ref()).map(|s| s.holders.as_slice()).unwrap_or_default();
+        let of_it = |h: &Holder| is_of(h, allocation) && h.node_name == attachment.spec.node_name;
+        holders.iter().any(of_it) && self.is_leaving(attachment)
+    }
+
+    /// A holder that keeps a claim from going: the allocation, or where that is over and gone, what is left of it on its node.
+    fn left_by(&self, volume: &Volume, holder: &Holder) -> Branch {
+        let (of, name) = (&holder.allocation, volume.name_any());
+        let found = self.allocations.get(&(of.namespace.clone(), of.name.clone()));
+        if let Some(allocation) = found.filter(|allocation| is_of(holder, allocation)) {
+            let phase = allocation.status.as_ref().and_then(|s| s.phase);
+            if leaves(allocation) || !phase.is_some_and(AllocationPhase::terminal) {
+                return self.user(allocation);
+            }
+        }
+        let left = self.on_node(&name, &holder.node_name).map(|a| self.attachment(&a.name_any()));
+        let left = left.filter(Branch::blocked);
+        left.unwrap_or_else(|| self.holder(holder, &Subject::global(Kind::Volume, &name).to_string()))
     }
 
     /// Those on their way out that have the volume of an attachment still; the one that the way comes from is seen above.
@@ -90,6 +139,13 @@ impl<'a> Walk<'a> {
         branch.because.extend(Some(self.node(node)).filter(|b| !shown && b.blocked()));
         branch
     }
+}
+
+/// Whether an allocation has the volume of a claim still, by its node's word.
+fn has_still(allocation: &Allocation, claim: &str) -> bool {
+    let named = |name: &str| allocation.spec.volumes.iter().any(|v| v.name == name && v.claim_name == claim);
+    let seen = allocation.status.as_ref().map(|s| s.volumes.as_slice()).unwrap_or_default();
+    seen.iter().any(|v| named(&v.name) && v.published != Rung::Down)
 }
 
 /// Whether a holder stands for this allocation, not for an earlier one of its name.
