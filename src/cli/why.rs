@@ -317,10 +317,37 @@ fn advice(last: &Branch, path: &[&Branch]) -> String {
             format!("give {words} instances that reach there: `wharfline describe {words}`")
         }
         _ if path.iter().any(|b| b.next.is_some()) => {
-            format!("it is tried again by itself; `wharfline describe {words}` shows all calls")
+            let call = path.iter().rev().find_map(|b| b.call.as_ref());
+            let first = call.and_then(|call| first_of_all(call, last));
+            let first = first.unwrap_or_else(|| "it is tried again by itself".to_owned());
+            format!("{first}; `wharfline describe {words}` shows all calls")
         }
         _ => format!("`wharfline describe {words}`"),
     }
+}
+
+/// What has to be done before a call can succeed, where its code says that it will not otherwise.
+fn first_of_all(call: &Call, last: &Branch) -> Option<String> {
+    let name = &last.subject.name;
+    let tried = "it is tried again by itself";
+    Some(match (call.method.as_str(), call.code.as_str()) {
+        ("DeleteVolume", "FAILED_PRECONDITION") if last.subject.kind == Kind::Volume => {
+            let keep = "--type merge -p '{\"spec\": {\"reclaimPolicy\": \"Retain\"}}'";
+            format!(
+                "mend what the message says, and {tried}; or keep what is at the backend: `wharfline patch volume/{name} {keep}`"
+            )
+        }
+        ("ControllerExpandVolume" | "NodeExpandVolume", "OUT_OF_RANGE" | "INVALID_ARGUMENT") => {
+            "ask for another size in resources.requests.storage of its claim: that which it has takes the request back"
+                .to_owned()
+        }
+        (
+            _,
+            "FAILED_PRECONDITION" | "INVALID_ARGUMENT" | "OUT_OF_RANGE" | "PERMISSION_DENIED"
+            | "UNAUTHENTICATED" | "UNIMPLEMENTED" | "ALREADY_EXISTS",
+        ) => format!("mend what the message says: by its code the call does not succeed before that; {tried}"),
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

@@ -151,7 +151,7 @@ fn next(view: &View<'_>, known: &Publications, asked: &Publication, access: Acce
             Some(_) => Ok(Next::Converged),
             None => Ok(Next::Remember),
         },
-        (Seen::Foreign, _) => bad("something else is mounted there"),
+        (Seen::Foreign, _) => bad("something else is mounted there; unmount that"),
         (Seen::Dead, _) => bad("what is mounted there does not answer, and is mounted again and again"),
         (Seen::File | Seen::Odd, Leaf::Directory) => bad("it is no directory"),
         (Seen::Directory | Seen::Odd, Leaf::File) => bad("it is no regular file"),
@@ -209,7 +209,7 @@ pub(super) fn take_off(
         Seen::Foreign if expected == Expected::Unknown => {
             return Err(Refusal::NoVolume { volume: sought.volume.to_owned() });
         }
-        Seen::Foreign => return Err(bad("something else is mounted there")),
+        Seen::Foreign => return Err(bad("something else is mounted there; unmount that")),
         Seen::Volume(_) | Seen::Dead => return Err(bad("it is mounted again and again")),
     }
     if was_there {

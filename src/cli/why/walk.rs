@@ -595,7 +595,8 @@ impl<'a> Walk<'a> {
                 branch.next = here.next_attempt_time;
                 let below = [self.node(node), self.plugin(&spec.plugin, Service::Node(node))];
                 branch.because.extend(below.into_iter().filter(Branch::blocked));
-                if leaving {
+                // A call that fails is what holds it up, for those who have it still, too.
+                if leaving && branch.call.is_none() {
                     branch.because.extend(self.users_there(spec));
                 }
             }

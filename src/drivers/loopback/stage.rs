@@ -279,7 +279,7 @@ fn next(volume: &VolumeId, view: &View<'_>, wanted: &Stage) -> Result<Next, Refu
         },
         Seen::Directory => Ok(Next::Make),
         Seen::Nothing | Seen::File | Seen::Odd => bad("it is no directory"),
-        Seen::Foreign => bad("something else is mounted there"),
+        Seen::Foreign => bad("something else is mounted there; unmount that"),
         Seen::Dead => bad("its file system does not answer any more; it has to be unstaged first"),
     }
 }
@@ -321,19 +321,23 @@ impl Here<'_> {
         if own.is_none() && access == Access::ReadWrite && !grow::is_online(fs) && self.is_small(fs)? {
             self.formatting().grow_ext4()?;
         }
-        let (device, _held) = self.device(own, Until::Unused)?;
+        // As long as the descriptor is there, so is the device.
+        let mut behind = self.device(own, Until::Unused)?;
         effect!("csi stage: device");
         let mut own_options: Vec<_> = flags.iter().map(String::as_str).filter(|flag| is_own(flag)).collect();
         if fs == FsType::Xfs {
             // A clone has the id of what it was made from, and both may be mounted here.
             own_options.push("nouuid");
         }
-        let mount = mounts::filesystem(fs.name(), &device.path, &own_options, access).map_err(|refused| {
-            let error = std::io::Error::from(refused.errno);
-            let told = if refused.words.is_empty() { String::new() } else { format!(": {}", refused.words) };
-            let source = std::io::Error::new(error.kind(), format!("{error}{told}"));
-            Refusal::Failed { step: "mount the file system of", path: self.locked.path.clone(), source }
-        })?;
+        let mut mounted = mounts::filesystem(fs.name(), &behind.0.path, &own_options, access);
+        if own.is_none() && mounted.as_ref().is_err_and(|refused| refused.errno == Errno::ROFS) {
+            drop(behind);
+            self.recover(fs, &own_options)?;
+            behind = self.device(None, Until::Unused)?;
+            mounted = mounts::filesystem(fs.name(), &behind.0.path, &own_options, access);
+        }
+        let (device, _held) = behind;
+        let mount = mounted.map_err(|refused| self.not_mounted(refused))?;
         if access == Access::ReadWrite {
             self.grow(fs, &mount)?;
         }
@@ -349,6 +353,28 @@ impl Here<'_> {
         let (volume, device) = (self.volume.as_str(), device.path.display());
         tracing::info!(volume, %device, fs_type = fs.name(), staging = %asked.staging.as_path().display(), "staged");
         Ok(())
+    }
+
+    /// Lets the file system finish what its journal says was begun, which it cannot do on a device that is not to be written: so
+    /// it is where a writer's machine went down, and in each snapshot of XFS that was in use.
+    fn recover(&self, fs: FsType, options: &[&str]) -> Result<(), Refusal> {
+        let failed = Refusal::failed("attach a loop device to the image in", &self.locked.path);
+        let image = self.locked.image(false)?;
+        effect!("csi stage: recover");
+        let (device, _held) = loops::attach(&image, self.label, false, Until::Unused).map_err(failed)?;
+        // Mounted nowhere, and gone with its descriptor.
+        let mounted = mounts::filesystem(fs.name(), &device.path, options, Access::ReadWrite);
+        drop(mounted.map_err(|refused| self.not_mounted(refused))?);
+        effect!("csi stage: recovered");
+        tracing::info!(volume = self.volume.as_str(), fs_type = fs.name(), "its journal was replayed");
+        Ok(())
+    }
+
+    fn not_mounted(&self, refused: mounts::NotMounted) -> Refusal {
+        let error = std::io::Error::from(refused.errno);
+        let told = if refused.words.is_empty() { String::new() } else { format!(": {}", refused.words) };
+        let source = std::io::Error::new(error.kind(), format!("{error}{told}"));
+        Refusal::Failed { step: "mount the file system of", path: self.locked.path.clone(), source }
     }
 
     /// Whether the file system may have been made smaller: in what this is a copy of, or before the volume grew.
@@ -405,7 +431,10 @@ impl Here<'_> {
             return Ok(found);
         }
         if self.attachment.is_read_only() {
-            return Err(self.unfit("is blank, and attached read-only: it cannot be formatted".into()));
+            return Err(self.unfit(
+                "is blank, and attached read-only: it cannot be formatted; somebody has to write to it first"
+                    .into(),
+            ));
         }
         let name = &asked.capability.fs_type;
         let fs = FsType::parse(name).ok_or_else(|| self.unfit(format!("cannot be formatted as {name:?}")))?;

@@ -440,3 +440,36 @@ fn a_mount_that_nobody_heals_comes_back_by_a_stop_and_a_start() {
         assert_eq!(looks, reason == "MountSilent", "{reason} {message}: {advice}");
     }
 }
+
+/// What no repeat can mend is for a person to mend.
+#[test]
+fn a_call_that_cannot_succeed_is_not_left_to_itself() {
+    let again = "2026-01-01T00:00:05Z";
+    let failing = |method: &str, code: &str| {
+        let call = json!({ "method": method, "code": code, "message": "no", "startTime": again,
+            "durationMillis": 3, "attempt": 4 });
+        let told = json!({ "type": "Provisioned", "status": "False", "reason": "Failed", "message": "no" });
+        let status = json!({ "holders": [], "phase": "Releasing", "provisioning": told, "calls": [call],
+            "nextAttemptTime": again });
+        let mut cluster = with(&[("claims/0", deleted()), ("volumes/0", deleted())]);
+        json_patch::merge(&mut cluster["volumes"][0], &json!({ "status": status }));
+        cluster["attachments"] = json!([]);
+        let page = explain(&objects(&cluster), &subject("Volume/vol-data")).unwrap();
+        page.root.unwrap().advice
+    };
+    let keep =
+        "`wharfline patch volume/vol-data --type merge -p '{\"spec\": {\"reclaimPolicy\": \"Retain\"}}'`";
+    for (method, code, advice) in [
+        ("DeleteVolume", "FAILED_PRECONDITION", keep),
+        ("DeleteVolume", "INTERNAL", "it is tried again by itself; `wharfline describe volume/vol-data`"),
+        ("DeleteVolume", "UNAVAILABLE", "it is tried again by itself; `wharfline describe volume/vol-data`"),
+        ("DeleteVolume", "PERMISSION_DENIED", "mend what the message says: by its code"),
+        ("ControllerExpandVolume", "OUT_OF_RANGE", "ask for another size"),
+        ("NodeExpandVolume", "OUT_OF_RANGE", "ask for another size"),
+        ("NodeExpandVolume", "UNKNOWN", "it is tried again by itself"),
+        ("CreateVolume", "RESOURCE_EXHAUSTED", "it is tried again by itself"),
+    ] {
+        let told = failing(method, code);
+        assert!(told.contains(advice), "{method} {code}: {told}");
+    }
+}
