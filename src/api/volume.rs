@@ -314,6 +314,11 @@ impl Volume {
     pub fn attributes(&self) -> Option<&Attributes> {
         self.status.as_ref()?.modification.as_ref()?.sure()
     }
+
+    /// Whether it was ever given any, though it may be in doubt what it has now.
+    pub fn was_given_attributes(&self) -> bool {
+        self.status.as_ref().and_then(|s| s.modification.as_ref()).is_some_and(|change| change.has.is_some())
+    }
 }
 
 impl VolumeStatus {

@@ -88,6 +88,10 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         modifications::set(&context, &object, volume, wanted).await?;
         return Ok(None);
     }
+    if let (Some(true), Some(volume)) = (attributes.as_ref().map(|look| look.unset), &volume) {
+        modifications::unset(&context, volume).await?;
+        return Ok(None);
+    }
     if let (Some(Claimed::Set(wanted)), Some(volume)) = (size.as_ref().map(|size| &size.claimed), &volume) {
         expansions::set(&context, volume, *wanted).await?;
     }

@@ -18,6 +18,8 @@ use crate::plan::registry::Service;
 pub(crate) struct Look {
     /// What its volume is to be asked for now.
     pub(crate) set: Option<Attributes>,
+    /// Its volume is to be asked for none any more.
+    pub(crate) unset: bool,
     /// The class that its volume has.
     pub(crate) has: String,
     /// Why that is another one than it names, if it is.
@@ -29,17 +31,17 @@ pub(crate) fn look(world: &World, claim: &VolumeClaim, volume: &Volume) -> Look 
     let wanted = &claim.spec.volume_attributes_class_name;
     let name = |attributes: Option<&Attributes>| attributes.map(|a| a.class_name.clone()).unwrap_or_default();
     let has = name(volume.attributes());
-    if wanted.is_empty() {
-        return Look { set: None, has, condition: None };
-    }
     let claimed = modify::claimed(&facts(world, claim, &volume.spec.plugin, Some(volume)));
+    if wanted.is_empty() {
+        return Look { set: None, unset: claimed == Claimed::Unset, has, condition: None };
+    }
     let told = volume.status.as_ref().and_then(|s| s.modification.as_ref()?.condition.as_ref());
     let waits = |word: &str, sentence: String| Condition::new(MODIFIED, Truth::False, word, sentence);
     let condition = match (&claimed, told) {
         (Claimed::Refused(reason), _) => Some(waits(reason.word(), reason.to_string())),
-        (Claimed::AsAsked | Claimed::Set, _) if has == *wanted => None,
+        (Claimed::AsAsked | Claimed::Set | Claimed::Unset, _) if has == *wanted => None,
         (Claimed::AsAsked, Some(told)) => Some(waits(&told.reason, told.message.clone())),
-        (Claimed::AsAsked | Claimed::Set, _) => {
+        (Claimed::AsAsked | Claimed::Set | Claimed::Unset, _) => {
             Some(waits("Modifying", format!("its volume is given the attributes of \"{wanted}\"")))
         }
     };
@@ -47,7 +49,7 @@ pub(crate) fn look(world: &World, claim: &VolumeClaim, volume: &Volume) -> Look 
     let kept = volume.attributes().filter(|has| has.class_name == *wanted).map(|has| has.parameters.clone());
     let parameters = if claimed == Claimed::Set { kept.or_else(class) } else { None };
     let set = parameters.map(|parameters| Attributes { class_name: wanted.clone(), parameters });
-    Look { set, has, condition }
+    Look { set, unset: false, has, condition }
 }
 
 /// What a volume that is made for this claim by this plugin is made with; a reason if it cannot be.
@@ -75,6 +77,7 @@ fn facts(world: &World, claim: &VolumeClaim, plugin: &str, volume: Option<&Volum
     Claim {
         asked: name(volume.and_then(|volume| volume.spec.attributes.as_ref())),
         has: name(volume.and_then(Volume::attributes)),
+        given: volume.is_some_and(Volume::was_given_attributes),
         class: world.attributes.named(&wanted).map(|class| class.spec.plugin.clone()),
         plugin: plugin.to_owned(),
         can: known.then(|| instances.all_can(Service::Controller, capability::MODIFY)),
@@ -109,4 +112,14 @@ pub(crate) async fn set(
     let attributes = json!({ "className": attributes.class_name, "parameters": parameters });
     let patch = json!({ "metadata": metadata, "spec": { "attributes": attributes } });
     context.merge(volume, patch).await.map(|_: Volume| ())
+}
+
+/// Takes away what a volume is asked for, unless somebody wrote since it was read. What was asked for already and not answered for
+/// good is asked for again until it is.
+pub(crate) async fn unset(context: &Context, volume: &Volume) -> Result<(), Failure> {
+    let metadata = json!({ "resourceVersion": volume.meta().resource_version });
+    context
+        .merge(volume, json!({ "metadata": metadata, "spec": { "attributes": null } }))
+        .await
+        .map(|_: Volume| ())
 }

@@ -17,6 +17,8 @@ pub struct Claim {
     pub asked: String,
     /// The one that its volume has; empty = none.
     pub has: String,
+    /// Whether its volume was ever given any, though it may be in doubt what it has now.
+    pub given: bool,
     /// The plugin of the class that the claim names, if there is such a class.
     pub class: Option<String>,
     /// The plugin of the volume.
@@ -32,13 +34,18 @@ pub enum Claimed {
     AsAsked,
     /// Its volume is to be asked for those of the class that it names.
     Set,
+    /// Its volume is to be asked for none any more: it names none, and the volume was never given those that it was asked for.
+    Unset,
     /// They cannot be asked for.
     Refused(Reason),
 }
 
 /// What is to be done about the attributes that a claim asks for.
 pub fn claimed(claim: &Claim) -> Claimed {
-    if claim.wanted.is_empty() || claim.wanted == claim.asked {
+    if claim.wanted.is_empty() {
+        return if !claim.given && !claim.asked.is_empty() { Claimed::Unset } else { Claimed::AsAsked };
+    }
+    if claim.wanted == claim.asked {
         return Claimed::AsAsked;
     }
     match usable(claim) {
@@ -137,6 +144,7 @@ mod tests {
             wanted: "gold".into(),
             asked: "silver".into(),
             has: "silver".into(),
+            given: true,
             class: Some("p".into()),
             plugin: "p".into(),
             can: Some(true),
@@ -147,13 +155,17 @@ mod tests {
             match claimed(&claim) {
                 Claimed::AsAsked => "as asked",
                 Claimed::Set => "set",
+                Claimed::Unset => "unset",
                 Claimed::Refused(reason) => reason.word(),
             }
         };
-        let cases: [(Edit, &str); 9] = [
+        let cases: [(Edit, &str); 12] = [
             (|_| (), "set"),
             (|c| c.wanted = "silver".into(), "as asked"),
             (|c| c.wanted.clear(), "as asked"),
+            (|c| (c.wanted, c.has) = (String::new(), String::new()), "as asked"),
+            (|c| (c.wanted, c.has, c.given) = (String::new(), String::new(), false), "unset"),
+            (|c| (c.wanted, c.asked, c.given) = (String::new(), String::new(), false), "as asked"),
             (|c| c.asked.clear(), "set"),
             (|c| c.class = None, "NotFound"),
             (|c| c.class = Some("q".into()), "AttributesMismatch"),

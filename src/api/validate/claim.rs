@@ -133,13 +133,18 @@ fn source(faults: &mut FieldErrors, claim: &Value, named: bool) {
     }
 }
 
-/// Attributes are changed to others, or back; what a volume without any has nobody knows.
+/// Attributes are changed to others, or back; what a volume without any has nobody knows. So a class that is named by mistake can be
+/// taken back as long as the volume was never given it.
 fn attributes_change(faults: &mut FieldErrors, old: &Value, new: &Value) {
     let named = |o: &Value| !text(&o["spec"]["volumeAttributesClassName"]).is_empty();
-    if named(old) && !named(new) {
+    let has = text(&old["status"]["volumeAttributesClassName"]);
+    if named(old) && !named(new) && !has.is_empty() {
         faults.forbidden(
             "spec.volumeAttributesClassName",
-            "cannot be taken away, only changed: name the VolumeAttributesClass that the volume shall have",
+            format!(
+                "cannot be taken away once the volume has one, only changed: name the VolumeAttributesClass that it shall \
+                 have, or \"{has}\", which it has"
+            ),
         );
     }
 }
@@ -281,6 +286,25 @@ mod tests {
             let of = json!({ "spec": { "accessModes": ["SingleNodeWriter"], "resources": {
                 "requests": { "storage": request }, "limits": { "storage": limit } } } });
             assert_eq!(paths(&claim(&of, None)), faults, "{request} {limit}");
+        }
+    }
+
+    #[test]
+    fn a_class_of_attributes_can_be_taken_back_that_the_volume_was_never_given() {
+        let path = "spec.volumeAttributesClassName";
+        for (before, after, has, faults) in [
+            ("gold", "", "", vec![]),
+            ("gold", "", "gold", vec![path]),
+            ("gold", "", "silver", vec![path]),
+            ("gold", "silver", "gold", vec![]),
+            ("", "", "gold", vec![]),
+            ("", "gold", "", vec![]),
+        ] {
+            let of = |name: &str| {
+                json!({ "spec": { "accessModes": ["SingleNodeWriter"], "volumeAttributesClassName": name,
+                "resources": { "requests": { "storage": "1Gi" } } }, "status": { "volumeAttributesClassName": has } })
+            };
+            assert_eq!(paths(&claim(&of(after), Some(&of(before)))), faults, "{before} {after} {has}");
         }
     }
 

@@ -90,6 +90,12 @@ async fn attributes_that_cannot_be_are_told_and_go_on_by_themselves() {
     bench.until("the plugin cannot", |seen| modified(seen)["reason"] == "PluginLacksCapability").await;
     assert!(bench.seen.only("volumes")["spec"]["attributes"].is_null());
     assert_eq!(bench.quiet().await.len(), 0);
+    // A class that was named by mistake is taken back.
+    let nothing = json!({ "spec": { "volumeAttributesClassName": null } });
+    bench.patch("volumeclaims", "default", "c", nothing).await;
+    bench.until("nothing is told", |seen| modified(seen).is_null()).await;
+    want(&bench, "gold").await;
+    bench.until("the plugin cannot", |seen| modified(seen)["reason"] == "PluginLacksCapability").await;
     let mut second = claim("late", "disk", "SingleNodeWriter");
     second["spec"]["volumeAttributesClassName"] = json!("gold");
     bench.make("volumeclaims", second).await;
@@ -103,5 +109,25 @@ async fn attributes_that_cannot_be_are_told_and_go_on_by_themselves() {
         [first, late(seen)].iter().all(|claim| claim["status"]["volumeAttributesClassName"] == "gold")
     };
     bench.until("both have it", both).await;
+    bench.end().await;
+}
+
+/// It is taken back as well where its volume was asked for it already, and not given it.
+#[tokio::test(start_paused = true)]
+async fn attributes_that_were_never_given_can_be_taken_back() {
+    let mut behaviour = changing(&["controller/MODIFY_VOLUME"]);
+    behaviour.modifies = false;
+    let bench = Bench::with(&["a"], behaviour).await;
+    disk(&bench).await;
+    class(&bench, "gold", "disk", json!({ "tier": "gold" })).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.until("it is bound", |seen| seen.only("volumeclaims")["status"]["phase"] == "Bound").await;
+    want(&bench, "gold").await;
+    bench.until("it is asked for", |seen| !seen.only("volumes")["spec"]["attributes"].is_null()).await;
+    let nothing = json!({ "spec": { "volumeAttributesClassName": null } });
+    bench.patch("volumeclaims", "default", "c", nothing).await;
+    bench.until("not any more", |seen| seen.only("volumes")["spec"]["attributes"].is_null()).await;
+    bench.until("nothing is told", |seen| modified(seen).is_null()).await;
+    assert_eq!(bench.quiet().await.len(), 0);
     bench.end().await;
 }
