@@ -161,3 +161,33 @@ async fn several_nodes_share_a_disk_in_the_modes_made_for_it() {
     }
     backend.assert_nothing_left();
 }
+
+/// Whoever has a device open when it is taken away keeps it for so long; who is about to let go, as an ended process is whose copy of
+/// the mount went last, is waited for.
+#[tokio::test]
+async fn who_is_about_to_let_go_of_a_device_is_waited_for() {
+    let backend = Backend::new();
+    let driver = backend.all();
+    let capability = block(Access::SingleNodeWriter);
+    let id = driver.volume("web", 16 * MIB, &capability).await;
+    let context = driver.attach(&id, "node-a", &capability).await.unwrap();
+    let staging = backend.staging("s");
+    driver.stage(rig::stage(&id, &context, &staging, &capability)).await.unwrap();
+    let devices = backend.devices();
+    let [device] = devices.as_slice() else { panic!("{devices:?}") };
+    let held = fs::File::open(device).unwrap();
+    let name = Path::new(device).file_name().unwrap().to_owned();
+    // From then on it goes with its last user.
+    let goes = Path::new("/sys/block").join(name).join("loop/autoclear");
+    let holder = std::thread::spawn(move || {
+        rig::until("it is taken away", || fs::read_to_string(&goes).is_ok_and(|word| word.trim() == "1"));
+        drop(held);
+    });
+    driver.unstage(&id, &staging).await.unwrap();
+    holder.join().unwrap();
+    assert_eq!(backend.devices(), [""; 0]);
+    driver.detach(&id, "node-a").await.unwrap();
+    driver.delete(&id).await.unwrap();
+    driver.stop().await;
+    backend.assert_nothing_left();
+}

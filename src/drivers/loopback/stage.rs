@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -500,7 +501,7 @@ pub(super) fn unstage(core: &Core, volume: &VolumeId, staging: &TargetPath) -> R
         loops::detach(&device).map_err(failed())?;
         effect!("csi unstage: detached");
     }
-    if let Some(device) = device::of_node(volume, &core.node_id)?.into_iter().next() {
+    if let Some(device) = left(core, volume)? {
         return Err(Refusal::Busy { volume: volume.as_str().to_owned(), device: device.path });
     }
     if let Some(file) = file {
@@ -508,6 +509,23 @@ pub(super) fn unstage(core: &Core, volume: &VolumeId, staging: &TargetPath) -> R
         tracing::info!(volume = volume.as_str(), "unstaged");
     }
     Ok(())
+}
+
+/// How long whoever let go of a device last may take for it: a process that ends, whose copy of the mount went a moment after ours,
+/// is putting the file system away still. The kernel says nothing when that is done.
+const LAST_HAND: Duration = Duration::from_millis(500);
+
+/// A device of the volume on this node that stays though it was detached.
+fn left(core: &Core, volume: &VolumeId) -> Result<Option<LoopDevice>, Refusal> {
+    let (end, mut pause) = (Instant::now() + LAST_HAND, Duration::from_millis(1));
+    loop {
+        let left = device::of_node(volume, &core.node_id)?.into_iter().next();
+        if left.is_none() || Instant::now() >= end {
+            return Ok(left);
+        }
+        std::thread::sleep(pause);
+        pause *= 2;
+    }
 }
 
 #[cfg(test)]
