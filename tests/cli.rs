@@ -496,6 +496,8 @@ async fn what_does_not_go_from_another_namespace_is_named_with_it() {
 ";
     cluster.apply(app).await.ok();
     let ours = ["-n", "wharfline-system"];
+    let has = json!({ "status": { "volumes": [{ "name": "v", "volume": "vol", "published": "Up" }] } });
+    cluster.patch(&["alloc/web", "--subresource=status", "-n", "wharfline-system"], &has).await;
     let ran = cluster.run(&[&["delete", "vc/data", "--timeout=1s"][..], &ours].concat()).await;
     let told = "  why: allocation/web -n wharfline-system: uses it\n  try: wharfline why volumeclaim/data -n wharfline-system\n";
     assert_eq!(ran.err, format!("error: volumeclaim/data is still there after 1 s\n{told}"));

@@ -34,7 +34,7 @@ pub struct VolumeSpec {
     /// Secrets per family of calls.
     #[serde(default, skip_serializing_if = "SecretRefs::is_empty")]
     pub secrets: SecretRefs,
-    /// What becomes of it when its claim is gone.
+    /// What becomes of it when its claim is gone. One that was there before (`source.existing`) is kept, whatever this says.
     #[serde(default)]
     pub reclaim_policy: ReclaimPolicy,
     /// The claim it belongs to.
@@ -201,7 +201,7 @@ pub struct VolumeStatus {
     /// The newest epoch whose host was asked and said that it has no call under way and makes no more. Written by that host.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub released_epoch: i64,
-    /// The allocations that may use it. Written by the attachments controller, by compare-and-swap.
+    /// The allocations that may use it. Written by the holders controller, by compare-and-swap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<Holder>,
     /// The Volumes that are being made as copies of this one. Written by the volumes controller, on the state that it was

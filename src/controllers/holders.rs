@@ -406,6 +406,7 @@ fn gather(
     let ready = volumes::ready(&context.world, volume) && !deleting(volume);
     Facts {
         volume: volume.name_any(),
+        claim: claim_name.clone(),
         mode,
         open: ready && claim.is_some_and(|c| !deleting(c)),
         holders: status.holders.into_iter().map(known).collect(),

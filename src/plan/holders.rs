@@ -38,6 +38,8 @@ pub struct Attachment {
 pub struct Facts {
     /// The volume's name.
     pub volume: String,
+    /// The name of its claim.
+    pub claim: String,
     /// How it may be used.
     pub mode: AccessMode,
     /// Whether new users may be granted: it is ready and stays, and so does its claim.
@@ -251,7 +253,7 @@ fn step_of(facts: &Facts, (holder, user): &(Holder, User)) -> HolderStep {
 
 fn may_have(facts: &Facts, holders: &[Holder], wanted: &Holder) -> Result<(), Reason> {
     if !facts.open {
-        return Err(Reason::VolumeNotReady { claim: facts.volume.clone(), message: String::new() });
+        return Err(Reason::VolumeNotReady { claim: facts.claim.clone(), message: String::new() });
     }
     for attachment in &facts.attachments {
         let here = attachment.node == wanted.node_name;

@@ -128,6 +128,7 @@ fn ask(protocol: &Protocol, view: View, node_ready: bool) -> Vec<Action> {
     let held = entries.filter(|(user, node)| view.held[*user][*node] != 0);
     let facts = Facts {
         volume: "v".to_owned(),
+        claim: "c".to_owned(),
         mode: protocol.mode,
         open: true,
         holders: held.map(|(u, n)| (holder(u, n, view.held[u][n]), user(u, n))).collect(),

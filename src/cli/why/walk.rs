@@ -334,6 +334,12 @@ impl<'a> Walk<'a> {
             add_size(&mut branch, claim, &status);
             add_attributes(&mut branch, claim, &status);
         }
+        if status.phase == Some(ClaimPhase::Lost) {
+            "delete it and what uses it; what backends have still is told by `wharfline volume audit`, and used again by \
+             `wharfline volume adopt`"
+                .clone_into(&mut branch.hint);
+            return branch;
+        }
         if !volume.is_empty() {
             branch.because.push(self.volume(volume, node));
             return branch;
@@ -445,6 +451,10 @@ impl<'a> Walk<'a> {
             branch.state = State::Blocked;
             let own = status.provisioning.as_ref().filter(|c| c.status != Truth::True);
             add_told(&mut branch, own.or_else(|| unmet(&status.conditions, "Ready")));
+            if status.phase == Some(VolumePhase::Released) {
+                branch.hint = telling::how_to_use_again(volume);
+                return branch;
+            }
             self.add_calls(&mut branch, volume, &status.calls);
             branch.next = status.next_attempt_time;
             let host = status.controller.as_ref().map(|host| host.node_name.as_str());

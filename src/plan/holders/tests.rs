@@ -13,6 +13,7 @@ fn by(attachment: &str, holder: Holder) -> Holder {
 
 fn facts(mode: AccessMode) -> Facts {
     Facts {
+        claim: "c".into(),
         volume: "v".into(),
         mode,
         open: true,

@@ -473,3 +473,24 @@ fn a_call_that_cannot_succeed_is_not_left_to_itself() {
         assert!(told.contains(advice), "{method} {code}: {told}");
     }
 }
+
+#[test]
+fn what_is_kept_and_what_is_lost_say_how_to_go_on() {
+    let released = json!({ "status": { "phase": "Released" } });
+    let kept = with(&[("volumes/0", released)]);
+    let advice = |cluster: &Value, asked: &str| {
+        explain(&objects(cluster), &subject(asked)).unwrap().root.unwrap().advice
+    };
+    let free = "`wharfline patch volume/vol-data --type merge -p '{\"spec\": {\"claimRef\": null}}'`, and a claim with \
+        spec.volumeName: vol-data";
+    assert_eq!(advice(&kept, "Volume/vol-data"), format!("to use it again: {free}"));
+    let mut made = kept;
+    made["volumes"][0]["spec"]["source"] = json!({ "create": { "name": "vol-data", "requiredBytes": 1 } });
+    let delete = "'{\"spec\": {\"reclaimPolicy\": \"Delete\"}}'`";
+    let told = advice(&made, "Volume/vol-data");
+    assert!(told.contains(free) && told.ends_with(delete), "{told}");
+    let lost = json!({ "status": { "phase": "Lost" } });
+    let cluster = without(with(&[("claims/0", lost)]), "volumes", 0);
+    let told = advice(&cluster, "VolumeClaim/data");
+    assert!(told.contains("`wharfline volume adopt`"), "{told}");
+}

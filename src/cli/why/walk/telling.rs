@@ -9,7 +9,7 @@ use super::{Walk, leaves};
 use crate::api::allocation::{AllocationPhase, START_ANEW};
 use crate::api::meta::{Call, Condition, Rung};
 use crate::api::volume::VolumeAttachmentSpec;
-use crate::api::{Allocation, AllocationStatus, VolumeAttachment};
+use crate::api::{Allocation, AllocationStatus, Volume, VolumeAttachment};
 
 /// The reason of the event that tells of a call which takes long.
 const NO_ANSWER: &str = "NoAnswerYet";
@@ -133,4 +133,18 @@ pub(super) fn on_its_way(spec: &VolumeAttachmentSpec, staged: Rung) -> String {
         (true, false) => format!("attached to {node}, not published"),
         (false, false) => format!("not published on {node}"),
     }
+}
+
+/// How a volume is used again that was kept after its claim.
+pub(super) fn how_to_use_again(volume: &Volume) -> String {
+    let name = volume.name_any();
+    let patch =
+        |spec: &str| format!("`wharfline patch volume/{name} --type merge -p '{{\"spec\": {spec}}}'`");
+    let free = patch("{\"claimRef\": null}");
+    let told = format!("to use it again: {free}, and a claim with spec.volumeName: {name}");
+    if volume.spec.source.existing.is_some() {
+        return told;
+    }
+    let delete = patch("{\"reclaimPolicy\": \"Delete\"}");
+    format!("{told}; to delete it with its data: {delete}")
 }
