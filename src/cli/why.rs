@@ -305,6 +305,9 @@ fn advice(last: &Branch, path: &[&Branch]) -> String {
             "look why its file system does not answer: its driver, its server, its device; it goes on by itself when it does"
                 .to_owned()
         }
+        (_, "NoPlaceAllowed", _) => {
+            "change allowedTopologies of the class, or give its plugin an instance that is there".to_owned()
+        }
         (_, "SubPathUnusable", _) => {
             "make that directory in the volume, or name another one in subPath and apply the manifest".to_owned()
         }
@@ -337,6 +340,9 @@ fn first_of_all(call: &Call, last: &Branch) -> Option<String> {
                 "mend what the message says, and {tried}; or keep what is at the backend: `wharfline patch volume/{name} {keep}`"
             )
         }
+        ("ValidateVolumeCapabilities", "NOT_FOUND") => format!(
+            "if its handle or its node is wrong, `wharfline delete volume/{name}` and register it anew; {tried}"
+        ),
         ("ControllerExpandVolume" | "NodeExpandVolume", "OUT_OF_RANGE" | "INVALID_ARGUMENT") => {
             "ask for another size in resources.requests.storage of its claim: that which it has takes the request back"
                 .to_owned()

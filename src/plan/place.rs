@@ -219,7 +219,7 @@ fn claim_refusal(node: &Node, claim: &Claim) -> Option<String> {
             format!("claim {} cannot be reached from there", claim.name)
         } else {
             let there = super::claim::in_words(&plugin.topology);
-            format!("class {} lets no volume be there (allowedTopologies; it is at {there})", claim.class)
+            format!("class {} lets no volume be there, at {there} (allowedTopologies)", claim.class)
         });
     }
     if plugin.refused && !claim.present_on.contains(&node.name) {

@@ -56,7 +56,7 @@ async fn who_is_pinned_where_no_volume_of_the_class_may_be_stays_unplaced_and_is
     bench.until("it cannot be there", |seen| why(&far(seen)) == "NoNodeFits").await;
     let message = condition(&far(&bench.seen), "Placed")["message"].as_str().unwrap().to_owned();
     assert!(
-        message.contains("a: class late lets no volume be there (allowedTopologies; it is at dir/node=a)"),
+        message.contains("a: class late lets no volume be there, at dir/node=a (allowedTopologies)"),
         "{message}"
     );
     bench.quiet().await;

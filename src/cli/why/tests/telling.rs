@@ -468,6 +468,11 @@ fn a_call_that_cannot_succeed_is_not_left_to_itself() {
         ("NodeExpandVolume", "OUT_OF_RANGE", "ask for another size"),
         ("NodeExpandVolume", "UNKNOWN", "it is tried again by itself"),
         ("CreateVolume", "RESOURCE_EXHAUSTED", "it is tried again by itself"),
+        (
+            "ValidateVolumeCapabilities",
+            "NOT_FOUND",
+            "`wharfline delete volume/vol-data` and register it anew",
+        ),
     ] {
         let told = failing(method, code);
         assert!(told.contains(advice), "{method} {code}: {told}");
