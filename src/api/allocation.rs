@@ -238,7 +238,8 @@ pub struct AllocationStatus {
     /// Where it stands. Written by the node once there is one, before that by placement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<AllocationPhase>,
-    /// It has to leave its node, which is being drained: it ends there, and is placed anew. Written by placement.
+    /// It has to leave its node, which is being drained or where a volume of its is not to be had: it ends there, and is placed anew.
+    /// Written by placement.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub evicted: bool,
     /// A plugin's own allocation may stop: no volume needs it. Written by the plugins controller.

@@ -269,11 +269,14 @@ fn also_blocked(objects: &Objects, walk: &Walk<'_>, root: &Root, tree: &Branch) 
 fn advice(last: &Branch, path: &[&Branch]) -> String {
     let subject = &last.subject;
     let words = subject.words("");
-    // What needs something that was changed is not to be deleted for that.
+    // What needs something that was changed is not to be deleted for that, nor what has a claim that goes.
     let changed = |branch: &&&Branch| {
-        matches!(branch.subject.kind, Kind::Allocation | Kind::Plugin)
-            && branch.reason == "InUse"
-            && !branch.hint.is_empty()
+        let told = match branch.subject.kind {
+            Kind::Allocation | Kind::Plugin => "InUse",
+            Kind::Claim => "BeingDeleted",
+            _ => return false,
+        };
+        branch.reason == told && !branch.hint.is_empty()
     };
     let needed = path.iter().find(changed).filter(|_| last.reason == "InUse");
     if let Some(hint) =
@@ -343,15 +346,16 @@ fn first_of_all(call: &Call, last: &Branch) -> Option<String> {
         ("ValidateVolumeCapabilities", "NOT_FOUND") => format!(
             "if its handle or its node is wrong, `wharfline delete volume/{name}` and register it anew; {tried}"
         ),
-        ("ControllerExpandVolume" | "NodeExpandVolume", "OUT_OF_RANGE" | "INVALID_ARGUMENT") => {
+        ("ControllerExpandVolume", "OUT_OF_RANGE" | "INVALID_ARGUMENT") => {
             "ask for another size in resources.requests.storage of its claim: that which it has takes the request back"
                 .to_owned()
         }
-        (
-            _,
-            "FAILED_PRECONDITION" | "INVALID_ARGUMENT" | "OUT_OF_RANGE" | "PERMISSION_DENIED"
-            | "UNAUTHENTICATED" | "UNIMPLEMENTED" | "ALREADY_EXISTS",
-        ) => format!("mend what the message says: by its code the call does not succeed before that; {tried}"),
+        (_, "PERMISSION_DENIED" | "UNAUTHENTICATED") => {
+            format!("give its driver, or the Secret that the call is made with, the right to it; {tried}")
+        }
+        (_, "FAILED_PRECONDITION" | "INVALID_ARGUMENT" | "OUT_OF_RANGE" | "ALREADY_EXISTS") => {
+            format!("mend what the message says: by its code the call is not expected to succeed before; {tried}")
+        }
         _ => return None,
     })
 }

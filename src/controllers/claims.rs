@@ -65,8 +65,10 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
             return Ok(None);
         }
         (Some(Step::Release), volume, _) => {
-            // Nobody holds what is kept as long as it is as it was seen: who would be granted it in this moment is not any more.
-            let seen = volume.as_deref().map(volumes::as_seen);
+            // Nobody holds what is kept, as long as it is as it was seen.
+            let mine =
+                volume.as_deref().filter(|volume| owner(&context.world, &object, volume) == Owner::Mine);
+            let seen = mine.map(volumes::as_seen);
             context.release_while(&*object, seen).await?;
             return Ok(None);
         }
@@ -320,6 +322,8 @@ fn gather(
 /// Allocations that have the claim's volume.
 fn users(world: &World, claim: &VolumeClaim, volume: Option<&Volume>) -> Vec<String> {
     let (namespace, name) = name_of(claim);
+    // Another claim's users are none of this one's, though it names that volume, too.
+    let volume = volume.filter(|volume| owner(world, claim, volume) == Owner::Mine);
     let holders = volume.and_then(|v| v.status.as_ref()).map(|s| s.holders.as_slice()).unwrap_or_default();
     // With those of whom nothing more is known.
     let mut users: BTreeSet<_> =
@@ -327,7 +331,9 @@ fn users(world: &World, claim: &VolumeClaim, volume: Option<&Volume>) -> Vec<Str
     for allocation in world.allocations.by(&format!("claim:{namespace}/{name}")) {
         let Some(status) = &allocation.status else { continue };
         let named = |v: &VolumePublication| {
-            allocation.spec.volumes.iter().any(|named| named.name == v.name && named.claim_name == name)
+            // What is there of another claim of this name, which is gone, is none of its.
+            let its = v.volume.is_empty() || volume.is_none_or(|volume| volume.name_any() == v.volume);
+            its && allocation.spec.volumes.iter().any(|of| of.name == v.name && of.claim_name == name)
         };
         let consumer = plan::Consumer {
             over: status.phase.is_some_and(AllocationPhase::terminal),
@@ -512,7 +518,7 @@ fn places(plugin: &crate::api::Plugin, instances: &Instances) -> Option<Vec<(Str
 }
 
 /// What the plugin's instance on a node reports of its place.
-fn segments(instances: &Instances, node: &str) -> Segments {
+pub(super) fn segments(instances: &Instances, node: &str) -> Segments {
     let instance = instances.serving(Service::Node, node);
     instance.and_then(|i| i.status.as_ref()).map(|s| s.topology.clone()).unwrap_or_default()
 }

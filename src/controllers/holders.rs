@@ -16,6 +16,7 @@ use super::drive::Outcome;
 use super::facts::{Instances, boot_id, can, deleting, node_down, node_ready, uid};
 use super::ledger;
 use super::names::hex;
+use super::placement::is_reached;
 use super::templates;
 use super::volumes;
 use super::world::namespace_or_default;
@@ -388,7 +389,12 @@ fn gather(
             let node = allocation.status.as_ref().map(|s| s.node_name.clone()).unwrap_or_default();
             // Its own claim of this name may have gone, and another one have come, while it was stopped.
             let others = templates::unusable(&context.world, &allocation, &name).is_some();
-            if !node.is_empty() && !others && user(context, Some(&allocation), &name, &node) == User::Wants {
+            // Where the volume is not, placement takes it away from.
+            if !node.is_empty()
+                && !others
+                && is_reached(&context.world, volume, &node)
+                && user(context, Some(&allocation), &name, &node) == User::Wants
+            {
                 let boot_id = boot_id(&context.world, &node);
                 let holder = holder(&allocation, &name, &node, mode.read_only());
                 wanting.push(Holder { boot_id, ..holder });

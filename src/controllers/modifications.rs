@@ -33,7 +33,8 @@ pub(crate) fn look(world: &World, claim: &VolumeClaim, volume: &Volume) -> Look 
     let has = name(volume.attributes());
     let claimed = modify::claimed(&facts(world, claim, &volume.spec.plugin, Some(volume)));
     if wanted.is_empty() {
-        return Look { set: None, unset: claimed == Claimed::Unset, has, condition: None };
+        let unset = claimed == Claimed::Unset;
+        return Look { set: None, unset, has, condition: in_doubt(volume).filter(|_| !unset) };
     }
     let told = volume.status.as_ref().and_then(|s| s.modification.as_ref()?.condition.as_ref());
     let waits = |word: &str, sentence: String| Condition::new(MODIFIED, Truth::False, word, sentence);
@@ -67,6 +68,26 @@ pub(crate) fn from_the_start(
     Ok(parameters.map(|parameters| Attributes { class_name: wanted.clone(), parameters }))
 }
 
+/// That a volume is asked for attributes still that its claim names no more: nobody knows what it has until that is answered.
+fn in_doubt(volume: &Volume) -> Option<Condition> {
+    let modification = volume.status.as_ref()?.modification.as_ref().filter(|change| change.doubted)?;
+    let asked = volume.spec.attributes.as_ref()?;
+    let said = modification.condition.as_ref().map(|told| format!(": {}", told.message)).unwrap_or_default();
+    let word = modification.condition.as_ref().map_or("Modifying", |told| told.reason.as_str());
+    let sentence = format!(
+        "the claim names no class, and its volume may have what it was asked for of \"{}\": name that one, or the one that it \
+         shall have{said}",
+        asked.class_name
+    );
+    Some(Condition::new(MODIFIED, Truth::False, word, sentence))
+}
+
+/// Whether a person asked for the attributes of a volume that was there, before any claim did.
+fn is_anothers_wish(claim: &VolumeClaim, volume: &Volume) -> bool {
+    let told = claim.status.as_ref().is_some_and(|s| s.conditions.iter().any(|c| c.kind == MODIFIED));
+    volume.spec.source.create.is_none() && !told
+}
+
 fn facts(world: &World, claim: &VolumeClaim, plugin: &str, volume: Option<&Volume>) -> Claim {
     let wanted = claim.spec.volume_attributes_class_name.clone();
     let name = |attributes: Option<&Attributes>| attributes.map(|a| a.class_name.clone()).unwrap_or_default();
@@ -77,7 +98,7 @@ fn facts(world: &World, claim: &VolumeClaim, plugin: &str, volume: Option<&Volum
     Claim {
         asked: name(volume.and_then(|volume| volume.spec.attributes.as_ref())),
         has: name(volume.and_then(Volume::attributes)),
-        given: volume.is_some_and(Volume::was_given_attributes),
+        given: volume.is_some_and(|v| v.was_given_attributes() || is_anothers_wish(claim, v)),
         class: world.attributes.named(&wanted).map(|class| class.spec.plugin.clone()),
         plugin: plugin.to_owned(),
         can: known.then(|| instances.all_can(Service::Controller, capability::MODIFY)),

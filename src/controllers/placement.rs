@@ -5,10 +5,10 @@ use std::sync::Arc;
 use kube::ResourceExt;
 
 use super::allocations::{evicted, node_off, serves};
-use super::cache::name_of;
+use super::cache::{Name, name_of};
 use super::claims::{
-    begin_selected, class_of, is_asked_for_at, late, plugin_named, reference, requested, selected, usable,
-    volume_of,
+    begin_selected, class_of, is_asked_for_at, late, plugin_named, reference, requested, segments, selected,
+    usable, volume_of,
 };
 use super::context::Context;
 use super::drive::Outcome;
@@ -24,7 +24,7 @@ use crate::api::volume::{CreateSource, NO_ROOM};
 use crate::api::{Allocation, AllocationStatus, Volume, VolumeClaim, VolumeClass};
 use crate::plan::Reason;
 use crate::plan::claim::{self, Origin};
-use crate::plan::place::{self, Claim, Node, NodePlugin, Place, Placed, Wish};
+use crate::plan::place::{self, Awaited, Claim, Node, NodePlugin, Place, Placed, Wish};
 use crate::plan::registry::Service;
 
 /// What to do with an allocation.
@@ -160,26 +160,45 @@ fn placed(context: &Context, object: &Allocation, status: &AllocationStatus) -> 
     }
 }
 
-/// Whether it waits on its node, where nothing of it runs yet, for a claim that is not there or is being deleted, and that it does
-/// not have; or for one that came in its place and whose volume its first consumer has to place.
+/// Whether it waits on its node, where nothing of it runs yet, for what is not to be had there.
 fn deprived(context: &Context, object: &Allocation, status: &AllocationStatus) -> bool {
-    let world = &context.world;
     let waits = status.phase == Some(AllocationPhase::WaitingVolumes) && !object.spec.stop;
     let namespace = object.namespace().unwrap_or_default();
     let lacks = |volume: &AllocationVolume| {
-        let Some(claim) = world.claims.get(&(namespace.clone(), volume.claim_name.clone())) else {
-            return true;
-        };
-        match volume_of(world, &claim) {
-            Some(found) => deleting(&*claim) && !is_held_by(&found, object),
-            None => {
-                let class = if claim.spec.volume_name.is_empty() { class_of(world, &claim) } else { None };
-                let late = class.is_some_and(|class| late(&class));
-                deleting(&*claim) || late && selected(&claim, None).is_empty()
-            }
-        }
+        let name = (namespace.clone(), volume.claim_name.clone());
+        place::deprives(awaited(&context.world, object, (&name, &status.node_name)))
     };
     waits && object.spec.volumes.iter().any(lacks)
+}
+
+fn awaited(world: &World, object: &Allocation, (name, node): (&Name, &str)) -> Awaited {
+    let Some(claim) = world.claims.get(name) else {
+        return Awaited { exists: false, going: false, holds: false, unplaced: false, elsewhere: false };
+    };
+    let volume = volume_of(world, &claim);
+    let class = if claim.spec.volume_name.is_empty() { class_of(world, &claim) } else { None };
+    let unmade = volume.is_none() && class.is_some_and(|class| late(&class));
+    let chosen = selected(&claim, None);
+    Awaited {
+        exists: true,
+        going: deleting(&*claim),
+        holds: volume.as_deref().is_some_and(|volume| is_held_by(volume, object)),
+        unplaced: unmade && chosen.is_empty(),
+        elsewhere: match &volume {
+            Some(volume) => !is_reached(world, volume, node),
+            None => unmade && chosen != node,
+        },
+    }
+}
+
+/// Whether the node reaches the volume, or will when it is made; so it does as long as nobody says where the node is.
+pub(super) fn is_reached(world: &World, volume: &Volume, node: &str) -> bool {
+    if volume.status.as_ref().is_none_or(|status| status.handle.is_empty()) && !volume.is_refused() {
+        return is_asked_for_at(world, volume, node);
+    }
+    let instances = Instances::of(world, &volume.spec.plugin);
+    let here = instances.serving(Service::Node, node).and_then(|i| i.status.as_ref()).map(|s| &s.topology);
+    here.is_none_or(|here| place::reaches(&reachable_from(volume), here))
 }
 
 /// Whether the allocation is among the holders of the volume.
@@ -395,7 +414,10 @@ fn places(
         instances.serving(Service::Node, node).is_some()
             && (!local || instances.serving(Service::Controller, node).is_some())
     };
-    let unselected = late && volume.is_none() && !usable(&selected);
+    // Its class may have been given other places since.
+    let allowed = class.as_ref().map(|c| c.spec.allowed_topologies.clone()).unwrap_or_default();
+    let outside = || !place::reaches(&allowed, &segments(&instances, &selected));
+    let unselected = late && volume.is_none() && (!usable(&selected) || origin.is_none() && outside());
     let begun = volume.as_deref().filter(|volume| late && is_begun(volume)).map(|_| selected.clone());
     let begun = begun.filter(|node| usable(node));
     let only = match &volume {

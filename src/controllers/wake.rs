@@ -491,6 +491,11 @@ fn volumes_told(context: &Context, namespace: &str, old: &Allocation, new: &Allo
     for volume in new.spec.volumes.iter().filter(|v| changed(&v.name)) {
         let word = format!("claim:{namespace}/{}", volume.claim_name);
         context.queues.holders.add_all(context.world.volumes.names(&word));
+        // Whoever has it still keeps it.
+        let claim = (namespace.to_owned(), volume.claim_name.clone());
+        if context.world.claims.get(&claim).is_some_and(|claim| deleting(&*claim)) {
+            context.queues.claims.add(claim);
+        }
     }
 }
 

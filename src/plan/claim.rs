@@ -390,7 +390,10 @@ fn make(facts: &Facts) -> Verdict {
         if places.is_empty() {
             return not_ready("");
         }
-        if !places.iter().any(|(_, place)| reaches(&facts.wish.allowed, place)) {
+        let can = |(node, place): &&(String, Segments)| {
+            (!class.late || node == selected) && reaches(&facts.wish.allowed, place)
+        };
+        if !places.iter().any(|place| can(&place)) {
             return pending(&outside(class, &facts.wish.allowed, places));
         }
     }
@@ -422,15 +425,20 @@ fn place(facts: &Facts, plugin: &Plugin, origin: Option<&Origin>) -> Result<Stri
 const NAMED: usize = 4;
 
 fn outside(class: &Class, allowed: &[Segments], places: &[(String, Segments)]) -> Reason {
-    let mut all: Vec<_> = allowed.iter().map(in_words).collect();
-    all.truncate(NAMED);
-    let there = places.iter().take(NAMED).map(|(node, place)| format!("on {node}: {}", in_words(place)));
+    let there = places.iter().map(|(node, place)| format!("on {node}: {}", in_words(place)));
     Reason::NoPlaceAllowed {
         class: class.name.clone(),
-        allowed: all.join(" or "),
+        allowed: some_of(allowed.iter().map(in_words), " or "),
         plugin: class.plugin_name.clone(),
-        there: there.collect::<Vec<_>>().join("; "),
+        there: some_of(there, "; "),
     }
+}
+
+/// Some of them, and how many there are more.
+fn some_of(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
+    let more = all.len().saturating_sub(NAMED);
+    let some = all.take(NAMED).collect::<Vec<_>>().join(between);
+    if more == 0 { some } else { format!("{some}{between}{more} more") }
 }
 
 /// Such as `rack=7,zone=north`.

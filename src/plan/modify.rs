@@ -17,7 +17,7 @@ pub struct Claim {
     pub asked: String,
     /// The one that its volume has; empty = none.
     pub has: String,
-    /// Whether its volume was ever given any, though it may be in doubt what it has now.
+    /// Whether its volume was ever given any, though it may be in doubt what it has now; or somebody else than the claim asked for them.
     pub given: bool,
     /// The plugin of the class that the claim names, if there is such a class.
     pub class: Option<String>,

@@ -116,12 +116,34 @@ pub struct Placed {
     pub draining: bool,
     /// The plugin attaches no more volumes to its node, so it cannot start there; nobody pinned it to it.
     pub refused: bool,
-    /// Nothing of it has begun, and a claim of its is gone, or going without it: the next one of that name may be elsewhere.
+    /// Nothing of it has begun, and one of its claims [`deprives`] it of its place.
     pub deprived: bool,
     /// It was told to leave.
     pub evicted: bool,
     /// Its node said, after it was told to leave, that nothing of it is left.
     pub ended: bool,
+}
+
+/// A claim that an allocation waits for on its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Awaited {
+    /// It is there.
+    pub exists: bool,
+    /// It is being deleted.
+    pub going: bool,
+    /// The allocation holds its volume.
+    pub holds: bool,
+    /// The first consumer has to say where its volume is made, and none has.
+    pub unplaced: bool,
+    /// Its volume is, or is made, where this node does not reach it.
+    pub elsewhere: bool,
+}
+
+/// Whether an allocation is where it is for nothing: the claim is not given to it any more, or another one has come in its place,
+/// whose volume is to be somewhere else or wherever its consumer goes.
+pub fn deprives(claim: Awaited) -> bool {
+    let Awaited { exists, going, holds, unplaced, elsewhere } = claim;
+    !holds && (!exists || going || unplaced || elsewhere)
 }
 
 /// What becomes of an allocation that has a node.
@@ -373,6 +395,23 @@ mod tests {
         );
         let plugin = Wish { plugin: true, ..Wish::default() };
         assert_eq!(choose(&plugin, &nodes[1..2], &[]), Ok("b".into()), "plugins ignore cordons");
+    }
+
+    #[test]
+    fn who_waits_for_what_is_not_to_be_had_there_does_not_stay() {
+        let there = Awaited { exists: true, going: false, holds: false, unplaced: false, elsewhere: false };
+        for (claim, leaves) in [
+            (there, false),
+            (Awaited { exists: false, ..there }, true),
+            (Awaited { going: true, ..there }, true),
+            (Awaited { unplaced: true, ..there }, true),
+            (Awaited { elsewhere: true, ..there }, true),
+            // What it has is taken down by its own end, wherever the claim goes.
+            (Awaited { holds: true, going: true, ..there }, false),
+            (Awaited { holds: true, elsewhere: true, ..there }, false),
+        ] {
+            assert_eq!(deprives(claim), leaves, "{claim:?}");
+        }
     }
 
     #[test]

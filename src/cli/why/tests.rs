@@ -252,7 +252,7 @@ fn going_up() -> Vec<Case> {
             asked: "Allocation/web-data",
             way: &["allocation/web-data", "volumeclaim/data", "volume/vol-data", "volumeattachment/att-data"],
             says: "attached to b, not staged: staging path is not on a shared mount",
-            advice: "mend what the message says: by its code the call does not succeed before that; it is tried",
+            advice: "mend what the message says: by its code the call is not expected to succeed before; it is tried",
         },
         Case {
             name: "attaching waits for the host's driver, which cannot be reached",

@@ -375,14 +375,20 @@ impl<'a> Walk<'a> {
         let volume = self.volumes.get(&key(&status.volume_name)).copied();
         branch.state = State::Blocked;
         branch.say("being deleted");
-        if self.is_waited_for(claim, volume) {
+        if let Some(by) = self.waiting_for(claim, volume) {
             branch.add(", and given to nobody any more");
-            "apply a manifest of it again once it is gone; who waits for it then goes on by itself"
-                .clone_into(&mut branch.hint);
-            add_told(&mut branch, unmet(&status.conditions, "Ready"));
-            return branch;
+            let own = by
+                .spec
+                .volumes
+                .iter()
+                .any(|v| v.claim_name == claim.name_any() && v.claim_template.is_some());
+            let again = if own { "it is made anew by itself" } else { "apply a manifest of it again" };
+            branch.hint = format!("{again} once it is gone; who waits for it then goes on");
         }
         add_told(&mut branch, unmet(&status.conditions, "Ready"));
+        if !branch.hint.is_empty() {
+            branch.name_reason("BeingDeleted");
+        }
         branch.because.extend(self.users_of(claim, volume).into_iter().take(MOST));
         branch.because.extend(self.copies_of(&status.volume_name));
         if volume.is_some_and(|volume| volume.metadata.deletion_timestamp.is_some()) {
@@ -464,9 +470,7 @@ impl<'a> Walk<'a> {
         if node.is_empty() {
             self.add_expansion(&mut branch, volume, &status);
             self.add_modification(&mut branch, volume, &status);
-            let left = self.attached.get(branch.subject.name.as_str()).into_iter().flatten();
-            let left = left.filter(|a| self.is_leaving(a)).map(|a| self.attachment(&a.name_any()));
-            branch.because.extend(left.filter(Branch::blocked));
+            branch.because.extend(self.left_of(volume));
             return branch;
         }
         if self.add_holders(&mut branch, volume, node) {
@@ -605,8 +609,10 @@ impl<'a> Walk<'a> {
                 branch.next = here.next_attempt_time;
                 let below = [self.node(node), self.plugin(&spec.plugin, Service::Node(node))];
                 branch.because.extend(below.into_iter().filter(Branch::blocked));
-                // A call that fails is what holds it up, for those who have it still, too.
-                if leaving && branch.call.is_none() {
+                // A call that takes it down and fails is what holds it up, for those who have it still, too.
+                let undoes = ["NodeUnpublishVolume", "NodeUnstageVolume"];
+                let fails = branch.call.as_ref().is_some_and(|call| undoes.contains(&call.method.as_str()));
+                if leaving && !fails {
                     branch.because.extend(self.users_there(spec));
                 }
             }

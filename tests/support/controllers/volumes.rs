@@ -683,6 +683,11 @@ async fn who_waits_for_a_claim_that_is_deleted_waits_for_the_next_one() {
         assert_eq!(phase(&bench.seen, "has"), "Running");
         bench.delete("allocations", "default", "has").await;
         bench.until("the claim is gone", |seen| seen.all("volumeclaims").is_empty()).await;
+        // Nobody may have been granted a volume that stays.
+        let released = |w: &crate::bench::Write| {
+            w.path.contains("/volumeclaims/") && w.method == "PATCH" && w.goes_by.is_some()
+        };
+        assert_eq!(bench.writes().iter().any(released), policy == "Retain");
         bench.until("that is told, too", |seen| why(&waits(seen)) == "NotFound").await;
         let left = usize::from(policy == "Retain");
         bench.until("the volume goes or stays", |seen| seen.all("volumes").len() == left).await;
@@ -697,24 +702,75 @@ async fn who_waits_for_a_claim_that_is_deleted_waits_for_the_next_one() {
     bench.end().await;
 }
 
-/// What was stopped is told to start again when its claim has been made anew meanwhile, and its volume would be somewhere else.
+/// What was stopped is told to start again when its claim has been made anew meanwhile, and its volume is or will be somewhere else.
 #[tokio::test(start_paused = true)]
 async fn what_starts_again_goes_where_its_new_claim_is() {
-    let bench = Bench::with(&["a", "b"], disks()).await;
-    disk(&bench).await;
+    let bench = Bench::new(&["a", "b"]).await;
+    bench.make("plugins", plugin("dir", "Node")).await;
+    bench.make("volumeclasses", class("now", "dir")).await;
     let late = json!({ "metadata": { "name": "late" },
-        "spec": { "plugin": "disk", "volumeBindingMode": "WaitForFirstConsumer" } });
+        "spec": { "plugin": "dir", "volumeBindingMode": "WaitForFirstConsumer" } });
     bench.make("volumeclasses", late).await;
-    bench.make("volumeclaims", claim("c", "late", "SingleNodeWriter")).await;
-    bench.make("allocations", user("one", "c", "")).await;
+    bench.until("the plugin is ready", |seen| ready(&seen.get("plugins", "", "dir"))).await;
+    bench
+        .until("both serve", |seen| seen.all("plugininstances").iter().filter(|i| ready(i)).count() == 2)
+        .await;
+    let node = |seen: &Seen| seen.get("allocations", "default", "one")["status"]["nodeName"].clone();
+    for (class, first) in [("now", false), ("late", false), ("late", true)] {
+        bench.make("volumeclaims", claim("c", class, "MultiNodeMultiWriter")).await;
+        bench.make("allocations", user("one", "c", "")).await;
+        bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+        let before = node(&bench.seen);
+        bench.patch("allocations", "default", "one", json!({ "spec": { "stop": true } })).await;
+        bench.until("it is down", |seen| phase(seen, "one") == "Stopped").await;
+        bench.delete("volumeclaims", "default", "c").await;
+        bench
+            .until("gone", |seen| seen.all("volumes").is_empty() && seen.all("volumeclaims").is_empty())
+            .await;
+        // It takes the place of the former volume.
+        bench.make("volumeclaims", claim("other", "now", "SingleNodeWriter")).await;
+        bench.until("bound", |seen| ready(&seen.get("volumeclaims", "default", "other"))).await;
+        bench.make("volumeclaims", claim("c", class, "MultiNodeMultiWriter")).await;
+        if first {
+            let there = if before == "a" { "b" } else { "a" };
+            bench.make("allocations", user("first", "c", there)).await;
+            bench.until("it runs", |seen| phase(seen, "first") == "Running").await;
+        }
+        bench.quiet().await;
+        bench.patch("allocations", "default", "one", json!({ "spec": { "stop": false } })).await;
+        bench.until("it runs again", |seen| phase(seen, "one") == "Running").await;
+        assert!(class == "late" && !first || node(&bench.seen) != before, "{class} {first} {before}");
+        for name in ["one", "first"] {
+            if name == "one" || first {
+                bench.delete("allocations", "default", name).await;
+            }
+        }
+        for name in ["c", "other"] {
+            bench.delete("volumeclaims", "default", name).await;
+        }
+        bench
+            .until("gone", |seen| seen.all("volumes").is_empty() && seen.all("volumeclaims").is_empty())
+            .await;
+    }
+    bench.end().await;
+}
+
+/// Two claims name one volume, and one has it: the other goes at once, whoever uses the first one's.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_never_got_its_volume_is_not_kept_by_those_who_have_that() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("has", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "has", "a")).await;
     bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
-    bench.patch("allocations", "default", "one", json!({ "spec": { "stop": true } })).await;
-    bench.until("it is down", |seen| phase(seen, "one") == "Stopped").await;
-    bench.delete("volumeclaims", "default", "c").await;
-    bench.until("gone", |seen| seen.all("volumes").is_empty() && seen.all("volumeclaims").is_empty()).await;
-    bench.make("volumeclaims", claim("c", "late", "SingleNodeWriter")).await;
-    bench.quiet().await;
-    bench.patch("allocations", "default", "one", json!({ "spec": { "stop": false } })).await;
-    bench.until("it runs again", |seen| phase(seen, "one") == "Running").await;
+    let volume = bench.seen.only("volumes")["metadata"]["name"].clone();
+    let second = json!({ "metadata": { "name": "second" }, "spec": { "volumeName": volume,
+        "accessModes": ["SingleNodeWriter"], "resources": { "requests": { "storage": "1Gi" } } } });
+    bench.make("volumeclaims", second).await;
+    let of = |seen: &Seen| seen.get("volumeclaims", "default", "second");
+    bench.until("it is told", |seen| why(&of(seen)) == "BoundElsewhere").await;
+    bench.delete("volumeclaims", "default", "second").await;
+    bench.until("it is gone", |seen| of(seen).is_null()).await;
+    assert_eq!(phase(&bench.seen, "one"), "Running");
     bench.end().await;
 }

@@ -264,10 +264,17 @@ fn a_claim_that_is_being_deleted_is_waited_for_in_vain() {
             ("allocations/1", waits),
         ]);
         let page = explain(&objects(&cluster), &subject("Allocation/web-logs")).unwrap();
-        assert_eq!(way(&page), ["allocation/web-logs", "volumeclaim/data"]);
-        let root = page.root.unwrap();
-        assert!(root.text.starts_with("being deleted, and given to nobody any more: "), "{}", root.text);
-        assert!(root.advice.starts_with("apply a manifest of it again once it is gone"), "{}", root.advice);
+        assert_eq!(way(&page), ["allocation/web-logs", "volumeclaim/data", "allocation/web-data"]);
+        let said = &page.tree.because[0].text;
+        assert!(said.starts_with("being deleted, and given to nobody any more: "), "{said}");
+        let advice = page.root.unwrap().advice;
+        assert!(advice.starts_with("apply a manifest of it again once it is gone"), "{advice}");
+        // Of its own it is made by itself.
+        let template = json!({ "claimTemplate": { "spec": { "accessModes": ["SingleNodeWriter"] } } });
+        let mut own = cluster.clone();
+        json_patch::merge(&mut own["allocations"][1]["spec"]["volumes"][0], &template);
+        let advice = explain(&objects(&own), &subject("Allocation/web-logs")).unwrap().root.unwrap().advice;
+        assert!(advice.starts_with("it is made anew by itself once it is gone"), "{advice}");
         let page = explain(&objects(&cluster), &subject("VolumeClaim/data")).unwrap();
         assert_eq!(way(&page), ["volumeclaim/data", "allocation/web-data"]);
         assert_eq!(page.tree.because.len(), 1, "{:?}", page.tree);

@@ -463,10 +463,8 @@ fn a_call_that_cannot_succeed_is_not_left_to_itself() {
         ("DeleteVolume", "FAILED_PRECONDITION", keep),
         ("DeleteVolume", "INTERNAL", "it is tried again by itself; `wharfline describe volume/vol-data`"),
         ("DeleteVolume", "UNAVAILABLE", "it is tried again by itself; `wharfline describe volume/vol-data`"),
-        ("DeleteVolume", "PERMISSION_DENIED", "mend what the message says: by its code"),
-        ("ControllerExpandVolume", "OUT_OF_RANGE", "ask for another size"),
-        ("NodeExpandVolume", "OUT_OF_RANGE", "ask for another size"),
-        ("NodeExpandVolume", "UNKNOWN", "it is tried again by itself"),
+        ("DeleteVolume", "PERMISSION_DENIED", "the Secret that the call is made with"),
+        ("DeleteVolume", "INVALID_ARGUMENT", "mend what the message says: by its code"),
         ("CreateVolume", "RESOURCE_EXHAUSTED", "it is tried again by itself"),
         (
             "ValidateVolumeCapabilities",
@@ -498,4 +496,36 @@ fn what_is_kept_and_what_is_lost_say_how_to_go_on() {
     let cluster = without(with(&[("claims/0", lost)]), "volumes", 0);
     let told = advice(&cluster, "VolumeClaim/data");
     assert!(told.contains("`wharfline volume adopt`"), "{told}");
+}
+
+/// What the controller refuses can be taken back; once it has given it, a node's refusal is to be mended.
+#[test]
+fn an_expansion_that_is_refused_says_what_can_be_done() {
+    let again = "2026-01-01T00:00:05Z";
+    let call = |method: &str| {
+        json!([{ "method": method, "code": "OUT_OF_RANGE", "message": "no", "startTime": again, "durationMillis": 3,
+            "attempt": 4 }])
+    };
+    let told = json!({ "type": "Expanded", "status": "False", "reason": "Failed", "message": "no" });
+    let advice = |place: &str, status: Value| {
+        let cluster = with(&[(place, json!({ "status": status }))]);
+        explain(&objects(&cluster), &subject("Volume/vol-data")).unwrap().root.unwrap().advice
+    };
+    let host = json!({ "expansion": { "condition": told }, "calls": call("ControllerExpandVolume"), "nextAttemptTime": again });
+    assert!(advice("volumes/0", host).starts_with("ask for another size"));
+    let node = json!({ "conditions": [told],
+        "node": { "staged": "Up", "calls": call("NodeExpandVolume"), "nextAttemptTime": again } });
+    assert!(advice("attachments/0", node).starts_with("mend what the message says"));
+}
+
+/// The node of an earlier user was lost and fenced: what is left there is in nobody's way.
+#[test]
+fn what_is_left_on_a_node_that_was_fenced_holds_nobody_up() {
+    let fenced = json!({ "spec": { "fenced": true, "nodeName": "a" } });
+    let leaving = [("attachments/0", deleted()), ("attachments/0", fenced)];
+    let page = explain(&objects(&with(&leaving)), &subject("Volume/vol-data")).unwrap();
+    assert_eq!(page.root, None, "{:?}", page.tree);
+    // Nor is one that simply goes, as long as its claim stays.
+    let going = with(&[("attachments/0", deleted()), ("allocations/0", deleted())]);
+    assert_eq!(explain(&objects(&going), &subject("Volume/vol-data")).unwrap().root, None);
 }

@@ -1,6 +1,6 @@
 //! What has less than it asks for. Who uses it has it all the same: it is told where it is asked about, and of nobody else.
 use super::super::{Branch, State};
-use super::{Walk, unmet};
+use super::{Walk, add_call, unmet};
 use crate::api::attributes::MODIFIED;
 use crate::api::volume::EXPANDED;
 use crate::api::{Volume, VolumeClaim, VolumeClaimStatus, VolumeStatus};
@@ -54,6 +54,7 @@ impl Walk<'_> {
             branch.name_reason(&told.reason);
             let node = attachment.status.as_ref().and_then(|status| status.node.as_ref());
             branch.next = branch.next.or(node.and_then(|node| node.next_attempt_time));
+            add_call(branch, node.into_iter().flat_map(|node| &node.calls));
         }
     }
 }

@@ -47,17 +47,33 @@ impl<'a> Walk<'a> {
         users
     }
 
-    /// Whether the way comes from an allocation that waits for this claim and has nothing of it.
-    pub(super) fn is_waited_for(&self, claim: &VolumeClaim, volume: Option<&Volume>) -> bool {
+    /// The allocation that the way comes from, if it waits for this claim and has nothing of it.
+    pub(super) fn waiting_for(&self, claim: &VolumeClaim, volume: Option<&Volume>) -> Option<&'a Allocation> {
         let name = claim.name_any();
         let holders =
             volume.and_then(|v| v.status.as_ref()).map(|s| s.holders.as_slice()).unwrap_or_default();
-        self.on_the_way().is_some_and(|a| {
+        self.on_the_way().filter(|a| {
             a.namespace() == claim.namespace()
                 && a.spec.volumes.iter().any(|v| v.claim_name == name)
                 && !holders.iter().any(|h| is_of(h, a))
                 && !has_still(a, &name)
         })
+    }
+
+    /// What leaves a node and holds something up with that: the end of the volume, or itself by a call that fails. What is left on a node
+    /// that was fenced is in nobody's way.
+    pub(super) fn left_of(&self, volume: &Volume) -> Vec<Branch> {
+        let claim = volume.spec.claim_ref.as_ref();
+        let claim = claim.and_then(|of| self.claims.get(&(of.namespace.clone(), of.name.clone())));
+        let ends = claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_some());
+        let fails = |a: &VolumeAttachment| {
+            let status = a.status.as_ref();
+            let host = status.and_then(|s| s.controller.as_ref()).is_some_and(|host| !host.reason.is_empty());
+            host || status.and_then(|s| s.node.as_ref()).is_some_and(|node| !node.reason.is_empty())
+        };
+        let left = self.attached.get(volume.name_any().as_str()).into_iter().flatten();
+        let left = left.filter(|a| self.is_leaving(a) && !a.spec.fenced && (ends || fails(a)));
+        left.map(|a| self.attachment(&a.name_any())).filter(Branch::blocked).collect()
     }
 
     /// Whether an allocation that has ended is there until this attachment is gone.
