@@ -322,42 +322,67 @@ fn advice(last: &Branch, path: &[&Branch]) -> String {
         (_, "NoInstance", Kind::Plugin) => {
             format!("give {words} instances that reach there: `wharfline describe {words}`")
         }
-        _ if path.iter().any(|b| b.next.is_some()) => {
+        _ => {
+            let tried = path.iter().any(|b| b.next.is_some());
             let call = path.iter().rev().find_map(|b| b.call.as_ref());
-            let first = call.and_then(|call| first_of_all(call, last));
-            let first = first.unwrap_or_else(|| "it is tried again by itself".to_owned());
-            format!("{first}; `wharfline describe {words}` shows all calls")
+            let describe = format!("`wharfline describe {words}`");
+            match (call.and_then(|call| first_of_all(call, last)), tried) {
+                (Some(first), true) => format!("{first}; it is tried again by itself; {describe} shows all calls"),
+                (Some(first), false) => format!("{first}; {describe} shows all calls"),
+                (None, true) => format!("it is tried again by itself; {describe} shows all calls"),
+                (None, false) => describe,
+            }
         }
-        _ => format!("`wharfline describe {words}`"),
     }
 }
 
 /// What has to be done before a call can succeed, where its code says that it will not otherwise.
 fn first_of_all(call: &Call, last: &Branch) -> Option<String> {
     let name = &last.subject.name;
-    let tried = "it is tried again by itself";
-    Some(match (call.method.as_str(), call.code.as_str()) {
-        ("DeleteVolume", "FAILED_PRECONDITION") if last.subject.kind == Kind::Volume => {
-            let keep = "--type merge -p '{\"spec\": {\"reclaimPolicy\": \"Retain\"}}'";
-            format!(
-                "mend what the message says, and {tried}; or keep what is at the backend: `wharfline patch volume/{name} {keep}`"
-            )
+    let patch = |field: &str| {
+        let words = last.subject.words("");
+        format!("`wharfline patch {words} --type merge -p '{{\"spec\": {{\"{field}\": \"Retain\"}}}}'`")
+    };
+    let text = match (call.method.as_str(), call.code.as_str()) {
+        ("DeleteVolume", "FAILED_PRECONDITION" | "INVALID_ARGUMENT" | "NOT_FOUND" | "PERMISSION_DENIED")
+            if last.subject.kind == Kind::Volume =>
+        {
+            format!("mend what the message says; or keep what is at the backend: {}", patch("reclaimPolicy"))
+        }
+        ("DeleteSnapshot", "INVALID_ARGUMENT") if last.subject.kind == Kind::Snapshot => format!(
+            "by this code it is one of a group, and it is not asked for again before its driver comes anew; or keep what is at \
+             the backend: {}",
+            patch("deletionPolicy")
+        ),
+        ("CreateVolume", "INVALID_ARGUMENT" | "OUT_OF_RANGE" | "ALREADY_EXISTS" | "UNIMPLEMENTED") => {
+            "give its claim another size, or put another class of the same name in the place of its own; or delete the claim"
+                .to_owned()
+        }
+        ("CreateSnapshot" | "CreateVolumeGroupSnapshot", "INVALID_ARGUMENT" | "RESOURCE_EXHAUSTED" | "ALREADY_EXISTS") => {
+            "mend what the message says; then delete it and make another one".to_owned()
+        }
+        ("ControllerModifyVolume", "INVALID_ARGUMENT" | "OUT_OF_RANGE") => {
+            "name another VolumeAttributesClass in its claim, or that which the volume has".to_owned()
         }
         ("ValidateVolumeCapabilities", "NOT_FOUND") => format!(
-            "if its handle or its node is wrong, `wharfline delete volume/{name}` and register it anew; {tried}"
+            "if its handle or its node is wrong, `wharfline delete volume/{name}` and register it anew"
         ),
         ("ControllerExpandVolume", "OUT_OF_RANGE" | "INVALID_ARGUMENT") => {
             "ask for another size in resources.requests.storage of its claim: that which it has takes the request back"
                 .to_owned()
         }
+        ("ControllerExpandVolume", "FAILED_PRECONDITION") => {
+            "if its driver grows no volume in use, end those who use it; or ask for the size that it has".to_owned()
+        }
         (_, "PERMISSION_DENIED" | "UNAUTHENTICATED") => {
-            format!("give its driver, or the Secret that the call is made with, the right to it; {tried}")
+            "give its driver, or the Secret that the call is made with, the right to it".to_owned()
         }
         (_, "FAILED_PRECONDITION" | "INVALID_ARGUMENT" | "OUT_OF_RANGE" | "ALREADY_EXISTS") => {
-            format!("mend what the message says: by its code the call is not expected to succeed before; {tried}")
+            "mend what the message says: by its code the call is not expected to succeed before".to_owned()
         }
         _ => return None,
-    })
+    };
+    Some(text)
 }
 
 #[cfg(test)]

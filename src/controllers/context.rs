@@ -199,12 +199,15 @@ impl Refusals {
         all.values().filter_map(Refusal::left).min()
     }
 
-    /// This attachment is there after all.
-    pub(crate) fn attached(&self, attachment: &VolumeAttachment) {
+    /// This attachment is not refused any more; `up` if it is there after all. Whether nothing is left of the word: all of whom it
+    /// was said are there.
+    pub(crate) fn attached(&self, attachment: &VolumeAttachment, up: bool) -> bool {
         let key = (attachment.spec.plugin.clone(), attachment.spec.node_name.clone());
-        if let Some(refusal) = self.all().get_mut(&key) {
-            refusal.of.remove(attachment.metadata.uid.as_deref().unwrap_or_default());
-        }
+        let mut all = self.all();
+        let Some(refusal) = all.get_mut(&key) else { return false };
+        let was = refusal.of.remove(attachment.metadata.uid.as_deref().unwrap_or_default());
+        let over = up && was && refusal.of.is_empty();
+        over && all.remove(&key).is_some()
     }
 }
 

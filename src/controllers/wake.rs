@@ -417,7 +417,11 @@ fn attach_limit(context: &Context, old: Option<&VolumeAttachment>, new: Option<&
     if old.is_some_and(VolumeAttachment::refused)
         && let Some(there) = new.filter(|a| !a.refused())
     {
-        context.refusals.attached(there);
+        let host = there.status.as_ref().and_then(|status| status.controller.as_ref());
+        let up = host.is_some_and(|host| host.attached == Rung::Up);
+        if context.refusals.attached(there, up) {
+            queues.placement.add_all(world.allocations.names("unplaced"));
+        }
     }
     let anew = |a: &&VolumeAttachment| !old.is_some_and(|o| o.refused() && calls(o) == calls(a));
     if let Some(refused) = new.filter(|a| a.refused()).filter(anew) {

@@ -262,14 +262,20 @@ fn may_have(facts: &Facts, holders: &[Holder], wanted: &Holder) -> Result<(), Re
             attachment.going || attachment.read_only && !wanted.read_only
         } else {
             // One that lets nobody in holds nobody up: who is granted decides, and that one is closed.
-            facts.mode.single_node()
-                && attachment.seen.used
-                && !(attachment.going && release::holder_free(attachment.seen))
+            let there = attachment.seen.used && !(attachment.going && release::holder_free(attachment.seen));
+            // What was made for a writer lets its node write, though only readers are left there.
+            let writes = facts.mode == AccessMode::MultiNodeSingleWriter && !attachment.read_only;
+            there && (facts.mode.single_node() || writes && !wanted.read_only)
         };
         if busy {
             // Who has it says more than where it is, until it is on its way out.
             if !attachment.going {
                 release::grant(&facts.volume, facts.mode, holders, wanted)?;
+                if let Some(reader) = holders.iter().find(|h| !here && h.node_name == attachment.node) {
+                    let holder = format!("{}/{}", reader.allocation.namespace, reader.allocation.name);
+                    let (volume, node) = (facts.volume.clone(), attachment.node.clone());
+                    return Err(Reason::HeldElsewhere { volume, holder, node });
+                }
             }
             return Err(Reason::NotReleased { node: attachment.node.clone() });
         }

@@ -223,7 +223,7 @@ fn going_up() -> Vec<Case> {
             asked: "VolumeClaim/data",
             way: &["volumeclaim/data", "volumeclass/(default)"],
             says: "the claim names no class and no class is the default",
-            advice: "apply a manifest",
+            advice: "name one in volumeClassName",
         },
         Case {
             name: "the claim is missing",
@@ -633,9 +633,9 @@ fn going() -> Vec<Case> {
             name: "a plugin that goes, asked from below",
             cluster: with(&[("plugins/0", deleted())]),
             asked: "VolumeClass/fast",
-            way: &["volumeclass/fast", "plugin/nfs", "volumeclaim/data"],
-            says: "needs it for vol-data",
-            advice: "`wharfline delete volumeclaim/data -n shop`, and its data with it",
+            way: &["volumeclass/fast", "plugin/nfs"],
+            says: "being deleted, and makes no more volumes",
+            advice: "apply a Plugin of that name once it is gone",
         },
         Case {
             name: "a node that goes",

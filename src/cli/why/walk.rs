@@ -19,7 +19,7 @@ use crate::api::allocation::{AllocationPhase, AllocationVolume, TaskState};
 use crate::api::claim::ClaimPhase;
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{Call, Condition, Rung, Truth};
-use crate::api::volume::VolumePhase;
+use crate::api::volume::{EXPANDED, VolumePhase};
 use crate::api::{
     Allocation, AllocationStatus, Plugin, PluginInstance, Snapshot, SnapshotSchedule, Volume,
     VolumeAttachment, VolumeClaim, VolumeClass,
@@ -435,6 +435,8 @@ impl<'a> Walk<'a> {
         if name.is_empty() && found.is_none() {
             "(default)".clone_into(&mut branch.subject.name);
             branch.say("the claim names no class and no class is the default");
+            "name one in volumeClassName of a new claim, or make one the default: `wharfline patch volumeclass/NAME --type merge -p '{\"spec\": {\"default\": true}}'`"
+                .clone_into(&mut branch.hint);
         }
         branch
     }
@@ -593,7 +595,14 @@ impl<'a> Walk<'a> {
             };
             if branch.state == State::Fine {
                 self.add_publishing(&mut branch, attachment);
-                return branch;
+                // Who uses it has it all the same: it is told to who asks for it itself.
+                let asked = self.way.borrow().len() == 1;
+                let conditions =
+                    attachment.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+                return match unmet(conditions, EXPANDED).filter(|_| asked && branch.because.is_empty()) {
+                    Some(told) => expanding::less_there(attachment, told),
+                    None => branch,
+                };
             }
             let both = host.calls.iter().chain(&here.calls);
             if on_host {

@@ -378,6 +378,45 @@ fn a_writer_does_not_join_an_attachment_made_for_readers() {
     assert!(!facts.attachments[0].read_only && facts.holders.len() == 1);
 }
 
+/// Scenario A46.
+/// A node that was let write lets its readers keep that: another writer waits until they are gone, and is told for whom.
+#[test]
+fn a_writer_waits_for_readers_on_a_node_that_may_write() {
+    let (reader, writer, other) = (holder("r", "a", true), holder("w", "a", false), holder("o", "b", false));
+    for writes in [false, true] {
+        let mut facts = facts(AccessMode::MultiNodeSingleWriter);
+        let first = if writes { vec![writer.clone(), reader.clone()] } else { vec![reader.clone()] };
+        wants(&mut facts, &first);
+        settle(&mut facts, true);
+        assert_eq!(facts.attachments[0].read_only, !writes);
+        for (_, user) in facts.holders.iter_mut().filter(|(holder, _)| same(holder, &writer)) {
+            *user = User::Down;
+        }
+        wants(&mut facts, &[reader.clone(), other.clone()]);
+        settle(&mut facts, true);
+        let nodes = |facts: &Facts| {
+            let mut nodes: Vec<_> = facts.holders.iter().map(|(h, _)| h.node_name.clone()).collect();
+            nodes.sort();
+            nodes
+        };
+        let waiting = next(&facts).waiting;
+        if writes {
+            assert_eq!((nodes(&facts), facts.attachments.len()), (vec!["a".to_owned()], 1));
+            let told = Reason::HeldElsewhere { volume: "v".into(), holder: "d/r".into(), node: "a".into() };
+            assert_eq!(waiting, [(other.allocation.clone(), told)]);
+            // A reader elsewhere has it beside them.
+            wants(&mut facts, &[reader.clone(), holder("x", "c", true)]);
+            settle(&mut facts, true);
+            assert_eq!(nodes(&facts), ["a", "c"]);
+            wants(&mut facts, std::slice::from_ref(&other));
+            settle(&mut facts, true);
+            assert_eq!(nodes(&facts), ["b"]);
+        } else {
+            assert_eq!((nodes(&facts), waiting.len()), (vec!["a".to_owned(), "b".to_owned()], 0));
+        }
+    }
+}
+
 /// Where writers may come beside readers, a reader that was first keeps none of them out.
 #[test]
 fn a_writer_joins_a_reader_where_both_may_be_at_one_time() {

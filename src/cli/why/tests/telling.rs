@@ -315,7 +315,8 @@ fn what_is_to_have_more_says_why_it_has_not_and_blocks_nobody() {
     assert_eq!(asked.tree.text, "bound to vol-data, and has 1Gi of 2Gi: it is slow");
     assert_eq!(text(&cluster, "Volume/vol-data"), "Ready, not expanded: the host says so");
     let cluster = with(&[("claims/0", claim), ("attachments/0", node)]);
-    assert_eq!(text(&cluster, "Volume/vol-data"), "Ready, not expanded on b: the node says so");
+    assert_eq!(text(&cluster, "Volume/vol-data"), "not expanded on b: the node says so");
+    assert_eq!(text(&cluster, "VolumeAttachment/att-data"), "not expanded on b: the node says so");
     let asked = explain(&objects(&cluster), &subject("Allocation/web-data")).unwrap();
     assert_eq!(asked.root, None);
 }
@@ -463,8 +464,13 @@ fn a_call_that_cannot_succeed_is_not_left_to_itself() {
         ("DeleteVolume", "FAILED_PRECONDITION", keep),
         ("DeleteVolume", "INTERNAL", "it is tried again by itself; `wharfline describe volume/vol-data`"),
         ("DeleteVolume", "UNAVAILABLE", "it is tried again by itself; `wharfline describe volume/vol-data`"),
-        ("DeleteVolume", "PERMISSION_DENIED", "the Secret that the call is made with"),
-        ("DeleteVolume", "INVALID_ARGUMENT", "mend what the message says: by its code"),
+        ("DeleteVolume", "PERMISSION_DENIED", keep),
+        ("DeleteVolume", "INVALID_ARGUMENT", keep),
+        ("DeleteVolume", "UNAUTHENTICATED", "the Secret that the call is made with"),
+        ("CreateVolume", "OUT_OF_RANGE", "give its claim another size"),
+        ("ControllerModifyVolume", "INVALID_ARGUMENT", "name another VolumeAttributesClass"),
+        ("ControllerExpandVolume", "FAILED_PRECONDITION", "end those who use it"),
+        ("NodeStageVolume", "INVALID_ARGUMENT", "mend what the message says: by its code"),
         ("CreateVolume", "RESOURCE_EXHAUSTED", "it is tried again by itself"),
         (
             "ValidateVolumeCapabilities",
@@ -528,4 +534,23 @@ fn what_is_left_on_a_node_that_was_fenced_holds_nobody_up() {
     // Nor is one that simply goes, as long as its claim stays.
     let going = with(&[("attachments/0", deleted()), ("allocations/0", deleted())]);
     assert_eq!(explain(&objects(&going), &subject("Volume/vol-data")).unwrap().root, None);
+}
+
+/// A writer waits for the readers of a node that may write, though readers are in no writer's way elsewhere.
+#[test]
+fn readers_on_a_node_that_may_write_are_named_to_a_writer() {
+    let shared = |read_only: bool| {
+        let mut cluster = with(&[
+            ("volumes/0", json!({ "spec": { "accessModes": ["MultiNodeSingleWriter"] } })),
+            ("attachments/0", json!({ "spec": { "readOnly": read_only } })),
+            ("allocations/1", json!({ "spec": { "volumes": [{ "name": "v", "claimName": "data" }] } })),
+            ("allocations/1", waiting("")),
+            ("allocations/1", json!({ "status": { "nodeName": "a" } })),
+        ]);
+        cluster["volumes"][0]["status"]["holders"][0]["readOnly"] = json!(true);
+        explain(&objects(&cluster), &subject("Allocation/web-logs")).unwrap()
+    };
+    let way = |page: &Explanation| page.tree.path().last().map(|b| b.subject.to_string());
+    assert_eq!(way(&shared(false)), Some("allocation/web-data".into()));
+    assert_eq!(way(&shared(true)), Some("volume/vol-data".into()), "it is attached there in this moment");
 }

@@ -1,9 +1,12 @@
 //! What has less than it asks for. Who uses it has it all the same: it is told where it is asked about, and of nobody else.
-use super::super::{Branch, State};
+use kube::ResourceExt;
+
+use super::super::{Branch, Kind, State, Subject};
 use super::{Walk, add_call, unmet};
 use crate::api::attributes::MODIFIED;
+use crate::api::meta::Condition;
 use crate::api::volume::EXPANDED;
-use crate::api::{Volume, VolumeClaim, VolumeClaimStatus, VolumeStatus};
+use crate::api::{Volume, VolumeAttachment, VolumeClaim, VolumeClaimStatus, VolumeStatus};
 
 /// A claim that is bound, and is to have more.
 pub(super) fn add_size(branch: &mut Branch, claim: &VolumeClaim, status: &VolumeClaimStatus) {
@@ -49,12 +52,19 @@ impl Walk<'_> {
             self.attached.get(volume.metadata.name.as_deref().unwrap_or_default()).into_iter().flatten();
         let unmet_there = there.filter_map(|a| Some((a, unmet(&a.status.as_ref()?.conditions, EXPANDED)?)));
         for (attachment, told) in unmet_there {
-            branch.state = State::Blocked;
-            branch.add(&format!(", not expanded on {}: {}", attachment.spec.node_name, told.message));
-            branch.name_reason(&told.reason);
-            let node = attachment.status.as_ref().and_then(|status| status.node.as_ref());
-            branch.next = branch.next.or(node.and_then(|node| node.next_attempt_time));
-            add_call(branch, node.into_iter().flat_map(|node| &node.calls));
+            branch.because.push(less_there(attachment, told));
         }
     }
+}
+
+/// A node that has less than its volume: its calls stand at the attachment.
+pub(super) fn less_there(attachment: &VolumeAttachment, told: &Condition) -> Branch {
+    let subject = Subject::global(Kind::Attachment, &attachment.name_any());
+    let text = format!("not expanded on {}: {}", attachment.spec.node_name, told.message);
+    let mut branch = Branch::new(subject, State::Blocked, text);
+    branch.name_reason(&told.reason);
+    let node = attachment.status.as_ref().and_then(|status| status.node.as_ref());
+    branch.next = node.and_then(|node| node.next_attempt_time);
+    add_call(&mut branch, node.into_iter().flat_map(|node| &node.calls));
+    branch
 }

@@ -27,7 +27,17 @@ impl<'a> Walk<'a> {
             return false;
         }
         let mode = volume.spec.capability().access_mode;
-        for holder in holders.iter().filter(|holder| shuts_out(mode, holder, &waiting)).take(MOST) {
+        let name = branch.subject.name.clone();
+        // What was attached for a writer lets its node write, though only readers are left there.
+        let writes = |holder: &&Holder| {
+            let there = || self.on_node(&name, &holder.node_name).is_some_and(|a| !a.spec.read_only);
+            mode == AccessMode::MultiNodeSingleWriter
+                && !waiting.read_only
+                && holder.node_name != node
+                && there()
+        };
+        let shut_out = |holder: &&Holder| shuts_out(mode, holder, &waiting) || writes(holder);
+        for holder in holders.iter().filter(shut_out).take(MOST) {
             branch.add(&format!(", held on {}", holder.node_name));
             let held = self.holder(holder, &branch.subject.to_string());
             branch.because.push(held);

@@ -17,7 +17,14 @@ impl Walk<'_> {
         let (subject, found) = (Subject::global(Kind::Plugin, name), self.plugins.get(&key(name)));
         let tell = |plugin: &Plugin, branch: Branch| {
             let goes = plugin.metadata.deletion_timestamp.is_some();
-            if goes && matches!(service, Service::Any | Service::New) {
+            if goes && matches!(service, Service::New) {
+                let mut branch = branch;
+                branch.state = State::Blocked;
+                branch.say("being deleted, and makes no more volumes");
+                "apply a Plugin of that name once it is gone, or use a class of another one"
+                    .clone_into(&mut branch.hint);
+                branch
+            } else if goes && matches!(service, Service::Any) {
                 self.plugin_leaving(plugin, branch)
             } else {
                 self.plugin_serving(plugin, service, branch)
