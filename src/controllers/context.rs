@@ -524,3 +524,38 @@ fn words(status: &Value) -> Option<Words> {
     }
     Some(words)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn attachment(uid: &str) -> VolumeAttachment {
+        let spec = json!({ "volume": "v", "volumeUid": "v", "claim": { "namespace": "d", "name": "c" }, "nodeName": "n",
+            "plugin": "p", "handle": "h", "attachRequired": true, "stageRequired": true, "capability": { "accessMode": "SingleNodeWriter" } });
+        let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "VolumeAttachment",
+            "metadata": { "name": uid, "uid": uid }, "spec": spec });
+        serde_json::from_value(object).unwrap()
+    }
+
+    /// A passing refusal is over once all are attached that it was said of; what fails otherwise since says nothing of it.
+    #[tokio::test(start_paused = true)]
+    async fn a_node_is_open_again_when_those_are_attached_that_were_refused() {
+        let (one, two) = (attachment("one"), attachment("two"));
+        let refusals = Refusals::default();
+        refusals.note(&one);
+        refusals.note(&two);
+        assert_eq!(refusals.of("p").len(), 1);
+        assert!(!refusals.attached(&one, true), "the other one was refused, too");
+        assert!(!refusals.attached(&attachment("stranger"), true));
+        assert_eq!(refusals.of("p").len(), 1);
+        assert!(refusals.attached(&two, true));
+        assert!(refusals.of("p").is_empty());
+        refusals.note(&one);
+        assert!(!refusals.attached(&one, false));
+        assert_eq!(refusals.of("p").len(), 1);
+        tokio::time::advance(Refusals::LASTS).await;
+        assert!(refusals.of("p").is_empty());
+    }
+}
