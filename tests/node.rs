@@ -26,8 +26,6 @@ mod containers;
 mod copied;
 #[path = "node/crash.rs"]
 mod crash;
-#[path = "node/drifted.rs"]
-mod drifted;
 #[path = "node/duties.rs"]
 mod duties;
 #[path = "node/ephemeral.rs"]
