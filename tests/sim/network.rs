@@ -44,6 +44,8 @@ const USER: &str = "x-simulated-user";
 const SILENT: &str = "x-simulated-silent";
 /// Another object that it goes by.
 const SEEN: &str = "x-seen";
+/// In the place of a version: it is not there. A value that ended with a blank would arrive without it.
+const NONE: &str = "-";
 /// The uid of what is made.
 const UID: &str = "x-uid";
 /// That the end is asked for with a status.
@@ -143,10 +145,10 @@ pub async fn serve(server: Server) -> io::Result<()> {
 fn say(request: &mut Request<kube::client::Body>) -> io::Result<()> {
     let mut said = Vec::new();
     if let Some(Unrenewed { node, version }) = request.extensions().get() {
-        said.push((SILENT, format!("{node} {}", version.as_deref().unwrap_or_default())));
+        said.push((SILENT, format!("{node} {}", version.as_deref().unwrap_or(NONE))));
     }
     if let Some(AsSeen { plural, name, version }) = request.extensions().get() {
-        said.push((SEEN, format!("{plural}/{name} {}", version.as_deref().unwrap_or_default())));
+        said.push((SEEN, format!("{plural}/{name} {}", version.as_deref().unwrap_or(NONE))));
     }
     if let Some(WithUid(uid)) = request.extensions().get() {
         said.push((UID, uid.clone()));
@@ -164,13 +166,14 @@ fn say(request: &mut Request<kube::client::Body>) -> io::Result<()> {
 fn hear<B>(request: &mut Request<B>) {
     let said = |header| request.headers().get(header).and_then(|value| value.to_str().ok());
     let seen = |header| {
-        let (what, version) = said(header)?.split_once(' ')?;
-        Some((what.to_owned(), (!version.is_empty()).then(|| version.to_owned())))
+        // What is said and not understood would be a guard that is lost on the way.
+        let (what, version) = said(header)?.split_once(' ').expect("a name and a version");
+        Some((what.to_owned(), (version != NONE).then(|| version.to_owned())))
     };
     let silent = seen(SILENT).map(|(node, version)| Unrenewed { node, version });
-    let other = seen(SEEN).and_then(|(what, version)| {
-        let (plural, name) = what.split_once('/')?;
-        Some(AsSeen { plural: plural.to_owned(), name: name.to_owned(), version })
+    let other = seen(SEEN).map(|(what, version)| {
+        let (plural, name) = what.split_once('/').expect("a kind and a name");
+        AsSeen { plural: plural.to_owned(), name: name.to_owned(), version }
     });
     let uid = said(UID).map(|uid| WithUid(uid.to_owned()));
     let ends = said(END).map(|_| WithEnd);
