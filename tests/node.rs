@@ -26,6 +26,8 @@ mod containers;
 mod copied;
 #[path = "node/crash.rs"]
 mod crash;
+#[path = "node/drifted.rs"]
+mod drifted;
 #[path = "node/duties.rs"]
 mod duties;
 #[path = "node/ephemeral.rs"]

@@ -149,6 +149,8 @@ pub enum Key {
     Audit(InstanceKey),
     /// How much room the backend of one plugin instance has.
     Room(InstanceKey),
+    /// What one plugin instance lists of what is attached.
+    Drift(InstanceKey),
     /// Everything that uses a plugin: its health changed.
     Plugin(String),
     /// The NodeAgent's status.
@@ -298,6 +300,8 @@ pub struct Node {
     pub tally: super::tally::Tally,
     /// When plugins were asked how much room there is.
     pub rooms: super::room::Rooms,
+    /// What plugins list as not attached that is.
+    pub drift: super::drift::Drift,
     /// How tasks are run here.
     pub runtimes: Runtimes,
     /// Ends the daemon; workloads and mounts stay.
@@ -461,6 +465,7 @@ impl Node {
             sightings: super::mounts::Sightings::default(),
             usages: super::mounts::Usages::default(),
             rooms: super::room::Rooms::default(),
+            drift: super::drift::Drift::default(),
             tally: super::tally::Tally::default(),
             stop: parts.stop,
             tenure: watch::Sender::default(),

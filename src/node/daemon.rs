@@ -17,7 +17,7 @@ use super::context::{Key, Machine, Node, Options, Parts};
 use super::events::{self, Events, Happened};
 use super::journal::{Journal, JournalError, Opened};
 use super::runtime::RuntimeError;
-use super::{allocations, asked, audit, hosting, instances, mounts, recover, room, watches};
+use super::{allocations, asked, audit, drift, hosting, instances, mounts, recover, room, watches};
 use crate::sys::files::{FileError, FileLock};
 use crate::sys::kernel::{KernelError, KernelFacts, MountRow};
 
@@ -323,6 +323,7 @@ async fn work(node: &Arc<Node>, identity: &Identity) {
                     Key::Instance(key) => instances::report(&node, &key).await,
                     Key::Audit(key) => audit::answer(&node, &key).await,
                     Key::Room(key) => room::answer(&node, &key).await,
+                    Key::Drift(key) => drift::look(&node, &key).await,
                     Key::Plugin(plugin) => {
                         watches::plugin_changed(&node, &plugin);
                         None

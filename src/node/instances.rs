@@ -9,7 +9,7 @@ use super::context::{Key, Node};
 use super::registry::{Fingerprint, Instance, InstanceKey, Progress};
 use super::supervisor::Fault;
 use super::writes::{Guard, Part};
-use super::{audit, room};
+use super::{audit, drift, room};
 use crate::api::PluginInstanceStatus;
 use crate::api::definitions::INSTANCE_PART;
 use crate::api::meta::{Condition, READY, Truth, set_condition};
@@ -61,6 +61,9 @@ pub(super) async fn report(node: &Arc<Node>, key: &InstanceKey) -> Option<Durati
     }
     if room::concerns(&object) {
         node.queue.wake(Key::Room(key.clone()));
+    }
+    if drift::concerns(node, key) {
+        node.queue.wake(Key::Drift(key.clone()));
     }
     let result = node.write_status(&*object, &INSTANCE, &status).await;
     let again = node.after_write(&format!("pi/{}/{}/report", key.allocation, key.task), result);

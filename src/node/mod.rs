@@ -21,6 +21,7 @@
 //! | [`journal`] | what was attempted |
 //! | [`caches`], [`queue`], [`retry`] | what the API says, what to do next, and when again |
 //! | [`requests`], [`objects`] | CSI requests from records, and where the objects are |
+//! | `audit`, `room`, `drift` | what backends have: asked by a person, by the controllers, and for what is attached |
 //! | [`lanes`] | how many attaches and detaches of a plugin are under way, and who is next |
 //! | `lookup` | what our record says of a volume that a driver does not find |
 //! | [`agent`] | lease and NodeAgent |
@@ -34,6 +35,7 @@ pub mod blocks;
 pub mod caches;
 pub mod context;
 pub mod daemon;
+mod drift;
 pub mod events;
 pub mod figures;
 pub mod hosting;

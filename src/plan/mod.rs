@@ -40,6 +40,7 @@ pub mod blocks;
 pub mod claim;
 pub mod container;
 pub mod containerd;
+pub mod drift;
 pub mod expand;
 pub mod group;
 pub mod holders;

@@ -93,9 +93,10 @@ pub(super) async fn step(
     let let_go = has_let_go(node, object, &uid);
     let going = object.meta().deletion_timestamp.is_some() || let_go;
     let wanted = if going { Wanted::Absent } else { Wanted::Present };
+    let attached = release::attached(wanted == Wanted::Absent, Some(host.epoch), word);
     let seen = attach::Seen {
         required: object.spec.attach_required,
-        attached: release::attached(wanted == Wanted::Absent, Some(host.epoch), word),
+        attached: if is_gone(node, &uid, (wanted, attached)) { Rung::Unknown } else { attached },
         used: !object.spec.allocations.is_empty(),
         let_go: object.spec.fenced || let_go,
         node: object.spec.node_name.clone(),
@@ -121,7 +122,8 @@ pub(super) async fn step(
         Ok(false) => return None,
         Err(wait) => return Some(wait),
     }
-    let mut status = AttachStatus { attached: seen.attached, epoch: host.epoch, ..before.clone() };
+    // Nothing more is known before the call has an answer.
+    let mut status = AttachStatus { attached, epoch: host.epoch, ..before.clone() };
     let outcome = match in_turn(node, object, step, (&key, &retry, lease), &mut status).await {
         Ok(outcome) => outcome,
         Err(left) => return Some(left),
@@ -132,6 +134,7 @@ pub(super) async fn step(
     if Blocked::is_unsent(&outcome) {
         look_again(node, &object.spec.volume, &outcome);
     } else {
+        node.drift.asked(&uid);
         let full = matches!(&outcome, Err(Blocked::Call(failure)) if failure.is_exhausted());
         let condition = outcome.err().map(|blocked| blocked.condition(None));
         status.reason = condition.as_ref().map(|c| c.reason.clone()).unwrap_or_default();
@@ -141,13 +144,33 @@ pub(super) async fn step(
         status.message = condition.map(|c| c.message).unwrap_or_default();
         status.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
     }
+    [delay, say(node, object, &key, status).await].into_iter().flatten().min()
+}
+
+/// Writes the host's part, and says when to try again if it could not be written.
+async fn say(
+    node: &Arc<Node>,
+    object: &VolumeAttachment,
+    key: &str,
+    status: AttachStatus,
+) -> Option<Duration> {
     let part = ControllerPart { controller: status };
     let written = node.write_both(object, (&CONTROLLER, &part), &NODE).await;
     // What is used here, too, need not wait until the watch has shown it.
     if written.is_ok() && object.spec.node_name == node.options.name {
         node.queue.wake(Key::Mount(object.spec.volume.clone()));
     }
-    [delay, node.after_write(&format!("{key}/report"), written)].into_iter().flatten().min()
+    node.after_write(&format!("{key}/report"), written)
+}
+
+/// Whether its plugin lists it as not attached, though it is up by all records and shall be.
+fn is_gone(node: &Node, uid: &str, (wanted, attached): (Wanted, Rung)) -> bool {
+    let again = node.drift.is_again(uid);
+    let gone = again && wanted == Wanted::Present && attached == Rung::Up;
+    if again && !gone {
+        node.drift.asked(uid);
+    }
+    gone
 }
 
 /// Whether the node has said that it has nothing of it any more. This one need not have told the server: what it says it
