@@ -43,8 +43,8 @@ pub(super) fn copy(
     let failed = || Refusal::failed("copy the image in", &volume.path);
     image::make_from(home, capacity, |copy| {
         effect!("csi copy");
-        // Also where blocks are shared: a file system that stood still needs no repair, and so (but for xfs, which wants to
-        // write its log even then) can be mounted to be read alone.
+        // Also where blocks are shared: a file system that stood still needs no repair. An xfs wants to write its log even then,
+        // which is done before it is staged to be read alone.
         let frozen = Frozen::all(volume, &writable)?;
         effect!("csi copy: frozen");
         let copied = match copies::share(&source, copy) {

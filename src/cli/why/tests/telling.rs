@@ -492,7 +492,8 @@ fn what_is_kept_and_what_is_lost_say_how_to_go_on() {
     };
     let free = "`wharfline patch volume/vol-data --type merge -p '{\"spec\": {\"claimRef\": null}}'`, and a claim with \
         spec.volumeName: vol-data";
-    assert_eq!(advice(&kept, "Volume/vol-data"), format!("to use it again: {free}"));
+    let forget = "to forget it and keep its data: `wharfline delete volume/vol-data`";
+    assert_eq!(advice(&kept, "Volume/vol-data"), format!("to use it again: {free}; {forget}"));
     let mut made = kept;
     made["volumes"][0]["spec"]["source"] = json!({ "create": { "name": "vol-data", "requiredBytes": 1 } });
     let delete = "'{\"spec\": {\"reclaimPolicy\": \"Delete\"}}'`";

@@ -141,7 +141,10 @@ pub(super) fn how_to_use_again(volume: &Volume) -> String {
     let patch =
         |spec: &str| format!("`wharfline patch volume/{name} --type merge -p '{{\"spec\": {spec}}}'`");
     let free = patch("{\"claimRef\": null}");
-    let told = format!("to use it again: {free}, and a claim with spec.volumeName: {name}");
+    let told = format!(
+        "to use it again: {free}, and a claim with spec.volumeName: {name}; to forget it and keep its data: `wharfline delete \
+         volume/{name}`"
+    );
     if volume.spec.source.existing.is_some() {
         return told;
     }
