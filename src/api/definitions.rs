@@ -3,7 +3,7 @@ use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
 use super::kind::{Cell, Column, KindDefinition, NodeRight};
-use super::meta::AccessMode;
+use super::meta::{AccessMode, ReclaimPolicy};
 use super::validate;
 use super::volume::Figures;
 use super::{
@@ -248,7 +248,7 @@ const VOLUME: &[Column] = &[
     column("PLUGIN", ".spec.plugin"),
     column("CAPACITY", ".status.capacity"),
     computed("MODES", ".spec.accessModes", |o| modes(&o["spec"]["accessModes"])),
-    column("RECLAIM", ".spec.reclaimPolicy"),
+    computed("RECLAIM", ".spec.reclaimPolicy", reclaim),
     column("STATUS", ".status.phase"),
     computed("CLAIM", ".spec.claimRef.name", |o| claim_of(&o["spec"]["claimRef"])),
     computed("NODES", ".status.holders[*].nodeName", |o| names(&o["status"]["holders"], "nodeName")),
@@ -367,6 +367,12 @@ fn names(list: &Value, field: &str) -> Value {
     json!(names.join(","))
 }
 
+/// What becomes of a volume: one that was there before is kept, whatever its policy says.
+fn reclaim(volume: &Value) -> Value {
+    let there = volume["spec"]["source"]["existing"].is_object();
+    if there { json!(ReclaimPolicy::Retain) } else { volume["spec"]["reclaimPolicy"].clone() }
+}
+
 /// The pairs of a map, as a person writes them.
 fn parameters(map: &Value) -> Value {
     let pairs = map.as_object().into_iter().flatten();
@@ -468,6 +474,13 @@ mod tests {
             let Cell::Computed(_, cell) = status.cell else { panic!("{kind}: it is a field alone") };
             assert_eq!(cell(&claim), "Terminating", "{kind}");
         }
+    }
+
+    #[test]
+    fn what_was_there_before_is_shown_as_kept() {
+        let made = json!({ "spec": { "source": { "create": {} }, "reclaimPolicy": "Delete" } });
+        let there = json!({ "spec": { "source": { "existing": {} }, "reclaimPolicy": "Delete" } });
+        assert_eq!((reclaim(&made), reclaim(&there)), (json!("Delete"), json!("Retain")));
     }
 
     #[test]

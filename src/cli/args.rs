@@ -92,6 +92,31 @@ pub enum SnapshotCommand {
     /// Print which bytes of a block volume's snapshot hold something, or changed since an earlier one; asked of the plugin by
     /// the daemon of this machine, as root
     Blocks(Blocks),
+    /// Make a Snapshot of one that a backend has: it is kept there, whatever becomes of the object
+    Adopt(AdoptSnapshot),
+}
+
+/// `snapshot adopt`.
+#[derive(Debug, Clone, Args)]
+pub struct AdoptSnapshot {
+    /// The plugin's id for it, as `volume audit` shows it
+    #[arg(value_name = "HANDLE")]
+    pub handle: String,
+    /// The plugin
+    #[arg(long, value_name = "PLUGIN")]
+    pub plugin: String,
+    /// The Snapshot's name; made from the handle when it is not given
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// The class with the Secret for it
+    #[arg(long, value_name = "CLASS")]
+    pub class: Option<String>,
+    /// How long the plugin is waited for
+    #[arg(long, default_value = "2m", value_parser = duration, value_name = "TIME")]
+    pub timeout: Duration,
+    /// Only try
+    #[arg(long, value_enum, default_value = "none", default_missing_value = "client", num_args = 0..=1, require_equals = true)]
+    pub dry_run: DryRun,
 }
 
 /// `snapshot blocks`.

@@ -7,25 +7,33 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::api::audit::BackendVolume;
+use crate::api::audit::{BackendSnapshot, BackendVolume};
 use crate::api::meta::Rung;
-use crate::api::{NodeAgent, Volume, VolumeAttachment};
+use crate::api::{NodeAgent, Snapshot, Volume, VolumeAttachment};
 
 /// What one instance of a plugin listed.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Listed {
+pub(crate) struct Listed<T> {
     /// The plugin.
     pub(crate) plugin: String,
     /// The only node whose volumes it knows; empty where it knows all.
     pub(crate) node: String,
-    /// The list. A volume may stand in it twice.
-    pub(crate) volumes: Vec<BackendVolume>,
+    /// The list. A thing may stand in it twice.
+    pub(crate) entries: Vec<T>,
+}
+
+/// All that was listed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Lists {
+    pub(crate) volumes: Vec<Listed<BackendVolume>>,
+    pub(crate) snapshots: Vec<Listed<BackendSnapshot>>,
 }
 
 /// What is known here at one moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Known {
     pub(crate) volumes: Vec<Volume>,
+    pub(crate) snapshots: Vec<Snapshot>,
     pub(crate) attachments: Vec<VolumeAttachment>,
     pub(crate) agents: Vec<NodeAgent>,
 }
@@ -45,6 +53,12 @@ pub(crate) enum What {
     NotAttached,
     /// Something is wrong with it, by its plugin's word.
     Unwell,
+    /// The backend has a snapshot, and no Snapshot has its handle.
+    UnknownSnapshot,
+    /// The same, while a Snapshot is being made of which nobody knows the handle yet.
+    UnclearSnapshot,
+    /// A Snapshot has it, and the backend did not list it.
+    SnapshotNotListed,
     /// A mount in a node's tree that no record owns.
     Mount,
 }
@@ -61,10 +75,13 @@ pub(crate) struct Finding {
 }
 
 /// Everything that does not fit, in order.
-pub(crate) fn findings(listed: &[Listed], before: &Known, after: &Known) -> Vec<Finding> {
+pub(crate) fn findings(lists: &Lists, before: &Known, after: &Known) -> Vec<Finding> {
     let mut found = BTreeSet::new();
-    for list in listed {
+    for list in &lists.volumes {
         of_list(list, before, after, &mut found);
+    }
+    for list in &lists.snapshots {
+        of_snapshots(list, before, after, &mut found);
     }
     for agent in &after.agents {
         let paths = agent.status.iter().flat_map(|status| &status.leftovers);
@@ -92,7 +109,7 @@ fn node(volume: &Volume) -> &str {
     made.or(source.existing.as_ref().map(|existing| existing.node_name.as_str())).unwrap_or_default()
 }
 
-fn of_list(list: &Listed, before: &Known, after: &Known, found: &mut BTreeSet<Finding>) {
+fn of_list(list: &Listed<BackendVolume>, before: &Known, after: &Known, found: &mut BTreeSet<Finding>) {
     let finding = |what, subject: &str, details: String| Finding {
         what,
         of: list.plugin.clone(),
@@ -111,7 +128,7 @@ fn of_list(list: &Listed, before: &Known, after: &Known, found: &mut BTreeSet<Fi
         under_way.filter(|v| v.spec.plugin == list.plugin && handle(v).is_empty() && asked_for(v));
     let under_way: BTreeSet<String> = under_way.map(ResourceExt::name_any).collect();
     let listed: BTreeMap<&str, &BackendVolume> =
-        list.volumes.iter().map(|volume| (volume.handle.as_str(), volume)).collect();
+        list.entries.iter().map(|volume| (volume.handle.as_str(), volume)).collect();
     for (handle, volume) in &listed {
         if !earlier.contains_key(*handle) && !later.contains_key(*handle) {
             let what = if under_way.is_empty() { What::Unknown } else { What::Unclear };
@@ -121,18 +138,91 @@ fn of_list(list: &Listed, before: &Known, after: &Known, found: &mut BTreeSet<Fi
         }
     }
     for (handle, volume) in later.iter().filter(|(handle, _)| earlier.contains_key(*handle)) {
-        let there = volume.status.as_ref().is_some_and(|status| status.exists == Some(Rung::Up))
-            && volume.metadata.deletion_timestamp.is_none();
+        let up = volume.status.as_ref().is_some_and(|status| status.exists == Some(Rung::Up));
+        // One that was there before is looked for at the backend, which may never have had it.
+        let there =
+            (up || volume.spec.source.existing.is_some()) && volume.metadata.deletion_timestamp.is_none();
         let its = list.node.is_empty() || node(volume) == list.node;
         if there && its && !listed.contains_key(handle.as_str()) {
-            let details = format!(
-                "the backend did not list volume/{}; look again, a list may leave something out",
-                volume.name_any()
-            );
-            found.insert(finding(What::NotListed, handle, details));
+            found.insert(finding(What::NotListed, handle, not_listed("volume", &volume.name_any())));
         }
     }
     attached(list, &listed, (before, after), found);
+}
+
+fn not_listed(kind: &str, name: &str) -> String {
+    format!("the backend did not list {kind}/{name}; look again, a list may leave something out")
+}
+
+/// A Snapshot, by what its plugin calls it. Of several volumes, each picture.
+fn pictures(snapshot: &Snapshot) -> Vec<&str> {
+    let status = snapshot.status.as_ref();
+    let members: Vec<_> = status.iter().flat_map(|s| &s.members).map(|m| m.handle.as_str()).collect();
+    if snapshot.is_group() {
+        return members;
+    }
+    let told = status.map(|status| status.handle.as_str()).filter(|handle| !handle.is_empty());
+    let handle = told.unwrap_or(&snapshot.spec.source.handle);
+    if handle.is_empty() { Vec::new() } else { vec![handle] }
+}
+
+fn of_snapshots(
+    list: &Listed<BackendSnapshot>,
+    before: &Known,
+    after: &Known,
+    found: &mut BTreeSet<Finding>,
+) {
+    let mut tell = |what, subject: &str, details: String| {
+        let (of, subject) = (list.plugin.clone(), subject.to_owned());
+        found.insert(Finding { what, of, subject, details });
+    };
+    let plugin = |snapshot: &Snapshot| {
+        let of = snapshot.status.as_ref().and_then(|status| status.of.as_ref()).map(|of| of.plugin.clone());
+        of.unwrap_or_else(|| snapshot.spec.source.plugin.clone())
+    };
+    let ours = |known: &'_ Known| -> Vec<Snapshot> {
+        known.snapshots.iter().filter(|snapshot| plugin(snapshot) == list.plugin).cloned().collect()
+    };
+    let (earlier, later) = (ours(before), ours(after));
+    let known: BTreeSet<&str> = earlier.iter().chain(&later).flat_map(pictures).collect();
+    // Without a host nobody was ever asked for it.
+    let asked_for = |s: &Snapshot| s.status.as_ref().is_some_and(|status| status.controller.is_some());
+    let making = |s: &&Snapshot| s.is_cut() && pictures(s).is_empty() && asked_for(s);
+    let label = |s: &Snapshot| format!("snapshot/{} in {}", s.name_any(), s.namespace().unwrap_or_default());
+    let under_way: BTreeSet<String> = earlier.iter().chain(&later).filter(making).map(label).collect();
+    let listed: BTreeMap<&str, &BackendSnapshot> =
+        list.entries.iter().map(|snapshot| (snapshot.handle.as_str(), snapshot)).collect();
+    for (handle, snapshot) in listed.iter().filter(|(handle, _)| !known.contains(*handle)) {
+        let what = if under_way.is_empty() { What::UnknownSnapshot } else { What::UnclearSnapshot };
+        tell(what, handle, unknown_snapshot(snapshot, &under_way));
+    }
+    let uids: BTreeSet<_> = earlier.iter().filter_map(ResourceExt::uid).collect();
+    for snapshot in later.iter().filter(|s| s.uid().is_some_and(|uid| uids.contains(&uid))) {
+        let status = snapshot.status.clone().unwrap_or_default();
+        let node = status.of.map(|of| of.node_name).unwrap_or_default();
+        // What is not ready yet need not be listed.
+        let there = !snapshot.is_cut() || (status.exists == Some(Rung::Up) && status.ready);
+        let its = list.node.is_empty() || node == list.node;
+        if there && its && snapshot.metadata.deletion_timestamp.is_none() {
+            for handle in pictures(snapshot).into_iter().filter(|handle| !listed.contains_key(handle)) {
+                tell(What::SnapshotNotListed, handle, not_listed("snapshot", &snapshot.name_any()));
+            }
+        }
+    }
+}
+
+fn unknown_snapshot(snapshot: &BackendSnapshot, under_way: &BTreeSet<String>) -> String {
+    let cut = snapshot.time.as_ref().map(|time| format!("cut {}", time.0.strftime("%F %T UTC")));
+    let of = |what: &str, id: &str| (!id.is_empty()).then(|| format!("of {what} \"{id}\""));
+    let about = [cut, of("volume", &snapshot.source), of("group", &snapshot.group)];
+    let about: Vec<_> = about.into_iter().flatten().collect();
+    let about = if about.is_empty() { String::new() } else { format!("{}; ", about.join(" ")) };
+    let unknown = format!("{about}no Snapshot has this handle");
+    if under_way.is_empty() {
+        return unknown;
+    }
+    let names: Vec<_> = under_way.iter().map(String::as_str).collect();
+    format!("{unknown}; it may be that of {}, which is being made", names.join(" or "))
 }
 
 fn unknown(volume: &BackendVolume, under_way: &BTreeSet<String>) -> String {
@@ -146,7 +236,7 @@ fn unknown(volume: &BackendVolume, under_way: &BTreeSet<String>) -> String {
 
 /// Where the plugin tells to which nodes its volumes are attached.
 fn attached(
-    list: &Listed,
+    list: &Listed<BackendVolume>,
     listed: &BTreeMap<&str, &BackendVolume>,
     (before, after): (&Known, &Known),
     found: &mut BTreeSet<Finding>,
@@ -222,21 +312,25 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn listed(volumes: &[Entry<'_>]) -> Listed {
+    fn listed(volumes: &[Entry<'_>]) -> Listed<BackendVolume> {
         let volume = |(handle, nodes): &Entry<'_>| BackendVolume {
             handle: (*handle).to_owned(),
             node_ids: nodes.map(|nodes| nodes.iter().map(|id| (*id).to_owned()).collect()),
             ..BackendVolume::default()
         };
-        Listed { plugin: "p".into(), node: String::new(), volumes: volumes.iter().map(volume).collect() }
+        Listed { plugin: "p".into(), node: String::new(), entries: volumes.iter().map(volume).collect() }
     }
 
     fn known(volumes: &[Volume], attachments: &[VolumeAttachment]) -> Known {
-        Known { volumes: volumes.to_vec(), attachments: attachments.to_vec(), agents: Vec::new() }
+        Known { volumes: volumes.to_vec(), attachments: attachments.to_vec(), ..Known::default() }
     }
 
-    fn words(listed: Listed, before: &Known, after: &Known) -> Vec<(What, String)> {
-        let all = findings(&[listed], before, after);
+    fn lists(volumes: Listed<BackendVolume>) -> Lists {
+        Lists { volumes: vec![volumes], snapshots: Vec::new() }
+    }
+
+    fn words(listed: Listed<BackendVolume>, before: &Known, after: &Known) -> Vec<(What, String)> {
+        let all = findings(&lists(listed), before, after);
         all.into_iter().map(|found| (found.what, found.subject)).collect()
     }
 
@@ -268,7 +362,7 @@ mod tests {
             assert_eq!(words(listed(list), &all, &all), expected, "{list:?}");
         }
         let mut unwell = listed(&[("h", None)]);
-        unwell.volumes[0].abnormal = "a disk is gone".into();
+        unwell.entries[0].abnormal = "a disk is gone".into();
         assert_eq!(words(unwell, &all, &all), [(What::Unwell, "h".to_owned())]);
     }
 
@@ -292,12 +386,118 @@ mod tests {
     #[test]
     fn what_is_being_made_may_be_what_is_listed() {
         let making = known(&[volume("v", "", "")], &[]);
-        let found = findings(&[listed(&[("x", None)])], &making, &making);
+        let found = findings(&lists(listed(&[("x", None)])), &making, &making);
         assert_eq!(found[0].what, What::Unclear);
         let mut waiting = making.clone();
         waiting.volumes[0].status.as_mut().unwrap().controller = None;
         assert_eq!(words(listed(&[("x", None)]), &waiting, &waiting), [(What::Unknown, "x".to_owned())]);
         assert!(found[0].details.contains("volume/v, which is being made"), "{found:?}");
+    }
+
+    /// It may never have been there: then nothing was ever seen of it.
+    #[test]
+    fn a_volume_that_was_there_before_is_looked_for_in_any_case() {
+        for exists in ["Up", "Unknown", "Down"] {
+            let mut all = known(&[volume("v", "h", exists)], &[]);
+            all.volumes[0].spec.source =
+                serde_json::from_value(json!({ "existing": { "handle": "h" } })).unwrap();
+            assert_eq!(words(listed(&[]), &all, &all), [(What::NotListed, "h".to_owned())], "{exists}");
+            all.volumes[0].status = None;
+            assert_eq!(words(listed(&[]), &all, &all).len(), 1);
+            assert_eq!(words(listed(&[("h", None)]), &all, &all), []);
+        }
+    }
+
+    fn snapshot(name: &str, source: Value, status: Value) -> Snapshot {
+        let value = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot",
+            "metadata": { "namespace": "n", "name": name, "uid": name }, "spec": { "source": source }, "status": status });
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn cut(name: &str, handle: &str, node: &str, more: &Value) -> Snapshot {
+        let mut status = json!({ "of": { "plugin": "p", "nodeName": node }, "controller": { "nodeName": "a", "epoch": 1 },
+            "handle": handle, "exists": "Up", "ready": true });
+        for (key, value) in more.as_object().unwrap() {
+            status[key] = value.clone();
+        }
+        snapshot(name, json!({ "claimName": "c" }), status)
+    }
+
+    fn told_of(handles: &[&str], node: &str, before: &[Snapshot], after: &[Snapshot]) -> Vec<(What, String)> {
+        let entry = |handle: &&str| BackendSnapshot { handle: (*handle).to_owned(), ..Default::default() };
+        let entries = handles.iter().map(entry).collect();
+        let snapshots = vec![Listed { plugin: "p".into(), node: node.into(), entries }];
+        let known = |snapshots: &[Snapshot]| Known { snapshots: snapshots.to_vec(), ..Known::default() };
+        let all = findings(&Lists { volumes: Vec::new(), snapshots }, &known(before), &known(after));
+        all.into_iter().map(|found| (found.what, found.subject)).collect()
+    }
+
+    #[test]
+    fn snapshots_are_compared_likewise() {
+        type Case<'a> = (&'a [&'a str], Vec<Snapshot>, &'a [(What, &'a str)]);
+        let ready = cut("s", "h", "", &json!({}));
+        let group = snapshot(
+            "g",
+            json!({ "selector": {} }),
+            json!({ "of": { "plugin": "p" }, "handle": "g", "exists": "Up", "ready": true,
+                "members": [{ "handle": "m1" }, { "handle": "m2" }] }),
+        );
+        let registered = snapshot("r", json!({ "handle": "r", "plugin": "p" }), json!({}));
+        let foreign = snapshot("f", json!({ "handle": "f", "plugin": "q" }), json!({}));
+        let (unknown, gone) = (What::UnknownSnapshot, What::SnapshotNotListed);
+        let cases: [Case<'_>; 9] = [
+            (&["h", "h"], vec![ready.clone()], &[]),
+            (&["h", "x"], vec![ready.clone()], &[(unknown, "x")]),
+            (&[], vec![ready], &[(gone, "h")]),
+            (&["m1", "m2"], vec![group.clone()], &[]),
+            (&["m1", "g"], vec![group], &[(unknown, "g"), (gone, "m2")]),
+            (&["r"], vec![registered.clone()], &[]),
+            (&[], vec![registered], &[(gone, "r")]),
+            (&["f"], vec![foreign.clone()], &[(unknown, "f")]),
+            (&[], vec![foreign], &[]),
+        ];
+        for (listed, known, expected) in cases {
+            let expected: Vec<_> = expected.iter().map(|(what, id)| (*what, (*id).to_owned())).collect();
+            assert_eq!(told_of(listed, "", &known, &known), expected, "{listed:?} {known:?}");
+        }
+    }
+
+    #[test]
+    fn snapshots_that_come_or_go_or_are_not_ready_are_none_that_are_missed() {
+        let ready = [cut("s", "h", "a", &json!({}))];
+        for (before, after) in [(&ready[..], &[][..]), (&[][..], &ready[..])] {
+            assert_eq!(told_of(&["h"], "", before, after), []);
+            assert_eq!(told_of(&[], "", before, after), []);
+        }
+        let mut going = ready.clone();
+        going[0].metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        assert_eq!(told_of(&[], "", &going, &going), []);
+        assert_eq!(told_of(&["h"], "", &going, &going), [], "it is somebody's still");
+        for more in [json!({ "ready": false }), json!({ "exists": "Unknown" }), json!({ "exists": "Down" })] {
+            let one = [cut("s", "h", "", &more)];
+            assert_eq!(told_of(&[], "", &one, &one), [], "{more}");
+        }
+        assert_eq!(told_of(&[], "b", &ready, &ready), [], "another node's list");
+        assert_eq!(told_of(&[], "a", &ready, &ready).len(), 1);
+        let making = [cut("s", "", "", &json!({ "exists": "Unknown" }))];
+        assert_eq!(told_of(&["x"], "", &making, &making), [(What::UnclearSnapshot, "x".to_owned())]);
+        let waiting = [cut("s", "", "", &json!({ "exists": null, "controller": null }))];
+        assert_eq!(told_of(&["x"], "", &waiting, &waiting), [(What::UnknownSnapshot, "x".to_owned())]);
+    }
+
+    #[test]
+    fn it_is_told_what_a_snapshot_is_of() {
+        let entry: BackendSnapshot =
+            serde_json::from_value(json!({ "handle": "x", "source": "vol", "group": "g",
+            "time": "2026-01-02T03:04:05Z" }))
+            .unwrap();
+        let all = "cut 2026-01-02 03:04:05 UTC of volume \"vol\" of group \"g\"; no Snapshot has this handle";
+        assert_eq!(unknown_snapshot(&entry, &BTreeSet::new()), all);
+        let bare = BackendSnapshot { handle: "x".into(), ..Default::default() };
+        assert_eq!(unknown_snapshot(&bare, &BTreeSet::new()), "no Snapshot has this handle");
+        let making = BTreeSet::from(["snapshot/s in n".to_owned()]);
+        let told = unknown_snapshot(&bare, &making);
+        assert!(told.ends_with("it may be that of snapshot/s in n, which is being made"), "{told}");
     }
 
     #[test]
@@ -314,7 +514,7 @@ mod tests {
         let agent = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "NodeAgent", "metadata": { "name": "a" },
             "spec": {}, "status": { "leftovers": ["/t/staging/x"] } });
         let all = Known { agents: vec![serde_json::from_value(agent).unwrap()], ..Known::default() };
-        let found = findings(&[], &all, &all);
+        let found = findings(&Lists::default(), &all, &all);
         assert_eq!((found[0].what, &*found[0].of, &*found[0].subject), (What::Mount, "a", "/t/staging/x"));
     }
 }

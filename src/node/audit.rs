@@ -5,22 +5,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
 use super::context::Node;
 use super::registry::{Instance, InstanceKey};
+use super::requests;
 use super::writes::{Guard, Part};
-use crate::api::PluginInstance;
-use crate::api::audit::{Audit, AuditRequest, BackendVolume};
+use crate::api::audit::{Audit, AuditList, AuditRequest, BackendSnapshot, BackendVolume};
 use crate::api::definitions::AUDIT_PART;
-use crate::api::quantity;
+use crate::api::meta::SecretRef;
+use crate::api::{PluginInstance, Snapshot, quantity};
 use crate::csi::{Failure, Terms, check, proto};
 use crate::plan::supervise::Process;
 
 const AUDIT: Part = Part { name: "audit", fields: AUDIT_PART, epoch: None, guard: Guard::Any };
 
-/// Volumes asked for in one call, as long as their entries are small.
+/// Entries asked for in one call, as long as they are small.
 const PAGE: i32 = 100;
 /// Bytes after which an answer ends, and that it has at most: it goes through the API, which takes 1 MiB.
 const ENOUGH: usize = 256 << 10;
@@ -72,88 +75,195 @@ fn is_undecided(node: &Node, key: &InstanceKey) -> bool {
 }
 
 async fn page(node: &Node, key: &InstanceKey, object: &PluginInstance, asked: &AuditRequest) -> Audit {
-    let (volumes, next_token, message) = match able(node, key) {
-        Err(why) => (Vec::new(), String::new(), why.to_owned()),
-        Ok(instance) => match list(node, object, &instance, asked).await {
-            Ok((volumes, next_token)) => (volumes, next_token, String::new()),
-            Err(message) => (Vec::new(), String::new(), message),
-        },
+    let AuditRequest { id, list, starting_token } = asked.clone();
+    let blank = Audit { id, list, starting_token, time: Some(node.now()), ..Audit::default() };
+    let told = match able(node, key, list) {
+        Err(why) => Err(why.to_owned()),
+        Ok(instance) => {
+            let asking = Asking { node, object, instance: &instance };
+            match list {
+                AuditList::Volumes => asking.volumes(asked).await.map(|(volumes, next_token)| Audit {
+                    volumes,
+                    next_token,
+                    ..blank.clone()
+                }),
+                AuditList::Snapshots => asking.snapshots(asked).await.map(|(snapshots, next_token)| Audit {
+                    snapshots,
+                    next_token,
+                    ..blank.clone()
+                }),
+            }
+        }
     };
-    let AuditRequest { id, starting_token } = asked.clone();
-    Audit { id, starting_token, time: Some(node.now()), volumes, next_token, message }
+    told.unwrap_or_else(|message| Audit { message, ..blank })
 }
 
 /// The instance, if it can be asked.
-fn able(node: &Node, key: &InstanceKey) -> Result<Instance, &'static str> {
+fn able(node: &Node, key: &InstanceKey, list: AuditList) -> Result<Instance, &'static str> {
     let well = |instance: &Instance| {
         instance.admitted && !instance.draining && instance.progress.healthy_since.is_some()
     };
     let instance = node.registry.get(key).filter(well).ok_or("the instance is not ready")?;
-    let known = instance.progress.fingerprint.as_ref();
-    if known.is_some_and(|known| instance.role.controller() && known.controller.list_volumes) {
-        Ok(instance)
-    } else {
-        Err("the plugin does not list its volumes (LIST_VOLUMES)")
+    let can = instance.progress.fingerprint.as_ref().map(|known| known.controller).unwrap_or_default();
+    let (lists, cannot) = match list {
+        AuditList::Volumes => (can.list_volumes, "the plugin does not list its volumes (LIST_VOLUMES)"),
+        AuditList::Snapshots => {
+            (can.list_snapshots, "the plugin does not list its snapshots (LIST_SNAPSHOTS)")
+        }
+    };
+    if instance.role.controller() && lists { Ok(instance) } else { Err(cannot) }
+}
+
+/// A part of a list, and where the next one begins.
+type Page<T> = (Vec<T>, String);
+
+/// Why there is no page.
+enum Trouble {
+    Call(Failure),
+    Answer(check::Fault),
+}
+
+impl From<check::Fault> for Trouble {
+    fn from(fault: check::Fault) -> Self {
+        Self::Answer(fault)
     }
 }
 
-async fn list(
-    node: &Node,
-    object: &PluginInstance,
-    instance: &Instance,
-    asked: &AuditRequest,
-) -> Result<(Vec<BackendVolume>, String), String> {
-    let can = instance.progress.fingerprint.as_ref().map(|known| known.controller).unwrap_or_default();
-    let deadline = node.deadline(&instance.plugin, "ListVolumes");
-    let mut pages = check::Pages::from(&asked.starting_token);
-    let (mut volumes, mut bytes, mut most) = (Vec::new(), 0, PAGE);
+/// An instance that is asked.
+struct Asking<'a> {
+    node: &'a Node,
+    object: &'a PluginInstance,
+    instance: &'a Instance,
+}
+
+impl Asking<'_> {
+    fn terms(&self, method: &'static str) -> Terms {
+        let deadline = self.node.deadline(&self.instance.plugin, method);
+        let alpha = self.node.alpha(&self.instance.plugin);
+        Terms { deadline, attempt: 1, lease: None, gate: None, alpha }
+    }
+
+    async fn follow<T>(
+        &self,
+        method: &'static str,
+        call: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Trouble> {
+        let about = Some(self.object.object_ref(&()));
+        let deadline = self.node.deadline(&self.instance.plugin, method);
+        self.node.events.follow(about, (method, deadline), call).await.map_err(Trouble::Call)
+    }
+
+    async fn volumes(&self, asked: &AuditRequest) -> Result<Page<BackendVolume>, String> {
+        const METHOD: &str = "ListVolumes";
+        let known = self.instance.progress.fingerprint.as_ref();
+        let can = known.map(|known| known.controller).unwrap_or_default();
+        let ask = |starting_token, max_entries| {
+            let request = proto::ListVolumesRequest { max_entries, starting_token };
+            let call = self.instance.client.list_volumes(request, self.terms(METHOD));
+            async move {
+                let answer = self.follow(METHOD, call).await?;
+                let volumes: Result<_, _> = answer.entries.iter().map(|entry| volume(&can, entry)).collect();
+                Ok((volumes?, answer.next_token))
+            }
+            .boxed()
+        };
+        paged(METHOD, &asked.starting_token, ask).await
+    }
+
+    /// With the Secret of a snapshot whose calls are made here, where there is one: a plugin may want one, and none but those
+    /// of snapshots are given for it.
+    async fn snapshots(&self, asked: &AuditRequest) -> Result<Page<BackendSnapshot>, String> {
+        const METHOD: &str = "ListSnapshots";
+        let (asker, secret) = self.secret().unzip();
+        let secrets = self.node.secrets(&asker.unwrap_or_default(), secret.as_ref()).await;
+        let secrets = secrets.map_err(|reason| reason.to_string())?;
+        let ask = |starting_token, max_entries| {
+            let secrets = secrets.clone();
+            let request =
+                proto::ListSnapshotsRequest { max_entries, starting_token, secrets, ..Default::default() };
+            let call = self.instance.client.list_snapshots(request, self.terms(METHOD));
+            async move {
+                let answer = self.follow(METHOD, call).await?;
+                let snapshots: Result<_, _> =
+                    answer.entries.iter().map(|entry| snapshot(entry.snapshot.as_ref())).collect();
+                Ok((snapshots?, answer.next_token))
+            }
+            .boxed()
+        };
+        paged(METHOD, &asked.starting_token, ask).await
+    }
+
+    /// The first Snapshot of the plugin that this node makes the calls of and that has one.
+    fn secret(&self) -> Option<(String, SecretRef)> {
+        let of = |snapshot: &Snapshot| {
+            let of = snapshot.status.as_ref()?.of.as_ref()?;
+            let secret = of.secret.clone().filter(|_| of.plugin == self.instance.plugin)?;
+            let namespace = snapshot.namespace().unwrap_or_default();
+            Some((format!("snapshots/{namespace}/{}", snapshot.name_any()), secret))
+        };
+        let all = self.node.caches.snapshots.all();
+        all.iter().filter_map(|snapshot| of(snapshot)).min_by(|(one, _), (other, _)| one.cmp(other))
+    }
+}
+
+/// As many pages from there as an answer may hold.
+async fn paged<'a, T: Serialize>(
+    method: &'static str,
+    starting_token: &str,
+    ask: impl Fn(String, i32) -> BoxFuture<'a, Result<Page<T>, Trouble>>,
+) -> Result<Page<T>, String> {
+    let mut pages = check::Pages::from(starting_token);
+    let (mut all, mut bytes, mut most) = (Vec::new(), 0, PAGE);
+    let unusable = |fault: check::Fault| format!("{method}: {fault}");
     loop {
-        let request =
-            proto::ListVolumesRequest { max_entries: most, starting_token: pages.token().to_owned() };
-        let alpha = node.alpha(&instance.plugin);
-        let terms = Terms { deadline, attempt: 1, lease: None, gate: None, alpha };
-        let call = instance.client.list_volumes(request, terms);
-        let about = object.object_ref(&());
-        match node.events.follow(Some(about), ("ListVolumes", deadline), call).await {
-            Ok(answer) => {
-                let page = page_of(&can, &answer).map_err(|fault| format!("ListVolumes: {fault}"))?;
+        match ask(pages.token().to_owned(), most).await {
+            Ok((page, next_token)) => {
                 let size = serde_json::to_vec(&page).map_or(0, |text| text.len());
                 if bytes + size > MOST {
-                    match (volumes.is_empty(), most) {
-                        (false, _) => return Ok((volumes, pages.token().to_owned())),
-                        (true, 1) => return Err(format!("ListVolumes: one volume takes {size} bytes")),
+                    match (all.is_empty(), most) {
+                        (false, _) => return Ok((all, pages.token().to_owned())),
+                        (true, 1) => return Err(format!("{method}: one entry takes {size} bytes")),
                         (true, _) => most /= 2,
                     }
                     continue;
                 }
                 bytes += size;
-                volumes.extend(page);
-                let more = pages.took(&answer.next_token, answer.entries.len(), most);
-                if !more.map_err(|fault| format!("ListVolumes: {fault}"))? || bytes >= ENOUGH {
-                    return Ok((volumes, pages.token().to_owned()));
+                let more = pages.took(&next_token, page.len(), most);
+                all.extend(page);
+                if !more.map_err(unusable)? || bytes >= ENOUGH {
+                    return Ok((all, pages.token().to_owned()));
                 }
             }
             // It does not know its own token any more (CO-CTRL-66): what went before is another list.
-            Err(failure)
-                if failure.is_aborted() && asked.starting_token.is_empty() && pages.restart().is_ok() =>
+            Err(Trouble::Call(failure))
+                if failure.is_aborted() && starting_token.is_empty() && pages.restart().is_ok() =>
             {
-                (volumes, bytes) = (Vec::new(), 0);
+                (all, bytes) = (Vec::new(), 0);
             }
-            Err(failure) => return Err(said(&failure)),
+            Err(Trouble::Call(failure)) => return Err(said(&failure)),
+            Err(Trouble::Answer(fault)) => return Err(unusable(fault)),
         }
     }
-}
-
-fn page_of(
-    can: &crate::csi::ControllerCapabilities,
-    answer: &proto::ListVolumesResponse,
-) -> Result<Vec<BackendVolume>, check::Fault> {
-    answer.entries.iter().map(|entry| volume(can, entry)).collect()
 }
 
 fn said(failure: &Failure) -> String {
     let begun_anew = if failure.is_aborted() { "; its list has to be begun anew" } else { "" };
     format!("{failure}{begun_anew}")
+}
+
+fn snapshot(entry: Option<&proto::Snapshot>) -> Result<BackendSnapshot, check::Fault> {
+    let listed = check::snapshot_listed("", "", entry)?;
+    Ok(BackendSnapshot {
+        handle: listed.snapshot_id.clone(),
+        source: listed.source_volume_id.clone(),
+        group: listed.group_snapshot_id.clone(),
+        size: told_size(listed.size_bytes),
+        time: requests::time(listed.creation_time),
+    })
+}
+
+fn told_size(bytes: i64) -> String {
+    Some(bytes).filter(|bytes| *bytes > 0).map(quantity::display).unwrap_or_default()
 }
 
 fn volume(
@@ -165,10 +275,7 @@ fn volume(
     let wrong = check::Condition::listed(entry).filter(|condition| condition.abnormal);
     Ok(BackendVolume {
         handle: listed.volume_id.clone(),
-        size: Some(listed.capacity_bytes)
-            .filter(|bytes| *bytes > 0)
-            .map(quantity::display)
-            .unwrap_or_default(),
+        size: told_size(listed.capacity_bytes),
         context: listed.volume_context.clone(),
         topology: listed.accessible_topology.iter().map(|of| of.segments.clone()).collect(),
         node_ids: check::published_nodes(can, told).map(<[String]>::to_vec),

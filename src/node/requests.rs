@@ -145,6 +145,13 @@ pub fn group(of: &SnapshotOf, uid: &str, secrets: Secrets) -> proto::CreateVolum
     }
 }
 
+/// As exact as statuses carry it: what comes back from the API compares equal.
+pub fn time(told: Option<prost_types::Timestamp>) -> Option<Time> {
+    let told = told?;
+    let time = jiff::Timestamp::new(told.seconds, told.nanos).ok()?;
+    jiff::Timestamp::from_microsecond(time.as_microsecond()).ok().map(Time)
+}
+
 /// One page of ListSnapshots, of a snapshot by its handle.
 pub fn list_snapshot(handle: &str, token: &str, secrets: Secrets) -> proto::ListSnapshotsRequest {
     proto::ListSnapshotsRequest {

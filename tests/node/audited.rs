@@ -2,9 +2,10 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use wharfline::api::Snapshot;
 use wharfline::csi::{Code, Rpc, proto};
 
-use crate::support::node::{NODE_ID, Rig, Special};
+use crate::support::node::{NODE, NODE_ID, Rig, Special};
 use crate::support::scripted::{Answer, Ask, Config, Gate};
 
 const LIST: Rpc = Rpc::ListVolumes;
@@ -138,6 +139,77 @@ async fn volumes_with_much_to_say_are_told_in_answers_that_fit() {
     assert_eq!(found, expected);
     assert!(answers > 2, "{answers}");
     forgotten(&rig).await;
+    rig.finish().await;
+}
+
+/// What there is for snapshots: a Secret of one of theirs, if the plugin may want one.
+///
+/// Obligation CO-CTRL-100.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshots_are_listed_likewise() {
+    let mut config = Config::full();
+    // CREATE_DELETE_SNAPSHOT and LIST_SNAPSHOTS.
+    config.controller.extend([5, 6]);
+    let rig = Rig::new(config).await;
+    let page = |token: &str, id: &str| {
+        let snapshot = proto::Snapshot {
+            snapshot_id: id.to_owned(),
+            source_volume_id: "backend/0001".to_owned(),
+            size_bytes: 1 << 20,
+            creation_time: Some(prost_types::Timestamp { seconds: 1_700_000_000, nanos: 0 }),
+            ready_to_use: true,
+            group_snapshot_id: "g".to_owned(),
+        };
+        let entry = proto::list_snapshots_response::Entry { snapshot: Some(snapshot) };
+        Answer::reply(&proto::ListSnapshotsResponse { entries: vec![entry], next_token: token.to_owned() })
+    };
+    let ask_again = async |id: &str| {
+        for answer in
+            [page("t", "old"), Answer::fail(Code::Aborted, "which token?"), page("u", "a"), page("", "b")]
+        {
+            rig.backend.next(Rpc::ListSnapshots, answer);
+        }
+        ask(&rig, json!({ "id": id, "list": "Snapshots" })).await;
+        answered(&rig, id, "").await
+    };
+    let answer = ask_again("1").await;
+    assert_eq!(answer["list"], "Snapshots");
+    let told = |id: &str| {
+        json!({ "handle": id, "source": "backend/0001", "group": "g",
+            "size": "1Mi", "time": "2023-11-14T22:13:20.000000Z" })
+    };
+    assert_eq!((&answer["snapshots"], &answer["volumes"]), (&json!([told("a"), told("b")]), &Value::Null));
+    // Once a snapshot is made here with a Secret, that one is used.
+    rig.secret("keys", "s3cret").await;
+    let snapshots: kube::Api<Snapshot> = rig.world.namespaced();
+    let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot", "metadata": { "name": "snap" },
+        "spec": { "source": { "handle": "snap/9", "plugin": "scripted" } } });
+    rig.world.create(&snapshots, object).await;
+    let of = json!({ "plugin": "scripted", "secret": { "namespace": "default", "name": "keys" } });
+    let status = json!({ "of": of, "controller": { "nodeName": NODE, "epoch": 1 } });
+    rig.world.status(&snapshots, "snap", status).await;
+    rig.world.until(&snapshots, "snap", "looked for", |s| s["status"]["taking"].is_object()).await;
+    ask_again("2").await;
+    let asked: Vec<_> = rig.backend.calls_of(Rpc::ListSnapshots).into_iter().map(|call| call.ask).collect();
+    let own: Vec<_> = asked
+        .into_iter()
+        .filter_map(|ask| match ask {
+            Ask::ListSnapshots(of) if of.max_entries > 0 => Some((of.starting_token, of.secrets)),
+            _ => None,
+        })
+        .collect();
+    let secrets = BTreeMap::from([("password".to_owned(), "s3cret".to_owned())]);
+    let with = |secrets: &BTreeMap<_, _>| ["", "t", "", "u"].map(|token| (token.to_owned(), secrets.clone()));
+    assert_eq!(own, [with(&BTreeMap::new()), with(&secrets)].concat());
+    forgotten(&rig).await;
+    rig.world.delete(&snapshots, "snap").await;
+    rig.world.let_go(&snapshots, "snap").await;
+    rig.finish().await;
+    let rig = Rig::new(Config::full()).await;
+    ask(&rig, json!({ "id": "1", "list": "Snapshots" })).await;
+    let told = answered(&rig, "1", "").await;
+    assert!(told["message"].as_str().unwrap().contains("LIST_SNAPSHOTS"), "{told}");
+    assert_eq!(rig.count(Rpc::ListSnapshots), 0);
     rig.finish().await;
 }
 

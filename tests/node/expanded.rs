@@ -290,6 +290,11 @@ async fn a_plugin_that_cannot_while_a_volume_is_used_is_asked_when_that_is_over(
     want(&rig, 2 * MIB).await;
     let volume = told(&rig, "ControllerExpandVolumeFailed").await;
     assert_eq!(volume["status"]["nextAttemptTime"], Value::Null, "no time is what it waits for");
+    let message = volume["status"]["expansion"]["condition"]["message"].as_str().unwrap();
+    assert!(
+        message.ends_with("asked again once it is let go by allocation default/app on node-a"),
+        "{message}"
+    );
     rig.end_alloc("app").await;
     rig.end_attachment().await;
     assert_eq!(rig.count(EXPAND), 1);

@@ -101,6 +101,82 @@ fn what_nobody_knows_any_more_is_found_and_adopted() {
     assert_eq!(std::fs::read_dir(volumes).unwrap().count(), 1, "what was adopted is kept");
 }
 
+fn snapshot(name: &str) -> String {
+    json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot", "metadata": { "name": name },
+        "spec": { "source": { "claimName": "data" }, "deletionPolicy": "Retain" } })
+    .to_string()
+}
+
+/// Snapshots are looked for likewise. What is registered and was never there is told, of volumes and of snapshots.
+#[test]
+fn a_snapshot_that_nobody_knows_any_more_is_found_and_adopted() {
+    let mut rig = Rig::new();
+    rig.up();
+    started(&rig);
+    rig.apply(&snapshot("monday"));
+    rig.wait_ready("snapshot/monday");
+    fits(&rig, "1 volume and 1 snapshot listed by 1 instance; all of them fit");
+    let handle = rig.get("snapshot", "monday")["status"]["handle"].as_str().unwrap().to_owned();
+    let known = rig.try_run(&["snapshot", "adopt", &handle, "--plugin", "dir"]);
+    assert_eq!(known.status.code(), Some(4), "{known:?}");
+    rig.run(&["delete", "snapshot", "monday"]);
+    let output = audit(&rig, &[]);
+    let (table, told) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    for part in ["unknown snapshot", &handle, "UTC of volume", "no Snapshot has this handle"] {
+        assert!(table.contains(part), "{part} is missing in\n{table}");
+    }
+    let advice = format!("wharfline snapshot adopt --plugin dir {handle}");
+    assert!(told.contains(&advice), "{told}");
+    let found: Value = serde_json::from_slice(&audit(&rig, &["-o", "json"]).stdout).unwrap();
+    assert_eq!(
+        (&found[0]["what"], &found[0]["subject"]),
+        (&json!("UnknownSnapshot"), &json!(handle)),
+        "{found}"
+    );
+
+    let adopt = ["snapshot", "adopt", &handle, "--plugin", "dir", "--name", "again"];
+    let tried = rig.run(&[&adopt[..], &["--dry-run=server"]].concat());
+    assert!(tried.contains("snapshot/again created (only tried, by the server)"), "{tried}");
+    assert_eq!(rig.list("snapshots"), Vec::<Value>::new());
+    rig.run(&adopt);
+    rig.wait_ready("snapshot/again");
+    rig.apply(&filled("restored", &json!({ "snapshotName": "again" }), "64Mi"));
+    rig.wait_ready("allocation/restored");
+    assert_eq!(greeting_of(&rig, "restored"), "hello from wharfline\n");
+    fits(&rig, "2 volumes and 1 snapshot listed by 1 instance; all of them fit");
+    let none = rig.try_run(&["snapshot", "adopt", "nothing", "--plugin", "dir"]);
+    assert_eq!(none.status.code(), Some(3), "{none:?}");
+
+    let node = rig.list("nodes").remove(0)["metadata"]["name"].clone();
+    let volume = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Volume", "metadata": { "name": "gone" },
+        "spec": { "plugin": "dir", "accessModes": ["SingleNodeWriter"],
+            "source": { "existing": { "handle": "no-volume", "nodeName": node } } } });
+    let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot", "metadata": { "name": "gone" },
+        "spec": { "source": { "handle": "no-snapshot", "plugin": "dir", "nodeName": node } } });
+    rig.apply(&volume.to_string());
+    rig.apply(&object.to_string());
+    let found: Value = serde_json::from_slice(&audit(&rig, &["-o", "json"]).stdout).unwrap();
+    let word = |one: &Value, field: &str| one[field].as_str().unwrap_or_default().to_owned();
+    let all: Vec<_> =
+        found.as_array().unwrap().iter().map(|one| (word(one, "what"), word(one, "subject"))).collect();
+    let expected = [("NotListed", "no-volume"), ("SnapshotNotListed", "no-snapshot")];
+    assert_eq!(all, expected.map(|(what, subject)| (what.to_owned(), subject.to_owned())));
+    assert!(rig.run(&["get", "volume", "gone"]).contains("Retain"), "that is kept");
+    rig.run(&["delete", "volume", "gone"]);
+    for name in ["gone", "again"] {
+        rig.run(&["delete", "snapshot", name]);
+    }
+    for name in ["restored", "hello"] {
+        rig.run(&["delete", "allocation", name]);
+    }
+    rig.run(&["down", "--delete-volumes"]);
+    rig.ended();
+    rig.assert_nothing_left();
+    let snapshots = rig.data.path().join("drivers/dir/snapshots");
+    assert_eq!(std::fs::read_dir(snapshots).unwrap().count(), 1, "what was adopted is kept");
+}
+
 /// Scenario B118: who asks for a list waits, and nobody else.
 #[test]
 fn a_driver_that_is_slow_to_list_delays_no_volume() {

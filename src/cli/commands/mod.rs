@@ -1,6 +1,7 @@
 //! One file per command: what it asks of the server and what it prints.
 pub(crate) mod about;
 pub(crate) mod apply;
+mod backends;
 pub(crate) mod backup;
 pub(crate) mod delete;
 pub(crate) mod describe;

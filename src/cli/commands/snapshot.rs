@@ -1,10 +1,12 @@
-//! `snapshot`: which blocks of a snapshot hold something, or differ from those of an earlier one.
+//! `snapshot`: one that a backend has and nobody knows here; and which blocks of a snapshot hold something, or differ from those of
+//! an earlier one.
 //!
-//! It may be millions of lines: the daemon of the node that makes the snapshot's calls is asked, over its socket in its data
+//! The latter may be millions of lines: the daemon of the node that makes the snapshot's calls is asked, over its socket in its data
 //! directory, and neither server nor store has to do with them.
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
@@ -13,11 +15,14 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
 
-use crate::api::Snapshot;
+use super::backends::{gather, known, make, name_of};
+use super::wait::Deadline;
+use crate::api::audit::{AuditList, BackendSnapshot};
 use crate::api::blocks::{Block, Line, PATH, Question, Refusal, SOCKET};
-use crate::api::quantity;
-use crate::cli::args::{Blocks, SnapshotArgs, SnapshotCommand};
-use crate::cli::failure::Failure;
+use crate::api::{API_VERSION, Snapshot, quantity};
+use crate::cli::args::{AdoptSnapshot, Blocks, DryRun, SnapshotArgs, SnapshotCommand};
+use crate::cli::audit::{Finding, Lists, What, findings};
+use crate::cli::failure::{Exit, Failure};
 use crate::cli::session::{Item, Session};
 use crate::cli::wire::Form;
 
@@ -27,7 +32,61 @@ const LONGEST: usize = 64 << 20;
 pub(crate) async fn run(session: &mut Session<'_>, args: &SnapshotArgs) -> Result<(), Failure> {
     match &args.command {
         SnapshotCommand::Blocks(args) => blocks(session, args).await,
+        SnapshotCommand::Adopt(args) => adopt(session, args).await,
     }
+}
+
+async fn adopt(session: &mut Session<'_>, args: &AdoptSnapshot) -> Result<(), Failure> {
+    let kinds = session.kinds().await?;
+    let deadline = Deadline::new(Some(Instant::now() + args.timeout));
+    let what = (std::slice::from_ref(&args.plugin), AuditList::Snapshots);
+    let gathered = gather(session, &kinds, what, &deadline, |answer| answer.snapshots).await?;
+    let of_it = |snapshot: &BackendSnapshot| snapshot.handle == args.handle;
+    let Some(mut list) = gathered.listed.into_iter().find(|list| list.entries.iter().any(of_it)) else {
+        return Err(unlisted(args, gathered.unasked));
+    };
+    list.entries.retain(of_it);
+    let node = list.node.clone();
+    let known = known(session, &kinds).await?;
+    let told = findings(&Lists { snapshots: vec![list], ..Lists::default() }, &known, &known);
+    let its = |found: &&Finding| found.subject == args.handle && found.what != What::SnapshotNotListed;
+    match told.iter().find(its) {
+        Some(found) if found.what == What::UnknownSnapshot => {}
+        Some(unclear) => {
+            let what = format!("\"{}\" of plugin/{} is not adopted now", args.handle, args.plugin);
+            let failure = Failure::new(Exit::Conflict, what).because(unclear.details.clone());
+            return Err(failure.try_this("wait until that is made, or delete it"));
+        }
+        None => {
+            let what = format!("\"{}\" of plugin/{} has a Snapshot already", args.handle, args.plugin);
+            return Err(Failure::new(Exit::Conflict, what).try_this("wharfline get snapshots -A -o wide"));
+        }
+    }
+    let mut source = json!({ "handle": args.handle, "plugin": args.plugin });
+    if !node.is_empty() {
+        source["nodeName"] = json!(node);
+    }
+    let name = args.name.clone().unwrap_or_else(|| name_of(&args.handle));
+    let mut object = json!({ "apiVersion": API_VERSION, "kind": "Snapshot",
+        "metadata": { "name": name, "namespace": session.namespace() },
+        "spec": { "source": source, "deletionPolicy": "Retain" } });
+    if let Some(class) = &args.class {
+        object["spec"]["volumeClassName"] = json!(class);
+    }
+    make(session, &kinds, "snapshots", &object, args.dry_run).await?;
+    if args.dry_run == DryRun::None {
+        session.note(format_args!("a claim is filled from it with `dataSource: {{ snapshotName: {name} }}`"));
+    }
+    Ok(())
+}
+
+fn unlisted(args: &AdoptSnapshot, unasked: Vec<Failure>) -> Failure {
+    if let Some(failure) = unasked.into_iter().next() {
+        return failure
+            .try_this("a Snapshot with spec.source.handle can be applied without the plugin's list");
+    }
+    let what = format!("plugin/{} lists no snapshot \"{}\"", args.plugin, args.handle);
+    Failure::new(Exit::NotFound, what).try_this(format!("wharfline volume audit {}", args.plugin))
 }
 
 async fn blocks(session: &mut Session<'_>, args: &Blocks) -> Result<(), Failure> {

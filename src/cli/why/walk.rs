@@ -29,6 +29,8 @@ use expanding::{add_attributes, add_size};
 
 /// How many users of one kind a branch names.
 const MOST: usize = 3;
+/// A claim waits for an allocation that uses it.
+const FIRST_CONSUMER: &str = "WaitingForFirstConsumer";
 /// A claim waits until an allocation that uses it has a node.
 const UNPLACED: &str = "WaitingForPlacement";
 /// How the reasons begin that are told of an allocation that cannot have its volume where it wants it on its node.
@@ -352,11 +354,16 @@ impl<'a> Walk<'a> {
         let class = claim.spec.volume_class_name.as_str();
         branch.because.push(self.class(class));
         let late = self.classes.get(&key(class)).map(|class| class.spec.volume_binding_mode);
-        if late == Some(VolumeBindingMode::WaitForFirstConsumer) && status.selected_node.is_empty() {
+        // What keeps it from ever having a volume no user changes.
+        let obstacle = unmet(&status.conditions, "Ready").filter(|told| told.reason != FIRST_CONSUMER);
+        if late == Some(VolumeBindingMode::WaitForFirstConsumer)
+            && status.selected_node.is_empty()
+            && obstacle.is_none()
+        {
             let users: Vec<&Allocation> =
                 self.naming(&branch.subject.namespace, &branch.subject.name).take(MOST).collect();
             if users.is_empty() {
-                branch.name_reason("WaitingForFirstConsumer");
+                branch.name_reason(FIRST_CONSUMER);
                 branch.say("not bound: waits for the first allocation that uses it");
             } else {
                 branch.name_reason(UNPLACED);

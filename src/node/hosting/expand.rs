@@ -82,7 +82,9 @@ pub(super) async fn step(
     let about = (retry.as_str(), volume.object_ref(&()), "ExpandVolume");
     let mut delay = settle(node, about, false, &outcome);
     // It cannot while it is in use: asked again when that has changed (CO-CTRL-111).
-    if held && matches!(&outcome, Err(Blocked::Call(failure)) if failure.is_failed_precondition()) {
+    let cannot_now =
+        held && matches!(&outcome, Err(Blocked::Call(failure)) if failure.is_failed_precondition());
+    if cannot_now {
         node.retry.block(&retry, BLOCKED);
         delay = None;
     }
@@ -93,8 +95,13 @@ pub(super) async fn step(
     if Blocked::is_unsent(&outcome) {
         look_again(node, &volume.name_any(), &outcome);
     } else {
-        let condition =
+        let mut condition =
             outcome.err().map(|blocked| blocked.condition_of("Expanded", volume.meta().generation));
+        if let Some(condition) = condition.as_mut().filter(|_| cannot_now) {
+            let users = users(holders);
+            condition.message.push_str("; asked again once it is let go by ");
+            condition.message.push_str(if users.is_empty() { "who uses it" } else { &users });
+        }
         let expansion = part.expansion.get_or_insert_default();
         expansion.condition = condition;
         part.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
@@ -102,8 +109,12 @@ pub(super) async fn step(
     Some([delay, write(node, volume, &part).await].into_iter().flatten().min())
 }
 
-/// Those who have to let go of a volume before it grows.
+/// Those who have to let go of a volume before it grows, and why.
 fn names(holders: &[Holder]) -> String {
+    format!("{}, and its plugin expands volumes only while nobody does", users(holders))
+}
+
+fn users(holders: &[Holder]) -> String {
     let name = |holder: &Holder| {
         format!(
             "allocation {}/{} on {}",
@@ -111,7 +122,7 @@ fn names(holders: &[Holder]) -> String {
         )
     };
     let names: Vec<_> = holders.iter().map(name).collect();
-    format!("{}, and its plugin expands volumes only while nobody does", names.join(", "))
+    names.join(", ")
 }
 
 /// In which words it was attached, or else made (CO-CTRL-105).

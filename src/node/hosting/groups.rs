@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::super::context::{Key, Node};
 use super::super::{requests, supervisor};
-use super::snapshots::{HOST, HostPart, Look, are_here, not_taken, time};
+use super::snapshots::{HOST, HostPart, Look, are_here, not_taken};
 use super::{Attempt, Blocked, Serving, announced, asked_to_release, call};
 use crate::api::meta::Rung;
 use crate::api::quantity;
@@ -33,7 +33,7 @@ fn told(part: &mut HostPart, look: &Look<'_>, group: &proto::VolumeGroupSnapshot
     part.handle.clone_from(&group.group_snapshot_id);
     part.ready = check::group_is_ready(group);
     part.members = members(look, &group.snapshots);
-    part.creation_time = part.creation_time.or(time(group.creation_time));
+    part.creation_time = part.creation_time.or(requests::time(group.creation_time));
 }
 
 fn members(look: &Look<'_>, told: &[proto::Snapshot]) -> Vec<Member> {

@@ -98,18 +98,11 @@ impl HostPart {
         if snapshot.size_bytes != 0 {
             self.size = quantity::display(snapshot.size_bytes);
         }
-        self.creation_time = self.creation_time.or(time(snapshot.creation_time));
+        self.creation_time = self.creation_time.or(requests::time(snapshot.creation_time));
         if !snapshot.group_snapshot_id.is_empty() {
             self.group_id.clone_from(&snapshot.group_snapshot_id);
         }
     }
-}
-
-/// As exact as statuses carry it: what comes back from the API compares equal.
-pub(super) fn time(told: Option<prost_types::Timestamp>) -> Option<Time> {
-    let told = told?;
-    let time = jiff::Timestamp::new(told.seconds, told.nanos).ok()?;
-    jiff::Timestamp::from_microsecond(time.as_microsecond()).ok().map(Time)
 }
 
 /// One snapshot and what its host goes by.

@@ -34,7 +34,7 @@ use super::writes::{Guard, Part};
 use crate::api::allocation::AllocationPhase;
 use crate::api::definitions::ATTACHED_PART;
 use crate::api::{Allocation, VolumeAttachment};
-use crate::csi::{Failure, Remedy, Rpc};
+use crate::csi::{Advice, Failure, Remedy, Rpc};
 use crate::plan::mount::{self, Step};
 use crate::plan::{Next, Reason};
 use crate::sys::kernel::KernelError;
@@ -283,11 +283,15 @@ pub fn reason_word(failure: &Failure) -> String {
     format!("{}{what}", failure.rpc.name())
 }
 
-/// What a call failed of, what a person can do about it, and that it waits for a change if it does.
+/// What a call failed of, what a person can do about it, and what it waits for if it does.
 pub fn sentence(failure: &Failure) -> String {
     let waits =
         matches!(failure.remedy(), Remedy::ChangeInput | Remedy::Unsupported) && !failure.rpc.undoes();
-    let until = if waits { "; not tried again before its input changes or the plugin restarts" } else { "" };
+    let until = match failure.advice() {
+        Advice::NextMount => "; it grows when it is staged anew, once all that use it here have let go",
+        _ if waits => "; not tried again before its input changes or the plugin restarts",
+        _ => "",
+    };
     format!("{failure}{}{until}", hint(failure))
 }
 

@@ -30,6 +30,11 @@ fn who_waits_for_what_it_is_filled_from_leads_there() {
         json!([{ "type": "Ready", "status": "False", "reason": "SourceMismatch", "message": "too small" }]);
     let (cause, said) = text(&with(&copying(&differs)), "VolumeClaim/logs");
     assert_eq!((cause.as_str(), said.as_str()), ("volumeclaim/logs", "not bound: too small"));
+    // Also where it would wait for its first user otherwise: none makes it fit.
+    let mut changes = copying(&differs);
+    changes.push(("classes/0", json!({ "spec": { "volumeBindingMode": "WaitForFirstConsumer" } })));
+    let (cause, said) = text(&with(&changes), "VolumeClaim/logs");
+    assert_eq!((cause.as_str(), said.as_str()), ("volumeclaim/logs", "not bound: too small"));
 }
 
 #[test]

@@ -1,0 +1,400 @@
+//! What is asked of plugins about their backends: by a field of one of their instances, page by page; the node's daemon answers there.
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use http::Method;
+use ring::rand::SecureRandom as _;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::wait::Deadline;
+use crate::api::audit::{Audit as Answer, AuditList, AuditRequest};
+use crate::api::meta::{READY, is_true};
+use crate::api::plugin::ControllerScope;
+use crate::api::validate::is_subdomain;
+use crate::api::{Plugin, PluginInstance};
+use crate::cli::args::DryRun;
+use crate::cli::audit::{Known, Listed};
+use crate::cli::failure::{Exit, Failure};
+use crate::cli::kinds::Kinds;
+use crate::cli::session::{Item, Session, follow};
+use crate::cli::wire::{Form, Wire, content};
+
+/// What instances that can be asked report, and those of which it is a pity that they cannot.
+fn capabilities(list: AuditList) -> (&'static str, &'static str) {
+    match list {
+        AuditList::Volumes => ("controller/LIST_VOLUMES", ""),
+        AuditList::Snapshots => ("controller/LIST_SNAPSHOTS", "controller/CREATE_DELETE_SNAPSHOT"),
+    }
+}
+
+/// What was listed, and what was not.
+pub(super) struct Gathered<T> {
+    /// One list for each instance.
+    pub(super) listed: Vec<Listed<T>>,
+    /// The instances that answered.
+    pub(super) by: BTreeSet<String>,
+    /// How many were to be asked.
+    pub(super) asked: usize,
+    /// Why others did not.
+    pub(super) unasked: Vec<Failure>,
+}
+
+/// Asks plugins, all where none is named, for what their backends have.
+///
+/// # Errors
+/// When the server cannot be asked, or does not have one of the plugins.
+pub(super) async fn gather<T>(
+    session: &Session<'_>,
+    kinds: &Kinds,
+    (plugins, list): (&[String], AuditList),
+    deadline: &Deadline,
+    entries: impl Fn(Answer) -> Vec<T>,
+) -> Result<Gathered<T>, Failure> {
+    let asked = chosen(session, kinds, plugins, list).await?;
+    let answers = asked.iter().map(|one| answers(&session.wire, kinds, one, list, deadline));
+    let mut gathered =
+        Gathered { listed: Vec::new(), by: BTreeSet::new(), asked: asked.len(), unasked: Vec::new() };
+    for (one, outcome) in asked.iter().zip(futures::future::join_all(answers).await) {
+        match outcome {
+            Ok(answers) => {
+                let entries = answers.into_iter().flat_map(&entries).collect();
+                gathered.by.insert(one.instance.clone());
+                gathered.listed.push(Listed { plugin: one.plugin.clone(), node: one.only.clone(), entries });
+            }
+            Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),
+            Err(failure) => gathered.unasked.push(failure),
+        }
+    }
+    Ok(gathered)
+}
+
+/// An instance to ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Asked {
+    plugin: String,
+    /// The PluginInstance; empty where none can be asked.
+    instance: String,
+    /// The only node whose volumes it knows; empty where it knows all.
+    only: String,
+}
+
+/// Which instances are asked: one for all, or one on each node where a node knows its own volumes alone.
+async fn chosen(
+    session: &Session<'_>,
+    kinds: &Kinds,
+    names: &[String],
+    list: AuditList,
+) -> Result<Vec<Asked>, Failure> {
+    let plugins: Vec<Plugin> = all(&session.wire, kinds, "plugins").await?;
+    let instances: Vec<PluginInstance> = all(&session.wire, kinds, "plugininstances").await?;
+    let nodes: Vec<Value> = all(&session.wire, kinds, "nodes").await?;
+    let lives: BTreeSet<String> = nodes.iter().filter(|node| is_ready(node)).map(name_in).collect();
+    let named = |plugin: &Plugin| plugin.metadata.name.clone().unwrap_or_default();
+    if let Some(missing) = names.iter().find(|name| !plugins.iter().any(|plugin| named(plugin) == **name)) {
+        return Err(Failure::new(Exit::NotFound, format!("plugin/{missing} does not exist")));
+    }
+    let wanted = plugins.iter().filter(|plugin| names.is_empty() || names.contains(&named(plugin)));
+    Ok(wanted
+        .flat_map(|plugin| to_ask((&named(plugin), list), plugin.spec.controller_scope, (&instances, &lives)))
+        .collect())
+}
+
+fn name_in(object: &Value) -> String {
+    object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Whether a Node is heard of: what its daemon said last of an instance stands, whatever has become of both.
+fn is_ready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().any(|condition| condition["type"] == READY && condition["status"] == "True")
+}
+
+fn to_ask(
+    (plugin, list): (&str, AuditList),
+    scope: ControllerScope,
+    (instances, lives): (&[PluginInstance], &BTreeSet<String>),
+) -> Vec<Asked> {
+    let (lists, has) = capabilities(list);
+    let can = |instance: &PluginInstance, word: &str| {
+        instance.status.iter().flat_map(|status| &status.capabilities).any(|can| can == word)
+    };
+    let well = |instance: &&PluginInstance| {
+        instance.spec.plugin == plugin
+            && instance.spec.role.controller()
+            && lives.contains(&instance.spec.node_name)
+            && instance.status.as_ref().is_some_and(|status| is_true(&status.conditions, READY))
+    };
+    let well: Vec<_> = instances.iter().filter(well).collect();
+    let mut able: Vec<_> = well.iter().copied().filter(|instance| can(instance, lists)).collect();
+    able.sort_by_key(|instance| (instance.spec.node_name.clone(), instance.metadata.name.clone()));
+    if scope == ControllerScope::Node {
+        able.dedup_by_key(|instance| instance.spec.node_name.clone());
+    } else {
+        able.truncate(1);
+    }
+    let asked = |instance: &PluginInstance| Asked {
+        plugin: plugin.to_owned(),
+        instance: instance.metadata.name.clone().unwrap_or_default(),
+        only: if scope == ControllerScope::Node { instance.spec.node_name.clone() } else { String::new() },
+    };
+    // Who has none of them is not asked for them, and it is not told that he was not.
+    if able.is_empty() && !has.is_empty() && !well.iter().any(|instance| can(instance, has)) {
+        return Vec::new();
+    }
+    if able.is_empty() {
+        return vec![Asked { plugin: plugin.to_owned(), instance: String::new(), only: String::new() }];
+    }
+    able.into_iter().map(asked).collect()
+}
+
+/// All that one instance lists, page by page. What it is asked is taken back in the end.
+async fn answers(
+    wire: &Wire,
+    kinds: &Kinds,
+    asked: &Asked,
+    list: AuditList,
+    deadline: &Deadline,
+) -> Result<Vec<Answer>, Failure> {
+    let plugin = &asked.plugin;
+    if asked.instance.is_empty() {
+        let (lists, _) = capabilities(list);
+        let lists = lists.trim_start_matches("controller/");
+        let why = format!("no instance of it that is ready, on a node that is, lists {list} ({lists})");
+        return Err(Failure::failed(format!("plugin/{plugin} was not asked for {list}")).because(why));
+    }
+    let item = Item {
+        resource: kinds.find("plugininstances")?.clone(),
+        namespace: String::new(),
+        name: asked.instance.clone(),
+        object: Value::Null,
+    };
+    let mut random = [0; 8];
+    let generator = ring::rand::SystemRandom::new();
+    generator.fill(&mut random).map_err(|_| Failure::failed("the system gave no random bytes"))?;
+    let id: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut request = AuditRequest { id, list, starting_token: String::new() };
+    let mut answers = Vec::new();
+    let unlisted = || Failure::failed(format!("the {list} of plugin/{plugin} were not listed"));
+    let outcome = loop {
+        match deadline.limit(page(wire, &item, &request)).await {
+            None => {
+                let what = format!("plugin/{plugin} did not answer in time, asked for its {list}");
+                let advice = format!("wharfline describe plugininstance/{}", asked.instance);
+                break Err(Failure::new(Exit::TimedOut, what).try_this(advice));
+            }
+            Some(Err(failure)) => break Err(failure),
+            Some(Ok(answer)) if !answer.message.is_empty() => {
+                break Err(unlisted().because(answer.message));
+            }
+            Some(Ok(answer)) if answer.list != list => {
+                let why = "the daemon of its node is of an older version, which does not list them";
+                break Err(unlisted().because(why));
+            }
+            Some(Ok(answer)) => {
+                let next = answer.next_token.clone();
+                answers.push(answer);
+                if next.is_empty() {
+                    break Ok(answers);
+                }
+                request.starting_token = next;
+            }
+        }
+    };
+    // Nobody reads the answer any more, and the store need not keep it. Another's question stays: then this fails, rightly.
+    let taken_back = json!([
+        { "op": "test", "path": "/spec/audit/id", "value": request.id },
+        { "op": "remove", "path": "/spec/audit" },
+    ]);
+    let body = Some((content::JSON_PATCH, &taken_back));
+    let _left_to_others = wire.send(Method::PATCH, &item.path(), body, Form::Object).await;
+    outcome
+}
+
+/// How long another one's question is waited for: who asked may have been killed.
+const OTHERS: Duration = Duration::from_secs(10);
+
+/// One page. Asked when nobody else asks, and again when somebody did over it.
+async fn page(wire: &Wire, item: &Item, request: &AuditRequest) -> Result<Answer, Failure> {
+    let gone = || Failure::failed(format!("plugininstance/{} is gone", item.name));
+    let others = |seen: &Value| {
+        let id = &seen["spec"]["audit"]["id"];
+        !id.is_null() && *id != request.id.as_str()
+    };
+    loop {
+        let free = follow(wire, item, |seen| match seen {
+            None => Some(false),
+            Some(seen) => (!others(seen)).then_some(true),
+        });
+        match tokio::time::timeout(OTHERS, free).await {
+            Ok(Ok(false)) => return Err(gone()),
+            Ok(Err(failure)) => return Err(failure),
+            Ok(Ok(true)) | Err(_) => {}
+        }
+        // What a merge patch leaves out stays as it was: the token is always said.
+        let question =
+            json!({ "id": request.id, "list": request.list, "startingToken": request.starting_token });
+        let body = json!({ "spec": { "audit": question } });
+        wire.send(Method::PATCH, &item.path(), Some((content::MERGE_PATCH, &body)), Form::Object).await?;
+        let answered = follow(wire, item, |seen| match seen {
+            None => Some(Err(gone())),
+            Some(seen) => match answer_to(seen, request) {
+                Some(answer) => Some(Ok(Some(answer))),
+                None => (seen["spec"]["audit"]["id"] != request.id.as_str()).then_some(Ok(None)),
+            },
+        });
+        if let Some(answer) = answered.await?? {
+            return Ok(answer);
+        }
+    }
+}
+
+/// The answer to this very question, if it stands there.
+fn answer_to(instance: &Value, request: &AuditRequest) -> Option<Answer> {
+    let answer: Answer = serde_json::from_value(instance["status"]["audit"].clone()).ok()?;
+    answer.is_for(request).then_some(answer)
+}
+
+async fn all<T: DeserializeOwned>(wire: &Wire, kinds: &Kinds, plural: &str) -> Result<Vec<T>, Failure> {
+    let resource = kinds.find(plural)?;
+    let mut list = wire.list(&resource.collection(None), &[], Form::Object).await?;
+    let items = match list["items"].take() {
+        Value::Array(items) => items,
+        _ => Vec::new(),
+    };
+    let unread = |error: serde_json::Error| {
+        Failure::failed(format!("{plural} of the server cannot be read")).because(error.to_string())
+    };
+    items.into_iter().map(|item| serde_json::from_value(item).map_err(unread)).collect()
+}
+
+pub(super) async fn known(session: &Session<'_>, kinds: &Kinds) -> Result<Known, Failure> {
+    let wire = &session.wire;
+    Ok(Known {
+        volumes: all(wire, kinds, "volumes").await?,
+        snapshots: all(wire, kinds, "snapshots").await?,
+        attachments: all(wire, kinds, "volumeattachments").await?,
+        agents: all(wire, kinds, "nodeagents").await?,
+    })
+}
+
+/// Makes an object, or only tries, and says so.
+pub(super) async fn make(
+    session: &mut Session<'_>,
+    kinds: &Kinds,
+    plural: &str,
+    object: &Value,
+    dry_run: DryRun,
+) -> Result<(), Failure> {
+    let resource = kinds.find(plural)?;
+    let label = resource.label(object["metadata"]["name"].as_str().unwrap_or_default());
+    let tried = match dry_run {
+        DryRun::None => "",
+        DryRun::Client => " (only tried)",
+        DryRun::Server => " (only tried, by the server)",
+    };
+    if dry_run != DryRun::Client {
+        let query = if dry_run == DryRun::Server { "?dryRun=All" } else { "" };
+        let path = format!("{}{query}", resource.collection(object["metadata"]["namespace"].as_str()));
+        session.wire.send(Method::POST, &path, Some((content::JSON, object)), Form::Object).await?;
+    }
+    session.say(format_args!("{label} created{tried}"))
+}
+
+/// A name for the object of a handle: the handle where it can be one, else what is left of it, and something that tells it from others.
+pub(super) fn name_of(handle: &str) -> String {
+    const LONGEST: usize = 200;
+    if is_subdomain(handle, LONGEST) {
+        return handle.to_owned();
+    }
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let text: String = handle.chars().map(plain).take(LONGEST).collect();
+    let hash = ring::digest::digest(&ring::digest::SHA256, handle.as_bytes());
+    let hash: String = hash.as_ref().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    format!("adopted-{}-{hash}", text.trim_matches('-')).replace("--", "-")
+}
+
+/// As a shell takes it for one word, and this program for no flag.
+pub(super) fn as_word(handle: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._/:@+=,-".contains(c);
+    if !handle.is_empty() && !handle.starts_with('-') && handle.chars().all(plain) {
+        return handle.to_owned();
+    }
+    let quoted = handle.replace('\'', r"'\''");
+    if handle.starts_with('-') { format!("-- '{quoted}'") } else { format!("'{quoted}'") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::API_VERSION;
+
+    #[test]
+    fn a_handle_is_one_word_for_a_shell() {
+        for (handle, word) in [
+            ("vol-1", "vol-1"),
+            ("pool/a:b", "pool/a:b"),
+            ("a b", "'a b'"),
+            ("$(x)", "'$(x)'"),
+            ("it's", r"'it'\''s'"),
+            ("-x", "-- '-x'"),
+            ("", "''"),
+        ] {
+            assert_eq!(as_word(handle), word);
+        }
+    }
+
+    #[test]
+    fn names_are_names_and_differ_where_handles_do() {
+        assert_eq!(name_of("vol-1"), "vol-1");
+        let (one, other) = (name_of("pool/A"), name_of("pool/a"));
+        assert_ne!(one, other);
+        for handle in ["pool/A", "///", "ü", &"x".repeat(500), "a--b", ""] {
+            assert!(is_subdomain(&name_of(handle), 253), "{handle}: {}", name_of(handle));
+        }
+    }
+
+    const LISTS: &str = "controller/LIST_VOLUMES";
+
+    #[test]
+    fn one_instance_is_asked_for_all_or_one_on_each_node() {
+        let instance = |name: &str, node: &str, ready: &str, role: &str, can: &str| -> PluginInstance {
+            serde_json::from_value(json!({ "apiVersion": API_VERSION, "kind": "PluginInstance",
+                "metadata": { "name": name },
+                "spec": { "plugin": "p", "role": role, "nodeName": node, "task": "t",
+                    "allocation": { "namespace": "n", "name": "a", "uid": "u" } },
+                "status": { "capabilities": [can], "conditions": [{ "type": "Ready", "status": ready, "reason": "R",
+                    "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] } }))
+            .unwrap()
+        };
+        let all = [
+            instance("i-4", "b", "True", "Monolith", LISTS),
+            instance("i-3", "a", "True", "Controller", LISTS),
+            instance("i-2", "a", "True", "Controller", LISTS),
+            instance("i-1", "a", "False", "Controller", LISTS),
+            instance("i-0", "a", "True", "Node", LISTS),
+            instance("i-00", "a", "True", "Controller", "controller/GET_CAPACITY"),
+            instance("i-000", "0", "True", "Controller", LISTS),
+        ];
+        let lives = ["a", "b"].map(str::to_owned).into();
+        let names = |scope| -> Vec<(String, String)> {
+            to_ask(("p", AuditList::Volumes), scope, (&all, &lives))
+                .into_iter()
+                .map(|one| (one.instance, one.only))
+                .collect()
+        };
+        let text = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(names(ControllerScope::Cluster), [text("i-2", "")]);
+        assert_eq!(names(ControllerScope::Node), [text("i-2", "a"), text("i-4", "b")]);
+        // Who takes no snapshots is not asked for any; who takes them and does not list them is told as not asked.
+        let snapshots = |can: &str| -> Vec<String> {
+            let one = [instance("i", "a", "True", "Controller", can)];
+            let asked = to_ask(("p", AuditList::Snapshots), ControllerScope::Cluster, (&one, &lives));
+            asked.into_iter().map(|one| one.instance).collect()
+        };
+        assert_eq!(snapshots("controller/LIST_SNAPSHOTS"), ["i"]);
+        assert_eq!(snapshots("controller/CREATE_DELETE_SNAPSHOT"), [""]);
+        assert_eq!(snapshots(LISTS), Vec::<String>::new());
+        assert_eq!(to_ask(("q", AuditList::Volumes), ControllerScope::Node, (&all, &lives))[0].instance, "");
+    }
+}
