@@ -142,6 +142,12 @@ async fn the_built_in_drivers_pass() {
             ("CreateVolume from the snapshot: its answer", whole || name == "dir"),
             ("CreateVolume clone: again", whole || name == "dir"),
             ("DeleteVolume volume: deleted again", whole || name == "dir"),
+            ("CreateVolume 128 bytes of name: made", whole || name == "dir"),
+            ("ControllerPublishVolume spare: for reading, attached for writing", whole && name == "loop"),
+            ("NodePublishVolume single writer: a second path", whole),
+            ("NodeExpandVolume grown: on its node", whole && name == "loop"),
+            ("ListVolumes once it is deleted", whole || name == "dir"),
+            ("ListSnapshots in pages of two", whole || name == "dir"),
             ("nothing is left", true),
         ] {
             assert_eq!(
@@ -189,16 +195,20 @@ impl Rig {
     fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("probe").tempdir_in("/var/tmp").unwrap();
         let mut config = Config::everything();
+        config.attributes = Some(vec!["iops".to_owned()]);
+        config.max_volumes = 3;
         config.effects = Effects::Mounts(dir.path().join("effects"));
         std::fs::create_dir(dir.path().join("effects")).unwrap();
         let backend = Backend::new(config);
-        let scripted = Scripted::start(&backend, Site::new("node-a"), dir.path().join("csi.sock"));
+        let site = Site { topology: [("zone".to_owned(), "a".to_owned())].into(), ..Site::new("node-a") };
+        let scripted = Scripted::start(&backend, site, dir.path().join("csi.sock"));
         Self { backend, scripted, dir }
     }
 
     async fn run(&self, exercise: bool) -> (Option<i32>, Value) {
         let scratch = self.dir.path().display().to_string();
-        let life = ["--exercise", "--scratch-dir", &scratch];
+        let life =
+            ["--exercise", "--scratch-dir", &scratch, "--attach-limit", "--mutable-parameter", "iops=1"];
         run(self.scripted.socket(), if exercise { &life } else { &[] }).await
     }
 
@@ -226,6 +236,13 @@ async fn each_fault_fails_its_check() {
     let none = |rpc, code| (rpc, Answer::fail(code, "no"));
     let other = proto::Volume { volume_id: "other".into(), capacity_bytes: 1 << 30, ..Default::default() };
     let other = proto::CreateVolumeResponse { volume: Some(other) };
+    let refused = [
+        "CreateVolume without a name",
+        "CreateVolume without a capability",
+        "CreateVolume from a snapshot that is not there",
+        "CreateVolume from a volume that is not there",
+        "CreateVolume with an attribute that no driver knows",
+    ];
     for ((rpc, answer), failed) in [
         (
             (
@@ -236,17 +253,14 @@ async fn each_fault_fails_its_check() {
         ),
         ((Rpc::Probe, Answer::reply(&proto::ProbeResponse { ready: Some(false) })), &["Probe is ready"]),
         (none(Rpc::Probe, Internal), &["Probe answers"]),
-        ((Rpc::NodeGetInfo, Answer::raw(Vec::new())), &["NodeGetInfo what it says"]),
+        (
+            (Rpc::NodeGetInfo, Answer::raw(Vec::new())),
+            &["NodeGetInfo what it says", "NodeGetInfo where it is"],
+        ),
         (none(Rpc::NodeGetInfo, Internal), &["NodeGetInfo answers"]),
         (none(Rpc::NodeGetCapabilities, Internal), &["NodeGetCapabilities answers"]),
-        (
-            (Rpc::CreateVolume, Answer::reply(&other)),
-            &["CreateVolume without a name", "CreateVolume without a capability"],
-        ),
-        (
-            none(Rpc::CreateVolume, Unimplemented),
-            &["CreateVolume without a name", "CreateVolume without a capability"],
-        ),
+        ((Rpc::CreateVolume, Answer::reply(&other)), &refused),
+        (none(Rpc::CreateVolume, Unimplemented), &refused),
         (none(Rpc::DeleteVolume, NotFound), &["DeleteVolume of a volume that is not there"]),
         (
             none(Rpc::ValidateVolumeCapabilities, InvalidArgument),
@@ -254,7 +268,7 @@ async fn each_fault_fails_its_check() {
         ),
         (
             none(Rpc::ListVolumes, InvalidArgument),
-            &["ListVolumes a page of one", "ListVolumes a token that is none"],
+            &["ListVolumes a page of one", "ListVolumes without a limit", "ListVolumes a token that is none"],
         ),
         (
             none(Rpc::NodePublishVolume, NotFound),
@@ -280,11 +294,95 @@ async fn each_fault_fails_its_check() {
     }
 }
 
+/// Of volumes and snapshots that are there. The scripted driver has all that can be asked.
+#[tokio::test]
+async fn what_one_life_does_not_show_is_asked_as_well() {
+    let rig = Rig::new();
+    let (code, card) = rig.run(true).await;
+    assert_eq!((code, of(&card, "fail")), (Some(0), Vec::new()), "{card:#}");
+    let (passed, skipped) = (of(&card, "pass"), of(&card, "notApplicable"));
+    for wanted in [
+        "CreateVolume 128 bytes of name: made",
+        "CreateVolume an exact size",
+        "ValidateVolumeCapabilities spare: what it confirms",
+        "NodeUnpublishVolume spare: never published",
+        "NodeUnstageVolume spare: never staged",
+        "ControllerPublishVolume spare: to a node that is not there",
+        "ControllerPublishVolume spare: for reading, attached for writing",
+        "ControllerPublishVolume volume 4 of 3",
+        "ControllerModifyVolume with attributes: what no driver knows",
+        "NodePublishVolume single writer: a second path",
+        "NodeExpandVolume grown: on its node",
+        "NodeGetVolumeStats volume: at a path where it is not",
+        "ListVolumes once it is deleted",
+        "CreateSnapshot picture-0: its name, another volume",
+        "CreateSnapshot 128 bytes of name: its answer",
+        "GetSnapshot one of several: what it tells",
+        "ListSnapshots by a volume",
+        "ListSnapshots in pages of two",
+        "ListSnapshots once one is deleted",
+        "GetVolumeGroupSnapshot of a group that is not there",
+    ] {
+        assert!(passed.iter().any(|check| check == wanted), "{wanted}: {passed:#?} {skipped:#?}");
+    }
+    rig.assert_nothing_left();
+}
+
+#[tokio::test]
+async fn each_fault_at_what_is_there_fails_its_check() {
+    let volumes = Answer::reply(&proto::ListVolumesResponse::default());
+    let snapshots = Answer::reply(&proto::ListSnapshotsResponse::default());
+    for ((rpc, answer), failed) in [
+        (
+            (Rpc::ListVolumes, volumes),
+            &["ListVolumes a token that is none", "ListVolumes with a volume that was made"][..],
+        ),
+        (
+            (Rpc::ListSnapshots, snapshots),
+            &[
+                "ListSnapshots a token that is none",
+                "ListSnapshots by an id",
+                "ListSnapshots by a volume",
+                "ListSnapshots in pages of two",
+                "ListSnapshots once one is deleted",
+            ],
+        ),
+        (
+            (Rpc::NodeExpandVolume, Answer::fail(Code::Internal, "no")),
+            &[
+                "NodeExpandVolume without a volume",
+                "NodeExpandVolume without a path",
+                "NodeExpandVolume of a volume that is not there",
+                "NodeExpandVolume spare: without a path",
+                "NodeExpandVolume grown: on its node",
+            ],
+        ),
+    ] {
+        let rig = Rig::new();
+        rig.backend.always(rpc, answer);
+        let (code, card) = rig.run(true).await;
+        let failed: Vec<_> = failed.iter().map(|&word| word.to_owned()).collect();
+        assert_eq!((code, of(&card, "fail")), (Some(1), failed), "{rpc}");
+        rig.assert_nothing_left();
+    }
+    let rig = Rig::new();
+    rig.backend.configure(|config| config.attributes = None);
+    let (_, card) = rig.run(true).await;
+    let wanted = [
+        "CreateVolume with an attribute that no driver knows",
+        "ControllerModifyVolume spare: what no driver knows",
+        "ControllerModifyVolume with attributes: what no driver knows",
+    ];
+    assert_eq!(of(&card, "fail"), wanted);
+    rig.assert_nothing_left();
+}
+
 /// The driver that makes another volume at each repetition is the one that is looked for.
 #[tokio::test]
 async fn what_a_repetition_made_is_taken_away_as_well() {
     let rig = Rig::new();
-    for _ in 0..3 {
+    // Five that are to be refused, and the first of the life.
+    for _ in 0..6 {
         rig.backend.next(Rpc::CreateVolume, Answer::honest());
     }
     let other = proto::Volume { volume_id: "second".into(), capacity_bytes: 64 << 20, ..Default::default() };

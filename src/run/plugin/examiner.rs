@@ -28,6 +28,8 @@ pub(super) struct Examiner {
     pub(super) node: Option<proto::NodeGetInfoResponse>,
     /// What is sent with each call that takes it.
     pub(super) parameters: BTreeMap<String, String>,
+    /// The attributes that volumes are given.
+    pub(super) mutable: BTreeMap<String, String>,
     pub(super) secrets: BTreeMap<String, String>,
     /// The file system of volumes; empty for the driver's choice.
     pub(super) fs_type: String,
@@ -35,10 +37,14 @@ pub(super) struct Examiner {
     pub(super) block: bool,
     /// It was allowed to change something.
     pub(super) exercise: bool,
+    /// As many volumes are attached as the node takes.
+    pub(super) to_the_limit: bool,
     /// Part of each name that is made up: nobody else has it.
     pub(super) token: String,
     /// What was made and is there still.
     pub(super) debts: Vec<Debt>,
+    /// What could not be taken away.
+    pub(super) left: Vec<String>,
 }
 
 /// Which services this instance serves. A plugin's instances report the same, and need not serve the same.
@@ -52,9 +58,14 @@ pub(super) struct Here {
 impl Examiner {
     /// A volume for one writer on one node.
     pub(super) fn capability(&self) -> proto::VolumeCapability {
+        self.capability_for(Mode::SingleNodeWriter)
+    }
+
+    /// A volume that is used so.
+    pub(super) fn capability_for(&self, mode: Mode) -> proto::VolumeCapability {
         let mounted = MountVolume { fs_type: self.fs_type.clone(), ..MountVolume::default() };
         let kind = if self.block { AccessType::Block(BlockVolume {}) } else { AccessType::Mount(mounted) };
-        let access_mode = Some(AccessMode { mode: Mode::SingleNodeWriter.into() });
+        let access_mode = Some(AccessMode { mode: mode.into() });
         proto::VolumeCapability { access_mode, access_type: Some(kind) }
     }
 
@@ -214,7 +225,8 @@ impl Examiner {
     }
 
     /// Notes that something of ours is left, or that nothing is.
-    pub(super) fn cleaned(&mut self, left: &[String]) {
+    pub(super) fn cleaned(&mut self) {
+        let left = std::mem::take(&mut self.left);
         let at = point("", "nothing is left", "What was made for this is taken away again.");
         let verdict = if left.is_empty() { Verdict::Pass } else { Verdict::Fail };
         self.card.add(at, verdict, if left.is_empty() { "nothing".to_owned() } else { left.join("; ") });

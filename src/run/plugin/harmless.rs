@@ -3,12 +3,18 @@
 //! exercised.
 use super::card::point;
 use super::examiner::{Examiner, MISSING, OK};
-use crate::csi::proto::{self, CapacityRange};
+use crate::csi::proto::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
+use crate::csi::proto::{self, CapacityRange, VolumeContentSource};
 use crate::csi::{Code, Plugin, Rpc, check};
 
 const REQUIRED: &str = "A required field that is missing is INVALID_ARGUMENT.";
 const GONE: &str = "What is not there is deleted: OK.";
 const UNKNOWN: &str = "What is not there is NOT_FOUND.";
+const NO_PARAMETER: &str = "A parameter that is none is INVALID_ARGUMENT.";
+/// The code of what is not there.
+const NOT_THERE: &[Code] = &[Code::NotFound];
+/// Where two things are wrong of a request, each may be told.
+const EITHER: &[Code] = &[Code::InvalidArgument, Code::NotFound];
 const LISTS: &str = "Whoever lists answers each question for a list.";
 const STALE: &str = "A token that is no token of a page is ABORTED.";
 /// A page that no driver has given out.
@@ -49,10 +55,31 @@ impl Examiner {
             ..Default::default()
         };
         let unnamed = proto::CreateVolumeRequest { name: String::new(), ..whole.clone() };
-        let incapable = proto::CreateVolumeRequest { volume_capabilities: Vec::new(), ..whole };
-        for (case, request) in [("without a name", unnamed), ("without a capability", incapable)] {
+        let incapable = proto::CreateVolumeRequest { volume_capabilities: Vec::new(), ..whole.clone() };
+        let mut asked = vec![
+            ("without a name", REQUIRED, MISSING, unnamed),
+            ("without a capability", REQUIRED, MISSING, incapable),
+        ];
+        let from = |source| proto::CreateVolumeRequest {
+            volume_content_source: Some(VolumeContentSource { r#type: Some(source) }),
+            ..whole.clone()
+        };
+        if self.can.controller.create_delete_snapshot {
+            let source = Source::Snapshot(SnapshotSource { snapshot_id: self.nobody() });
+            asked.push(("from a snapshot that is not there", UNKNOWN, NOT_THERE, from(source)));
+        }
+        if self.can.controller.clone_volume {
+            let source = Source::Volume(VolumeSource { volume_id: self.nobody() });
+            asked.push(("from a volume that is not there", UNKNOWN, NOT_THERE, from(source)));
+        }
+        if self.can.controller.modify_volume {
+            let mutable_parameters = [("wharfline-probe".to_owned(), "x".to_owned())].into();
+            let odd = proto::CreateVolumeRequest { mutable_parameters, ..whole };
+            asked.push(("with an attribute that no driver knows", NO_PARAMETER, MISSING, odd));
+        }
+        for (case, contract, wanted, request) in asked {
             let secrets = self.secrets.clone();
-            self.ask(Rpc::CreateVolume, (case, REQUIRED), MISSING, async move |plugin, deadline| {
+            self.ask(Rpc::CreateVolume, (case, contract), wanted, async move |plugin, deadline| {
                 let made = plugin.create_volume(request, deadline).await?;
                 let volume_id = made.volume_id.clone();
                 // It should not be there; the answer is judged all the same.
@@ -121,7 +148,7 @@ impl Examiner {
             proto::ValidateVolumeCapabilitiesRequest { volume_capabilities: Vec::new(), ..whole.clone() };
         for (case, contract, wanted, request) in [
             ("without a volume", REQUIRED, MISSING, without_id),
-            ("without a capability", REQUIRED, MISSING, incapable),
+            ("without a capability", REQUIRED, EITHER, incapable),
             ("of a volume that is not there", UNKNOWN, &[Code::NotFound][..], whole),
         ] {
             let asking = async |p: &Plugin, t| p.validate_volume_capabilities(request, t).await;
@@ -142,6 +169,13 @@ impl Examiner {
             let each = answer.entries.iter().try_for_each(|entry| check::listed(entry).map(drop));
             self.legal(at, judged.and(each), &format!("{} entries", answer.entries.len()));
         }
+        let asking = async |p: &Plugin, t| p.list_volumes(proto::ListVolumesRequest::default(), t).await;
+        if let Some(answer) = self.ask(Rpc::ListVolumes, ("without a limit", LISTS), OK, asking).await {
+            let at =
+                point(Rpc::ListVolumes.name(), "what it lists without a limit", "Each volume has an id.");
+            let each = answer.entries.iter().try_for_each(|entry| check::listed(entry).map(drop));
+            self.legal(at, each, &format!("{} entries", answer.entries.len()));
+        }
         let stale = proto::ListVolumesRequest { starting_token: NO_TOKEN.to_owned(), max_entries: 0 };
         let asking = async |p: &Plugin, t| p.list_volumes(stale, t).await;
         self.ask(Rpc::ListVolumes, ("a token that is none", STALE), &[Code::Aborted], asking).await;
@@ -156,6 +190,8 @@ impl Examiner {
             let at = point(Rpc::GetCapacity.name(), "what it tells", "No size is negative.");
             self.legal(at, check::room(&answer), &format!("{} bytes", answer.available_capacity));
         }
+        let asking = async |p: &Plugin, t| p.get_capacity(proto::GetCapacityRequest::default(), t).await;
+        self.ask(Rpc::GetCapacity, ("of nothing in particular", says), OK, asking).await;
         let asking = async |p: &Plugin, t| {
             p.controller_get_volume(proto::ControllerGetVolumeRequest::default(), t).await
         };
@@ -198,24 +234,52 @@ impl Examiner {
             let asking = async |p: &Plugin, t| p.delete_snapshot(request, t).await;
             self.ask(Rpc::DeleteSnapshot, (case, contract), wanted, asking).await;
         }
+        self.snapshot_lists().await;
+    }
+
+    async fn snapshot_lists(&mut self) {
         let list = proto::ListSnapshotsRequest { secrets: self.secrets.clone(), ..Default::default() };
         let one = proto::ListSnapshotsRequest { max_entries: 1, ..list.clone() };
-        let asking = async |p: &Plugin, t| p.list_snapshots(one, t).await;
-        self.ask(Rpc::ListSnapshots, ("a page of one", LISTS), OK, asking).await;
+        for (case, seen, request) in [
+            ("a page of one", "what it lists", one),
+            ("without a limit", "what it lists without a limit", list.clone()),
+        ] {
+            let most = request.max_entries;
+            let asking = async |p: &Plugin, t| p.list_snapshots(request, t).await;
+            if let Some(answer) = self.ask(Rpc::ListSnapshots, (case, LISTS), OK, asking).await {
+                let contract =
+                    "A page has no more than was asked for, of snapshots with ids, volumes and times.";
+                let judged = check::Pages::new().took(&answer.next_token, answer.entries.len(), most);
+                let each = answer.entries.iter().try_for_each(|entry| {
+                    let listed = check::snapshot_listed("", "", entry.snapshot.as_ref())?;
+                    super::beyond::whole(listed)
+                });
+                let at = point(Rpc::ListSnapshots.name(), seen, contract);
+                self.legal(at, judged.and(each), &format!("{} entries", answer.entries.len()));
+            }
+        }
         let stale = proto::ListSnapshotsRequest { starting_token: NO_TOKEN.to_owned(), ..list.clone() };
         let asking = async |p: &Plugin, t| p.list_snapshots(stale, t).await;
         self.ask(Rpc::ListSnapshots, ("a token that is none", STALE), &[Code::Aborted], asking).await;
-        let unknown = proto::ListSnapshotsRequest { snapshot_id: self.nobody(), ..list };
-        let asking = async |p: &Plugin, t| p.list_snapshots(unknown, t).await;
+        let unknown = proto::ListSnapshotsRequest { snapshot_id: self.nobody(), ..list.clone() };
+        let sourceless = proto::ListSnapshotsRequest { source_volume_id: self.nobody(), ..list };
         let empty = "A list of what is not there is empty, and OK.";
-        if let Some(answer) =
-            self.ask(Rpc::ListSnapshots, ("of an id that is not there", empty), OK, asking).await
-        {
-            let at = point(Rpc::ListSnapshots.name(), "which is empty", empty);
-            self.card.holds(at, answer.entries.is_empty(), format!("{} entries", answer.entries.len()));
+        for (case, seen, request) in [
+            ("of an id that is not there", "which is empty", unknown),
+            ("of a volume that is not there", "which has none", sourceless),
+        ] {
+            let asking = async |p: &Plugin, t| p.list_snapshots(request, t).await;
+            if let Some(answer) = self.ask(Rpc::ListSnapshots, (case, empty), OK, asking).await {
+                let at = point(Rpc::ListSnapshots.name(), seen, empty);
+                self.card.holds(at, answer.entries.is_empty(), format!("{} entries", answer.entries.len()));
+            }
         }
         let asking = async |p: &Plugin, t| p.get_snapshot(proto::GetSnapshotRequest::default(), t).await;
         self.ask(Rpc::GetSnapshot, ("without an id", REQUIRED), MISSING, asking).await;
+        let unknown = proto::GetSnapshotRequest { snapshot_id: self.nobody(), secrets: self.secrets.clone() };
+        let asking = async |p: &Plugin, t| p.get_snapshot(unknown, t).await;
+        let case = ("of a snapshot that is not there", UNKNOWN);
+        self.ask(Rpc::GetSnapshot, case, NOT_THERE, asking).await;
     }
 
     async fn growing(&mut self) {
@@ -230,17 +294,26 @@ impl Examiner {
         let without_size = proto::ControllerExpandVolumeRequest { capacity_range: None, ..whole.clone() };
         for (case, contract, wanted, request) in [
             ("without a volume", REQUIRED, MISSING, without_id),
-            ("without a size", REQUIRED, MISSING, without_size),
+            ("without a size", REQUIRED, EITHER, without_size),
             ("of a volume that is not there", UNKNOWN, &[Code::NotFound][..], whole),
         ] {
             let asking = async |p: &Plugin, t| p.controller_expand_volume(request, t).await;
             self.ask(Rpc::ControllerExpandVolume, (case, contract), wanted, asking).await;
         }
+        let known = self.mutable.clone();
+        let invented = [("wharfline-probe".to_owned(), "x".to_owned())].into();
         let request = proto::ControllerModifyVolumeRequest {
             secrets: self.secrets.clone(),
-            mutable_parameters: [("wharfline-probe".to_owned(), "x".to_owned())].into(),
+            mutable_parameters: if known.is_empty() { invented } else { known.clone() },
             ..Default::default()
         };
+        if !known.is_empty() {
+            let unknown =
+                proto::ControllerModifyVolumeRequest { volume_id: self.nobody(), ..request.clone() };
+            let asking = async |p: &Plugin, t| p.controller_modify_volume(unknown, t).await;
+            let case = ("of a volume that is not there", UNKNOWN);
+            self.ask(Rpc::ControllerModifyVolume, case, NOT_THERE, asking).await;
+        }
         let asking = async |p: &Plugin, t| p.controller_modify_volume(request, t).await;
         self.ask(Rpc::ControllerModifyVolume, ("without a volume", REQUIRED), MISSING, asking).await;
     }
@@ -251,11 +324,43 @@ impl Examiner {
             secrets: self.secrets.clone(),
             ..Default::default()
         };
-        let asking = async |p: &Plugin, t| p.create_volume_group_snapshot(unnamed, t).await;
+        let secrets = self.secrets.clone();
+        let asking = async |p: &Plugin, t| {
+            let made = p.create_volume_group_snapshot(unnamed, t).await?;
+            let request = proto::DeleteVolumeGroupSnapshotRequest {
+                group_snapshot_id: made.group_snapshot_id.clone(),
+                snapshot_ids: made.snapshots.iter().map(|one| one.snapshot_id.clone()).collect(),
+                secrets,
+            };
+            // As with a volume.
+            let _ = p.delete_volume_group_snapshot(request, t).await;
+            Ok(made)
+        };
         self.ask(Rpc::CreateVolumeGroupSnapshot, ("without a name", REQUIRED), MISSING, asking).await;
-        let empty = proto::DeleteVolumeGroupSnapshotRequest::default();
-        let asking = async |p: &Plugin, t| p.delete_volume_group_snapshot(empty, t).await;
-        self.ask(Rpc::DeleteVolumeGroupSnapshot, ("without an id", REQUIRED), MISSING, asking).await;
+        let of = |group: String| proto::GetVolumeGroupSnapshotRequest {
+            group_snapshot_id: group,
+            snapshot_ids: vec![self.nobody()],
+            ..Default::default()
+        };
+        for (case, contract, wanted, request) in [
+            ("without an id", REQUIRED, MISSING, of(String::new())),
+            ("of a group that is not there", UNKNOWN, NOT_THERE, of(self.nobody())),
+        ] {
+            let asking = async |p: &Plugin, t| p.get_volume_group_snapshot(request, t).await;
+            self.ask(Rpc::GetVolumeGroupSnapshot, (case, contract), wanted, asking).await;
+        }
+        let of = |group: String| proto::DeleteVolumeGroupSnapshotRequest {
+            group_snapshot_id: group,
+            snapshot_ids: vec![self.nobody()],
+            ..Default::default()
+        };
+        for (case, contract, wanted, request) in [
+            ("without an id", REQUIRED, MISSING, of(String::new())),
+            ("of a group that is not there", GONE, OK, of(self.nobody())),
+        ] {
+            let asking = async |p: &Plugin, t| p.delete_volume_group_snapshot(request, t).await;
+            self.ask(Rpc::DeleteVolumeGroupSnapshot, (case, contract), wanted, asking).await;
+        }
     }
 
     async fn node_info(&mut self) {
@@ -265,6 +370,12 @@ impl Examiner {
             let form = "An id of 256 bytes at most, no negative limit, topology of letters and digits.";
             let at = point(Rpc::NodeGetInfo.name(), "what it says", form);
             self.legal(at, check::node_info(&info), &info.node_id);
+            if self.can.plugin.services.volume_accessibility_constraints {
+                let contract = "Whose volumes are bound to places says where a node is.";
+                let at = point(Rpc::NodeGetInfo.name(), "where it is", contract);
+                let told = info.accessible_topology.as_ref().is_some_and(|place| !place.segments.is_empty());
+                self.card.holds(at, told, if told { "it says" } else { "no topology" });
+            }
             self.node = Some(info);
         }
     }
@@ -281,13 +392,13 @@ impl Examiner {
         let without_path =
             proto::NodeStageVolumeRequest { staging_target_path: String::new(), ..whole.clone() };
         let incapable = proto::NodeStageVolumeRequest { volume_capability: None, ..whole };
-        for (case, request) in [
-            ("without a volume", without_id),
-            ("without a path", without_path),
-            ("without a capability", incapable),
+        for (case, wanted, request) in [
+            ("without a volume", MISSING, without_id),
+            ("without a path", MISSING, without_path),
+            ("without a capability", EITHER, incapable),
         ] {
             let asking = async |p: &Plugin, t| p.node_stage_volume(request, t).await;
-            self.ask(Rpc::NodeStageVolume, (case, REQUIRED), MISSING, asking).await;
+            self.ask(Rpc::NodeStageVolume, (case, REQUIRED), wanted, asking).await;
         }
         let (volume_id, path) = (self.nobody(), NOWHERE.to_owned());
         let without_id = proto::NodeUnstageVolumeRequest { staging_target_path: path, ..Default::default() };
@@ -354,7 +465,7 @@ impl Examiner {
         let without_path = proto::NodeExpandVolumeRequest { volume_path: String::new(), ..whole.clone() };
         for (case, contract, wanted, request) in [
             ("without a volume", REQUIRED, MISSING, without_id),
-            ("without a path", REQUIRED, MISSING, without_path),
+            ("without a path", REQUIRED, EITHER, without_path),
             ("of a volume that is not there", UNKNOWN, &[Code::NotFound][..], whole),
         ] {
             let asking = async |p: &Plugin, t| p.node_expand_volume(request, t).await;

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::beyond::whole;
 use super::card::point;
 use super::examiner::{Examiner, OK};
 use super::scratch::{Debt, Scratch};
+use crate::csi::proto::volume_capability::access_mode::Mode;
 use crate::csi::proto::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 use crate::csi::proto::{self, CapacityRange, VolumeContentSource};
 use crate::csi::{Code, Rpc, check};
@@ -20,10 +22,10 @@ const READY: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// How a volume is used on this node.
-struct Use {
-    attach: Option<proto::ControllerPublishVolumeRequest>,
-    stage: Option<proto::NodeStageVolumeRequest>,
-    publish: proto::NodePublishVolumeRequest,
+pub(super) struct Use {
+    pub(super) attach: Option<proto::ControllerPublishVolumeRequest>,
+    pub(super) stage: Option<proto::NodeStageVolumeRequest>,
+    pub(super) publish: proto::NodePublishVolumeRequest,
 }
 
 impl Examiner {
@@ -50,18 +52,18 @@ impl Examiner {
         }
     }
 
-    /// Makes a volume, twice. Its debt is the last one.
-    async fn make(
-        &mut self,
+    /// The request for a volume that can be used here.
+    pub(super) fn making_of(
+        &self,
         what: &str,
         size: i64,
         source: Option<VolumeContentSource>,
-    ) -> Option<proto::Volume> {
+    ) -> proto::CreateVolumeRequest {
         let here = self.topology().map(|topology| proto::TopologyRequirement {
             requisite: vec![topology.clone()],
             preferred: vec![topology],
         });
-        let request = proto::CreateVolumeRequest {
+        proto::CreateVolumeRequest {
             name: self.name(what),
             capacity_range: Some(CapacityRange { required_bytes: size, limit_bytes: 0 }),
             volume_capabilities: vec![self.capability()],
@@ -70,7 +72,17 @@ impl Examiner {
             volume_content_source: source,
             accessibility_requirements: here,
             ..Default::default()
-        };
+        }
+    }
+
+    /// Makes a volume, twice. Its debt is the last one.
+    async fn make(
+        &mut self,
+        what: &str,
+        size: i64,
+        source: Option<VolumeContentSource>,
+    ) -> Option<proto::Volume> {
+        let request = self.making_of(what, size, source);
         self.debts.push(Debt::Volume(Box::new(request.clone()), None));
         let case = format!("{what}: made");
         let at = point(
@@ -99,10 +111,14 @@ impl Examiner {
         match again {
             Ok(again) => {
                 let same = again.volume_id == volume.volume_id;
+                let whole = check::created(&request, &again);
                 if !same {
                     self.owe_beneath(Debt::Volume(Box::new(request), Some(again.volume_id.clone())));
                 }
-                self.card.holds(at, same, again.volume_id);
+                match whole {
+                    Ok(()) => self.card.holds(at, same, again.volume_id),
+                    Err(fault) => self.card.holds(at, false, fault.to_string()),
+                };
             }
             Err(failure) => drop(self.card.answer::<()>(at, OK, Err(failure))),
         }
@@ -153,7 +169,7 @@ impl Examiner {
 
     /// Up on this node, looked at, and down again: what it has grown to. None when a step failed.
     async fn used(&mut self, volume: &proto::Volume, scratch: &Scratch) -> Option<i64> {
-        let how = self.up(volume, scratch).await?;
+        let how = self.up(("volume", Mode::SingleNodeWriter), volume, scratch).await?;
         self.look(volume, scratch).await;
         let online = self.can.plugin.expansion.online;
         let grown = if online { self.grow(volume, Some(&how)).await } else { 0 };
@@ -161,9 +177,14 @@ impl Examiner {
         Some(grown)
     }
 
-    async fn up(&mut self, volume: &proto::Volume, scratch: &Scratch) -> Option<Use> {
+    pub(super) async fn up(
+        &mut self,
+        (what, mode): (&str, Mode),
+        volume: &proto::Volume,
+        scratch: &Scratch,
+    ) -> Option<Use> {
         let (volume_id, volume_context) = (volume.volume_id.clone(), volume.volume_context.clone());
-        let (secrets, volume_capability) = (self.secrets.clone(), Some(self.capability()));
+        let (secrets, volume_capability) = (self.secrets.clone(), Some(self.capability_for(mode)));
         let mut how = Use { attach: None, stage: None, publish: proto::NodePublishVolumeRequest::default() };
         let mut publish_context = std::collections::BTreeMap::new();
         if self.has(Rpc::ControllerPublishVolume).is_ok() {
@@ -175,7 +196,7 @@ impl Examiner {
                 volume_context: volume_context.clone(),
                 readonly: false,
             };
-            publish_context = self.attach(&request).await?;
+            publish_context = self.attach(what, &request).await?;
             how.attach = Some(request);
         }
         let staging = scratch.staging().display().to_string();
@@ -189,7 +210,7 @@ impl Examiner {
                 secrets: secrets.clone(),
                 volume_context: volume_context.clone(),
             };
-            self.stage(&request).await?;
+            self.stage(what, &request).await?;
             how.stage = Some(request);
         }
         how.publish = proto::NodePublishVolumeRequest {
@@ -202,10 +223,11 @@ impl Examiner {
             secrets,
             volume_context,
         };
-        self.publish(&how.publish).await?;
+        self.publish(what, &how.publish).await?;
         let there = if self.block { is_device(&scratch.target()) } else { is_mount(&scratch.target()) };
         let contract = "A published volume is at its path.";
-        let at = point(Rpc::NodePublishVolume.name(), "volume: it is there", contract);
+        let case = format!("{what}: it is there");
+        let at = point(Rpc::NodePublishVolume.name(), &case, contract);
         let seen = if there { "it is" } else { "nothing is mounted there, as seen from here" };
         self.card.holds(at, there, seen);
         Some(how)
@@ -213,42 +235,39 @@ impl Examiner {
 
     async fn attach(
         &mut self,
+        what: &str,
         request: &proto::ControllerPublishVolumeRequest,
     ) -> Option<std::collections::BTreeMap<String, String>> {
         self.debts.push(Debt::Attached(detach(request)));
         let call = Rpc::ControllerPublishVolume.name();
+        let [attached, again_it_is, context] =
+            ["attached", "again", "its context"].map(|case| format!("{what}: {case}"));
         let first = self.plugin.controller_publish_volume(request.clone(), self.deadline).await;
-        let first = self.card.answer(
-            point(call, "volume: attached", "A volume is attached to a node."),
-            OK,
-            first,
-        )?;
+        let first = self.card.answer(point(call, &attached, "A volume is attached to a node."), OK, first)?;
         let again = self.plugin.controller_publish_volume(request.clone(), self.deadline).await;
-        let again = self.card.answer(point(call, "volume: again", AGAIN), OK, again)?;
+        let again = self.card.answer(point(call, &again_it_is, AGAIN), OK, again)?;
         let contract = "What is handed on to the node stays the same while the volume is attached.";
         let same = first.publish_context == again.publish_context;
         // Only keys are shown: drivers put tokens there.
         let keys = first.publish_context.keys().cloned().collect::<Vec<_>>().join(", ");
-        self.card.holds(point(call, "volume: its context", contract), same, keys);
+        self.card.holds(point(call, &context, contract), same, keys);
         Some(first.publish_context)
     }
 
-    async fn stage(&mut self, request: &proto::NodeStageVolumeRequest) -> Option<()> {
+    async fn stage(&mut self, what: &str, request: &proto::NodeStageVolumeRequest) -> Option<()> {
         self.debts.push(Debt::Staged(unstage(request)));
-        for (case, contract) in
-            [("volume: staged", "A volume is staged on its node."), ("volume: again", AGAIN)]
-        {
+        for (case, contract) in [("staged", "A volume is staged on its node."), ("again", AGAIN)] {
+            let case = &format!("{what}: {case}");
             let staged = self.plugin.node_stage_volume(request.clone(), self.deadline).await;
             self.card.answer(point(Rpc::NodeStageVolume.name(), case, contract), OK, staged)?;
         }
         Some(())
     }
 
-    async fn publish(&mut self, request: &proto::NodePublishVolumeRequest) -> Option<()> {
+    async fn publish(&mut self, what: &str, request: &proto::NodePublishVolumeRequest) -> Option<()> {
         self.debts.push(Debt::Published(unpublish(request)));
-        for (case, contract) in
-            [("volume: published", "A volume is published at a path."), ("volume: again", AGAIN)]
-        {
+        for (case, contract) in [("published", "A volume is published at a path."), ("again", AGAIN)] {
+            let case = &format!("{what}: {case}");
             let published = self.plugin.node_publish_volume(request.clone(), self.deadline).await;
             self.card.answer(point(Rpc::NodePublishVolume.name(), case, contract), OK, published)?;
         }
@@ -267,13 +286,23 @@ impl Examiner {
         };
         let case = ("volume: how full it is", "A published volume's figures are told.");
         let Some(stats) = self.ask(Rpc::NodeGetVolumeStats, case, OK, asking).await else { return };
-        let told = stats.bytes.is_some() || stats.inodes.is_some() || stats.condition.is_some();
+        let told = stats.bytes.is_some() || stats.inodes.is_some();
         let at = point(
             Rpc::NodeGetVolumeStats.name(),
             "volume: what it tells",
             "Figures have a total and are not negative.",
         );
         self.card.holds(at, told, format!("{:?}", stats.bytes));
+        let elsewhere = proto::NodeGetVolumeStatsRequest {
+            volume_id: volume.volume_id.clone(),
+            volume_path: scratch.second().display().to_string(),
+            staging_target_path: staged.display().to_string(),
+        };
+        let asking = async |plugin: &crate::csi::Plugin, deadline| {
+            plugin.node_get_volume_stats(elsewhere, deadline).await
+        };
+        let case = ("volume: at a path where it is not", "What is not at a path is NOT_FOUND.");
+        self.ask(Rpc::NodeGetVolumeStats, case, &[Code::NotFound], asking).await;
     }
 
     /// Makes the volume larger, in use or not: what it has then, 0 when that is not known.
@@ -412,7 +441,7 @@ impl Examiner {
         self.debts.push(Debt::Snapshot(request.clone(), Some(taken.snapshot_id.clone())));
         self.legal(
             point(call, "snapshot: its answer", "An answer fits its request: the volume that it is of."),
-            check::snapshot_taken(&request, &taken),
+            whole(&taken).and(check::snapshot_taken(&request, &taken)),
             &taken.snapshot_id,
         );
         let id = taken.snapshot_id.clone();
@@ -435,7 +464,7 @@ impl Examiner {
             }
             tokio::time::sleep(PAUSE).await;
         }
-        let same = taken.snapshot_id == id && taken.ready_to_use;
+        let same = taken.snapshot_id == id && taken.ready_to_use && whole(&taken).is_ok();
         let seen = format!("{}, ready_to_use: {}", taken.snapshot_id, taken.ready_to_use);
         self.card.holds(point(call, "snapshot: again", contract), same, seen).then_some(id)
     }
@@ -454,7 +483,9 @@ impl Examiner {
     }
 }
 
-fn detach(attached: &proto::ControllerPublishVolumeRequest) -> proto::ControllerUnpublishVolumeRequest {
+pub(super) fn detach(
+    attached: &proto::ControllerPublishVolumeRequest,
+) -> proto::ControllerUnpublishVolumeRequest {
     proto::ControllerUnpublishVolumeRequest {
         volume_id: attached.volume_id.clone(),
         node_id: attached.node_id.clone(),
@@ -469,7 +500,7 @@ fn unstage(staged: &proto::NodeStageVolumeRequest) -> proto::NodeUnstageVolumeRe
     }
 }
 
-fn unpublish(published: &proto::NodePublishVolumeRequest) -> proto::NodeUnpublishVolumeRequest {
+pub(super) fn unpublish(published: &proto::NodePublishVolumeRequest) -> proto::NodeUnpublishVolumeRequest {
     proto::NodeUnpublishVolumeRequest {
         volume_id: published.volume_id.clone(),
         target_path: published.target_path.clone(),

@@ -1,4 +1,5 @@
 //! `wharfline plugin`: what can be said of a driver without an orchestrator.
+mod beyond;
 mod card;
 mod examiner;
 mod harmless;
@@ -55,6 +56,12 @@ pub struct Probe {
     /// A parameter of the volumes that are made; may be given several times
     #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = pair)]
     pub parameters: Vec<(String, String)>,
+    /// An attribute that volumes can be given, for drivers with MODIFY_VOLUME; may be given several times
+    #[arg(long = "mutable-parameter", value_name = "KEY=VALUE", value_parser = pair)]
+    pub mutable_parameters: Vec<(String, String)>,
+    /// Attach as many volumes as the node says that it takes, and one more
+    #[arg(long, requires = "exercise")]
+    pub attach_limit: bool,
     /// A YAML or JSON file with the secrets that go with each call: keys and texts
     #[arg(long, value_name = "FILE")]
     pub secrets_file: Option<PathBuf>,
@@ -127,12 +134,15 @@ fn examined(probe: &Probe) -> anyhow::Result<bool> {
         here: Here::default(),
         node: None,
         parameters: probe.parameters.iter().cloned().collect(),
+        mutable: probe.mutable_parameters.iter().cloned().collect(),
         secrets,
         fs_type: probe.fs_type.clone().unwrap_or_default(),
         block: probe.block,
         exercise: probe.exercise,
+        to_the_limit: probe.attach_limit,
         token,
         debts: Vec::new(),
+        left: Vec::new(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
@@ -163,6 +173,11 @@ async fn examine(examiner: &mut Examiner, probe: &Probe) -> anyhow::Result<bool>
         examiner.harmless().await;
         if let Some(scratch) = &scratch {
             examiner.life(probe.size, scratch).await;
+            // A life that broke off is taken away before anything else is put there.
+            examiner.clean().await;
+            if examiner.left.is_empty() {
+                examiner.beyond(probe.size, scratch).await;
+            }
         }
     };
     let whole = tokio::select! {
@@ -172,9 +187,9 @@ async fn examine(examiner: &mut Examiner, probe: &Probe) -> anyhow::Result<bool>
     };
     if let Some(scratch) = scratch {
         // Not to be interrupted: whoever presses twice would leave a volume behind.
-        let mut left = examiner.clean().await;
-        left.extend(scratch.remove().err());
-        examiner.cleaned(&left);
+        examiner.clean().await;
+        examiner.left.extend(scratch.remove().err());
+        examiner.cleaned();
     }
     anyhow::ensure!(whole || probe.exercise, "interrupted");
     Ok(whole)

@@ -44,10 +44,10 @@ impl Debt {
 }
 
 impl Examiner {
-    /// Takes away all that is left, the last first. A line for each thing that stays.
-    pub(super) async fn clean(&mut self) -> Vec<String> {
-        let mut left = Vec::new();
-        while let Some(debt) = self.debts.pop() {
+    /// Takes away all that is owed, the last first. What stays has a line in `left`.
+    pub(super) async fn clean(&mut self) {
+        // It is owed until it is paid: whoever is interrupted here begins with it again.
+        while let Some(debt) = self.debts.last().cloned() {
             let mut failure = None;
             for attempt in 1..=TRIES {
                 failure = self.pay(&debt).await.err();
@@ -58,12 +58,12 @@ impl Examiner {
                     tokio::time::sleep(PAUSE).await;
                 }
             }
-            left.extend(failure.map(|failure| format!("{}: {failure}", debt.words())));
+            self.paid();
+            self.left.extend(failure.map(|failure| format!("{}: {failure}", debt.words())));
         }
-        left
     }
 
-    async fn pay(&self, debt: &Debt) -> Result<(), Failure> {
+    pub(super) async fn pay(&self, debt: &Debt) -> Result<(), Failure> {
         let (plugin, deadline) = (&self.plugin, self.deadline);
         let secrets = self.secrets.clone();
         match debt {
@@ -140,6 +140,11 @@ impl Scratch {
         self.root.join("target")
     }
 
+    /// Where it is not published, or must not be.
+    pub(super) fn second(&self) -> PathBuf {
+        self.root.join("second")
+    }
+
     /// Takes them away. What cannot be removed holds something.
     pub(super) fn remove(self) -> Result<(), String> {
         let gone = |path: &Path| match std::fs::remove_dir(path) {
@@ -148,6 +153,9 @@ impl Scratch {
             }
             _ => Ok(()),
         };
-        gone(&self.target()).and_then(|()| gone(&self.staging())).and_then(|()| gone(&self.root))
+        gone(&self.target())
+            .and_then(|()| gone(&self.second()))
+            .and_then(|()| gone(&self.staging()))
+            .and_then(|()| gone(&self.root))
     }
 }

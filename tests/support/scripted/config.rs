@@ -67,6 +67,8 @@ pub struct Config {
     pub allocated: Vec<(i64, i64)>,
     /// Ranges in which any two snapshots differ; none: nobody keeps account of it.
     pub changed: Option<Vec<(i64, i64)>>,
+    /// Keys of `mutable_parameters` that it knows; any when there is none.
+    pub attributes: Option<Vec<String>>,
     /// `NodeGetInfo`; also kept to when volumes are attached.
     pub max_volumes: i64,
     /// The time since the beginning, the same for all nodes. Only what `works_on` measures asks for it.
@@ -169,6 +171,7 @@ impl Config {
             gzip: false,
             goes_away: false,
             hangs_up: false,
+            attributes: None,
             pace: || Duration::ZERO,
         }
     }

@@ -295,6 +295,7 @@ fn check_create(bench: &mut Bench<'_>, request: &proto::CreateVolumeRequest) -> 
     }
     let modify = request.mutable_parameters.is_empty() || bench.config.controller_can(Can::ModifyVolume);
     bench.demand(modify, Code::InvalidArgument, "MODIFY_VOLUME is not reported")?;
+    super::growth::known(bench, &request.mutable_parameters)?;
     if let Some(source) = &request.volume_content_source {
         use proto::volume_content_source::Type;
         let can = match &source.r#type {

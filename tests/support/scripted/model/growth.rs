@@ -76,6 +76,7 @@ impl Model {
         let some = !request.mutable_parameters.is_empty();
         bench.demand(some, Code::InvalidArgument, "mutable_parameters are missing")?;
         rules::map(bench, "mutable_parameters", &request.mutable_parameters)?;
+        known(bench, &request.mutable_parameters)?;
         rules::map(bench, "secrets", &request.secrets)?;
         let Some(volume) = self.volumes.get_mut(&request.volume_id) else {
             return Err(Refusal::new(Code::NotFound, format!("no volume {}", request.volume_id)));
@@ -179,5 +180,19 @@ impl Model {
         let bytes = self.volumes.get(&request.volume_id).map_or(0, |volume| volume.capacity);
         self.grown.insert(place, bytes);
         Ok(proto::NodeExpandVolumeResponse { capacity_bytes: bytes })
+    }
+}
+
+/// Whether the plugin knows what a volume is to be given.
+pub(super) fn known(
+    bench: &mut Bench<'_>,
+    wanted: &std::collections::BTreeMap<String, String>,
+) -> Result<(), Refusal> {
+    let all = bench.config.attributes.clone();
+    let unknown = wanted.keys().find(|key| all.as_ref().is_some_and(|all| !all.contains(key)));
+    // The plugin's own rule, and no fault of the caller's.
+    match unknown {
+        Some(key) => Err(Refusal::new(Code::InvalidArgument, format!("no attribute {key}"))),
+        None => Ok(()),
     }
 }
