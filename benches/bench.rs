@@ -19,7 +19,7 @@
 //! | [`leader`] | B9: the leader of three etcds killed, against a client of etcd beside it |
 //! | [`failover`] | B13: from the fence of a machine to its volumes on another one, and what that writes |
 //! | [`life`] | plugins: from a socket to a claim, from a death to the status, 50 of them at a restart, calls when idle |
-//! | [`idle`] | resident memory and idle processor time of the whole, the two halves and the shims |
+//! | [`idle`] | resident memory and idle processor time of the whole, the two halves and the shims; and with claims that wait |
 //! | [`binary`] | B20: size and crates |
 //!
 //! Arguments choose parts by name; without any all are run. The same program also serves as the `bind` plugin and as
@@ -152,6 +152,9 @@ fn measure(parts: &[&str]) -> ExitCode {
         }
         if wanted("idle") {
             idle::measure(&mut report).await;
+        }
+        if wanted("waiting") {
+            idle::waiting(&mut report).await;
         }
         cluster(&mut report, &wanted).await;
         let after = Floors::measure().await;

@@ -4,7 +4,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use futures::StreamExt;
+use kube::api::PostParams;
 use serde_json::{Value, json};
+use wharfline::api::{API_VERSION, VolumeClaim, VolumeClass};
 
 use super::report::{Report, Row, Target};
 use super::stack::{Stack, World, client};
@@ -70,6 +73,51 @@ pub(crate) async fn measure(report: &mut Report) {
     drop((node, server));
     apart.end();
 }
+
+/// How many claims wait.
+const WAITING: usize = 10_000;
+
+/// The same with claims that wait, half of them for a plugin that is not there, half for their first user.
+pub(crate) async fn waiting(report: &mut Report) {
+    let mut stack = Stack::new();
+    stack.up();
+    let client = stack.client().await;
+    let classes: kube::Api<VolumeClass> = kube::Api::all(client.clone());
+    for (name, mode) in CLASSES {
+        let class = json!({ "apiVersion": API_VERSION, "kind": "VolumeClass", "metadata": { "name": name },
+            "spec": { "plugin": "none", "volumeBindingMode": mode } });
+        classes.create(&PostParams::default(), &serde_json::from_value(class).unwrap()).await.unwrap();
+    }
+    let claims: kube::Api<VolumeClaim> = kube::Api::namespaced(client, "default");
+    futures::stream::iter(0..WAITING)
+        .for_each_concurrent(64, |number| {
+            let (class, _) = CLASSES[number % 2];
+            let claim = json!({ "apiVersion": API_VERSION, "kind": "VolumeClaim",
+                "metadata": { "name": format!("c{number:05}") },
+                "spec": { "volumeClassName": class, "accessModes": ["SingleNodeWriter"],
+                    "resources": { "requests": { "storage": "1Mi" } } } });
+            let claim: VolumeClaim = serde_json::from_value(claim).unwrap();
+            let claims = &claims;
+            async move { drop(claims.create(&PostParams::default(), &claim).await.unwrap()) }
+        })
+        .await;
+    tokio::time::sleep(SETTLE).await;
+    let (start, before, from) = (Instant::now(), Usage::of(stack.pid()), revision(&stack).await);
+    tokio::time::sleep(IDLE).await;
+    let (seconds, after, to) =
+        (start.elapsed().as_secs_f64(), Usage::of(stack.pid()), revision(&stack).await);
+    let percent = (after.cpu - before.cpu) / seconds * 100.0;
+    report.add(Row {
+        target: Some(Target::Value(0.3)),
+        more: json!({ "claims": WAITING, "residentMb": after.resident }),
+        ..Row::new("waiting", format!("up, {WAITING} claims wait: share of a core, 60 s"), "%", vec![percent])
+    });
+    report.add(Row::new("waiting", "store writes", "/min", vec![(to - from) / seconds * 60.0]));
+    stack.end();
+}
+
+/// The classes of claims that wait.
+const CLASSES: [(&str, &str); 2] = [("at-once", "Immediate"), ("late", "WaitForFirstConsumer")];
 
 /// Applies the quickstart and waits until its volume is published.
 async fn quickstart(stack: &Stack) {
