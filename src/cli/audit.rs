@@ -38,6 +38,19 @@ pub(crate) struct Known {
     pub(crate) agents: Vec<NodeAgent>,
 }
 
+impl Known {
+    /// The nodes that alone know some of a plugin's volumes or snapshots.
+    pub(crate) fn homes(&self, plugin: &str) -> BTreeSet<String> {
+        let volumes = self.volumes.iter().filter(|v| v.spec.plugin == plugin).map(|v| node(v).to_owned());
+        let of = |snapshot: &Snapshot| {
+            let of = snapshot.status.as_ref().and_then(|status| status.of.clone());
+            of.filter(|of| of.plugin == plugin).map(|of| of.node_name)
+        };
+        let all = volumes.chain(self.snapshots.iter().filter_map(of));
+        all.filter(|node| !node.is_empty()).collect()
+    }
+}
+
 /// What does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) enum What {
@@ -93,6 +106,18 @@ pub(crate) fn findings(lists: &Lists, before: &Known, after: &Known) -> Vec<Find
         }));
     }
     found.into_iter().collect()
+}
+
+/// What does not fit at two looks, as the second one has it: what came and went in the middle of one fits, and no list is of one moment.
+pub(crate) fn confirmed(first: &[Finding], second: Vec<Finding>) -> Vec<Finding> {
+    let kind = |what: What| match what {
+        What::Unclear => What::Unknown,
+        What::UnclearSnapshot => What::UnknownSnapshot,
+        what => what,
+    };
+    let same =
+        |a: &Finding, b: &Finding| kind(a.what) == kind(b.what) && a.of == b.of && a.subject == b.subject;
+    second.into_iter().filter(|found| first.iter().any(|before| same(before, found))).collect()
 }
 
 /// What the plugin calls a volume; empty while nobody knows.
@@ -507,6 +532,29 @@ mod tests {
             let list = Listed { node: node.into(), ..listed(&[]) };
             assert_eq!(words(list, &all, &all).len(), expected, "{node}");
         }
+    }
+
+    #[test]
+    fn what_is_told_stood_there_twice() {
+        let found = |what, subject: &str| Finding {
+            what,
+            of: "p".into(),
+            subject: subject.into(),
+            details: String::new(),
+        };
+        let first =
+            [found(What::Unclear, "x"), found(What::UnknownSnapshot, "s"), found(What::NotListed, "h")];
+        let second =
+            vec![found(What::Unknown, "x"), found(What::UnknownSnapshot, "t"), found(What::NotListed, "h")];
+        assert_eq!(confirmed(&first, second), [found(What::Unknown, "x"), found(What::NotListed, "h")]);
+    }
+
+    #[test]
+    fn nodes_that_have_volumes_alone_are_known() {
+        let mut all = known(&[volume("v", "h", "Up")], &[]);
+        all.snapshots = vec![cut("s", "h", "b", &json!({})), cut("t", "i", "", &json!({}))];
+        assert_eq!(all.homes("p"), BTreeSet::from(["a".to_owned(), "b".to_owned()]));
+        assert_eq!(all.homes("q"), BTreeSet::new());
     }
 
     #[test]

@@ -36,8 +36,8 @@ pub(super) struct Gathered<T> {
     pub(super) by: BTreeSet<String>,
     /// How many were to be asked.
     pub(super) asked: usize,
-    /// Why others did not.
-    pub(super) unasked: Vec<Failure>,
+    /// Why others did not; with the plugin and the node where nobody could be asked, both empty otherwise.
+    pub(super) unasked: Vec<((String, String), Failure)>,
 }
 
 /// Asks plugins, all where none is named, for what their backends have.
@@ -48,10 +48,10 @@ pub(super) async fn gather<T>(
     session: &Session<'_>,
     kinds: &Kinds,
     (plugins, list): (&[String], AuditList),
-    deadline: &Deadline,
+    (known, deadline): (&Known, &Deadline),
     entries: impl Fn(Answer) -> Vec<T>,
 ) -> Result<Gathered<T>, Failure> {
-    let asked = chosen(session, kinds, plugins, list).await?;
+    let asked = chosen(session, kinds, (plugins, list), known).await?;
     let answers = asked.iter().map(|one| answers(&session.wire, kinds, one, list, deadline));
     let mut gathered =
         Gathered { listed: Vec::new(), by: BTreeSet::new(), asked: asked.len(), unasked: Vec::new() };
@@ -63,7 +63,10 @@ pub(super) async fn gather<T>(
                 gathered.listed.push(Listed { plugin: one.plugin.clone(), node: one.only.clone(), entries });
             }
             Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),
-            Err(failure) => gathered.unasked.push(failure),
+            Err(failure) if one.instance.is_empty() => {
+                gathered.unasked.push(((one.plugin.clone(), one.only.clone()), failure));
+            }
+            Err(failure) => gathered.unasked.push((Default::default(), failure)),
         }
     }
     Ok(gathered)
@@ -83,8 +86,8 @@ struct Asked {
 async fn chosen(
     session: &Session<'_>,
     kinds: &Kinds,
-    names: &[String],
-    list: AuditList,
+    (names, list): (&[String], AuditList),
+    known: &Known,
 ) -> Result<Vec<Asked>, Failure> {
     let plugins: Vec<Plugin> = all(&session.wire, kinds, "plugins").await?;
     let instances: Vec<PluginInstance> = all(&session.wire, kinds, "plugininstances").await?;
@@ -95,9 +98,11 @@ async fn chosen(
         return Err(Failure::new(Exit::NotFound, format!("plugin/{missing} does not exist")));
     }
     let wanted = plugins.iter().filter(|plugin| names.is_empty() || names.contains(&named(plugin)));
-    Ok(wanted
-        .flat_map(|plugin| to_ask((&named(plugin), list), plugin.spec.controller_scope, (&instances, &lives)))
-        .collect())
+    let asked = |plugin: &Plugin| {
+        let (name, scope) = (named(plugin), plugin.spec.controller_scope);
+        to_ask((&name, list), scope, (&instances, &lives), known.homes(&name))
+    };
+    Ok(wanted.flat_map(asked).collect())
 }
 
 fn name_in(object: &Value) -> String {
@@ -114,38 +119,42 @@ fn to_ask(
     (plugin, list): (&str, AuditList),
     scope: ControllerScope,
     (instances, lives): (&[PluginInstance], &BTreeSet<String>),
+    mut homes: BTreeSet<String>,
 ) -> Vec<Asked> {
     let (lists, has) = capabilities(list);
     let can = |instance: &PluginInstance, word: &str| {
         instance.status.iter().flat_map(|status| &status.capabilities).any(|can| can == word)
     };
-    let well = |instance: &&PluginInstance| {
-        instance.spec.plugin == plugin
-            && instance.spec.role.controller()
-            && lives.contains(&instance.spec.node_name)
-            && instance.status.as_ref().is_some_and(|status| is_true(&status.conditions, READY))
-    };
-    let well: Vec<_> = instances.iter().filter(well).collect();
-    let mut able: Vec<_> = well.iter().copied().filter(|instance| can(instance, lists)).collect();
-    able.sort_by_key(|instance| (instance.spec.node_name.clone(), instance.metadata.name.clone()));
-    if scope == ControllerScope::Node {
-        able.dedup_by_key(|instance| instance.spec.node_name.clone());
-    } else {
-        able.truncate(1);
-    }
-    let asked = |instance: &PluginInstance| Asked {
-        plugin: plugin.to_owned(),
-        instance: instance.metadata.name.clone().unwrap_or_default(),
-        only: if scope == ControllerScope::Node { instance.spec.node_name.clone() } else { String::new() },
-    };
+    let its = |instance: &&PluginInstance| instance.spec.plugin == plugin && instance.spec.role.controller();
+    let its: Vec<_> = instances.iter().filter(its).collect();
     // Who has none of them is not asked for them, and it is not told that he was not.
-    if able.is_empty() && !has.is_empty() && !well.iter().any(|instance| can(instance, has)) {
+    if !has.is_empty() && !its.iter().any(|instance| can(instance, lists) || can(instance, has)) {
         return Vec::new();
     }
-    if able.is_empty() {
-        return vec![Asked { plugin: plugin.to_owned(), instance: String::new(), only: String::new() }];
+    let able = |instance: &&PluginInstance| {
+        lives.contains(&instance.spec.node_name)
+            && instance.status.as_ref().is_some_and(|status| is_true(&status.conditions, READY))
+            && can(instance, lists)
+    };
+    let mut able: Vec<_> = its.iter().copied().filter(able).collect();
+    able.sort_by_key(|instance| (instance.spec.node_name.clone(), instance.metadata.name.clone()));
+    let asked = |instance: &str, only: &str| Asked {
+        plugin: plugin.to_owned(),
+        instance: instance.to_owned(),
+        only: only.to_owned(),
+    };
+    let name = |instance: &PluginInstance| instance.metadata.name.clone().unwrap_or_default();
+    if scope != ControllerScope::Node {
+        return vec![asked(&able.first().map(|instance| name(instance)).unwrap_or_default(), "")];
     }
-    able.into_iter().map(asked).collect()
+    able.dedup_by_key(|instance| instance.spec.node_name.clone());
+    // A node that is away, or whose driver is, has volumes all the same.
+    homes.extend(its.iter().map(|instance| instance.spec.node_name.clone()));
+    let there = |node: &String| able.iter().any(|instance| instance.spec.node_name == *node);
+    homes.retain(|node| !there(node));
+    let all = able.iter().map(|instance| asked(&name(instance), &instance.spec.node_name));
+    let all: Vec<_> = all.chain(homes.iter().map(|node| asked("", node))).collect();
+    if all.is_empty() { vec![asked("", "")] } else { all }
 }
 
 /// All that one instance lists, page by page. What it is asked is taken back in the end.
@@ -160,8 +169,15 @@ async fn answers(
     if asked.instance.is_empty() {
         let (lists, _) = capabilities(list);
         let lists = lists.trim_start_matches("controller/");
-        let why = format!("no instance of it that is ready, on a node that is, lists {list} ({lists})");
-        return Err(Failure::failed(format!("plugin/{plugin} was not asked for {list}")).because(why));
+        let (of, there) = match asked.only.as_str() {
+            "" => (String::new(), "no instance of it that is ready, on a node that is,".to_owned()),
+            node => (
+                format!(" of node {node}"),
+                "no instance of it is ready there, on a node that is, and".to_owned(),
+            ),
+        };
+        let why = format!("{there} lists {list} ({lists})");
+        return Err(Failure::failed(format!("plugin/{plugin} was not asked for {list}{of}")).because(why));
     }
     let item = Item {
         resource: kinds.find("plugininstances")?.clone(),
@@ -374,27 +390,41 @@ mod tests {
             instance("i-1", "a", "False", "Controller", LISTS),
             instance("i-0", "a", "True", "Node", LISTS),
             instance("i-00", "a", "True", "Controller", "controller/GET_CAPACITY"),
-            instance("i-000", "0", "True", "Controller", LISTS),
+            instance("i-000", "0", "True", "Controller", LISTS), // its node is not heard of
         ];
         let lives = ["a", "b"].map(str::to_owned).into();
         let names = |scope| -> Vec<(String, String)> {
-            to_ask(("p", AuditList::Volumes), scope, (&all, &lives))
+            to_ask(("p", AuditList::Volumes), scope, (&all, &lives), BTreeSet::new())
                 .into_iter()
                 .map(|one| (one.instance, one.only))
                 .collect()
         };
         let text = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(names(ControllerScope::Cluster), [text("i-2", "")]);
-        assert_eq!(names(ControllerScope::Node), [text("i-2", "a"), text("i-4", "b")]);
+        assert_eq!(names(ControllerScope::Node), [text("i-2", "a"), text("i-4", "b"), text("", "0")]);
+        let homes = ["a", "gone"].map(str::to_owned).into();
+        let asked = to_ask(("p", AuditList::Volumes), ControllerScope::Node, (&all, &lives), homes);
+        let unasked: Vec<_> =
+            asked.iter().filter(|a| a.instance.is_empty()).map(|a| a.only.as_str()).collect();
+        assert_eq!(unasked, ["0", "gone"], "nor is that of a node that has volumes and no instance any more");
         // Who takes no snapshots is not asked for any; who takes them and does not list them is told as not asked.
         let snapshots = |can: &str| -> Vec<String> {
             let one = [instance("i", "a", "True", "Controller", can)];
-            let asked = to_ask(("p", AuditList::Snapshots), ControllerScope::Cluster, (&one, &lives));
+            let asked = to_ask(
+                ("p", AuditList::Snapshots),
+                ControllerScope::Cluster,
+                (&one, &lives),
+                BTreeSet::new(),
+            );
             asked.into_iter().map(|one| one.instance).collect()
         };
         assert_eq!(snapshots("controller/LIST_SNAPSHOTS"), ["i"]);
         assert_eq!(snapshots("controller/CREATE_DELETE_SNAPSHOT"), [""]);
         assert_eq!(snapshots(LISTS), Vec::<String>::new());
-        assert_eq!(to_ask(("q", AuditList::Volumes), ControllerScope::Node, (&all, &lives))[0].instance, "");
+        assert_eq!(
+            to_ask(("q", AuditList::Volumes), ControllerScope::Node, (&all, &lives), BTreeSet::new())[0]
+                .instance,
+            ""
+        );
     }
 }

@@ -40,10 +40,11 @@ async fn adopt(session: &mut Session<'_>, args: &AdoptSnapshot) -> Result<(), Fa
     let kinds = session.kinds().await?;
     let deadline = Deadline::new(Some(Instant::now() + args.timeout));
     let what = (std::slice::from_ref(&args.plugin), AuditList::Snapshots);
-    let gathered = gather(session, &kinds, what, &deadline, |answer| answer.snapshots).await?;
+    let before = known(session, &kinds).await?;
+    let gathered = gather(session, &kinds, what, (&before, &deadline), |answer| answer.snapshots).await?;
     let of_it = |snapshot: &BackendSnapshot| snapshot.handle == args.handle;
     let Some(mut list) = gathered.listed.into_iter().find(|list| list.entries.iter().any(of_it)) else {
-        return Err(unlisted(args, gathered.unasked));
+        return Err(unlisted(args, gathered.unasked.into_iter().map(|(_, failure)| failure).next()));
     };
     list.entries.retain(of_it);
     let node = list.node.clone();
@@ -80,8 +81,8 @@ async fn adopt(session: &mut Session<'_>, args: &AdoptSnapshot) -> Result<(), Fa
     Ok(())
 }
 
-fn unlisted(args: &AdoptSnapshot, unasked: Vec<Failure>) -> Failure {
-    if let Some(failure) = unasked.into_iter().next() {
+fn unlisted(args: &AdoptSnapshot, unasked: Option<Failure>) -> Failure {
+    if let Some(failure) = unasked {
         return failure
             .try_this("a Snapshot with spec.source.handle can be applied without the plugin's list");
     }

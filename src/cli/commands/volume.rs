@@ -12,7 +12,7 @@ use crate::api::API_VERSION;
 use crate::api::audit::{AuditList, BackendVolume};
 use crate::api::volume::ExistingSource;
 use crate::cli::args::{Adopt, Audit, DryRun, Volume, VolumeCommand};
-use crate::cli::audit::{Finding, Listed, Lists, What, findings};
+use crate::cli::audit::{Finding, Listed, Lists, What, confirmed, findings};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::kinds::Kinds;
 use crate::cli::session::Session;
@@ -34,20 +34,16 @@ async fn audit(session: &mut Session<'_>, args: &Audit) -> Result<(), Failure> {
         }
     };
     let kinds = session.kinds().await?;
-    let before = known(session, &kinds).await?;
     let deadline = Deadline::new(Some(Instant::now() + args.timeout));
-    // One after the other: an instance is asked one thing at a time.
-    let volumes =
-        gather(session, &kinds, (&args.plugins, AuditList::Volumes), &deadline, |a| a.volumes).await?;
-    let snapshots =
-        gather(session, &kinds, (&args.plugins, AuditList::Snapshots), &deadline, |a| a.snapshots).await?;
-    if volumes.asked == 0 {
+    let mut look = looked(session, &kinds, (&args.plugins, &deadline)).await?;
+    if !look.found.is_empty() {
+        let again = looked(session, &kinds, (&args.plugins, &deadline)).await?;
+        look = Look { found: confirmed(&look.found, again.found), ..again };
+    }
+    let Look { found, lists, by, asked, unasked } = look;
+    if asked == 0 {
         session.note("No plugins; nothing can be asked.");
     }
-    let after = known(session, &kinds).await?;
-    let by: BTreeSet<_> = volumes.by.union(&snapshots.by).collect();
-    let lists = Lists { volumes: volumes.listed, snapshots: snapshots.listed };
-    let found = findings(&lists, &before, &after);
     if as_json {
         let text =
             serde_json::to_string_pretty(&found).map_err(|error| Failure::failed(error.to_string()))?;
@@ -55,11 +51,10 @@ async fn audit(session: &mut Session<'_>, args: &Audit) -> Result<(), Failure> {
     } else {
         print(session, &found)?;
     }
-    let unasked: Vec<_> = volumes.unasked.into_iter().chain(snapshots.unasked).collect();
     for failure in &unasked {
         session.report(failure);
     }
-    if volumes.asked == 0 && found.is_empty() {
+    if asked == 0 && found.is_empty() {
         return Ok(());
     }
     let listed = format!("{} listed by {}", count(&lists), plural(by.len(), "instance"));
@@ -75,6 +70,40 @@ async fn audit(session: &mut Session<'_>, args: &Audit) -> Result<(), Failure> {
         Some(advice) => failure.try_this(advice),
         None => failure,
     })
+}
+
+/// One look at the backends and at what is known here.
+struct Look {
+    found: Vec<Finding>,
+    lists: Lists,
+    /// The instances that answered.
+    by: BTreeSet<String>,
+    /// How many were to be asked.
+    asked: usize,
+    /// Why others did not answer.
+    unasked: Vec<Failure>,
+}
+
+async fn looked(
+    session: &Session<'_>,
+    kinds: &Kinds,
+    (plugins, deadline): (&[String], &Deadline),
+) -> Result<Look, Failure> {
+    let before = known(session, kinds).await?;
+    // One after the other: an instance is asked one thing at a time.
+    let (of, by) = ((plugins, AuditList::Volumes), (&before, deadline));
+    let volumes = gather(session, kinds, of, by, |answer| answer.volumes).await?;
+    let of = (plugins, AuditList::Snapshots);
+    let snapshots = gather(session, kinds, of, by, |answer| answer.snapshots).await?;
+    let after = known(session, kinds).await?;
+    // Where nobody could be asked for volumes, nobody could be for snapshots.
+    let nobody: BTreeSet<_> = volumes.unasked.iter().map(|(whom, _)| whom.clone()).collect();
+    let news = |(whom, _): &((String, String), Failure)| whom.0.is_empty() || !nobody.contains(whom);
+    let unasked = volumes.unasked.into_iter().chain(snapshots.unasked.into_iter().filter(news));
+    let unasked = unasked.map(|(_, failure)| failure).collect();
+    let by = volumes.by.union(&snapshots.by).cloned().collect();
+    let lists = Lists { volumes: volumes.listed, snapshots: snapshots.listed };
+    Ok(Look { found: findings(&lists, &before, &after), lists, by, asked: volumes.asked, unasked })
 }
 
 /// What can be done with the first orphan of each kind.
@@ -203,13 +232,15 @@ async fn lookup(
 ) -> Result<(String, BackendVolume), Failure> {
     let deadline = Deadline::new(Some(Instant::now() + args.timeout));
     let plugins = std::slice::from_ref(&args.plugin);
-    let gathered = gather(session, kinds, (plugins, AuditList::Volumes), &deadline, |a| a.volumes).await?;
+    let known = known(session, kinds).await?;
+    let of = (plugins, AuditList::Volumes);
+    let gathered = gather(session, kinds, of, (&known, &deadline), |answer| answer.volumes).await?;
     for list in gathered.listed {
         if let Some(volume) = list.entries.into_iter().find(|volume| volume.handle == args.handle) {
             return Ok((list.node, volume));
         }
     }
-    if let Some(failure) = gathered.unasked.into_iter().next() {
+    if let Some((_, failure)) = gathered.unasked.into_iter().next() {
         let by_hand = "a Volume with spec.source.existing can be applied without the plugin's list";
         return Err(failure.try_this(by_hand));
     }

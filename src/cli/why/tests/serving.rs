@@ -223,3 +223,16 @@ fn who_may_not_serve_a_plugin_is_told_how_it_may() {
     let (_, _, advice) = root(&cluster, "Allocation/drv");
     assert!(!advice.contains("allowInstancesFrom"), "{advice}");
 }
+
+/// One that was there before, on a node that is not known.
+#[test]
+fn a_volume_of_a_node_that_does_not_exist_leads_to_it() {
+    let why =
+        json!([{ "type": "Ready", "status": "False", "reason": "PluginNotReady", "message": "no instance" }]);
+    let source = json!({ "existing": { "handle": "h", "nodeName": "n9" } });
+    let volume = json!({ "spec": { "source": source },
+        "status": { "phase": "Pending", "controller": null, "conditions": why } });
+    let cluster = with(&[("volumes/0", volume)]);
+    let root = explain(&objects(&cluster), &subject("Volume/vol-data")).unwrap().root.unwrap();
+    assert_eq!((root.subject.to_string().as_str(), root.text.as_str()), ("node/n9", "does not exist"));
+}

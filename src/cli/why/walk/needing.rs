@@ -208,7 +208,12 @@ fn handed_over(volume: &Volume) -> Option<&str> {
 
 /// Whether one node alone reaches the volume.
 fn is_local(volume: &Volume) -> bool {
+    only_node(volume).is_some()
+}
+
+/// The node that alone reaches the volume.
+pub(super) fn only_node(volume: &Volume) -> Option<&str> {
     let source = &volume.spec.source;
-    let made = source.create.as_ref().is_some_and(|made| !made.node_name.is_empty());
-    made || source.existing.as_ref().is_some_and(|found| !found.node_name.is_empty())
+    let made = source.create.as_ref().map(|made| made.node_name.as_str());
+    made.or(source.existing.as_ref().map(|found| found.node_name.as_str())).filter(|node| !node.is_empty())
 }
