@@ -167,6 +167,9 @@ pub struct ExistingSource {
     /// With `controllerScope: Node`, the node that has it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node_name: String,
+    /// How large it is, such as 10Gi, as far as that is known. What a claim asks for beyond it is an expansion; without it nothing is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub capacity: String,
 }
 
 /// A volume that is there only while it is published.

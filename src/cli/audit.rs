@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use crate::api::audit::{BackendSnapshot, BackendVolume};
 use crate::api::meta::Rung;
-use crate::api::{NodeAgent, Snapshot, Volume, VolumeAttachment};
+use crate::api::snapshot::SnapshotStatus;
+use crate::api::{NodeAgent, Snapshot, Volume, VolumeAttachment, VolumeStatus};
 
 /// What one instance of a plugin listed.
 #[derive(Debug, Clone, Default)]
@@ -82,6 +83,9 @@ pub(crate) struct Finding {
     pub(crate) what: What,
     /// The plugin; of a mount, its node.
     pub(crate) of: String,
+    /// The only node that knows it; empty where all know it, and of a mount.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) node: String,
     /// The handle; of a mount, its path.
     pub(crate) subject: String,
     pub(crate) details: String,
@@ -101,6 +105,7 @@ pub(crate) fn findings(lists: &Lists, before: &Known, after: &Known) -> Vec<Find
         found.extend(paths.map(|path| Finding {
             what: What::Mount,
             of: agent.name_any(),
+            node: String::new(),
             subject: path.clone(),
             details: "no record owns it; unmount it once nobody uses it".to_owned(),
         }));
@@ -115,8 +120,10 @@ pub(crate) fn confirmed(first: &[Finding], second: Vec<Finding>) -> Vec<Finding>
         What::UnclearSnapshot => What::UnknownSnapshot,
         what => what,
     };
-    let same =
-        |a: &Finding, b: &Finding| kind(a.what) == kind(b.what) && a.of == b.of && a.subject == b.subject;
+    let same = |a: &Finding, b: &Finding| {
+        let of = |f: &Finding| (kind(f.what), f.of.clone(), f.node.clone(), f.subject.clone());
+        of(a) == of(b)
+    };
     second.into_iter().filter(|found| first.iter().any(|before| same(before, found))).collect()
 }
 
@@ -138,6 +145,7 @@ fn of_list(list: &Listed<BackendVolume>, before: &Known, after: &Known, found: &
     let finding = |what, subject: &str, details: String| Finding {
         what,
         of: list.plugin.clone(),
+        node: list.node.clone(),
         subject: subject.to_owned(),
         details,
     };
@@ -147,8 +155,11 @@ fn of_list(list: &Listed<BackendVolume>, before: &Known, after: &Known, found: &
     };
     let (earlier, later) = (ours(before), ours(after));
     let under_way = [before, after].into_iter().flat_map(|known| &known.volumes);
-    // Without a host nobody was ever asked for it.
-    let asked_for = |v: &Volume| v.status.as_ref().is_some_and(|status| status.controller.is_some());
+    // Without a host nobody was ever asked for it, and what was refused is not there.
+    let asked_for = |v: &Volume| {
+        let refused = |status: &VolumeStatus| status.exists == Some(Rung::Down) && !status.attempting;
+        v.status.as_ref().is_some_and(|status| status.controller.is_some() && !refused(status))
+    };
     let under_way =
         under_way.filter(|v| v.spec.plugin == list.plugin && handle(v).is_empty() && asked_for(v));
     let under_way: BTreeSet<String> = under_way.map(ResourceExt::name_any).collect();
@@ -198,8 +209,8 @@ fn of_snapshots(
     found: &mut BTreeSet<Finding>,
 ) {
     let mut tell = |what, subject: &str, details: String| {
-        let (of, subject) = (list.plugin.clone(), subject.to_owned());
-        found.insert(Finding { what, of, subject, details });
+        let (of, node) = (list.plugin.clone(), list.node.clone());
+        found.insert(Finding { what, of, node, subject: subject.to_owned(), details });
     };
     let plugin = |snapshot: &Snapshot| {
         let of = snapshot.status.as_ref().and_then(|status| status.of.as_ref()).map(|of| of.plugin.clone());
@@ -211,7 +222,10 @@ fn of_snapshots(
     let (earlier, later) = (ours(before), ours(after));
     let known: BTreeSet<&str> = earlier.iter().chain(&later).flat_map(pictures).collect();
     // Without a host nobody was ever asked for it.
-    let asked_for = |s: &Snapshot| s.status.as_ref().is_some_and(|status| status.controller.is_some());
+    let asked_for = |s: &Snapshot| {
+        let refused = |status: &SnapshotStatus| status.exists == Some(Rung::Down);
+        s.status.as_ref().is_some_and(|status| status.controller.is_some() && !refused(status))
+    };
     let making = |s: &&Snapshot| s.is_cut() && pictures(s).is_empty() && asked_for(s);
     let label = |s: &Snapshot| format!("snapshot/{} in {}", s.name_any(), s.namespace().unwrap_or_default());
     let under_way: BTreeSet<String> = earlier.iter().chain(&later).filter(making).map(label).collect();
@@ -274,6 +288,7 @@ fn attached(
     let finding = |what, handle: &str, details| Finding {
         what,
         of: list.plugin.clone(),
+        node: list.node.clone(),
         subject: handle.to_owned(),
         details,
     };
@@ -413,6 +428,12 @@ mod tests {
         let making = known(&[volume("v", "", "")], &[]);
         let found = findings(&lists(listed(&[("x", None)])), &making, &making);
         assert_eq!(found[0].what, What::Unclear);
+        for (attempting, what) in [(true, What::Unclear), (false, What::Unknown)] {
+            let mut refused = making.clone();
+            let status = refused.volumes[0].status.as_mut().unwrap();
+            (status.exists, status.attempting) = (Some(Rung::Down), attempting);
+            assert_eq!(words(listed(&[("x", None)]), &refused, &refused), [(what, "x".to_owned())]);
+        }
         let mut waiting = making.clone();
         waiting.volumes[0].status.as_mut().unwrap().controller = None;
         assert_eq!(words(listed(&[("x", None)]), &waiting, &waiting), [(What::Unknown, "x".to_owned())]);
@@ -506,6 +527,8 @@ mod tests {
         assert_eq!(told_of(&[], "a", &ready, &ready).len(), 1);
         let making = [cut("s", "", "", &json!({ "exists": "Unknown" }))];
         assert_eq!(told_of(&["x"], "", &making, &making), [(What::UnclearSnapshot, "x".to_owned())]);
+        let refused = [cut("s", "", "", &json!({ "exists": "Down" }))];
+        assert_eq!(told_of(&["x"], "", &refused, &refused), [(What::UnknownSnapshot, "x".to_owned())]);
         let waiting = [cut("s", "", "", &json!({ "exists": null, "controller": null }))];
         assert_eq!(told_of(&["x"], "", &waiting, &waiting), [(What::UnknownSnapshot, "x".to_owned())]);
     }
@@ -539,6 +562,7 @@ mod tests {
         let found = |what, subject: &str| Finding {
             what,
             of: "p".into(),
+            node: String::new(),
             subject: subject.into(),
             details: String::new(),
         };

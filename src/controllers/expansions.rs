@@ -12,6 +12,7 @@ use crate::api::plugin::capability;
 use crate::api::quantity;
 use crate::api::volume::{EXPANDED, WantedSize};
 use crate::api::{Plugin, Volume, VolumeClaim, VolumeClass, VolumeStatus};
+use crate::plan::Reason;
 use crate::plan::expand::{self, Ability, Claimed, Having};
 use crate::plan::registry::Service;
 
@@ -36,15 +37,27 @@ pub(crate) fn look(
 ) -> Look {
     let (world, status) = (&context.world, volume.status.clone().unwrap_or_default());
     let bytes = |text: &str| quantity::bytes(text).unwrap_or(0);
-    let backend = bytes(&status.capacity);
+    let existing = volume.spec.source.existing.as_ref();
+    let backend = match (bytes(&status.capacity), existing) {
+        // Nobody takes it up where the plugin has no controller service.
+        (0, Some(there)) => bytes(&there.capacity),
+        (has, _) => has,
+    };
     let shown = claim.status.as_ref().map_or(0, |s| bytes(&s.capacity));
     let made_with = volume.spec.source.create.as_ref().map_or(backend, |create| create.required_bytes);
     let asked = volume.spec.size.map_or(made_with, |size| size.required_bytes);
     let wanted = requested(claim).unwrap_or(asked);
     // Nothing was ever asked for beyond what it was made or registered with, whatever that is.
     if (wanted <= asked || asked == 0) && volume.spec.size.is_none() {
-        let capacity = status.capacity;
-        return Look { claimed: Claimed::AsAsked, capacity, allocated: String::new(), condition: None };
+        // It may have asked for more since it was bound, and it may not: that it is not served is said once it has changed.
+        let changed = claim.metadata.generation.is_some_and(|generation| generation > 1);
+        let unknown = asked == 0 && existing.is_some() && wanted > 0 && changed;
+        let condition = unknown.then(|| {
+            let reason = Reason::SizeUnknown { volume: volume.name_any() };
+            Condition::new(EXPANDED, Truth::False, reason.word(), reason.to_string())
+        });
+        let capacity = if backend == 0 { String::new() } else { quantity::display(backend) };
+        return Look { claimed: Claimed::AsAsked, capacity, allocated: String::new(), condition };
     }
     let limit = claim.spec.resources.limits.as_ref().map_or(0, |limit| bytes(&limit.storage));
     let named = claim.spec.volume_class_name.is_empty() && !claim.spec.volume_name.is_empty();

@@ -15,6 +15,7 @@ use super::plugins::leaving;
 use super::volumes::{held_back, only};
 use super::world::namespace_or_default;
 use crate::api::meta::Host;
+use crate::api::plugin::ControllerScope;
 use crate::api::{Volume, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::host::{self, Candidate, Decision, HostNode, Serving};
@@ -159,6 +160,7 @@ pub(crate) fn decide(context: &Context, of: &Hosted<'_>) -> (Decision, Option<Du
         node_goes: current.is_some_and(|host| goes(context, &host.node_name)),
         candidates: &candidates,
         only: of.only,
+        local: plugin.as_ref().is_some_and(|plugin| plugin.spec.controller_scope == ControllerScope::Node),
         preferred: of.preferred.as_deref(),
         plugin: of.plugin,
         has_controllers: instances.has_controllers(plugin.as_deref()),

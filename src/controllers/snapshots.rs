@@ -81,6 +81,7 @@ fn facts<'a>(object: &Snapshot, status: &'a SnapshotStatus, waits: Option<&'a Re
         deleting: deleting(object),
         wanted: Wanted::of(deleting(object), object.is_cut(), object.spec.deletion_policy),
         exists: status.exists,
+        known: !status.handle.is_empty() || !object.is_cut(),
         ready: status.ready,
         copy: status.copies.first().map(String::as_str),
         waits,

@@ -1,18 +1,27 @@
 //! What is looked up before a driver is asked again that said NOT_FOUND (CO-ERR-05): whether our record of the volume stands.
 //! What the driver itself says of it only its host may ask (`hosting::lookup`).
 use super::context::Node;
-use super::mounts::chain;
+use super::mounts::in_words;
 use crate::api::Volume;
 use crate::csi::Failure;
 
 /// The Volume of this name, as the server itself has it, if it has this handle; else what has become of it.
 pub(super) async fn record(node: &Node, name: &str, handle: &str) -> Result<Volume, String> {
-    match node.volume(name).await {
+    stands(node.volume(name).await, (name, handle))
+}
+
+fn stands(read: Result<Option<Volume>, kube::Error>, (name, handle): (&str, &str)) -> Result<Volume, String> {
+    match read {
         Ok(Some(volume)) if handle_of(&volume) == handle => Ok(volume),
         Ok(Some(_)) => Err(format!("Volume \"{name}\" has another handle by now")),
         Ok(None) => Err(format!("there is no Volume \"{name}\" any more")),
-        Err(error) => Err(format!("Volume \"{name}\" could not be read: {}", chain(&error))),
+        Err(error) => Err(format!("Volume \"{name}\" could not be read: {}", in_words(&error))),
     }
+}
+
+/// Whether a volume is none of this node's to look up: another one makes its calls.
+fn is_anothers(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 
 fn handle_of(volume: &Volume) -> &str {
@@ -31,9 +40,12 @@ pub(super) async fn of_node(node: &Node, (name, handle): (&str, &str), failure: 
     if !failure.is_not_found() {
         return failure;
     }
-    match Box::pin(record(node, name, handle)).await {
-        Ok(_) => with(failure, &format!("Volume \"{name}\" is there, with the handle {handle:?}")),
-        Err(found) => with(failure, &found),
+    match Box::pin(node.volume(name)).await {
+        Err(error) if is_anothers(&error) => failure,
+        read => match stands(read, (name, handle)) {
+            Ok(_) => with(failure, &format!("Volume \"{name}\" is there, with the handle {handle:?}")),
+            Err(found) => with(failure, &found),
+        },
     }
 }
 

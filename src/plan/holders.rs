@@ -271,7 +271,7 @@ fn may_have(facts: &Facts, holders: &[Holder], wanted: &Holder) -> Result<(), Re
             // Who has it says more than where it is, until it is on its way out.
             if !attachment.going {
                 release::grant(&facts.volume, facts.mode, holders, wanted)?;
-                if let Some(reader) = holders.iter().find(|h| !here && h.node_name == attachment.node) {
+                if let Some(reader) = who_stays(facts, holders, attachment).filter(|_| !here) {
                     let holder = format!("{}/{}", reader.allocation.namespace, reader.allocation.name);
                     let (volume, node) = (facts.volume.clone(), attachment.node.clone());
                     return Err(Reason::HeldElsewhere { volume, holder, node });
@@ -281,6 +281,14 @@ fn may_have(facts: &Facts, holders: &[Holder], wanted: &Holder) -> Result<(), Re
         }
     }
     release::grant(&facts.volume, facts.mode, holders, wanted)
+}
+
+/// Who has an attachment: one that goes on using it, if there is such a one.
+fn who_stays<'a>(facts: &Facts, holders: &'a [Holder], attachment: &Attachment) -> Option<&'a Holder> {
+    let there = || holders.iter().filter(|holder| holder.node_name == attachment.node);
+    let goes_on =
+        |holder: &Holder| facts.holders.iter().any(|(held, user)| same(held, holder) && *user == User::Wants);
+    there().find(|holder| goes_on(holder)).or_else(|| there().next())
 }
 
 #[cfg(test)]

@@ -112,6 +112,8 @@ pub struct Facts<'a> {
     pub candidates: &'a [Candidate],
     /// The only node that will do, with `controllerScope: Node`.
     pub only: Option<&'a str>,
+    /// Each node's instance knows its own volumes alone (`controllerScope: Node`).
+    pub local: bool,
     /// The consumer's node, preferred.
     pub preferred: Option<&'a str>,
     /// The plugin's name, for the reason.
@@ -179,6 +181,10 @@ pub fn decide(facts: &Facts<'_>) -> Decision {
     if facts.current.is_none() && !facts.has_controllers {
         return Decision::Unneeded;
     }
+    // Another one that does not know it would say that it is not there.
+    if facts.current.is_none() && facts.local && facts.only.is_none() {
+        return Decision::Wait(Reason::NodeNotNamed { plugin: facts.plugin.to_owned() });
+    }
     let fits = |c: &&Candidate| facts.only.is_none_or(|only| only == c.node);
     let best = facts
         .candidates
@@ -215,6 +221,7 @@ mod tests {
             node_goes: false,
             candidates,
             only: None,
+            local: false,
             preferred: None,
             plugin: "p",
             has_controllers: true,
@@ -270,6 +277,18 @@ mod tests {
     #[test]
     fn a_plugin_without_controller_service_needs_no_host() {
         assert_eq!(decide(&Facts { has_controllers: false, ..facts(&[]) }), Decision::Unneeded);
+    }
+
+    #[test]
+    fn what_one_node_alone_knows_goes_to_the_node_that_is_named() {
+        let list = candidates(&[("a", 0), ("b", 0)]);
+        let local = Facts { local: true, ..facts(&list) };
+        assert_eq!(decide(&local), Decision::Wait(Reason::NodeNotNamed { plugin: "p".into() }));
+        assert_eq!(assigned(decide(&Facts { only: Some("b"), ..local.clone() })), Some(("b".into(), 1)));
+        let host = Host { node_name: "a".into(), epoch: 4 };
+        let has =
+            Facts { current: Some(&host), current_node: HostNode::Alive, serving: Serving::Well, ..local };
+        assert_eq!(decide(&has), Decision::Keep, "what has a host keeps it");
     }
 
     fn assigned(decision: Decision) -> Option<(String, i64)> {

@@ -185,6 +185,11 @@ pub enum Reason {
         /// What it waits for.
         why: String,
     },
+    /// Of a volume that was there before nobody said how large it is.
+    SizeUnknown {
+        /// Its name.
+        volume: String,
+    },
     /// What a new volume is to be filled from does not fit what is asked for.
     SourceMismatch {
         /// Such as `claim "data"`.
@@ -300,6 +305,7 @@ impl Reason {
             Self::StageDead => "StageDead",
             Self::ExpansionNotAllowed { .. } => "ExpansionNotAllowed",
             Self::SourceNotReady { .. } => "SourceNotReady",
+            Self::SizeUnknown { .. } => "SizeUnknown",
             Self::SourceMismatch { .. } => "SourceMismatch",
             Self::SourceElsewhere { .. } => "SourceElsewhere",
             Self::AttributesMismatch { .. } => "AttributesMismatch",
@@ -410,6 +416,11 @@ impl std::fmt::Display for Reason {
             Self::SourceNotReady { from, why } => {
                 write!(f, "waits for {from}, which it is filled from: {why}")
             }
+            Self::SizeUnknown { volume } => write!(
+                f,
+                "nobody said how large volume \"{volume}\" is, so nothing is an expansion of it: register it with \
+                 spec.source.existing.capacity"
+            ),
             Self::SourceMismatch { from, details } => write!(f, "cannot be filled from {from}: {details}"),
             Self::AttributesMismatch { class, of, plugin } => write!(
                 f,
@@ -420,7 +431,8 @@ impl std::fmt::Display for Reason {
             }
             Self::NodeNotNamed { plugin } => write!(
                 f,
-                "plugin \"{plugin}\" has controllerScope Node: say in spec.source.nodeName which node has the snapshot"
+                "plugin \"{plugin}\" has controllerScope Node: its source has to say in nodeName which node has it; delete \
+                 it, and apply it so"
             ),
             Self::VolumeNotHere => write!(
                 f,

@@ -68,6 +68,8 @@ pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
     use Rung::{Down, Unknown, Up};
     let take = || if seen.at_source { Next::Do(Step::Take) } else { Next::Wait(Reason::VolumeNotHere) };
     match (wanted, seen.exists) {
+        // Nobody could find again what is kept and has no name.
+        (Wanted::Forgotten, Some(Unknown)) if seen.cut && !seen.handle_known => take(),
         (Wanted::Forgotten, _) | (Wanted::Deleted, None | Some(Down)) => Next::Converged,
         (Wanted::Present, Some(Up)) if seen.ready => Next::Converged,
         (Wanted::Present, _) if !seen.cut => Next::Do(Step::Find),
@@ -92,6 +94,8 @@ pub struct Facts<'a> {
     pub wanted: Wanted,
     /// What the host said of it.
     pub exists: Option<Rung>,
+    /// Whether its handle is recorded, or it was there before.
+    pub known: bool,
     /// Whether it can be used.
     pub ready: bool,
     /// A volume that is being filled from it.
@@ -103,10 +107,12 @@ pub struct Facts<'a> {
 }
 
 /// Whether its finalizer may be removed. Before the first call the host has the server know that it may have asked, so that
-/// what says nothing of it was never asked for.
+/// what says nothing of it was never asked for. What is kept is known first: it is found again by its handle alone.
 pub fn gone(facts: &Facts<'_>) -> bool {
     let absent = matches!(facts.exists, None | Some(Rung::Down));
-    facts.deleting && (absent || facts.wanted == Wanted::Forgotten && facts.copy.is_none())
+    let doubtful = facts.exists == Some(Rung::Unknown) && !facts.known;
+    let kept = facts.wanted == Wanted::Forgotten && facts.copy.is_none() && !doubtful;
+    facts.deleting && (absent || kept)
 }
 
 /// The `Ready` condition, without generation and time.
@@ -269,6 +275,10 @@ mod tests {
     fn what_may_have_been_cut_is_found_out_before_it_is_deleted() {
         let doubted = seen(Some(Rung::Unknown), false, false);
         assert_eq!(next(Wanted::Deleted, doubted), Next::Do(Step::Take));
+        assert_eq!(next(Wanted::Forgotten, doubted), Next::Do(Step::Take), "what is kept has a name");
+        for known in [Seen { handle_known: true, ..doubted }, Seen { cut: false, ..doubted }] {
+            assert_eq!(next(Wanted::Forgotten, known), Next::Converged);
+        }
         assert_eq!(next(Wanted::Deleted, Seen { handle_known: true, ..doubted }), Next::Do(Step::Delete));
         assert_eq!(next(Wanted::Deleted, seen(None, false, false)), Next::Converged);
         let cut = Seen { at_source: false, lists: true, ..seen(Some(Rung::Up), true, false) };
@@ -281,11 +291,14 @@ mod tests {
         for deleting in [false, true] {
             for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
                 for exists in ALL {
-                    for copy in [None, Some("vol-1")] {
-                        let facts =
-                            Facts { deleting, wanted, exists, ready: false, copy, waits: None, taking: None };
+                    for (copy, known) in
+                        [(None, false), (None, true), (Some("vol-1"), false), (Some("vol-1"), true)]
+                    {
+                        let (ready, waits, taking) = (false, None, None);
+                        let facts = Facts { deleting, wanted, exists, known, ready, copy, waits, taking };
                         let absent = matches!(exists, None | Some(Rung::Down));
-                        let kept = wanted == Wanted::Forgotten && copy.is_none();
+                        let doubtful = exists == Some(Rung::Unknown) && !known;
+                        let kept = wanted == Wanted::Forgotten && copy.is_none() && !doubtful;
                         assert_eq!(gone(&facts), deleting && (absent || kept), "{facts:?}");
                         let word = standing(&facts).reason;
                         let expected = match (deleting, copy) {
@@ -307,6 +320,7 @@ mod tests {
             deleting: false,
             wanted: Wanted::Present,
             exists: None,
+            known: false,
             ready: false,
             copy: None,
             waits: Some(&why),

@@ -207,6 +207,32 @@ async fn an_outcome_in_doubt_leaves_nothing_behind() {
     }
 }
 
+/// So it is with one that is to be kept: nobody finds again what has no name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_kept_is_known_by_its_handle_before_its_object_goes() {
+    let mut scene = Scene::new(picturing()).await;
+    scene.rig.deadline(TAKE, "1s").await;
+    let gate = Gate::new();
+    scene.rig.backend.next(TAKE, Answer::honest().after_effect().hang(&gate));
+    let made = scene.make(json!({ "source": { "claimName": "data" }, "deletionPolicy": "Retain" })).await;
+    scene.enter(Some(&made)).await;
+    scene.host(scene.of(json!({})).await).await;
+    scene.rig.in_flight(TAKE, 1).await;
+    scene.until("said before it is asked", |s| s["status"]["exists"] == "Unknown").await;
+    scene.rig.world.delete(&scene.snapshots, "snap").await;
+    scene.rig.kill().await;
+    gate.open();
+    scene.rig.start().await;
+    scene.rig.ready().await;
+    let known = scene.until("known", |s| s["status"]["exists"] == "Up").await;
+    scene.rig.world.let_go(&scene.snapshots, "snap").await;
+    assert_eq!((scene.rig.count(DELETE), scene.rig.backend.snapshots().len()), (0, 1), "it is kept");
+    let snapshot_id = known["status"]["handle"].as_str().unwrap().to_owned();
+    let request = proto::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
+    client(&scene.rig).delete_snapshot(request, Duration::from_secs(5)).await.unwrap();
+    scene.end().await;
+}
+
 /// Obligations CO-CTRL-90, CO-CTRL-91, CO-CTRL-92.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusals_are_told_and_only_what_may_pass_is_asked_again() {

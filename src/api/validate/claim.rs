@@ -171,7 +171,8 @@ fn claim_size_change(faults: &mut FieldErrors, old: &Value, new: &Value) {
     faults.forbidden("spec.resources.requests.storage", message);
 }
 
-fn size(faults: &mut FieldErrors, path: &str, value: &Value) -> Option<i64> {
+/// A size that is more than nothing, if there is one.
+pub(super) fn size(faults: &mut FieldErrors, path: &str, value: &Value) -> Option<i64> {
     if value.is_null() {
         return None;
     }

@@ -38,6 +38,11 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     if spec["source"]["existing"].is_object() {
         handle(&mut faults, "spec.source.existing.handle", ("volume", &spec["source"]["existing"]["handle"]));
         map_size(&mut faults, "spec.source.existing.context", &spec["source"]["existing"]["context"]);
+        super::claim::size(
+            &mut faults,
+            "spec.source.existing.capacity",
+            &spec["source"]["existing"]["capacity"],
+        );
     }
     if spec["source"]["ephemeral"].is_object() {
         let of = &spec["source"]["ephemeral"];
@@ -327,6 +332,8 @@ mod tests {
         let both = ["spec.plugin", "spec.accessModes"];
         for (source, third) in [
             (json!({ "existing": { "handle": "" } }), "spec.source.existing.handle"),
+            (json!({ "existing": { "handle": "h", "capacity": "big" } }), "spec.source.existing.capacity"),
+            (json!({ "existing": { "handle": "h", "capacity": "0" } }), "spec.source.existing.capacity"),
             (json!({ "create": { "name": "", "requiredBytes": 1 } }), "spec.source.create.name"),
             (json!({}), "spec.source"),
         ] {

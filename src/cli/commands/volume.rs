@@ -147,8 +147,9 @@ fn print(session: &mut Session<'_>, found: &[Finding]) -> Result<(), Failure> {
             What::SnapshotNotListed => "snapshot not listed",
             What::Mount => "mount",
         };
-        let cells = [what, &found.of, &found.subject, &found.details];
-        cells.map(table::clean).to_vec()
+        let of =
+            if found.node.is_empty() { found.of.clone() } else { format!("{} on {}", found.of, found.node) };
+        [what, &of, &found.subject, &found.details].map(table::clean).to_vec()
     };
     let rows: Vec<_> = found.iter().map(row).collect();
     table::print(session.terminal.out, &["WHAT", "PLUGIN OR NODE", "HANDLE OR PATH", "DETAILS"], &rows)?;
@@ -220,8 +221,8 @@ async fn source_of(session: &Session<'_>, kinds: &Kinds, args: &Adopt) -> Result
             return Err(Failure::new(Exit::Conflict, what).try_this("wharfline get volumes -o wide"));
         }
     }
-    let BackendVolume { handle, context, topology, .. } = volume;
-    Ok(Source::New(ExistingSource { handle, context, topology, node_name: node }))
+    let BackendVolume { handle, context, topology, size: capacity, .. } = volume;
+    Ok(Source::New(ExistingSource { handle, context, topology, node_name: node, capacity }))
 }
 
 /// The volume of the handle, as the plugin lists it, and the only node that has it.

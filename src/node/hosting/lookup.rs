@@ -3,7 +3,7 @@ use kube::ResourceExt as _;
 
 use super::super::context::Node;
 use super::super::lookup::{record, with};
-use super::super::mounts::{BLOCKED, chain};
+use super::super::mounts::{BLOCKED, in_words};
 use super::super::requests;
 use super::{Attempt, measured};
 use crate::api::Volume;
@@ -40,7 +40,7 @@ pub(super) async fn of_source(node: &Node, content: Option<&Content>, failure: F
     let found = match Box::pin(source(node, content)).await {
         Ok(Some(())) => format!("{name} is there, with the handle {handle:?}"),
         Ok(None) => format!("{name} is gone, or another one by now"),
-        Err(error) => format!("{name} could not be read: {}", chain(&error)),
+        Err(error) => format!("{name} could not be read: {}", in_words(&error)),
     };
     with(failure, &found)
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::super::context::Node;
 use super::super::events::Tone;
 use super::super::journal::{Change, CreateEntry, Entry};
-use super::super::mounts::BLOCKED;
+use super::super::mounts::{BLOCKED, in_words};
 use super::super::writes::{Guard, Part};
 use super::super::{requests, supervisor};
 use super::{
@@ -537,6 +537,10 @@ async fn validate(
     part.handle.clone_from(&source.handle);
     part.context.clone_from(&source.context);
     part.topology.clone_from(&source.topology);
+    // What it has grown to since counts more.
+    if part.capacity.is_empty() {
+        part.capacity.clone_from(&source.capacity);
+    }
     Ok(())
 }
 
@@ -552,7 +556,10 @@ async fn still_claimed(node: &Node, volume: &Volume) -> Result<(), Reason> {
             None => Err(Reason::InUse { by: name }),
         },
         Ok(_) => Ok(()),
-        Err(error) => Err(Reason::InUse { by: format!("{name}, which could not be read: {error}") }),
+        Err(error) => {
+            let why = in_words(&error);
+            Err(Reason::InUse { by: format!("{name}, which could not be read: {why}") })
+        }
     }
 }
 

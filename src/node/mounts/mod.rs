@@ -88,6 +88,14 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
+/// What the server said, or why it did not: in its words alone, without its whole answer.
+pub(super) fn in_words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        error => chain(error),
+    }
+}
+
 /// Brings one volume on this node as far as it goes. Returns when to try again, if time alone may help.
 pub async fn reconcile(node: &Arc<Node>, volume: &str) -> Option<Duration> {
     if !node.synced() {

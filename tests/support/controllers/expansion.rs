@@ -147,13 +147,17 @@ async fn each_node_that_has_a_volume_or_gets_it_later_owes_its_part() {
     bench.end().await;
 }
 
-/// A volume that a person registered: no driver tells how large it is, and nobody asked for more.
-#[tokio::test(start_paused = true)]
-async fn a_registered_volume_is_not_expanded_for_what_its_claim_says() {
-    let bench = Bench::with(&["a"], growing(&["controller/EXPAND_VOLUME", "node/EXPAND_VOLUME"])).await;
+/// A volume that a person registered, and a claim of it that runs. Who registers it says how large it is, or does not.
+async fn registered(capacity: Option<&str>) -> Bench {
+    let mut behaviour = growing(&["controller/EXPAND_VOLUME", "node/EXPAND_VOLUME"]);
+    (behaviour.expands, behaviour.node_expands) = (true, true);
+    let bench = Bench::with(&["a"], behaviour).await;
     disk(&bench).await;
-    let volume = json!({ "metadata": { "name": "v" }, "spec": { "plugin": "disk", "accessModes": ["SingleNodeWriter"],
+    let mut volume = json!({ "metadata": { "name": "v" }, "spec": { "plugin": "disk", "accessModes": ["SingleNodeWriter"],
         "source": { "existing": { "handle": "h" } }, "reclaimPolicy": "Retain" } });
+    if let Some(capacity) = capacity {
+        volume["spec"]["source"]["existing"]["capacity"] = json!(capacity);
+    }
     bench.make("volumes", volume).await;
     bench.ledger_exists("v");
     let mut of_it = claim("c", "", "SingleNodeWriter");
@@ -166,5 +170,25 @@ async fn a_registered_volume_is_not_expanded_for_what_its_claim_says() {
     let (volume, attachment) = (bench.seen.only("volumes"), bench.seen.only("volumeattachments"));
     assert_eq!((&volume["spec"]["size"], &attachment["spec"]["expandBytes"]), (&Value::Null, &Value::Null));
     assert_eq!(expanded(&bench.seen), Value::Null);
+    bench
+}
+
+/// No driver tells how large it is, and nobody asked for more.
+#[tokio::test(start_paused = true)]
+async fn a_registered_volume_is_not_expanded_for_what_its_claim_says() {
+    let bench = registered(None).await;
+    ask_for(&bench, 2 * GIB).await;
+    bench.until("told", |seen| expanded(seen)["reason"] == "SizeUnknown").await;
+    assert_eq!(bench.seen.only("volumes")["spec"]["size"], Value::Null);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registered_volume_whose_size_is_known_grows() {
+    let bench = registered(Some("1Gi")).await;
+    assert_eq!(capacity(&bench.seen), GIB);
+    ask_for(&bench, 2 * GIB).await;
+    bench.until("shown", |seen| capacity(seen) == 2 * GIB).await;
+    bench.until("over", |seen| expanded(seen).is_null()).await;
     bench.end().await;
 }

@@ -704,7 +704,9 @@ fn change(behaviour: &Behaviour, volume: &Value, said: &mut Value) {
 /// What is made has the size asked for; what is expanded, the size that the nodes go on with.
 fn grow(behaviour: &Behaviour, volume: &Value, said: &mut Value) {
     let can = behaviour.capabilities.contains(&"controller/EXPAND_VOLUME");
-    let made = volume["spec"]["source"]["create"]["requiredBytes"].as_i64().unwrap_or(0);
+    let source = &volume["spec"]["source"];
+    let there = wharfline::api::quantity::bytes(text(&source["existing"]["capacity"])).unwrap_or(0);
+    let made = source["create"]["requiredBytes"].as_i64().unwrap_or(there);
     let wanted = volume["spec"]["size"]["requiredBytes"].as_i64().unwrap_or(0);
     if !can || made == 0 {
         return;
