@@ -312,7 +312,7 @@ fn advice(last: &Branch, path: &[&Branch]) -> String {
             "change allowedTopologies of the class, or give its plugin an instance that is there".to_owned()
         }
         (_, "SubPathUnusable", _) => {
-            "make that directory in the volume, or name another one in subPath and apply the manifest".to_owned()
+            "make that directory in the volume, or delete the allocation and apply it with another subPath".to_owned()
         }
         (_, "NodeStopped", _) => "start `wharfline up` there".to_owned(),
         (_, "BeingDeleted", Kind::Node) => format!("`wharfline describe {words}`"),

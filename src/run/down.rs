@@ -14,6 +14,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::wait::await_condition;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -46,7 +47,7 @@ const AGAIN: &str = "what began goes on: run it again, with a longer --timeout i
 /// Arguments of `wharfline down`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Delete allocations, claims, snapshots and volumes first, with what is in them
+    /// Delete allocations, claims, snapshots and volumes first; what is kept (Retain, or adopted) stays at its backend, all else goes with what is in it
     #[arg(long)]
     pub delete_volumes: bool,
     /// How long to wait, such as 90s or 5m
@@ -448,15 +449,25 @@ async fn take_down(client: Client, name: &str, delete_volumes: bool) -> anyhow::
     taken_down(client, name).await
 }
 
+/// Whether what a Volume or Snapshot is of outlives it.
+fn is_kept(object: &serde_json::Value) -> bool {
+    let spec = &object["spec"];
+    let source = &spec["source"];
+    let there = source["existing"].is_object() || source["handle"].as_str().is_some_and(|h| !h.is_empty());
+    there || spec["reclaimPolicy"] == "Retain" || spec["deletionPolicy"] == "Retain"
+}
+
 /// Deletes every object of a kind that `chosen` picks. It may go on for as long as something needs it.
 async fn ask_for_end<K>(client: &Client, chosen: fn(&K) -> bool) -> anyhow::Result<()>
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+    K: Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + std::fmt::Debug,
     K: crate::node::objects::ObjectApi,
 {
     let all: Api<K> = Api::all(client.clone());
     for object in all.list(&ListParams::default()).await?.items.iter().filter(|o| chosen(o)) {
-        println!("deleting {}/{}", K::kind(&()).to_lowercase(), object.name_any());
+        let kept = serde_json::to_value(object).is_ok_and(|object| is_kept(&object));
+        let rest = if kept { ", which is kept at its backend" } else { "" };
+        println!("deleting {}/{}{rest}", K::kind(&()).to_lowercase(), object.name_any());
         match K::api(client.clone(), object).delete(&object.name_any(), &DeleteParams::default()).await {
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             other => drop(other?),

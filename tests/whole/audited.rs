@@ -25,6 +25,24 @@ fn mount(command: &str, args: &[&str]) {
     assert!(Command::new(command).args(args).status().unwrap().success(), "{command} {args:?}");
 }
 
+/// Nothing is half done, and what is adopted already is used as its Volume says.
+fn wrong_words_do_nothing(rig: &Rig, handle: &str) {
+    let odd = rig.try_run(&["volume", "adopt", handle, "--plugin", "dir", "--claim", "No_Name"]);
+    assert!(!odd.status.success() && rig.list("volumes").is_empty(), "{odd:?}");
+    rig.run(&["volume", "adopt", handle, "--plugin", "dir", "--mode", "MultiNodeReaderOnly"]);
+    let claim = |more: &[&str]| {
+        let adopt = ["volume", "adopt", handle, "--plugin", "dir", "--claim", "again", "--dry-run=server"];
+        rig.try_run(&[&adopt[..], more].concat())
+    };
+    for wrong in [&["--name", "other"][..], &["--block"], &["--mode", "MultiNodeMultiWriter"]] {
+        assert_eq!(claim(wrong).status.code(), Some(4), "{wrong:?}");
+    }
+    assert!(claim(&[]).status.success(), "it is used as its Volume says");
+    let adopted = rig.list("volumes").remove(0);
+    assert_eq!(adopted["spec"]["source"]["existing"]["capacity"], "64Mi");
+    rig.run(&["delete", "volume", adopted["metadata"]["name"].as_str().unwrap()]);
+}
+
 /// What a person let go of and forgot is found, told with what to do, and used again with one command.
 #[test]
 fn what_nobody_knows_any_more_is_found_and_adopted() {
@@ -62,6 +80,7 @@ fn what_nobody_knows_any_more_is_found_and_adopted() {
         rig.run(&["volume", "adopt", handle, "--plugin", "dir", "--claim", "again", "--dry-run=server"]);
     assert!(tried.contains("created (only tried, by the server)"), "{tried}");
     assert_eq!(rig.list("volumes"), Vec::<Value>::new());
+    wrong_words_do_nothing(&rig, handle);
     rig.run(&["volume", "adopt", handle, "--plugin", "dir", "--claim", "again"]);
     let user = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Allocation", "metadata": { "name": "again" },
         "spec": { "volumes": [{ "name": "data", "claimName": "again" }] } });
@@ -145,6 +164,8 @@ fn a_snapshot_that_nobody_knows_any_more_is_found_and_adopted() {
     rig.wait_ready("allocation/restored");
     assert_eq!(greeting_of(&rig, "restored"), "hello from wharfline\n");
     fits(&rig, "2 volumes and 1 snapshot listed by 1 instance; all of them fit");
+    let classless = rig.try_run(&[&adopt[..], &["--class", "none"]].concat());
+    assert_eq!(classless.status.code(), Some(3), "{classless:?}");
     let none = rig.try_run(&["snapshot", "adopt", "nothing", "--plugin", "dir"]);
     assert_eq!(none.status.code(), Some(3), "{none:?}");
 

@@ -271,7 +271,11 @@ fn answer_to(instance: &Value, request: &AuditRequest) -> Option<Answer> {
     answer.is_for(request).then_some(answer)
 }
 
-async fn all<T: DeserializeOwned>(wire: &Wire, kinds: &Kinds, plural: &str) -> Result<Vec<T>, Failure> {
+pub(super) async fn all<T: DeserializeOwned>(
+    wire: &Wire,
+    kinds: &Kinds,
+    plural: &str,
+) -> Result<Vec<T>, Failure> {
     let resource = kinds.find(plural)?;
     let mut list = wire.list(&resource.collection(None), &[], Form::Object).await?;
     let items = match list["items"].take() {
@@ -292,6 +296,18 @@ pub(super) async fn known(session: &Session<'_>, kinds: &Kinds) -> Result<Known,
         attachments: all(wire, kinds, "volumeattachments").await?,
         agents: all(wire, kinds, "nodeagents").await?,
     })
+}
+
+/// Has the server say whether it would take an object.
+pub(super) async fn tried(
+    session: &Session<'_>,
+    kinds: &Kinds,
+    plural: &str,
+    object: &Value,
+) -> Result<(), Failure> {
+    let collection = kinds.find(plural)?.collection(object["metadata"]["namespace"].as_str());
+    let path = format!("{collection}?dryRun=All");
+    session.wire.send(Method::POST, &path, Some((content::JSON, object)), Form::Object).await.map(drop)
 }
 
 /// Makes an object, or only tries, and says so.

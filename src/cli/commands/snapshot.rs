@@ -15,11 +15,11 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
 
-use super::backends::{gather, known, make, name_of};
+use super::backends::{all, gather, known, make, name_of};
 use super::wait::Deadline;
 use crate::api::audit::{AuditList, BackendSnapshot};
 use crate::api::blocks::{Block, Line, PATH, Question, Refusal, SOCKET};
-use crate::api::{API_VERSION, Snapshot, quantity};
+use crate::api::{API_VERSION, Snapshot, VolumeClass, quantity};
 use crate::cli::args::{AdoptSnapshot, Blocks, DryRun, SnapshotArgs, SnapshotCommand};
 use crate::cli::audit::{Finding, Lists, What, findings};
 use crate::cli::failure::{Exit, Failure};
@@ -38,6 +38,19 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &SnapshotArgs) -> Resul
 
 async fn adopt(session: &mut Session<'_>, args: &AdoptSnapshot) -> Result<(), Failure> {
     let kinds = session.kinds().await?;
+    if let Some(name) = &args.class {
+        let classes: Vec<VolumeClass> = all(&session.wire, &kinds, "volumeclasses").await?;
+        let class = classes.iter().find(|class| class.metadata.name.as_ref() == Some(name));
+        let missing = || Failure::new(Exit::NotFound, format!("volumeclass/{name} does not exist"));
+        let plugin = &class.ok_or_else(missing)?.spec.plugin;
+        if *plugin != args.plugin {
+            let what = format!(
+                "--class {name}: it is a class of plugin/{plugin}, and not of plugin/{}",
+                args.plugin
+            );
+            return Err(Failure::usage(what));
+        }
+    }
     let deadline = Deadline::new(Some(Instant::now() + args.timeout));
     let what = (std::slice::from_ref(&args.plugin), AuditList::Snapshots);
     let before = known(session, &kinds).await?;

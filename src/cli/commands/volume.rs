@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::backends::{as_word, gather, known, make, name_of};
+use super::backends::{as_word, gather, known, make, name_of, tried};
 use super::wait::Deadline;
-use crate::api::API_VERSION;
 use crate::api::audit::{AuditList, BackendVolume};
+use crate::api::meta::VolumeMode;
 use crate::api::volume::ExistingSource;
+use crate::api::{API_VERSION, Volume as Adopted};
 use crate::cli::args::{Adopt, Audit, DryRun, Volume, VolumeCommand};
 use crate::cli::audit::{Finding, Listed, Lists, What, confirmed, findings};
 use crate::cli::failure::{Exit, Failure};
@@ -159,32 +160,71 @@ fn print(session: &mut Session<'_>, found: &[Finding]) -> Result<(), Failure> {
 async fn adopt(session: &mut Session<'_>, args: &Adopt) -> Result<(), Failure> {
     let kinds = session.kinds().await?;
     let mode = if args.block { "Block" } else { "Filesystem" };
-    let name = match source_of(session, &kinds, args).await? {
-        Source::Adopted(name) if args.claim.is_some() => name,
-        Source::Adopted(name) => {
-            let what = format!("\"{}\" of plugin/{} is volume/{name} already", args.handle, args.plugin);
-            return Err(Failure::new(Exit::Conflict, what));
+    let (name, source, modes) = match source_of(session, &kinds, args).await? {
+        Source::Adopted(volume) => {
+            let modes = modes_of(args, &volume)?;
+            (volume.metadata.name.clone().unwrap_or_default(), None, modes)
         }
         Source::New(source) => {
             let name = args.name.clone().unwrap_or_else(|| name_of(&args.handle));
-            let object = json!({ "apiVersion": API_VERSION, "kind": "Volume", "metadata": { "name": name },
-                "spec": { "plugin": args.plugin, "source": { "existing": source }, "accessModes": args.modes,
-                    "volumeMode": mode, "reclaimPolicy": "Retain" } });
-            make(session, &kinds, "volumes", &object, args.dry_run).await?;
-            name
+            (name, Some(source), args.modes.clone())
         }
-    };
-    let Some(claim) = &args.claim else {
-        if args.dry_run == DryRun::None {
-            session.note(format_args!("a claim takes it with `volumeName: {name}` and volumeMode {mode}"));
-        }
-        return Ok(());
     };
     let namespace = session.namespace();
-    let object = json!({ "apiVersion": API_VERSION, "kind": "VolumeClaim",
-        "metadata": { "name": claim, "namespace": namespace },
-        "spec": { "volumeName": name, "accessModes": args.modes, "volumeMode": mode } });
-    make(session, &kinds, "volumeclaims", &object, args.dry_run).await
+    let claim = args.claim.as_ref().map(|claim| {
+        json!({ "apiVersion": API_VERSION, "kind": "VolumeClaim",
+            "metadata": { "name": claim, "namespace": namespace },
+            "spec": { "volumeName": name, "accessModes": modes, "volumeMode": mode } })
+    });
+    // What is refused of the claim is refused before there is a Volume.
+    if let Some(claim) = claim.as_ref().filter(|_| args.dry_run == DryRun::None) {
+        tried(session, &kinds, "volumeclaims", claim).await?;
+    }
+    if let Some(source) = source {
+        let object = json!({ "apiVersion": API_VERSION, "kind": "Volume", "metadata": { "name": name },
+            "spec": { "plugin": args.plugin, "source": { "existing": source }, "accessModes": args.modes,
+                "volumeMode": mode, "reclaimPolicy": "Retain" } });
+        make(session, &kinds, "volumes", &object, args.dry_run).await?;
+    }
+    match claim {
+        Some(claim) => make(session, &kinds, "volumeclaims", &claim, args.dry_run).await,
+        None if args.dry_run == DryRun::None => {
+            session.note(format_args!("a claim takes it with `volumeName: {name}` and volumeMode {mode}"));
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+/// `--mode` when it is not given.
+const DEFAULT_MODE: &str = "SingleNodeWriter";
+
+/// How the claim of one that was adopted before is to use it: as its Volume says.
+fn modes_of(args: &Adopt, volume: &Adopted) -> Result<Vec<String>, Failure> {
+    let name = volume.metadata.name.clone().unwrap_or_default();
+    let spec = &volume.spec;
+    let what = format!("\"{}\" of plugin/{} is volume/{name} already", args.handle, args.plugin);
+    let conflict = |why: String| Failure::new(Exit::Conflict, what.clone()).because(why);
+    if args.claim.is_none() {
+        return Err(Failure::new(Exit::Conflict, what));
+    }
+    if let Some(other) = args.name.as_ref().filter(|other| **other != name) {
+        return Err(conflict(format!("it cannot be {other}, too")).try_this("leave out --name"));
+    }
+    if args.block != (spec.volume_mode == VolumeMode::Block) {
+        let (has, advice) =
+            if args.block { ("a file system", "leave out --block") } else { ("a device", "give --block") };
+        return Err(conflict(format!("it is used as {has}")).try_this(advice));
+    }
+    let has: Vec<String> = spec.access_modes.iter().map(|mode| format!("{mode:?}")).collect();
+    if args.modes.iter().all(|mode| has.contains(mode)) {
+        return Ok(args.modes.clone());
+    }
+    // Nobody asked for the one that is meant when none is given.
+    if args.modes == [DEFAULT_MODE] {
+        return Ok(has);
+    }
+    Err(conflict(format!("it is used as {}", has.join(", "))).try_this("leave out --mode"))
 }
 
 /// What is adopted.
@@ -192,7 +232,7 @@ enum Source {
     /// What the plugin says of it.
     New(ExistingSource),
     /// It was adopted before, as the Volume of this name, and nobody has claimed it.
-    Adopted(String),
+    Adopted(Box<Adopted>),
 }
 
 /// What the plugin says of the handle. A conflict if it is somebody's, or may be.
@@ -204,7 +244,7 @@ async fn source_of(session: &Session<'_>, kinds: &Kinds, args: &Adopt) -> Result
         volume.spec.plugin == args.plugin && source.is_some_and(|source| source.handle == args.handle)
     });
     if let Some(adopted) = adopted.filter(|volume| volume.spec.claim_ref.is_none()) {
-        return Ok(Source::Adopted(adopted.metadata.name.clone().unwrap_or_default()));
+        return Ok(Source::Adopted(Box::new(adopted.clone())));
     }
     let list = Listed { plugin: args.plugin.clone(), node: node.clone(), entries: vec![volume.clone()] };
     let lists = Lists { volumes: vec![list], ..Lists::default() };
