@@ -108,6 +108,9 @@ pub struct AdoptSnapshot {
     /// The Snapshot's name; made from the handle when it is not given
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// With `controllerScope: Node`, the node that has it; needed where several have one of that id
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
     /// The class with the Secret for it
     #[arg(long, value_name = "CLASS")]
     pub class: Option<String>,
@@ -182,6 +185,9 @@ pub struct Adopt {
     /// The Volume's name; made from the handle when it is not given
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// With `controllerScope: Node`, the node that has it; needed where several have one of that id
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
     /// How it may be used; may be given several times
     #[arg(long = "mode", default_value = "SingleNodeWriter", value_name = "MODE")]
     pub modes: Vec<String>,

@@ -150,7 +150,10 @@ fn of_list(list: &Listed<BackendVolume>, before: &Known, after: &Known, found: &
         details,
     };
     let ours = |known: &'_ Known| -> BTreeMap<String, Volume> {
+        // Where each node knows its own alone, the same handle is another volume on another one.
+        let its = |v: &&Volume| list.node.is_empty() || node(v).is_empty() || node(v) == list.node;
         let of_it = known.volumes.iter().filter(|v| v.spec.plugin == list.plugin && !handle(v).is_empty());
+        let of_it = of_it.filter(its);
         of_it.map(|volume| (handle(volume).to_owned(), volume.clone())).collect()
     };
     let (earlier, later) = (ours(before), ours(after));
@@ -216,8 +219,14 @@ fn of_snapshots(
         let of = snapshot.status.as_ref().and_then(|status| status.of.as_ref()).map(|of| of.plugin.clone());
         of.unwrap_or_else(|| snapshot.spec.source.plugin.clone())
     };
+    let home = |snapshot: &Snapshot| {
+        let of =
+            snapshot.status.as_ref().and_then(|status| status.of.as_ref()).map(|of| of.node_name.clone());
+        of.unwrap_or_else(|| snapshot.spec.source.node_name.clone())
+    };
+    let its = |s: &&Snapshot| list.node.is_empty() || home(s).is_empty() || home(s) == list.node;
     let ours = |known: &'_ Known| -> Vec<Snapshot> {
-        known.snapshots.iter().filter(|snapshot| plugin(snapshot) == list.plugin).cloned().collect()
+        known.snapshots.iter().filter(|s| plugin(s) == list.plugin).filter(its).cloned().collect()
     };
     let (earlier, later) = (ours(before), ours(after));
     let known: BTreeSet<&str> = earlier.iter().chain(&later).flat_map(pictures).collect();
@@ -238,10 +247,9 @@ fn of_snapshots(
     let uids: BTreeSet<_> = earlier.iter().filter_map(ResourceExt::uid).collect();
     for snapshot in later.iter().filter(|s| s.uid().is_some_and(|uid| uids.contains(&uid))) {
         let status = snapshot.status.clone().unwrap_or_default();
-        let node = status.of.map(|of| of.node_name).unwrap_or_default();
         // What is not ready yet need not be listed.
         let there = !snapshot.is_cut() || (status.exists == Some(Rung::Up) && status.ready);
-        let its = list.node.is_empty() || node == list.node;
+        let its = list.node.is_empty() || home(snapshot) == list.node;
         if there && its && snapshot.metadata.deletion_timestamp.is_none() {
             for handle in pictures(snapshot).into_iter().filter(|handle| !listed.contains_key(handle)) {
                 tell(What::SnapshotNotListed, handle, not_listed("snapshot", &snapshot.name_any()));
@@ -546,6 +554,19 @@ mod tests {
         let making = BTreeSet::from(["snapshot/s in n".to_owned()]);
         let told = unknown_snapshot(&bare, &making);
         assert!(told.ends_with("it may be that of snapshot/s in n, which is being made"), "{told}");
+    }
+
+    #[test]
+    fn what_one_node_knows_alone_is_another_volume_on_another() {
+        let all = known(&[volume("v", "h", "Up")], &[]);
+        for (node, expected) in [("a", vec![]), ("b", vec![(What::Unknown, "h".to_owned())]), ("", vec![])] {
+            let list = Listed { node: node.into(), ..listed(&[("h", None)]) };
+            assert_eq!(words(list, &all, &all), expected, "{node}");
+        }
+        let ready = [cut("s", "h", "a", &json!({}))];
+        for (node, expected) in [("a", vec![]), ("b", vec![(What::UnknownSnapshot, "h".to_owned())])] {
+            assert_eq!(told_of(&["h"], node, &ready, &ready), expected, "{node}");
+        }
     }
 
     #[test]

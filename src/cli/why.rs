@@ -354,7 +354,12 @@ fn first_of_all(call: &Call, last: &Branch) -> Option<String> {
              the backend: {}",
             patch("deletionPolicy")
         ),
-        ("CreateVolume", "INVALID_ARGUMENT" | "OUT_OF_RANGE" | "ALREADY_EXISTS" | "UNIMPLEMENTED") => {
+        ("CreateVolume", "INVALID_ARGUMENT") => {
+            "mend what the message says: what is wrong in its class by another class of the same name, what a claim cannot change \
+             by another claim"
+                .to_owned()
+        }
+        ("CreateVolume", "OUT_OF_RANGE" | "ALREADY_EXISTS" | "UNIMPLEMENTED") => {
             "give its claim another size, or put another class of the same name in the place of its own; or delete the claim"
                 .to_owned()
         }

@@ -95,7 +95,7 @@ fn standing(before: &SnapshotScheduleStatus, (suspended, anew): (bool, bool)) ->
 }
 
 fn taken(name: &str) -> Condition {
-    Condition::new(READY, Truth::True, "Taken", format!("snapshot \"{name}\" was taken"))
+    Condition::new(READY, Truth::True, "Taken", format!("snapshot \"{name}\" was asked for"))
 }
 
 fn noted(status: &mut SnapshotScheduleStatus, at: Timestamp, name: String) {

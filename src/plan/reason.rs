@@ -414,7 +414,7 @@ impl std::fmt::Display for Reason {
                 write!(f, "class \"{class}\" does not allow expansion (allowVolumeExpansion)")
             }
             Self::SourceNotReady { from, why } => {
-                write!(f, "waits for {from}, which it is filled from: {why}")
+                write!(f, "waits for {from}, which it is made of: {why}")
             }
             Self::SizeUnknown { volume } => write!(
                 f,

@@ -346,6 +346,31 @@ pub(super) fn name_of(handle: &str) -> String {
     format!("adopted-{}-{hash}", text.trim_matches('-')).replace("--", "-")
 }
 
+/// The list that has one that is looked for: of several, the one of the node that is named.
+///
+/// # Errors
+/// When several have one, and none is named.
+pub(super) fn the_one<T>(
+    mut lists: Vec<Listed<T>>,
+    (handle, node): (&str, Option<&String>),
+    is_it: impl Fn(&T) -> bool,
+) -> Result<Option<Listed<T>>, Failure> {
+    lists.retain(|list| list.entries.iter().any(&is_it));
+    if let Some(node) = node {
+        lists.retain(|list| list.node == *node);
+    }
+    if lists.len() > 1 {
+        let nodes: Vec<_> = lists.iter().map(|list| list.node.as_str()).collect();
+        let what = format!("\"{handle}\" is on several nodes: {}", nodes.join(", "));
+        return Err(Failure::new(Exit::Conflict, what).try_this("say with --node which one is meant"));
+    }
+    let mut one = lists.pop();
+    if let Some(list) = &mut one {
+        list.entries.retain(&is_it);
+    }
+    Ok(one)
+}
+
 /// As a shell takes it for one word, and this program for no flag.
 pub(super) fn as_word(handle: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._/:@+=,-".contains(c);
@@ -374,6 +399,30 @@ mod tests {
         ] {
             assert_eq!(as_word(handle), word);
         }
+    }
+
+    #[test]
+    fn one_of_several_is_named_by_its_node() {
+        let list = |node: &str, handles: &[&'static str]| Listed {
+            plugin: "p".to_owned(),
+            node: node.to_owned(),
+            entries: handles.to_vec(),
+        };
+        let find = |node: Option<&str>| {
+            let lists = vec![list("a", &["x", "h"]), list("b", &["h"]), list("c", &["y"])];
+            let node = node.map(str::to_owned);
+            the_one(lists, ("h", node.as_ref()), |one: &&str| *one == "h")
+        };
+        assert_eq!(find(None).unwrap_err().exit, Exit::Conflict);
+        for (node, found) in [("a", true), ("b", true), ("c", false)] {
+            let one = find(Some(node)).unwrap();
+            assert_eq!(
+                one.map(|list| (list.node, list.entries)),
+                found.then(|| (node.to_owned(), vec!["h"]))
+            );
+        }
+        let alone = the_one(vec![list("", &["h"])], ("h", None), |one: &&str| *one == "h").unwrap();
+        assert!(alone.is_some_and(|list| list.node.is_empty()));
     }
 
     #[test]

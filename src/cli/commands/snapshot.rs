@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
 
-use super::backends::{all, gather, known, make, name_of};
+use super::backends::{all, gather, known, make, name_of, the_one};
 use super::wait::Deadline;
 use crate::api::audit::{AuditList, BackendSnapshot};
 use crate::api::blocks::{Block, Line, PATH, Question, Refusal, SOCKET};
@@ -55,11 +55,11 @@ async fn adopt(session: &mut Session<'_>, args: &AdoptSnapshot) -> Result<(), Fa
     let what = (std::slice::from_ref(&args.plugin), AuditList::Snapshots);
     let before = known(session, &kinds).await?;
     let gathered = gather(session, &kinds, what, (&before, &deadline), |answer| answer.snapshots).await?;
-    let of_it = |snapshot: &BackendSnapshot| snapshot.handle == args.handle;
-    let Some(mut list) = gathered.listed.into_iter().find(|list| list.entries.iter().any(of_it)) else {
+    let which = (args.handle.as_str(), args.node.as_ref());
+    let found = the_one(gathered.listed, which, |snapshot: &BackendSnapshot| snapshot.handle == args.handle)?;
+    let Some(list) = found else {
         return Err(unlisted(args, gathered.unasked.into_iter().map(|(_, failure)| failure).next()));
     };
-    list.entries.retain(of_it);
     let node = list.node.clone();
     let known = known(session, &kinds).await?;
     let told = findings(&Lists { snapshots: vec![list], ..Lists::default() }, &known, &known);

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::backends::{as_word, gather, known, make, name_of, tried};
+use super::backends::{as_word, gather, known, make, name_of, the_one, tried};
 use super::wait::Deadline;
 use crate::api::audit::{AuditList, BackendVolume};
 use crate::api::meta::VolumeMode;
@@ -111,7 +111,14 @@ async fn looked(
 fn way_on(found: &[Finding]) -> Option<String> {
     let adopt = |what: What, command: &str| {
         let orphan = found.iter().find(|found| found.what == what)?;
-        Some(format!("wharfline {command} adopt --plugin {} {}", orphan.of, as_word(&orphan.subject)))
+        let of =
+            |other: &&Finding| other.what == what && other.of == orphan.of && other.subject == orphan.subject;
+        let node = if found.iter().filter(of).count() > 1 {
+            format!(" --node {}", orphan.node)
+        } else {
+            String::new()
+        };
+        Some(format!("wharfline {command} adopt --plugin {}{node} {}", orphan.of, as_word(&orphan.subject)))
     };
     let ways = [adopt(What::Unknown, "volume"), adopt(What::UnknownSnapshot, "snapshot")];
     let ways: Vec<_> = ways.into_iter().flatten().collect();
@@ -241,7 +248,8 @@ async fn source_of(session: &Session<'_>, kinds: &Kinds, args: &Adopt) -> Result
     let known = known(session, kinds).await?;
     let adopted = known.volumes.iter().find(|volume| {
         let source = volume.spec.source.existing.as_ref();
-        volume.spec.plugin == args.plugin && source.is_some_and(|source| source.handle == args.handle)
+        let it = |source: &ExistingSource| source.handle == args.handle && source.node_name == node;
+        volume.spec.plugin == args.plugin && source.is_some_and(it)
     });
     if let Some(adopted) = adopted.filter(|volume| volume.spec.claim_ref.is_none()) {
         return Ok(Source::Adopted(Box::new(adopted.clone())));
@@ -276,10 +284,10 @@ async fn lookup(
     let known = known(session, kinds).await?;
     let of = (plugins, AuditList::Volumes);
     let gathered = gather(session, kinds, of, (&known, &deadline), |answer| answer.volumes).await?;
-    for list in gathered.listed {
-        if let Some(volume) = list.entries.into_iter().find(|volume| volume.handle == args.handle) {
-            return Ok((list.node, volume));
-        }
+    let which = (args.handle.as_str(), args.node.as_ref());
+    let found = the_one(gathered.listed, which, |volume: &BackendVolume| volume.handle == args.handle)?;
+    if let Some((node, volume)) = found.and_then(|mut list| Some((list.node, list.entries.pop()?))) {
+        return Ok((node, volume));
     }
     if let Some((_, failure)) = gathered.unasked.into_iter().next() {
         let by_hand = "a Volume with spec.source.existing can be applied without the plugin's list";
