@@ -1,5 +1,6 @@
 //! Snapshots: what they are of, who makes their calls, where they stand, and when their object goes. docs/design/snapshots.md.
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::{Resource as _, ResourceExt};
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ use super::ledger::PATIENCE;
 use super::volumes::only;
 use super::world::{World, handle_word, snapshot_handle};
 use super::write::Failure;
-use crate::api::meta::{ObjectRef, Truth};
+use crate::api::meta::{ObjectRef, Rung, Truth};
 use crate::api::plugin::{ControllerScope, capability};
 use crate::api::snapshot::SnapshotOf;
 use crate::api::{Snapshot, SnapshotStatus, Volume, VolumeClaim, VolumeClass};
@@ -29,7 +30,8 @@ use crate::plan::volume;
 /// One look at one snapshot.
 pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> Outcome {
     let status = object.status.clone().unwrap_or_default();
-    if plan::gone(&facts(&object, &status, None)) {
+    let asked_on = asked_on(&context, &object, &status);
+    if plan::gone(&facts(&object, &status, (None, asked_on))) {
         context.release(&*object).await?;
         return Ok(None);
     }
@@ -51,8 +53,8 @@ pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> O
         Ok(None) => host(&context, &object, &status),
     };
     let told = new.controller != status.controller || new.asked_to_release != status.asked_to_release;
-    let again = [again, doubt.then_some(PATIENCE)].into_iter().flatten().min();
-    let condition = plan::standing(&facts(&object, &new, waits.as_ref()));
+    let again = [again, doubt.then_some(PATIENCE), asked_on].into_iter().flatten().min();
+    let condition = plan::standing(&facts(&object, &new, (waits.as_ref(), asked_on)));
     if [RELEASING, SOURCE_NOT_READY, TAKING].contains(&condition.reason.as_str())
         && !told
         && let Some(left) = context.soon(&*object)
@@ -76,12 +78,28 @@ pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> O
     Ok(again)
 }
 
-fn facts<'a>(object: &Snapshot, status: &'a SnapshotStatus, waits: Option<&'a Reason>) -> Facts<'a> {
+/// How long it is still to be found out what came of one that is kept. A driver that never says it keeps no object for ever: then
+/// the backend may have one that only an audit names.
+fn asked_on(context: &Context, object: &Snapshot, status: &SnapshotStatus) -> Option<Duration> {
+    const MOST: Duration = Duration::from_secs(120);
+    let named = !status.handle.is_empty() || !object.is_cut();
+    if named || !deleting(object) || status.exists != Some(Rung::Unknown) {
+        return None;
+    }
+    let since = context.world.snapshots.age(&name_of(object)).unwrap_or_default();
+    MOST.checked_sub(since).filter(|left| !left.is_zero())
+}
+
+fn facts<'a>(
+    object: &Snapshot,
+    status: &'a SnapshotStatus,
+    (waits, asked_on): (Option<&'a Reason>, Option<Duration>),
+) -> Facts<'a> {
     Facts {
         deleting: deleting(object),
         wanted: Wanted::of(deleting(object), object.is_cut(), object.spec.deletion_policy),
         exists: status.exists,
-        known: !status.handle.is_empty() || !object.is_cut(),
+        known: asked_on.is_none(),
         ready: status.ready,
         copy: status.copies.first().map(String::as_str),
         waits,

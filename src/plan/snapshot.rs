@@ -94,7 +94,7 @@ pub struct Facts<'a> {
     pub wanted: Wanted,
     /// What the host said of it.
     pub exists: Option<Rung>,
-    /// Whether its handle is recorded, or it was there before.
+    /// Whether its handle is recorded, or it was there before, or that was asked for long enough.
     pub known: bool,
     /// Whether it can be used.
     pub ready: bool,

@@ -370,3 +370,19 @@ async fn a_snapshot_has_its_volumes_secret_and_the_parameters_of_the_class_that_
     bench.until("taken", |seen| of(seen, "four").is_object()).await;
     bench.end().await;
 }
+
+/// One that is to be kept, and nobody knows what came of it, is asked for on; but not for ever.
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_and_in_doubt_is_asked_for_a_while() {
+    let bench = halted(picturing(DISK)).await;
+    let mut kept = snapshot("nightly", "data");
+    kept["spec"]["deletionPolicy"] = json!("Retain");
+    bench.make("snapshots", kept).await;
+    bench.until("asked for", |seen| snap(seen, "nightly")["status"]["exists"] == "Unknown").await;
+    bench.delete("snapshots", "default", "nightly").await;
+    let since = tokio::time::Instant::now();
+    bench.until("gone", |seen| snap(seen, "nightly").is_null()).await;
+    let asked = since.elapsed();
+    assert!((120..130).contains(&asked.as_secs()), "{asked:?}");
+    bench.end().await;
+}
