@@ -72,7 +72,10 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
         Decision::Bind(node) => bound(&context, &object, &status, node),
         Decision::Evict => AllocationStatus { evicted: true, ..status.clone() },
         Decision::Wait(reason) => {
-            let under_way = matches!(&reason, Reason::VolumeNotReady { message, .. } if message.is_empty());
+            // A claim that is not there mostly comes with it.
+            let unclaimed = matches!(&reason, Reason::NotFound { kind, .. } if *kind == "VolumeClaim");
+            let under_way =
+                unclaimed || matches!(&reason, Reason::VolumeNotReady { message, .. } if message.is_empty());
             if let Some(left) = context.soon(&*object).filter(|_| under_way) {
                 return Ok(Some(left));
             }

@@ -171,3 +171,22 @@ async fn late_leases_make_no_node_silent() {
     assert_eq!(condition(&bench.seen.get("nodes", "", "b"), "Ready")["status"], "True");
     bench.end().await;
 }
+
+/// An allocation mostly comes with its claim, before or after it: that it is not there is told once that is worth a write.
+#[tokio::test(start_paused = true)]
+async fn an_allocation_that_comes_before_its_claim_says_nothing_of_that_at_once() {
+    let bench = Bench::with(&["a"], Behaviour::default()).await;
+    disk(&bench).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    let told = |write: &crate::bench::Write| {
+        write.path.contains("allocations/one") && write.body.to_string().contains("NotFound")
+    };
+    assert_eq!(bench.writes().iter().filter(|write| told(write)).count(), 0);
+    bench.make("allocations", user("two", "none", "a")).await;
+    let placed =
+        |seen: &Seen| condition(&seen.get("allocations", "default", "two"), "Placed")["reason"].clone();
+    bench.until("told", |seen| placed(seen) == "NotFound").await;
+    bench.end().await;
+}
